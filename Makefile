@@ -1,0 +1,42 @@
+# make setup | demo | test | check
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check lint lock clean
+
+help:  ## Show these targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(VENV)/.installed  ## Make .venv: sqsdelay editable, and all that demo and tests need
+
+$(VENV)/.installed: requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(f"Python {sys.version.split()[0]} found, 3.11 or newer is needed: make PYTHON=python3.11 …" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
+	touch $@
+
+demo: setup  ## Send delayed messages through a local AWS and watch them arrive
+	$(BIN)/sqsdelay demo
+
+test: setup lint  ## Everything: lint, types, all tests
+	$(BIN)/pytest
+
+check: setup lint  ## Fast: lint, types, unit tests
+	$(BIN)/pytest tests/unit
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+lock:  ## Renew requirements.txt from pyproject.toml (needs uv)
+	uv pip compile --quiet --universal --python-version 3.11 --all-extras --generate-hashes \
+	  --no-emit-package sqsdelay --output-file requirements.txt pyproject.toml
+
+clean:  ## Remove what setup and tests made
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,30 @@
+"""The command line: parse, wire, print. One module per command group."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from sqsdelay.cli import endpoint, messages
+from sqsdelay.errors import SqsDelayError
+
+app = typer.Typer(
+    name="sqsdelay",
+    help="Unrestricted delays for Amazon SQS.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(endpoint.app, name="endpoint")
+app.command("send")(messages.send)
+app.command("consume")(messages.consume)
+app.command("receive")(messages.receive)
+
+
+def main() -> None:
+    """Run the command line; an expected error is one line on stderr and exit code 1."""
+    try:
+        app()
+    except SqsDelayError as error:
+        print(f"sqsdelay: {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(1)

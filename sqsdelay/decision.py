@@ -1,0 +1,45 @@
+"""The decision at a hop: a pure function of due time, now and the hop's length."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqsdelay.delay import seconds_until
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """Send to the endpoint's own queue with this message timer."""
+
+    delay_seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """Send back to the delay queue for another hop."""
+
+    remaining_seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """Move to the error queue: the message does not say when it is due."""
+
+    reason: str
+
+
+Decision = HandOver | Requeue | Reject
+
+
+def decide(due_ms: int, now_ms: int, *, hop_seconds: int) -> HandOver | Requeue:
+    """Hand over when what remains, in whole seconds rounded up, fits one message timer of a hop.
+
+    Args:
+        due_ms: when the message should arrive, epoch milliseconds, broker's clock.
+        now_ms: the broker's now, epoch milliseconds.
+        hop_seconds: the delay queue's delivery delay.
+    """
+    remaining = seconds_until(due_ms, now_ms)
+    if remaining <= hop_seconds:
+        return HandOver(remaining)
+    return Requeue(remaining)

@@ -1,0 +1,65 @@
+"""Every error sqsdelay raises: one base, and messages that state the value, the limit, the remedy."""
+
+from __future__ import annotations
+
+
+class SqsDelayError(Exception):
+    """Base of all errors raised by sqsdelay."""
+
+
+class InvalidDelay(SqsDelayError, ValueError):
+    """A delay or due time that cannot be honoured (negative, not a number, no time zone, too far)."""
+
+
+class DelayTooLong(InvalidDelay):
+    """More than a message timer can hold, and unrestricted delays are switched off."""
+
+
+class InvalidEndpoint(SqsDelayError, ValueError):
+    """An endpoint that is no usable queue name, URL or ARN."""
+
+
+class InvalidMessage(SqsDelayError, ValueError):
+    """A message SQS would refuse, found before anything is sent."""
+
+
+class MessageTooLarge(InvalidMessage):
+    """Body and attributes together exceed the size limit of a message."""
+
+
+class TooManyAttributes(InvalidMessage):
+    """More message attributes than SQS takes, sqsdelay's own included."""
+
+
+class MalformedMessage(SqsDelayError, ValueError):
+    """A received message whose delay attributes are missing, unreadable or contradictory."""
+
+
+class ConfigurationError(SqsDelayError):
+    """Settings that do not fit each other or the deployed queues; nothing was started."""
+
+
+class QueueMissing(SqsDelayError):
+    """A queue that should exist does not."""
+
+
+class DelayQueueMissing(QueueMissing):
+    """The endpoint has no delay queue: it does not take delays above 900 seconds (yet)."""
+
+
+class QueueUnavailable(SqsDelayError):
+    """The queue service could not be reached, throttled us or denied access: try again later."""
+
+
+class SendFailed(SqsDelayError):
+    """The queue service refused a message.
+
+    Attributes:
+        code: the service's error code, e.g. ``InvalidMessageContents``.
+        transient: True when the same send may succeed later.
+    """
+
+    def __init__(self, text: str, *, code: str, transient: bool) -> None:
+        super().__init__(text)
+        self.code = code
+        self.transient = transient

@@ -1,0 +1,90 @@
+"""Every limit sqsdelay lives by, once, each with its source.
+
+Code, infrastructure and error messages take their numbers from here.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+MAX_MESSAGE_TIMER_SECONDS: Final = 900
+"""Longest ``DelaySeconds`` of a message or a queue. Source: quotas-messages.html, "Message delay"."""
+
+MAX_BATCH_ENTRIES: Final = 10
+"""Entries of one batch call. Source: quotas-messages.html, "Batched messages"."""
+
+MAX_MESSAGE_BYTES: Final = 1_048_576
+"""Body plus attribute names, types and values in UTF-8. Source: quotas-messages.html, "Message size"
+(1 MiB since August 2025)."""
+
+MAX_BATCH_BYTES: Final = 1_048_576
+"""All entries of one ``SendMessageBatch``. Source: SendMessageBatch API reference."""
+
+MAX_ATTRIBUTES: Final = 10
+"""Message attributes of one message. Source: quotas-messages.html, "Message attributes"."""
+
+MAX_ATTRIBUTE_NAME_CHARS: Final = 256
+"""Source: sqs-message-metadata.html, "Message attribute components"."""
+
+MAX_QUEUE_NAME_CHARS: Final = 80
+"""A queue's name, ``.fifo`` included. Source: quotas-queues.html, "Queue name"."""
+
+MAX_ID_CHARS: Final = 128
+"""Message group and deduplication ids. Source: SendMessage API reference."""
+
+DEDUPLICATION_INTERVAL_SECONDS: Final = 300
+"""FIFO deduplication interval, also after the first copy was deleted.
+Source: FIFO-queues-exactly-once-processing.html."""
+
+MAX_RETENTION_SECONDS: Final = 14 * 24 * 3600
+"""Longest a queue keeps a message. Source: quotas-messages.html, "Message retention"."""
+
+MIN_DELAY_QUEUE_RETENTION_SECONDS: Final = 4 * 24 * 3600
+"""What NServiceBus demands of a delay queue (it refuses to start below)."""
+
+MAX_VISIBILITY_SECONDS: Final = 12 * 3600
+"""Source: quotas-messages.html, "Message visibility timeout"."""
+
+MAX_RECEIVE_WAIT_SECONDS: Final = 20
+"""Longest long poll. Source: sqs-short-and-long-polling.html."""
+
+FUNCTION_TIMEOUT_SECONDS: Final = 30
+"""Timeout of the relay function, and the time a worker has for one batch."""
+
+DELAY_QUEUE_VISIBILITY_SECONDS: Final = 6 * FUNCTION_TIMEOUT_SECONDS
+"""Six times the function's timeout (services-sqs-configure.html) and below the deduplication
+interval, so that the second attempt on a copy still deduplicates against the first."""
+
+MAX_BACKOFF_SECONDS: Final = 240
+"""Longest a failed copy stays hidden: below the deduplication interval, for the same reason."""
+
+MAX_DUE_MS: Final = int(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()) * 1000
+"""Latest due time: the last second Python's ``datetime`` can name, epoch milliseconds."""
+
+CONTRADICTION_MS: Final = 24 * 3600 * 1000
+"""How far a copy's two delay attributes may disagree before it is rejected. Minutes come from a wrong
+sender's clock, up to an hour a year from the drift of other relays; a day comes from a broken sender."""
+
+DELAY_QUEUE_SUFFIX: Final = "-delay.fifo"
+ERROR_QUEUE_SUFFIX: Final = "-delay-error"
+
+MAX_ENDPOINT_CHARS: Final = MAX_QUEUE_NAME_CHARS - max(
+    len(DELAY_QUEUE_SUFFIX), len(ERROR_QUEUE_SUFFIX)
+)
+
+FORBIDDEN_BODY_CHARACTER: Final = re.compile(
+    "[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
+)
+"""What SQS refuses in a body or string attribute. Source: SendMessage API reference ("#x9 | #xA | #xD
+| #x20 to #xD7FF | #xE000 to #xFFFD | #x10000 to #x10FFFF")."""
+
+QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
+"""Characters of a queue name without ``.fifo``. Source: CreateQueue API reference."""
+
+ID: Final = re.compile(r"[!-~]{1,128}", re.ASCII)
+"""A message group or deduplication id: letters, digits, punctuation. Source: SendMessage API reference."""
+
+ATTRIBUTE_NAME: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", re.ASCII)
+"""Source: sqs-message-metadata.html: A-Z a-z 0-9 _ - and single inner periods."""

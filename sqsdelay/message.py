@@ -1,0 +1,223 @@
+"""A message as its sender writes it, its attributes in boto3's shape, and its size as SQS counts it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+from typing import Final, NotRequired, TypedDict
+
+from sqsdelay.delay import Delay
+from sqsdelay.errors import InvalidMessage, MessageTooLarge, TooManyAttributes
+from sqsdelay.limits import (
+    ATTRIBUTE_NAME,
+    FORBIDDEN_BODY_CHARACTER,
+    ID,
+    MAX_ATTRIBUTE_NAME_CHARS,
+    MAX_ATTRIBUTES,
+    MAX_ID_CHARS,
+    MAX_MESSAGE_BYTES,
+)
+
+
+class Attribute(TypedDict):
+    """A message attribute in boto3's shape: ``StringValue`` for String and Number, else ``BinaryValue``."""
+
+    DataType: str
+    StringValue: NotRequired[str]
+    BinaryValue: NotRequired[bytes]
+
+
+Attributes = Mapping[str, Attribute]
+AttributeInput = Attribute | str | bytes | int | float | Decimal
+"""What a caller may give: boto3's shape, or a plain value (text, bytes or a number)."""
+
+RESERVED_PREFIXES: Final = ("sqsdelay.", "NServiceBus.AmazonSQS.")
+_DATA_TYPE: Final = re.compile(r"(String|Number|Binary)(\.[^\s]{1,249})?")
+_RESERVED_BY_AWS: Final = ("aws.", "amazon.")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message to send, with its delay.
+
+    Args:
+        body: text; every character must be one SQS takes.
+        delay: ``timedelta`` or seconds from the broker's ``SentTimestamp``; not with ``due_at``.
+        due_at: aware ``datetime``; one in the past is sent at once; not with ``delay``.
+        attributes: message attributes, plain values or boto3's shape; custom types as in boto3.
+        message_id: what receivers deduplicate on (at most 128 letters, digits, punctuation);
+            made up when left out.
+        message_group_id: fair-queue group of the destination (a standard queue).
+        trace_header: X-Ray trace header, sent as ``AWSTraceHeader``.
+    """
+
+    body: str
+    delay: Delay | None = None
+    due_at: datetime | None = None
+    attributes: Mapping[str, AttributeInput] = field(default_factory=dict)
+    message_id: str | None = None
+    message_group_id: str | None = None
+    trace_header: str | None = None
+
+
+@dataclass(slots=True)
+class OutgoingMessage:
+    """One entry of a batch send, limits checked.
+
+    ``delay_seconds`` None leaves the queue's own delay in force (FIFO queues take no other).
+    """
+
+    body: str
+    attributes: dict[str, Attribute]
+    size: int
+    delay_seconds: int | None = None
+    group_id: str | None = None
+    deduplication_id: str | None = None
+    trace_header: str | None = None
+
+
+def string(value: str) -> Attribute:
+    """A String attribute."""
+    return {"DataType": "String", "StringValue": value}
+
+
+def attributes_of(given: Mapping[str, AttributeInput]) -> dict[str, Attribute]:
+    """The attributes in boto3's shape, checked.
+
+    Raises:
+        InvalidMessage: a name, type or value SQS refuses, or a name sqsdelay keeps for itself.
+    """
+    return {name: _attribute(name, value) for name, value in given.items()}
+
+
+def _attribute(name: str, value: AttributeInput) -> Attribute:
+    _check_attribute_name(name)
+    if isinstance(value, Mapping):
+        attribute = _boto3_shape(name, value)
+    elif isinstance(value, str):
+        attribute = string(value)
+    elif isinstance(value, bytes | bytearray):
+        attribute = {"DataType": "Binary", "BinaryValue": bytes(value)}
+    elif isinstance(value, int | float | Decimal) and not isinstance(value, bool):
+        attribute = {"DataType": "Number", "StringValue": str(value)}
+    else:
+        raise InvalidMessage(
+            f"attribute {name!r} is a {type(value).__name__}; "
+            "give text, bytes, a number or boto3's {'DataType': …} shape"
+        )
+    if not (attribute.get("StringValue") or attribute.get("BinaryValue")):
+        raise InvalidMessage(f"attribute {name!r} is empty; SQS wants a value of at least 1 byte")
+    if text := attribute.get("StringValue"):
+        _check_characters(text, f"attribute {name!r}")
+    return attribute
+
+
+def _boto3_shape(name: str, value: Attribute) -> Attribute:
+    data_type = value.get("DataType", "")
+    if not isinstance(data_type, str) or not _DATA_TYPE.fullmatch(data_type):
+        raise InvalidMessage(
+            f"attribute {name!r} has DataType {data_type!r}; "
+            "use String, Number or Binary, with .custom if you like"
+        )
+    wanted = "BinaryValue" if data_type.startswith("Binary") else "StringValue"
+    content = value.get(wanted)
+    if not isinstance(content, bytes if wanted == "BinaryValue" else str):
+        raise InvalidMessage(f"attribute {name!r} of DataType {data_type!r} needs a {wanted}")
+    if set(value) - {"DataType", wanted}:
+        extra = ", ".join(sorted(set(value) - {"DataType", wanted}))
+        raise InvalidMessage(f"attribute {name!r} carries {extra}; use just DataType and {wanted}")
+    return value
+
+
+def _check_attribute_name(name: str) -> None:
+    if not isinstance(name, str) or not ATTRIBUTE_NAME.fullmatch(name):
+        raise InvalidMessage(
+            f"attribute name {name!r} is not one SQS takes; use letters, digits, '-', '_' and inner '.'"
+        )
+    if len(name) > MAX_ATTRIBUTE_NAME_CHARS:
+        raise InvalidMessage(
+            f"attribute name {name[:20]!r}… has {len(name)} characters; "
+            f"the most is {MAX_ATTRIBUTE_NAME_CHARS}; shorten it"
+        )
+    if name.lower().startswith(_RESERVED_BY_AWS):
+        raise InvalidMessage(f"attribute name {name!r} starts as AWS's own do; choose another")
+    if name.startswith(RESERVED_PREFIXES):
+        raise InvalidMessage(
+            f"attribute name {name!r} is kept for the delay itself; choose another, "
+            "or use delay=, due_at=, message_id="
+        )
+
+
+def _check_characters(text: str, what: str) -> None:
+    if match := FORBIDDEN_BODY_CHARACTER.search(text):
+        raise InvalidMessage(
+            f"{what} holds the character U+{ord(match.group()):04X} at position {match.start()}, "
+            "which SQS refuses; encode it (e.g. base64) or send it as a Binary attribute"
+        )
+
+
+def check_body(body: str) -> None:
+    """Refuse what SQS refuses in a body, size aside.
+
+    Raises:
+        InvalidMessage: not text, empty, or with a forbidden character.
+    """
+    if not isinstance(body, str):
+        raise InvalidMessage(
+            f"body is {type(body).__name__}; SQS carries text: decode it, or use base64"
+        )
+    if not body:
+        raise InvalidMessage("body is empty; SQS wants at least 1 character")
+    _check_characters(body, "body")
+
+
+def check_id(value: str, what: str) -> None:
+    """Refuse an id SQS would refuse as a message group or deduplication id.
+
+    Raises:
+        InvalidMessage: empty, longer than 128 characters, or with a character outside ASCII's
+            letters, digits and punctuation.
+    """
+    if not isinstance(value, str) or not ID.fullmatch(value):
+        raise InvalidMessage(
+            f"{what}={value!r} is no id; use 1 to {MAX_ID_CHARS} letters, digits and punctuation"
+        )
+
+
+def size_of(body: str, attributes: Attributes) -> int:
+    """Bytes SQS counts: body, and names, types and values of the attributes, in UTF-8."""
+    size = len(body) if body.isascii() else len(body.encode("utf-8", "surrogatepass"))
+    for name, attribute in attributes.items():
+        size += len(name.encode("utf-8", "surrogatepass")) + len(attribute["DataType"].encode())
+        size += len(attribute.get("StringValue", "").encode("utf-8", "surrogatepass"))
+        size += len(attribute.get("BinaryValue", b""))
+    return size
+
+
+def check_limits(body: str, attributes: Attributes, *, added: int = 0) -> int:
+    """The size of a message in bytes, if SQS takes it.
+
+    Args:
+        body: as sent.
+        attributes: all that is sent, sqsdelay's own included.
+        added: how many of the attributes are sqsdelay's own.
+
+    Raises:
+        TooManyAttributes, MessageTooLarge: with value, limit and remedy.
+    """
+    if len(attributes) > MAX_ATTRIBUTES:
+        raise TooManyAttributes(
+            f"{len(attributes)} message attributes ({added} of them added for the delay); "
+            f"SQS takes {MAX_ATTRIBUTES}; move {len(attributes) - MAX_ATTRIBUTES} into the body"
+        )
+    size = size_of(body, attributes)
+    if size > MAX_MESSAGE_BYTES:
+        raise MessageTooLarge(
+            f"message of {size} bytes (body and attributes in UTF-8, {added} attributes added for "
+            f"the delay); SQS takes {MAX_MESSAGE_BYTES}; shorten it, or store the body elsewhere "
+            "and send a pointer"
+        )
+    return size

@@ -1,0 +1,106 @@
+"""What the use cases need from outside. Adapters implement these; each method names its errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from sqsdelay.clock import BrokerClock
+from sqsdelay.endpoint import QueueRef
+from sqsdelay.errors import SqsDelayError
+from sqsdelay.message import OutgoingMessage
+from sqsdelay.wire import ReceivedMessage
+
+
+@dataclass(frozen=True, slots=True)
+class SendReceipt:
+    """The broker has the message: its id for it, and MD5s and sequence number as it gave them."""
+
+    sqs_message_id: str
+    md5_of_body: str | None = None
+    md5_of_attributes: str | None = None
+    sequence_number: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One entry of a batch did not succeed.
+
+    ``error`` is what to raise or log; ``transient`` is True when the same call may succeed later,
+    ``retry_at_once`` when the broker itself asks for it (an entry failed without the sender's fault).
+    """
+
+    code: str
+    error: SqsDelayError
+    transient: bool
+    retry_at_once: bool = False
+
+
+class Queues(Protocol):
+    """Queues with message timers. Thread-safe.
+
+    Batch methods take at most 10 entries and 1 MiB, answer per entry and in order, and raise
+    nothing: a call that failed as a whole is a failure of each entry.
+    """
+
+    @property
+    def broker_clock(self) -> BrokerClock:
+        """The broker's clock, as learned from all answers so far."""
+        ...
+
+    def url(self, queue: QueueRef) -> str:
+        """The queue's URL; remembered.
+
+        Raises:
+            QueueMissing: there is no such queue (not remembered).
+            QueueUnavailable: could not be asked.
+            InvalidEndpoint: the queue is in another region than the client.
+        """
+        ...
+
+    def forget(self, queue_url: str) -> None:
+        """Look this URL up again next time: the queue behind it has gone."""
+        ...
+
+    def synchronise(self, queue_url: str) -> None:
+        """Make one cheap request from whose answer ``broker_clock`` learns.
+
+        Raises:
+            QueueMissing, QueueUnavailable
+        """
+        ...
+
+    def attributes(self, queue_url: str) -> Mapping[str, str]:
+        """The queue's attributes under SQS's names.
+
+        Raises:
+            QueueMissing, QueueUnavailable
+        """
+        ...
+
+    def send_batch(
+        self, queue_url: str, entries: Sequence[OutgoingMessage]
+    ) -> list[SendReceipt | Failure]:
+        """Send; entries the broker failed for the moment have been retried."""
+        ...
+
+    def receive_batch(self, queue_url: str, *, wait_seconds: int) -> list[ReceivedMessage]:
+        """Up to 10 copies, waiting at most ``wait_seconds`` (0 to 20) for the first.
+
+        Raises:
+            QueueMissing, QueueUnavailable
+        """
+        ...
+
+    def delete_batch(
+        self, queue_url: str, copies: Sequence[ReceivedMessage]
+    ) -> list[Failure | None]:
+        """Delete received copies; None means deleted."""
+        ...
+
+    def hide_batch(
+        self, queue_url: str, copies: Sequence[tuple[ReceivedMessage, int]]
+    ) -> list[Failure | None]:
+        """Make each copy visible again after so many seconds (0 to 43,200); None means done."""
+        ...

@@ -1,0 +1,179 @@
+"""An endpoint's three queues on SQS: create them, and check that they are what the relay needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from sqsdelay.endpoint import Endpoint, QueueRef
+from sqsdelay.errors import ConfigurationError, QueueMissing
+from sqsdelay.limits import (
+    DEDUPLICATION_INTERVAL_SECONDS,
+    DELAY_QUEUE_VISIBILITY_SECONDS,
+    FUNCTION_TIMEOUT_SECONDS,
+    MAX_MESSAGE_TIMER_SECONDS,
+    MAX_RETENTION_SECONDS,
+    MIN_DELAY_QUEUE_RETENTION_SECONDS,
+)
+from sqsdelay.sqs import faults
+from sqsdelay.sqs.queues import SqsQueues
+
+if TYPE_CHECKING:
+    from mypy_boto3_sqs import SQSClient
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong with a queue, how to mend it, and whether a consumer may run all the same."""
+
+    queue: str
+    text: str
+    remedy: str
+    fatal: bool = True
+
+
+def delay_queue_attributes(hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS) -> dict[str, str]:
+    """The delay queue's attributes under SQS's names: high-throughput FIFO, no redrive policy."""
+    return {
+        "FifoQueue": "true",
+        "DeduplicationScope": "messageGroup",
+        "FifoThroughputLimit": "perMessageGroupId",
+        "DelaySeconds": str(hop_seconds),
+        "MessageRetentionPeriod": str(MAX_RETENTION_SECONDS),
+        "VisibilityTimeout": str(DELAY_QUEUE_VISIBILITY_SECONDS),
+        "SqsManagedSseEnabled": "true",
+    }
+
+
+def standard_queue_attributes() -> dict[str, str]:
+    """Attributes of the destination and error queues under SQS's names."""
+    return {
+        "MessageRetentionPeriod": str(MAX_RETENTION_SECONDS),
+        "SqsManagedSseEnabled": "true",
+    }
+
+
+def create_endpoint(
+    client: SQSClient, endpoint: Endpoint, *, hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS
+) -> list[str]:
+    """Create the endpoint's queues that do not exist yet; leave existing ones as they are.
+
+    Args:
+        hop_seconds: the delay queue's delivery delay, 1 to 900.
+
+    Returns:
+        The names of the queues that were created.
+
+    Raises:
+        ConfigurationError: an existing delay queue is not fit, with what to mend; or a bad hop.
+        QueueUnavailable, SendFailed: SQS did not answer or refused.
+    """
+    if not 1 <= hop_seconds <= MAX_MESSAGE_TIMER_SECONDS:
+        raise ConfigurationError(
+            f"hop of {hop_seconds} s; use 1 to {MAX_MESSAGE_TIMER_SECONDS}, what a queue's delay allows"
+        )
+    queues = SqsQueues(client)
+    created = []
+    for ref, attributes in (
+        (endpoint.queue, standard_queue_attributes()),
+        (endpoint.error_queue, standard_queue_attributes()),
+        (endpoint.delay_queue, delay_queue_attributes(hop_seconds)),
+    ):
+        try:
+            queues.url(ref)
+        except QueueMissing:
+            try:
+                client.create_queue(QueueName=ref.name, Attributes=attributes)  # type: ignore[arg-type]
+            except (ClientError, BotoCoreError) as error:
+                raise faults.translated(error, ref.name) from error
+            created.append(ref.name)
+    problems = [p for p in check_endpoint(client, endpoint, hop_seconds=hop_seconds) if p.fatal]
+    if problems:
+        raise ConfigurationError("; ".join(f"{p.queue}: {p.text}: {p.remedy}" for p in problems))
+    return created
+
+
+def check_endpoint(
+    client: SQSClient, endpoint: Endpoint, *, hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS
+) -> list[Problem]:
+    """What keeps the endpoint from serving delays; empty when all is well.
+
+    Raises:
+        QueueUnavailable: SQS could not be asked.
+    """
+    queues = SqsQueues(client)
+    problems: list[Problem] = []
+    for ref in (endpoint.queue, endpoint.error_queue):
+        if _attributes(queues, ref) is None:
+            problems.append(_missing(endpoint, ref))
+    attributes = _attributes(queues, endpoint.delay_queue)
+    if attributes is None:
+        problems.append(_missing(endpoint, endpoint.delay_queue))
+    else:
+        name = endpoint.delay_queue.name
+        problems.extend(delay_queue_problems(name, attributes, hop_seconds=hop_seconds))
+    return problems
+
+
+def delay_queue_problems(
+    name: str, attributes: Mapping[str, str], *, hop_seconds: int
+) -> Iterator[Problem]:
+    """What NServiceBus demands of a delay queue, then what the relay needs besides."""
+    delay = int(attributes.get("DelaySeconds", "0"))
+    if delay < hop_seconds:
+        yield Problem(
+            name,
+            f"its delay of {delay} s is shorter than the hop of {hop_seconds} s",
+            _set(name, "DelaySeconds", hop_seconds) + f", or use a hop of {delay} s",
+        )
+    retention = int(attributes.get("MessageRetentionPeriod", "0"))
+    if retention < MIN_DELAY_QUEUE_RETENTION_SECONDS:
+        yield Problem(
+            name,
+            f"it keeps messages {retention} s, less than {MIN_DELAY_QUEUE_RETENTION_SECONDS} s (4 days)",
+            _set(name, "MessageRetentionPeriod", MAX_RETENTION_SECONDS),
+        )
+    if attributes.get("RedrivePolicy"):
+        yield Problem(
+            name,
+            "it has a redrive policy, which would move away messages that are only waiting",
+            _set(name, "RedrivePolicy", '""'),
+        )
+    visibility = int(attributes.get("VisibilityTimeout", "0"))
+    if not FUNCTION_TIMEOUT_SECONDS <= visibility < DEDUPLICATION_INTERVAL_SECONDS:
+        yield Problem(
+            name,
+            f"its visibility timeout of {visibility} s is not between {FUNCTION_TIMEOUT_SECONDS} s "
+            f"(the time for a batch) and {DEDUPLICATION_INTERVAL_SECONDS} s (the deduplication interval)",
+            _set(name, "VisibilityTimeout", DELAY_QUEUE_VISIBILITY_SECONDS),
+            fatal=False,
+        )
+    if attributes.get("FifoThroughputLimit") != "perMessageGroupId":
+        yield Problem(
+            name,
+            "it is not high-throughput FIFO: 300 calls a second for all messages together",
+            _set(name, "DeduplicationScope", "messageGroup")
+            + ",FifoThroughputLimit=perMessageGroupId",
+            fatal=False,
+        )
+
+
+def _attributes(queues: SqsQueues, ref: QueueRef) -> Mapping[str, str] | None:
+    try:
+        return queues.attributes(queues.url(ref))
+    except QueueMissing:
+        return None
+
+
+def _missing(endpoint: Endpoint, ref: QueueRef) -> Problem:
+    return Problem(ref.name, "it does not exist", f"sqsdelay endpoint create {endpoint.name}")
+
+
+def _set(name: str, attribute: str, value: object) -> str:
+    return (
+        f"aws sqs set-queue-attributes --queue-url $(aws sqs get-queue-url --queue-name {name} "
+        f"--output text) --attributes {attribute}={value}"
+    )

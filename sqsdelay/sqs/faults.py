@@ -1,0 +1,70 @@
+"""botocore's errors in sqsdelay's terms, translated once."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
+
+from sqsdelay.errors import QueueMissing, QueueUnavailable, SendFailed, SqsDelayError
+from sqsdelay.ports import Failure
+
+MISSING_QUEUE: Final = frozenset(
+    {"AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist", "NonExistentQueue"}
+)
+
+# What no later attempt will cure. Everything else (throttling, 5xx, denied access, expired
+# credentials, a queue that is gone for now) may work again, and is waited for.
+PERMANENT: Final = frozenset(
+    {
+        "AWS.SimpleQueueService.BatchRequestTooLong",
+        "AWS.SimpleQueueService.UnsupportedOperation",
+        "BatchRequestTooLong",
+        "InvalidAttributeValue",
+        "InvalidMessageContents",
+        "InvalidParameterCombination",
+        "InvalidParameterValue",
+        "InvalidParameterValueException",
+        "MissingParameter",
+        "UnsupportedOperation",
+        "ValidationError",
+        "ValidationException",
+    }
+)
+
+
+def failure_of(error: ClientError | BotoCoreError, queue_url: str) -> Failure:
+    """What a failed call means for each of its entries."""
+    code = _code(error)
+    permanent = code in PERMANENT or isinstance(error, ParamValidationError)
+    return Failure(code, translated(error, queue_url), transient=not permanent)
+
+
+def translated(error: ClientError | BotoCoreError, queue: str) -> SqsDelayError:
+    """The error to raise for a failed call on ``queue`` (its name or URL)."""
+    code = _code(error)
+    if code in MISSING_QUEUE:
+        return QueueMissing(f"queue {queue} does not exist; create it, or correct the name")
+    if code in PERMANENT or isinstance(error, ParamValidationError):
+        return SendFailed(f"SQS refused the call on {queue}: {error}", code=code, transient=False)
+    return QueueUnavailable(f"queue {queue} cannot be used now: {error}; try again later")
+
+
+def entry_failure(code: str, text: str, queue_url: str, *, sender_fault: bool) -> Failure:
+    """What one ``Failed`` entry of a batch answer means."""
+    if code in MISSING_QUEUE:
+        return Failure(code, QueueMissing(f"queue {queue_url} does not exist"), transient=True)
+    permanent = sender_fault and (code in PERMANENT or not _may_pass(code))
+    error = SendFailed(f"SQS failed the entry: {code}: {text}", code=code, transient=not permanent)
+    return Failure(code, error, transient=not permanent, retry_at_once=not sender_fault)
+
+
+def _may_pass(code: str) -> bool:
+    """Denied access and throttling are marked as the sender's fault too, yet they pass."""
+    return any(word in code for word in ("AccessDenied", "Throttl", "Kms", "KMS", "Expired"))
+
+
+def _code(error: ClientError | BotoCoreError) -> str:
+    if isinstance(error, ClientError):
+        return str(error.response.get("Error", {}).get("Code", "Unknown"))
+    return type(error).__name__

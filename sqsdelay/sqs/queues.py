@@ -1,0 +1,253 @@
+"""SQS queues over boto3: the `Queues` port, one vendor call per method."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import tenacity
+from botocore.exceptions import BotoCoreError, ClientError
+
+from sqsdelay.clock import BrokerClock, Clock, SystemClock
+from sqsdelay.endpoint import QueueRef
+from sqsdelay.errors import InvalidEndpoint
+from sqsdelay.limits import MAX_BATCH_ENTRIES
+from sqsdelay.message import OutgoingMessage
+from sqsdelay.ports import Failure, SendReceipt
+from sqsdelay.sqs import faults
+from sqsdelay.wire import ReceivedMessage, from_boto3
+
+if TYPE_CHECKING:
+    from mypy_boto3_sqs import SQSClient
+
+ENTRY_ATTEMPTS: Final = 4
+"""Sends of an entry that SQS fails with ``SenderFault`` false, the first included."""
+
+_Answer = TypeVar("_Answer", bound=Mapping[str, Any])
+
+
+class SqsQueues:
+    """Amazon SQS through one boto3 client. Thread-safe, as the client is.
+
+    Args:
+        client: a boto3 SQS client; its retries cover calls that fail as a whole.
+        clock: the local clock.
+        entry_wait: pause between attempts on failed entries.
+    """
+
+    def __init__(
+        self,
+        client: SQSClient,
+        *,
+        clock: Clock | None = None,
+        entry_wait: tenacity.wait.WaitBaseT | None = None,
+    ) -> None:
+        self._client = client
+        self._clock = clock or SystemClock()
+        self._broker_clock = BrokerClock(self._clock)
+        self._urls: dict[QueueRef, str] = {}
+        self._last_date = ("", 0)
+        self._entry_wait = entry_wait or tenacity.wait_random_exponential(multiplier=0.1, max=2)
+
+    @property
+    def broker_clock(self) -> BrokerClock:
+        return self._broker_clock
+
+    def url(self, queue: QueueRef) -> str:
+        if queue.url is not None:
+            return queue.url
+        known = self._urls.get(queue)
+        if known is None:
+            known = self._urls[queue] = self._look_up(queue)
+        return known
+
+    def forget(self, queue_url: str) -> None:
+        self._urls = {queue: url for queue, url in self._urls.items() if url != queue_url}
+
+    def synchronise(self, queue_url: str) -> None:
+        account, name = queue_url.split("/")[-2:]
+        self._look_up(QueueRef(name, account if account.isdigit() else None))
+
+    def _look_up(self, queue: QueueRef) -> str:
+        region = self._client.meta.region_name
+        if queue.region is not None and queue.region != region:
+            raise InvalidEndpoint(
+                f"queue {queue.name} is in {queue.region}, the boto3 client in {region}; "
+                f"use a client of {queue.region}"
+            )
+        wanted: dict[str, str] = {"QueueName": queue.name}
+        if queue.account_id is not None:
+            wanted["QueueOwnerAWSAccountId"] = queue.account_id
+        return str(self._call(queue.name, self._client.get_queue_url, **wanted)["QueueUrl"])
+
+    def attributes(self, queue_url: str) -> Mapping[str, str]:
+        answer = self._call(
+            queue_url,
+            self._client.get_queue_attributes,
+            QueueUrl=queue_url,
+            AttributeNames=["All"],
+        )
+        return {str(name): value for name, value in answer.get("Attributes", {}).items()}
+
+    def send_batch(
+        self, queue_url: str, entries: Sequence[OutgoingMessage]
+    ) -> list[SendReceipt | Failure]:
+        wired = [_send_entry(str(position), entry) for position, entry in enumerate(entries)]
+        outcomes: list[SendReceipt | Failure] = self._send_once(queue_url, wired)
+        if any(map(_is_for_retry, outcomes)):
+            retrying = tenacity.Retrying(
+                stop=tenacity.stop_after_attempt(ENTRY_ATTEMPTS - 1),
+                wait=self._entry_wait,
+                retry=tenacity.retry_if_result(lambda again: any(map(_is_for_retry, again))),
+                retry_error_callback=lambda _: None,
+            )
+            retrying(self._send_failed_again, queue_url, wired, outcomes)
+        return outcomes
+
+    def _send_failed_again(
+        self, queue_url: str, wired: list[Any], outcomes: list[SendReceipt | Failure]
+    ) -> list[SendReceipt | Failure]:
+        positions = [i for i, outcome in enumerate(outcomes) if _is_for_retry(outcome)]
+        again = self._send_once(queue_url, [wired[position] for position in positions])
+        for position, outcome in zip(positions, again, strict=True):
+            outcomes[position] = outcome
+        return outcomes
+
+    def _send_once(self, queue_url: str, wired: list[Any]) -> list[SendReceipt | Failure]:
+        try:
+            answer = self._client.send_message_batch(QueueUrl=queue_url, Entries=wired)
+        except (ClientError, BotoCoreError) as error:
+            failure = faults.failure_of(error, queue_url)
+            if failure.code in faults.MISSING_QUEUE:
+                self.forget(queue_url)
+            if not failure.transient and len(wired) > 1:
+                # One entry can make SQS refuse the whole batch: find out which, lose none.
+                return [self._send_once(queue_url, [entry])[0] for entry in wired]
+            return [failure] * len(wired)
+        self._observe(answer)
+        by_id: dict[str, SendReceipt | Failure] = {
+            sent["Id"]: SendReceipt(
+                sent["MessageId"],
+                sent.get("MD5OfMessageBody"),
+                sent.get("MD5OfMessageAttributes"),
+                sent.get("SequenceNumber"),
+            )
+            for sent in answer.get("Successful", ())
+        }
+        by_id.update(_entry_failures(answer, queue_url))
+        return [by_id.get(entry["Id"]) or _unanswered(queue_url) for entry in wired]
+
+    def receive_batch(self, queue_url: str, *, wait_seconds: int) -> list[ReceivedMessage]:
+        extra: dict[str, Any] = {}
+        if queue_url.endswith(".fifo"):
+            # With an attempt id, a retry after a lost answer gets the same copies at once instead
+            # of leaving them invisible until the visibility timeout has passed.
+            extra["ReceiveRequestAttemptId"] = str(uuid.uuid4())
+        answer = self._call(
+            queue_url,
+            self._client.receive_message,
+            QueueUrl=queue_url,
+            MaxNumberOfMessages=MAX_BATCH_ENTRIES,
+            WaitTimeSeconds=wait_seconds,
+            AttributeNames=["All"],
+            MessageSystemAttributeNames=["All"],
+            MessageAttributeNames=["All"],
+            **extra,
+        )
+        received_at = self._clock.monotonic()
+        return [from_boto3(raw, received_at=received_at) for raw in answer.get("Messages", ())]
+
+    def delete_batch(
+        self, queue_url: str, copies: Sequence[ReceivedMessage]
+    ) -> list[Failure | None]:
+        entries = [
+            {"Id": str(position), "ReceiptHandle": copy.receipt_handle}
+            for position, copy in enumerate(copies)
+        ]
+        return self._per_entry(queue_url, self._client.delete_message_batch, entries)
+
+    def hide_batch(
+        self, queue_url: str, copies: Sequence[tuple[ReceivedMessage, int]]
+    ) -> list[Failure | None]:
+        entries = [
+            {"Id": str(n), "ReceiptHandle": copy.receipt_handle, "VisibilityTimeout": seconds}
+            for n, (copy, seconds) in enumerate(copies)
+        ]
+        return self._per_entry(queue_url, self._client.change_message_visibility_batch, entries)
+
+    def _per_entry(
+        self, queue_url: str, call: Callable[..., Any], entries: list[dict[str, Any]]
+    ) -> list[Failure | None]:
+        try:
+            answer = call(QueueUrl=queue_url, Entries=entries)
+        except (ClientError, BotoCoreError) as error:
+            return [faults.failure_of(error, queue_url)] * len(entries)
+        self._observe(answer)
+        failures = _entry_failures(answer, queue_url)
+        done = {entry["Id"] for entry in answer.get("Successful", ())}
+        return [
+            None if entry["Id"] in done else failures.get(entry["Id"]) or _unanswered(queue_url)
+            for entry in entries
+        ]
+
+    def _call(self, queue: str, call: Callable[..., _Answer], **arguments: Any) -> _Answer:
+        try:
+            answer = call(**arguments)
+        except (ClientError, BotoCoreError) as error:
+            raise faults.translated(error, queue) from error
+        self._observe(answer)
+        return answer
+
+    def _observe(self, answer: Mapping[str, Any]) -> None:
+        """Learn the broker's time from an answer's ``Date``: at least that second had begun."""
+        date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+        if not date:
+            return
+        if date != self._last_date[0]:
+            try:
+                self._last_date = (date, round(parsedate_to_datetime(date).timestamp() * 1000))
+            except ValueError:
+                return
+        self._broker_clock.observe(self._last_date[1])
+
+
+def _send_entry(entry_id: str, message: OutgoingMessage) -> dict[str, Any]:
+    entry: dict[str, Any] = {"Id": entry_id, "MessageBody": message.body}
+    if message.attributes:
+        entry["MessageAttributes"] = message.attributes
+    if message.delay_seconds is not None:
+        entry["DelaySeconds"] = message.delay_seconds
+    if message.group_id is not None:
+        entry["MessageGroupId"] = message.group_id
+    if message.deduplication_id is not None:
+        entry["MessageDeduplicationId"] = message.deduplication_id
+    if message.trace_header is not None:
+        entry["MessageSystemAttributes"] = {
+            "AWSTraceHeader": {"DataType": "String", "StringValue": message.trace_header}
+        }
+    return entry
+
+
+def _entry_failures(answer: Mapping[str, Any], queue_url: str) -> dict[str, Failure]:
+    return {
+        failed["Id"]: faults.entry_failure(
+            failed.get("Code", "Unknown"),
+            failed.get("Message", ""),
+            queue_url,
+            sender_fault=bool(failed.get("SenderFault")),
+        )
+        for failed in answer.get("Failed", ())
+    }
+
+
+def _is_for_retry(outcome: SendReceipt | Failure) -> bool:
+    """An entry that failed in an answered batch; calls that failed as a whole botocore has retried."""
+    return isinstance(outcome, Failure) and outcome.retry_at_once
+
+
+def _unanswered(queue_url: str) -> Failure:
+    return faults.entry_failure(
+        "Unanswered", "the answer says nothing of this entry", queue_url, sender_fault=False
+    )

@@ -1,0 +1,309 @@
+"""The wire format: what travels through the delay queue, compatible with NServiceBus.AmazonSQS.
+
+Reading accepts both spellings of a received message, boto3's and the Lambda event's.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqsdelay.decision import Reject
+from sqsdelay.errors import MalformedMessage
+from sqsdelay.limits import (
+    CONTRADICTION_MS,
+    FORBIDDEN_BODY_CHARACTER,
+    ID,
+    MAX_ATTRIBUTES,
+    MAX_DUE_MS,
+    MAX_MESSAGE_BYTES,
+)
+from sqsdelay.message import Attribute, OutgoingMessage, size_of, string
+
+DELAY_SECONDS: Final = "NServiceBus.AmazonSQS.DelaySeconds"
+DUE_AT: Final = "sqsdelay.DueAt"
+MESSAGE_ID: Final = "sqsdelay.MessageId"
+GROUP_ID: Final = "sqsdelay.MessageGroupId"
+ERROR: Final = "sqsdelay.Error"
+
+_WHOLE_NUMBER: Final = re.compile(r"\d{1,15}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedMessage:
+    """A copy received from a queue.
+
+    ``received_at`` is the local monotonic time (seconds) when the copy arrived here; timestamps
+    are the broker's, epoch milliseconds, None where the broker did not tell.
+    """
+
+    body: str
+    attributes: dict[str, Attribute]
+    receipt_handle: str
+    sqs_message_id: str
+    received_at: float
+    sent_ms: int | None = None
+    first_receive_ms: int | None = None
+    receive_count: int | None = None
+    group_id: str | None = None
+    deduplication_id: str | None = None
+    trace_header: str | None = None
+
+    @property
+    def message_id(self) -> str:
+        """The sender's message id; SQS's own where the copy carries none."""
+        return self.group_id or self.deduplication_id or self.sqs_message_id
+
+
+@dataclass(frozen=True, slots=True)
+class Delayed:
+    """What a readable copy says: which message it is and when it is due."""
+
+    message_id: str
+    due_ms: int
+
+
+def from_boto3(raw: Mapping[str, Any], *, received_at: float) -> ReceivedMessage:
+    """A message as ``receive_message`` returns it.
+
+    Raises:
+        MalformedMessage: body or receipt handle is missing.
+    """
+    attributes = {
+        name: _shaped(
+            name, value.get("DataType"), value.get("StringValue"), value.get("BinaryValue")
+        )
+        for name, value in raw.get("MessageAttributes", {}).items()
+    }
+    return _received(
+        raw.get("Body"),
+        attributes,
+        raw.get("ReceiptHandle"),
+        raw.get("MessageId", ""),
+        raw.get("Attributes", {}),
+        received_at,
+    )
+
+
+def from_lambda_event(record: Mapping[str, Any], *, received_at: float) -> ReceivedMessage:
+    """A record of a Lambda SQS event; its binary attributes are base64.
+
+    Raises:
+        MalformedMessage: body or receipt handle is missing, or base64 that is none.
+    """
+    try:
+        attributes = {
+            name: _shaped(
+                name,
+                value.get("dataType"),
+                value.get("stringValue"),
+                None
+                if value.get("binaryValue") is None
+                else base64.b64decode(value["binaryValue"], validate=True),
+            )
+            for name, value in (record.get("messageAttributes") or {}).items()
+        }
+        return _received(
+            record.get("body"),
+            attributes,
+            record.get("receiptHandle"),
+            record.get("messageId", ""),
+            record.get("attributes") or {},
+            received_at,
+        )
+    except (AttributeError, TypeError, binascii.Error, ValueError) as error:
+        raise MalformedMessage(f"event record is not an SQS record: {error}") from error
+
+
+def _shaped(name: str, data_type: Any, text: Any, binary: Any) -> Attribute:
+    if isinstance(data_type, str) and data_type.startswith("Binary") and isinstance(binary, bytes):
+        return {"DataType": data_type, "BinaryValue": binary}
+    if isinstance(data_type, str) and isinstance(text, str):
+        return {"DataType": data_type, "StringValue": text}
+    raise MalformedMessage(
+        f"message attribute {name!r} has no value that fits its type {data_type!r}"
+    )
+
+
+def _received(
+    body: Any,
+    attributes: dict[str, Attribute],
+    receipt_handle: Any,
+    sqs_message_id: Any,
+    system: Mapping[str, Any],
+    received_at: float,
+) -> ReceivedMessage:
+    if not isinstance(body, str) or not isinstance(receipt_handle, str):
+        raise MalformedMessage("a received message needs a body and a receipt handle")
+    return ReceivedMessage(
+        body=body,
+        attributes=attributes,
+        receipt_handle=receipt_handle,
+        sqs_message_id=str(sqs_message_id),
+        received_at=received_at,
+        sent_ms=_whole(system.get("SentTimestamp")),
+        first_receive_ms=_whole(system.get("ApproximateFirstReceiveTimestamp")),
+        receive_count=_whole(system.get("ApproximateReceiveCount")),
+        group_id=system.get("MessageGroupId"),
+        deduplication_id=system.get("MessageDeduplicationId"),
+        trace_header=system.get("AWSTraceHeader"),
+    )
+
+
+def _whole(text: Any) -> int | None:
+    return int(text) if isinstance(text, str) and _WHOLE_NUMBER.fullmatch(text) else None
+
+
+def read_delay(copy: ReceivedMessage) -> Delayed | Reject:
+    """When the message is due, or why that cannot be told. Never "now" by default."""
+    delay_seconds = copy.attributes.get(DELAY_SECONDS)
+    due_at = copy.attributes.get(DUE_AT)
+    if delay_seconds is None:
+        return Reject(f"message attribute {DELAY_SECONDS} is missing")
+    seconds = _whole(delay_seconds.get("StringValue"))
+    if seconds is None:
+        return Reject(f"{DELAY_SECONDS} is {_shown(delay_seconds)}, not a whole number of seconds")
+    if copy.sent_ms is None:
+        return Reject("SentTimestamp is missing: the delay has no start")
+    due_by_delay = copy.sent_ms + seconds * 1000
+    if due_at is None:
+        due_ms: int | None = due_by_delay
+    else:
+        due_ms = _whole(due_at.get("StringValue"))
+        if due_ms is None:
+            return Reject(f"{DUE_AT} is {_shown(due_at)}, not epoch milliseconds")
+        if abs(due_ms - due_by_delay) > CONTRADICTION_MS:
+            return Reject(
+                f"{DUE_AT} {due_ms} and {DELAY_SECONDS} {seconds} contradict each other: "
+                f"{abs(due_ms - due_by_delay)} ms apart, at most {CONTRADICTION_MS} are explained by clocks"
+            )
+    assert due_ms is not None
+    if due_ms > MAX_DUE_MS:
+        return Reject(f"due time {due_ms} ms lies after the year 9999 ({MAX_DUE_MS} ms)")
+    return Delayed(copy.message_id, due_ms)
+
+
+def _shown(attribute: Attribute) -> str:
+    value = attribute.get("StringValue", attribute.get("BinaryValue", b""))
+    return repr(value[:40])
+
+
+def delayed(
+    attributes: dict[str, Attribute],
+    *,
+    remaining_seconds: int,
+    due_ms: int | None,
+    message_group_id: str | None,
+) -> dict[str, Attribute]:
+    """The attributes a sender puts on a message for the delay queue."""
+    wired = {**attributes, DELAY_SECONDS: string(str(remaining_seconds))}
+    if due_ms is not None:
+        wired[DUE_AT] = string(str(due_ms))
+    if message_group_id is not None:
+        wired[GROUP_ID] = string(message_group_id)
+    return wired
+
+
+def requeued(copy: ReceivedMessage, message: Delayed, remaining_seconds: int) -> OutgoingMessage:
+    """The next copy for the delay queue: due time set once, remaining seconds rewritten."""
+    attributes = {
+        **copy.attributes,
+        DELAY_SECONDS: string(str(remaining_seconds)),
+        DUE_AT: string(str(message.due_ms)),
+    }
+    if DUE_AT not in copy.attributes and not _fits(copy.body, attributes):
+        # A foreign sender left no room: fall back to its own format, which drifts but fits.
+        del attributes[DUE_AT]
+    return OutgoingMessage(
+        body=copy.body,
+        attributes=attributes,
+        size=size_of(copy.body, attributes),
+        group_id=copy.group_id or message.message_id,
+        deduplication_id=hop_deduplication_id(copy, message.message_id),
+        trace_header=trace_header_to_pass_on(copy.trace_header),
+    )
+
+
+def hop_deduplication_id(copy: ReceivedMessage, message_id: str) -> str:
+    """Same copy, same id; next hop, another id. Hashed, since a message id may fill all 128 characters."""
+    return hashlib.sha256(f"{message_id}:{copy.sent_ms}".encode()).hexdigest()
+
+
+def handed_over(copy: ReceivedMessage, message: Delayed, delay_seconds: int) -> OutgoingMessage:
+    """What the endpoint's own queue gets: the user's message, and the id to deduplicate on."""
+    attributes = {
+        name: value
+        for name, value in copy.attributes.items()
+        if name not in (DELAY_SECONDS, DUE_AT, GROUP_ID)
+    }
+    attributes[MESSAGE_ID] = string(message.message_id)
+    if size_of(copy.body, attributes) > MAX_MESSAGE_BYTES:
+        # Only a foreign message of 1 MiB can be this full; better without our id than not at all.
+        del attributes[MESSAGE_ID]
+    carried = copy.attributes.get(GROUP_ID)
+    group = None if carried is None else carried.get("StringValue")
+    return OutgoingMessage(
+        body=copy.body,
+        attributes=attributes,
+        size=size_of(copy.body, attributes),
+        delay_seconds=delay_seconds,
+        group_id=group if group and ID.fullmatch(group) else None,
+        trace_header=trace_header_to_pass_on(copy.trace_header),
+    )
+
+
+def rejected(copy: ReceivedMessage, reason: str) -> OutgoingMessage:
+    """What the error queue gets: the copy as it came, plus why, as JSON in ``sqsdelay.Error``.
+
+    Where ten attributes leave no room the delay attributes move into that JSON; where nothing fits
+    (ten attributes of the user's, or 1 MiB) the copy goes unchanged and only the log has the reason.
+    """
+    about: dict[str, Any] = {
+        "reason": FORBIDDEN_BODY_CHARACTER.sub("?", reason),
+        "messageId": copy.message_id,
+        "sqsMessageId": copy.sqs_message_id,
+        "messageGroupId": copy.group_id,
+        "messageDeduplicationId": copy.deduplication_id,
+        "sentTimestamp": copy.sent_ms,
+        "receiveCount": copy.receive_count,
+    }
+    attributes = {**copy.attributes, ERROR: string(json.dumps(about))}
+    if not _fits(copy.body, attributes):
+        ours = [name for name in (DELAY_SECONDS, DUE_AT, GROUP_ID) if name in copy.attributes]
+        about["attributes"] = {name: _plain(attributes.pop(name)) for name in ours}
+        attributes[ERROR] = string(json.dumps(about))
+    if not _fits(copy.body, attributes):
+        attributes = dict(copy.attributes)
+    return OutgoingMessage(
+        body=copy.body,
+        attributes=attributes,
+        size=size_of(copy.body, attributes),
+        trace_header=trace_header_to_pass_on(copy.trace_header),
+    )
+
+
+def _plain(attribute: Attribute) -> str:
+    if "StringValue" in attribute:
+        return attribute["StringValue"]
+    return base64.b64encode(attribute["BinaryValue"]).decode()
+
+
+def _fits(body: str, attributes: Mapping[str, Attribute]) -> bool:
+    return len(attributes) <= MAX_ATTRIBUTES and size_of(body, attributes) <= MAX_MESSAGE_BYTES
+
+
+def trace_header_to_pass_on(header: str | None) -> str | None:
+    """The trace header without the ``Lineage`` part by which Lambda counts recursion.
+
+    The relay's hops are no recursion of the user's functions, and must not count as one.
+    """
+    if header is None:
+        return None
+    parts = [part for part in header.split(";") if not part.strip().startswith("Lineage=")]
+    return ";".join(parts) or None

@@ -1,0 +1,90 @@
+"""The arrows of the design: who may import whom."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "sqsdelay"
+
+CORE = {
+    "batch", "clock", "decision", "delay", "endpoint", "errors", "limits", "message", "ports", "wire",
+}  # fmt: skip
+USE_CASES = {"sender", "consumer", "dispatcher", "timeout_manager"}
+ADAPTERS = {
+    "sqs": {"boto3", "botocore", "tenacity", "mypy_boto3_sqs"},
+    "rabbitmq": {"pika"},
+    "stores": {
+        "boto3",
+        "botocore",
+        "psycopg",
+        "psycopg_pool",
+        "mypy_boto3_dynamodb",
+        "mypy_boto3_s3",
+    },
+}
+
+
+def imports(path: Path) -> set[str]:
+    """Every module a file imports, at any depth, as dotted names."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} uses a relative import"
+            module = node.module or ""
+            found |= {f"{module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def rooms(path: Path) -> set[str]:
+    """The rooms of sqsdelay (first name below the package) a file imports."""
+    own = {name.split(".")[1] for name in imports(path) if name.startswith("sqsdelay.")}
+    return {name for name in own if (PACKAGE / f"{name}.py").exists() or (PACKAGE / name).is_dir()}
+
+
+def third_party(path: Path) -> set[str]:
+    top = {name.split(".")[0] for name in imports(path)}
+    return top - set(sys.stdlib_module_names) - {"sqsdelay", "__future__"}
+
+
+@pytest.mark.parametrize("room", sorted(CORE))
+def test_core_imports_the_core_and_the_standard_library_only(room: str) -> None:
+    """The core decides without I/O, so it can be tested without any."""
+    path = PACKAGE / f"{room}.py"
+    assert rooms(path) <= CORE
+    assert third_party(path) == set()
+    assert not {"os", "socket", "subprocess", "http"} & {n.split(".")[0] for n in imports(path)}
+
+
+@pytest.mark.parametrize("room", sorted(r for r in USE_CASES if (PACKAGE / f"{r}.py").exists()))
+def test_use_cases_import_core_and_ports_only(room: str) -> None:
+    """A use case works on any adapter."""
+    path = PACKAGE / f"{room}.py"
+    assert rooms(path) <= CORE | USE_CASES
+    assert third_party(path) == set()
+
+
+ADAPTER_FILES = [p for name in ADAPTERS for p in sorted((PACKAGE / name).rglob("*.py"))]
+
+
+@pytest.mark.parametrize("path", ADAPTER_FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_adapters_know_one_vendor(path: Path) -> None:
+    """An adapter imports its own vendor, and no other adapter and no surface."""
+    adapter = path.relative_to(PACKAGE).parts[0]
+    assert rooms(path) <= CORE | USE_CASES | {adapter}
+    assert third_party(path) <= ADAPTERS[adapter]
+
+
+def test_surfaces_are_imported_by_nobody() -> None:
+    """The command line and the functions are the outermost layer."""
+    for path in PACKAGE.rglob("*.py"):
+        if path.relative_to(PACKAGE).parts[0] in ("cli", "spark"):
+            continue
+        assert not rooms(path) & {"cli", "spark"}, path
+        assert not {n.split(".")[0] for n in imports(path)} & {"lambdas", "infra", "tests"}, path
