@@ -105,6 +105,10 @@ class Sender:
                 f"hop_seconds={hop_seconds}; use 1 to {MAX_MESSAGE_TIMER_SECONDS}, "
                 "the delay queue's delivery delay"
             )
+        if not unrestricted and hop_seconds != MAX_MESSAGE_TIMER_SECONDS:
+            raise ConfigurationError(
+                f"hop_seconds={hop_seconds} with unrestricted=False; without a delay queue there is no hop"
+            )
         if concurrency < 1:
             raise ConfigurationError(f"concurrency={concurrency}; use 1 or more")
         self._queues = queues
@@ -206,7 +210,7 @@ class Sender:
         remaining = seconds_until(due_ms, now_ms)
         if remaining <= self._hop_seconds:
             return self._direct(endpoint, message, attributes, due_ms, remaining)
-        return self._through_delay_queue(endpoint, message, attributes, due_ms, remaining)
+        return self._through_delay_queue(endpoint, message, attributes, due_ms, due_ms - now_ms)
 
     def _broker_now(self, endpoint: Endpoint) -> int:
         """The broker's now for an absolute due time: never the bare local clock."""
@@ -245,19 +249,18 @@ class Sender:
         message: Message,
         attributes: dict[str, Attribute],
         due_ms: int,
-        remaining: int,
+        remaining_ms: int,
     ) -> _Prepared:
-        if not self._unrestricted and remaining > MAX_MESSAGE_TIMER_SECONDS:
+        if not self._unrestricted:
             raise DelayTooLong(
-                f"delay of {remaining} s is above the {MAX_MESSAGE_TIMER_SECONDS} s a message timer "
+                f"delay of {remaining_ms / 1000} s is above the {MAX_MESSAGE_TIMER_SECONDS} s a message timer "
                 "holds, and unrestricted=False; shorten it, or use DelaySender(unrestricted=True) "
                 f"and an endpoint with a delay queue ({endpoint.delay_queue.name})"
             )
         message_id = message.message_id or str(uuid.uuid4())
         wired = wire.delayed(
             attributes,
-            remaining_seconds=remaining,
-            # A relative delay starts at the broker's SentTimestamp, which only the first hop knows.
+            remaining_ms=remaining_ms,
             due_ms=due_ms if message.due_at is not None else None,
             message_group_id=message.message_group_id,
         )

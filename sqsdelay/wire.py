@@ -28,10 +28,13 @@ from sqsdelay.message import Attribute, OutgoingMessage, size_of, string
 
 DELAY_SECONDS: Final = "NServiceBus.AmazonSQS.DelaySeconds"
 DUE_AT: Final = "sqsdelay.DueAt"
+DELAY_MS: Final = "sqsdelay.DelayMilliseconds"
+"""Only on a message whose relative delay is no whole number of seconds, until its first hop."""
 MESSAGE_ID: Final = "sqsdelay.MessageId"
 GROUP_ID: Final = "sqsdelay.MessageGroupId"
 ERROR: Final = "sqsdelay.Error"
 
+_OURS: Final = (DELAY_SECONDS, DUE_AT, DELAY_MS, GROUP_ID)
 _WHOLE_NUMBER: Final = re.compile(r"\d{1,15}", re.ASCII)
 
 
@@ -171,22 +174,32 @@ def read_delay(copy: ReceivedMessage) -> Delayed | Reject:
         return Reject(f"{DELAY_SECONDS} is {_shown(delay_seconds)}, not a whole number of seconds")
     if copy.sent_ms is None:
         return Reject("SentTimestamp is missing: the delay has no start")
-    due_by_delay = copy.sent_ms + seconds * 1000
     if due_at is None:
-        due_ms: int | None = due_by_delay
+        due_ms = copy.sent_ms + _exact_ms(copy, seconds)
     else:
-        due_ms = _whole(due_at.get("StringValue"))
-        if due_ms is None:
+        absolute = _whole(due_at.get("StringValue"))
+        if absolute is None:
             return Reject(f"{DUE_AT} is {_shown(due_at)}, not epoch milliseconds")
-        if abs(due_ms - due_by_delay) > CONTRADICTION_MS:
+        apart = abs(absolute - (copy.sent_ms + seconds * 1000))
+        if apart > CONTRADICTION_MS:
             return Reject(
-                f"{DUE_AT} {due_ms} and {DELAY_SECONDS} {seconds} contradict each other: "
-                f"{abs(due_ms - due_by_delay)} ms apart, at most {CONTRADICTION_MS} are explained by clocks"
+                f"{DUE_AT} {absolute} and {DELAY_SECONDS} {seconds} contradict each other: "
+                f"{apart} ms apart, clocks explain at most {CONTRADICTION_MS}"
             )
-    assert due_ms is not None
+        due_ms = absolute
     if due_ms > MAX_DUE_MS:
         return Reject(f"due time {due_ms} ms lies after the year 9999 ({MAX_DUE_MS} ms)")
     return Delayed(copy.message_id, due_ms)
+
+
+def _exact_ms(copy: ReceivedMessage, seconds: int) -> int:
+    """The delay from SentTimestamp in milliseconds, the part below a second included."""
+    exact = copy.attributes.get(DELAY_MS)
+    milliseconds = None if exact is None else _whole(exact.get("StringValue"))
+    if milliseconds is None or -(-milliseconds // 1000) != seconds:
+        # Absent, or left behind by a relay that rewrote only the whole seconds: those stand.
+        return seconds * 1000
+    return milliseconds
 
 
 def _shown(attribute: Attribute) -> str:
@@ -197,14 +210,22 @@ def _shown(attribute: Attribute) -> str:
 def delayed(
     attributes: dict[str, Attribute],
     *,
-    remaining_seconds: int,
+    remaining_ms: int,
     due_ms: int | None,
     message_group_id: str | None,
 ) -> dict[str, Attribute]:
-    """The attributes a sender puts on a message for the delay queue."""
-    wired = {**attributes, DELAY_SECONDS: string(str(remaining_seconds))}
+    """The attributes a sender puts on a message for the delay queue.
+
+    Args:
+        remaining_ms: the delay from now.
+        due_ms: the due time where it is absolute; a relative delay starts at the broker's
+            SentTimestamp, which only the first hop knows.
+    """
+    wired = {**attributes, DELAY_SECONDS: string(str(-(-remaining_ms // 1000)))}
     if due_ms is not None:
         wired[DUE_AT] = string(str(due_ms))
+    elif remaining_ms % 1000:
+        wired[DELAY_MS] = string(str(remaining_ms))
     if message_group_id is not None:
         wired[GROUP_ID] = string(message_group_id)
     return wired
@@ -217,6 +238,7 @@ def requeued(copy: ReceivedMessage, message: Delayed, remaining_seconds: int) ->
         DELAY_SECONDS: string(str(remaining_seconds)),
         DUE_AT: string(str(message.due_ms)),
     }
+    attributes.pop(DELAY_MS, None)
     if DUE_AT not in copy.attributes and not _fits(copy.body, attributes):
         # A foreign sender left no room: fall back to its own format, which drifts but fits.
         del attributes[DUE_AT]
@@ -237,11 +259,7 @@ def hop_deduplication_id(copy: ReceivedMessage, message_id: str) -> str:
 
 def handed_over(copy: ReceivedMessage, message: Delayed, delay_seconds: int) -> OutgoingMessage:
     """What the endpoint's own queue gets: the user's message, and the id to deduplicate on."""
-    attributes = {
-        name: value
-        for name, value in copy.attributes.items()
-        if name not in (DELAY_SECONDS, DUE_AT, GROUP_ID)
-    }
+    attributes = {name: value for name, value in copy.attributes.items() if name not in _OURS}
     attributes[MESSAGE_ID] = string(message.message_id)
     if size_of(copy.body, attributes) > MAX_MESSAGE_BYTES:
         # Only a foreign message of 1 MiB can be this full; better without our id than not at all.
@@ -275,7 +293,7 @@ def rejected(copy: ReceivedMessage, reason: str) -> OutgoingMessage:
     }
     attributes = {**copy.attributes, ERROR: string(json.dumps(about))}
     if not _fits(copy.body, attributes):
-        ours = [name for name in (DELAY_SECONDS, DUE_AT, GROUP_ID) if name in copy.attributes]
+        ours = [name for name in _OURS if name in copy.attributes]
         about["attributes"] = {name: _plain(attributes.pop(name)) for name in ours}
         attributes[ERROR] = string(json.dumps(about))
     if not _fits(copy.body, attributes):

@@ -1,0 +1,165 @@
+"""A local AWS (ministack, from PyPI) in its own process, for the demo, tests and trying things out."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+from sqsdelay.errors import SqsDelayError
+
+REGION: Final = "us-east-1"
+START_TIMEOUT_SECONDS: Final = 60
+_HEALTH_PATH: Final = "/_ministack/health"
+
+
+class LocalAwsError(SqsDelayError):
+    """The local AWS could not be started."""
+
+
+class LocalAws:
+    """A context manager: a local AWS on a free loopback port, gone with all it holds at the end.
+
+    Args:
+        environment: more of ministack's settings, e.g. ``{"AUTH": "true"}``.
+
+    Raises:
+        LocalAwsError: ministack is not installed, or did not answer within a minute.
+    """
+
+    def __init__(self, environment: dict[str, str] | None = None) -> None:
+        self._extra = environment or {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._folder = tempfile.TemporaryDirectory(prefix="sqsdelay-local-aws-")
+        self.port = 0
+
+    @property
+    def endpoint_url(self) -> str:
+        scheme = "https" if self._extra.get("USE_SSL") == "1" else "http"
+        return f"{scheme}://127.0.0.1:{self.port}"
+
+    @property
+    def log_path(self) -> Path:
+        """What the local AWS printed."""
+        return Path(self._folder.name) / "ministack.log"
+
+    def environment(self) -> dict[str, str]:
+        """Environment variables that point the AWS CLI, boto3 and the CDK at this local AWS alone."""
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint_url,
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_DEFAULT_REGION": REGION,
+            "AWS_REGION": REGION,
+            "AWS_CONFIG_FILE": os.devnull,
+            "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+
+    def client(self, service: str, **arguments: Any) -> Any:
+        """A boto3 client of ``service`` on this local AWS."""
+        import boto3
+
+        return boto3.client(
+            service,
+            endpoint_url=self.endpoint_url,
+            aws_access_key_id="test",
+            aws_secret_access_key="test",
+            region_name=REGION,
+            **arguments,
+        )
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        if find_spec("ministack") is None:
+            raise LocalAwsError("ministack is not installed; pip install 'sqsdelay[demo]'")
+        self.port = _free_port()
+        inherited = {
+            name: value for name, value in os.environ.items() if not name.startswith("AWS_")
+        }
+        settings = {
+            "BIND_HOST": "127.0.0.1",
+            "GATEWAY_PORT": str(self.port),
+            "MINISTACK_HOST": "127.0.0.1",
+            "MINISTACK_REGION": REGION,
+            "TMPDIR": self._folder.name,
+            "S3_DATA_DIR": str(Path(self._folder.name) / "s3"),
+            "LOG_LEVEL": "WARNING",
+        }
+        with self.log_path.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "ministack"],
+                env=inherited | settings | self._extra,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self._folder.name,
+            )
+        self._await_answer()
+
+    def _await_answer(self) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + START_TIMEOUT_SECONDS
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                break
+            if self._answers():
+                return
+            time.sleep(0.05)
+        tail = self.log_path.read_text(errors="replace")[-2000:]
+        self.stop()
+        raise LocalAwsError(
+            f"ministack did not answer on {self.endpoint_url} within {START_TIMEOUT_SECONDS} s; "
+            f"its last words:\n{tail}"
+        )
+
+    def _answers(self) -> bool:
+        if self._extra.get("USE_SSL") == "1":
+            with socket.socket() as probe:
+                return probe.connect_ex(("127.0.0.1", self.port)) == 0
+        try:
+            with urllib.request.urlopen(self.endpoint_url + _HEALTH_PATH, timeout=2):
+                return True
+        except urllib.error.HTTPError:
+            return True
+        except OSError:
+            return False
+
+    def stop(self) -> None:
+        """Stop it; everything in it is gone."""
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(10)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+        self._folder.cleanup()
+
+    def __enter__(self) -> LocalAws:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
