@@ -84,6 +84,12 @@ def string(value: str) -> Attribute:
     return {"DataType": "String", "StringValue": value}
 
 
+def text_of(attributes: Attributes, name: str) -> str | None:
+    """The text of a String or Number attribute; None without one of that name."""
+    attribute = attributes.get(name)
+    return None if attribute is None else attribute.get("StringValue")
+
+
 def attributes_of(given: Mapping[str, AttributeInput]) -> dict[str, Attribute]:
     """The attributes in boto3's shape, checked.
 

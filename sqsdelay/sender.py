@@ -107,7 +107,8 @@ class Sender:
             )
         if not unrestricted and hop_seconds != MAX_MESSAGE_TIMER_SECONDS:
             raise ConfigurationError(
-                f"hop_seconds={hop_seconds} with unrestricted=False; without a delay queue there is no hop"
+                f"hop_seconds={hop_seconds} with unrestricted=False; "
+                "without a delay queue there is no hop, leave it out"
             )
         if concurrency < 1:
             raise ConfigurationError(f"concurrency={concurrency}; use 1 or more")
@@ -253,9 +254,10 @@ class Sender:
     ) -> _Prepared:
         if not self._unrestricted:
             raise DelayTooLong(
-                f"delay of {remaining_ms / 1000} s is above the {MAX_MESSAGE_TIMER_SECONDS} s a message timer "
-                "holds, and unrestricted=False; shorten it, or use DelaySender(unrestricted=True) "
-                f"and an endpoint with a delay queue ({endpoint.delay_queue.name})"
+                f"delay of {remaining_ms / 1000} s is above the {MAX_MESSAGE_TIMER_SECONDS} s a "
+                "message timer holds, and unrestricted=False; shorten it, or use "
+                "DelaySender(unrestricted=True) and an endpoint with a delay queue "
+                f"({endpoint.delay_queue.name})"
             )
         message_id = message.message_id or str(uuid.uuid4())
         wired = wire.delayed(

@@ -24,7 +24,7 @@ from sqsdelay.limits import (
     MAX_DUE_MS,
     MAX_MESSAGE_BYTES,
 )
-from sqsdelay.message import Attribute, OutgoingMessage, size_of, string
+from sqsdelay.message import Attribute, OutgoingMessage, size_of, string, text_of
 
 DELAY_SECONDS: Final = "NServiceBus.AmazonSQS.DelaySeconds"
 DUE_AT: Final = "sqsdelay.DueAt"
@@ -194,8 +194,7 @@ def read_delay(copy: ReceivedMessage) -> Delayed | Reject:
 
 def _exact_ms(copy: ReceivedMessage, seconds: int) -> int:
     """The delay from SentTimestamp in milliseconds, the part below a second included."""
-    exact = copy.attributes.get(DELAY_MS)
-    milliseconds = None if exact is None else _whole(exact.get("StringValue"))
+    milliseconds = _whole(text_of(copy.attributes, DELAY_MS))
     if milliseconds is None or -(-milliseconds // 1000) != seconds:
         # Absent, or left behind by a relay that rewrote only the whole seconds: those stand.
         return seconds * 1000
@@ -258,14 +257,16 @@ def hop_deduplication_id(copy: ReceivedMessage, message_id: str) -> str:
 
 
 def handed_over(copy: ReceivedMessage, message: Delayed, delay_seconds: int) -> OutgoingMessage:
-    """What the endpoint's own queue gets: the user's message, and the id to deduplicate on."""
+    """What the endpoint's own queue gets: the user's message, and two attributes of ours.
+
+    They are the id to deduplicate on and the due time to tell lateness by. What our sender sent has
+    room for both; a foreign message of ten attributes or 1 MiB goes without rather than not at all.
+    """
     attributes = {name: value for name, value in copy.attributes.items() if name not in _OURS}
-    attributes[MESSAGE_ID] = string(message.message_id)
-    if size_of(copy.body, attributes) > MAX_MESSAGE_BYTES:
-        # Only a foreign message of 1 MiB can be this full; better without our id than not at all.
-        del attributes[MESSAGE_ID]
-    carried = copy.attributes.get(GROUP_ID)
-    group = None if carried is None else carried.get("StringValue")
+    for name, text in ((MESSAGE_ID, message.message_id), (DUE_AT, str(message.due_ms))):
+        if _fits(copy.body, {**attributes, name: string(text)}):
+            attributes[name] = string(text)
+    group = text_of(copy.attributes, GROUP_ID)
     return OutgoingMessage(
         body=copy.body,
         attributes=attributes,

@@ -6,7 +6,11 @@ import sys
 
 import typer
 
-from sqsdelay.cli import endpoint, messages
+from sqsdelay.cli import endpoint
+from sqsdelay.cli.consume import consume
+from sqsdelay.cli.demo import demo
+from sqsdelay.cli.receive import receive
+from sqsdelay.cli.send import send
 from sqsdelay.errors import SqsDelayError
 
 app = typer.Typer(
@@ -16,9 +20,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(endpoint.app, name="endpoint")
-app.command("send")(messages.send)
-app.command("consume")(messages.consume)
-app.command("receive")(messages.receive)
+app.command()(demo)
+app.command()(send)
+app.command()(consume)
+app.command()(receive)
 
 
 def main() -> None:

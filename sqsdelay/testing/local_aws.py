@@ -69,7 +69,8 @@ class LocalAws:
         """A boto3 client of ``service`` on this local AWS."""
         import boto3
 
-        return boto3.client(
+        make: Any = boto3.client
+        return make(
             service,
             endpoint_url=self.endpoint_url,
             aws_access_key_id="test",

@@ -1,0 +1,94 @@
+"""``sqsdelay consume``: the delay consumer as a worker process."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.logging import RichHandler
+
+from sqsdelay.cli.console import err, print_json
+from sqsdelay.consumer import DEFAULT_MAX_RECEIVES
+from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, MAX_RECEIVE_WAIT_SECONDS
+
+if TYPE_CHECKING:
+    from sqsdelay.consumer import Outcome
+
+
+def consume(
+    endpoint: Annotated[str, typer.Argument(help="The destination queue's name, URL or ARN.")],
+    hop: Annotated[
+        int, typer.Option(help="Shortest delivery delay the delay queue may have, seconds.")
+    ] = MAX_MESSAGE_TIMER_SECONDS,
+    receivers: Annotated[int, typer.Option(help="Receive loops side by side.")] = 2,
+    wait: Annotated[
+        int, typer.Option(help="Long poll, seconds (0 to 20).")
+    ] = MAX_RECEIVE_WAIT_SECONDS,
+    max_receives: Annotated[
+        int, typer.Option(help="Receives after which what SQS refuses goes to the error queue.")
+    ] = DEFAULT_MAX_RECEIVES,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line per message.")] = False,
+) -> None:
+    """Relay an endpoint's delayed messages until SIGTERM or Ctrl-C; then finish what is in hand."""
+    from sqsdelay.sqs.consumer import DelayConsumer
+
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(message)s",
+        handlers=[RichHandler(console=err, show_path=False)],
+    )
+    for chatty in ("botocore", "boto3", "urllib3"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    counts: Counter[str] = Counter()
+
+    def report(outcomes: Sequence[Outcome]) -> None:
+        counts.update(outcome.status.value for outcome in outcomes)
+        if as_json:
+            for outcome in outcomes:
+                print_json(_as_json(outcome))
+
+    consumer = DelayConsumer(
+        endpoint,
+        hop_seconds=hop,
+        receivers=receivers,
+        wait_seconds=wait,
+        max_receives=max_receives,
+        on_outcomes=report,
+    )
+    stop = _stop_on_signals()
+    name = consumer.endpoint.delay_queue.name
+    err.print(f"consuming {name}; stop with Ctrl-C or SIGTERM", highlight=False)
+    consumer.run(stop)
+    told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "nothing"
+    err.print(f"stopped; {told}", highlight=False)
+
+
+def _stop_on_signals() -> threading.Event:
+    """An event set by the first SIGTERM or SIGINT; the second one ends the process as usual."""
+    stop = threading.Event()
+
+    def ask_to_stop(number: int, _: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        stop.set()
+
+    signal.signal(signal.SIGTERM, ask_to_stop)
+    signal.signal(signal.SIGINT, ask_to_stop)
+    return stop
+
+
+def _as_json(outcome: Outcome) -> dict[str, object]:
+    return {
+        "message_id": outcome.copy.message_id,
+        "status": outcome.status,
+        "due_ms": outcome.due_ms,
+        "delay_seconds": outcome.delay_seconds,
+        "late_ms": outcome.late_ms,
+        "receive_count": outcome.copy.receive_count,
+        "error": outcome.error,
+    }

@@ -1,0 +1,128 @@
+"""Files of messages: JSON lines, one message a line, named as `Message` names its fields."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqsdelay.delay import Delay, parse_delay, parse_due_at
+from sqsdelay.errors import InvalidDelay, InvalidMessage, SqsDelayError
+from sqsdelay.message import AttributeInput, Message
+
+FIELDS: Final = frozenset(
+    {
+        "body", "body_repeat", "delay", "due_at", "attributes", "message_id", "message_group_id",
+        "trace_header",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """A line that is no message, and why."""
+
+    line: int
+    error: SqsDelayError
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """Delay or due time of the lines that name neither."""
+
+    delay: Delay | None = None
+    due_at: datetime | None = None
+
+
+def read_messages(
+    lines: Iterable[str], defaults: Defaults
+) -> Iterator[tuple[int, Message | BadLine]]:
+    """The messages of a file's lines with their numbers, from 1; blank lines are passed over."""
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            yield number, read_message(line, defaults)
+        except SqsDelayError as error:
+            yield number, BadLine(number, error)
+
+
+def read_message(line: str, defaults: Defaults) -> Message:
+    """One line's message.
+
+    Raises:
+        InvalidMessage, InvalidDelay: what is wrong with the line.
+    """
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InvalidMessage(f"not JSON: {error}") from error
+    if not isinstance(fields, dict) or "body" not in fields:
+        raise InvalidMessage('not a JSON object with a "body"')
+    if unknown := sorted(set(fields) - FIELDS):
+        raise InvalidMessage(f"unknown field {unknown[0]!r}; known are {', '.join(sorted(FIELDS))}")
+    delay, due_at = _delay(fields.get("delay")), _due_at(fields.get("due_at"))
+    if delay is None and due_at is None:
+        delay, due_at = defaults.delay, defaults.due_at
+    return Message(
+        _body(fields["body"], fields.get("body_repeat", 1)),
+        delay=delay,
+        due_at=due_at,
+        attributes=_attributes(fields.get("attributes", {})),
+        message_id=fields.get("message_id"),
+        message_group_id=fields.get("message_group_id"),
+        trace_header=_text(fields.get("trace_header"), "trace_header"),
+    )
+
+
+def _body(body: Any, repeat: Any) -> str:
+    """The body; ``body_repeat`` keeps a file of large bodies small."""
+    if not isinstance(repeat, int) or isinstance(repeat, bool) or not 1 <= repeat <= 1 << 20:
+        raise InvalidMessage(f"body_repeat={repeat!r}; use a whole number from 1 to {1 << 20}")
+    if not isinstance(body, str):
+        return json.dumps(body, ensure_ascii=False, separators=(",", ":")) * repeat
+    return body * repeat
+
+
+def _delay(value: Any) -> Delay | None:
+    if isinstance(value, str):
+        return parse_delay(value)
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return value
+    raise InvalidDelay(f'delay {value!r} is not understood; write seconds (90) or "32m5s"')
+
+
+def _due_at(value: Any) -> datetime | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise InvalidDelay(f'due_at {value!r} is not understood; write "2027-01-31T09:00:00Z"')
+    return parse_due_at(value)
+
+
+def _text(value: Any, what: str) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    raise InvalidMessage(f"{what} {value!r} is not text")
+
+
+def _attributes(given: Any) -> dict[str, AttributeInput]:
+    if not isinstance(given, dict):
+        raise InvalidMessage(f"attributes {given!r} is not a JSON object")
+    return {name: _attribute(name, value) for name, value in given.items()}
+
+
+def _attribute(name: str, value: Any) -> AttributeInput:
+    """As in the AWS CLI: a BinaryValue is base64."""
+    if isinstance(value, dict) and isinstance(value.get("BinaryValue"), str):
+        try:
+            return {**value, "BinaryValue": base64.b64decode(value["BinaryValue"], validate=True)}  # type: ignore[return-value]
+        except binascii.Error as error:
+            raise InvalidMessage(
+                f"attribute {name!r}: BinaryValue is not base64: {error}"
+            ) from error
+    return value  # type: ignore[no-any-return]

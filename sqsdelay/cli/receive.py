@@ -1,0 +1,89 @@
+"""``sqsdelay receive``: watch messages arrive at an endpoint."""
+
+from __future__ import annotations
+
+import base64
+import time
+from typing import Annotated, Any
+
+import typer
+
+from sqsdelay.cli.console import out, print_json
+from sqsdelay.delay import utc
+from sqsdelay.endpoint import Endpoint
+from sqsdelay.limits import MAX_RECEIVE_WAIT_SECONDS
+from sqsdelay.message import Attribute, text_of
+from sqsdelay.wire import DUE_AT, MESSAGE_ID, ReceivedMessage
+
+
+def receive(
+    endpoint: Annotated[str, typer.Argument(help="The queue's name, URL or ARN.")],
+    count: Annotated[
+        int, typer.Option(help="Stop after so many messages; 0 for no such limit.")
+    ] = 0,
+    idle: Annotated[
+        int, typer.Option(help="Stop after so many seconds without a message; 0 for never.")
+    ] = 0,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the messages in the queue (they come back).")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line per message.")] = False,
+) -> None:
+    """Print messages as they arrive, with how late they are, and delete them.
+
+    Lateness is known of messages that were relayed: they carry their due time. A message sent with
+    900 s or less is plain SQS and does not; it shows "-".
+    """
+    from sqsdelay.sqs.client import default_client
+    from sqsdelay.sqs.queues import SqsQueues
+
+    queues = SqsQueues(default_client(connections=1))
+    url = queues.url(Endpoint.parse(endpoint).queue)
+    received = 0
+    last = time.monotonic()
+    while not (count and received >= count) and not (idle and time.monotonic() - last > idle):
+        wait = min(idle, MAX_RECEIVE_WAIT_SECONDS) if idle else MAX_RECEIVE_WAIT_SECONDS
+        copies = queues.receive_batch(url, wait_seconds=wait)
+        for copy in copies:
+            _print(copy, as_json=as_json)
+        if copies:
+            received += len(copies)
+            last = time.monotonic()
+            if not keep:
+                queues.delete_batch(url, copies)
+
+
+def lateness_ms(copy: ReceivedMessage) -> int | None:
+    """How long after its due time the broker first handed the message out; None if it has none."""
+    due = text_of(copy.attributes, DUE_AT)
+    if due is None or not due.isdecimal() or copy.first_receive_ms is None:
+        return None
+    return copy.first_receive_ms - int(due)
+
+
+def _print(copy: ReceivedMessage, *, as_json: bool) -> None:
+    late = lateness_ms(copy)
+    sent_id = text_of(copy.attributes, MESSAGE_ID) or copy.sqs_message_id
+    arrived = None if copy.first_receive_ms is None else utc(copy.first_receive_ms)
+    if as_json:
+        print_json(
+            {
+                "message_id": sent_id,
+                "arrived": None if arrived is None else arrived.isoformat(timespec="milliseconds"),
+                "late_ms": late,
+                "body": copy.body,
+                "attributes": {name: _plain(value) for name, value in copy.attributes.items()},
+            }
+        )
+        return
+    shown = "-" if late is None else f"{late / 1000:+.3f} s"
+    body = copy.body if len(copy.body) <= 60 else f"{copy.body[:57]}…"
+    out.print(
+        f"{arrived:%H:%M:%S.%f}  {shown:>10}  {sent_id}  {body}", highlight=False, markup=False
+    )
+
+
+def _plain(attribute: Attribute) -> dict[str, Any]:
+    if "BinaryValue" in attribute:
+        return {**attribute, "BinaryValue": base64.b64encode(attribute["BinaryValue"]).decode()}
+    return dict(attribute)
