@@ -24,7 +24,7 @@ def delay_ms(delay: Delay) -> int:
         InvalidDelay: negative, not finite, not a number of seconds, or past the year 9999.
     """
     if isinstance(delay, timedelta):
-        milliseconds = -(-(delay // _MICROSECOND) // 1000)
+        milliseconds = -1 if delay < timedelta(0) else -(-(delay // _MICROSECOND) // 1000)
     elif isinstance(delay, bool) or not isinstance(delay, int | float):
         raise InvalidDelay(
             f"delay={delay!r} is a {type(delay).__name__}; give a timedelta or seconds (int or float)"

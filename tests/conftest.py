@@ -1,0 +1,41 @@
+"""What all tests share: property tests are repeatable, and no test reads the machine's AWS settings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+
+from sqsdelay.testing.local_aws import LocalAws
+
+settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
+settings.load_profile("repeatable")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_aws_settings() -> Iterator[None]:
+    """Test keys and a region, whatever the machine has; nothing reaches a real account."""
+    kept = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+    for name in kept:
+        del os.environ[name]
+    os.environ.update(
+        AWS_ACCESS_KEY_ID="test",
+        AWS_SECRET_ACCESS_KEY="test",
+        AWS_DEFAULT_REGION="us-east-1",
+        AWS_CONFIG_FILE=os.devnull,
+        AWS_SHARED_CREDENTIALS_FILE=os.devnull,
+        AWS_EC2_METADATA_DISABLED="true",
+    )
+    yield
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        del os.environ[name]
+    os.environ.update(kept)
+
+
+@pytest.fixture(scope="session")
+def local_aws() -> Iterator[LocalAws]:
+    """A local AWS for the whole session; tests use names of their own."""
+    with LocalAws() as aws:
+        yield aws

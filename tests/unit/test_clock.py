@@ -1,0 +1,78 @@
+"""The broker's clock, learned from its answers: never ahead, whatever the local clock does."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sqsdelay.clock import SAMPLE_LIFETIME_SECONDS, BrokerClock, SystemClock
+from sqsdelay.testing import ManualClock
+
+MINUTE = 60_000
+
+
+def test_without_proof_it_is_the_local_clock_and_says_so() -> None:
+    """Callers can tell a learned clock from a guess."""
+    clock = BrokerClock(ManualClock(1_000_000))
+    assert clock.now_ms() == 1_000_000
+    assert not clock.synchronised
+
+
+@given(
+    st.integers(-10 * MINUTE, 10 * MINUTE),
+    st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 2000)), min_size=1, max_size=80),
+)
+def test_a_wrong_local_clock_is_corrected_and_never_ahead(
+    error_ms: int, answers: list[tuple[int, int]]
+) -> None:
+    """Ten minutes off either way, the estimate lags by the fastest recent answer's travel at most."""
+    local = ManualClock(1_000_000_000, error_ms=error_ms)
+    clock = BrokerClock(local)
+    for pause_ms, travel_ms in answers:
+        local.advance(pause_ms / 1000)
+        proof = local.true_ms
+        local.advance(travel_ms / 1000)
+        clock.observe(proof)
+        assert clock.synchronised
+        assert local.true_ms - 2000 <= clock.now_ms() <= local.true_ms
+
+
+def test_a_proof_can_be_older_than_its_telling() -> None:
+    """Processing time between receipt and observation does not count as travel."""
+    local = ManualClock(1_000_000, error_ms=-5000)
+    clock = BrokerClock(local)
+    received_at, proof = local.monotonic(), local.true_ms
+    local.advance(7)
+    clock.observe(proof, at=received_at)
+    assert clock.now_ms() == local.true_ms
+
+
+def test_a_stepped_wall_clock_is_forgotten() -> None:
+    """After a step the old correction would be wrong by the step."""
+    local = ManualClock(1_000_000)
+    clock = BrokerClock(local)
+    clock.observe(local.true_ms)
+    local.error_ms = 10 * MINUTE
+    assert not clock.synchronised
+    clock.observe(local.true_ms)
+    assert clock.now_ms() == local.true_ms
+
+
+def test_an_old_proof_is_forgotten_and_a_younger_one_serves() -> None:
+    """Clocks drift; a proof holds for five minutes, then the best of the younger ones counts."""
+    local = ManualClock(1_000_000)
+    clock = BrokerClock(local)
+    clock.observe(local.true_ms)
+    local.advance(SAMPLE_LIFETIME_SECONDS - 1)
+    clock.observe(local.true_ms - 300)
+    local.advance(2)
+    assert clock.now_ms() == local.true_ms - 300
+    local.advance(SAMPLE_LIFETIME_SECONDS)
+    assert not clock.synchronised
+
+
+def test_the_system_clock_tells_epoch_milliseconds() -> None:
+    """Wall time is in milliseconds since 1970, monotonic time in seconds."""
+    clock = SystemClock()
+    assert clock.now_ms() > 1_700_000_000_000
+    assert clock.monotonic() <= clock.monotonic()

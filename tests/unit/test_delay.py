@@ -1,0 +1,161 @@
+"""Delay arithmetic: exact, rounded up, and refused when it makes no sense."""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sqsdelay.delay import (
+    checked_due_ms,
+    delay_ms,
+    due_at_ms,
+    parse_delay,
+    parse_due_at,
+    seconds_until,
+    utc,
+)
+from sqsdelay.errors import InvalidDelay
+from sqsdelay.limits import MAX_DUE_MS
+
+
+@pytest.mark.parametrize(
+    ("delay", "milliseconds"),
+    [
+        (0, 0),
+        (-0.0, 0),
+        (900, 900_000),
+        (900.0001, 900_001),
+        (1.5, 1_500),
+        (timedelta(minutes=32, seconds=5), 1_925_000),
+        (timedelta(microseconds=1), 1),
+        (timedelta(days=365), 31_536_000_000),
+    ],
+)
+def test_a_delay_becomes_milliseconds_rounded_up(delay: Any, milliseconds: int) -> None:
+    """Whatever a caller may write for a delay, no part of it is dropped."""
+    assert delay_ms(delay) == milliseconds
+
+
+@given(st.floats(min_value=0, max_value=1e10))
+def test_a_fractional_delay_is_never_shortened(delay: float) -> None:
+    """Rounding is towards later, by less than two milliseconds; 0.05 is 50 ms, as its writer means."""
+    precision = Fraction(delay) / 2**52
+    assert -precision <= Fraction(delay_ms(delay), 1000) - Fraction(delay) < Fraction(2, 1000)
+
+
+@pytest.mark.parametrize(
+    "delay", [-1, -0.0001, -1e300, timedelta(microseconds=-1), timedelta(days=-1)]
+)
+def test_a_negative_delay_is_refused(delay: Any) -> None:
+    """A negative delay is a mistake of the caller's, unlike a due time that has passed."""
+    with pytest.raises(InvalidDelay, match=r"is negative; the least is 0"):
+        delay_ms(delay)
+
+
+@pytest.mark.parametrize("delay", [float("nan"), float("inf"), "90", True, Decimal(5), None])
+def test_what_is_no_number_of_seconds_is_refused(delay: Any) -> None:
+    """The error names the value and what to give instead."""
+    with pytest.raises(InvalidDelay, match="give a timedelta or seconds"):
+        delay_ms(delay)
+
+
+@pytest.mark.parametrize("delay", [2**63, 1e300, timedelta.max, MAX_DUE_MS // 1000 + 1])
+def test_a_delay_past_the_year_9999_is_refused(delay: Any) -> None:
+    """No clock can show when such a message would be due."""
+    with pytest.raises(InvalidDelay, match="year 9999"):
+        delay_ms(delay)
+
+
+def test_due_at_is_the_instant_whatever_its_offset() -> None:
+    """The same instant in two time zones is the same due time."""
+    eastern = timezone(timedelta(hours=-5))
+    assert due_at_ms(datetime(2027, 1, 1, 7, tzinfo=eastern)) == due_at_ms(
+        datetime(2027, 1, 1, 12, tzinfo=UTC)
+    )
+    assert due_at_ms(datetime(1970, 1, 1, 0, 0, 0, 1, tzinfo=UTC)) == 1
+
+
+def test_due_at_without_a_time_zone_is_refused() -> None:
+    """A naive time means another instant on every machine."""
+    with pytest.raises(InvalidDelay, match="2027-01-01T00:00:00 has no time zone"):
+        due_at_ms(datetime(2027, 1, 1))  # noqa: DTZ001
+    with pytest.raises(InvalidDelay, match="give a datetime"):
+        due_at_ms("2027-01-01")  # type: ignore[arg-type]
+
+
+def test_the_latest_due_time_is_the_end_of_the_year_9999() -> None:
+    """The limit itself passes, a millisecond more does not."""
+    assert utc(checked_due_ms(MAX_DUE_MS)) == datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+    with pytest.raises(InvalidDelay, match="give a shorter delay"):
+        checked_due_ms(MAX_DUE_MS + 1)
+
+
+@pytest.mark.parametrize(
+    ("due", "now", "seconds"), [(1000, 0, 1), (1001, 0, 2), (1, 0, 1), (0, 0, 0), (0, 5000, 0)]
+)
+def test_remaining_seconds_are_rounded_up_and_never_negative(
+    due: int, now: int, seconds: int
+) -> None:
+    """A started second counts whole; the past is 0."""
+    assert seconds_until(due, now) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "delay"),
+    [
+        ("90", timedelta(seconds=90)),
+        ("1.5", timedelta(seconds=1.5)),
+        ("32m5s", timedelta(minutes=32, seconds=5)),
+        ("1d12h", timedelta(hours=36)),
+        ("2w", timedelta(weeks=2)),
+        ("500ms", timedelta(milliseconds=500)),
+        (" 5m3ms ", timedelta(minutes=5, milliseconds=3)),
+        ("PT32M5S", timedelta(minutes=32, seconds=5)),
+        ("P30D", timedelta(days=30)),
+        ("p1dt2h", timedelta(hours=26)),
+        ("0", timedelta(0)),
+        ("0.0001s", timedelta(milliseconds=1)),
+    ],
+)
+def test_a_delay_can_be_written_as_people_write_it(text: str, delay: timedelta) -> None:
+    """Seconds, compact units and ISO 8601 are understood."""
+    assert parse_delay(text) == delay
+
+
+@pytest.mark.parametrize(
+    "text", ["", "P", "PT", "-5", "1y", "P1M", "5x", "s", "1h 5m", "٣", "9" * 16, "1e3"]
+)
+def test_a_delay_that_is_not_understood_is_refused(text: str) -> None:
+    """Guessing would send a message at the wrong time; months have no fixed length."""
+    with pytest.raises(InvalidDelay, match="is not understood"):
+        parse_delay(text)
+
+
+def test_a_written_delay_past_the_year_9999_is_refused() -> None:
+    """The limit holds on the command line too."""
+    with pytest.raises(InvalidDelay, match="year 9999"):
+        parse_delay("999999999w")
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_a_delay_or_an_invalid_delay(text: str) -> None:
+    """No other error escapes."""
+    with contextlib.suppress(InvalidDelay):
+        assert parse_delay(text) >= timedelta(0)
+
+
+def test_a_due_time_is_iso_8601_with_an_offset() -> None:
+    """Z and offsets are read; a missing offset or other text is refused with an example."""
+    assert parse_due_at("2027-01-31T09:00:00Z") == datetime(2027, 1, 31, 9, tzinfo=UTC)
+    assert parse_due_at("2027-01-31T11:00:00+02:00") == datetime(2027, 1, 31, 9, tzinfo=UTC)
+    with pytest.raises(InvalidDelay, match="has no time zone"):
+        parse_due_at("2027-01-31T09:00:00")
+    with pytest.raises(InvalidDelay, match=r"write e\.g\. 2027-01-31T09:00:00Z"):
+        parse_due_at("tomorrow")

@@ -1,0 +1,70 @@
+"""Endpoint names, and the queues that serve them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sqsdelay.endpoint import Endpoint, QueueRef
+from sqsdelay.errors import InvalidEndpoint
+
+
+def test_an_endpoint_names_its_delay_and_error_queue() -> None:
+    """The names are NServiceBus's convention, and ours for the error queue."""
+    endpoint = Endpoint.parse("orders")
+    assert endpoint.name == "orders"
+    assert endpoint.delay_queue == QueueRef("orders-delay.fifo")
+    assert endpoint.error_queue == QueueRef("orders-delay-error")
+
+
+def test_an_arn_keeps_account_and_region() -> None:
+    """The queues beside it are looked up in the same account and region."""
+    endpoint = Endpoint.parse("arn:aws:sqs:eu-west-1:123456789012:orders")
+    assert endpoint.queue == QueueRef("orders", "123456789012", "eu-west-1")
+    assert endpoint.delay_queue == QueueRef("orders-delay.fifo", "123456789012", "eu-west-1")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://sqs.eu-west-1.amazonaws.com/123456789012/orders",
+        "http://localhost:4566/123456789012/orders",
+    ],
+)
+def test_a_url_is_used_as_it_is(url: str) -> None:
+    """A destination given by URL is not looked up; its account finds its delay queue."""
+    endpoint = Endpoint.parse(url)
+    assert endpoint.queue == QueueRef("orders", "123456789012", None, url)
+    assert endpoint.error_queue == QueueRef("orders-delay-error", "123456789012")
+
+
+def test_a_name_may_fill_what_the_suffixes_leave() -> None:
+    """80 characters in all: 68 of the user's, 12 of '-delay-error'."""
+    assert Endpoint.parse("q" * 68).error_queue.name == "q" * 68 + "-delay-error"
+    with pytest.raises(InvalidEndpoint, match="has 69 characters; the most is 68"):
+        Endpoint.parse("q" * 69)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is not a queue name"),
+        ("orders queue", "is not a queue name"),
+        ("örders", "is not a queue name"),
+        ("orders\n", "is not a queue name"),
+        ("orders.fifo", "FIFO queue"),
+        ("orders-delay.fifo", "FIFO queue"),
+        ("orders-delay-error", "carries a suffix of sqsdelay's own queues"),
+        ("orders-delay", "carries a suffix of sqsdelay's own queues"),
+        ("arn:aws:sns:eu-west-1:123456789012:orders", "is not a queue ARN"),
+        ("https://sqs.eu-west-1.amazonaws.com/", "has no queue name"),
+        ("http://[", "is not a queue URL"),
+        (None, "is not a queue name, queue URL or queue ARN"),
+        ("\ud800", "is not a queue name"),
+    ],
+)
+def test_what_is_no_endpoint_is_refused(text: Any, message: str) -> None:
+    """The error names the value and says what an endpoint looks like."""
+    with pytest.raises(InvalidEndpoint, match=message):
+        Endpoint.parse(text)

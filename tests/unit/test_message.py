@@ -1,0 +1,135 @@
+"""Messages: attributes, characters and sizes as SQS counts them."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sqsdelay.errors import InvalidMessage, MessageTooLarge, TooManyAttributes
+from sqsdelay.message import attributes_of, check_body, check_id, check_limits, size_of, string
+
+MIB = 1_048_576
+
+
+def test_plain_values_become_boto3_attributes() -> None:
+    """Text, numbers and bytes need no {'DataType': …}."""
+    assert attributes_of(
+        {"a": "x", "b": 3, "c": Decimal("1.50"), "d": b"\x00", "e": bytearray(b"y")}
+    ) == {
+        "a": {"DataType": "String", "StringValue": "x"},
+        "b": {"DataType": "Number", "StringValue": "3"},
+        "c": {"DataType": "Number", "StringValue": "1.50"},
+        "d": {"DataType": "Binary", "BinaryValue": b"\x00"},
+        "e": {"DataType": "Binary", "BinaryValue": b"y"},
+    }
+
+
+def test_boto3_shapes_pass_as_they_are() -> None:
+    """Custom types keep their name."""
+    shaped: Any = {
+        "a": {"DataType": "Number.int", "StringValue": "7"},
+        "b": {"DataType": "Binary.png", "BinaryValue": b"\x89"},
+    }
+    assert attributes_of(shaped) == shaped
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("a", "", "is empty"),
+        ("a", b"", "is empty"),
+        ("a", None, "is a NoneType"),
+        ("a", True, "is a bool"),
+        ("a", ["x"], "is a list"),
+        ("a", {"DataType": "Text", "StringValue": "x"}, "has DataType 'Text'"),
+        ("a", {"StringValue": "x"}, "has DataType ''"),
+        ("a", {"DataType": "Binary", "StringValue": "x"}, "needs a BinaryValue"),
+        (
+            "a",
+            {"DataType": "String", "StringValue": "x", "BinaryValue": b"x"},
+            "carries BinaryValue",
+        ),
+        ("a", "nul\x00", r"U\+0000 at position 3"),
+        ("", "x", "is not one SQS takes"),
+        (".a", "x", "is not one SQS takes"),
+        ("a..b", "x", "is not one SQS takes"),
+        ("a" * 257, "x", "the most is 256"),
+        ("AWS.x", "x", "starts as AWS's own"),
+        ("sqsdelay.DueAt", "1", "is kept for the delay itself"),
+        ("NServiceBus.AmazonSQS.DelaySeconds", "1", "is kept for the delay itself"),
+    ],
+)
+def test_attributes_sqs_refuses_are_refused_first(name: str, value: Any, message: str) -> None:
+    """A bad attribute is found before anything is sent, and named."""
+    with pytest.raises(InvalidMessage, match=message):
+        attributes_of({name: value})
+
+
+@pytest.mark.parametrize("body", ["a\x00b", "\x0b", "\ufffe", "\ud800", "x\udfff"])
+def test_characters_sqs_refuses_are_refused_first(body: str) -> None:
+    """The error names the character and where it is, and the way round."""
+    with pytest.raises(
+        InvalidMessage, match=r"U\+[0-9A-F]{4} at position \d+, which SQS refuses; encode"
+    ):
+        check_body(body)
+
+
+def test_characters_sqs_takes_are_taken() -> None:
+    """Tab, line ends and all planes of Unicode pass."""
+    check_body("\t\n\r \ud7ff\ue000\ufffd\U00010000\U0010ffff")
+
+
+@pytest.mark.parametrize(
+    ("body", "message"), [("", "is empty"), (b"x", "body is bytes"), (None, "NoneType")]
+)
+def test_a_body_is_text_of_at_least_one_character(body: Any, message: str) -> None:
+    """SQS has no empty and no binary bodies."""
+    with pytest.raises(InvalidMessage, match=message):
+        check_body(body)
+
+
+@pytest.mark.parametrize("value", ["", "a b", "ä", "x" * 129, "a\n", 5])
+def test_ids_sqs_refuses_are_refused_first(value: Any) -> None:
+    """A message id becomes a group id and a deduplication id, so it obeys their rules."""
+    with pytest.raises(InvalidMessage, match="use 1 to 128 letters, digits and punctuation"):
+        check_id(value, "message_id")
+
+
+def test_the_longest_id_is_taken() -> None:
+    """128 characters of any punctuation."""
+    check_id("!~" * 64, "message_id")
+
+
+def test_size_counts_utf8_bytes_of_body_names_types_and_values() -> None:
+    """An umlaut is two bytes; names and types count too."""
+    assert size_of("ä", {}) == 2
+    assert size_of("a", {"nä": string("vö")}) == 1 + 3 + 6 + 3
+    assert size_of("a", {"b": {"DataType": "Binary.x", "BinaryValue": b"123"}}) == 1 + 1 + 8 + 3
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=50))
+def test_size_of_a_body_is_its_encoded_length(body: str) -> None:
+    """The shortcut for ASCII changes nothing."""
+    assert size_of(body, {}) == len(body.encode())
+
+
+def test_one_mebibyte_to_the_byte() -> None:
+    """The limit itself passes, a byte more is refused with value, limit and remedy."""
+    attributes = {"a": string("x")}
+    assert check_limits("b" * (MIB - 8), attributes) == MIB
+    with pytest.raises(MessageTooLarge, match=r"1048577 bytes .* SQS takes 1048576; shorten it"):
+        check_limits("b" * (MIB - 7), attributes)
+
+
+def test_ten_attributes_and_no_more() -> None:
+    """Ours count; the error says how many to move."""
+    ten = {f"a{n}": string("x") for n in range(10)}
+    check_limits("b", ten)
+    with pytest.raises(
+        TooManyAttributes, match=r"11 message attributes \(2 of them added .* move 1 into"
+    ):
+        check_limits("b", {**ten, "a10": string("x")}, added=2)

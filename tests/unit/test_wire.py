@@ -1,0 +1,329 @@
+"""The wire format, read from both spellings and written so that NServiceBus can read it."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sqsdelay import wire
+from sqsdelay.decision import Reject
+from sqsdelay.errors import MalformedMessage
+from sqsdelay.limits import MAX_DUE_MS
+from sqsdelay.message import Attribute, string
+from sqsdelay.wire import Delayed, ReceivedMessage
+
+SENT = 1_800_000_000_000
+SYSTEM = {
+    "SentTimestamp": str(SENT),
+    "ApproximateFirstReceiveTimestamp": str(SENT + 900_050),
+    "ApproximateReceiveCount": "1",
+    "MessageGroupId": "m-1",
+    "MessageDeduplicationId": "d-1",
+    "AWSTraceHeader": "Root=1-a;Sampled=1",
+}
+
+
+def copy(**changes: Any) -> ReceivedMessage:
+    fields: dict[str, Any] = {
+        "body": "hello",
+        "attributes": {wire.DELAY_SECONDS: string("1925")},
+        "receipt_handle": "r",
+        "sqs_message_id": "s",
+        "received_at": 5.0,
+        "sent_ms": SENT,
+        "first_receive_ms": SENT + 900_050,
+        "receive_count": 1,
+        "group_id": "m-1",
+        "deduplication_id": "d-1",
+    }
+    return ReceivedMessage(**fields | changes)
+
+
+def test_both_spellings_of_a_received_message_read_alike() -> None:
+    """boto3's message and the Lambda event's record are the same copy; base64 is decoded."""
+    from_boto3 = wire.from_boto3(
+        {
+            "MessageId": "s",
+            "ReceiptHandle": "r",
+            "Body": "hello",
+            "Attributes": SYSTEM,
+            "MessageAttributes": {
+                "n": {"DataType": "Number.int", "StringValue": "7"},
+                "b": {"DataType": "Binary", "BinaryValue": b"\x00\xff"},
+            },
+        },
+        received_at=5.0,
+    )
+    from_event = wire.from_lambda_event(
+        {
+            "messageId": "s",
+            "receiptHandle": "r",
+            "body": "hello",
+            "attributes": SYSTEM,
+            "messageAttributes": {
+                "n": {"dataType": "Number.int", "stringValue": "7", "stringListValues": []},
+                "b": {"dataType": "Binary", "binaryValue": base64.b64encode(b"\x00\xff").decode()},
+            },
+        },
+        received_at=5.0,
+    )
+    assert from_boto3 == from_event
+    assert from_boto3.attributes["b"] == {"DataType": "Binary", "BinaryValue": b"\x00\xff"}
+    assert from_boto3.message_id == "m-1"
+    assert (from_boto3.sent_ms, from_boto3.receive_count) == (SENT, 1)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {},
+        {"body": "x"},
+        {"body": "x", "receiptHandle": 5},
+        {"body": None, "receiptHandle": "r"},
+        {"body": "x", "receiptHandle": "r", "messageAttributes": {"b": {"dataType": "Binary"}}},
+        {
+            "body": "x",
+            "receiptHandle": "r",
+            "messageAttributes": {"b": {"dataType": "Binary", "binaryValue": "%"}},
+        },
+        {"body": "x", "receiptHandle": "r", "messageAttributes": {"b": None}},
+        {"body": "x", "receiptHandle": "r", "messageAttributes": ["b"]},
+        {"body": "x", "receiptHandle": "r", "attributes": ["b"]},
+        None,
+        "text",
+    ],
+)
+def test_a_record_that_is_none_is_malformed_and_no_crash(record: Any) -> None:
+    """Whatever arrives in an event, one error type says that it cannot be read."""
+    with pytest.raises(MalformedMessage):
+        wire.from_lambda_event(record, received_at=0.0)
+
+
+def test_due_is_sent_plus_delay_for_an_nservicebus_message() -> None:
+    """A message with only DelaySeconds gets its due time from the broker's SentTimestamp."""
+    assert wire.read_delay(copy()) == Delayed("m-1", SENT + 1_925_000)
+
+
+def test_due_at_wins_over_the_remaining_seconds() -> None:
+    """The absolute due time does not drift with the hops."""
+    attributes = {wire.DELAY_SECONDS: string("1000"), wire.DUE_AT: string(str(SENT + 999_123))}
+    assert wire.read_delay(copy(attributes=attributes)) == Delayed("m-1", SENT + 999_123)
+
+
+def test_a_fractional_delay_keeps_its_milliseconds() -> None:
+    """Rounding on the wire and at hand-over would add up to two seconds."""
+    attributes = wire.delayed({}, remaining_ms=1_925_250, due_ms=None, message_group_id=None)
+    assert attributes == {
+        wire.DELAY_SECONDS: string("1926"),
+        wire.DELAY_MS: string("1925250"),
+    }
+    assert wire.read_delay(copy(attributes=attributes)) == Delayed("m-1", SENT + 1_925_250)
+
+
+@pytest.mark.parametrize("exact", ["1925250", "abc", "", "9" * 15])
+def test_milliseconds_count_only_where_they_agree_with_the_seconds(exact: str) -> None:
+    """A relay that rewrites only DelaySeconds leaves stale milliseconds behind."""
+    attributes = {wire.DELAY_SECONDS: string("1025"), wire.DELAY_MS: string(exact)}
+    assert wire.read_delay(copy(attributes=attributes)) == Delayed("m-1", SENT + 1_025_000)
+
+
+DAY = 24 * 3600
+
+
+@pytest.mark.parametrize(
+    ("attributes", "changes", "reason"),
+    [
+        ({}, {}, "DelaySeconds is missing"),
+        ({wire.DUE_AT: string("1")}, {}, "DelaySeconds is missing"),
+        ({wire.DELAY_SECONDS: string("")}, {}, "not a whole number"),
+        ({wire.DELAY_SECONDS: string("-5")}, {}, "DelaySeconds is '-5', not a whole number"),
+        ({wire.DELAY_SECONDS: string("1.5")}, {}, "not a whole number"),
+        ({wire.DELAY_SECONDS: string("1e3")}, {}, "not a whole number"),
+        ({wire.DELAY_SECONDS: string("٣")}, {}, "not a whole number"),
+        ({wire.DELAY_SECONDS: string("1_000")}, {}, "not a whole number"),
+        ({wire.DELAY_SECONDS: string(str(2**63))}, {}, "not a whole number"),
+        (
+            {wire.DELAY_SECONDS: {"DataType": "Binary", "BinaryValue": b"9"}},
+            {},
+            "not a whole number",
+        ),
+        ({wire.DELAY_SECONDS: string("9" * 15)}, {}, "after the year 9999"),
+        ({wire.DELAY_SECONDS: string("901")}, {"sent_ms": None}, "SentTimestamp is missing"),
+        (
+            {wire.DELAY_SECONDS: string("901"), wire.DUE_AT: string("soon")},
+            {},
+            "DueAt is 'soon', not epoch milliseconds",
+        ),
+        (
+            {wire.DELAY_SECONDS: string("901"), wire.DUE_AT: string("-1")},
+            {},
+            "not epoch milliseconds",
+        ),
+        (
+            {wire.DELAY_SECONDS: string("901"), wire.DUE_AT: string("0")},
+            {},
+            "contradict each other",
+        ),
+        (
+            {
+                wire.DELAY_SECONDS: string("901"),
+                wire.DUE_AT: string(str(SENT + (901 + DAY) * 1000 + 1)),
+            },
+            {},
+            "contradict each other: 86400001 ms apart",
+        ),
+    ],
+)
+def test_what_does_not_say_when_it_is_due_is_rejected_with_a_reason(
+    attributes: dict[str, Attribute], changes: dict[str, Any], reason: str
+) -> None:
+    """Never 'deliver now' by default, never a crash."""
+    read = wire.read_delay(copy(attributes=attributes, **changes))
+    assert isinstance(read, Reject)
+    assert reason in read.reason
+
+
+def test_a_days_disagreement_is_explained_by_clocks() -> None:
+    """A sender's clock that is wrong by minutes must not make its messages rejects."""
+    attributes = {
+        wire.DELAY_SECONDS: string("901"),
+        wire.DUE_AT: string(str(SENT + (901 + DAY) * 1000)),
+    }
+    assert wire.read_delay(copy(attributes=attributes)) == Delayed("m-1", SENT + (901 + DAY) * 1000)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([wire.DELAY_SECONDS, wire.DUE_AT, wire.DELAY_MS]),
+        st.one_of(
+            st.text(max_size=20).map(string),
+            st.integers(-(2**70), 2**70).map(str).map(string),
+            st.binary(max_size=9).map(lambda b: Attribute(DataType="Binary", BinaryValue=b)),
+        ),
+    ),
+    st.one_of(st.none(), st.integers(0, MAX_DUE_MS)),
+)
+def test_any_attributes_are_read_or_rejected(
+    attributes: dict[str, Attribute], sent_ms: int | None
+) -> None:
+    """A due time within what clocks can show, or a reason; nothing else."""
+    read = wire.read_delay(copy(attributes=attributes, sent_ms=sent_ms))
+    if isinstance(read, Delayed):
+        assert 0 <= read.due_ms <= MAX_DUE_MS
+    else:
+        assert read.reason
+
+
+def test_a_requeued_copy_keeps_everything_and_rewrites_the_delay() -> None:
+    """Due is set once; the remaining seconds are rewritten; milliseconds are done with."""
+    attributes = {
+        "user": string("x"),
+        wire.DELAY_SECONDS: string("1926"),
+        wire.DELAY_MS: string("1925250"),
+        wire.GROUP_ID: string("tenant"),
+    }
+    entry = wire.requeued(
+        copy(attributes=attributes, trace_header="Root=1-a"), Delayed("m-1", SENT + 1_925_250), 1025
+    )
+    assert entry.attributes == {
+        "user": string("x"),
+        wire.DELAY_SECONDS: string("1025"),
+        wire.DUE_AT: string(str(SENT + 1_925_250)),
+        wire.GROUP_ID: string("tenant"),
+    }
+    assert (entry.body, entry.group_id, entry.delay_seconds) == ("hello", "m-1", None)
+    assert entry.trace_header == "Root=1-a"
+
+
+def test_hops_never_swallow_each_other_and_a_copy_requeued_twice_is_one() -> None:
+    """The deduplication id is the copy's: same copy same id, next hop another, always short enough."""
+    message = Delayed("x" * 128, SENT)
+    first = wire.requeued(copy(group_id="x" * 128), message, 1000)
+    again = wire.requeued(copy(group_id="x" * 128, receive_count=2), message, 1000)
+    next_hop = wire.requeued(copy(group_id="x" * 128, sent_ms=SENT + 900_100), message, 1000)
+    assert first.deduplication_id == again.deduplication_id
+    assert first.deduplication_id != next_hop.deduplication_id
+    assert len(first.deduplication_id or "") <= 128
+    assert first.deduplication_id != message.message_id
+
+
+def test_a_full_foreign_message_is_requeued_in_its_own_format() -> None:
+    """Ten attributes leave no room for DueAt; the message goes on with what it had."""
+    attributes = {f"a{n}": string("x") for n in range(9)} | {wire.DELAY_SECONDS: string("2000")}
+    entry = wire.requeued(copy(attributes=attributes), Delayed("m-1", SENT), 1100)
+    assert entry.attributes == attributes | {wire.DELAY_SECONDS: string("1100")}
+
+
+def test_a_handed_over_message_is_the_users_with_id_and_due_time() -> None:
+    """Receivers deduplicate by the id and can tell lateness by the due time."""
+    attributes = {
+        "user": Attribute(DataType="Binary.x", BinaryValue=b"1"),
+        wire.DELAY_SECONDS: string("50"),
+        wire.DUE_AT: string(str(SENT + 50_000)),
+        wire.GROUP_ID: string("tenant"),
+    }
+    entry = wire.handed_over(copy(attributes=attributes), Delayed("m-1", SENT + 50_000), 50)
+    assert entry.attributes == {
+        "user": attributes["user"],
+        wire.MESSAGE_ID: string("m-1"),
+        wire.DUE_AT: string(str(SENT + 50_000)),
+    }
+    assert (entry.delay_seconds, entry.group_id, entry.deduplication_id) == (50, "tenant", None)
+
+
+def test_a_full_foreign_message_is_handed_over_with_what_fits() -> None:
+    """Nine attributes and DelaySeconds become nine and the id; the due time has no room."""
+    users = {f"a{n}": string("x") for n in range(9)}
+    attributes = users | {wire.DELAY_SECONDS: string("50")}
+    entry = wire.handed_over(copy(attributes=attributes), Delayed("m-1", SENT), 0)
+    assert entry.attributes == users | {wire.MESSAGE_ID: string("m-1")}
+
+
+def test_a_rejected_message_carries_its_reason_and_everything_it_came_with() -> None:
+    """Nothing of it is lost: body, attributes, ids, times."""
+    attributes = {"user": string("x"), wire.DELAY_SECONDS: string("soon")}
+    entry = wire.rejected(copy(attributes=attributes), "not a number\x00")
+    error = json.loads(entry.attributes.pop(wire.ERROR)["StringValue"])
+    assert entry.attributes == attributes
+    assert error["reason"] == "not a number?"
+    assert error["messageId"] == "m-1"
+    assert error["sentTimestamp"] == SENT
+
+
+def test_a_full_rejected_message_carries_its_delay_within_the_reason() -> None:
+    """With ten attributes the delay attributes make room; their values are kept in the JSON."""
+    users = {f"a{n}": string("x") for n in range(9)}
+    entry = wire.rejected(copy(attributes=users | {wire.DELAY_SECONDS: string("soon")}), "why")
+    error = json.loads(entry.attributes.pop(wire.ERROR)["StringValue"])
+    assert entry.attributes == users
+    assert error["attributes"] == {wire.DELAY_SECONDS: "soon"}
+
+
+def test_a_rejected_message_without_any_room_goes_unchanged() -> None:
+    """Better without a reason than not at all."""
+    ten = {f"a{n}": string("x") for n in range(10)}
+    assert wire.rejected(copy(attributes=ten), "why").attributes == ten
+    full = copy(body="b" * (1_048_576 - 1 - 6 - 1), attributes={"a": string("x")})
+    assert wire.rejected(full, "why").attributes == {"a": string("x")}
+
+
+@pytest.mark.parametrize(
+    ("header", "passed_on"),
+    [
+        (None, None),
+        ("Root=1-a;Parent=b;Sampled=1", "Root=1-a;Parent=b;Sampled=1"),
+        ("Root=1-a;Parent=b;Sampled=1;Lineage=1:fa:2", "Root=1-a;Parent=b;Sampled=1"),
+        ("Lineage=1:fa:2", None),
+        ("Root=1-a; Lineage=x:0|y:1 ;Sampled=0", "Root=1-a;Sampled=0"),
+    ],
+)
+def test_the_trace_header_goes_on_without_lambdas_lineage(
+    header: str | None, passed_on: str | None
+) -> None:
+    """Lambda would count the relay's hops as recursion of the user's functions."""
+    assert wire.trace_header_to_pass_on(header) == passed_on
