@@ -1,0 +1,98 @@
+"""The promise itself, for any delay and any weather: never early, late by less than a second and a hop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sqsdelay import wire
+from sqsdelay.consumer import Relay, Status
+from sqsdelay.endpoint import Endpoint
+from sqsdelay.sender import Route, Sender
+from sqsdelay.testing import InMemoryQueues, ManualClock
+
+DELAY = "orders-delay.fifo"
+
+
+@dataclass(frozen=True)
+class Hop:
+    """What happens to one hop: how late the copy is received, how often a worker dies with it."""
+
+    receive_ms: int
+    deaths: int
+    work_ms: int
+
+    @property
+    def latency_ms(self) -> int:
+        """All that the hop adds: each death costs a visibility timeout and another receive."""
+        return self.receive_ms * (1 + self.deaths) + self.deaths * 180_000 + self.work_ms
+
+
+hops = st.builds(
+    Hop,
+    receive_ms=st.integers(0, 30_000),
+    deaths=st.sampled_from([0, 0, 0, 1, 2]),
+    work_ms=st.integers(0, 5_000),
+)
+
+
+@given(
+    delay_ms=st.integers(0, 40 * 900_000),
+    absolute=st.booleans(),
+    weather=st.lists(hops, min_size=60, max_size=60),
+    clock_error_ms=st.sampled_from([-600_000, -1, 0, 999, 600_000]),
+)
+def test_never_early_and_late_by_less_than_a_second_plus_the_last_hop(
+    delay_ms: int, absolute: bool, weather: list[Hop], clock_error_ms: int
+) -> None:
+    """Latencies, redeliveries and a wrong clock do not add up: only the last hop's can show."""
+    clock = ManualClock()
+    queues = InMemoryQueues(clock, local=_Wrong(clock, clock_error_ms))
+    queues.create_endpoint("orders")
+    started = clock.true_ms
+    due_ms = started + delay_ms
+    if absolute:
+        from sqsdelay.delay import utc
+
+        result = Sender(queues).send("orders", "x", due_at=utc(due_ms))
+    else:
+        result = Sender(queues).send("orders", "x", delay=delay_ms / 1000)
+    last = Hop(0, 0, 0)
+    if result.route is Route.DELAY_QUEUE:
+        last = _relay(queues, clock, iter(weather))
+    (shown_ms,) = [m.visible_ms for m in queues._queues["orders"].messages.values()]
+    assert shown_ms >= due_ms
+    assert shown_ms - due_ms < 1000 + last.latency_ms
+
+
+class _Wrong(ManualClock):
+    """The same passing of time, another wall time."""
+
+    def __init__(self, clock: ManualClock, error_ms: int) -> None:
+        self._clock = clock
+        self.error_ms = error_ms
+
+    @property
+    def true_ms(self) -> int:  # type: ignore[override]
+        return self._clock.true_ms
+
+
+def _relay(queues: InMemoryQueues, clock: ManualClock, weather: object) -> Hop:
+    relay = Relay(queues, Endpoint.parse("orders"))
+    while True:
+        hop = next(weather)  # type: ignore[call-overload]
+        clock.advance(900)
+        for _ in range(hop.deaths):
+            clock.advance(hop.receive_ms / 1000)
+            assert len(queues.receive_batch(DELAY, wait_seconds=0)) == 1
+            clock.advance(180)
+        clock.advance(hop.receive_ms / 1000)
+        copies = queues.receive_batch(DELAY, wait_seconds=0)
+        clock.advance(hop.work_ms / 1000)
+        (outcome,) = relay.process(copies)
+        if outcome.status is Status.HANDED_OVER:
+            assert wire.DELAY_SECONDS in copies[0].attributes
+            return hop  # type: ignore[no-any-return]
+        assert outcome.status is Status.REQUEUED

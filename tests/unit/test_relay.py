@@ -1,0 +1,351 @@
+"""The delay consumer's work on a batch: decided right, sent before deleted, nothing lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from sqsdelay import wire
+from sqsdelay.consumer import Outcome, Relay, Status, backoff_seconds
+from sqsdelay.endpoint import Endpoint, QueueRef
+from sqsdelay.errors import ConfigurationError, QueueUnavailable, SendFailed
+from sqsdelay.message import Attribute, OutgoingMessage, string
+from sqsdelay.ports import Failure, SendReceipt
+from sqsdelay.sender import Sender
+from sqsdelay.testing import InMemoryQueues, ManualClock
+from sqsdelay.wire import ReceivedMessage
+
+DELAY, ERRORS = "orders-delay.fifo", "orders-delay-error"
+
+
+class Faulty(InMemoryQueues):
+    """Queues that fail as told: sends to a queue, or deletes."""
+
+    def __init__(self, clock: ManualClock, **arguments: Any) -> None:
+        super().__init__(clock, **arguments)
+        self.failing: dict[str, Failure] = {}
+        self.deletes_fail = False
+
+    def send_batch(
+        self, queue_url: str, entries: Sequence[OutgoingMessage]
+    ) -> list[SendReceipt | Failure]:
+        if failure := self.failing.get(queue_url):
+            return [failure] * len(entries)
+        return super().send_batch(queue_url, entries)
+
+    def delete_batch(
+        self, queue_url: str, copies: Sequence[ReceivedMessage]
+    ) -> list[Failure | None]:
+        if self.deletes_fail:
+            return [failed(transient=True)] * len(copies)
+        return super().delete_batch(queue_url, copies)
+
+
+def failed(*, transient: bool) -> Failure:
+    if transient:
+        return Failure("AccessDenied", QueueUnavailable("access denied"), transient=True)
+    error = SendFailed("no such characters", code="InvalidMessageContents", transient=False)
+    return Failure("InvalidMessageContents", error, transient=False)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def queues(clock: ManualClock) -> Faulty:
+    queues = Faulty(clock)
+    queues.create_endpoint("orders")
+    return queues
+
+
+@pytest.fixture
+def relay(queues: Faulty) -> Relay:
+    return Relay(queues, Endpoint.parse("orders"))
+
+
+def put(queues: InMemoryQueues, attributes: dict[str, Attribute], message_id: str = "m-1") -> None:
+    """What some sender, ours or not, puts in the delay queue."""
+    queues.send_batch(
+        DELAY,
+        [OutgoingMessage("hello", attributes, 5, group_id=message_id, deduplication_id=message_id)],
+    )
+
+
+def poll(queues: InMemoryQueues, relay: Relay) -> list[Outcome]:
+    return relay.process(queues.receive_batch(DELAY, wait_seconds=0))
+
+
+def arrived(queues: InMemoryQueues, queue: str = "orders") -> list[ReceivedMessage]:
+    return queues.receive_batch(queue, wait_seconds=0)
+
+
+def test_the_seeds_example_of_1925_seconds(
+    clock: ManualClock, queues: Faulty, relay: Relay
+) -> None:
+    """Two hops of 900 s and a last 125 s as a message timer, on time."""
+    put(queues, {wire.DELAY_SECONDS: string("1925")})
+    clock.advance(900)
+    assert [o.status for o in poll(queues, relay)] == [Status.REQUEUED]
+    clock.advance(900)
+    (outcome,) = poll(queues, relay)
+    assert (outcome.status, outcome.delay_seconds, outcome.late_ms) == (Status.HANDED_OVER, 125, 0)
+    clock.advance(124.999)
+    assert arrived(queues) == []
+    clock.advance(0.001)
+    (copy,) = arrived(queues)
+    assert copy.attributes[wire.MESSAGE_ID] == string("m-1")
+    assert poll(queues, relay) == []
+
+
+def test_a_batch_takes_three_requests(clock: ManualClock, queues: Faulty, relay: Relay) -> None:
+    """Receive, send, delete: for ten messages as for one."""
+    for n in range(10):
+        put(queues, {wire.DELAY_SECONDS: string("5000")}, f"m-{n}")
+    clock.advance(900)
+    queues.calls.clear()
+    assert len(poll(queues, relay)) == 10
+    assert queues.calls == ["receive", "send", "delete"]
+
+
+def test_a_batch_of_large_copies_is_sent_in_pieces(
+    clock: ManualClock, queues: Faulty, relay: Relay
+) -> None:
+    """What one receive returns may be more than one send takes."""
+    attributes = {wire.DELAY_SECONDS: string("5000")}
+    for n in range(5):
+        entry = OutgoingMessage("b" * 600_000, attributes, 600_000, None, f"m-{n}", f"m-{n}")
+        queues.send_batch(DELAY, [entry])
+    clock.advance(900)
+    queues.calls.clear()
+    assert [o.status for o in poll(queues, relay)] == [Status.REQUEUED] * 5
+    assert queues.calls.count("send") == 5
+
+
+def test_unreadable_messages_go_to_the_error_queue_and_block_nobody(
+    clock: ManualClock, queues: Faulty, relay: Relay
+) -> None:
+    """A poison message is moved at once, with its reason; the others are relayed."""
+    put(queues, {wire.DELAY_SECONDS: string("soon")}, "poison")
+    put(queues, {wire.DELAY_SECONDS: string("1000")}, "good")
+    clock.advance(900)
+    by_id = {o.copy.message_id: o for o in poll(queues, relay)}
+    assert by_id["poison"].status is Status.REJECTED
+    assert by_id["good"].status is Status.HANDED_OVER
+    (rejected,) = arrived(queues, ERRORS)
+    error = json.loads(rejected.attributes[wire.ERROR]["StringValue"])
+    assert "DelaySeconds is 'soon', not a whole number" in error["reason"]
+    assert error["messageId"] == "poison"
+    assert rejected.attributes[wire.DELAY_SECONDS] == string("soon")
+    clock.advance(1000)
+    assert poll(queues, relay) == []
+
+
+@pytest.mark.parametrize("target", ["orders", DELAY, ERRORS])
+def test_a_transient_failure_waits_and_never_becomes_an_error(
+    clock: ManualClock, queues: Faulty, relay: Relay, target: str
+) -> None:
+    """Denied access for an hour: the message stays, hidden with backoff, and goes on afterwards."""
+    seconds = {"orders": "1000", DELAY: "90000", ERRORS: "soon"}[target]
+    put(queues, {wire.DELAY_SECONDS: string(seconds)})
+    queues.failing[target] = failed(transient=True)
+    clock.advance(900)
+    attempts = 0
+    while clock.true_ms < 1_800_000_000_000 + (900 + 3600) * 1000:
+        for outcome in poll(queues, relay):
+            assert outcome.status is Status.FAILED
+            assert outcome.error == "access denied"
+            attempts += 1
+        clock.advance(5)
+    assert 15 <= attempts <= 25
+    assert arrived(queues, ERRORS) == []
+    queues.failing.clear()
+    clock.advance(240)
+    (outcome,) = poll(queues, relay)
+    assert outcome.settled
+    assert len(arrived(queues, ERRORS)) == (target == ERRORS)
+
+
+def test_a_missing_destination_queue_is_waited_for(
+    clock: ManualClock, queues: Faulty, relay: Relay
+) -> None:
+    """Deleted by mistake and created again: its messages arrive then; the others' hops go on."""
+    queues.delete_queue("orders")
+    put(queues, {wire.DELAY_SECONDS: string("1000")}, "waits")
+    put(queues, {wire.DELAY_SECONDS: string("9000")}, "hops")
+    clock.advance(900)
+    assert {o.copy.message_id: o.status for o in poll(queues, relay)} == {
+        "waits": Status.FAILED,
+        "hops": Status.REQUEUED,
+    }
+    queues.create_queue("orders")
+    clock.advance(5)
+    (outcome,) = poll(queues, relay)
+    assert outcome.status is Status.HANDED_OVER
+
+
+def test_what_sqs_keeps_refusing_goes_to_the_error_queue_after_five_receives(
+    clock: ManualClock, queues: Faulty, relay: Relay
+) -> None:
+    """A permanent error is given a few chances, then moved with its reason."""
+    put(queues, {wire.DELAY_SECONDS: string("1000")})
+    queues.failing["orders"] = failed(transient=False)
+    clock.advance(900)
+    statuses = []
+    for _ in range(5):
+        (outcome,) = poll(queues, relay)
+        statuses.append(outcome.status)
+        clock.advance(240)
+    assert statuses == [Status.FAILED] * 4 + [Status.REJECTED]
+    (rejected,) = arrived(queues, ERRORS)
+    error = json.loads(rejected.attributes[wire.ERROR]["StringValue"])
+    assert error["reason"] == "InvalidMessageContents: no such characters"
+    assert error["receiveCount"] == 5
+
+
+def test_backoff_doubles_and_stays_below_the_deduplication_interval() -> None:
+    """A retried copy must still be deduplicated against the first attempt."""
+    assert [backoff_seconds(n) for n in (1, 2, 3, 6, 7, 1000)] == [5, 10, 20, 160, 240, 240]
+
+
+def test_a_copy_sent_on_but_not_deleted_is_not_sent_again(
+    clock: ManualClock, queues: Faulty, relay: Relay
+) -> None:
+    """The worker remembers: redelivered, the copy is only deleted."""
+    put(queues, {wire.DELAY_SECONDS: string("1000")})
+    clock.advance(900)
+    queues.deletes_fail = True
+    assert poll(queues, relay)[0].status is Status.HANDED_OVER
+    clock.advance(181)
+    queues.deletes_fail = False
+    (outcome,) = poll(queues, relay)
+    assert (outcome.status, outcome.copy.receive_count) == (Status.HANDED_OVER, 2)
+    clock.advance(1000)
+    assert len(arrived(queues)) == 1
+    assert poll(queues, relay) == []
+
+
+def test_a_copy_requeued_twice_is_one_message(clock: ManualClock, queues: Faulty) -> None:
+    """Another worker gets the copy again: the same deduplication id makes one message of both."""
+    put(queues, {wire.DELAY_SECONDS: string("5000")})
+    clock.advance(900)
+    queues.deletes_fail = True
+    poll(queues, Relay(queues, Endpoint.parse("orders")))
+    clock.advance(181)
+    queues.deletes_fail = False
+    poll(queues, Relay(queues, Endpoint.parse("orders")))
+    clock.advance(900)
+    assert len(queues.receive_batch(DELAY, wait_seconds=0)) == 1
+
+
+@pytest.mark.parametrize("error_minutes", [-10, 10])
+@pytest.mark.parametrize("redelivered", [False, True])
+def test_a_wrong_local_clock_makes_nothing_early_or_late(
+    error_minutes: int, redelivered: bool
+) -> None:
+    """First receive or redelivery, by broker's stamps or learned offset, ±10 minutes do not matter."""
+    clock = ManualClock()
+    local = ManualClock(clock.true_ms, error_ms=error_minutes * 60_000)
+    queues = Faulty(clock, local=local)
+    queues.create_endpoint("orders")
+    relay = Relay(queues, Endpoint.parse("orders"))
+    put(queues, {wire.DELAY_SECONDS: string("1500")})
+    both_advance(900, clock, local)
+    if redelivered:
+        queues.receive_batch(DELAY, wait_seconds=0)  # another worker that dies with it
+        both_advance(181, clock, local)
+    (outcome,) = poll(queues, relay)
+    assert outcome.status is Status.HANDED_OVER
+    assert outcome.copy.receive_count == (2 if redelivered else 1)
+    assert outcome.late_ms == 0
+    assert queues.calls.count("synchronise") == redelivered
+
+
+def both_advance(seconds: float, *clocks: ManualClock) -> None:
+    for clock in clocks:
+        clock.advance(seconds)
+
+
+def test_time_spent_on_a_batch_counts(clock: ManualClock, queues: Faulty, relay: Relay) -> None:
+    """Now is the receive stamp plus what has passed since, so slow work is not added to the delay."""
+    put(queues, {wire.DELAY_SECONDS: string("1500")})
+    clock.advance(900)
+    copies = queues.receive_batch(DELAY, wait_seconds=0)
+    clock.advance(20.5)
+    (outcome,) = relay.process(copies)
+    assert (outcome.delay_seconds, outcome.late_ms) == (580, 500)
+
+
+def test_a_message_overdue_after_an_outage_is_handed_over_at_once(
+    clock: ManualClock, queues: Faulty, relay: Relay
+) -> None:
+    """Hours of downtime make messages late, never lost, and their lateness is told."""
+    put(queues, {wire.DELAY_SECONDS: string("1000")})
+    clock.advance(10_000)
+    (outcome,) = poll(queues, relay)
+    assert (outcome.delay_seconds, outcome.late_ms) == (0, 9_000_000)
+    assert len(arrived(queues)) == 1
+
+
+def test_a_queue_that_lost_its_delay_is_not_spun(
+    clock: ManualClock, relay: Relay, queues: Faulty
+) -> None:
+    """Without its hop a requeued message would come back at once, for ever, at our cost."""
+    queues.create_queue("fast-delay.fifo", DelaySeconds="0", VisibilityTimeout="180")
+    queues.create_queue("fast")
+    relay = Relay(queues, Endpoint.parse("fast"))
+    queues.send_batch(
+        "fast-delay.fifo",
+        [OutgoingMessage("x", {wire.DELAY_SECONDS: string("5000")}, 1, None, "m", "m")],
+    )
+    clock.advance(1)
+    (outcome,) = relay.process(queues.receive_batch("fast-delay.fifo", wait_seconds=0))
+    assert outcome.status is Status.FAILED
+    assert outcome.error == (
+        "fast-delay.fifo held a message for 1000 ms instead of 900 s; set its DelaySeconds back to 900"
+    )
+    assert queues.receive_batch("fast-delay.fifo", wait_seconds=0) == []
+
+
+def test_lambda_deletes_for_itself(clock: ManualClock, queues: Faulty, relay: Relay) -> None:
+    """With delete=False settled copies are left to the caller, failed ones are still hidden."""
+    put(queues, {wire.DELAY_SECONDS: string("1000")})
+    clock.advance(900)
+    queues.calls.clear()
+    relay.process(queues.receive_batch(DELAY, wait_seconds=0), delete=False)
+    assert queues.calls == ["receive", "send"]
+
+
+def test_trace_header_and_fair_queue_group_reach_the_destination(
+    clock: ManualClock, queues: Faulty, relay: Relay
+) -> None:
+    """What the sender gave beside the body survives every hop."""
+    Sender(queues).send(
+        "orders", "x", delay=2000, message_group_id="tenant-7", trace_header="Root=1-a;Lineage=b:1"
+    )
+    for _ in range(2):
+        clock.advance(900)
+        poll(queues, relay)
+    clock.advance(200)
+    (copy,) = arrived(queues)
+    assert (copy.group_id, copy.trace_header) == ("tenant-7", "Root=1-a")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"hop_seconds": 0}, "hop_seconds=0; use 1 to 900"),
+        ({"hop_seconds": 901}, "hop_seconds=901"),
+        ({"max_receives": 0}, "max_receives=0; use 1 or more"),
+    ],
+)
+def test_settings_out_of_range_are_refused(
+    queues: Faulty, arguments: dict[str, Any], message: str
+) -> None:
+    """At once, with the range."""
+    with pytest.raises(ConfigurationError, match=message):
+        Relay(queues, Endpoint(QueueRef("orders")), **arguments)

@@ -1,0 +1,335 @@
+"""Sending: the route, the limits, the batches, and a result for every message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from sqsdelay import wire
+from sqsdelay.delay import utc
+from sqsdelay.errors import (
+    ConfigurationError,
+    DelayQueueMissing,
+    DelayTooLong,
+    InvalidDelay,
+    InvalidEndpoint,
+    InvalidMessage,
+    MessageTooLarge,
+    QueueMissing,
+    QueueUnavailable,
+    SqsDelayError,
+    TooManyAttributes,
+)
+from sqsdelay.message import Message, OutgoingMessage, string
+from sqsdelay.ports import Failure, SendReceipt
+from sqsdelay.sender import Route, Sender
+from sqsdelay.testing import InMemoryQueues, ManualClock
+
+DELAY = "orders-delay.fifo"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def queues(clock: ManualClock) -> InMemoryQueues:
+    queues = InMemoryQueues(clock)
+    queues.create_endpoint("orders")
+    return queues
+
+
+def received(queues: InMemoryQueues, queue: str) -> list[wire.ReceivedMessage]:
+    return queues.receive_batch(queue, wait_seconds=0)
+
+
+@pytest.mark.parametrize("receiver_enabled", [False, True], ids=["receiver off", "receiver on"])
+@pytest.mark.parametrize("sender_enabled", [False, True], ids=["sender off", "sender on"])
+@pytest.mark.parametrize("delay", [900, 901], ids=["up to 900 s", "above 900 s"])
+def test_the_eight_scenarios(delay: int, sender_enabled: bool, receiver_enabled: bool) -> None:
+    """Up to 900 s always works; above, both sides must have the feature, else a typed error says so."""
+    clock = ManualClock()
+    queues = InMemoryQueues(clock)
+    queues.create_queue("orders")
+    if receiver_enabled:
+        queues.create_endpoint("orders")
+    sender = Sender(queues, unrestricted=sender_enabled)
+    if delay <= 900:
+        assert sender.send("orders", "x", delay=delay).route is Route.DIRECT
+    elif not sender_enabled:
+        with pytest.raises(
+            DelayTooLong, match=r"delay of 901.0 s is above the 900 s .* unrestricted=False"
+        ):
+            sender.send("orders", "x", delay=delay)
+    elif not receiver_enabled:
+        with pytest.raises(
+            DelayQueueMissing,
+            match=r"queue orders-delay.fifo does not exist.*sqsdelay endpoint create orders",
+        ):
+            sender.send("orders", "x", delay=delay)
+    else:
+        assert sender.send("orders", "x", delay=delay).route is Route.DELAY_QUEUE
+
+
+def test_up_to_900_seconds_is_plain_sqs(queues: InMemoryQueues, clock: ManualClock) -> None:
+    """The message is untouched: a message timer and nothing else."""
+    result = Sender(queues).send("orders", "x", delay=899.5, attributes={"a": "b"})
+    assert (result.route, result.due) == (Route.DIRECT, utc(clock.true_ms + 899_500))
+    clock.advance(899.9)
+    assert received(queues, "orders") == []
+    clock.advance(0.1)
+    (copy,) = received(queues, "orders")
+    assert copy.attributes == {"a": string("b")}
+    assert result.message_id == copy.sqs_message_id
+
+
+def test_a_given_message_id_travels_on_a_direct_message_too(queues: InMemoryQueues) -> None:
+    """Who names an id wants receivers to see it, whatever the delay."""
+    assert Sender(queues).send("orders", "x", delay=5, message_id="m-1").message_id == "m-1"
+    queues.clock.advance(5)
+    (copy,) = received(queues, "orders")
+    assert copy.attributes == {wire.MESSAGE_ID: string("m-1")}
+
+
+def test_above_900_seconds_goes_through_the_delay_queue(queues: InMemoryQueues) -> None:
+    """The wire format: whole seconds, the id as group and deduplication id, the user's attributes."""
+    result = Sender(queues).send(
+        "orders", "x", delay=timedelta(hours=1), attributes={"a": "b"}, message_group_id="tenant"
+    )
+    queues.clock.advance(900)
+    (copy,) = received(queues, DELAY)
+    assert copy.attributes == {
+        "a": string("b"),
+        wire.DELAY_SECONDS: string("3600"),
+        wire.GROUP_ID: string("tenant"),
+    }
+    assert copy.group_id == copy.deduplication_id == result.message_id
+    assert result.due == utc(queues.clock.true_ms - 900_000 + 3_600_000)
+
+
+def test_an_absolute_due_time_is_on_the_wire(queues: InMemoryQueues, clock: ManualClock) -> None:
+    """Set once, by the sender, who alone knows it."""
+    due_at = utc(clock.true_ms + 5_000_123)
+    assert Sender(queues).send("orders", "x", due_at=due_at).due == due_at
+    clock.advance(900)
+    (copy,) = received(queues, DELAY)
+    assert copy.attributes[wire.DUE_AT] == string(str(clock.true_ms - 900_000 + 5_000_123))
+    assert copy.attributes[wire.DELAY_SECONDS] == string("5001")
+
+
+@pytest.mark.parametrize(
+    "past", [datetime(1970, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=UTC)]
+)
+def test_a_due_time_in_the_past_is_sent_at_once(queues: InMemoryQueues, past: datetime) -> None:
+    """It is not an error, and the queue's own default delay does not apply."""
+    Sender(queues).send("orders", "x", due_at=past)
+    assert len(received(queues, "orders")) == 1
+
+
+@pytest.mark.parametrize("error_minutes", [-10, 10])
+def test_an_absolute_due_time_holds_on_a_wrong_local_clock(error_minutes: int) -> None:
+    """The remaining time is measured on the broker's clock, learned by a request if need be."""
+    clock = ManualClock()
+    wrong = ManualClock(clock.true_ms, error_ms=error_minutes * 60_000)
+    queues = InMemoryQueues(clock, local=wrong)
+    queues.create_endpoint("orders")
+    Sender(queues).send("orders", "x", due_at=utc(clock.true_ms + 300_000))
+    clock.advance(299.999)
+    assert received(queues, "orders") == []
+    clock.advance(0.001)
+    assert len(received(queues, "orders")) == 1
+    assert queues.calls.count("synchronise") == 1
+
+
+def test_no_delay_leaves_the_queues_own_delay_in_force(clock: ManualClock) -> None:
+    """A plain send is a plain send."""
+    queues = InMemoryQueues(clock)
+    queues.create_queue("orders", DelaySeconds="7")
+    Sender(queues).send("orders", "x")
+    clock.advance(6)
+    assert received(queues, "orders") == []
+    clock.advance(1)
+    assert len(received(queues, "orders")) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"delay": -1}, InvalidDelay, "negative"),
+        (
+            {"delay": 5, "due_at": datetime(2027, 1, 1, tzinfo=UTC)},
+            InvalidDelay,
+            "give one of them",
+        ),
+        ({"due_at": datetime(2027, 1, 1)}, InvalidDelay, "time zone"),  # noqa: DTZ001
+        ({"due_at": datetime.max.replace(tzinfo=UTC)}, InvalidDelay, "after the limit"),
+        ({"delay": 253_402_300_799}, InvalidDelay, "after the limit"),
+        ({"body": ""}, InvalidMessage, "empty"),
+        ({"body": "\x00"}, InvalidMessage, "U\\+0000"),
+        ({"message_id": "a b"}, InvalidMessage, "message_id='a b' is no id"),
+        ({"message_group_id": ""}, InvalidMessage, "message_group_id='' is no id"),
+        ({"attributes": {"sqsdelay.MessageId": "x"}}, InvalidMessage, "kept for the delay itself"),
+        ({"endpoint": "orders.fifo"}, InvalidEndpoint, "FIFO"),
+        ({"endpoint": "elsewhere"}, QueueMissing, "elsewhere does not exist"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_sent(
+    queues: InMemoryQueues, arguments: dict[str, Any], error: type[SqsDelayError], message: str
+) -> None:
+    """Typed errors that say what is wrong; the queue service gets nothing."""
+    given = {"endpoint": "orders", "body": "x", **arguments}
+    with pytest.raises(error, match=message):
+        Sender(queues).send(**given)
+    assert "send" not in queues.calls
+
+
+def test_limits_count_the_attributes_that_are_added(queues: InMemoryQueues) -> None:
+    """A message that fits only without ours is refused at once, not by the relay weeks later."""
+    sender = Sender(queues)
+    nine = {f"a{n}": "x" for n in range(9)}
+    sender.send("orders", "x", delay=1000, attributes=nine)
+    with pytest.raises(TooManyAttributes, match="11 message attributes"):
+        sender.send("orders", "x", delay=1000, attributes={**nine, "a9": "x"})
+    with pytest.raises(TooManyAttributes, match=r"11 message attributes \(2 of them"):
+        sender.send("orders", "x", due_at=datetime(2090, 1, 1, tzinfo=UTC), attributes=nine)
+    sender.send("orders", "x", delay=900, attributes={**nine, "a9": "x"})
+    with pytest.raises(MessageTooLarge, match="1 attributes added"):
+        sender.send("orders", "b" * 1_048_576, delay=1000)
+    sender.send("orders", "b" * 1_048_576, delay=900)
+
+
+def test_what_the_sender_takes_the_relay_can_carry_to_the_end(queues: InMemoryQueues) -> None:
+    """At every step of a full message's way it stays within 10 attributes and 1 MiB."""
+    entry = (
+        Sender(queues)
+        ._prepare(  # the entry itself is what matters here
+            wire_endpoint(),
+            Message(
+                "b" * 1000,
+                due_at=datetime(2090, 1, 1, tzinfo=UTC),
+                attributes={f"a{n}": "x" for n in range(7)},
+                message_group_id="g" * 128,
+                message_id="m" * 128,
+            ),
+        )
+        .entry
+    )
+    assert len(entry.attributes) == 10
+    copy = wire.ReceivedMessage(
+        entry.body,
+        entry.attributes,
+        "r",
+        "s",
+        0.0,
+        sent_ms=queues.clock.true_ms,
+        group_id="m" * 128,
+    )
+    message = wire.read_delay(copy)
+    assert isinstance(message, wire.Delayed)
+    assert len(wire.requeued(copy, message, 2_000).attributes) == 10
+    handed_over = wire.handed_over(copy, message, 0)
+    assert len(handed_over.attributes) == 9
+    assert wire.DUE_AT in handed_over.attributes
+
+
+def wire_endpoint() -> Any:
+    from sqsdelay.endpoint import Endpoint
+
+    return Endpoint.parse("orders")
+
+
+def test_many_messages_go_in_full_batches(queues: InMemoryQueues) -> None:
+    """25 direct and 15 delayed messages, mixed, are 3 + 2 calls; results are in order."""
+    messages = [Message(f"{n}", delay=1000 if n % 8 >= 5 else 0) for n in range(40)]
+    results = Sender(queues).send_many("orders", messages)
+    assert queues.calls.count("send") == 5
+    assert [result.route for result in results] == [
+        Route.DELAY_QUEUE if n % 8 >= 5 else Route.DIRECT for n in range(40)
+    ]
+    assert len({result.message_id for result in results}) == 40
+
+
+def test_a_batch_stays_within_one_mebibyte(queues: InMemoryQueues) -> None:
+    """Ten messages of 400 kB are five calls of two."""
+    results = Sender(queues).send_many("orders", [Message("b" * 400_000)] * 10)
+    assert all(result.error is None for result in results)
+    assert queues.calls.count("send") == 5
+
+
+def test_one_bad_message_never_loses_the_others(queues: InMemoryQueues) -> None:
+    """Its result carries the error; the others are sent."""
+    results = Sender(queues).send_many(
+        "orders",
+        [Message("a"), Message("\x00"), Message("b", delay=-1, message_id="m-2"), Message("c")],
+    )
+    assert [type(result.error).__name__ for result in results] == [
+        "NoneType",
+        "InvalidMessage",
+        "InvalidDelay",
+        "NoneType",
+    ]
+    assert results[2].message_id == "m-2"
+    assert {copy.body for copy in received(queues, "orders")} == {"a", "c"}
+
+
+def test_no_messages_are_no_calls(queues: InMemoryQueues) -> None:
+    """An empty list is an empty result."""
+    assert Sender(queues).send_many("orders", []) == []
+    assert queues.calls == []
+
+
+class Refusing(InMemoryQueues):
+    """Fails each entry whose body says so, as SQS does within a batch."""
+
+    def send_batch(
+        self, queue_url: str, entries: Sequence[OutgoingMessage]
+    ) -> list[SendReceipt | Failure]:
+        outcomes = super().send_batch(queue_url, [e for e in entries if "fail" not in e.body])
+        answers = iter(outcomes)
+        error = QueueUnavailable("throttled")
+        return [
+            Failure("Throttled", error, transient=True) if "fail" in entry.body else next(answers)
+            for entry in entries
+        ]
+
+
+def test_an_entry_the_service_failed_is_an_error_in_its_place(clock: ManualClock) -> None:
+    """send_many reports it, send raises it."""
+    queues = Refusing(clock)
+    queues.create_endpoint("orders")
+    sender = Sender(queues, concurrency=1)
+    results = sender.send_many("orders", [Message("a"), Message("fail"), Message("b")])
+    assert [str(result.error) for result in results] == ["None", "throttled", "None"]
+    assert results[1].sqs_message_id is None
+    with pytest.raises(QueueUnavailable, match="throttled"):
+        sender.send("orders", "fail")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"hop_seconds": 0}, "hop_seconds=0; use 1 to 900"),
+        ({"hop_seconds": 901}, "hop_seconds=901; use 1 to 900"),
+        ({"hop_seconds": 5, "unrestricted": False}, "without a delay queue there is no hop"),
+        ({"concurrency": 0}, "concurrency=0; use 1 or more"),
+    ],
+)
+def test_settings_out_of_range_are_refused(
+    queues: InMemoryQueues, arguments: dict[str, Any], message: str
+) -> None:
+    """At once, not at the first send."""
+    with pytest.raises(ConfigurationError, match=message):
+        Sender(queues, **arguments)
+
+
+def test_a_sender_refuses_a_hop_shorter_than_the_queues(clock: ManualClock) -> None:
+    """Else a message of 5 s would wait out a hop of 900."""
+    queues = InMemoryQueues(clock)
+    queues.create_endpoint("orders", hop_seconds=60)
+    with pytest.raises(ConfigurationError, match="holds messages for 60 s; use hop_seconds=60"):
+        Sender(queues, hop_seconds=2).send("orders", "x", delay=5)
+    assert Sender(queues, hop_seconds=60).send("orders", "x", delay=61).route is Route.DELAY_QUEUE
