@@ -12,13 +12,14 @@ from typing import Any
 import boto3
 from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit
+from botocore.awsrequest import AWSRequest
 
 from sqsdelay.consumer import DEFAULT_MAX_RECEIVES, Outcome, Relay, Status
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import MalformedMessage
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.sqs.queues import SqsQueues
-from sqsdelay.wire import ReceivedMessage, from_lambda_event, trace_header_to_pass_on
+from sqsdelay.wire import ReceivedMessage, from_lambda_event
 
 TRACE_HEADER = "X-Amzn-Trace-Id"
 
@@ -37,7 +38,7 @@ def function() -> Function:
     """Wire the function from its environment, once, on the first invocation."""
     endpoint = Endpoint.parse(os.environ["SQSDELAY_ENDPOINT"])
     client = boto3.client("sqs")
-    client.meta.events.register_last("before-call.sqs", _drop_lineage)
+    client.meta.events.register("request-created.sqs", _drop_trace_header)
     metrics = Metrics(namespace="sqsdelay", service=endpoint.name)
     logger = Logger(service=endpoint.name)
     return Function(
@@ -96,13 +97,10 @@ def _report(this: Function, outcomes: list[Outcome], *, unreadable: int) -> None
     this.metrics.flush_metrics()
 
 
-def _drop_lineage(params: dict[str, Any], **_: object) -> None:
-    """Lambda's recursion count must not travel on: a hop is no recursion of the user's functions."""
-    header = params["headers"].get(TRACE_HEADER)
-    if header is None:
-        return
-    kept = trace_header_to_pass_on(header)
-    if kept is None:
-        del params["headers"][TRACE_HEADER]
-    else:
-        params["headers"][TRACE_HEADER] = kept
+def _drop_trace_header(request: AWSRequest, **_: object) -> None:
+    """Take this invocation's trace header off a call, where botocore puts it within Lambda.
+
+    SQS would give it to messages without one of their own, with the recursion count (Lineage) that
+    Lambda keeps in it. A message's own header travels as its system attribute.
+    """
+    del request.headers[TRACE_HEADER]

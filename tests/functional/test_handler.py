@@ -1,0 +1,167 @@
+"""The Lambda handler: the same relay, in Lambda's spelling."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import boto3
+import pytest
+import time_machine
+from moto import mock_aws
+
+from lambdas.delay_consumer import handler as module
+from sqsdelay.endpoint import Endpoint
+from sqsdelay.errors import MalformedMessage
+from sqsdelay.sqs import create_endpoint
+
+START = datetime(2027, 3, 1, 12, tzinfo=UTC)
+START_MS = round(START.timestamp() * 1000)
+
+
+@pytest.fixture
+def sqs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """An endpoint on moto and the function's environment, wired anew for each test."""
+    monkeypatch.setenv("SQSDELAY_ENDPOINT", "orders")
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "orders-delay")
+    module.function.cache_clear()
+    with mock_aws(), time_machine.travel(START, tick=False) as travel:
+        client = boto3.client("sqs")
+        create_endpoint(client, Endpoint.parse("orders"))
+        travel.shift(900)
+        yield client
+    module.function.cache_clear()
+
+
+def record(message_id: str, delay_seconds: str | None, **attributes: Any) -> dict[str, Any]:
+    """A record as Lambda passes it on from a FIFO queue."""
+    ours = {} if delay_seconds is None else {
+        "NServiceBus.AmazonSQS.DelaySeconds": {
+            "stringValue": delay_seconds,
+            "stringListValues": [],
+            "binaryListValues": [],
+            "dataType": "String",
+        }
+    }  # fmt: skip
+    return {
+        "messageId": message_id,
+        "receiptHandle": f"handle-{message_id}",
+        "body": f"body of {message_id}",
+        "attributes": {
+            "ApproximateReceiveCount": "1",
+            "SentTimestamp": str(START_MS),
+            "ApproximateFirstReceiveTimestamp": str(START_MS + 900_000),
+            "MessageGroupId": message_id,
+            "MessageDeduplicationId": message_id,
+            "SequenceNumber": "18849496460467696128",
+            "SenderId": "AIDA",
+        },
+        "messageAttributes": ours | attributes,
+        "eventSource": "aws:sqs",
+        "eventSourceARN": "arn:aws:sqs:us-east-1:123456789012:orders-delay.fifo",
+        "awsRegion": "us-east-1",
+    }
+
+
+def in_queue(sqs: Any, name: str) -> list[Any]:
+    url = sqs.get_queue_url(QueueName=name)["QueueUrl"]
+    answer = sqs.receive_message(
+        QueueUrl=url, MaxNumberOfMessages=10, MessageAttributeNames=["All"]
+    )
+    return list(answer.get("Messages", []))
+
+
+def test_records_are_relayed_and_none_is_reported_failed(sqs: Any) -> None:
+    """Hand over, requeue and reject in one event; Lambda may delete all three."""
+    binary = {"dataType": "Binary", "binaryValue": base64.b64encode(b"\x00\xff").decode()}
+    event = {
+        "Records": [
+            record("now", "900", picture=binary),
+            record("hops", "5000"),
+            record("poison", "soon"),
+            record("bare", None),
+        ]
+    }
+    assert module.handler(event, None) == {"batchItemFailures": []}
+    (arrived,) = in_queue(sqs, "orders")
+    assert arrived["MessageAttributes"]["picture"] == {
+        "BinaryValue": b"\x00\xff",
+        "DataType": "Binary",
+    }
+    assert {m["Body"] for m in in_queue(sqs, "orders-delay-error")} == {
+        "body of poison",
+        "body of bare",
+    }
+    attributes = sqs.get_queue_attributes(
+        QueueUrl=sqs.get_queue_url(QueueName="orders-delay.fifo")["QueueUrl"],
+        AttributeNames=["All"],
+    )["Attributes"]
+    assert attributes["ApproximateNumberOfMessagesDelayed"] == "1"
+
+
+def test_one_failing_message_fails_alone(sqs: Any) -> None:
+    """The destination is gone: its hand-over is reported, the hop beside it is not."""
+    sqs.delete_queue(QueueUrl=sqs.get_queue_url(QueueName="orders")["QueueUrl"])
+    answer = module.handler({"Records": [record("now", "900"), record("hops", "5000")]}, None)
+    assert answer == {"batchItemFailures": [{"itemIdentifier": "now"}]}
+
+
+def test_an_unreadable_record_fails_alone(sqs: Any) -> None:
+    """Base64 that is none, or a record that is no record, does not take the others with it."""
+    bad = record("bad", "900", picture={"dataType": "Binary", "binaryValue": "%%%"})
+    answer = module.handler({"Records": [bad, record("now", "900")]}, None)
+    assert answer == {"batchItemFailures": [{"itemIdentifier": "bad"}]}
+    assert len(in_queue(sqs, "orders")) == 1
+
+
+@pytest.mark.parametrize("event", [{}, {"Records": None}, {"detail": "scheduled"}])
+def test_an_event_that_is_none_of_sqs_is_an_error_lambda_counts(sqs: Any, event: Any) -> None:
+    """A wrong trigger must ring the errors alarm, not be answered with success."""
+    with pytest.raises(MalformedMessage, match="not an SQS event"):
+        module.handler(event, None)
+
+
+def test_metrics_tell_hops_hand_overs_lateness_and_failures(
+    sqs: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One EMF line per invocation, which CloudWatch turns into the dashboard's metrics."""
+    module.handler(
+        {"Records": [record("now", "900"), record("hops", "5000"), record("p", "x")]}, None
+    )
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines() if "_aws" in line]
+    (emf,) = lines
+    assert (emf["HandedOver"], emf["Hops"], emf["Rejected"], emf["Failed"]) == ([1], [1], [1], [0])
+    assert 0 <= emf["Lateness"][0] < 5_000  # the wiring of a cold start, in real time
+    assert emf["service"] == "orders"
+
+
+def test_no_body_is_logged(sqs: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Messages may hold what logs must not; ids and reasons are enough."""
+    module.handler({"Records": [record("now", "900"), record("p", "x")]}, None)
+    assert "body of" not in capsys.readouterr().out
+
+
+def test_lambdas_own_trace_header_does_not_travel_on(
+    sqs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """boto3 adds the invocation's trace header, with its recursion count, to each call; off it comes."""
+    monkeypatch.setenv("_X_AMZN_TRACE_ID", "Root=1-abc;Parent=def;Sampled=0;Lineage=1:fa:15")
+    calls: list[list[str]] = []
+    client = module.function().relay._queues._client  # type: ignore[attr-defined]
+    client.meta.events.register_last(
+        "before-send.sqs",
+        lambda request, **_: calls.append([name.lower() for name in request.headers]),
+    )
+    module.handler({"Records": [record("now", "900")]}, None)
+    assert calls
+    assert not [headers for headers in calls if "x-amzn-trace-id" in headers]
+
+
+def test_importing_the_handler_reads_no_environment() -> None:
+    """The function is wired at its first invocation, not on import."""
+    module.function.cache_clear()
+    with pytest.raises(KeyError, match="SQSDELAY_ENDPOINT"):
+        module.function()

@@ -1,0 +1,114 @@
+"""The whole relay through boto3 on moto, under virtual time.
+
+moto is wrong where SQS is right in: deduplication ends with a delete (so a duplicate would show here
+that SQS would swallow: none does), a batch send drops system attributes (the trace header is tested on
+the local AWS), ten attributes are no limit. Nothing below leans on these.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import boto3
+import pytest
+import time_machine
+from moto import mock_aws
+
+from sqsdelay import DelayConsumer, DelaySender, Message
+from sqsdelay.clock import SystemClock
+from sqsdelay.consumer import Status
+from sqsdelay.endpoint import Endpoint
+from sqsdelay.sqs import create_endpoint
+
+START = datetime(2027, 3, 1, 12, tzinfo=UTC)
+
+
+class TravellingClock(SystemClock):
+    """Both clocks follow time-machine, which leaves time.monotonic alone."""
+
+    def monotonic(self) -> float:
+        return time.time()
+
+
+class World:
+    """An endpoint on moto, a worker, a receiver, and the time."""
+
+    def __init__(self, travel: time_machine.Traveller) -> None:
+        self.travel = travel
+        self.client: Any = boto3.client("sqs")
+        create_endpoint(self.client, Endpoint.parse("orders"))
+        self.url = self.client.get_queue_url(QueueName="orders")["QueueUrl"]
+        clock = TravellingClock()
+        self.sender = DelaySender(self.client, clock=clock)
+        self.consumer = DelayConsumer("orders", self.client, clock=clock)
+        self.statuses: list[Status] = []
+
+    def pass_seconds(self, seconds: float) -> None:
+        self.travel.shift(seconds)
+        self.statuses += [outcome.status for outcome in self.consumer.poll(wait_seconds=0)]
+
+    def arrived(self) -> list[dict[str, Any]]:
+        answer = self.client.receive_message(
+            QueueUrl=self.url,
+            MaxNumberOfMessages=10,
+            AttributeNames=["All"],
+            MessageAttributeNames=["All"],
+        )
+        return list(answer.get("Messages", []))
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with mock_aws(), time_machine.travel(START, tick=False) as travel:
+        yield World(travel)
+
+
+def test_845_seconds_go_directly(world: World) -> None:
+    """14 min 5 s: one message timer, no relay, no attribute."""
+    world.sender.send("orders", "x", delay=845)
+    world.pass_seconds(844)
+    assert world.arrived() == []
+    world.pass_seconds(1)
+    (message,) = world.arrived()
+    assert "MessageAttributes" not in message
+    assert world.statuses == []
+
+
+def test_1925_seconds_take_two_hops_and_a_message_timer(world: World) -> None:
+    """32 min 5 s: 900 s, 900 s, and 125 s at the destination."""
+    result = world.sender.send("orders", "x", delay=1925, attributes={"a": "b"})
+    world.pass_seconds(900)
+    world.pass_seconds(900)
+    assert world.statuses == [Status.REQUEUED, Status.HANDED_OVER]
+    world.pass_seconds(124)
+    assert world.arrived() == []
+    world.pass_seconds(1)
+    (message,) = world.arrived()
+    assert message["Body"] == "x"
+    assert message["MessageAttributes"] == {
+        "a": {"StringValue": "b", "DataType": "String"},
+        "sqsdelay.MessageId": {"StringValue": result.message_id, "DataType": "String"},
+        "sqsdelay.DueAt": {
+            "StringValue": str(round((START.timestamp() + 1925) * 1000)),
+            "DataType": "String",
+        },
+    }
+
+
+@pytest.mark.parametrize(("days", "hops"), [(1, 96), (365, 35_040)])
+def test_long_delays_arrive_to_the_second(world: World, days: int, hops: int) -> None:
+    """A day and a year of hops, each received 0.4 s late: lateness does not add up."""
+    sent = world.sender.send_many("orders", [Message("x", delay=days * 86_400)])
+    assert sent[0].error is None
+    due = START.timestamp() + days * 86_400
+    while Status.HANDED_OVER not in world.statuses:
+        world.pass_seconds(900.4)
+    assert hops - 40 <= len(world.statuses) <= hops
+    world.travel.move_to(due - 0.001)
+    assert world.arrived() == []
+    world.travel.shift(1.4)
+    assert len(world.arrived()) == 1
+    assert world.consumer.poll(wait_seconds=0) == []

@@ -1,0 +1,202 @@
+"""Faults no local server can be made to show: partial batch failures, answered by botocore's stubber."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import boto3
+import pytest
+import tenacity
+from botocore.stub import Stubber
+
+from sqsdelay.endpoint import Endpoint, QueueRef
+from sqsdelay.errors import InvalidEndpoint, QueueMissing, QueueUnavailable, SendFailed
+from sqsdelay.message import OutgoingMessage
+from sqsdelay.ports import Failure, SendReceipt
+from sqsdelay.sqs.queues import ENTRY_ATTEMPTS, SqsQueues
+
+URL = "https://sqs.us-east-1.amazonaws.com/123456789012/orders"
+
+
+@pytest.fixture
+def stubbed() -> Iterator[tuple[SqsQueues, Stubber]]:
+    client = boto3.client("sqs")
+    with Stubber(client) as stubber:
+        yield SqsQueues(client, entry_wait=tenacity.wait_none()), stubber
+        stubber.assert_no_pending_responses()
+
+
+def entries(*bodies: str) -> list[OutgoingMessage]:
+    return [OutgoingMessage(body, {}, len(body)) for body in bodies]
+
+
+def wired(*bodies: str, ids: tuple[str, ...] | None = None) -> dict[str, Any]:
+    names = ids or tuple(str(n) for n in range(len(bodies)))
+    return {
+        "QueueUrl": URL,
+        "Entries": [{"Id": n, "MessageBody": b} for n, b in zip(names, bodies, strict=True)],
+    }
+
+
+def sent(*ids: str) -> list[dict[str, Any]]:
+    return [{"Id": n, "MessageId": f"s{n}", "MD5OfMessageBody": "md5"} for n in ids]
+
+
+def failed(entry_id: str, code: str, *, sender_fault: bool) -> dict[str, Any]:
+    return {"Id": entry_id, "Code": code, "Message": "told why", "SenderFault": sender_fault}
+
+
+def test_entries_failed_without_the_senders_fault_are_sent_again(
+    stubbed: tuple[SqsQueues, Stubber],
+) -> None:
+    """Only those, under the same ids, until they are taken."""
+    queues, stubber = stubbed
+    stubber.add_response(
+        "send_message_batch",
+        {"Successful": sent("0"), "Failed": [failed("1", "InternalError", sender_fault=False)]},
+        wired("a", "b"),
+    )
+    stubber.add_response(
+        "send_message_batch",
+        {"Successful": [], "Failed": [failed("1", "InternalError", sender_fault=False)]},
+        wired("b", ids=("1",)),
+    )
+    stubber.add_response(
+        "send_message_batch", {"Successful": sent("1"), "Failed": []}, wired("b", ids=("1",))
+    )
+    outcomes = queues.send_batch(URL, entries("a", "b"))
+    assert [getattr(outcome, "sqs_message_id", None) for outcome in outcomes] == ["s0", "s1"]
+
+
+def test_retries_of_entries_end(stubbed: tuple[SqsQueues, Stubber]) -> None:
+    """After four sends the entry comes back as a transient failure with its code."""
+    queues, stubber = stubbed
+    for _ in range(ENTRY_ATTEMPTS):
+        stubber.add_response(
+            "send_message_batch",
+            {"Successful": [], "Failed": [failed("0", "InternalError", sender_fault=False)]},
+            wired("a"),
+        )
+    (outcome,) = queues.send_batch(URL, entries("a"))
+    assert isinstance(outcome, Failure)
+    assert (outcome.code, outcome.transient) == ("InternalError", True)
+    assert str(outcome.error) == "SQS failed the entry: InternalError: told why"
+
+
+@pytest.mark.parametrize(
+    ("code", "transient"),
+    [
+        ("InvalidMessageContents", False),
+        ("SomethingNew", False),
+        ("AccessDenied", True),
+        ("KmsThrottled", True),
+        ("AWS.SimpleQueueService.NonExistentQueue", True),
+    ],
+)
+def test_entries_failed_by_the_senders_fault_are_not_sent_again(
+    stubbed: tuple[SqsQueues, Stubber], code: str, transient: bool
+) -> None:
+    """They come back at once; denied access and throttling may pass, the rest will not."""
+    queues, stubber = stubbed
+    stubber.add_response(
+        "send_message_batch",
+        {"Successful": sent("0"), "Failed": [failed("1", code, sender_fault=True)]},
+        wired("a", "b"),
+    )
+    good, bad = queues.send_batch(URL, entries("a", "b"))
+    assert isinstance(good, SendReceipt)
+    assert isinstance(bad, Failure)
+    assert bad.transient is transient
+
+
+def test_a_batch_refused_for_one_entry_is_sent_entry_by_entry(
+    stubbed: tuple[SqsQueues, Stubber],
+) -> None:
+    """One poison entry must not hold up the nine beside it for ever."""
+    queues, stubber = stubbed
+    stubber.add_client_error("send_message_batch", "InvalidParameterValue", "bad", 400)
+    stubber.add_response("send_message_batch", {"Successful": sent("0"), "Failed": []}, wired("a"))
+    stubber.add_client_error("send_message_batch", "InvalidParameterValue", "bad", 400)
+    good, bad = queues.send_batch(URL, entries("a", "b"))
+    assert isinstance(good, SendReceipt)
+    assert isinstance(bad, Failure)
+    assert isinstance(bad.error, SendFailed)
+    assert not bad.transient
+
+
+@pytest.mark.parametrize(
+    "code", ["ThrottlingException", "AccessDenied", "ExpiredToken", "ServiceUnavailable"]
+)
+def test_a_call_that_fails_as_a_whole_fails_each_entry_for_now(
+    stubbed: tuple[SqsQueues, Stubber], code: str
+) -> None:
+    """Nothing in the messages is wrong, so nothing of it is permanent."""
+    queues, stubber = stubbed
+    stubber.add_client_error("send_message_batch", code, "no", 400)
+    outcomes = queues.send_batch(URL, entries("a", "b"))
+    assert all(isinstance(o, Failure) and o.transient for o in outcomes)
+    assert all(isinstance(o.error, QueueUnavailable) for o in outcomes if isinstance(o, Failure))
+
+
+def test_an_entry_the_answer_forgets_is_not_taken_for_sent(
+    stubbed: tuple[SqsQueues, Stubber],
+) -> None:
+    """Only what is confirmed counts; the rest is sent again."""
+    queues, stubber = stubbed
+    stubber.add_response(
+        "send_message_batch", {"Successful": sent("0"), "Failed": []}, wired("a", "b")
+    )
+    stubber.add_response(
+        "send_message_batch", {"Successful": sent("1"), "Failed": []}, wired("b", ids=("1",))
+    )
+    outcomes = queues.send_batch(URL, entries("a", "b"))
+    assert all(isinstance(outcome, SendReceipt) for outcome in outcomes)
+
+
+def test_deletes_answer_per_entry(stubbed: tuple[SqsQueues, Stubber]) -> None:
+    """An expired receipt handle is that copy's failure alone."""
+    from tests.unit.test_wire import copy
+
+    queues, stubber = stubbed
+    stubber.add_response(
+        "delete_message_batch",
+        {
+            "Successful": [{"Id": "0"}],
+            "Failed": [failed("1", "InvalidParameterValue", sender_fault=True)],
+        },
+    )
+    deleted, expired = queues.delete_batch(URL, [copy(), copy()])
+    assert deleted is None
+    assert isinstance(expired, Failure)
+
+
+def test_a_queue_is_looked_up_once_and_again_when_it_has_gone() -> None:
+    """URLs are remembered; a queue that does not exist any more is looked up anew."""
+    client = boto3.client("sqs")
+    queues = SqsQueues(client)
+    with Stubber(client) as stubber:
+        stubber.add_response("get_queue_url", {"QueueUrl": URL}, {"QueueName": "orders"})
+        assert queues.url(QueueRef("orders")) == queues.url(QueueRef("orders")) == URL
+        stubber.add_client_error(
+            "send_message_batch", "AWS.SimpleQueueService.NonExistentQueue", "gone", 400
+        )
+        (outcome,) = queues.send_batch(URL, entries("a"))
+        assert isinstance(outcome, Failure)
+        assert isinstance(outcome.error, QueueMissing)
+        stubber.add_response("get_queue_url", {"QueueUrl": URL}, {"QueueName": "orders"})
+        assert queues.url(QueueRef("orders")) == URL
+        stubber.assert_no_pending_responses()
+
+
+def test_an_arn_names_the_account_and_must_name_the_clients_region() -> None:
+    """The wrong region would be a queue of the same name somewhere else."""
+    client = boto3.client("sqs")
+    queues = SqsQueues(client)
+    with Stubber(client) as stubber:
+        wanted = {"QueueName": "orders-delay.fifo", "QueueOwnerAWSAccountId": "123456789012"}
+        stubber.add_response("get_queue_url", {"QueueUrl": URL}, wanted)
+        queues.url(Endpoint.parse("arn:aws:sqs:us-east-1:123456789012:orders").delay_queue)
+        stubber.assert_no_pending_responses()
+    with pytest.raises(InvalidEndpoint, match="is in eu-west-1, the boto3 client in us-east-1"):
+        queues.url(Endpoint.parse("arn:aws:sqs:eu-west-1:123456789012:orders").queue)
