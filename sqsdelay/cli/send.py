@@ -41,7 +41,6 @@ def send(
             help="JSON lines, one message each ('-' for stdin); "
             "--delay and --due-at serve lines that name neither.",
             allow_dash=True,
-            exists=True,
             dir_okay=False,
         ),
     ] = None,
@@ -86,7 +85,10 @@ def _opened(file: Path) -> AbstractContextManager[IO[str]]:
     """The file's lines, or stdin's for "-"; bytes that are no UTF-8 spoil their own line only."""
     if str(file) == "-":
         return nullcontext(sys.stdin)
-    return file.open(encoding="utf-8", errors="surrogateescape")
+    try:
+        return file.open(encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
+        raise typer.BadParameter(f"--file {file}: {error.strerror}") from error
 
 
 def _print_one(result: SendResult, *, as_json: bool) -> None:

@@ -12,7 +12,7 @@ import tenacity
 
 from sqsdelay.consumer import DEFAULT_MAX_RECEIVES, Outcome, Relay
 from sqsdelay.endpoint import Endpoint
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import ConfigurationError, QueueUnavailable
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, MAX_RECEIVE_WAIT_SECONDS
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.endpoints import delay_queue_problems
@@ -121,29 +121,36 @@ class DelayConsumer:
     def run(self, stop: threading.Event) -> None:
         """Serve until ``stop`` is set; then finish the batches in hand and return.
 
-        While SQS cannot be reached it waits, up to 30 s between attempts, and goes on.
+        While SQS cannot be reached, at the start or later, it waits, up to 30 s between attempts.
 
         Raises:
-            ConfigurationError, QueueMissing, QueueUnavailable: from `start`, before any receive.
+            ConfigurationError, QueueMissing: from `start`, before any receive.
         """
-        self.start()
+        _waiting(stop, tenacity.retry_if_exception_type(QueueUnavailable))(self.start)
         with ThreadPoolExecutor(self._receivers, thread_name_prefix="receiver") as pool:
             receivers = [pool.submit(self._receive_until, stop) for _ in range(self._receivers)]
             for receiver in receivers:
                 receiver.result()
 
     def _receive_until(self, stop: threading.Event) -> None:
-        retrying = tenacity.Retrying(
-            wait=tenacity.wait_exponential_jitter(initial=0.5, max=MAX_PAUSE_SECONDS),
-            stop=tenacity.stop_when_event_set(stop),
-            sleep=tenacity.sleep_using_event(stop),
-            before_sleep=_log_pause,
-            retry_error_callback=lambda _: [],
-        )
+        # Whatever goes wrong with one batch, its copies come back; a receiver must not die of it.
+        waiting = _waiting(stop, tenacity.retry_if_exception_type(Exception))
         while not stop.is_set():
-            retrying(self.poll)
+            waiting(self.poll)
+
+
+def _waiting(stop: threading.Event, retry: tenacity.retry_base) -> tenacity.Retrying:
+    """Retries with growing pauses until it works or ``stop`` is set."""
+    return tenacity.Retrying(
+        retry=retry,
+        wait=tenacity.wait_random_exponential(multiplier=1, max=MAX_PAUSE_SECONDS),
+        stop=tenacity.stop_when_event_set(stop),
+        sleep=tenacity.sleep_using_event(stop),
+        before_sleep=_log_pause,
+        retry_error_callback=lambda _: None,
+    )
 
 
 def _log_pause(state: tenacity.RetryCallState) -> None:
     error = state.outcome.exception() if state.outcome else None
-    logger.warning("cannot receive, trying again in %.1f s: %s", state.upcoming_sleep, error)
+    logger.warning("cannot receive, trying again in %.1f s: %r", state.upcoming_sleep, error)

@@ -116,28 +116,37 @@ class SqsQueues:
         return outcomes
 
     def _send_once(self, queue_url: str, wired: list[Any]) -> list[SendReceipt | Failure]:
+        if len(wired) == 1:
+            return [self._send_single(queue_url, wired[0])]
         try:
             answer = self._client.send_message_batch(QueueUrl=queue_url, Entries=wired)
         except (ClientError, BotoCoreError) as error:
-            failure = faults.failure_of(error, queue_url)
-            if failure.code in faults.MISSING_QUEUE:
-                self.forget(queue_url)
-            if not failure.transient and len(wired) > 1:
+            failure = self._call_failure(error, queue_url)
+            if not failure.transient:
                 # One entry can make SQS refuse the whole batch: find out which, lose none.
-                return [self._send_once(queue_url, [entry])[0] for entry in wired]
+                return [self._send_single(queue_url, entry) for entry in wired]
             return [failure] * len(wired)
         self._observe(answer)
         by_id: dict[str, SendReceipt | Failure] = {
-            sent["Id"]: SendReceipt(
-                sent["MessageId"],
-                sent.get("MD5OfMessageBody"),
-                sent.get("MD5OfMessageAttributes"),
-                sent.get("SequenceNumber"),
-            )
-            for sent in answer.get("Successful", ())
+            sent["Id"]: _receipt(sent) for sent in answer.get("Successful", ())
         }
         by_id.update(_entry_failures(answer, queue_url))
         return [by_id.get(entry["Id"]) or _unanswered(queue_url) for entry in wired]
+
+    def _send_single(self, queue_url: str, wired: dict[str, Any]) -> SendReceipt | Failure:
+        arguments = {name: value for name, value in wired.items() if name != "Id"}
+        try:
+            answer = self._client.send_message(QueueUrl=queue_url, **arguments)
+        except (ClientError, BotoCoreError) as error:
+            return self._call_failure(error, queue_url)
+        self._observe(answer)
+        return _receipt(answer)
+
+    def _call_failure(self, error: ClientError | BotoCoreError, queue_url: str) -> Failure:
+        failure = faults.failure_of(error, queue_url)
+        if failure.code in faults.MISSING_QUEUE:
+            self.forget(queue_url)
+        return failure
 
     def receive_batch(self, queue_url: str, *, wait_seconds: int) -> list[ReceivedMessage]:
         extra: dict[str, Any] = {}
@@ -228,6 +237,15 @@ def _send_entry(entry_id: str, message: OutgoingMessage) -> dict[str, Any]:
             "AWSTraceHeader": {"DataType": "String", "StringValue": message.trace_header}
         }
     return entry
+
+
+def _receipt(sent: Mapping[str, Any]) -> SendReceipt:
+    return SendReceipt(
+        sent["MessageId"],
+        sent.get("MD5OfMessageBody"),
+        sent.get("MD5OfMessageAttributes"),
+        sent.get("SequenceNumber"),
+    )
 
 
 def _entry_failures(answer: Mapping[str, Any], queue_url: str) -> dict[str, Failure]:

@@ -31,12 +31,15 @@ def entries(*bodies: str) -> list[OutgoingMessage]:
     return [OutgoingMessage(body, {}, len(body)) for body in bodies]
 
 
-def wired(*bodies: str, ids: tuple[str, ...] | None = None) -> dict[str, Any]:
-    names = ids or tuple(str(n) for n in range(len(bodies)))
+def wired(*bodies: str) -> dict[str, Any]:
     return {
         "QueueUrl": URL,
-        "Entries": [{"Id": n, "MessageBody": b} for n, b in zip(names, bodies, strict=True)],
+        "Entries": [{"Id": str(n), "MessageBody": body} for n, body in enumerate(bodies)],
     }
+
+
+def single(body: str) -> dict[str, Any]:
+    return {"QueueUrl": URL, "MessageBody": body}
 
 
 def sent(*ids: str) -> list[dict[str, Any]]:
@@ -50,38 +53,32 @@ def failed(entry_id: str, code: str, *, sender_fault: bool) -> dict[str, Any]:
 def test_entries_failed_without_the_senders_fault_are_sent_again(
     stubbed: tuple[SqsQueues, Stubber],
 ) -> None:
-    """Only those, under the same ids, until they are taken."""
+    """Only those, until they are taken; a single one with SendMessage."""
     queues, stubber = stubbed
+    lost = [failed(n, "InternalError", sender_fault=False) for n in ("1", "2")]
     stubber.add_response(
-        "send_message_batch",
-        {"Successful": sent("0"), "Failed": [failed("1", "InternalError", sender_fault=False)]},
-        wired("a", "b"),
+        "send_message_batch", {"Successful": sent("0"), "Failed": lost}, wired("a", "b", "c")
     )
-    stubber.add_response(
-        "send_message_batch",
-        {"Successful": [], "Failed": [failed("1", "InternalError", sender_fault=False)]},
-        wired("b", ids=("1",)),
-    )
-    stubber.add_response(
-        "send_message_batch", {"Successful": sent("1"), "Failed": []}, wired("b", ids=("1",))
-    )
-    outcomes = queues.send_batch(URL, entries("a", "b"))
-    assert [getattr(outcome, "sqs_message_id", None) for outcome in outcomes] == ["s0", "s1"]
+    again = wired("a", "b", "c")
+    again["Entries"] = again["Entries"][1:]
+    stubber.add_response("send_message_batch", {"Successful": sent("2"), "Failed": lost[:1]}, again)
+    stubber.add_response("send_message", {"MessageId": "s1"}, single("b"))
+    outcomes = queues.send_batch(URL, entries("a", "b", "c"))
+    assert [getattr(outcome, "sqs_message_id", None) for outcome in outcomes] == ["s0", "s1", "s2"]
 
 
 def test_retries_of_entries_end(stubbed: tuple[SqsQueues, Stubber]) -> None:
-    """After four sends the entry comes back as a transient failure with its code."""
+    """After four sends the entries come back as transient failures with their code."""
     queues, stubber = stubbed
+    lost = [failed(n, "InternalError", sender_fault=False) for n in ("0", "1")]
     for _ in range(ENTRY_ATTEMPTS):
         stubber.add_response(
-            "send_message_batch",
-            {"Successful": [], "Failed": [failed("0", "InternalError", sender_fault=False)]},
-            wired("a"),
+            "send_message_batch", {"Successful": [], "Failed": lost}, wired("a", "b")
         )
-    (outcome,) = queues.send_batch(URL, entries("a"))
-    assert isinstance(outcome, Failure)
-    assert (outcome.code, outcome.transient) == ("InternalError", True)
-    assert str(outcome.error) == "SQS failed the entry: InternalError: told why"
+    for outcome in queues.send_batch(URL, entries("a", "b")):
+        assert isinstance(outcome, Failure)
+        assert (outcome.code, outcome.transient) == ("InternalError", True)
+        assert str(outcome.error) == "SQS failed the entry: InternalError: told why"
 
 
 @pytest.mark.parametrize(
@@ -116,8 +113,8 @@ def test_a_batch_refused_for_one_entry_is_sent_entry_by_entry(
     """One poison entry must not hold up the nine beside it for ever."""
     queues, stubber = stubbed
     stubber.add_client_error("send_message_batch", "InvalidParameterValue", "bad", 400)
-    stubber.add_response("send_message_batch", {"Successful": sent("0"), "Failed": []}, wired("a"))
-    stubber.add_client_error("send_message_batch", "InvalidParameterValue", "bad", 400)
+    stubber.add_response("send_message", {"MessageId": "s0"}, single("a"))
+    stubber.add_client_error("send_message", "InvalidParameterValue", "bad", 400)
     good, bad = queues.send_batch(URL, entries("a", "b"))
     assert isinstance(good, SendReceipt)
     assert isinstance(bad, Failure)
@@ -147,9 +144,7 @@ def test_an_entry_the_answer_forgets_is_not_taken_for_sent(
     stubber.add_response(
         "send_message_batch", {"Successful": sent("0"), "Failed": []}, wired("a", "b")
     )
-    stubber.add_response(
-        "send_message_batch", {"Successful": sent("1"), "Failed": []}, wired("b", ids=("1",))
-    )
+    stubber.add_response("send_message", {"MessageId": "s1"}, single("b"))
     outcomes = queues.send_batch(URL, entries("a", "b"))
     assert all(isinstance(outcome, SendReceipt) for outcome in outcomes)
 
@@ -179,7 +174,7 @@ def test_a_queue_is_looked_up_once_and_again_when_it_has_gone() -> None:
         stubber.add_response("get_queue_url", {"QueueUrl": URL}, {"QueueName": "orders"})
         assert queues.url(QueueRef("orders")) == queues.url(QueueRef("orders")) == URL
         stubber.add_client_error(
-            "send_message_batch", "AWS.SimpleQueueService.NonExistentQueue", "gone", 400
+            "send_message", "AWS.SimpleQueueService.NonExistentQueue", "gone", 400
         )
         (outcome,) = queues.send_batch(URL, entries("a"))
         assert isinstance(outcome, Failure)

@@ -1,0 +1,177 @@
+"""The command line as people run it, in processes of its own, on a local AWS with short hops."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sqsdelay.testing.local_aws import LocalAws
+from tests.services.processes import run, running
+from tests.services.tcp_proxy import TcpProxy
+
+HOP = "1"
+
+
+@pytest.fixture
+def endpoint(local_aws: LocalAws) -> str:
+    name = f"orders-{uuid.uuid4().hex[:8]}"
+    done = run("endpoint", "create", name, "--hop", HOP, env=local_aws.environment())
+    assert done.returncode == 0, done.stderr
+    return name
+
+
+def received(local_aws: LocalAws, endpoint: str, count: int) -> list[Any]:
+    done = run(
+        "receive",
+        endpoint,
+        "--count",
+        str(count),
+        "--idle",
+        "15",
+        "--json",
+        env=local_aws.environment(),
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_send_consume_receive(local_aws: LocalAws, endpoint: str) -> None:
+    """One message through several hops: on time, with its id, body and lateness; SIGTERM ends clean."""
+    env = local_aws.environment()
+    with running("consume", endpoint, "--hop", HOP, "--wait", "1", "--json", env=env) as worker:
+        worker.wait_for("consuming")
+        sent = run(
+            "send",
+            endpoint,
+            "--body",
+            "wake up",
+            "--delay",
+            "4.5s",
+            "--hop",
+            HOP,
+            "--json",
+            env=env,
+        )
+        assert sent.returncode == 0, sent.stderr
+        result = json.loads(sent.stdout)
+        assert result["route"] == "delay-queue"
+        (message,) = received(local_aws, endpoint, 1)
+        assert (message["body"], message["message_id"]) == ("wake up", result["message_id"])
+        assert 0 <= message["late_ms"] < 2000
+        worker.process.send_signal(signal.SIGTERM)
+        assert worker.end() == 0
+    outcomes = [json.loads(line) for line in worker.lines if line.startswith("{")]
+    assert [outcome["status"] for outcome in outcomes[-2:]] == ["requeued", "handed-over"]
+    assert "stopped; 1 handed-over" in worker.text
+
+
+def test_sigterm_leaves_nothing_in_doubt(local_aws: LocalAws, endpoint: str) -> None:
+    """Stopped in the midst of hundreds of messages, a worker has each relayed or untouched."""
+    env = local_aws.environment()
+    lines = "".join(json.dumps({"body": f"{n}", "delay": 2 + n % 3}) + "\n" for n in range(300))
+    sent = run("send", endpoint, "--file", "-", "--hop", HOP, env=env, stdin=lines)
+    assert sent.returncode == 0, sent.stderr
+    for _ in range(3):
+        with running("consume", endpoint, "--hop", HOP, "--wait", "1", "--json", env=env) as worker:
+            worker.wait_for('"status"')
+            worker.process.send_signal(signal.SIGTERM)
+            assert worker.end() == 0
+    with running("consume", endpoint, "--hop", HOP, "--wait", "1", env=env):
+        bodies = [int(message["body"]) for message in received(local_aws, endpoint, 300)]
+    assert sorted(bodies) == list(range(300))
+
+
+def test_a_worker_outlives_an_outage(local_aws: LocalAws, endpoint: str) -> None:
+    """While SQS cannot be reached it waits, then it goes on; the message is late, not lost."""
+    with TcpProxy(local_aws.port) as network:
+        env = local_aws.environment() | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{network.port}"}
+        with running("consume", endpoint, "--hop", HOP, "--wait", "1", env=env) as worker:
+            worker.wait_for("consuming")
+            time.sleep(1)  # real time: into its first long poll
+            network.down()
+            worker.wait_for("cannot receive, trying again in")
+            sent = run(
+                "send",
+                endpoint,
+                "--body",
+                "x",
+                "--delay",
+                "3",
+                "--hop",
+                HOP,
+                env=local_aws.environment(),
+            )
+            assert sent.returncode == 0, sent.stderr
+            network.up()
+            assert len(received(local_aws, endpoint, 1)) == 1
+            worker.process.send_signal(signal.SIGTERM)
+            assert worker.end() == 0
+
+
+def test_a_copy_requeued_twice_after_its_delete_is_one_message(
+    local_aws: LocalAws, endpoint: str
+) -> None:
+    """Two consumers handle the same copy, one deletes it before the other sends: still one message."""
+    from sqsdelay import DelaySender
+    from sqsdelay.consumer import Relay, Status
+    from sqsdelay.endpoint import Endpoint
+    from sqsdelay.sqs import SqsQueues
+
+    client = local_aws.client("sqs")
+    DelaySender(client, hop_seconds=1).send(endpoint, "x", delay=4, message_id="m-1")
+    parsed = Endpoint.parse(endpoint)
+    queues = SqsQueues(client)
+    url = queues.url(parsed.delay_queue)
+    copies = queues.receive_batch(url, wait_seconds=5)
+    for _ in range(2):
+        (outcome,) = Relay(queues, parsed, hop_seconds=1).process(copies)
+        assert outcome.status is Status.REQUEUED
+    time.sleep(1.2)
+    assert len(queues.receive_batch(url, wait_seconds=1)) == 1
+
+
+def test_trace_header_and_fair_queue_group_arrive(local_aws: LocalAws, endpoint: str) -> None:
+    """What travels beside the attributes survives batches, hops and the hand-over."""
+    from sqsdelay import DelayConsumer, DelaySender
+
+    client = local_aws.client("sqs")
+    DelaySender(client, hop_seconds=1).send(
+        endpoint,
+        "x",
+        delay=2.5,
+        message_group_id="tenant-7",
+        trace_header="Root=1-67891233-abcdef012345678912345678;Sampled=1;Lineage=1:a:3",
+    )
+    consumer = DelayConsumer(endpoint, client, hop_seconds=1)
+    url = client.get_queue_url(QueueName=endpoint)["QueueUrl"]
+    arrived: list[Any] = []
+    while not arrived:
+        consumer.poll(wait_seconds=1)
+        arrived = client.receive_message(QueueUrl=url, AttributeNames=["All"]).get("Messages", [])
+    attributes = arrived[0]["Attributes"]
+    assert attributes["MessageGroupId"] == "tenant-7"
+    assert attributes["AWSTraceHeader"] == "Root=1-67891233-abcdef012345678912345678;Sampled=1"
+
+
+def test_a_hop_longer_than_the_queues_delay_is_refused(local_aws: LocalAws, endpoint: str) -> None:
+    """The worker does not start, and says what to mend."""
+    done = run("consume", endpoint, env=local_aws.environment())
+    assert done.returncode == 1
+    assert "its delay of 1 s is shorter than the hop of 900 s" in done.stderr
+    assert "set-queue-attributes" in done.stderr
+
+
+def test_the_demo(tmp_path: Path) -> None:
+    """`sqsdelay demo` delivers all of its messages, on time, once, intact, within a minute."""
+    started = time.monotonic()
+    done = run("demo", env={})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert time.monotonic() - started < 60
+    assert "sent 36, delivered 36, lost 0, duplicated 0, early 0, altered 0" in done.stdout
+    assert "report-near-the-limit" in done.stdout

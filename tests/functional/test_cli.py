@@ -1,0 +1,243 @@
+"""The command line on moto: what it takes, prints and answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from sqsdelay.cli import app, main
+
+Cli = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
+    """Run ``sqsdelay`` in this process, on moto; gives exit code, stdout, stderr."""
+    monkeypatch.setenv("COLUMNS", "300")
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["sqsdelay", *arguments])
+        try:
+            main()
+            code = 0
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    with mock_aws():
+        yield call
+
+
+def messages(queue: str) -> list[dict[str, Any]]:
+    client = boto3.client("sqs")
+    url = client.get_queue_url(QueueName=queue)["QueueUrl"]
+    answer = client.receive_message(
+        QueueUrl=url, MaxNumberOfMessages=10, MessageAttributeNames=["All"]
+    )
+    return list(answer.get("Messages", []))  # type: ignore[arg-type]
+
+
+def test_endpoint_create_makes_the_three_queues_and_is_idempotent(cli: Cli) -> None:
+    """High-throughput FIFO, 900 s, 14 days, encrypted; a second time there is nothing to do."""
+    code, out, _ = cli("endpoint", "create", "orders", "--json")
+    assert code == 0
+    assert json.loads(out)["created"] == ["orders", "orders-delay-error", "orders-delay.fifo"]
+    client = boto3.client("sqs")
+    url = client.get_queue_url(QueueName="orders-delay.fifo")["QueueUrl"]
+    attributes: Any = client.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])[
+        "Attributes"
+    ]
+    assert {name: attributes.get(name) for name in (
+        "FifoQueue", "DelaySeconds", "MessageRetentionPeriod", "VisibilityTimeout",
+        "DeduplicationScope", "FifoThroughputLimit", "SqsManagedSseEnabled", "RedrivePolicy",
+    )} == {
+        "FifoQueue": "true", "DelaySeconds": "900", "MessageRetentionPeriod": "1209600",
+        "VisibilityTimeout": "180", "DeduplicationScope": "messageGroup",
+        "FifoThroughputLimit": "perMessageGroupId", "SqsManagedSseEnabled": "true",
+        "RedrivePolicy": None,
+    }  # fmt: skip
+    code, out, _ = cli("endpoint", "create", "orders")
+    assert (code, out.count("exists")) == (0, 3)
+
+
+def test_endpoint_check_says_what_is_wrong_and_how_to_mend_it(cli: Cli) -> None:
+    """What NServiceBus refuses is a problem, each with a command; exit code 1."""
+    cli("endpoint", "create", "orders")
+    assert cli("endpoint", "check", "orders")[0] == 0
+    client = boto3.client("sqs")
+    url = client.get_queue_url(QueueName="orders-delay.fifo")["QueueUrl"]
+    client.create_queue(QueueName="dead.fifo", Attributes={"FifoQueue": "true"})
+    redrive = {
+        "deadLetterTargetArn": "arn:aws:sqs:us-east-1:123456789012:dead.fifo",
+        "maxReceiveCount": 3,
+    }
+    client.set_queue_attributes(
+        QueueUrl=url,
+        Attributes={
+            "DelaySeconds": "10",
+            "MessageRetentionPeriod": "3600",
+            "VisibilityTimeout": "301",
+            "FifoThroughputLimit": "perQueue",
+            "RedrivePolicy": json.dumps(redrive),
+        },
+    )
+    client.delete_queue(QueueUrl=client.get_queue_url(QueueName="orders-delay-error")["QueueUrl"])
+    code, out, _ = cli("endpoint", "check", "orders", "--json")
+    problems = json.loads(out)["problems"]
+    assert code == 1
+    assert [problem["text"][:30] for problem in problems] == [
+        "it does not exist",
+        "its delay of 10 s is shorter t",
+        "it keeps messages 3600 s, less",
+        "it has a redrive policy, which",
+        "its visibility timeout of 301 ",
+        "it is not high-throughput FIFO",
+    ]
+    assert problems[0]["remedy"] == "sqsdelay endpoint create orders"
+    assert all("aws sqs set-queue-attributes" in problem["remedy"] for problem in problems[1:])
+    code, out, _ = cli("endpoint", "check", "orders")
+    assert code == 1
+    assert "redrive policy" in out
+
+
+def test_endpoint_create_refuses_to_leave_an_unfit_queue(cli: Cli) -> None:
+    """An existing delay queue is not altered: the difference is told instead."""
+    cli("endpoint", "create", "orders", "--hop", "60")
+    code, _, err = cli("endpoint", "create", "orders")
+    assert code == 1
+    assert "its delay of 60 s is shorter than the hop of 900 s" in err
+    code, _, err = cli("endpoint", "create", "other", "--hop", "901")
+    assert code == 1
+    assert "hop of 901 s; use 1 to 900" in err
+
+
+def test_send_one_message(cli: Cli) -> None:
+    """A body with a written delay; the answer names id, route and due time."""
+    cli("endpoint", "create", "orders")
+    code, out, _ = cli("send", "orders", "--body", "x", "--delay", "32m5s", "--message-id", "m-1")
+    assert code == 0
+    assert out.startswith("m-1  delay-queue  due 20")
+    code, out, _ = cli(
+        "send", "orders", "--body", "y", "--due-at", "2020-01-01T00:00:00Z", "--json"
+    )
+    assert json.loads(out)["route"] == "direct"
+    assert [message["Body"] for message in messages("orders")] == ["y"]
+
+
+def test_send_a_file_reports_bad_lines_and_sends_the_rest(cli: Cli, tmp_path: Path) -> None:
+    """Bad lines are named by number on stderr; the rest is sent; exit code 1."""
+    cli("endpoint", "create", "orders")
+    file = tmp_path / "messages.jsonl"
+    file.write_bytes(
+        b'{"body": "a"}\n'
+        b"not json\n"
+        b"\n"
+        b'{"body": {"order": 7}, "attributes": {"n": 1, "b": {"DataType": "Binary", '
+        b'"BinaryValue": "AP8="}}}\n'
+        b'{"body": "b", "delay": -1}\n'
+        b'{"body": "c", "dely": 5}\n'
+        b'{"body": "\xff"}\n'
+        b'{"body": "d", "delay": "1h", "message_id": "d-1"}\n'
+        b'{"body": "e", "body_repeat": 2}\n'
+        b"[1]\n"
+    )
+    code, out, err = cli("send", "orders", "--file", str(file), "--json")
+    results = [json.loads(line) for line in out.splitlines()]
+    assert code == 1
+    assert [r["line"] for r in results if r["error"] is not None] == [2, 5, 6, 7, 10]
+    assert "line 2: not JSON" in err
+    assert "line 5: delay=-1 is negative" in err
+    assert "line 6: unknown field 'dely'" in err
+    assert "line 7: body holds the character U+DCFF" in err
+    assert "4 sent, 5 not sent" in err
+    arrived = {message["Body"]: message.get("MessageAttributes") for message in messages("orders")}
+    assert arrived == {
+        "a": None,
+        '{"order":7}': {
+            "n": {"StringValue": "1", "DataType": "Number"},
+            "b": {"BinaryValue": b"\x00\xff", "DataType": "Binary"},
+        },
+        "ee": None,
+    }
+
+
+def test_lines_without_a_delay_take_the_one_given(cli: Cli, tmp_path: Path) -> None:
+    """--delay serves the lines that name neither delay nor due time."""
+    cli("endpoint", "create", "orders")
+    file = tmp_path / "messages.jsonl"
+    file.write_text('{"body": "a"}\n{"body": "b", "delay": 0}\n')
+    code, out, _ = cli("send", "orders", "--file", str(file), "--delay", "1h", "--json")
+    assert code == 0
+    assert [json.loads(line)["route"] for line in out.splitlines()] == ["delay-queue", "direct"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["send", "orders", "--body", "x", "--delay", "soon"], 1, "delay 'soon' is not understood"),
+        (["send", "orders", "--body", "x", "--due-at", "2027-01-01"], 1, "has no time zone"),
+        (["send", "orders", "--body", "x", "--delay", "1h"], 1, "orders-delay.fifo does not exist"),
+        (["send", "orders"], 2, "give one of --body and --file"),
+        (
+            ["send", "orders", "--body", "x", "--delay", "1", "--due-at", "2"],
+            2,
+            "one of --delay and",
+        ),
+        (["send", "orders.fifo", "--body", "x"], 1, "FIFO queue"),
+        (["send", "orders", "--file", "/nonexistent"], 2, "No such file"),
+        (["consume", "nowhere"], 1, "queue nowhere-delay.fifo does not exist"),
+        (["consume", "orders", "--receivers", "0"], 1, "receivers=0; use 1 or more"),
+        (["consume", "orders", "--wait", "21"], 1, "wait_seconds=21; use 0 to 20"),
+        (["receive", "nowhere"], 1, "queue nowhere does not exist"),
+        (["demo", "--file", "/nonexistent"], 2, "does not exist"),
+    ],
+)
+def test_bad_input_is_one_line_and_an_exit_code(
+    cli: Cli, arguments: list[str], code: int, message: str
+) -> None:
+    """No stack trace: what is wrong, and 1 for refused, 2 for misused."""
+    boto3.client("sqs").create_queue(QueueName="orders")
+    got, _, err = cli(*arguments)
+    assert (got, "Traceback" in err) == (code, False)
+    assert message in err
+
+
+def test_receive_prints_what_arrives(cli: Cli) -> None:
+    """A plain message shows no lateness, for it carries no due time; it is deleted unless kept."""
+    client = boto3.client("sqs")
+    url = client.create_queue(QueueName="orders")["QueueUrl"]
+    client.send_message(
+        QueueUrl=url,
+        MessageBody="relayed",
+        MessageAttributes={
+            "sqsdelay.MessageId": {"DataType": "String", "StringValue": "m-1"},
+            "sqsdelay.DueAt": {"DataType": "String", "StringValue": "1000"},
+            "b": {"DataType": "Binary", "BinaryValue": b"\x00"},
+        },
+    )
+    code, out, _ = cli("receive", "orders", "--count", "1", "--json")
+    message = json.loads(out)
+    assert (code, message["message_id"], message["late_ms"] > 0) == (0, "m-1", True)
+    assert message["attributes"]["b"] == {"DataType": "Binary", "BinaryValue": "AA=="}
+    client.send_message(QueueUrl=url, MessageBody="plain")
+    code, out, _ = cli("receive", "orders", "--count", "1")
+    assert out.split()[1] == "-"
+    assert out.rstrip().endswith("plain")
+    assert cli("receive", "orders", "--count", "1", "--idle", "1")[1] == ""
+
+
+def test_every_command_has_help(cli: Cli) -> None:
+    """Each command says what it does."""
+    code, out, _ = cli("--help")
+    assert code == 0
+    for command in app.registered_commands:
+        assert command.callback is not None
+        assert command.callback.__doc__
+        assert command.callback.__name__ in out

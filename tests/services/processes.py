@@ -1,0 +1,95 @@
+"""The real command line in processes of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SQSDELAY = [sys.executable, "-c", "from sqsdelay.cli import main; main()"]
+
+
+def environment(extra: dict[str, str]) -> dict[str, str]:
+    """The caller's environment without its AWS settings, a wide terminal, and ``extra``."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    return inherited | {"COLUMNS": "200", "PYTHONUNBUFFERED": "1"} | extra
+
+
+def run(
+    *arguments: str, env: dict[str, str], stdin: str = "", timeout: float = 120
+) -> subprocess.CompletedProcess[str]:
+    """Run ``sqsdelay`` to its end."""
+    return subprocess.run(
+        [*SQSDELAY, *arguments],
+        env=environment(env),
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        cwd=ROOT,
+        check=False,
+    )
+
+
+class Running:
+    """A running ``sqsdelay`` whose output can be waited for."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.lines)
+
+    def wait_for(self, text: str, *, timeout: float = 60) -> None:
+        """Return once ``text`` was printed."""
+        deadline = time.monotonic() + timeout
+        while text not in self.text:
+            assert time.monotonic() < deadline, (
+                f"{text!r} not printed within {timeout} s:\n{self.text}"
+            )
+            assert self.process.poll() is None or text in self.text, f"ended early:\n{self.text}"
+            time.sleep(0.05)
+
+    def end(self, *, timeout: float = 60) -> int:
+        """Wait for the process to end; returns its exit code."""
+        code = self.process.wait(timeout)
+        self._reader.join(10)
+        return code
+
+
+@contextmanager
+def running(*arguments: str, env: dict[str, str]) -> Iterator[Running]:
+    """``sqsdelay`` in the background; killed at the end if it still runs."""
+    process = subprocess.Popen(
+        [*SQSDELAY, *arguments],
+        env=environment(env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=ROOT,
+    )
+    started = Running(process)
+    try:
+        yield started
+    finally:
+        if process.poll() is None:
+            process.kill()
+        started.end()
+        assert process.stdout is not None
+        process.stdout.close()
