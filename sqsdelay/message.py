@@ -31,7 +31,7 @@ class Attribute(TypedDict):
 
 
 Attributes = Mapping[str, Attribute]
-AttributeInput = Attribute | str | bytes | int | float | Decimal
+AttributeInput = Attribute | str | bytes | bytearray | int | float | Decimal
 """What a caller may give: boto3's shape, or a plain value (text, bytes or a number)."""
 
 RESERVED_PREFIXES: Final = ("sqsdelay.", "NServiceBus.AmazonSQS.")
