@@ -23,6 +23,8 @@ from sqsdelay.sender import DEFAULT_CONCURRENCY
 
 ENDPOINT = "orders"
 DELAY_SECONDS = 24 * 3600
+LAST_SECONDS = 60
+"""Still to wait at the last hop: any value that a message timer takes."""
 MAX_REQUESTS_PER_BATCH_AND_HOP = 3
 SLOW_SHARE = 10
 """With latency a round has this part of the messages: it measures waiting, which needs fewer."""
@@ -242,24 +244,31 @@ def relays(stub: Stub, plain: PlainBoto3, remaining_seconds: Sequence[int]) -> l
 
 
 def benchmark(stub: Stub, *, messages: int, rounds: int) -> float:
-    """Run all comparisons at the stub's latency; the consumer's requests per 10 messages and hop."""
+    """Run all comparisons at the stub's latency.
+
+    Returns:
+        The consumer's requests per 10 messages that all go the same way.
+    """
     plain = PlainBoto3(stub)
     compare(stub, "send, delay of a day", senders(stub, plain), messages=messages, rounds=rounds)
     worst = 0.0
     for title, remaining_seconds in (
         ("relay, all requeued", [DELAY_SECONDS]),
-        ("relay, all handed over", [60]),
+        ("relay, all handed over", [LAST_SECONDS]),
     ):
         contestants = relays(stub, plain, remaining_seconds)
         _, ours = compare(stub, title, contestants, messages=messages, rounds=rounds)
         worst = max(worst, requests_per_batch(ours))
+    # Two queues to send to take two sends, by hand too: shown, not judged.
+    contestants = relays(stub, plain, [DELAY_SECONDS, LAST_SECONDS])
+    compare(stub, "relay, half of each", contestants, messages=messages, rounds=rounds)
     return worst
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--messages", type=int, default=5000, help="messages a round")
-    parser.add_argument("--rounds", type=int, default=7, help="rounds of each, taking turns")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each, taking turns")
     parser.add_argument(
         "--latency-ms",
         type=float,
@@ -279,7 +288,7 @@ def main() -> int:
             messages = max(1, messages // MAX_BATCH_ENTRIES) * MAX_BATCH_ENTRIES
             print(f"\n{latency_ms:g} ms latency, {options.rounds} rounds of {messages} messages")
             worst = max(worst, benchmark(stub, messages=messages, rounds=options.rounds))
-    print(f"\nconsumer: {worst:.2f} requests per 10 messages and hop")
+    print(f"\nconsumer: {worst:.2f} requests per {MAX_BATCH_ENTRIES} messages and hop")
     if worst > MAX_REQUESTS_PER_BATCH_AND_HOP:
         print(f"FAILED: more than {MAX_REQUESTS_PER_BATCH_AND_HOP}")
         return 1
