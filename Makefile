@@ -29,7 +29,7 @@ test: setup lint  ## Everything: lint, types, all tests
 check: setup lint  ## Fast: lint, types, unit tests
 	$(BIN)/pytest tests/unit
 
-bench: setup  ## Accuracy over a year of virtual time; throughput against plain boto3 (2 to 3 minutes)
+bench: setup  ## Accuracy over a year of virtual time; throughput against plain boto3 (about 3 minutes)
 	$(BIN)/python benchmarks/accuracy.py
 	$(BIN)/python benchmarks/throughput.py
 
