@@ -1,4 +1,4 @@
-# make setup | demo | test | check
+# make setup | demo | test | check | bench
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 PYTHON ?= python3
@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint lock clean
+.PHONY: help setup demo test check bench lint lock clean
 
 help:  ## Show these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -28,6 +28,10 @@ test: setup lint  ## Everything: lint, types, all tests
 
 check: setup lint  ## Fast: lint, types, unit tests
 	$(BIN)/pytest tests/unit
+
+bench: setup  ## Accuracy over a year of virtual time; throughput against plain boto3 (about 3 minutes)
+	$(BIN)/python benchmarks/accuracy.py
+	$(BIN)/python benchmarks/throughput.py
 
 lint: setup
 	$(BIN)/ruff check .

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -30,7 +31,7 @@ class QueueRef:
     url: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Endpoint:
     """A destination queue with its delay queue and error queue."""
 
@@ -58,11 +59,11 @@ class Endpoint:
     def name(self) -> str:
         return self.queue.name
 
-    @property
+    @cached_property
     def delay_queue(self) -> QueueRef:
         return self._beside(DELAY_QUEUE_SUFFIX)
 
-    @property
+    @cached_property
     def error_queue(self) -> QueueRef:
         return self._beside(ERROR_QUEUE_SUFFIX)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
+from functools import lru_cache
 from typing import Final, NotRequired, TypedDict
 
 from sqsdelay.delay import Delay
@@ -101,10 +102,10 @@ def attributes_of(given: Mapping[str, AttributeInput]) -> dict[str, Attribute]:
 
 def _attribute(name: str, value: AttributeInput) -> Attribute:
     _check_attribute_name(name)
-    if isinstance(value, Mapping):
-        attribute = _boto3_shape(name, value)
-    elif isinstance(value, str):
+    if isinstance(value, str):
         attribute = string(value)
+    elif isinstance(value, Mapping):
+        attribute = _boto3_shape(name, value)
     elif isinstance(value, bytes | bytearray):
         attribute = {"DataType": "Binary", "BinaryValue": bytes(value)}
     elif isinstance(value, int | float | Decimal) and not isinstance(value, bool):
@@ -138,6 +139,7 @@ def _boto3_shape(name: str, value: Attribute) -> Attribute:
     return value
 
 
+@lru_cache
 def _check_attribute_name(name: str) -> None:
     if not isinstance(name, str) or not ATTRIBUTE_NAME.fullmatch(name):
         raise InvalidMessage(
@@ -195,12 +197,16 @@ def check_id(value: str, what: str) -> None:
 
 def size_of(body: str, attributes: Attributes) -> int:
     """Bytes SQS counts: body, and names, types and values of the attributes, in UTF-8."""
-    size = len(body) if body.isascii() else len(body.encode("utf-8", "surrogatepass"))
+    size = _utf8_bytes(body)
     for name, attribute in attributes.items():
-        size += len(name.encode("utf-8", "surrogatepass")) + len(attribute["DataType"].encode())
-        size += len(attribute.get("StringValue", "").encode("utf-8", "surrogatepass"))
+        size += _utf8_bytes(name) + _utf8_bytes(attribute["DataType"])
+        size += _utf8_bytes(attribute.get("StringValue", ""))
         size += len(attribute.get("BinaryValue", b""))
     return size
+
+
+def _utf8_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def check_limits(body: str, attributes: Attributes, *, added: int = 0) -> int:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Final
 
 from sqsdelay import wire
 from sqsdelay.batch import full_batches
@@ -59,6 +60,9 @@ class SendResult:
     due: datetime | None = None
     sqs_message_id: str | None = None
     error: SqsDelayError | None = None
+
+
+_PENDING: Final = SendResult()
 
 
 @dataclass(slots=True)
@@ -171,7 +175,7 @@ class Sender:
         results: list[SendResult] = []
         ready: list[tuple[int, _Prepared]] = []
         for position, message in enumerate(messages):
-            results.append(SendResult())
+            results.append(_PENDING)
             try:
                 ready.append((position, self._prepare(parsed, message)))
             except SqsDelayError as error:

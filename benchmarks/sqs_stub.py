@@ -1,0 +1,281 @@
+"""A stub of SQS's JSON protocol, fast enough that a client's own speed shows.
+
+It stores nothing: sends are acknowledged and forgotten, receives answer with messages made on the
+spot (see `Stub.supply`), and every request is counted. Run it in a process of its own:
+
+    with running_stub(latency_ms=20) as stub:
+        stub.client().send_message_batch(...)
+        print(stub.requests())
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from email.utils import formatdate
+from http.client import HTTPConnection
+from itertools import count
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
+
+import boto3
+import uvloop
+from botocore.config import Config
+
+from sqsdelay import wire
+from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.message import string
+from sqsdelay.sqs.endpoints import delay_queue_attributes
+
+if TYPE_CHECKING:
+    from mypy_boto3_sqs import SQSClient
+
+REGION = "eu-west-1"
+BODY = json.dumps({"reminder": "renew", "customer": 4711, "note": "x" * 160})
+"""About 200 bytes: what a received message holds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stub:
+    """A running stub, seen from its user's process."""
+
+    url: str
+
+    def client(self, *, connections: int = 10) -> SQSClient:
+        """A boto3 client of the stub; botocore's defaults, without a proxy."""
+        return boto3.client(
+            "sqs",
+            endpoint_url=self.url,
+            region_name=REGION,
+            aws_access_key_id="stub",
+            aws_secret_access_key="stub",
+            config=Config(max_pool_connections=connections, proxies={}),
+        )
+
+    def requests(self) -> Counter[str]:
+        """Requests answered so far, per action."""
+        return Counter(self._control("requests", {}))
+
+    def set_latency(self, milliseconds: float) -> None:
+        """Answer so much later from now on."""
+        self._control("latency", {"milliseconds": milliseconds})
+
+    def supply(self, messages: int, *, remaining_seconds: Sequence[int]) -> None:
+        """Let receives answer with ``messages`` delayed messages from now on, then with none.
+
+        Each has been in the delay queue for one hop of 900 s; what it still has to wait are the
+        values of ``remaining_seconds``, in turn. Receipt handles are of no importance: a deleted
+        message is not looked for.
+        """
+        self._control(
+            "supply", {"messages": messages, "remaining_seconds": list(remaining_seconds)}
+        )
+
+    def _control(self, what: str, argument: dict[str, Any]) -> dict[str, Any]:
+        with closing(HTTPConnection(urlsplit(self.url).netloc, timeout=10)) as connection:
+            headers = {"X-Amz-Target": f"Stub.{what}"}
+            connection.request("POST", "/", json.dumps(argument), headers)
+            return dict(json.load(connection.getresponse()))
+
+
+@contextmanager
+def running_stub(*, latency_ms: float = 0) -> Iterator[Stub]:
+    """A stub in its own process on a free loopback port; it ends with the block."""
+    command = [sys.executable, __file__, "--latency-ms", str(latency_ms)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        port = process.stdout.readline().strip()
+        if not port:
+            raise RuntimeError("the SQS stub did not start; its message is above")
+        # Leaving the inner block closes the stub's stdin, which is what it waits for.
+        yield Stub(url=f"http://127.0.0.1:{port}")
+
+
+class Service:
+    """The actions, as far as clients notice them."""
+
+    def __init__(self, *, latency_seconds: float) -> None:
+        self.latency_seconds = latency_seconds
+        self.port = 0
+        self._requests: Counter[str] = Counter()
+        self._supplied = 0
+        self._remaining_seconds: Sequence[int] = ()
+        self._numbers = count(1)
+        self._actions: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+            "AmazonSQS.GetQueueUrl": self._get_queue_url,
+            "AmazonSQS.GetQueueAttributes": self._get_queue_attributes,
+            "AmazonSQS.SendMessage": self._send_message,
+            "AmazonSQS.SendMessageBatch": self._send_message_batch,
+            "AmazonSQS.ReceiveMessage": self._receive_message,
+            "AmazonSQS.DeleteMessageBatch": self._acknowledge_batch,
+            "AmazonSQS.ChangeMessageVisibilityBatch": self._acknowledge_batch,
+        }
+        self._controls: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+            "Stub.requests": lambda _: dict(self._requests),
+            "Stub.latency": self._set_latency,
+            "Stub.supply": self._supply,
+        }
+
+    def answer(self, target: str, body: bytes) -> tuple[int, dict[str, Any], float]:
+        """HTTP status, JSON and the seconds to answer after."""
+        if (control := self._controls.get(target)) is not None:
+            return 200, control(json.loads(body)), 0
+        action = self._actions.get(target)
+        if action is None:
+            error = {"__type": "InvalidAction", "message": f"the stub has no action {target!r}"}
+            return 400, error, 0
+        self._requests[target.partition(".")[2]] += 1
+        return 200, action(json.loads(body)), self.latency_seconds
+
+    def _set_latency(self, wanted: dict[str, Any]) -> dict[str, Any]:
+        self.latency_seconds = wanted["milliseconds"] / 1000
+        return {}
+
+    def _supply(self, wanted: dict[str, Any]) -> dict[str, Any]:
+        self._supplied = wanted["messages"]
+        self._remaining_seconds = wanted["remaining_seconds"]
+        return {}
+
+    def _get_queue_url(self, request: dict[str, Any]) -> dict[str, Any]:
+        return {"QueueUrl": f"http://127.0.0.1:{self.port}/000000000000/{request['QueueName']}"}
+
+    def _get_queue_attributes(self, request: dict[str, Any]) -> dict[str, Any]:
+        fifo = request["QueueUrl"].endswith(".fifo")
+        return {"Attributes": delay_queue_attributes() if fifo else {"DelaySeconds": "0"}}
+
+    def _send_message(self, request: dict[str, Any]) -> dict[str, Any]:
+        md5 = hashlib.md5(request["MessageBody"].encode(), usedforsecurity=False).hexdigest()
+        return {"MessageId": f"stub-{next(self._numbers)}", "MD5OfMessageBody": md5}
+
+    def _send_message_batch(self, request: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "Successful": [
+                {"Id": entry["Id"], **self._send_message(entry)} for entry in request["Entries"]
+            ]
+        }
+
+    def _acknowledge_batch(self, request: dict[str, Any]) -> dict[str, Any]:
+        return {"Successful": [{"Id": entry["Id"]} for entry in request["Entries"]]}
+
+    def _receive_message(self, request: dict[str, Any]) -> dict[str, Any]:
+        number = min(request.get("MaxNumberOfMessages", 1), self._supplied)
+        if not number:
+            return {}
+        self._supplied -= number
+        now_ms = time.time_ns() // 1_000_000
+        return {"Messages": [self._delayed_message(now_ms) for _ in range(number)]}
+
+    def _delayed_message(self, now_ms: int) -> dict[str, Any]:
+        number = next(self._numbers)
+        remaining = self._remaining_seconds[number % len(self._remaining_seconds)]
+        message_id = f"message-{number}"
+        return {
+            "MessageId": f"stub-{number}",
+            "ReceiptHandle": f"receipt-{number}",
+            "Body": BODY,
+            "Attributes": {
+                "SenderId": "AIDASTUB",
+                "SentTimestamp": str(now_ms - MAX_MESSAGE_TIMER_SECONDS * 1000),
+                "ApproximateFirstReceiveTimestamp": str(now_ms),
+                "ApproximateReceiveCount": "1",
+                "MessageGroupId": message_id,
+                "MessageDeduplicationId": message_id,
+            },
+            "MessageAttributes": {
+                "kind": string("reminder"),
+                wire.DELAY_SECONDS: string(str(remaining + MAX_MESSAGE_TIMER_SECONDS)),
+                wire.DUE_AT: string(str(now_ms + remaining * 1000)),
+            },
+        }
+
+
+class HttpConnection(asyncio.Protocol):
+    """HTTP/1.1 with keep-alive, as much of it as botocore speaks."""
+
+    def __init__(self, service: Service, loop: asyncio.AbstractEventLoop) -> None:
+        self._service = service
+        self._loop = loop
+        self._received = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are not registered as asyncio's, so isinstance would say no.
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        while self._answer_next():
+            pass
+
+    def _answer_next(self) -> bool:
+        head, end, rest = self._received.partition(b"\r\n\r\n")
+        headers = head.lower()
+        length = int(_header(headers, head, b"content-length") or 0)
+        if not end or len(rest) < length:
+            return False
+        self._received = rest[length:]
+        target = _header(headers, head, b"x-amz-target").decode()
+        status, answer, wait_seconds = self._service.answer(target, rest[:length])
+        if wait_seconds:
+            self._loop.call_later(wait_seconds, self._write, status, answer)
+        else:
+            self._write(status, answer)
+        return True
+
+    def _write(self, status: int, answer: dict[str, Any]) -> None:
+        body = json.dumps(answer).encode()
+        head = (
+            f"HTTP/1.1 {status} Stub\r\nDate: {formatdate(usegmt=True)}\r\n"
+            f"Content-Type: application/x-amz-json-1.0\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        if not self._transport.is_closing():
+            self._transport.write(head.encode() + body)
+
+
+def _header(lowered: bytes, head: bytes, name: bytes) -> bytes:
+    start = lowered.find(b"\r\n" + name + b":")
+    if start < 0:
+        return b""
+    start += len(name) + 3
+    end = head.find(b"\r\n", start)
+    return head[start : len(head) if end < 0 else end].strip()
+
+
+async def serve(service: Service, *, port: int) -> None:
+    """Serve on the loopback until stdin closes; the port goes to stdout once it is open."""
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: HttpConnection(service, loop), "127.0.0.1", port)
+    service.port = server.sockets[0].getsockname()[1]
+    print(service.port, flush=True)
+    closed = asyncio.Event()
+
+    def wait_for_end_of_stdin() -> None:
+        sys.stdin.read()
+        loop.call_soon_threadsafe(closed.set)
+
+    threading.Thread(target=wait_for_end_of_stdin, daemon=True).start()
+    await closed.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--port", type=int, default=0, help="loopback port; 0 takes a free one")
+    parser.add_argument("--latency-ms", type=float, default=0, help="answer so much later")
+    options = parser.parse_args()
+    service = Service(latency_seconds=options.latency_ms / 1000)
+    uvloop.run(serve(service, port=options.port))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""The benchmarks run, and fail where they should. Speed is never asserted."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import accuracy
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "benchmarks" / script), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_accuracy_shows_the_drift_and_that_a_due_time_has_none() -> None:
+    """Three days at 9 s a day: the remaining delay is late by about 27 s, the due time by under 1 s."""
+    done = run("accuracy.py", "--days", "3", "--seed", "7")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = re.findall(r"^(absolute|remaining).*?(\d+) +(-?[\d.]+) +([\d.]+)$", done.stdout, re.M)
+    assert [line[0] for line in lines] == ["absolute", "remaining"]
+    (_, our_hops, ours, last_hop), (_, their_hops, theirs, _) = lines
+    assert our_hops == their_hops == "287"
+    assert 0 <= float(ours) < 1 + float(last_hop)
+    assert 20 < float(theirs) < 35
+
+
+def test_accuracy_fails_a_relay_that_drifts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A relay that is seconds late ends with exit code 1 and says by how much."""
+    monkeypatch.setattr(accuracy, "Relay", accuracy.RemainingDelayRelay)
+    monkeypatch.setattr(sys, "argv", ["accuracy.py", "--days", "1"])
+    assert accuracy.main() == 1
+    assert re.search(r"FAILED: \d{4,5} ms late", capsys.readouterr().out)
+
+
+def test_throughput_runs_and_the_consumer_needs_three_requests() -> None:
+    """Receive, send, delete: three requests for 10 messages and hop, counted by the server."""
+    done = run("throughput.py", "--messages", "200", "--rounds", "1", "--latency-ms", "0", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "consumer: 3.00 requests per 10 messages and hop" in done.stdout
+    assert done.stdout.count("send_many, concurrency=1") == 2
+    polls = re.findall(r"DelayConsumer\.poll .* ([\d.]+) requests/10", done.stdout)
+    assert polls == ["3.00", "3.00", "4.00"] * 2
