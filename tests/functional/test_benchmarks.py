@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import accuracy
+import accuracy
 
 ROOT = Path(__file__).parents[2]
 

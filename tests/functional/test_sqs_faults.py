@@ -166,6 +166,23 @@ def test_deletes_answer_per_entry(stubbed: tuple[SqsQueues, Stubber]) -> None:
     assert isinstance(expired, Failure)
 
 
+@pytest.mark.parametrize(("url", "has_id"), [(URL, False), (URL + "-delay.fifo", True)])
+def test_a_fifo_receive_can_be_repeated(url: str, has_id: bool) -> None:
+    """With an attempt id, a retry after a lost answer gets the same copies, not a locked group."""
+    client = boto3.client("sqs")
+    seen: list[str | None] = []
+    client.meta.events.register(
+        "provide-client-params.sqs.ReceiveMessage",
+        lambda params, **_: seen.append(params.get("ReceiveRequestAttemptId")),
+    )
+    with Stubber(client) as stubber:
+        for _ in range(2):
+            stubber.add_response("receive_message", {"Messages": []})
+            assert SqsQueues(client).receive_batch(url, wait_seconds=0) == []
+    assert [attempt is not None for attempt in seen] == [has_id, has_id]
+    assert len(set(seen)) == (2 if has_id else 1)
+
+
 def test_a_queue_is_looked_up_once_and_again_when_it_has_gone() -> None:
     """URLs are remembered; a queue that does not exist any more is looked up anew."""
     client = boto3.client("sqs")

@@ -20,7 +20,7 @@ def test_without_proof_it_is_the_local_clock_and_says_so() -> None:
 
 @given(
     st.integers(-10 * MINUTE, 10 * MINUTE),
-    st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 2000)), min_size=1, max_size=80),
+    st.lists(st.tuples(st.integers(0, 1500), st.integers(0, 2000)), min_size=1, max_size=80),
 )
 def test_a_wrong_local_clock_is_corrected_and_never_ahead(
     error_ms: int, answers: list[tuple[int, int]]
@@ -28,13 +28,15 @@ def test_a_wrong_local_clock_is_corrected_and_never_ahead(
     """Ten minutes off either way, the estimate lags by the fastest recent answer's travel at most."""
     local = ManualClock(1_000_000_000, error_ms=error_ms)
     clock = BrokerClock(local)
+    best = 2000
     for pause_ms, travel_ms in answers:
         local.advance(pause_ms / 1000)
         proof = local.true_ms
         local.advance(travel_ms / 1000)
         clock.observe(proof)
+        best = min(best, travel_ms)
         assert clock.synchronised
-        assert local.true_ms - 2000 <= clock.now_ms() <= local.true_ms
+        assert local.true_ms - best <= clock.now_ms() <= local.true_ms
 
 
 def test_a_proof_can_be_older_than_its_telling() -> None:
