@@ -8,9 +8,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-SAMPLE_LIFETIME_SECONDS: Final = 300.0
-STEP_TOLERANCE_SECONDS: Final = 0.5
-_SAMPLES_KEPT: Final = 64
+PROOF_LIFETIME_SECONDS: Final = 300.0
+APART_TOLERANCE_SECONDS: Final = 0.5
+_PROOFS_KEPT: Final = 64
 
 
 class Clock(Protocol):
@@ -36,31 +36,39 @@ class SystemClock:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sample:
-    offset_ms: int
-    wall_ms: int
-    taken_at: float
+class _Proof:
+    """At local monotonic time ``taken_at`` the broker's clock read ``broker_ms`` or more."""
 
-    def holds(self, mono: float, wall: int) -> bool:
+    broker_ms: int
+    taken_at: float
+    wall_ms: int
+
+    @property
+    def lead_ms(self) -> float:
+        """The broker's clock against the monotonic one: the larger, the tighter the proof."""
+        return self.broker_ms - self.taken_at * 1000
+
+    def holds(self, mono: float, wall_ms: int) -> bool:
+        """Whether the monotonic clock can be trusted since: it stands still in a frozen process."""
         passed = mono - self.taken_at
-        stepped = abs((wall - self.wall_ms) / 1000 - passed)
-        return passed <= SAMPLE_LIFETIME_SECONDS and stepped <= STEP_TOLERANCE_SECONDS
+        apart = abs((wall_ms - self.wall_ms) / 1000 - passed)
+        return passed <= PROOF_LIFETIME_SECONDS and apart <= APART_TOLERANCE_SECONDS
 
 
 class BrokerClock:
-    """The broker's now, never ahead of it: the local clock plus an offset learned from its answers.
+    """The broker's now, never ahead of it, learned from its answers.
 
     Every answer proves that the broker's clock had reached at least some instant when it was
-    written. The largest offset of the recent proofs is used, so an estimate errs towards the past:
-    a message may be late by the answer's travel time, it is never early. Proofs are dropped when
-    the wall clock and the monotonic clock have since run apart (the wall clock was stepped, or the
-    process was frozen) and when they are older than five minutes.
+    written; what has passed since, the monotonic clock tells. So an estimate errs towards the past:
+    a message may be late by an answer's travel time, it is never early, and a wall clock that is
+    wrong or is stepped plays no part. A proof is dropped when it is older than five minutes, or when
+    wall and monotonic clock have since run apart: one of them was stepped, or the process frozen.
     """
 
     def __init__(self, local: Clock) -> None:
         self.local = local
-        self._samples: deque[_Sample] = deque(maxlen=_SAMPLES_KEPT)
-        self._best: _Sample | None = None
+        self._proofs: deque[_Proof] = deque(maxlen=_PROOFS_KEPT)
+        self._best: _Proof | None = None
         self._lock = threading.Lock()
 
     def observe(self, broker_ms: int, *, at: float | None = None) -> None:
@@ -69,32 +77,33 @@ class BrokerClock:
         ``at`` is the local monotonic time of the proof, now by default.
         """
         mono = self.local.monotonic()
-        wall = self.local.now_ms()
         taken_at = mono if at is None else at
-        taken_wall = wall - round((mono - taken_at) * 1000)
-        sample = _Sample(broker_ms - taken_wall, taken_wall, taken_at)
+        wall_ms = self.local.now_ms() - round((mono - taken_at) * 1000)
+        proof = _Proof(broker_ms, taken_at, wall_ms)
         with self._lock:
-            self._samples.append(sample)
-            if self._best is None or sample.offset_ms >= self._best.offset_ms:
-                self._best = sample
+            self._proofs.append(proof)
+            if self._best is None or proof.lead_ms >= self._best.lead_ms:
+                self._best = proof
 
     @property
     def synchronised(self) -> bool:
-        """True while there is a usable proof to correct the local clock with."""
-        return self._usable(self.local.monotonic(), self.local.now_ms()) is not None
+        """True while a proof holds."""
+        return self._usable(self.local.monotonic()) is not None
 
     def now_ms(self) -> int:
         """The broker's now, epoch milliseconds; the bare local clock while nothing is learned."""
-        wall = self.local.now_ms()
-        best = self._usable(self.local.monotonic(), wall)
-        return wall if best is None else wall + best.offset_ms
+        mono = self.local.monotonic()
+        best = self._usable(mono)
+        if best is None:
+            return self.local.now_ms()
+        return best.broker_ms + int((mono - best.taken_at) * 1000)
 
-    def _usable(self, mono: float, wall: int) -> _Sample | None:
-        """The best proof that still holds; weaker ones are looked at only once it does not."""
-        best = self._best
-        if best is not None and not best.holds(mono, wall):
+    def _usable(self, mono: float) -> _Proof | None:
+        """The tightest proof that still holds; others are looked at only once the best does not."""
+        best, wall_ms = self._best, self.local.now_ms()
+        if best is not None and not best.holds(mono, wall_ms):
             with self._lock:
-                holding = [sample for sample in self._samples if sample.holds(mono, wall)]
-                best = max(holding, key=lambda sample: sample.offset_ms, default=None)
+                holding = [proof for proof in self._proofs if proof.holds(mono, wall_ms)]
+                best = max(holding, key=lambda proof: proof.lead_ms, default=None)
                 self._best = best
         return best

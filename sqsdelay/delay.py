@@ -29,7 +29,7 @@ def delay_ms(delay: Delay) -> int:
         raise InvalidDelay(
             f"delay={delay!r} is a {type(delay).__name__}; give a timedelta or seconds (int or float)"
         )
-    elif not math.isfinite(delay):
+    elif isinstance(delay, float) and not math.isfinite(delay):
         raise InvalidDelay(f"delay={delay!r} is not finite; give a timedelta or seconds")
     elif abs(delay) > MAX_DUE_MS:
         milliseconds = MAX_DUE_MS + 1 if delay > 0 else -1
@@ -48,7 +48,8 @@ def delay_ms(delay: Delay) -> int:
 
 
 def due_at_ms(due_at: datetime) -> int:
-    """Epoch milliseconds of an absolute due time, rounded up. A past one is fine.
+    """Epoch milliseconds of an absolute due time, rounded up. A past one is fine: one before 1970
+    is 0, since all are overdue alike.
 
     Raises:
         InvalidDelay: no time zone, or no ``datetime``.
@@ -60,7 +61,7 @@ def due_at_ms(due_at: datetime) -> int:
             f"due_at={due_at.isoformat()} has no time zone; "
             "give one, e.g. datetime(..., tzinfo=timezone.utc)"
         )
-    return -(-((due_at - EPOCH) // _MICROSECOND) // 1000)
+    return max(0, -(-((due_at - EPOCH) // _MICROSECOND) // 1000))
 
 
 def checked_due_ms(due_ms: int) -> int:

@@ -66,7 +66,7 @@ def test_what_is_no_number_of_seconds_is_refused(delay: Any) -> None:
         delay_ms(delay)
 
 
-@pytest.mark.parametrize("delay", [2**63, 1e300, timedelta.max, MAX_DUE_MS // 1000 + 1])
+@pytest.mark.parametrize("delay", [2**63, 10**400, 1e300, timedelta.max, MAX_DUE_MS // 1000 + 1])
 def test_a_delay_past_the_year_9999_is_refused(delay: Any) -> None:
     """No clock can show when such a message would be due."""
     with pytest.raises(InvalidDelay, match="year 9999"):
@@ -80,6 +80,13 @@ def test_due_at_is_the_instant_whatever_its_offset() -> None:
         datetime(2027, 1, 1, 12, tzinfo=UTC)
     )
     assert due_at_ms(datetime(1970, 1, 1, 0, 0, 0, 1, tzinfo=UTC)) == 1
+
+
+@pytest.mark.parametrize("offset_hours", [-14, 0, 14])
+def test_the_distant_past_is_past(offset_hours: int) -> None:
+    """Even the first instant a datetime can name, in any time zone."""
+    first = datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=offset_hours)))
+    assert utc(due_at_ms(first)) == datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def test_due_at_without_a_time_zone_is_refused() -> None:
