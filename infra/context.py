@@ -115,8 +115,10 @@ def _hop_seconds(value: Any) -> int:
 
 
 def _topic(value: Any) -> str | None:
-    if value is None or _TOPIC_ARN.fullmatch(str(value)):
-        return value
+    if value is None:
+        return None
+    if _TOPIC_ARN.fullmatch(str(value)):
+        return str(value)
     raise ConfigurationError(
         f"context alarmTopicArn={value!r} is not an SNS topic ARN; "
         "write arn:aws:sns:REGION:ACCOUNT:NAME"

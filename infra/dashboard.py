@@ -12,7 +12,7 @@ from lambdas.delay_consumer import contract
 
 
 class Dashboard(Construct):
-    """Pending messages, hops and hand-overs, lateness, errors; from SQS, Lambda and the function's metrics."""
+    """Pending messages, hops and hand-overs, lateness, errors."""
 
     def __init__(
         self,

@@ -43,13 +43,15 @@ class EndpointStack(Stack):
             ).queue
         else:
             queue = sqs.Queue.from_queue_arn(self, "Destination", deployment.queue_arn)
-        topic = deployment.alarm_topic_arn
+        topic_arn = deployment.alarm_topic_arn
         delay = UnrestrictedDelay(
             self,
             "Delay",
             queue=queue,
             hop_seconds=deployment.hop_seconds,
-            alarm_topic=topic and sns.Topic.from_topic_arn(self, "AlarmTopic", topic),
+            alarm_topic=None
+            if topic_arn is None
+            else sns.Topic.from_topic_arn(self, "AlarmTopic", topic_arn),
             removal_policy=deployment.removal_policy,
         )
         for output, value in (
@@ -69,7 +71,5 @@ class NoEndpointStack(Stack):
     and `cdk bootstrap`, `cdk ls` and `cdk synth` must work before there is an endpoint."""
 
     def __init__(self, scope: Construct, construct_id: str) -> None:
-        super().__init__(
-            scope, construct_id, description="Nothing to deploy: use -c endpoint=NAME"
-        )
+        super().__init__(scope, construct_id, description="Nothing to deploy: use -c endpoint=NAME")
         acknowledge(self, "CloudFormation-Validate::F0001", reason="Empty by intent, not deployed.")

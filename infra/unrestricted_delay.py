@@ -107,9 +107,7 @@ class UnrestrictedDelay(Construct):
 
 def _check(queue: sqs.IQueue, hop_seconds: int) -> None:
     if not 1 <= hop_seconds <= MAX_MESSAGE_TIMER_SECONDS:
-        raise ConfigurationError(
-            f"hop_seconds={hop_seconds}; use 1 to {MAX_MESSAGE_TIMER_SECONDS}"
-        )
+        raise ConfigurationError(f"hop_seconds={hop_seconds}; use 1 to {MAX_MESSAGE_TIMER_SECONDS}")
     if queue.fifo:
         raise InvalidEndpoint(
             f"queue {queue.node.path} is FIFO, which takes no message timers; "

@@ -46,7 +46,9 @@ def function() -> Function:
         Relay(
             SqsQueues(client),
             endpoint,
-            hop_seconds=int(os.environ.get(contract.HOP_SECONDS_VARIABLE, MAX_MESSAGE_TIMER_SECONDS)),
+            hop_seconds=int(
+                os.environ.get(contract.HOP_SECONDS_VARIABLE, MAX_MESSAGE_TIMER_SECONDS)
+            ),
             max_receives=int(os.environ.get(contract.MAX_RECEIVES_VARIABLE, DEFAULT_MAX_RECEIVES)),
         ),
         logger,
