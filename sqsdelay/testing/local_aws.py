@@ -112,6 +112,7 @@ class LocalAws:
             "TMPDIR": self._folder.name,
             "S3_DATA_DIR": str(Path(self._folder.name) / "s3"),
             "LOG_LEVEL": "WARNING",
+            "IOT_MTLS_ENABLED": "0",  # it would listen on all interfaces
         }
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(

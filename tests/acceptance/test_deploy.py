@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,6 +19,7 @@ from sqsdelay.sqs import check_endpoint
 from sqsdelay.sqs.endpoints import delay_queue_attributes
 from sqsdelay.testing.local_aws import LocalAws
 from sqsdelay.wire import DELAY_SECONDS, ERROR
+from tests.acceptance.deployment import metric, queues, receive
 
 HOP_SECONDS = 1
 LOOP_DETECTION_ROUNDS = 16
@@ -49,45 +49,6 @@ def orders(cdk: CdkCommand) -> dict[str, str]:
 
 def sender(aws: LocalAws) -> DelaySender:
     return DelaySender(aws.client("sqs"), hop_seconds=HOP_SECONDS)
-
-
-def receive(aws: LocalAws, queue_url: str, *, count: int, within: float) -> list[dict[str, Any]]:
-    """Receive and delete until ``count`` messages came; fails after ``within`` seconds."""
-    sqs = aws.client("sqs")
-    deadline = time.monotonic() + within
-    received: list[dict[str, Any]] = []
-    while len(received) < count:
-        assert time.monotonic() < deadline, f"{len(received)} of {count} messages in {within} s"
-        answer = sqs.receive_message(
-            QueueUrl=queue_url,
-            MaxNumberOfMessages=10,
-            WaitTimeSeconds=1,
-            MessageAttributeNames=["All"],
-            AttributeNames=["All"],
-        )
-        for message in answer.get("Messages", []):
-            message["ArrivedAt"] = time.time()
-            received.append(message)
-            sqs.delete_message(QueueUrl=queue_url, ReceiptHandle=message["ReceiptHandle"])
-    return received
-
-
-def metric(aws: LocalAws, function_name: str, name: str) -> float:
-    """The sum of one of the function's metrics, from the log lines CloudWatch would take it from."""
-    configuration = aws.client("lambda").get_function_configuration(FunctionName=function_name)
-    pages = aws.client("logs").get_paginator("filter_log_events")
-    total = 0.0
-    for page in pages.paginate(logGroupName=configuration["LoggingConfig"]["LogGroup"]):
-        for event in page["events"]:
-            if '"_aws"' in event["message"]:
-                total += sum(json.loads(event["message"]).get(name, []))
-    return total
-
-
-def queues(aws: LocalAws, prefix: str) -> list[str]:
-    """URLs of the queues whose names start so."""
-    urls: list[str] = aws.client("sqs").list_queues(QueueNamePrefix=prefix).get("QueueUrls", [])
-    return urls
 
 
 def test_deployed_endpoint_is_what_the_relay_needs(aws: LocalAws, orders: dict[str, str]) -> None:
@@ -172,8 +133,10 @@ def copy_of_checkout(folder: Path) -> Path:
     return folder
 
 
-def test_destroy_keeps_queues_and_messages_by_default(aws: LocalAws, cdk: CdkCommand) -> None:
-    """Without its stack a message waits where it is; deploying over the kept queues delivers it."""
+def test_destroy_keeps_queues_and_messages_by_default(
+    aws: LocalAws, cdk: CdkCommand, tmp_path: Path
+) -> None:
+    """Without its stack a message waits where it is; importing the kept queues delivers it."""
     # A hop long enough that the stack is gone before the message can be in the function's hands.
     context = ("-c", "endpoint=kept", "-c", "hopSeconds=20")
     outputs = cdk.deploy(*context)
@@ -185,9 +148,23 @@ def test_destroy_keeps_queues_and_messages_by_default(aws: LocalAws, cdk: CdkCom
     assert answer["Attributes"] == {"ApproximateNumberOfMessagesDelayed": "1"}
     with pytest.raises(aws.client("lambda").exceptions.ResourceNotFoundException):
         aws.client("lambda").get_function(FunctionName=outputs["FunctionName"])
-    cdk.deploy(*context, "--import-existing-resources")
+    cdk.run("import", *context, "--resource-mapping", str(mapping_from_docs(aws, tmp_path)))
+    cdk.deploy(*context)
     [message] = receive(aws, outputs["QueueUrl"], count=1, within=60)
     assert message["Body"] == "patient"
+
+
+def mapping_from_docs(aws: LocalAws, folder: Path) -> Path:
+    """The mapping file docs/deploy.md tells to write, for the endpoint `kept` of the local AWS."""
+    text = (ROOT / "docs" / "deploy.md").read_text()
+    [block] = re.findall(r"```json\n(\{.*?QueueUrl.*?\n\})\n```", text, re.DOTALL)
+    mapping: dict[str, dict[str, str]] = json.loads(block)
+    for identifier in mapping.values():
+        name = identifier["QueueUrl"].rpartition("/")[2].replace("orders", "kept")
+        identifier["QueueUrl"] = aws.client("sqs").get_queue_url(QueueName=name)["QueueUrl"]
+    path = folder / "kept-queues.json"
+    path.write_text(json.dumps(mapping))
+    return path
 
 
 def test_destroy_removes_queues_when_told_to(aws: LocalAws, cdk: CdkCommand) -> None:
