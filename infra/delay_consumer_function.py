@@ -26,6 +26,7 @@ class DelayConsumerFunction(Construct):
     """The function on the delay queue's event source, allowed just what it does.
 
     Args:
+        endpoint: the destination queue's name, which may be a token.
         queue: the destination.
         hop_seconds: the delay queue's delivery delay.
         max_concurrency: batches in hand at once, 2 to 1,000.
@@ -37,6 +38,7 @@ class DelayConsumerFunction(Construct):
         scope: Construct,
         construct_id: str,
         *,
+        endpoint: str,
         queue: sqs.IQueue,
         delay_queue: sqs.IQueue,
         error_queue: sqs.IQueue,
@@ -57,7 +59,7 @@ class DelayConsumerFunction(Construct):
         self.function = lambda_.Function(
             self,
             "Function",
-            description=f"Relays delayed messages of {queue.queue_name} (sqsdelay)",
+            description=f"Relays delayed messages of {endpoint} (sqsdelay)",
             code=code or lambda_.Code.from_asset(str(delay_consumer_code())),
             handler=contract.HANDLER,
             runtime=lambda_.Runtime.PYTHON_3_14,
@@ -65,7 +67,7 @@ class DelayConsumerFunction(Construct):
             memory_size=MEMORY_MB,
             timeout=Duration.seconds(FUNCTION_TIMEOUT_SECONDS),
             environment={
-                contract.ENDPOINT_VARIABLE: queue.queue_name,
+                contract.ENDPOINT_VARIABLE: endpoint,
                 contract.HOP_SECONDS_VARIABLE: str(hop_seconds),
             },
             # Relaying is a loop by design: unless told so, Lambda stops it after about 16 hops.

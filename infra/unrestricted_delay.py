@@ -48,22 +48,24 @@ class UnrestrictedDelay(Construct):
         code: lambda_.Code | None = None,
     ) -> None:
         super().__init__(scope, construct_id)
-        _check(queue, hop_seconds)
+        endpoint = _name(queue)
+        _check(queue, endpoint, hop_seconds)
         self.queue = queue
         self.hop_seconds = hop_seconds
         self.delay_queue = DelayQueue(
             self,
             "DelayQueue",
-            endpoint=queue.queue_name,
+            endpoint=endpoint,
             hop_seconds=hop_seconds,
             removal_policy=removal_policy,
         )
         self.error_queue = ErrorQueue(
-            self, "ErrorQueue", endpoint=queue.queue_name, removal_policy=removal_policy
+            self, "ErrorQueue", endpoint=endpoint, removal_policy=removal_policy
         )
         self.function = DelayConsumerFunction(
             self,
             "DelayConsumer",
+            endpoint=endpoint,
             queue=queue,
             delay_queue=self.delay_queue,
             error_queue=self.error_queue,
@@ -83,7 +85,7 @@ class UnrestrictedDelay(Construct):
         Dashboard(
             self,
             "Dashboard",
-            endpoint=queue.queue_name,
+            endpoint=endpoint,
             delay_queue=self.delay_queue,
             error_queue=self.error_queue,
             function=self.function,
@@ -105,7 +107,14 @@ class UnrestrictedDelay(Construct):
         )
 
 
-def _check(queue: sqs.IQueue, hop_seconds: int) -> None:
+def _name(queue: sqs.IQueue) -> str:
+    """The queue's name: as it was given where it was, a token where CloudFormation makes one up."""
+    resource = queue.node.default_child
+    given = resource.queue_name if isinstance(resource, sqs.CfnQueue) else None
+    return queue.queue_name if given is None or Token.is_unresolved(given) else given
+
+
+def _check(queue: sqs.IQueue, endpoint: str, hop_seconds: int) -> None:
     if not 1 <= hop_seconds <= MAX_MESSAGE_TIMER_SECONDS:
         raise ConfigurationError(f"hop_seconds={hop_seconds}; use 1 to {MAX_MESSAGE_TIMER_SECONDS}")
     if queue.fifo:
@@ -113,5 +122,5 @@ def _check(queue: sqs.IQueue, hop_seconds: int) -> None:
             f"queue {queue.node.path} is FIFO, which takes no message timers; "
             "use a standard queue as the endpoint"
         )
-    if not Token.is_unresolved(queue.queue_name):
-        Endpoint.parse(queue.queue_name)
+    if not Token.is_unresolved(endpoint):
+        Endpoint.parse(endpoint)
