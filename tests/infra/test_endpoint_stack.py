@@ -9,6 +9,7 @@ import pytest
 from aws_cdk import RemovalPolicy
 from aws_cdk.assertions import Match, Template
 
+from infra.cdk_command import ROOT
 from infra.endpoint_stack import stack_name
 from lambdas.delay_consumer import contract
 from sqsdelay.endpoint import Endpoint
@@ -287,3 +288,10 @@ def test_stack_names_stay_apart() -> None:
     assert len(set(names)) == 4
     assert names[3] == "sqsdelay-orders"
     assert not any("_" in name for name in names)
+
+
+def test_docs_name_the_queues_as_the_template_does(endpoint_template: Templates) -> None:
+    """Kept queues are imported under their logical ids, so these must never change."""
+    text = (ROOT / "docs" / "deploy.md").read_text()
+    for queue in endpoint_template().find_resources("AWS::SQS::Queue"):
+        assert f'"{queue}": {{"QueueUrl": ' in text
