@@ -12,7 +12,7 @@ import pytest
 
 from infra.cdk_command import ROOT, CdkCommand
 from lambdas.delay_consumer import contract
-from sqsdelay import DelaySender
+from sqsdelay import DelaySender, SendResult
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.message import Message, string
 from sqsdelay.sqs import check_endpoint
@@ -51,6 +51,11 @@ def sender(aws: LocalAws) -> DelaySender:
     return DelaySender(aws.client("sqs"), hop_seconds=HOP_SECONDS)
 
 
+def due(result: SendResult) -> float:
+    assert result.due is not None
+    return result.due.timestamp()
+
+
 def test_deployed_endpoint_is_what_the_relay_needs(aws: LocalAws, orders: dict[str, str]) -> None:
     """The deployed queues carry the attributes that the command line's check and the relay ask for."""
     sqs = aws.client("sqs")
@@ -63,27 +68,25 @@ def test_deployed_endpoint_is_what_the_relay_needs(aws: LocalAws, orders: dict[s
 
 def test_message_hops_past_loop_detection(aws: LocalAws, orders: dict[str, str]) -> None:
     """One message makes at least 20 hops through the deployed function, and is not early."""
-    due = sender(aws).send("orders", "far", delay=25).due
+    sent = sender(aws).send("orders", "far", delay=25)
     [message] = receive(aws, orders["QueueUrl"], count=1, within=90)
     assert message["Body"] == "far"
-    assert message["ArrivedAt"] >= due.timestamp()
+    assert message["ArrivedAt"] >= due(sent)
     hops = metric(aws, orders["FunctionName"], contract.HOPS)
     assert hops >= 20 > LOOP_DETECTION_ROUNDS
 
 
 def test_three_hundred_messages_at_once(aws: LocalAws, orders: dict[str, str]) -> None:
     """A burst arrives whole: each message once, none early."""
-    due = {
-        result.message_id: result.due
-        for result in sender(aws).send_many(
-            "orders", [Message(f"burst {number}", delay=5) for number in range(300)]
-        )
-    }
+    results = sender(aws).send_many(
+        "orders", [Message(f"burst {number}", delay=5) for number in range(300)]
+    )
+    sent = {str(result.message_id): due(result) for result in results}
     received = receive(aws, orders["QueueUrl"], count=300, within=120)
     ids = [m["MessageAttributes"]["sqsdelay.MessageId"]["StringValue"] for m in received]
-    assert sorted(ids) == sorted(due)
+    assert sorted(ids) == sorted(sent)
     for message_id, message in zip(ids, received, strict=True):
-        assert message["ArrivedAt"] >= due[message_id].timestamp()
+        assert message["ArrivedAt"] >= sent[message_id]
 
 
 def test_poison_message_ends_in_the_error_queue(aws: LocalAws, orders: dict[str, str]) -> None:

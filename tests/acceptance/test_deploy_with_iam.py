@@ -74,9 +74,8 @@ class Role:
         self._iam = aws.client("iam")
         assert self._iam.list_attached_role_policies(RoleName=self._name)["AttachedPolicies"] == []
         [self._policy] = self._iam.list_role_policies(RoleName=self._name)["PolicyNames"]
-        self.deployed = self._iam.get_role_policy(RoleName=self._name, PolicyName=self._policy)[
-            "PolicyDocument"
-        ]
+        granted = self._iam.get_role_policy(RoleName=self._name, PolicyName=self._policy)
+        self.deployed: dict[str, Any] = granted["PolicyDocument"]
 
     def set_policy(self, policy: dict[str, Any]) -> None:
         self._iam.put_role_policy(
@@ -87,7 +86,7 @@ class Role:
 
     def without(self, action: str, resource: str) -> dict[str, Any]:
         """The deployed policy less one action on one queue."""
-        policy = copy.deepcopy(self.deployed)
+        policy: dict[str, Any] = copy.deepcopy(self.deployed)
         for statement in list(policy["Statement"]):
             resources = listed(statement["Resource"])
             if action in listed(statement["Action"]) and resource in resources:

@@ -28,8 +28,7 @@ ALARMS = 5
 def only(template: Template, kind: str, **properties: Any) -> dict[str, Any]:
     """The one resource of a kind with these properties."""
     [found] = template.find_resources(kind, {"Properties": properties}).values()
-    resource: dict[str, Any] = found
-    return resource
+    return dict(found)
 
 
 def logical_id(template: Template, kind: str, **properties: Any) -> str:
