@@ -29,9 +29,13 @@ def main() -> None:
             for name, value in sorted(outputs.items()):
                 _say(f"  {name} = {value}")
             _say(_commands(aws))
-            signal.sigwait({signal.SIGINT, signal.SIGTERM})
+            ends = {signal.SIGINT, signal.SIGTERM}
+            signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+            signal.sigwait(ends)
     except SqsDelayError as error:
         sys.exit(f"sqsdelay: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 def _commands(aws: LocalAws) -> str:
