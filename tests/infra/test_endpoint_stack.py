@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from sqsdelay.limits import (
     DEDUPLICATION_INTERVAL_SECONDS,
     DELAY_QUEUE_VISIBILITY_SECONDS,
     FUNCTION_TIMEOUT_SECONDS,
+    MAX_MESSAGE_TIMER_SECONDS,
     MAX_RETENTION_SECONDS,
 )
 from sqsdelay.sqs.endpoints import delay_queue_attributes, delay_queue_problems
@@ -294,3 +296,20 @@ def test_docs_name_the_queues_as_the_template_does(endpoint_template: Templates)
     text = (ROOT / "docs" / "deploy.md").read_text()
     for queue in endpoint_template().find_resources("AWS::SQS::Queue"):
         assert f'"{queue}": {{"QueueUrl": ' in text
+
+
+def test_no_limit_is_typed_twice() -> None:
+    """Delays, retention and visibility come from sqsdelay.limits, where their sources stand."""
+    limits = {
+        MAX_MESSAGE_TIMER_SECONDS,
+        MAX_RETENTION_SECONDS,
+        DELAY_QUEUE_VISIBILITY_SECONDS,
+        DEDUPLICATION_INTERVAL_SECONDS,
+    }
+    for path in [ROOT / "app.py", *(ROOT / "infra").glob("*.py")]:
+        numbers = {
+            node.value
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Constant) and isinstance(node.value, int)
+        }
+        assert not numbers & limits, path
