@@ -1,4 +1,4 @@
-# make setup | demo | test | check | bench
+# make setup | demo | test | check | bench | deploy-local
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 PYTHON ?= python3
@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench lint lock clean
+.PHONY: help setup setup-node demo deploy-local test check bench lint lock clean
 
 help:  ## Show these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -20,10 +20,20 @@ $(VENV)/.installed: requirements.txt pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
 	touch $@
 
+setup-node: node_modules/.installed  ## The CDK's command line, pinned, in node_modules (needs Node)
+
+node_modules/.installed: package-lock.json
+	@command -v npm > /dev/null || { echo "npm not found: install Node 20.11 or newer"; exit 1; }
+	npm ci --silent --no-audit --no-fund
+	touch $@
+
 demo: setup  ## Send delayed messages through a local AWS and watch them arrive
 	$(BIN)/sqsdelay demo
 
-test: setup lint  ## Everything: lint, types, all tests
+deploy-local: setup setup-node  ## cdk deploy to a local AWS and leave it running to try
+	$(BIN)/python -m infra.deploy_local
+
+test: setup setup-node lint  ## Everything: lint, types, all tests
 	$(BIN)/pytest
 
 check: setup lint  ## Fast: lint, types, unit tests
@@ -38,9 +48,11 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-lock:  ## Renew requirements.txt from pyproject.toml (needs uv)
+lock:  ## Renew requirements.txt and lambdas/requirements.txt (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --all-extras --generate-hashes \
 	  --no-emit-package sqsdelay --output-file requirements.txt pyproject.toml
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	  --constraint requirements.txt --output-file lambdas/requirements.txt lambdas/requirements.in
 
 clean:  ## Remove what setup and tests made
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) node_modules cdk.out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -157,14 +157,20 @@ class Relay:
                     now_ms + decision.delay_seconds * 1000 - message.due_ms,
                 ),
             )
-        return self._requeue(position, copy, message, decision)
+        return self._requeue(position, copy, message, decision, now_ms)
 
     def _requeue(
-        self, position: int, copy: ReceivedMessage, message: Delayed, decision: Requeue
+        self,
+        position: int,
+        copy: ReceivedMessage,
+        message: Delayed,
+        decision: Requeue,
+        now_ms: int,
     ) -> _Move:
-        held_ms = (copy.first_receive_ms or 0) - (copy.sent_ms or 0)
+        held_ms = now_ms - (copy.sent_ms or 0)
         if 0 <= held_ms < self._hop_seconds * 500:
-            # A queue whose delay was taken away would spin messages as fast as we can pay for.
+            # A queue whose delay was taken away would spin messages as fast as we can pay for. The
+            # copy comes back after a backoff, and goes on once it has been here for half a hop.
             raise ConfigurationError(
                 f"{self._endpoint.delay_queue.name} held a message for {held_ms} ms instead of "
                 f"{self._hop_seconds} s; set its DelaySeconds back to {self._hop_seconds}"

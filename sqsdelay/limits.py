@@ -69,9 +69,10 @@ sender's clock, up to an hour a year from the drift of other relays; a day comes
 
 DELAY_QUEUE_SUFFIX: Final = "-delay.fifo"
 ERROR_QUEUE_SUFFIX: Final = "-delay-error"
+DEAD_LETTER_QUEUE_SUFFIX: Final = "-dead-letter"
 
 MAX_ENDPOINT_CHARS: Final = MAX_QUEUE_NAME_CHARS - max(
-    len(DELAY_QUEUE_SUFFIX), len(ERROR_QUEUE_SUFFIX)
+    len(DELAY_QUEUE_SUFFIX), len(ERROR_QUEUE_SUFFIX), len(DEAD_LETTER_QUEUE_SUFFIX)
 )
 
 FORBIDDEN_BODY_CHARACTER: Final = re.compile(

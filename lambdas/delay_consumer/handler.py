@@ -14,6 +14,7 @@ from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit
 from botocore.awsrequest import AWSRequest
 
+from lambdas.delay_consumer import contract
 from sqsdelay.consumer import DEFAULT_MAX_RECEIVES, Outcome, Relay, Status
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import MalformedMessage
@@ -36,17 +37,19 @@ class Function:
 @cache
 def function() -> Function:
     """Wire the function from its environment, once, on the first invocation."""
-    endpoint = Endpoint.parse(os.environ["SQSDELAY_ENDPOINT"])
+    endpoint = Endpoint.parse(os.environ[contract.ENDPOINT_VARIABLE])
     client = boto3.client("sqs")
     client.meta.events.register("request-created.sqs", _drop_trace_header)
-    metrics = Metrics(namespace="sqsdelay", service=endpoint.name)
+    metrics = Metrics(namespace=contract.METRIC_NAMESPACE, service=endpoint.name)
     logger = Logger(service=endpoint.name)
     return Function(
         Relay(
             SqsQueues(client),
             endpoint,
-            hop_seconds=int(os.environ.get("SQSDELAY_HOP_SECONDS", MAX_MESSAGE_TIMER_SECONDS)),
-            max_receives=int(os.environ.get("SQSDELAY_MAX_RECEIVES", DEFAULT_MAX_RECEIVES)),
+            hop_seconds=int(
+                os.environ.get(contract.HOP_SECONDS_VARIABLE, MAX_MESSAGE_TIMER_SECONDS)
+            ),
+            max_receives=int(os.environ.get(contract.MAX_RECEIVES_VARIABLE, DEFAULT_MAX_RECEIVES)),
         ),
         logger,
         metrics,
@@ -85,15 +88,15 @@ def _report(this: Function, outcomes: list[Outcome], *, unreadable: int) -> None
     for outcome in outcomes:
         counts[outcome.status] += 1
         if outcome.late_ms is not None:
-            this.metrics.add_metric("Lateness", MetricUnit.Milliseconds, outcome.late_ms)
+            this.metrics.add_metric(contract.LATENESS, MetricUnit.Milliseconds, outcome.late_ms)
         if outcome.error is not None:
             this.logger.warning(
                 outcome.status.value, message_id=outcome.copy.message_id, reason=outcome.error
             )
-    this.metrics.add_metric("HandedOver", MetricUnit.Count, counts[Status.HANDED_OVER])
-    this.metrics.add_metric("Hops", MetricUnit.Count, counts[Status.REQUEUED])
-    this.metrics.add_metric("Rejected", MetricUnit.Count, counts[Status.REJECTED])
-    this.metrics.add_metric("Failed", MetricUnit.Count, counts[Status.FAILED] + unreadable)
+    this.metrics.add_metric(contract.HANDED_OVER, MetricUnit.Count, counts[Status.HANDED_OVER])
+    this.metrics.add_metric(contract.HOPS, MetricUnit.Count, counts[Status.REQUEUED])
+    this.metrics.add_metric(contract.REJECTED, MetricUnit.Count, counts[Status.REJECTED])
+    this.metrics.add_metric(contract.FAILED, MetricUnit.Count, counts[Status.FAILED] + unreadable)
     this.metrics.flush_metrics()
 
 

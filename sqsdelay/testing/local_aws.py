@@ -44,8 +44,17 @@ class LocalAws:
 
     @property
     def endpoint_url(self) -> str:
-        scheme = "https" if self._extra.get("USE_SSL") == "1" else "http"
+        scheme = "https" if self._tls else "http"
         return f"{scheme}://127.0.0.1:{self.port}"
+
+    @property
+    def _tls(self) -> bool:
+        return self._extra.get("USE_SSL") == "1"
+
+    @property
+    def _certificate(self) -> Path:
+        """Made by ministack for itself, under its TMPDIR."""
+        return Path(self._folder.name) / "ministack-tls" / "server.crt"
 
     @property
     def log_path(self) -> Path:
@@ -54,7 +63,15 @@ class LocalAws:
 
     def environment(self) -> dict[str, str]:
         """Environment variables that point the AWS CLI, boto3 and the CDK at this local AWS alone."""
-        return {
+        trusted = (
+            {
+                "AWS_CA_BUNDLE": str(self._certificate),
+                "NODE_EXTRA_CA_CERTS": str(self._certificate),
+            }
+            if self._tls
+            else {}
+        )
+        return trusted | {
             "AWS_ENDPOINT_URL": self.endpoint_url,
             "AWS_ACCESS_KEY_ID": "test",
             "AWS_SECRET_ACCESS_KEY": "test",
@@ -66,18 +83,18 @@ class LocalAws:
         }
 
     def client(self, service: str, **arguments: Any) -> Any:
-        """A boto3 client of ``service`` on this local AWS."""
+        """A boto3 client of ``service`` on this local AWS; ``arguments`` go to boto3."""
         import boto3
 
         make: Any = boto3.client
-        return make(
-            service,
-            endpoint_url=self.endpoint_url,
-            aws_access_key_id="test",
-            aws_secret_access_key="test",
-            region_name=REGION,
-            **arguments,
-        )
+        settings = {
+            "endpoint_url": self.endpoint_url,
+            "aws_access_key_id": "test",
+            "aws_secret_access_key": "test",
+            "region_name": REGION,
+            "verify": str(self._certificate) if self._tls else None,
+        }
+        return make(service, **(settings | arguments))
 
     def start(self) -> None:
         """Start it and wait until it answers."""
@@ -95,6 +112,7 @@ class LocalAws:
             "TMPDIR": self._folder.name,
             "S3_DATA_DIR": str(Path(self._folder.name) / "s3"),
             "LOG_LEVEL": "WARNING",
+            "IOT_MTLS_ENABLED": "0",  # it would listen on all interfaces
         }
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
@@ -124,7 +142,7 @@ class LocalAws:
         )
 
     def _answers(self) -> bool:
-        if self._extra.get("USE_SSL") == "1":
+        if self._tls:
             with socket.socket() as probe:
                 return probe.connect_ex(("127.0.0.1", self.port)) == 0
         try:

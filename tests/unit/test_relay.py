@@ -311,6 +311,29 @@ def test_a_queue_that_lost_its_delay_is_not_spun(
     assert queues.receive_batch("fast-delay.fifo", wait_seconds=0) == []
 
 
+def test_a_longer_hop_does_not_strand_what_waited_for_a_shorter_one(
+    clock: ManualClock, queues: Faulty
+) -> None:
+    """After the hop was raised a copy that came too soon for it goes on once half a hop has passed:
+    held back for good it would meet the end of its retention."""
+    endpoint = queues.create_endpoint("raised", hop_seconds=60)
+    queues.send_batch(
+        endpoint.delay_queue.name,
+        [OutgoingMessage("x", {wire.DELAY_SECONDS: string("5000")}, 1, None, "m", "m")],
+    )
+    relay = Relay(queues, endpoint, hop_seconds=900)
+    clock.advance(60)
+    (outcome,) = poll_of(relay, queues, endpoint)
+    assert outcome.status is Status.FAILED
+    clock.advance(390)
+    (outcome,) = poll_of(relay, queues, endpoint)
+    assert outcome.status is Status.REQUEUED
+
+
+def poll_of(relay: Relay, queues: Faulty, endpoint: Endpoint) -> list[Outcome]:
+    return relay.process(queues.receive_batch(endpoint.delay_queue.name, wait_seconds=0))
+
+
 def test_lambda_deletes_for_itself(clock: ManualClock, queues: Faulty, relay: Relay) -> None:
     """With delete=False settled copies are left to the caller, failed ones are still hidden."""
     put(queues, {wire.DELAY_SECONDS: string("1000")})

@@ -1,0 +1,1 @@
+"""sqsdelay on AWS: CDK constructs, one per file."""

@@ -1,0 +1,135 @@
+"""What the CDK context (``-c key=value``) asks to be deployed."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from aws_cdk import RemovalPolicy
+
+from sqsdelay.endpoint import Endpoint
+from sqsdelay.errors import ConfigurationError
+from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+
+_TOPIC_ARN: Final = re.compile(r"arn:[a-z-]+:sns:[a-z0-9-]+:\d{12}:[A-Za-z0-9_-]+", re.ASCII)
+_REMOVAL_POLICIES: Final = {"retain": RemovalPolicy.RETAIN, "destroy": RemovalPolicy.DESTROY}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Deployment:
+    """The endpoints to deploy and the settings they share.
+
+    ``queue_arn`` names an existing destination queue; None creates one per endpoint.
+    ``removal_policy`` says what becomes of the queues when their stack is removed.
+    """
+
+    endpoints: tuple[Endpoint, ...] = ()
+    queue_arn: str | None = None
+    hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS
+    alarm_topic_arn: str | None = None
+    removal_policy: RemovalPolicy = RemovalPolicy.RETAIN
+
+    @classmethod
+    def read(
+        cls, get: Callable[[str], Any], *, account: str | None = None, region: str | None = None
+    ) -> Deployment:
+        """The deployment a context asks for; no endpoint is none to deploy, and no error.
+
+        Args:
+            get: a context value by its key, None where it is not given.
+            account, region: where the stacks go, as far as it is known.
+
+        Raises:
+            ConfigurationError, InvalidEndpoint: a value that cannot be used, and what can.
+        """
+        if get("largeBodies") is not None:
+            raise ConfigurationError(
+                "context largeBodies is not supported yet: bodies end at 1 MiB; leave it out"
+            )
+        queue_arn = get("queueArn")
+        endpoints = _endpoints(get("endpoint"))
+        if queue_arn is not None:
+            endpoints = _existing(str(queue_arn), endpoints, account=account, region=region)
+        return cls(
+            endpoints=endpoints,
+            queue_arn=queue_arn,
+            hop_seconds=_hop_seconds(get("hopSeconds")),
+            alarm_topic_arn=_topic(get("alarmTopicArn")),
+            removal_policy=_removal_policy(get("removalPolicy")),
+        )
+
+
+def _endpoints(value: Any) -> tuple[Endpoint, ...]:
+    names = [name.strip() for name in str(value or "").split(",") if name.strip()]
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise ConfigurationError(f"context endpoint names {twice[0]!r} twice; name it once")
+    for name in names:
+        if ":" in name:
+            raise ConfigurationError(
+                f"context endpoint={name!r} is not a queue name; for an existing queue use "
+                "-c queueArn=ARN"
+            )
+    return tuple(Endpoint.parse(name) for name in names)
+
+
+def _existing(
+    queue_arn: str, endpoints: tuple[Endpoint, ...], *, account: str | None, region: str | None
+) -> tuple[Endpoint, ...]:
+    """The one endpoint of an existing queue, which must be where its stack goes."""
+    if not queue_arn.startswith("arn:"):
+        raise ConfigurationError(
+            f"context queueArn={queue_arn!r} is not an ARN; write arn:aws:sqs:REGION:ACCOUNT:NAME"
+        )
+    existing = Endpoint.parse(queue_arn)
+    if endpoints and [endpoint.name for endpoint in endpoints] != [existing.name]:
+        raise ConfigurationError(
+            f"context queueArn names the queue {existing.name!r}, context endpoint "
+            f"{', '.join(endpoint.name for endpoint in endpoints)!r}; deploy one endpoint at a "
+            "time with queueArn, and leave endpoint out or give it the queue's name"
+        )
+    for kind, known, asked in (
+        ("account", account, existing.queue.account_id),
+        ("region", region, existing.queue.region),
+    ):
+        if known is not None and known != asked:
+            raise ConfigurationError(
+                f"context queueArn is in {kind} {asked}, the stack goes to {known}; "
+                f"deploy with credentials and region of the queue's {kind}"
+            )
+    return (existing,)
+
+
+def _hop_seconds(value: Any) -> int:
+    if value is None:
+        return MAX_MESSAGE_TIMER_SECONDS
+    text = str(value)
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_MESSAGE_TIMER_SECONDS):
+        raise ConfigurationError(
+            f"context hopSeconds={text!r}; use whole seconds, 1 to {MAX_MESSAGE_TIMER_SECONDS}"
+        )
+    return int(text)
+
+
+def _topic(value: Any) -> str | None:
+    if value is None:
+        return None
+    if _TOPIC_ARN.fullmatch(str(value)):
+        return str(value)
+    raise ConfigurationError(
+        f"context alarmTopicArn={value!r} is not an SNS topic ARN; "
+        "write arn:aws:sns:REGION:ACCOUNT:NAME"
+    )
+
+
+def _removal_policy(value: Any) -> RemovalPolicy:
+    if value is None:
+        return RemovalPolicy.RETAIN
+    if str(value) not in _REMOVAL_POLICIES:
+        raise ConfigurationError(
+            f"context removalPolicy={value!r}; use {' or '.join(_REMOVAL_POLICIES)}"
+        )
+    return _REMOVAL_POLICIES[str(value)]

@@ -1,0 +1,74 @@
+"""One endpoint at a glance."""
+
+from __future__ import annotations
+
+from aws_cdk import Duration, Stack
+from aws_cdk import aws_cloudwatch as cloudwatch
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_sqs as sqs
+from constructs import Construct
+
+from lambdas.delay_consumer import contract
+
+
+class Dashboard(Construct):
+    """Pending messages, hops and hand-overs, lateness, errors."""
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        endpoint: str,
+        delay_queue: sqs.IQueue,
+        error_queue: sqs.IQueue,
+        function: lambda_.IFunction,
+        alarms: list[cloudwatch.Alarm],
+    ) -> None:
+        super().__init__(scope, construct_id)
+        self._endpoint = endpoint
+        pending = [
+            delay_queue.metric_approximate_number_of_messages_delayed(label="waiting"),
+            delay_queue.metric_approximate_number_of_messages_visible(label="to be relayed"),
+            delay_queue.metric_approximate_number_of_messages_not_visible(label="in hand"),
+        ]
+        moved = [self._count(contract.HOPS), self._count(contract.HANDED_OVER)]
+        lateness = [self._lateness(statistic) for statistic in ("p50", "p99", "max")]
+        errors = [
+            self._count(contract.FAILED),
+            self._count(contract.REJECTED),
+            function.metric_errors(label="function errors"),
+            function.metric_throttles(label="function throttles"),
+            error_queue.metric_approximate_number_of_messages_visible(label="in the error queue"),
+        ]
+        # Dashboards share one name space across regions.
+        cloudwatch.Dashboard(
+            self,
+            "Dashboard",
+            dashboard_name=f"sqsdelay-{endpoint}-{Stack.of(self).region}",
+            widgets=[
+                [cloudwatch.AlarmStatusWidget(title="Alarms", alarms=alarms, width=24)],
+                [_graph("Pending messages", pending), _graph("Hops and hand-overs", moved)],
+                [_graph("Lateness", lateness), _graph("Errors", errors)],
+            ],
+        )
+
+    def _count(self, name: str) -> cloudwatch.Metric:
+        return self._metric(name, "sum", label=name)
+
+    def _lateness(self, statistic: str) -> cloudwatch.Metric:
+        return self._metric(contract.LATENESS, statistic, label=f"{statistic} (ms)")
+
+    def _metric(self, name: str, statistic: str, *, label: str) -> cloudwatch.Metric:
+        return cloudwatch.Metric(
+            namespace=contract.METRIC_NAMESPACE,
+            metric_name=name,
+            dimensions_map={contract.METRIC_DIMENSION: self._endpoint},
+            statistic=statistic,
+            label=label,
+            period=Duration.minutes(1),
+        )
+
+
+def _graph(title: str, metrics: list[cloudwatch.Metric]) -> cloudwatch.GraphWidget:
+    return cloudwatch.GraphWidget(title=title, left=metrics, width=12)

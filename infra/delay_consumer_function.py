@@ -1,0 +1,151 @@
+"""The delay consumer: the function that moves messages one hop on, its role, its log, its event source."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aws_cdk import Duration, RemovalPolicy
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_logs as logs
+from aws_cdk import aws_sqs as sqs
+from constructs import Construct
+
+from infra.acknowledgement import acknowledge
+from infra.function_code import delay_consumer_code
+from lambdas.delay_consumer import contract
+from sqsdelay.limits import FUNCTION_TIMEOUT_SECONDS, MAX_BATCH_ENTRIES
+
+DEFAULT_MAX_CONCURRENCY: Final = 10
+"""Batches in hand at once; the event source takes 2 to 1,000."""
+
+MEMORY_MB: Final = 256
+
+
+class DelayConsumerFunction(Construct):
+    """The function on the delay queue's event source, allowed just what it does.
+
+    Args:
+        endpoint: the destination queue's name, which may be a token.
+        queue: the destination.
+        hop_seconds: the delay queue's delivery delay.
+        max_concurrency: batches in hand at once, 2 to 1,000.
+        code: the function's code; built from this checkout when left out.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        endpoint: str,
+        queue: sqs.IQueue,
+        delay_queue: sqs.IQueue,
+        error_queue: sqs.IQueue,
+        hop_seconds: int,
+        max_concurrency: int = DEFAULT_MAX_CONCURRENCY,
+        code: lambda_.Code | None = None,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        log_group = logs.LogGroup(
+            self,
+            "Log",
+            retention=logs.RetentionDays.ONE_MONTH,
+            removal_policy=RemovalPolicy.DESTROY,
+        )
+        self.role = _role(
+            self, log_group=log_group, queue=queue, delay_queue=delay_queue, error_queue=error_queue
+        )
+        self.function = lambda_.Function(
+            self,
+            "Function",
+            description=f"Relays delayed messages of {endpoint} (sqsdelay)",
+            code=code or lambda_.Code.from_asset(str(delay_consumer_code())),
+            handler=contract.HANDLER,
+            runtime=lambda_.Runtime.PYTHON_3_14,
+            architecture=lambda_.Architecture.ARM_64,
+            memory_size=MEMORY_MB,
+            timeout=Duration.seconds(FUNCTION_TIMEOUT_SECONDS),
+            environment={
+                contract.ENDPOINT_VARIABLE: endpoint,
+                contract.HOP_SECONDS_VARIABLE: str(hop_seconds),
+            },
+            # Relaying is a loop by design: unless told so, Lambda stops it after about 16 hops.
+            recursive_loop=lambda_.RecursiveLoop.ALLOW,
+            role=self.role,
+            log_group=log_group,
+            # The metrics travel in log lines, which a level above INFO would drop.
+            logging_format=lambda_.LoggingFormat.JSON,
+            system_log_level_v2=lambda_.SystemLogLevel.WARN,
+        )
+        event_source = lambda_.EventSourceMapping(
+            self,
+            "EventSource",
+            target=self.function,
+            event_source_arn=delay_queue.queue_arn,
+            batch_size=MAX_BATCH_ENTRIES,
+            max_concurrency=max_concurrency,
+            report_batch_item_failures=True,
+        )
+        _acknowledge(self.function, event_source)
+
+
+def _role(
+    scope: Construct,
+    *,
+    log_group: logs.LogGroup,
+    queue: sqs.IQueue,
+    delay_queue: sqs.IQueue,
+    error_queue: sqs.IQueue,
+) -> iam.Role:
+    relay = iam.PolicyStatement(
+        sid="Relay",
+        actions=["sqs:GetQueueUrl", "sqs:SendMessage"],
+        resources=[queue.queue_arn, delay_queue.queue_arn, error_queue.queue_arn],
+    )
+    consume = iam.PolicyStatement(
+        sid="Consume",
+        actions=[
+            "sqs:ChangeMessageVisibility",
+            "sqs:DeleteMessage",
+            "sqs:GetQueueAttributes",
+            "sqs:ReceiveMessage",
+        ],
+        resources=[delay_queue.queue_arn],
+    )
+    log = iam.PolicyStatement(
+        sid="Log",
+        actions=["logs:CreateLogStream", "logs:PutLogEvents"],
+        resources=[log_group.log_group_arn],
+    )
+    role = iam.Role(
+        scope,
+        "Role",
+        assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
+        # Inline, so that the event source, which needs them at once, is not created before them.
+        inline_policies={"DelayConsumer": iam.PolicyDocument(statements=[relay, consume, log])},
+    )
+    if queue.encryption_master_key is not None:
+        queue.encryption_master_key.grant_encrypt_decrypt(role)
+    return role
+
+
+def _acknowledge(function: lambda_.Function, event_source: lambda_.EventSourceMapping) -> None:
+    acknowledge(
+        function,
+        "Serverless-LambdaTracing",
+        reason="The sender's trace header travels with the message; a trace of its own per hop "
+        "would cost more than the hop and need a permission on every resource.",
+    )
+    acknowledge(
+        function,
+        "Serverless-LambdaDLQ",
+        reason="It is invoked by an event source only, where a failed batch stays in the delay "
+        "queue; the dead-letter queue of a function is for asynchronous invocations.",
+    )
+    acknowledge(
+        event_source,
+        "Serverless-LambdaEventSourceMappingDestination",
+        reason="Lambda takes no failure destination for SQS sources; the function itself sends what "
+        "cannot be delivered to the error queue.",
+    )

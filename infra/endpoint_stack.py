@@ -1,0 +1,75 @@
+"""Everything one endpoint needs, as a stack of its own."""
+
+from __future__ import annotations
+
+import hashlib
+
+from aws_cdk import CfnOutput, Stack
+from aws_cdk import aws_sns as sns
+from aws_cdk import aws_sqs as sqs
+from constructs import Construct
+
+from infra.acknowledgement import acknowledge
+from infra.context import Deployment
+from infra.destination_queue import DestinationQueue
+from infra.unrestricted_delay import UnrestrictedDelay
+from sqsdelay.endpoint import Endpoint
+
+
+def stack_name(endpoint: Endpoint) -> str:
+    """``sqsdelay-<endpoint>``. CloudFormation takes no underscores: such names get a hash, so that
+    ``a_b`` and ``a-b`` stay two stacks."""
+    name = endpoint.name.replace("_", "-")
+    if name != endpoint.name:
+        name += "-" + hashlib.sha256(endpoint.name.encode()).hexdigest()[:8]
+    return f"sqsdelay-{name}"
+
+
+class EndpointStack(Stack):
+    """The destination queue, created or existing, and its unrestricted delay."""
+
+    def __init__(
+        self, scope: Construct, construct_id: str, *, endpoint: Endpoint, deployment: Deployment
+    ) -> None:
+        super().__init__(
+            scope, construct_id, description=f"Unrestricted delays for {endpoint.name} (sqsdelay)"
+        )
+        if deployment.queue_arn is None:
+            queue: sqs.IQueue = DestinationQueue(
+                self,
+                "Destination",
+                endpoint=endpoint.name,
+                removal_policy=deployment.removal_policy,
+            ).queue
+        else:
+            queue = sqs.Queue.from_queue_arn(self, "Destination", deployment.queue_arn)
+        topic_arn = deployment.alarm_topic_arn
+        delay = UnrestrictedDelay(
+            self,
+            "Delay",
+            queue=queue,
+            hop_seconds=deployment.hop_seconds,
+            alarm_topic=None
+            if topic_arn is None
+            else sns.Topic.from_topic_arn(self, "AlarmTopic", topic_arn),
+            removal_policy=deployment.removal_policy,
+        )
+        for output, value in (
+            ("QueueName", queue.queue_name),
+            ("QueueUrl", queue.queue_url),
+            ("DelayQueueName", delay.delay_queue.queue_name),
+            ("DelayQueueUrl", delay.delay_queue.queue_url),
+            ("ErrorQueueName", delay.error_queue.queue_name),
+            ("ErrorQueueUrl", delay.error_queue.queue_url),
+            ("FunctionName", delay.function.function_name),
+        ):
+            CfnOutput(self, output, value=value)
+
+
+class NoEndpointStack(Stack):
+    """An empty stack, which is never deployed: the CDK's command line refuses an app without stacks,
+    and `cdk bootstrap`, `cdk ls` and `cdk synth` must work before there is an endpoint."""
+
+    def __init__(self, scope: Construct, construct_id: str) -> None:
+        super().__init__(scope, construct_id, description="Nothing to deploy: use -c endpoint=NAME")
+        acknowledge(self, "CloudFormation-Validate::F0001", reason="Empty by intent, not deployed.")

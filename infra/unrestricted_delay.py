@@ -1,0 +1,126 @@
+"""Unrestricted delays for one queue, as a construct for any CDK app."""
+
+from __future__ import annotations
+
+from aws_cdk import RemovalPolicy, Token
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_sns as sns
+from aws_cdk import aws_sqs as sqs
+from constructs import Construct
+
+from infra.alarms import Alarms
+from infra.dashboard import Dashboard
+from infra.delay_consumer_function import DEFAULT_MAX_CONCURRENCY, DelayConsumerFunction
+from infra.delay_queue import DelayQueue
+from infra.error_queue import ErrorQueue
+from sqsdelay.endpoint import Endpoint
+from sqsdelay.errors import ConfigurationError, InvalidEndpoint
+from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+
+
+class UnrestrictedDelay(Construct):
+    """Gives ``queue`` a delay queue, an error queue, the delay consumer, alarms and a dashboard.
+
+    Args:
+        queue: the destination, a standard queue of the stack's account and region.
+        hop_seconds: the delay queue's delivery delay, 1 to 900.
+        max_concurrency: batches the function has in hand at once, 2 to 1,000.
+        alarm_topic: told of every alarm that starts.
+        removal_policy: what becomes of the two queues, and the messages in them, when removed.
+        code: the function's code; built from this checkout when left out.
+
+    Raises:
+        InvalidEndpoint: the queue is FIFO, or its name is too long for our suffixes.
+        ConfigurationError: a hop out of range.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        queue: sqs.IQueue,
+        hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS,
+        max_concurrency: int = DEFAULT_MAX_CONCURRENCY,
+        alarm_topic: sns.ITopic | None = None,
+        removal_policy: RemovalPolicy = RemovalPolicy.RETAIN,
+        code: lambda_.Code | None = None,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        endpoint = _name(queue)
+        _check(queue, endpoint, hop_seconds)
+        self.queue = queue
+        self.hop_seconds = hop_seconds
+        self.delay_queue = DelayQueue(
+            self,
+            "DelayQueue",
+            endpoint=endpoint,
+            hop_seconds=hop_seconds,
+            removal_policy=removal_policy,
+        )
+        self.error_queue = ErrorQueue(
+            self, "ErrorQueue", endpoint=endpoint, removal_policy=removal_policy
+        )
+        self.function = DelayConsumerFunction(
+            self,
+            "DelayConsumer",
+            endpoint=endpoint,
+            queue=queue,
+            delay_queue=self.delay_queue,
+            error_queue=self.error_queue,
+            hop_seconds=hop_seconds,
+            max_concurrency=max_concurrency,
+            code=code,
+        ).function
+        self.alarms = Alarms(
+            self,
+            "Alarms",
+            delay_queue=self.delay_queue,
+            error_queue=self.error_queue,
+            function=self.function,
+            hop_seconds=hop_seconds,
+            topic=alarm_topic,
+        )
+        Dashboard(
+            self,
+            "Dashboard",
+            endpoint=endpoint,
+            delay_queue=self.delay_queue,
+            error_queue=self.error_queue,
+            function=self.function,
+            alarms=self.alarms.all,
+        )
+
+    def grant_send(self, producer: iam.IGrantable) -> iam.Grant:
+        """Let ``producer`` send with any delay: find and send to the queue and the delay queue."""
+        if self.queue.encryption_master_key is not None:
+            self.queue.encryption_master_key.grant_encrypt_decrypt(producer)
+        if self.hop_seconds < MAX_MESSAGE_TIMER_SECONDS:
+            # A sender that counts on a shorter hop makes sure of it once.
+            self.delay_queue.grant(producer, "sqs:GetQueueAttributes")
+        return iam.Grant.add_to_principal(
+            grantee=producer,
+            actions=["sqs:GetQueueUrl", "sqs:SendMessage"],
+            resource_arns=[self.queue.queue_arn, self.delay_queue.queue_arn],
+            scope=self,
+        )
+
+
+def _name(queue: sqs.IQueue) -> str:
+    """The queue's name: as it was given where it was, a token where CloudFormation makes one up."""
+    resource = queue.node.default_child
+    given = resource.queue_name if isinstance(resource, sqs.CfnQueue) else None
+    return queue.queue_name if given is None or Token.is_unresolved(given) else given
+
+
+def _check(queue: sqs.IQueue, endpoint: str, hop_seconds: int) -> None:
+    if not 1 <= hop_seconds <= MAX_MESSAGE_TIMER_SECONDS:
+        raise ConfigurationError(f"hop_seconds={hop_seconds}; use 1 to {MAX_MESSAGE_TIMER_SECONDS}")
+    if queue.fifo:
+        raise InvalidEndpoint(
+            f"queue {queue.node.path} is FIFO, which takes no message timers; "
+            "use a standard queue as the endpoint"
+        )
+    if not Token.is_unresolved(endpoint):
+        Endpoint.parse(endpoint)

@@ -1,0 +1,27 @@
+"""What the function and its deployment agree on: handler, environment, metrics."""
+
+from __future__ import annotations
+
+from typing import Final
+
+HANDLER: Final = "lambdas.delay_consumer.handler.handler"
+
+ENDPOINT_VARIABLE: Final = "SQSDELAY_ENDPOINT"
+"""The destination queue's name, URL or ARN. Required."""
+
+HOP_SECONDS_VARIABLE: Final = "SQSDELAY_HOP_SECONDS"
+"""The delay queue's delivery delay; 900 when unset."""
+
+MAX_RECEIVES_VARIABLE: Final = "SQSDELAY_MAX_RECEIVES"
+"""Receives after which a copy SQS keeps refusing goes to the error queue."""
+
+METRIC_NAMESPACE: Final = "sqsdelay"
+METRIC_DIMENSION: Final = "service"
+"""Its value is the endpoint's name."""
+
+HANDED_OVER: Final = "HandedOver"
+HOPS: Final = "Hops"
+REJECTED: Final = "Rejected"
+FAILED: Final = "Failed"
+LATENESS: Final = "Lateness"
+"""Milliseconds between a message's due time and when its destination shows it."""

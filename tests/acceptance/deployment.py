@@ -1,0 +1,46 @@
+"""What deploy tests share: receiving what arrives, and reading the function's metrics."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from sqsdelay.testing.local_aws import LocalAws
+
+
+def receive(aws: LocalAws, queue_url: str, *, count: int, within: float) -> list[dict[str, Any]]:
+    """Receive and delete until ``count`` messages came; fails after ``within`` seconds."""
+    sqs = aws.client("sqs")
+    deadline = time.monotonic() + within
+    received: list[dict[str, Any]] = []
+    while len(received) < count:
+        assert time.monotonic() < deadline, f"{len(received)} of {count} messages in {within} s"
+        answer = sqs.receive_message(
+            QueueUrl=queue_url,
+            MaxNumberOfMessages=10,
+            WaitTimeSeconds=1,
+            MessageAttributeNames=["All"],
+        )
+        for message in answer.get("Messages", []):
+            received.append({**message, "ArrivedAt": time.time()})
+            sqs.delete_message(QueueUrl=queue_url, ReceiptHandle=message["ReceiptHandle"])
+    return received
+
+
+def metric(aws: LocalAws, function_name: str, name: str) -> float:
+    """The sum of one of the function's metrics, from the log lines CloudWatch would take it from."""
+    configuration = aws.client("lambda").get_function_configuration(FunctionName=function_name)
+    pages = aws.client("logs").get_paginator("filter_log_events")
+    total = 0.0
+    for page in pages.paginate(logGroupName=configuration["LoggingConfig"]["LogGroup"]):
+        for event in page["events"]:
+            if '"_aws"' in event["message"]:
+                total += sum(json.loads(event["message"]).get(name, []))
+    return total
+
+
+def queues(aws: LocalAws, prefix: str) -> list[str]:
+    """URLs of the queues whose names start so."""
+    urls: list[str] = aws.client("sqs").list_queues(QueueNamePrefix=prefix).get("QueueUrls", [])
+    return urls

@@ -1,0 +1,195 @@
+"""What ``cdk deploy`` makes, on a local AWS: real command line, real template, the function as deployed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.cdk_command import ROOT, CdkCommand
+from lambdas.delay_consumer import contract
+from sqsdelay import DelaySender, SendResult
+from sqsdelay.endpoint import Endpoint
+from sqsdelay.message import Message, string
+from sqsdelay.sqs import check_endpoint
+from sqsdelay.sqs.endpoints import delay_queue_attributes
+from sqsdelay.testing.local_aws import LocalAws
+from sqsdelay.wire import DELAY_SECONDS, ERROR
+from tests.acceptance.deployment import metric, queues, receive
+
+HOP_SECONDS = 1
+LOOP_DETECTION_ROUNDS = 16
+"""After which Lambda stops a function that feeds its own queue, unless allowed to."""
+
+
+@pytest.fixture(scope="module")
+def aws() -> Iterator[LocalAws]:
+    """A local AWS of its own: bootstrap and stacks are the account's."""
+    with LocalAws() as local:
+        yield local
+
+
+@pytest.fixture(scope="module")
+def cdk(aws: LocalAws, tmp_path_factory: pytest.TempPathFactory) -> CdkCommand:
+    """The command line, in a bootstrapped account."""
+    command = CdkCommand(aws, tmp_path_factory.mktemp("cdk"))
+    command.run("bootstrap")
+    return command
+
+
+@pytest.fixture(scope="module")
+def orders(cdk: CdkCommand) -> dict[str, str]:
+    """The outputs of the deployed endpoint `orders`."""
+    return cdk.deploy("-c", "endpoint=orders", "-c", f"hopSeconds={HOP_SECONDS}")
+
+
+def sender(aws: LocalAws) -> DelaySender:
+    return DelaySender(aws.client("sqs"), hop_seconds=HOP_SECONDS)
+
+
+def due(result: SendResult) -> float:
+    assert result.due is not None
+    return result.due.timestamp()
+
+
+def test_deployed_endpoint_is_what_the_relay_needs(aws: LocalAws, orders: dict[str, str]) -> None:
+    """The deployed queues carry the attributes that the command line's check and the relay ask for."""
+    sqs = aws.client("sqs")
+    assert check_endpoint(sqs, Endpoint.parse("orders"), hop_seconds=HOP_SECONDS) == []
+    answer = sqs.get_queue_attributes(QueueUrl=orders["DelayQueueUrl"], AttributeNames=["All"])
+    deployed = answer["Attributes"]
+    assert delay_queue_attributes(HOP_SECONDS).items() <= deployed.items()
+    assert "RedrivePolicy" not in deployed
+
+
+def test_message_hops_past_loop_detection(aws: LocalAws, orders: dict[str, str]) -> None:
+    """One message makes at least 20 hops through the deployed function, and is not early."""
+    sent = sender(aws).send("orders", "far", delay=25)
+    [message] = receive(aws, orders["QueueUrl"], count=1, within=90)
+    assert message["Body"] == "far"
+    assert message["ArrivedAt"] >= due(sent)
+    hops = metric(aws, orders["FunctionName"], contract.HOPS)
+    assert hops >= 20 > LOOP_DETECTION_ROUNDS
+
+
+def test_three_hundred_messages_at_once(aws: LocalAws, orders: dict[str, str]) -> None:
+    """A burst arrives whole: each message once, none early."""
+    results = sender(aws).send_many(
+        "orders", [Message(f"burst {number}", delay=5) for number in range(300)]
+    )
+    sent = {str(result.message_id): due(result) for result in results}
+    received = receive(aws, orders["QueueUrl"], count=300, within=120)
+    ids = [m["MessageAttributes"]["sqsdelay.MessageId"]["StringValue"] for m in received]
+    assert sorted(ids) == sorted(sent)
+    for message_id, message in zip(ids, received, strict=True):
+        assert message["ArrivedAt"] >= sent[message_id]
+
+
+def test_poison_message_ends_in_the_error_queue(aws: LocalAws, orders: dict[str, str]) -> None:
+    """What cannot be read goes to the error queue with its reason; the others arrive."""
+    aws.client("sqs").send_message(
+        QueueUrl=orders["DelayQueueUrl"],
+        MessageBody="poison",
+        MessageGroupId="poison",
+        MessageDeduplicationId="poison",
+        MessageAttributes={DELAY_SECONDS: string("soon")},
+    )
+    for number in range(5):
+        sender(aws).send("orders", f"good {number}", delay=3)
+    good = receive(aws, orders["QueueUrl"], count=5, within=60)
+    assert {m["Body"] for m in good} == {f"good {number}" for number in range(5)}
+    [poison] = receive(aws, orders["ErrorQueueUrl"], count=1, within=60)
+    assert poison["Body"] == "poison"
+    assert "not a whole number of seconds" in poison["MessageAttributes"][ERROR]["StringValue"]
+
+
+def test_second_deploy_updates_the_function_in_place(
+    aws: LocalAws, cdk: CdkCommand, orders: dict[str, str], tmp_path: Path
+) -> None:
+    """New code and a new hop reach the same function; a message that waits meanwhile arrives."""
+    checkout = copy_of_checkout(tmp_path)
+    handler = checkout / "lambdas" / "delay_consumer" / "handler.py"
+    handler.write_text(handler.read_text() + "\n# changed\n")
+    before = aws.client("lambda").get_function_configuration(FunctionName=orders["FunctionName"])
+    sender(aws).send("orders", "meanwhile", delay=20)
+    outputs = cdk.deploy("-c", "endpoint=orders", "-c", "hopSeconds=2", checkout=checkout)
+    assert outputs == orders
+    after = aws.client("lambda").get_function_configuration(FunctionName=orders["FunctionName"])
+    assert after["CodeSha256"] != before["CodeSha256"]
+    assert after["Environment"]["Variables"][contract.HOP_SECONDS_VARIABLE] == "2"
+    [message] = receive(aws, orders["QueueUrl"], count=1, within=90)
+    assert message["Body"] == "meanwhile"
+
+
+def copy_of_checkout(folder: Path) -> Path:
+    """The app in another directory, so that a test may change it."""
+    for name in ("app.py", "cdk.json"):
+        shutil.copy(ROOT / name, folder / name)
+    for name in ("infra", "lambdas", "sqsdelay"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+    (folder / ".venv").symlink_to(ROOT / ".venv")
+    return folder
+
+
+def test_destroy_keeps_queues_and_messages_by_default(
+    aws: LocalAws, cdk: CdkCommand, tmp_path: Path
+) -> None:
+    """Without its stack a message waits where it is; importing the kept queues delivers it."""
+    # A hop long enough that the stack is gone before the message can be in the function's hands.
+    context = ("-c", "endpoint=kept", "-c", "hopSeconds=20")
+    outputs = cdk.deploy(*context)
+    DelaySender(aws.client("sqs"), hop_seconds=20).send("kept", "patient", delay=21)
+    cdk.destroy(*context)
+    answer = aws.client("sqs").get_queue_attributes(
+        QueueUrl=outputs["DelayQueueUrl"], AttributeNames=["ApproximateNumberOfMessagesDelayed"]
+    )
+    assert answer["Attributes"] == {"ApproximateNumberOfMessagesDelayed": "1"}
+    with pytest.raises(aws.client("lambda").exceptions.ResourceNotFoundException):
+        aws.client("lambda").get_function(FunctionName=outputs["FunctionName"])
+    cdk.run("import", *context, "--resource-mapping", str(mapping_from_docs(aws, tmp_path)))
+    cdk.deploy(*context)
+    [message] = receive(aws, outputs["QueueUrl"], count=1, within=60)
+    assert message["Body"] == "patient"
+
+
+def mapping_from_docs(aws: LocalAws, folder: Path) -> Path:
+    """The mapping file docs/deploy.md tells to write, for the endpoint `kept` of the local AWS."""
+    text = (ROOT / "docs" / "deploy.md").read_text()
+    [block] = re.findall(r"```json\n(\{.*?QueueUrl.*?\n\})\n```", text, re.DOTALL)
+    mapping: dict[str, dict[str, str]] = json.loads(block)
+    for identifier in mapping.values():
+        name = identifier["QueueUrl"].rpartition("/")[2].replace("orders", "kept")
+        identifier["QueueUrl"] = aws.client("sqs").get_queue_url(QueueName=name)["QueueUrl"]
+    path = folder / "kept-queues.json"
+    path.write_text(json.dumps(mapping))
+    return path
+
+
+def test_destroy_removes_queues_when_told_to(aws: LocalAws, cdk: CdkCommand) -> None:
+    """With removalPolicy=destroy nothing is left, and the endpoint can be deployed anew."""
+    context = ("-c", "endpoint=gone", "-c", "removalPolicy=destroy")
+    cdk.deploy(*context)
+    assert len(queues(aws, "gone")) == 4
+    cdk.destroy(*context)
+    assert queues(aws, "gone") == []
+    cdk.deploy(*context)
+    assert check_endpoint(aws.client("sqs"), Endpoint.parse("gone")) == []
+
+
+def test_existing_queue_gets_delays(aws: LocalAws, cdk: CdkCommand) -> None:
+    """With queueArn the destination is left as it is, and messages arrive in it."""
+    sqs = aws.client("sqs")
+    url = sqs.create_queue(QueueName="theirs")["QueueUrl"]
+    arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"][
+        "QueueArn"
+    ]
+    cdk.deploy("-c", f"queueArn={arn}", "-c", f"hopSeconds={HOP_SECONDS}")
+    sender(aws).send("theirs", "hello", delay=3)
+    [message] = receive(aws, url, count=1, within=60)
+    assert message["Body"] == "hello"
+    assert queues(aws, "theirs-dead-letter") == []

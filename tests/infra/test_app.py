@@ -1,0 +1,123 @@
+"""app.py and the CDK's command line: quiet, quick, checked, and clear about what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from infra.cdk_command import ROOT
+from infra.function_code import delay_consumer_code
+
+RunApp = Callable[..., subprocess.CompletedProcess[str]]
+SECOND_SYNTH_SECONDS = 10
+
+
+def test_app_is_thin() -> None:
+    """Context in, stacks out: everything else has a room of its own."""
+    assert len((ROOT / "app.py").read_text().splitlines()) < 50
+
+
+def test_several_endpoints_are_several_stacks(run_app: RunApp, tmp_path: Path) -> None:
+    """One stack each, and nothing printed."""
+    done = run_app(endpoint="orders,in_voices")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    made = {path.name.removesuffix(".template.json") for path in tmp_path.glob("*.template.json")}
+    assert len(made) == 2
+    assert "sqsdelay-orders" in made
+
+
+def test_bad_context_is_one_line(run_app: RunApp) -> None:
+    """No stack trace, and nothing to deploy."""
+    done = run_app(endpoint="orders", hopSeconds="901")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr == "sqsdelay: context hopSeconds='901'; use whole seconds, 1 to 900\n"
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        {"endpoint": "orders"},
+        {
+            "queueArn": "arn:aws:sqs:eu-west-1:123456789012:orders",
+            "alarmTopicArn": "arn:aws:sns:eu-west-1:123456789012:ops",
+            "removalPolicy": "destroy",
+        },
+    ],
+    ids=["plain", "everything"],
+)
+def test_nag_packs_find_nothing(run_app: RunApp, tmp_path: Path, context: dict[str, str]) -> None:
+    """AwsSolutions and Serverless: every finding is fixed, or acknowledged with a reason."""
+    assert run_app(**context).returncode == 0
+    assert json.loads((tmp_path / "validation-report.json").read_text())["pluginReports"] == []
+
+
+def test_nag_packs_would_find_something(run_app: RunApp, tmp_path: Path) -> None:
+    """The packs are at work: a bare queue in the same app fails both of them."""
+    source = (ROOT / "app.py").read_text()
+    bare = (
+        "        from aws_cdk import Stack, aws_sqs\n"
+        '        aws_sqs.Queue(Stack(app, "bare"), "Queue")\n'
+    )
+    changed = tmp_path / "changed.py"
+    marker = "        for endpoint in"
+    changed.write_text(
+        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+        + source.replace("from __future__ import annotations\n", "").replace(marker, bare + marker)
+    )
+    run_app(script=str(changed), endpoint="orders")
+    report = (tmp_path / "validation-report.json").read_text()
+    assert "AwsSolutions-SQS3" in report
+    assert "Serverless-SQSRedrivePolicy" in report
+
+
+@pytest.fixture(autouse=True, scope="module")
+def built_code() -> None:
+    """The function's code, which only the first synthesis has to fetch dependencies for."""
+    delay_consumer_code()
+
+
+def cdk(*arguments: str, output: Path) -> subprocess.CompletedProcess[str]:
+    """The command line as a person calls it, with no account to ask and no network to ask it through."""
+    unreachable = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9"}
+    return subprocess.run(
+        ["npx", "cdk", *arguments, "--output", str(output)],
+        cwd=ROOT,
+        env=os.environ
+        | unreachable
+        | {"CDK_HOME": str(output / "home"), "npm_config_userconfig": os.devnull},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_no_endpoint_is_no_failure(tmp_path: Path) -> None:
+    """`cdk ls` and `cdk synth` work in a fresh checkout, and say what to give."""
+    listed = cdk("ls", output=tmp_path)
+    assert (listed.returncode, listed.stdout) == (0, "sqsdelay-no-endpoint-given\n")
+    synthesised = cdk("synth", output=tmp_path)
+    assert synthesised.returncode == 0
+    assert "use -c endpoint=NAME" in synthesised.stdout
+
+
+def test_second_synth_is_quick_quiet_and_offline(tmp_path: Path) -> None:
+    """Under 10 s, nothing on stderr: no notices, no telemetry, no talk about Node's age or flags;
+    and the asset holds code, nothing of what synthesis made."""
+    assert cdk("synth", "--quiet", "-c", "endpoint=orders", output=tmp_path).returncode == 0
+    started = time.monotonic()
+    done = cdk("synth", "--quiet", "-c", "endpoint=orders", output=tmp_path)
+    took = time.monotonic() - started
+    # A machine shared by more work than it has cores gives each a share of its time.
+    busy = max(1, os.getloadavg()[0] / (os.cpu_count() or 1))
+    assert took < SECOND_SYNTH_SECONDS * busy
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    [asset] = tmp_path.glob("asset.*")
+    assert not [p for p in asset.rglob("*") if p.name == "cdk.out" or p.suffix == ".json"]

@@ -1,0 +1,77 @@
+"""The CDK context: what it may say, and the one clear line when it says something else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from aws_cdk import RemovalPolicy
+
+from infra.context import Deployment
+from sqsdelay.errors import SqsDelayError
+
+QUEUE_ARN = "arn:aws:sqs:eu-west-1:123456789012:orders"
+
+
+def read(account: str | None = None, region: str | None = None, **context: Any) -> Deployment:
+    return Deployment.read(context.get, account=account, region=region)
+
+
+def test_nothing_given_deploys_nothing() -> None:
+    """`cdk bootstrap` runs the app before there is an endpoint."""
+    assert read() == Deployment()
+    assert read(endpoint="").endpoints == ()
+
+
+def test_everything_given() -> None:
+    """Each key reaches its setting."""
+    topic = "arn:aws:sns:eu-west-1:123456789012:ops"
+    deployment = read(
+        endpoint="orders, invoices",
+        hopSeconds="60",
+        alarmTopicArn=topic,
+        removalPolicy="destroy",
+    )
+    assert [endpoint.name for endpoint in deployment.endpoints] == ["orders", "invoices"]
+    assert deployment.hop_seconds == 60
+    assert deployment.alarm_topic_arn == topic
+    assert deployment.removal_policy is RemovalPolicy.DESTROY
+
+
+@pytest.mark.parametrize("endpoint", [None, "orders"])
+def test_existing_queue_names_the_endpoint(endpoint: str | None) -> None:
+    """queueArn alone is enough; the endpoint may be said again."""
+    deployment = read(queueArn=QUEUE_ARN, endpoint=endpoint)
+    assert [e.name for e in deployment.endpoints] == ["orders"]
+    assert deployment.queue_arn == QUEUE_ARN
+
+
+@pytest.mark.parametrize(
+    ("context", "line"),
+    [
+        ({"hopSeconds": "901"}, "hopSeconds='901'; use whole seconds, 1 to 900"),
+        ({"hopSeconds": "0"}, "hopSeconds='0'; use whole seconds, 1 to 900"),
+        ({"hopSeconds": "soon"}, "hopSeconds='soon'; use whole seconds"),
+        ({"hopSeconds": "1.5"}, "hopSeconds='1.5'; use whole seconds"),
+        ({"hopSeconds": "²"}, "hopSeconds='²'; use whole seconds"),
+        ({"removalPolicy": "keep"}, "removalPolicy='keep'; use retain or destroy"),
+        ({"alarmTopicArn": "ops"}, "'ops' is not an SNS topic ARN; write arn:aws:sns:"),
+        ({"queueArn": "orders"}, "'orders' is not an ARN; write arn:aws:sqs:"),
+        ({"queueArn": QUEUE_ARN + ".fifo"}, "is a FIFO queue"),
+        ({"queueArn": QUEUE_ARN, "endpoint": "invoices"}, "leave endpoint out"),
+        ({"queueArn": QUEUE_ARN, "endpoint": "orders,invoices"}, "one endpoint at a time"),
+        ({"queueArn": QUEUE_ARN, "account": "999999999999"}, "is in account 123456789012"),
+        ({"queueArn": QUEUE_ARN, "region": "us-east-1"}, "is in region eu-west-1"),
+        ({"endpoint": "or ders"}, "is not a queue name"),
+        ({"endpoint": "orders,orders"}, "names 'orders' twice"),
+        ({"endpoint": QUEUE_ARN}, "for an existing queue use -c queueArn=ARN"),
+        ({"endpoint": "x" * 69}, "the most is 68"),
+        ({"largeBodies": "true"}, "largeBodies is not supported yet"),
+    ],
+)
+def test_bad_context_is_one_clear_line(context: dict[str, Any], line: str) -> None:
+    """The value, the limit, the remedy."""
+    with pytest.raises(SqsDelayError) as caught:
+        read(**context)
+    assert line in str(caught.value)
+    assert "\n" not in str(caught.value)

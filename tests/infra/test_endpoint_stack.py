@@ -1,0 +1,315 @@
+"""What one endpoint deploys, property by property."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from aws_cdk import RemovalPolicy
+from aws_cdk.assertions import Match, Template
+
+from infra.cdk_command import ROOT
+from infra.endpoint_stack import stack_name
+from lambdas.delay_consumer import contract
+from sqsdelay.endpoint import Endpoint
+from sqsdelay.limits import (
+    DEDUPLICATION_INTERVAL_SECONDS,
+    DELAY_QUEUE_VISIBILITY_SECONDS,
+    FUNCTION_TIMEOUT_SECONDS,
+    MAX_MESSAGE_TIMER_SECONDS,
+    MAX_RETENTION_SECONDS,
+)
+from sqsdelay.sqs.endpoints import delay_queue_attributes, delay_queue_problems
+
+Templates = Callable[..., Template]
+ALARMS = 5
+
+
+def only(template: Template, kind: str, **properties: Any) -> dict[str, Any]:
+    """The one resource of a kind with these properties."""
+    [found] = template.find_resources(kind, {"Properties": properties}).values()
+    return dict(found)
+
+
+def logical_id(template: Template, kind: str, **properties: Any) -> str:
+    [found] = template.find_resources(kind, {"Properties": properties})
+    return str(found)
+
+
+def arn(template: Template, queue: str) -> dict[str, Any]:
+    return {"Fn::GetAtt": [logical_id(template, "AWS::SQS::Queue", QueueName=queue), "Arn"]}
+
+
+def test_delay_queue(endpoint_template: Templates) -> None:
+    """High-throughput FIFO, 900 s of delay, 14 days, no redrive: the command line makes the same."""
+    template = endpoint_template()
+    properties = only(template, "AWS::SQS::Queue", QueueName="orders-delay.fifo")["Properties"]
+    assert properties["FifoQueue"] is True
+    assert properties["DelaySeconds"] == 900
+    assert properties["MessageRetentionPeriod"] == 1_209_600
+    assert "RedrivePolicy" not in properties
+    as_attributes = {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in properties.items()
+        if name != "QueueName"
+    }
+    assert as_attributes == delay_queue_attributes()
+    assert list(delay_queue_problems("orders-delay.fifo", as_attributes, hop_seconds=900)) == []
+
+
+def test_visibility_is_six_timeouts_and_below_deduplication(endpoint_template: Templates) -> None:
+    """A retried copy comes after the first attempt ended, and still deduplicates against it."""
+    template = endpoint_template()
+    queue = only(template, "AWS::SQS::Queue", QueueName="orders-delay.fifo")["Properties"]
+    function = only(template, "AWS::Lambda::Function")["Properties"]
+    assert queue["VisibilityTimeout"] == 6 * function["Timeout"] == DELAY_QUEUE_VISIBILITY_SECONDS
+    assert queue["VisibilityTimeout"] < DEDUPLICATION_INTERVAL_SECONDS
+
+
+def test_hop_reaches_queue_function_and_alarm(endpoint_template: Templates) -> None:
+    """One setting, three places that must agree."""
+    template = endpoint_template(hop_seconds=60)
+    queue = only(template, "AWS::SQS::Queue", QueueName="orders-delay.fifo")["Properties"]
+    function = only(template, "AWS::Lambda::Function")["Properties"]
+    alarm = only(template, "AWS::CloudWatch::Alarm", MetricName="ApproximateAgeOfOldestMessage")
+    assert queue["DelaySeconds"] == 60
+    assert function["Environment"]["Variables"][contract.HOP_SECONDS_VARIABLE] == "60"
+    assert alarm["Properties"]["Threshold"] == 60 + 2 * DELAY_QUEUE_VISIBILITY_SECONDS
+
+
+def test_destination_has_a_dead_letter_queue(endpoint_template: Templates) -> None:
+    """What the endpoint's own consumers cannot handle is not lost."""
+    template = endpoint_template()
+    queue = only(template, "AWS::SQS::Queue", QueueName="orders")["Properties"]
+    assert queue["RedrivePolicy"] == {
+        "deadLetterTargetArn": arn(template, "orders-dead-letter"),
+        "maxReceiveCount": 5,
+    }
+
+
+def test_error_queue_keeps_messages_fourteen_days(endpoint_template: Templates) -> None:
+    """A person has two weeks to look."""
+    queue = only(endpoint_template(), "AWS::SQS::Queue", QueueName="orders-delay-error")
+    assert queue["Properties"]["MessageRetentionPeriod"] == MAX_RETENTION_SECONDS
+    assert "FifoQueue" not in queue["Properties"]
+
+
+def test_every_queue_is_encrypted_and_refuses_plain_http(endpoint_template: Templates) -> None:
+    """SSE on all four queues, and a policy on each that denies anything but TLS."""
+    template = endpoint_template()
+    queues = template.find_resources("AWS::SQS::Queue")
+    assert len(queues) == 4
+    assert all(queue["Properties"]["SqsManagedSseEnabled"] is True for queue in queues.values())
+    policies = template.find_resources("AWS::SQS::QueuePolicy").values()
+    refused = {policy["Properties"]["Queues"][0]["Ref"] for policy in policies}
+    assert refused == set(queues)
+    for policy in policies:
+        [statement] = policy["Properties"]["PolicyDocument"]["Statement"]
+        assert statement["Effect"] == "Deny"
+        assert statement["Action"] == "sqs:*"
+        assert statement["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
+
+
+def test_function(endpoint_template: Templates) -> None:
+    """arm64, current Python, 30 s, and allowed to feed its own queue past 16 rounds."""
+    properties = only(endpoint_template(), "AWS::Lambda::Function")["Properties"]
+    assert properties["Architectures"] == ["arm64"]
+    assert properties["Runtime"] == "python3.14"
+    assert properties["Timeout"] == FUNCTION_TIMEOUT_SECONDS
+    assert properties["RecursiveLoop"] == "Allow"
+    assert properties["Handler"] == contract.HANDLER
+    assert properties["Environment"]["Variables"] == {
+        contract.ENDPOINT_VARIABLE: "orders",
+        contract.HOP_SECONDS_VARIABLE: "900",
+    }
+
+
+def test_function_logs_json_for_a_month(endpoint_template: Templates) -> None:
+    """Structured lines, no level that would drop the metrics in them, and an end to their keeping."""
+    template = endpoint_template()
+    log_group = only(template, "AWS::Logs::LogGroup")["Properties"]
+    logging = only(template, "AWS::Lambda::Function")["Properties"]["LoggingConfig"]
+    assert log_group["RetentionInDays"] == 30
+    assert logging["LogFormat"] == "JSON"
+    assert "ApplicationLogLevel" not in logging
+    assert logging["LogGroup"] == {"Ref": logical_id(template, "AWS::Logs::LogGroup")}
+
+
+def test_event_source(endpoint_template: Templates) -> None:
+    """Full batches, bounded concurrency, and single failures that do not repeat a whole batch."""
+    template = endpoint_template()
+    properties = only(template, "AWS::Lambda::EventSourceMapping")["Properties"]
+    assert properties["EventSourceArn"] == arn(template, "orders-delay.fifo")
+    assert properties["BatchSize"] == 10
+    assert properties["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
+    assert properties["ScalingConfig"] == {"MaximumConcurrency": 10}
+    assert "MaximumBatchingWindowInSeconds" not in properties
+
+
+def test_role_may_do_just_what_it_does(endpoint_template: Templates) -> None:
+    """Send on three queues, consume one, write one log; no wildcard, no managed policy."""
+    template = endpoint_template()
+    role = only(template, "AWS::IAM::Role")["Properties"]
+    delay = arn(template, "orders-delay.fifo")
+    grants = {
+        (action, str(resource))
+        for statement in role["Policies"][0]["PolicyDocument"]["Statement"]
+        for action in statement["Action"]
+        for resource in (
+            statement["Resource"]
+            if isinstance(statement["Resource"], list)
+            else [statement["Resource"]]
+        )
+    }
+    sending = (arn(template, "orders"), delay, arn(template, "orders-delay-error"))
+    log = {"Fn::GetAtt": [logical_id(template, "AWS::Logs::LogGroup"), "Arn"]}
+    assert grants == {
+        *((action, str(q)) for q in sending for action in ("sqs:GetQueueUrl", "sqs:SendMessage")),
+        *(
+            (f"sqs:{action}", str(delay))
+            for action in (
+                "ChangeMessageVisibility",
+                "DeleteMessage",
+                "GetQueueAttributes",
+                "ReceiveMessage",
+            )
+        ),
+        ("logs:CreateLogStream", str(log)),
+        ("logs:PutLogEvents", str(log)),
+    }
+    assert "ManagedPolicyArns" not in role
+    template.resource_count_is("AWS::IAM::Policy", 0)
+
+
+@pytest.mark.parametrize(
+    ("metric", "namespace", "threshold"),
+    [
+        ("ApproximateNumberOfMessagesVisible", "AWS/SQS", 0),
+        ("ApproximateAgeOfOldestMessage", "AWS/SQS", 900 + 360),
+        ("Errors", "AWS/Lambda", 0),
+        ("Throttles", "AWS/Lambda", 0),
+        ("RecursiveInvocationsDropped", "AWS/Lambda", 0),
+    ],
+)
+def test_alarm(endpoint_template: Templates, metric: str, namespace: str, threshold: int) -> None:
+    """Each alarm rings above its threshold, and silence is no alarm."""
+    alarm = only(endpoint_template(), "AWS::CloudWatch::Alarm", MetricName=metric)["Properties"]
+    assert alarm["Namespace"] == namespace
+    assert alarm["Threshold"] == threshold
+    assert alarm["ComparisonOperator"] == "GreaterThanThreshold"
+    assert alarm["TreatMissingData"] == "notBreaching"
+    assert "AlarmActions" not in alarm
+
+
+def test_alarms_tell_the_topic(endpoint_template: Templates) -> None:
+    """With alarmTopicArn every alarm notifies it."""
+    topic = "arn:aws:sns:eu-west-1:123456789012:ops"
+    template = endpoint_template(alarm_topic_arn=topic)
+    alarms = template.find_resources("AWS::CloudWatch::Alarm")
+    assert len(alarms) == ALARMS
+    assert all(alarm["Properties"]["AlarmActions"] == [topic] for alarm in alarms.values())
+
+
+def test_dashboard_shows_what_the_function_reports(endpoint_template: Templates) -> None:
+    """Every metric of the function, under its name, namespace and dimension, is on the dashboard."""
+    body = str(only(endpoint_template(), "AWS::CloudWatch::Dashboard")["Properties"])
+    for name in (
+        contract.HOPS,
+        contract.HANDED_OVER,
+        contract.LATENESS,
+        contract.FAILED,
+        contract.REJECTED,
+    ):
+        assert f'["{contract.METRIC_NAMESPACE}","{name}","service","orders"' in body
+    for name in ("Delayed", "Visible", "NotVisible"):
+        assert f"ApproximateNumberOfMessages{name}" in body
+
+
+def test_outputs_name_every_queue(endpoint_template: Templates) -> None:
+    """URL and name of all three queues can be read from the stack."""
+    template = endpoint_template()
+    outputs = set(template.find_outputs("*"))
+    for queue in ("Queue", "DelayQueue", "ErrorQueue"):
+        assert {f"{queue}Name", f"{queue}Url"} <= outputs
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"), [(RemovalPolicy.RETAIN, "Retain"), (RemovalPolicy.DESTROY, "Delete")]
+)
+def test_removal_policy_is_every_queues(
+    endpoint_template: Templates, policy: RemovalPolicy, expected: str
+) -> None:
+    """Queues with messages in them stay or go together, also when an update replaces them."""
+    queues = endpoint_template(removal_policy=policy).find_resources("AWS::SQS::Queue")
+    assert len(queues) == 4
+    for queue in queues.values():
+        assert queue["DeletionPolicy"] == queue["UpdateReplacePolicy"] == expected
+
+
+def test_queues_are_retained_by_default(endpoint_template: Templates) -> None:
+    """Removing a stack must not lose messages that wait."""
+    for queue in endpoint_template().find_resources("AWS::SQS::Queue").values():
+        assert queue["DeletionPolicy"] == "Retain"
+
+
+def test_existing_queue_is_used_not_created(endpoint_template: Templates) -> None:
+    """With queueArn only the delay and error queues are made, beside the queue of that name."""
+    existing = "arn:aws:sqs:eu-west-1:123456789012:orders"
+    template = endpoint_template(queue_arn=existing)
+    names = {
+        queue["Properties"]["QueueName"]
+        for queue in template.find_resources("AWS::SQS::Queue").values()
+    }
+    assert names == {"orders-delay.fifo", "orders-delay-error"}
+    template.has_resource_properties(
+        "AWS::IAM::Role",
+        {
+            "Policies": [
+                {
+                    "PolicyDocument": {
+                        "Statement": Match.array_with(
+                            [
+                                Match.object_like(
+                                    {"Sid": "Relay", "Resource": Match.array_with([existing])}
+                                )
+                            ]
+                        )
+                    }
+                }
+            ]
+        },
+    )
+
+
+def test_stack_names_stay_apart() -> None:
+    """Two endpoints never share a stack, though CloudFormation takes no underscores."""
+    names = [stack_name(Endpoint.parse(name)) for name in ("a-b", "a_b", "a--b", "orders")]
+    assert len(set(names)) == 4
+    assert names[3] == "sqsdelay-orders"
+    assert not any("_" in name for name in names)
+
+
+def test_docs_name_the_queues_as_the_template_does(endpoint_template: Templates) -> None:
+    """Kept queues are imported under their logical ids, so these must never change."""
+    text = (ROOT / "docs" / "deploy.md").read_text()
+    for queue in endpoint_template().find_resources("AWS::SQS::Queue"):
+        assert f'"{queue}": {{"QueueUrl": ' in text
+
+
+def test_no_limit_is_typed_twice() -> None:
+    """Delays, retention and visibility come from sqsdelay.limits, where their sources stand."""
+    limits = {
+        MAX_MESSAGE_TIMER_SECONDS,
+        MAX_RETENTION_SECONDS,
+        DELAY_QUEUE_VISIBILITY_SECONDS,
+        DEDUPLICATION_INTERVAL_SECONDS,
+    }
+    for path in [ROOT / "app.py", *(ROOT / "infra").glob("*.py")]:
+        numbers = {
+            node.value
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Constant) and isinstance(node.value, int)
+        }
+        assert not numbers & limits, path

@@ -1,0 +1,131 @@
+"""The function's code: the same everywhere, small, complete, and built outside the sources."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import boto3
+import pytest
+
+from infra.function_code import ROOT, FunctionCodeError, delay_consumer_code
+from lambdas.delay_consumer import contract
+
+MAX_ZIPPED_BYTES = 2 * 1024 * 1024
+
+
+@pytest.fixture(scope="session")
+def code(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder, built afresh."""
+    return delay_consumer_code(build=tmp_path_factory.mktemp("build"))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """The sources in another directory."""
+    root = tmp_path / "elsewhere"
+    for name in ("lambdas", "sqsdelay"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, root / name, ignore=ignored)
+    return root
+
+
+def test_same_inputs_make_the_same_folder_in_any_directory(
+    code: Path, checkout: Path, tmp_path: Path
+) -> None:
+    """A deploy from another machine changes nothing when nothing changed."""
+    again = delay_consumer_code(root=checkout, build=tmp_path / "build")
+    assert again.name == code.name
+    assert contents(again) == contents(code)
+
+
+def test_changed_source_makes_another_folder(code: Path, checkout: Path, tmp_path: Path) -> None:
+    """A folder built before a change is not taken for it."""
+    limits = checkout / "sqsdelay" / "limits.py"
+    limits.write_text(limits.read_text() + "\n# changed\n")
+    changed = delay_consumer_code(root=checkout, build=tmp_path / "build")
+    assert changed.name != code.name
+    assert (changed / "sqsdelay" / "limits.py").read_bytes() == limits.read_bytes()
+
+
+def test_nothing_is_written_into_the_sources(checkout: Path, tmp_path: Path) -> None:
+    """Building leaves the checkout as it was."""
+    before = contents(checkout)
+    delay_consumer_code(root=checkout, build=tmp_path / "build")
+    assert contents(checkout) == before
+
+
+def test_small_and_without_what_lambda_brings(code: Path, tmp_path: Path) -> None:
+    """At most 2 MB zipped, no boto3, no build output, no metadata."""
+    archive = tmp_path / "code.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as zipped:
+        for name, data in contents(code).items():
+            zipped.writestr(name, data)
+    assert archive.stat().st_size <= MAX_ZIPPED_BYTES
+    top = {path.name for path in code.iterdir()}
+    assert {"lambdas", "sqsdelay", "aws_lambda_powertools"} <= top
+    assert not {"boto3", "botocore", "bin", "cdk.out"} & top
+    assert not [n for n in contents(code) if "__pycache__" in n or ".dist-info" in n]
+
+
+def test_handler_loads_from_the_folder_alone(code: Path, tmp_path: Path) -> None:
+    """With boto3 as Lambda's runtime brings it, and nothing else installed, the handler imports."""
+    runtime = tmp_path / "runtime"
+    runtime.mkdir()
+    packages = Path(boto3.__file__).parents[1]
+    for name in ("boto3", "botocore", "s3transfer", "urllib3", "dateutil", "six.py"):
+        (runtime / name).symlink_to(packages / name)
+    module, _, function = contract.HANDLER.rpartition(".")
+    script = f"import {module} as m; print(m.__file__, callable(m.{function}))"
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-I",
+            "-S",
+            "-B",
+            "-c",
+            f"import sys; sys.path[:0] = sys.argv[1:]; {script}",
+            str(code),
+            str(runtime),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [str(code / "lambdas/delay_consumer/handler.py"), "True"]
+
+
+def test_pins_are_those_everything_is_tested_with() -> None:
+    """The function runs the versions of the top-level lock, each with its hashes."""
+    pin = re.compile(r"^([a-z0-9-]+)==(\S+)", re.MULTILINE)
+    locked = dict(pin.findall((ROOT / "requirements.txt").read_text()))
+    requirements = (ROOT / "lambdas" / "requirements.txt").read_text()
+    pins = dict(pin.findall(requirements))
+    assert pins.items() <= locked.items()
+    assert {"aws-lambda-powertools", "tenacity"} <= set(pins)
+    assert requirements.count("--hash=sha256:") >= len(pins)
+
+
+def test_unreachable_index_is_one_clear_line(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its dependencies nothing half-built is left to deploy."""
+    (checkout / "lambdas" / "requirements.txt").write_text(f"no-such==1 --hash=sha256:{'0' * 64}\n")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    build = tmp_path / "build"
+    with pytest.raises(FunctionCodeError, match=r"could not fetch requirements.txt.*try again"):
+        delay_consumer_code(root=checkout, build=build)
+    assert list(build.iterdir()) == []

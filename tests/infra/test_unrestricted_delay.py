@@ -1,0 +1,105 @@
+"""The construct in somebody else's CDK app."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from aws_cdk import Stack
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_s3 as s3
+from aws_cdk import aws_sqs as sqs
+from aws_cdk.assertions import Template
+
+from infra.unrestricted_delay import UnrestrictedDelay
+from sqsdelay.errors import ConfigurationError, InvalidEndpoint
+
+
+def statements(template: Template, kind: str = "AWS::IAM::Policy") -> list[dict[str, Any]]:
+    found = template.find_resources(kind).values()
+    return [s for policy in found for s in policy["Properties"]["PolicyDocument"]["Statement"]]
+
+
+def test_exposes_queues_function_and_alarms(stack: Stack) -> None:
+    """An app can build on what the construct made."""
+    orders = sqs.Queue(stack, "Orders", queue_name="orders")
+    delay = UnrestrictedDelay(stack, "Delay", queue=orders)
+    assert isinstance(delay.delay_queue, sqs.Queue)
+    assert isinstance(delay.error_queue, sqs.Queue)
+    assert isinstance(delay.function, lambda_.Function)
+    assert len(delay.alarms.all) == 5
+    Template.from_stack(stack).has_resource_properties(
+        "AWS::SQS::Queue", {"QueueName": "orders-delay.fifo"}
+    )
+
+
+def test_queue_without_a_name_of_its_own(stack: Stack) -> None:
+    """Where CloudFormation makes up the name, our queues are named after it all the same."""
+    UnrestrictedDelay(stack, "Delay", queue=sqs.Queue(stack, "Orders"))
+    template = Template.from_stack(stack)
+    [orders] = [i for i in template.find_resources("AWS::SQS::Queue") if i.startswith("Orders")]
+    name = {"Fn::GetAtt": [orders, "QueueName"]}
+    template.has_resource_properties(
+        "AWS::SQS::Queue", {"QueueName": {"Fn::Join": ["", [name, "-delay.fifo"]]}}
+    )
+
+
+@pytest.mark.parametrize(("hop_seconds", "checks_the_hop"), [(900, False), (899, True)])
+def test_grant_send_gives_just_what_sending_needs(
+    stack: Stack, hop_seconds: int, checks_the_hop: bool
+) -> None:
+    """Find and send to two queues; a sender with a shorter hop also reads the delay queue's."""
+    orders = sqs.Queue(stack, "Orders", queue_name="orders")
+    delay = UnrestrictedDelay(stack, "Delay", queue=orders, hop_seconds=hop_seconds)
+    delay.grant_send(iam.User(stack, "Producer"))
+    template = Template.from_stack(stack)
+    granted = {str(s["Action"]): s["Resource"] for s in statements(template)}
+    assert len(granted.pop("['sqs:GetQueueUrl', 'sqs:SendMessage']")) == 2
+    assert set(granted) == ({"sqs:GetQueueAttributes"} if checks_the_hop else set())
+
+
+def test_customer_key_is_granted_to_relay_and_producer(stack: Stack) -> None:
+    """A queue under a key of one's own can be sent to, by both."""
+    key = kms.Key(stack, "Key")
+    orders = sqs.Queue(stack, "Orders", encryption_master_key=key)
+    delay = UnrestrictedDelay(stack, "Delay", queue=orders)
+    delay.grant_send(iam.User(stack, "Producer"))
+    with_key = [s for s in statements(Template.from_stack(stack)) if "kms" in str(s["Action"])]
+    assert len(with_key) == 2
+    assert all("kms:GenerateDataKey*" in s["Action"] for s in with_key)
+
+
+def test_fifo_destination_is_refused(stack: Stack) -> None:
+    """A FIFO queue takes no message timers, so the last stretch could not be waited for."""
+    fifo = sqs.Queue(stack, "Orders", fifo=True)
+    with pytest.raises(InvalidEndpoint, match=r"theirs/Orders is FIFO.*use a standard queue"):
+        UnrestrictedDelay(stack, "Delay", queue=fifo)
+
+
+def test_name_too_long_is_refused(stack: Stack) -> None:
+    """Found at synth, not by SQS in the middle of a deployment."""
+    long = sqs.Queue(stack, "Orders", queue_name="x" * 69)
+    with pytest.raises(InvalidEndpoint, match="69 characters; the most is 68"):
+        UnrestrictedDelay(stack, "Delay", queue=long)
+
+
+@pytest.mark.parametrize("hop_seconds", [0, 901])
+def test_hop_out_of_range_is_refused(stack: Stack, hop_seconds: int) -> None:
+    """The delay of a queue ends at 900 s."""
+    queue = sqs.Queue(stack, "Orders")
+    with pytest.raises(ConfigurationError, match=f"hop_seconds={hop_seconds}; use 1 to 900"):
+        UnrestrictedDelay(stack, "Delay", queue=queue, hop_seconds=hop_seconds)
+
+
+def test_code_may_be_the_callers(stack: Stack) -> None:
+    """An app may bring the function's code built elsewhere, in its CI say."""
+    queue = sqs.Queue(stack, "Orders")
+    code = lambda_.Code.from_bucket_v2(
+        s3.Bucket.from_bucket_name(stack, "Builds", "builds"), "delay_consumer.zip"
+    )
+    UnrestrictedDelay(stack, "Delay", queue=queue, code=code)
+    Template.from_stack(stack).has_resource_properties(
+        "AWS::Lambda::Function", {"Code": {"S3Bucket": "builds", "S3Key": "delay_consumer.zip"}}
+    )
