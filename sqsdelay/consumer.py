@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from sqsdelay import wire
 from sqsdelay.batch import full_batches
-from sqsdelay.decision import HandOver, Reject, Requeue, decide
+from sqsdelay.decision import HandOver, Reject, Requeue, check_hop, decide
 from sqsdelay.endpoint import Endpoint, QueueRef
 from sqsdelay.errors import ConfigurationError, SqsDelayError
 from sqsdelay.limits import MAX_BACKOFF_SECONDS, MAX_MESSAGE_TIMER_SECONDS
@@ -84,12 +84,8 @@ class Relay:
         hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS,
         max_receives: int = DEFAULT_MAX_RECEIVES,
     ) -> None:
-        if not 1 <= hop_seconds <= MAX_MESSAGE_TIMER_SECONDS:
-            raise ConfigurationError(
-                f"hop_seconds={hop_seconds}; use 1 to {MAX_MESSAGE_TIMER_SECONDS}"
-            )
-        if max_receives < 1:
-            raise ConfigurationError(f"max_receives={max_receives}; use 1 or more")
+        check_hop(hop_seconds)
+        check_max_receives(max_receives)
         self._queues = queues
         self._endpoint = endpoint
         self._hop_seconds = hop_seconds
@@ -197,9 +193,11 @@ class Relay:
         clock = self._queues.broker_clock
         if copy.receive_count == 1 and copy.first_receive_ms is not None:
             elapsed = clock.local.monotonic() - copy.received_at
-            return copy.first_receive_ms + max(0, int(elapsed * 1000))
+            now_ms = copy.first_receive_ms + max(0, int(elapsed * 1000))
+            # The copy may have been underway for long since its stamp; other answers know better.
+            return max(now_ms, clock.now_ms()) if clock.synchronised else now_ms
         if not clock.synchronised:
-            self._queues.synchronise(self._queues.url(self._endpoint.delay_queue))
+            self._queues.synchronise(self._endpoint.delay_queue)
         return clock.now_ms()
 
     def _send(self, moves: list[_Move], outcomes: list[Outcome | None]) -> None:
@@ -260,6 +258,16 @@ class Relay:
             self._undeleted[key] = outcome
             if len(self._undeleted) > _REMEMBERED_COPIES:
                 self._undeleted.popitem(last=False)
+
+
+def check_max_receives(max_receives: int) -> None:
+    """Refuse what would send every copy to the error queue.
+
+    Raises:
+        ConfigurationError: below 1.
+    """
+    if max_receives < 1:
+        raise ConfigurationError(f"max_receives={max_receives}; use 1 or more")
 
 
 def backoff_seconds(receive_count: int) -> int:

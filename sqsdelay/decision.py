@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sqsdelay.delay import seconds_until
+from sqsdelay.errors import ConfigurationError
+from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,19 @@ class Reject:
 
 
 Decision = HandOver | Requeue | Reject
+
+
+def check_hop(hop_seconds: int) -> None:
+    """Refuse a hop that no delay queue can have.
+
+    Raises:
+        ConfigurationError: outside 1 to 900 seconds.
+    """
+    if not 1 <= hop_seconds <= MAX_MESSAGE_TIMER_SECONDS:
+        raise ConfigurationError(
+            f"hop_seconds={hop_seconds}; use 1 to {MAX_MESSAGE_TIMER_SECONDS}, "
+            "the delay queue's delivery delay"
+        )
 
 
 def decide(due_ms: int, now_ms: int, *, hop_seconds: int) -> HandOver | Requeue:

@@ -18,6 +18,12 @@ from sqsdelay.limits import (
 )
 
 _ARN: Final = re.compile(r"arn:[a-z-]+:sqs:([a-z0-9-]+):(\d{12}):([^:/]+)", re.ASCII)
+_AWS_HOST: Final = re.compile(
+    r"(?:sqs|queue)\.([a-z0-9-]+)\.(?:amazonaws\.com(?:\.cn)?|api\.aws)"
+    r"|([a-z0-9-]+)\.queue\.amazonaws\.com",
+    re.ASCII,
+)
+"""Source: docs.aws.amazon.com/general/latest/gr/sqs-service.html; the second form is the legacy one."""
 _ACCOUNT: Final = re.compile(r"\d{12}", re.ASCII)
 
 
@@ -83,14 +89,17 @@ def _from_arn(text: str) -> QueueRef:
 
 def _from_url(text: str) -> QueueRef:
     try:
-        path = urlsplit(text).path
+        parts = urlsplit(text)
+        host = parts.hostname or ""
     except ValueError as error:
         raise InvalidEndpoint(f"endpoint {text!r} is not a queue URL: {error}") from error
-    segments = [segment for segment in path.split("/") if segment]
+    segments = [segment for segment in parts.path.split("/") if segment]
     if not segments:
         raise InvalidEndpoint(f"endpoint {text!r} is not a queue URL: it has no queue name")
     account = segments[-2] if len(segments) > 1 and _ACCOUNT.fullmatch(segments[-2]) else None
-    return QueueRef(segments[-1], account, None, text)
+    match = _AWS_HOST.fullmatch(host)
+    region = (match[1] or match[2]) if match else None
+    return QueueRef(segments[-1], account, region, text.rstrip("/"))
 
 
 def _check_name(name: str) -> None:

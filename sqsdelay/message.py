@@ -209,27 +209,29 @@ def _utf8_bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
-def check_limits(body: str, attributes: Attributes, *, added: int = 0) -> int:
-    """The size of a message in bytes, if SQS takes it.
+def check_limits(body: str, attributes: Attributes, *additions: Attributes) -> int:
+    """The size of a message in bytes, with the first additions, if SQS takes it with each of them.
 
     Args:
-        body: as sent.
-        attributes: all that is sent, sqsdelay's own included.
-        added: how many of the attributes are sqsdelay's own.
+        attributes: the user's.
+        additions: what sqsdelay adds, at one stage of the way after the other.
 
     Raises:
         TooManyAttributes, MessageTooLarge: with value, limit and remedy.
     """
-    if len(attributes) > MAX_ATTRIBUTES:
+    added = max((len(addition) for addition in additions), default=0)
+    count = len(attributes) + added
+    if count > MAX_ATTRIBUTES:
         raise TooManyAttributes(
-            f"{len(attributes)} message attributes ({added} of them added for the delay); "
-            f"SQS takes {MAX_ATTRIBUTES}; move {len(attributes) - MAX_ATTRIBUTES} into the body"
+            f"{count} message attributes ({added} of them added for the delay); "
+            f"SQS takes {MAX_ATTRIBUTES}; move {count - MAX_ATTRIBUTES} into the body"
         )
-    size = size_of(body, attributes)
-    if size > MAX_MESSAGE_BYTES:
+    own = size_of(body, attributes)
+    sizes = [own + size_of("", addition) for addition in additions] or [own]
+    if max(sizes) > MAX_MESSAGE_BYTES:
         raise MessageTooLarge(
-            f"message of {size} bytes (body and attributes in UTF-8, {added} attributes added for "
-            f"the delay); SQS takes {MAX_MESSAGE_BYTES}; shorten it, or store the body elsewhere "
-            "and send a pointer"
+            f"message of {max(sizes)} bytes (body and attributes in UTF-8, {max(sizes) - own} bytes "
+            f"added for the delay); SQS takes {MAX_MESSAGE_BYTES}; shorten it, or store the body "
+            "elsewhere and send a pointer"
         )
-    return size
+    return sizes[0]

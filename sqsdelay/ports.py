@@ -9,6 +9,7 @@ from typing import Protocol
 from sqsdelay.clock import BrokerClock
 from sqsdelay.endpoint import QueueRef
 from sqsdelay.errors import SqsDelayError
+from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.message import OutgoingMessage
 from sqsdelay.wire import ReceivedMessage
 
@@ -59,12 +60,8 @@ class Queues(Protocol):
         """
         ...
 
-    def forget(self, queue_url: str) -> None:
-        """Look this URL up again next time: the queue behind it has gone."""
-        ...
-
-    def synchronise(self, queue_url: str) -> None:
-        """Make one cheap request from whose answer ``broker_clock`` learns.
+    def synchronise(self, queue: QueueRef) -> None:
+        """Make one cheap request from whose answer ``broker_clock`` learns, if the broker tells.
 
         Raises:
             QueueMissing, QueueUnavailable
@@ -85,8 +82,10 @@ class Queues(Protocol):
         """Send; entries the broker failed for the moment have been retried."""
         ...
 
-    def receive_batch(self, queue_url: str, *, wait_seconds: int) -> list[ReceivedMessage]:
-        """Up to 10 copies, waiting at most ``wait_seconds`` (0 to 20) for the first.
+    def receive_batch(
+        self, queue_url: str, *, wait_seconds: int, limit: int = MAX_BATCH_ENTRIES
+    ) -> list[ReceivedMessage]:
+        """Up to ``limit`` copies (1 to 10), waiting at most ``wait_seconds`` (0 to 20) for the first.
 
         Raises:
             QueueMissing, QueueUnavailable

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final, TypeVar, cast
 
 from sqsdelay import wire
 from sqsdelay.batch import full_batches
+from sqsdelay.decision import check_hop
 from sqsdelay.delay import Delay, checked_due_ms, delay_ms, due_at_ms, seconds_until, utc
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import (
@@ -37,6 +38,8 @@ from sqsdelay.message import (
 from sqsdelay.ports import Failure, Queues, SendReceipt
 
 DEFAULT_CONCURRENCY = 8
+
+T = TypeVar("T")
 
 
 class Route(StrEnum):
@@ -74,6 +77,12 @@ class _Prepared:
     route: Route
     message_id: str | None
     due_ms: int
+    absolute: bool
+
+    def set_timer(self, now_ms: int) -> None:
+        """Set the message timer of an absolute due time anew: batches before this one took time."""
+        if self.absolute and self.route is Route.DIRECT:
+            self.entry.delay_seconds = seconds_until(self.due_ms, now_ms)
 
     def result(self, outcome: SendReceipt | Failure) -> SendResult:
         if isinstance(outcome, Failure):
@@ -84,6 +93,24 @@ class _Prepared:
             utc(self.due_ms),
             outcome.sqs_message_id,
         )
+
+
+class _Asked:
+    """What one call has asked the queue service, errors included: it is not asked again per message."""
+
+    def __init__(self) -> None:
+        self._answers: dict[str, Any] = {}
+
+    def once(self, what: str, ask: Callable[[], T]) -> T:
+        if what not in self._answers:
+            try:
+                self._answers[what] = ask()
+            except SqsDelayError as error:
+                self._answers[what] = error
+        answer = self._answers[what]
+        if isinstance(answer, SqsDelayError):
+            raise answer
+        return cast(T, answer)
 
 
 class Sender:
@@ -104,11 +131,7 @@ class Sender:
         hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS,
         concurrency: int = DEFAULT_CONCURRENCY,
     ) -> None:
-        if not 1 <= hop_seconds <= MAX_MESSAGE_TIMER_SECONDS:
-            raise ConfigurationError(
-                f"hop_seconds={hop_seconds}; use 1 to {MAX_MESSAGE_TIMER_SECONDS}, "
-                "the delay queue's delivery delay"
-            )
+        check_hop(hop_seconds)
         if not unrestricted and hop_seconds != MAX_MESSAGE_TIMER_SECONDS:
             raise ConfigurationError(
                 f"hop_seconds={hop_seconds} with unrestricted=False; "
@@ -154,7 +177,7 @@ class Sender:
             message_group_id=message_group_id,
             trace_header=trace_header,
         )
-        prepared = self._prepare(Endpoint.parse(endpoint), message)
+        prepared = self._prepare(Endpoint.parse(endpoint), message, _Asked())
         (outcome,) = self._queues.send_batch(prepared.queue_url, [prepared.entry])
         result = prepared.result(outcome)
         if result.error is not None:
@@ -171,13 +194,13 @@ class Sender:
         Raises:
             InvalidEndpoint: nothing was sent.
         """
-        parsed = Endpoint.parse(endpoint)
+        parsed, asked = Endpoint.parse(endpoint), _Asked()
         results: list[SendResult] = []
         ready: list[tuple[int, _Prepared]] = []
         for position, message in enumerate(messages):
             results.append(_PENDING)
             try:
-                ready.append((position, self._prepare(parsed, message)))
+                ready.append((position, self._prepare(parsed, message, asked)))
             except SqsDelayError as error:
                 results[position] = SendResult(message.message_id, error=error)
         batches = list(
@@ -192,11 +215,14 @@ class Sender:
         return results
 
     def _send_batch(self, batch: Sequence[tuple[int, _Prepared]]) -> list[SendReceipt | Failure]:
+        now_ms = self._queues.broker_clock.now_ms()
+        for _, prepared in batch:
+            prepared.set_timer(now_ms)
         return self._queues.send_batch(
             batch[0][1].queue_url, [prepared.entry for _, prepared in batch]
         )
 
-    def _prepare(self, endpoint: Endpoint, message: Message) -> _Prepared:
+    def _prepare(self, endpoint: Endpoint, message: Message, asked: _Asked) -> _Prepared:
         if message.delay is not None and message.due_at is not None:
             raise InvalidDelay("delay and due_at are both given; give one of them")
         check_body(message.body)
@@ -207,55 +233,32 @@ class Sender:
             check_id(message.message_group_id, "message_group_id")
         if message.due_at is not None:
             due_ms = checked_due_ms(due_at_ms(message.due_at))
-            now_ms = self._broker_now(endpoint)
+            now_ms = self._broker_now(endpoint, asked)
         else:
             now_ms = self._queues.broker_clock.now_ms()
             due_ms = now_ms if message.delay is None else now_ms + delay_ms(message.delay)
             checked_due_ms(due_ms)
         remaining = seconds_until(due_ms, now_ms)
         if remaining <= self._hop_seconds:
-            return self._direct(endpoint, message, attributes, due_ms, remaining)
-        return self._through_delay_queue(endpoint, message, attributes, due_ms, due_ms - now_ms)
+            entry = self._direct(message, attributes, remaining)
+            url = asked.once("queue", lambda: self._queues.url(endpoint.queue))
+            route, message_id = Route.DIRECT, message.message_id
+        else:
+            self._check_unrestricted(endpoint, due_ms - now_ms)
+            url = asked.once("delay queue", lambda: self._delay_queue_url(endpoint))
+            message_id = message.message_id or str(uuid.uuid4())
+            entry = self._delayed(message, attributes, message_id, due_ms, due_ms - now_ms)
+            route = Route.DELAY_QUEUE
+        return _Prepared(url, entry, route, message_id, due_ms, message.due_at is not None)
 
-    def _broker_now(self, endpoint: Endpoint) -> int:
-        """The broker's now for an absolute due time: never the bare local clock."""
+    def _broker_now(self, endpoint: Endpoint, asked: _Asked) -> int:
+        """The broker's now for an absolute due time, asked for if nothing has told it lately."""
         clock = self._queues.broker_clock
         if not clock.synchronised:
-            self._queues.synchronise(self._queues.url(endpoint.queue))
+            asked.once("clock", lambda: self._queues.synchronise(endpoint.queue))
         return clock.now_ms()
 
-    def _direct(
-        self,
-        endpoint: Endpoint,
-        message: Message,
-        attributes: dict[str, Attribute],
-        due_ms: int,
-        remaining: int,
-    ) -> _Prepared:
-        added = 0
-        if message.message_id is not None:
-            attributes = {**attributes, wire.MESSAGE_ID: string(message.message_id)}
-            added = 1
-        immediate = message.delay is None and message.due_at is None
-        entry = OutgoingMessage(
-            body=message.body,
-            attributes=attributes,
-            size=check_limits(message.body, attributes, added=added),
-            delay_seconds=None if immediate else remaining,
-            group_id=message.message_group_id,
-            trace_header=message.trace_header,
-        )
-        queue_url = self._queues.url(endpoint.queue)
-        return _Prepared(queue_url, entry, Route.DIRECT, message.message_id, due_ms)
-
-    def _through_delay_queue(
-        self,
-        endpoint: Endpoint,
-        message: Message,
-        attributes: dict[str, Attribute],
-        due_ms: int,
-        remaining_ms: int,
-    ) -> _Prepared:
+    def _check_unrestricted(self, endpoint: Endpoint, remaining_ms: int) -> None:
         if not self._unrestricted:
             raise DelayTooLong(
                 f"delay of {remaining_ms / 1000} s is above the {MAX_MESSAGE_TIMER_SECONDS} s a "
@@ -263,23 +266,48 @@ class Sender:
                 "DelaySender(unrestricted=True) and an endpoint with a delay queue "
                 f"({endpoint.delay_queue.name})"
             )
-        message_id = message.message_id or str(uuid.uuid4())
+
+    def _direct(
+        self, message: Message, attributes: dict[str, Attribute], remaining: int
+    ) -> OutgoingMessage:
+        added: dict[str, Attribute] = {}
+        if message.message_id is not None:
+            added = {wire.MESSAGE_ID: string(message.message_id)}
+        immediate = message.delay is None and message.due_at is None
+        return OutgoingMessage(
+            body=message.body,
+            attributes={**attributes, **added},
+            size=check_limits(message.body, attributes, added),
+            delay_seconds=None if immediate else remaining,
+            group_id=message.message_group_id,
+            trace_header=message.trace_header,
+        )
+
+    def _delayed(
+        self,
+        message: Message,
+        attributes: dict[str, Attribute],
+        message_id: str,
+        due_ms: int,
+        remaining_ms: int,
+    ) -> OutgoingMessage:
         wired = wire.delayed(
             attributes,
             remaining_ms=remaining_ms,
             due_ms=due_ms if message.due_at is not None else None,
             message_group_id=message.message_group_id,
         )
-        entry = OutgoingMessage(
+        size = wire.check_whole_way(
+            message.body, attributes, wired, message_id=message_id, due_ms=due_ms
+        )
+        return OutgoingMessage(
             body=message.body,
             attributes=wired,
-            size=check_limits(message.body, wired, added=len(wired) - len(attributes)),
+            size=size,
             group_id=message_id,
             deduplication_id=message_id,
             trace_header=message.trace_header,
         )
-        queue_url = self._delay_queue_url(endpoint)
-        return _Prepared(queue_url, entry, Route.DELAY_QUEUE, message_id, due_ms)
 
     def _delay_queue_url(self, endpoint: Endpoint) -> str:
         try:

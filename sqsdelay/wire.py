@@ -6,7 +6,6 @@ Reading accepts both spellings of a received message, boto3's and the Lambda eve
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import json
 import re
@@ -24,7 +23,14 @@ from sqsdelay.limits import (
     MAX_DUE_MS,
     MAX_MESSAGE_BYTES,
 )
-from sqsdelay.message import Attribute, OutgoingMessage, size_of, string, text_of
+from sqsdelay.message import (
+    Attribute,
+    OutgoingMessage,
+    check_limits,
+    size_of,
+    string,
+    text_of,
+)
 
 DELAY_SECONDS: Final = "NServiceBus.AmazonSQS.DelaySeconds"
 DUE_AT: Final = "sqsdelay.DueAt"
@@ -33,6 +39,9 @@ DELAY_MS: Final = "sqsdelay.DelayMilliseconds"
 MESSAGE_ID: Final = "sqsdelay.MessageId"
 GROUP_ID: Final = "sqsdelay.MessageGroupId"
 ERROR: Final = "sqsdelay.Error"
+
+_HOP_PREFIX: Final = "hop."
+"""Marks deduplication ids made at a hop, so that none is ever taken for a sender's message id."""
 
 _OURS: Final = (DELAY_SECONDS, DUE_AT, DELAY_MS, GROUP_ID)
 _WHOLE_NUMBER: Final = re.compile(r"\d{1,15}", re.ASCII)
@@ -43,7 +52,8 @@ class ReceivedMessage:
     """A copy received from a queue.
 
     ``received_at`` is the local monotonic time (seconds) when the copy arrived here; timestamps
-    are the broker's, epoch milliseconds, None where the broker did not tell.
+    are the broker's, epoch milliseconds, None where the broker did not tell. ``unreadable`` says
+    what of it could not be read, and is left out: such a copy is a reject.
     """
 
     body: str
@@ -57,11 +67,19 @@ class ReceivedMessage:
     group_id: str | None = None
     deduplication_id: str | None = None
     trace_header: str | None = None
+    unreadable: str | None = None
 
     @property
     def message_id(self) -> str:
-        """The sender's message id; SQS's own where the copy carries none."""
-        return self.group_id or self.deduplication_id or self.sqs_message_id
+        """The sender's message id; SQS's own where the copy carries none.
+
+        It is group and deduplication id alike. A foreign sender may put many messages in one group:
+        then its deduplication id is what tells them apart.
+        """
+        deduplication_id = self.deduplication_id or ""
+        if deduplication_id and not deduplication_id.startswith(_HOP_PREFIX):
+            return deduplication_id
+        return self.group_id or self.sqs_message_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +96,13 @@ def from_boto3(raw: Mapping[str, Any], *, received_at: float) -> ReceivedMessage
     Raises:
         MalformedMessage: body or receipt handle is missing.
     """
-    attributes = {
-        name: _shaped(
-            name, value.get("DataType"), value.get("StringValue"), value.get("BinaryValue")
-        )
+    given = {
+        name: (value.get("DataType"), value.get("StringValue"), value.get("BinaryValue"))
         for name, value in raw.get("MessageAttributes", {}).items()
     }
     return _received(
         raw.get("Body"),
-        attributes,
+        given,
         raw.get("ReceiptHandle"),
         raw.get("MessageId", ""),
         raw.get("Attributes", {}),
@@ -98,45 +114,45 @@ def from_lambda_event(record: Mapping[str, Any], *, received_at: float) -> Recei
     """A record of a Lambda SQS event; its binary attributes are base64.
 
     Raises:
-        MalformedMessage: body or receipt handle is missing, or base64 that is none.
+        MalformedMessage: no record of a queue at all.
     """
     try:
-        attributes = {
-            name: _shaped(
-                name,
-                value.get("dataType"),
-                value.get("stringValue"),
-                None
-                if value.get("binaryValue") is None
-                else base64.b64decode(value["binaryValue"], validate=True),
-            )
+        given = {
+            name: (value.get("dataType"), value.get("stringValue"), _decoded(value))
             for name, value in (record.get("messageAttributes") or {}).items()
         }
         return _received(
             record.get("body"),
-            attributes,
+            given,
             record.get("receiptHandle"),
             record.get("messageId", ""),
             record.get("attributes") or {},
             received_at,
         )
-    except (AttributeError, TypeError, binascii.Error, ValueError) as error:
+    except (AttributeError, TypeError, ValueError) as error:
         raise MalformedMessage(f"event record is not an SQS record: {error}") from error
 
 
-def _shaped(name: str, data_type: Any, text: Any, binary: Any) -> Attribute:
-    if isinstance(data_type, str) and data_type.startswith("Binary") and isinstance(binary, bytes):
-        return {"DataType": data_type, "BinaryValue": binary}
+def _decoded(value: Mapping[str, Any]) -> bytes | None:
+    """A Lambda event's binary value; None, which fits no attribute, where it is no base64."""
+    encoded = value.get("binaryValue")
+    try:
+        return None if encoded is None else base64.b64decode(encoded, validate=True)
+    except (TypeError, ValueError):
+        return None
+
+
+def _shaped(data_type: Any, text: Any, binary: Any) -> Attribute | None:
+    if isinstance(data_type, str) and data_type.startswith("Binary"):
+        return {"DataType": data_type, "BinaryValue": binary} if isinstance(binary, bytes) else None
     if isinstance(data_type, str) and isinstance(text, str):
         return {"DataType": data_type, "StringValue": text}
-    raise MalformedMessage(
-        f"message attribute {name!r} has no value that fits its type {data_type!r}"
-    )
+    return None
 
 
 def _received(
     body: Any,
-    attributes: dict[str, Attribute],
+    given: Mapping[str, tuple[Any, Any, Any]],
     receipt_handle: Any,
     sqs_message_id: Any,
     system: Mapping[str, Any],
@@ -144,32 +160,39 @@ def _received(
 ) -> ReceivedMessage:
     if not isinstance(body, str) or not isinstance(receipt_handle, str):
         raise MalformedMessage("a received message needs a body and a receipt handle")
+    shaped = {name: _shaped(*value) for name, value in given.items()}
+    unfit = sorted(str(name) for name, attribute in shaped.items() if attribute is None)
+    attributes = {name: attribute for name, attribute in shaped.items() if attribute is not None}
     return ReceivedMessage(
         body=body,
         attributes=attributes,
         receipt_handle=receipt_handle,
         sqs_message_id=str(sqs_message_id),
         received_at=received_at,
-        sent_ms=_whole(system.get("SentTimestamp")),
-        first_receive_ms=_whole(system.get("ApproximateFirstReceiveTimestamp")),
-        receive_count=_whole(system.get("ApproximateReceiveCount")),
+        sent_ms=whole_number(system.get("SentTimestamp")),
+        first_receive_ms=whole_number(system.get("ApproximateFirstReceiveTimestamp")),
+        receive_count=whole_number(system.get("ApproximateReceiveCount")),
         group_id=system.get("MessageGroupId"),
         deduplication_id=system.get("MessageDeduplicationId"),
         trace_header=system.get("AWSTraceHeader"),
+        unreadable=f"message attribute {unfit[0]!r} has no value of its type" if unfit else None,
     )
 
 
-def _whole(text: Any) -> int | None:
+def whole_number(text: Any) -> int | None:
+    """A non-negative number of at most 15 ASCII digits; None for anything else."""
     return int(text) if isinstance(text, str) and _WHOLE_NUMBER.fullmatch(text) else None
 
 
 def read_delay(copy: ReceivedMessage) -> Delayed | Reject:
     """When the message is due, or why that cannot be told. Never "now" by default."""
+    if copy.unreadable is not None:
+        return Reject(copy.unreadable)
     delay_seconds = copy.attributes.get(DELAY_SECONDS)
     due_at = copy.attributes.get(DUE_AT)
     if delay_seconds is None:
         return Reject(f"message attribute {DELAY_SECONDS} is missing")
-    seconds = _whole(delay_seconds.get("StringValue"))
+    seconds = whole_number(delay_seconds.get("StringValue"))
     if seconds is None:
         return Reject(f"{DELAY_SECONDS} is {_shown(delay_seconds)}, not a whole number of seconds")
     if copy.sent_ms is None:
@@ -177,7 +200,7 @@ def read_delay(copy: ReceivedMessage) -> Delayed | Reject:
     if due_at is None:
         due_ms = copy.sent_ms + _exact_ms(copy, seconds)
     else:
-        absolute = _whole(due_at.get("StringValue"))
+        absolute = whole_number(due_at.get("StringValue"))
         if absolute is None:
             return Reject(f"{DUE_AT} is {_shown(due_at)}, not epoch milliseconds")
         apart = abs(absolute - (copy.sent_ms + seconds * 1000))
@@ -194,7 +217,7 @@ def read_delay(copy: ReceivedMessage) -> Delayed | Reject:
 
 def _exact_ms(copy: ReceivedMessage, seconds: int) -> int:
     """The delay from SentTimestamp in milliseconds, the part below a second included."""
-    milliseconds = _whole(text_of(copy.attributes, DELAY_MS))
+    milliseconds = whole_number(text_of(copy.attributes, DELAY_MS))
     if milliseconds is None or -(-milliseconds // 1000) != seconds:
         # Absent, or left behind by a relay that rewrote only the whole seconds: those stand.
         return seconds * 1000
@@ -245,22 +268,52 @@ def requeued(copy: ReceivedMessage, message: Delayed, remaining_seconds: int) ->
         body=copy.body,
         attributes=attributes,
         size=size_of(copy.body, attributes),
-        group_id=copy.group_id or message.message_id,
+        group_id=message.message_id,
         deduplication_id=hop_deduplication_id(copy, message.message_id),
         trace_header=trace_header_to_pass_on(copy.trace_header),
     )
 
 
 def hop_deduplication_id(copy: ReceivedMessage, message_id: str) -> str:
-    """Same copy, same id; next hop, another id. Hashed, since a message id may fill all 128 characters."""
-    return hashlib.sha256(f"{message_id}:{copy.sent_ms}".encode()).hexdigest()
+    """Same copy, same id; next hop, another id.
+
+    A copy is told by SQS's own id and its SentTimestamp, beside the message id. Hashed, since a
+    message id may fill all 128 characters.
+    """
+    told = f"{message_id}:{copy.sqs_message_id}:{copy.sent_ms}"
+    return _HOP_PREFIX + hashlib.sha256(told.encode()).hexdigest()
+
+
+def check_whole_way(
+    body: str,
+    attributes: dict[str, Attribute],
+    wired: Mapping[str, Attribute],
+    *,
+    message_id: str,
+    due_ms: int,
+) -> int:
+    """The size of a message for the delay queue, if it also fits at every hop and at the destination.
+
+    Args:
+        attributes: the user's.
+        wired: the user's and what `delayed` added.
+
+    Raises:
+        TooManyAttributes, MessageTooLarge: before anything is sent, not by the relay weeks later.
+    """
+    due = {DUE_AT: string(str(due_ms))}
+    added = {name: value for name, value in wired.items() if name not in attributes}
+    at_hops = {name: value for name, value in added.items() if name != DELAY_MS} | due
+    at_destination = {MESSAGE_ID: string(message_id)} | due
+    return check_limits(body, attributes, added, at_hops, at_destination)
 
 
 def handed_over(copy: ReceivedMessage, message: Delayed, delay_seconds: int) -> OutgoingMessage:
     """What the endpoint's own queue gets: the user's message, and two attributes of ours.
 
     They are the id to deduplicate on and the due time to tell lateness by. What our sender sent has
-    room for both; a foreign message of ten attributes or 1 MiB goes without rather than not at all.
+    room for both (`check_whole_way`); a foreign message of ten attributes or 1 MiB goes without
+    rather than not at all.
     """
     attributes = {name: value for name, value in copy.attributes.items() if name not in _OURS}
     for name, text in ((MESSAGE_ID, message.message_id), (DUE_AT, str(message.due_ms))):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
@@ -21,6 +22,8 @@ from sqsdelay.wire import ReceivedMessage, from_boto3
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
+
+logger = logging.getLogger(__name__)
 
 ENTRY_ATTEMPTS: Final = 4
 """Sends of an entry that SQS fails with ``SenderFault`` false, the first included."""
@@ -49,6 +52,7 @@ class SqsQueues:
         self._broker_clock = BrokerClock(self._clock)
         self._urls: dict[QueueRef, str] = {}
         self._last_date = ("", 0)
+        self._dateless = False
         self._entry_wait = entry_wait or tenacity.wait_random_exponential(multiplier=0.1, max=2)
 
     @property
@@ -57,26 +61,37 @@ class SqsQueues:
 
     def url(self, queue: QueueRef) -> str:
         if queue.url is not None:
+            self._check_region(queue)
             return queue.url
         known = self._urls.get(queue)
         if known is None:
             known = self._urls[queue] = self._look_up(queue)
         return known
 
-    def forget(self, queue_url: str) -> None:
+    def _forget(self, queue_url: str) -> None:
         self._urls = {queue: url for queue, url in self._urls.items() if url != queue_url}
 
-    def synchronise(self, queue_url: str) -> None:
-        account, name = queue_url.split("/")[-2:]
-        self._look_up(QueueRef(name, account if account.isdigit() else None))
+    def synchronise(self, queue: QueueRef) -> None:
+        if self._dateless:
+            return
+        self._look_up(queue)
+        if not self._broker_clock.synchronised:
+            # SQS's answers are dated. Asking a server whose are not would cost a request a message.
+            self._dateless = True
+            logger.warning(
+                "answers carry no Date header: the local clock stands in for the broker's"
+            )
 
-    def _look_up(self, queue: QueueRef) -> str:
+    def _check_region(self, queue: QueueRef) -> None:
         region = self._client.meta.region_name
         if queue.region is not None and queue.region != region:
             raise InvalidEndpoint(
                 f"queue {queue.name} is in {queue.region}, the boto3 client in {region}; "
                 f"use a client of {queue.region}"
             )
+
+    def _look_up(self, queue: QueueRef) -> str:
+        self._check_region(queue)
         wanted: dict[str, str] = {"QueueName": queue.name}
         if queue.account_id is not None:
             wanted["QueueOwnerAWSAccountId"] = queue.account_id
@@ -145,10 +160,12 @@ class SqsQueues:
     def _call_failure(self, error: ClientError | BotoCoreError, queue_url: str) -> Failure:
         failure = faults.failure_of(error, queue_url)
         if failure.code in faults.MISSING_QUEUE:
-            self.forget(queue_url)
+            self._forget(queue_url)
         return failure
 
-    def receive_batch(self, queue_url: str, *, wait_seconds: int) -> list[ReceivedMessage]:
+    def receive_batch(
+        self, queue_url: str, *, wait_seconds: int, limit: int = MAX_BATCH_ENTRIES
+    ) -> list[ReceivedMessage]:
         extra: dict[str, Any] = {}
         if queue_url.endswith(".fifo"):
             # With an attempt id, a retry after a lost answer gets the same copies at once instead
@@ -158,10 +175,10 @@ class SqsQueues:
             queue_url,
             self._client.receive_message,
             QueueUrl=queue_url,
-            MaxNumberOfMessages=MAX_BATCH_ENTRIES,
+            MaxNumberOfMessages=limit,
             WaitTimeSeconds=wait_seconds,
+            # The older name of MessageSystemAttributeNames, which every SQS server knows.
             AttributeNames=["All"],
-            MessageSystemAttributeNames=["All"],
             MessageAttributeNames=["All"],
             **extra,
         )

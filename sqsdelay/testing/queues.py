@@ -100,12 +100,10 @@ class InMemoryQueues:
             raise QueueMissing(f"queue {queue.name} does not exist")
         return queue.name
 
-    def forget(self, queue_url: str) -> None:
-        """Nothing is remembered here."""
-
-    def synchronise(self, queue_url: str) -> None:
+    def synchronise(self, queue: QueueRef) -> None:
+        """As a ``Date`` header tells it: to the whole second."""
         self.calls.append("synchronise")
-        self._broker_clock.observe(self.clock.true_ms)
+        self._broker_clock.observe(self.clock.true_ms // 1000 * 1000)
 
     def attributes(self, queue_url: str) -> Mapping[str, str]:
         return dict(self._queue(queue_url).attributes)
@@ -145,7 +143,9 @@ class InMemoryQueues:
         queue.messages[self._sequence] = stored
         return SendReceipt(sqs_id)
 
-    def receive_batch(self, queue_url: str, *, wait_seconds: int) -> list[ReceivedMessage]:
+    def receive_batch(
+        self, queue_url: str, *, wait_seconds: int, limit: int = MAX_BATCH_ENTRIES
+    ) -> list[ReceivedMessage]:
         """What is visible now; virtual time does not pass while waiting."""
         self.calls.append("receive")
         with self._lock:
@@ -160,7 +160,7 @@ class InMemoryQueues:
                 stored
                 for stored in queue.messages.values()
                 if stored.visible_ms <= now and stored.message.group_id not in in_flight
-            ][:MAX_BATCH_ENTRIES]
+            ][:limit]
             return [self._receive(queue, stored) for stored in visible]
 
     def _receive(self, queue: _Queue, stored: _Stored) -> ReceivedMessage:

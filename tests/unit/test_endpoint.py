@@ -26,17 +26,22 @@ def test_an_arn_keeps_account_and_region() -> None:
 
 
 @pytest.mark.parametrize(
-    "url",
+    ("url", "region"),
     [
-        "https://sqs.eu-west-1.amazonaws.com/123456789012/orders",
-        "http://localhost:4566/123456789012/orders",
+        ("https://sqs.eu-west-1.amazonaws.com/123456789012/orders", "eu-west-1"),
+        ("https://sqs.cn-north-1.amazonaws.com.cn/123456789012/orders", "cn-north-1"),
+        ("https://sqs.eu-west-1.api.aws/123456789012/orders", "eu-west-1"),
+        ("https://eu-west-1.queue.amazonaws.com/123456789012/orders", "eu-west-1"),
+        ("http://localhost:4566/123456789012/orders", None),
+        ("https://sqs.example.com/123456789012/orders", None),
     ],
 )
-def test_a_url_is_used_as_it_is(url: str) -> None:
-    """A destination given by URL is not looked up; its account finds its delay queue."""
+def test_a_url_is_used_as_it_is(url: str, region: str | None) -> None:
+    """A destination given by URL is not looked up; its account and region find its delay queue."""
     endpoint = Endpoint.parse(url)
-    assert endpoint.queue == QueueRef("orders", "123456789012", None, url)
-    assert endpoint.error_queue == QueueRef("orders-delay-error", "123456789012")
+    assert endpoint.queue == QueueRef("orders", "123456789012", region, url)
+    assert endpoint.error_queue == QueueRef("orders-delay-error", "123456789012", region)
+    assert Endpoint.parse(url + "/") == endpoint
 
 
 def test_a_name_may_fill_what_the_suffixes_leave() -> None:

@@ -130,6 +130,14 @@ def test_ten_attributes_and_no_more() -> None:
     ten = {f"a{n}": string("x") for n in range(10)}
     check_limits("b", ten)
     with pytest.raises(
-        TooManyAttributes, match=r"11 message attributes \(2 of them added .* move 1 into"
+        TooManyAttributes, match=r"12 message attributes \(2 of them added .* move 2 into"
     ):
-        check_limits("b", {**ten, "a10": string("x")}, added=2)
+        check_limits("b", ten, {"x": string("1")}, {"x": string("1"), "y": string("2")})
+
+
+def test_every_stage_counts_and_the_first_is_the_size() -> None:
+    """A message must fit at each stage of its way; what is sent now is the first."""
+    small, large = {"x": string("1")}, {"x": string("1" * 100)}
+    assert check_limits("b" * (MIB - 107), {}, small, large) == MIB - 107 + 8
+    with pytest.raises(MessageTooLarge, match=r"1048577 bytes .* 107 bytes added"):
+        check_limits("b" * (MIB - 106), {}, small, large)

@@ -26,8 +26,14 @@ class Hop:
 
     @property
     def latency_ms(self) -> int:
-        """All that the hop adds: each death costs a visibility timeout and another receive."""
-        return self.receive_ms * (1 + self.deaths) + self.deaths * 180_000 + self.work_ms
+        """All that the hop adds: each death costs a visibility timeout and another receive.
+
+        Of a redelivered copy the broker's time may be known to the second only.
+        """
+        redelivery = 1000 if self.deaths else 0
+        return (
+            self.receive_ms * (1 + self.deaths) + self.deaths * 180_000 + self.work_ms + redelivery
+        )
 
 
 hops = st.builds(
@@ -64,7 +70,8 @@ def test_never_early_and_late_by_less_than_a_second_plus_the_last_hop(
         last = _relay(queues, clock, iter(weather))
     (shown_ms,) = [m.visible_ms for m in queues._queues["orders"].messages.values()]
     assert shown_ms >= due_ms
-    assert shown_ms - due_ms < 1000 + last.latency_ms
+    told_to_the_second = 1000 if absolute and result.route is Route.DIRECT else 0
+    assert shown_ms - due_ms < 1000 + last.latency_ms + told_to_the_second
 
 
 class _Wrong(ManualClock):

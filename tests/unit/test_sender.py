@@ -23,7 +23,7 @@ from sqsdelay.errors import (
     SqsDelayError,
     TooManyAttributes,
 )
-from sqsdelay.message import Message, OutgoingMessage, string
+from sqsdelay.message import Message, OutgoingMessage, size_of, string
 from sqsdelay.ports import Failure, SendReceipt
 from sqsdelay.sender import Route, Sender
 from sqsdelay.testing import InMemoryQueues, ManualClock
@@ -187,59 +187,60 @@ def test_bad_input_is_refused_before_anything_is_sent(
     assert "send" not in queues.calls
 
 
-def test_limits_count_the_attributes_that_are_added(queues: InMemoryQueues) -> None:
-    """A message that fits only without ours is refused at once, not by the relay weeks later."""
+FULL_DUE = datetime(2090, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("when", [{"delay": 1000}, {"delay": 1000.5}, {"due_at": FULL_DUE}])
+@pytest.mark.parametrize(("group", "yours"), [(None, 8), ("tenant", 7)])
+def test_attributes_count_with_all_that_the_way_adds(
+    queues: InMemoryQueues, when: dict[str, Any], group: str | None, yours: int
+) -> None:
+    """Whatever the delay's kind, the same number fits; one more is refused now, not dropped later."""
     sender = Sender(queues)
-    nine = {f"a{n}": "x" for n in range(9)}
-    sender.send("orders", "x", delay=1000, attributes=nine)
+    fit = {f"a{n}": "x" for n in range(yours)}
+    sender.send("orders", "x", attributes=fit, message_group_id=group, **when)
     with pytest.raises(TooManyAttributes, match="11 message attributes"):
-        sender.send("orders", "x", delay=1000, attributes={**nine, "a9": "x"})
-    with pytest.raises(TooManyAttributes, match=r"11 message attributes \(2 of them"):
-        sender.send("orders", "x", due_at=datetime(2090, 1, 1, tzinfo=UTC), attributes=nine)
-    sender.send("orders", "x", delay=900, attributes={**nine, "a9": "x"})
-    with pytest.raises(MessageTooLarge, match="1 attributes added"):
-        sender.send("orders", "b" * 1_048_576, delay=1000)
-    sender.send("orders", "b" * 1_048_576, delay=900)
+        sender.send("orders", "x", attributes={**fit, "z": "x"}, message_group_id=group, **when)
 
 
-def test_what_the_sender_takes_the_relay_can_carry_to_the_end(queues: InMemoryQueues) -> None:
-    """At every step of a full message's way it stays within 10 attributes and 1 MiB."""
-    entry = (
-        Sender(queues)
-        ._prepare(  # the entry itself is what matters here
-            wire_endpoint(),
-            Message(
-                "b" * 1000,
-                due_at=datetime(2090, 1, 1, tzinfo=UTC),
-                attributes={f"a{n}": "x" for n in range(7)},
-                message_group_id="g" * 128,
-                message_id="m" * 128,
-            ),
-        )
-        .entry
-    )
-    assert len(entry.attributes) == 10
-    copy = wire.ReceivedMessage(
-        entry.body,
-        entry.attributes,
-        "r",
-        "s",
-        0.0,
-        sent_ms=queues.clock.true_ms,
-        group_id="m" * 128,
-    )
-    message = wire.read_delay(copy)
-    assert isinstance(message, wire.Delayed)
-    assert len(wire.requeued(copy, message, 2_000).attributes) == 10
-    handed_over = wire.handed_over(copy, message, 0)
-    assert len(handed_over.attributes) == 9
-    assert wire.DUE_AT in handed_over.attributes
+def test_a_direct_message_may_use_all_ten_attributes(queues: InMemoryQueues) -> None:
+    """It is plain SQS, unless it carries an id."""
+    ten = {f"a{n}": "x" for n in range(10)}
+    Sender(queues).send("orders", "x", delay=900, attributes=ten)
+    with pytest.raises(TooManyAttributes, match=r"11 message attributes \(1 of them"):
+        Sender(queues).send("orders", "x", delay=900, attributes=ten, message_id="m-1")
 
 
-def wire_endpoint() -> Any:
-    from sqsdelay.endpoint import Endpoint
+@pytest.mark.parametrize("when", [{"delay": 2000}, {"delay": 2000.5}, {"due_at": FULL_DUE}])
+@pytest.mark.parametrize("id_chars", [7, 128])
+def test_the_largest_message_arrives_with_all_that_was_promised(
+    queues: InMemoryQueues, when: dict[str, Any], id_chars: int
+) -> None:
+    """To the byte: what the sender takes keeps its due time at every hop, and its id at the end."""
+    low, high = 1_048_000, 1_048_576
+    while low < high:
+        size = (low + high + 1) // 2
+        try:
+            Sender(queues).send("orders", "b" * size, message_id=str(size).zfill(id_chars), **when)
+            low = size
+        except MessageTooLarge:
+            high = size - 1
+    queues.clock.advance(900)
+    copies = received(queues, DELAY)
+    assert max(len(copy.body) for copy in copies) == low
+    sizes = []
+    for copy in copies:
+        message = wire.read_delay(copy)
+        assert isinstance(message, wire.Delayed)
+        hop, arrived = wire.requeued(copy, message, 1_100), wire.handed_over(copy, message, 0)
+        assert wire.DUE_AT in hop.attributes
+        assert {wire.MESSAGE_ID, wire.DUE_AT} <= set(arrived.attributes)
+        sizes += [copy_size(copy), hop.size, arrived.size]
+    assert max(sizes) == 1_048_576
 
-    return Endpoint.parse("orders")
+
+def copy_size(copy: wire.ReceivedMessage) -> int:
+    return size_of(copy.body, copy.attributes)
 
 
 def test_many_messages_go_in_full_batches(queues: InMemoryQueues) -> None:
@@ -280,6 +281,43 @@ def test_no_messages_are_no_calls(queues: InMemoryQueues) -> None:
     """An empty list is an empty result."""
     assert Sender(queues).send_many("orders", []) == []
     assert queues.calls == []
+
+
+def test_an_outage_is_asked_about_once_per_call(clock: ManualClock) -> None:
+    """Thousands of messages do not wait for thousands of time-outs, one after the other."""
+    queues = InMemoryQueues(clock)
+    asked: list[str] = []
+    queues.url = lambda queue: asked.append(queue.name) or _unreachable()  # type: ignore[method-assign,func-returns-value]
+    messages = [Message("x", delay=5), Message("y", delay=5000)] * 50
+    results = Sender(queues).send_many("orders", messages)
+    assert {type(result.error) for result in results} == {QueueUnavailable}
+    assert asked == ["orders", "orders-delay.fifo"]
+
+
+def _unreachable() -> str:
+    raise QueueUnavailable("no route to host")
+
+
+class Slow(InMemoryQueues):
+    """Every batch takes a second."""
+
+    def send_batch(
+        self, queue_url: str, entries: Sequence[OutgoingMessage]
+    ) -> list[SendReceipt | Failure]:
+        self.clock.advance(1)
+        return super().send_batch(queue_url, entries)
+
+
+def test_time_spent_on_earlier_batches_does_not_make_later_ones_late(clock: ManualClock) -> None:
+    """The timer of an absolute due time is set when its batch is sent, not when the call began."""
+    queues = Slow(clock)
+    queues.create_endpoint("orders")
+    due_ms = clock.true_ms + 60_000
+    sender = Sender(queues, concurrency=1)
+    sender.send_many("orders", [Message(f"{n}", due_at=utc(due_ms)) for n in range(300)])
+    late = [m.visible_ms - due_ms for m in queues._queues["orders"].messages.values()]
+    assert min(late) >= 0
+    assert max(late) <= 2000
 
 
 class Refusing(InMemoryQueues):

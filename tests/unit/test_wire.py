@@ -23,7 +23,7 @@ SYSTEM = {
     "ApproximateFirstReceiveTimestamp": str(SENT + 900_050),
     "ApproximateReceiveCount": "1",
     "MessageGroupId": "m-1",
-    "MessageDeduplicationId": "d-1",
+    "MessageDeduplicationId": "m-1",
     "AWSTraceHeader": "Root=1-a;Sampled=1",
 }
 
@@ -39,7 +39,7 @@ def copy(**changes: Any) -> ReceivedMessage:
         "first_receive_ms": SENT + 900_050,
         "receive_count": 1,
         "group_id": "m-1",
-        "deduplication_id": "d-1",
+        "deduplication_id": "m-1",
     }
     return ReceivedMessage(**fields | changes)
 
@@ -85,12 +85,6 @@ def test_both_spellings_of_a_received_message_read_alike() -> None:
         {"body": "x"},
         {"body": "x", "receiptHandle": 5},
         {"body": None, "receiptHandle": "r"},
-        {"body": "x", "receiptHandle": "r", "messageAttributes": {"b": {"dataType": "Binary"}}},
-        {
-            "body": "x",
-            "receiptHandle": "r",
-            "messageAttributes": {"b": {"dataType": "Binary", "binaryValue": "%"}},
-        },
         {"body": "x", "receiptHandle": "r", "messageAttributes": {"b": None}},
         {"body": "x", "receiptHandle": "r", "messageAttributes": ["b"]},
         {"body": "x", "receiptHandle": "r", "attributes": ["b"]},
@@ -102,6 +96,34 @@ def test_a_record_that_is_none_is_malformed_and_no_crash(record: Any) -> None:
     """Whatever arrives in an event, one error type says that it cannot be read."""
     with pytest.raises(MalformedMessage):
         wire.from_lambda_event(record, received_at=0.0)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"dataType": "Binary"},
+        {"dataType": "Binary", "binaryValue": "%"},
+        {"dataType": "Binary", "binaryValue": 5},
+        {"dataType": "String", "stringListValues": ["x"]},
+        {"stringValue": "x"},
+    ],
+)
+def test_an_unreadable_attribute_makes_a_reject_that_keeps_the_rest(value: dict[str, Any]) -> None:
+    """Poison ends in the error queue with its reason; it does not fail for 14 days and vanish."""
+    attributes = {
+        "good": {"dataType": "String", "stringValue": "x"},
+        wire.DELAY_SECONDS: {"dataType": "String", "stringValue": "900"},
+        "bad": value,
+    }
+    record = {
+        "body": "x",
+        "receiptHandle": "r",
+        "attributes": SYSTEM,
+        "messageAttributes": attributes,
+    }
+    received = wire.from_lambda_event(record, received_at=0.0)
+    assert wire.read_delay(received) == Reject("message attribute 'bad' has no value of its type")
+    assert set(received.attributes) == {"good", wire.DELAY_SECONDS}
 
 
 def test_due_is_sent_plus_delay_for_an_nservicebus_message() -> None:
@@ -243,13 +265,32 @@ def test_a_requeued_copy_keeps_everything_and_rewrites_the_delay() -> None:
 def test_hops_never_swallow_each_other_and_a_copy_requeued_twice_is_one() -> None:
     """The deduplication id is the copy's: same copy same id, next hop another, always short enough."""
     message = Delayed("x" * 128, SENT)
-    first = wire.requeued(copy(group_id="x" * 128), message, 1000)
-    again = wire.requeued(copy(group_id="x" * 128, receive_count=2), message, 1000)
-    next_hop = wire.requeued(copy(group_id="x" * 128, sent_ms=SENT + 900_100), message, 1000)
+    first = wire.requeued(copy(), message, 1000)
+    again = wire.requeued(copy(receive_count=2, receipt_handle="r2"), message, 1000)
+    next_hop = wire.requeued(copy(sent_ms=SENT + 900_100), message, 1000)
+    beside = wire.requeued(copy(sqs_message_id="other"), message, 1000)
     assert first.deduplication_id == again.deduplication_id
-    assert first.deduplication_id != next_hop.deduplication_id
+    assert len({first.deduplication_id, next_hop.deduplication_id, beside.deduplication_id}) == 3
     assert len(first.deduplication_id or "") <= 128
     assert first.deduplication_id != message.message_id
+
+
+def test_messages_of_a_foreign_sender_in_one_group_stay_apart() -> None:
+    """Sent in one batch, in the same millisecond: each keeps an id of its own through its hops."""
+    copies = [
+        copy(group_id="tenant", deduplication_id=f"d-{n}", sqs_message_id=f"s-{n}") for n in (1, 2)
+    ]
+    read = [wire.read_delay(each) for each in copies]
+    assert read == [Delayed("d-1", SENT + 1_925_000), Delayed("d-2", SENT + 1_925_000)]
+    hops = [
+        wire.requeued(c, m, 1000)
+        for c, m in zip(copies, read, strict=True)
+        if isinstance(m, Delayed)
+    ]
+    assert [hop.group_id for hop in hops] == ["d-1", "d-2"]
+    assert hops[0].deduplication_id != hops[1].deduplication_id
+    again = copy(group_id="d-1", deduplication_id=hops[0].deduplication_id)
+    assert again.message_id == "d-1"
 
 
 def test_a_full_foreign_message_is_requeued_in_its_own_format() -> None:
