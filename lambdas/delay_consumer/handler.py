@@ -17,8 +17,9 @@ from botocore.awsrequest import AWSRequest
 from lambdas.delay_consumer import contract
 from sqsdelay.consumer import DEFAULT_MAX_RECEIVES, Outcome, Relay, Status
 from sqsdelay.endpoint import Endpoint
-from sqsdelay.errors import MalformedMessage
+from sqsdelay.errors import ConfigurationError, MalformedMessage
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.sqs.consumer import checked_relay
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.wire import ReceivedMessage, from_lambda_event
 
@@ -36,24 +37,37 @@ class Function:
 
 @cache
 def function() -> Function:
-    """Wire the function from its environment, once, on the first invocation."""
-    endpoint = Endpoint.parse(os.environ[contract.ENDPOINT_VARIABLE])
+    """Wire the function from its environment, once, on the first invocation.
+
+    Raises:
+        InvalidEndpoint, ConfigurationError: a variable that cannot be used, or a delay queue that
+            does not fit; Lambda counts it as an error and the messages stay where they are.
+        QueueMissing, QueueUnavailable: the delay queue cannot be asked.
+    """
+    endpoint = Endpoint.parse(os.environ.get(contract.ENDPOINT_VARIABLE, ""))
     client = boto3.client("sqs")
     client.meta.events.register("request-created.sqs", _drop_trace_header)
     metrics = Metrics(namespace=contract.METRIC_NAMESPACE, service=endpoint.name)
     logger = Logger(service=endpoint.name)
     return Function(
-        Relay(
+        checked_relay(
             SqsQueues(client),
             endpoint,
-            hop_seconds=int(
-                os.environ.get(contract.HOP_SECONDS_VARIABLE, MAX_MESSAGE_TIMER_SECONDS)
-            ),
-            max_receives=int(os.environ.get(contract.MAX_RECEIVES_VARIABLE, DEFAULT_MAX_RECEIVES)),
+            hop_seconds=_setting(contract.HOP_SECONDS_VARIABLE, MAX_MESSAGE_TIMER_SECONDS),
+            max_receives=_setting(contract.MAX_RECEIVES_VARIABLE, DEFAULT_MAX_RECEIVES),
         ),
         logger,
         metrics,
     )
+
+
+def _setting(variable: str, default: int) -> int:
+    text = os.environ.get(variable, str(default))
+    if not text.isascii() or not text.isdigit():
+        raise ConfigurationError(
+            f"{variable}={text!r} is not a whole number; leave it out for {default}"
+        )
+    return int(text)
 
 
 def handler(event: Mapping[str, Any], context: object) -> dict[str, list[dict[str, str]]]:
@@ -74,13 +88,14 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, list[dict[st
         try:
             copies.append(from_lambda_event(record, received_at=received_at))
         except MalformedMessage as error:
-            message_id = str(record.get("messageId")) if isinstance(record, Mapping) else "unknown"
-            this.logger.error("unreadable record", message_id=message_id, reason=str(error))
-            failed.append(message_id)
+            this.logger.error("no record of a queue", reason=str(error))
+            if not isinstance(record, Mapping) or not record.get("messageId"):
+                raise
+            failed.append(str(record["messageId"]))
     outcomes = this.relay.process(copies, delete=False) if copies else []
-    failed += [o.copy.sqs_message_id for o in outcomes if not o.settled]
+    failed += [outcome.copy.sqs_message_id for outcome in outcomes if not outcome.settled]
     _report(this, outcomes, unreadable=len(records) - len(copies))
-    return {"batchItemFailures": [{"itemIdentifier": item} for item in failed]}
+    return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
 
 
 def _report(this: Function, outcomes: list[Outcome], *, unreadable: int) -> None:

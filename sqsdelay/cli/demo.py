@@ -34,13 +34,11 @@ PLAYED_FROM: Final = datetime(2030, 1, 1, tzinfo=UTC)
 """Absolute due times are played as if it were this instant when the demo starts."""
 PATIENCE_SECONDS: Final = 10
 """How long after the last due time a message that has not arrived counts as lost."""
-DUPLICATE_WATCH_SECONDS: Final = 1.0
-"""How long the destination is watched for second copies after all have arrived."""
 
 
 def demo(
     file: Annotated[
-        Path, typer.Option(help="Messages to send, JSON lines.", exists=True, dir_okay=False)
+        Path, typer.Option(help="Messages to send, JSON lines; the default is in a checkout.")
     ] = EXAMPLE,
     hop: Annotated[
         int, typer.Option(help="Delivery delay of the delay queue, seconds; SQS's own is 900.")
@@ -99,7 +97,7 @@ def _run(aws: LocalAws, file: Path, hop: int, *, quiet: bool) -> Summary:
         try:
             jobs = [pool.submit(consumer.run, stop)]
             jobs += [pool.submit(_until, stop, receive) for _ in range(2)]
-            _watch(tracker, started_ms, quiet=quiet)
+            _watch(tracker, started_ms, hop, quiet=quiet)
         finally:
             stop.set()
         for job in jobs:
@@ -116,10 +114,17 @@ def read_demo_file(file: Path, now: datetime) -> list[Message]:
     """The file's messages, each with an id, absolute due times moved to be played from ``now``.
 
     Raises:
+        typer.BadParameter: no such file.
         InvalidMessage: a bad line, with its number.
     """
     messages = []
-    with file.open(encoding="utf-8") as lines:
+    try:
+        opened = file.open(encoding="utf-8")
+    except OSError as error:
+        raise typer.BadParameter(
+            f"--file {file}: {error.strerror}; run it in a checkout of sqsdelay, or name a file"
+        ) from error
+    with opened as lines:
         for number, message in read_messages(lines, Defaults()):
             if isinstance(message, BadLine):
                 raise InvalidMessage(f"{file}, line {number}: {message.error}") from message.error
@@ -129,7 +134,7 @@ def read_demo_file(file: Path, now: datetime) -> list[Message]:
     return messages
 
 
-def _watch(tracker: Tracker, started_ms: int, *, quiet: bool) -> None:
+def _watch(tracker: Tracker, started_ms: int, hop: int, *, quiet: bool) -> None:
     """Show the table until all have arrived, or nothing more can be expected."""
     last_due_ms = max((entry.due_ms for _, entry in tracker.rows()), default=started_ms)
     give_up_ms = last_due_ms + PATIENCE_SECONDS * 1000
@@ -138,7 +143,7 @@ def _watch(tracker: Tracker, started_ms: int, *, quiet: bool) -> None:
         while tracker.summary().lost and time.time_ns() // 1_000_000 < give_up_ms:
             time.sleep(0.25)
             live.update(_table(tracker, started_ms))
-        time.sleep(DUPLICATE_WATCH_SECONDS)
+        time.sleep(hop + 1)  # a second copy would be a hop behind
         live.update(_table(tracker, started_ms))
 
 

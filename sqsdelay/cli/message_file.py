@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from sqsdelay.delay import Delay, parse_delay, parse_due_at
 from sqsdelay.errors import InvalidDelay, InvalidMessage, SqsDelayError
+from sqsdelay.limits import MAX_MESSAGE_BYTES
 from sqsdelay.message import AttributeInput, Message
 
 FIELDS: Final = frozenset(
@@ -81,11 +82,16 @@ def read_message(line: str, defaults: Defaults) -> Message:
 
 def _body(body: Any, repeat: Any) -> str:
     """The body; ``body_repeat`` keeps a file of large bodies small."""
-    if not isinstance(repeat, int) or isinstance(repeat, bool) or not 1 <= repeat <= 1 << 20:
-        raise InvalidMessage(f"body_repeat={repeat!r}; use a whole number from 1 to {1 << 20}")
     if not isinstance(body, str):
-        return json.dumps(body, ensure_ascii=False, separators=(",", ":")) * repeat
-    return body * repeat
+        body = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+    if not isinstance(repeat, int) or isinstance(repeat, bool) or repeat < 1:
+        raise InvalidMessage(f"body_repeat={repeat!r}; use a whole number, 1 or more")
+    if repeat > 1 and len(body) * repeat > MAX_MESSAGE_BYTES:
+        raise InvalidMessage(
+            f"body_repeat={repeat} makes a body of {len(body) * repeat} characters; "
+            f"SQS takes {MAX_MESSAGE_BYTES} bytes"
+        )
+    return str(body * repeat)
 
 
 def _delay(value: Any) -> Delay | None:

@@ -11,18 +11,18 @@ import typer
 from sqsdelay.cli.console import out, print_json
 from sqsdelay.delay import utc
 from sqsdelay.endpoint import Endpoint
-from sqsdelay.limits import MAX_RECEIVE_WAIT_SECONDS
+from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_RECEIVE_WAIT_SECONDS
 from sqsdelay.message import Attribute, text_of
-from sqsdelay.wire import DUE_AT, MESSAGE_ID, ReceivedMessage
+from sqsdelay.wire import DUE_AT, MESSAGE_ID, ReceivedMessage, whole_number
 
 
 def receive(
     endpoint: Annotated[str, typer.Argument(help="The queue's name, URL or ARN.")],
     count: Annotated[
-        int, typer.Option(help="Stop after so many messages; 0 for no such limit.")
+        int, typer.Option(min=0, help="Stop after so many messages; 0 for no such limit.")
     ] = 0,
     idle: Annotated[
-        int, typer.Option(help="Stop after so many seconds without a message; 0 for never.")
+        int, typer.Option(min=0, help="Stop after so many seconds without a message; 0 for never.")
     ] = 0,
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave the messages in the queue (they come back).")
@@ -43,7 +43,8 @@ def receive(
     last = time.monotonic()
     while not (count and received >= count) and not (idle and time.monotonic() - last > idle):
         wait = min(idle, MAX_RECEIVE_WAIT_SECONDS) if idle else MAX_RECEIVE_WAIT_SECONDS
-        copies = queues.receive_batch(url, wait_seconds=wait)
+        most = min(count - received, MAX_BATCH_ENTRIES) if count else MAX_BATCH_ENTRIES
+        copies = queues.receive_batch(url, wait_seconds=wait, limit=most)
         for copy in copies:
             _print(copy, as_json=as_json)
         if copies:
@@ -55,10 +56,10 @@ def receive(
 
 def lateness_ms(copy: ReceivedMessage) -> int | None:
     """How long after its due time the broker first handed the message out; None if it has none."""
-    due = text_of(copy.attributes, DUE_AT)
-    if due is None or not due.isdecimal() or copy.first_receive_ms is None:
+    due_ms = whole_number(text_of(copy.attributes, DUE_AT))
+    if due_ms is None or copy.first_receive_ms is None:
         return None
-    return copy.first_receive_ms - int(due)
+    return copy.first_receive_ms - due_ms
 
 
 def _print(copy: ReceivedMessage, *, as_json: bool) -> None:
@@ -77,10 +78,9 @@ def _print(copy: ReceivedMessage, *, as_json: bool) -> None:
         )
         return
     shown = "-" if late is None else f"{late / 1000:+.3f} s"
+    at = "-" if arrived is None else f"{arrived:%H:%M:%S.%f}"
     body = copy.body if len(copy.body) <= 60 else f"{copy.body[:57]}…"
-    out.print(
-        f"{arrived:%H:%M:%S.%f}  {shown:>10}  {sent_id}  {body}", highlight=False, markup=False
-    )
+    out.print(f"{at:15}  {shown:>10}  {sent_id}  {body}", highlight=False, markup=False)
 
 
 def _plain(attribute: Attribute) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
@@ -81,10 +80,10 @@ def send(
             raise typer.Exit(1)
 
 
-def _opened(file: Path) -> AbstractContextManager[IO[str]]:
+def _opened(file: Path) -> IO[str]:
     """The file's lines, or stdin's for "-"; bytes that are no UTF-8 spoil their own line only."""
     if str(file) == "-":
-        return nullcontext(sys.stdin)
+        return open(sys.stdin.fileno(), encoding="utf-8", errors="surrogateescape", closefd=False)
     try:
         return file.open(encoding="utf-8", errors="surrogateescape")
     except OSError as error:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import tenacity
 
-from sqsdelay.consumer import DEFAULT_MAX_RECEIVES, Outcome, Relay
+from sqsdelay.consumer import DEFAULT_MAX_RECEIVES, Outcome, Relay, check_max_receives
+from sqsdelay.decision import check_hop
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError, QueueUnavailable
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, MAX_RECEIVE_WAIT_SECONDS
@@ -64,6 +65,8 @@ class DelayConsumer:
             raise ConfigurationError(
                 f"wait_seconds={wait_seconds}; use 0 to {MAX_RECEIVE_WAIT_SECONDS}"
             )
+        check_hop(hop_seconds)
+        check_max_receives(max_receives)
         self.endpoint = Endpoint.parse(endpoint)
         self._queues = SqsQueues(client or default_client(connections=2 * receivers), clock=clock)
         self._hop_seconds = hop_seconds
@@ -81,18 +84,10 @@ class DelayConsumer:
                 keeps messages too short, it has a redrive policy).
             QueueMissing, QueueUnavailable: the delay queue cannot be asked.
         """
-        name = self.endpoint.delay_queue.name
-        attributes = self._queues.attributes(self._queues.url(self.endpoint.delay_queue))
-        for problem in delay_queue_problems(name, attributes, hop_seconds=self._hop_seconds):
-            text = f"{problem.queue}: {problem.text}; mend it with: {problem.remedy}"
-            if problem.fatal:
-                raise ConfigurationError(text)
-            logger.warning(text)
-        self._relay = Relay(
+        self._relay = checked_relay(
             self._queues,
             self.endpoint,
-            # Requeueing costs what the queue's delay is, whatever the setting says.
-            hop_seconds=int(attributes["DelaySeconds"]),
+            hop_seconds=self._hop_seconds,
             max_receives=self._max_receives,
         )
 
@@ -137,6 +132,27 @@ class DelayConsumer:
         waiting = _waiting(stop, tenacity.retry_if_exception_type(Exception))
         while not stop.is_set():
             waiting(self.poll)
+
+
+def checked_relay(
+    queues: SqsQueues, endpoint: Endpoint, *, hop_seconds: int, max_receives: int
+) -> Relay:
+    """A relay for the delay queue as it is deployed; worker and function start with it.
+
+    Raises:
+        ConfigurationError: the delay queue does not fit, and what to mend.
+        QueueMissing, QueueUnavailable: it cannot be asked.
+    """
+    name = endpoint.delay_queue.name
+    attributes = queues.attributes(queues.url(endpoint.delay_queue))
+    for problem in delay_queue_problems(name, attributes, hop_seconds=hop_seconds):
+        text = f"{problem.queue}: {problem.text}; mend it with: {problem.remedy}"
+        if problem.fatal:
+            raise ConfigurationError(text)
+        logger.warning(text)
+    # Requeueing costs what the queue's delay is, whatever the setting says.
+    deployed = int(attributes["DelaySeconds"])
+    return Relay(queues, endpoint, hop_seconds=deployed, max_receives=max_receives)
 
 
 def _waiting(stop: threading.Event, retry: tenacity.retry_base) -> tenacity.Retrying:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from sqsdelay.decision import check_hop
 from sqsdelay.endpoint import Endpoint, QueueRef
 from sqsdelay.errors import ConfigurationError, QueueMissing
 from sqsdelay.limits import (
@@ -71,9 +72,11 @@ def create_endpoint(
         ConfigurationError: an existing delay queue is not fit, with what to mend; or a bad hop.
         QueueUnavailable, SendFailed: SQS did not answer or refused.
     """
-    if not 1 <= hop_seconds <= MAX_MESSAGE_TIMER_SECONDS:
+    check_hop(hop_seconds)
+    if endpoint.queue.url is not None or endpoint.queue.account_id is not None:
         raise ConfigurationError(
-            f"hop of {hop_seconds} s; use 1 to {MAX_MESSAGE_TIMER_SECONDS}, what a queue's delay allows"
+            f"endpoint {endpoint.name} is given by URL or ARN, which may lead to another account; "
+            "create it by its name, with the credentials and region it belongs to"
         )
     queues = SqsQueues(client)
     created = []
@@ -104,6 +107,7 @@ def check_endpoint(
     Raises:
         QueueUnavailable: SQS could not be asked.
     """
+    check_hop(hop_seconds)
     queues = SqsQueues(client)
     problems: list[Problem] = []
     for ref in (endpoint.queue, endpoint.error_queue):

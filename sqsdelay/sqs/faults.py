@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from typing import Final
 
-from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    NoCredentialsError,
+    ParamValidationError,
+    PartialCredentialsError,
+)
 
-from sqsdelay.errors import QueueMissing, QueueUnavailable, SendFailed, SqsDelayError
+from sqsdelay.errors import (
+    ConfigurationError,
+    QueueMissing,
+    QueueUnavailable,
+    SendFailed,
+    SqsDelayError,
+)
 from sqsdelay.ports import Failure
 
 MISSING_QUEUE: Final = frozenset(
@@ -47,6 +59,10 @@ def translated(error: ClientError | BotoCoreError, queue: str) -> SqsDelayError:
         return QueueMissing(f"queue {queue} does not exist; create it, or correct the name")
     if code in PERMANENT or isinstance(error, ParamValidationError):
         return SendFailed(f"SQS refused the call on {queue}: {error}", code=code, transient=False)
+    if isinstance(error, NoCredentialsError | PartialCredentialsError):
+        return ConfigurationError(
+            f"{error}; set AWS_PROFILE or AWS_ACCESS_KEY_ID as for the AWS CLI"
+        )
     return QueueUnavailable(f"queue {queue} cannot be used now: {error}; try again later")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from moto import mock_aws
 
 from sqsdelay.cli import app, main
+from tests.services.processes import run
 
 Cli = Callable[..., tuple[int, str, str]]
 
@@ -115,7 +117,7 @@ def test_endpoint_create_refuses_to_leave_an_unfit_queue(cli: Cli) -> None:
     assert "its delay of 60 s is shorter than the hop of 900 s" in err
     code, _, err = cli("endpoint", "create", "other", "--hop", "901")
     assert code == 1
-    assert "hop of 901 s; use 1 to 900" in err
+    assert "hop_seconds=901; use 1 to 900" in err
 
 
 def test_send_one_message(cli: Cli) -> None:
@@ -146,17 +148,18 @@ def test_send_a_file_reports_bad_lines_and_sends_the_rest(cli: Cli, tmp_path: Pa
         b'{"body": "\xff"}\n'
         b'{"body": "d", "delay": "1h", "message_id": "d-1"}\n'
         b'{"body": "e", "body_repeat": 2}\n'
+        b'{"body": "eeee", "body_repeat": 1000000}\n'
         b"[1]\n"
     )
     code, out, err = cli("send", "orders", "--file", str(file), "--json")
     results = [json.loads(line) for line in out.splitlines()]
     assert code == 1
-    assert [r["line"] for r in results if r["error"] is not None] == [2, 5, 6, 7, 10]
+    assert [r["line"] for r in results if r["error"] is not None] == [2, 5, 6, 7, 10, 11]
     assert "line 2: not JSON" in err
     assert "line 5: delay=-1 is negative" in err
     assert "line 6: unknown field 'dely'" in err
     assert "line 7: body holds the character U+DCFF" in err
-    assert "4 sent, 5 not sent" in err
+    assert "4 sent, 6 not sent" in err
     arrived = {message["Body"]: message.get("MessageAttributes") for message in messages("orders")}
     assert arrived == {
         "a": None,
@@ -196,7 +199,7 @@ def test_lines_without_a_delay_take_the_one_given(cli: Cli, tmp_path: Path) -> N
         (["consume", "orders", "--receivers", "0"], 1, "receivers=0; use 1 or more"),
         (["consume", "orders", "--wait", "21"], 1, "wait_seconds=21; use 0 to 20"),
         (["receive", "nowhere"], 1, "queue nowhere does not exist"),
-        (["demo", "--file", "/nonexistent"], 2, "does not exist"),
+        (["demo", "--file", "/nonexistent"], 2, "No such file"),
     ],
 )
 def test_bad_input_is_one_line_and_an_exit_code(
@@ -231,6 +234,62 @@ def test_receive_prints_what_arrives(cli: Cli) -> None:
     assert out.split()[1] == "-"
     assert out.rstrip().endswith("plain")
     assert cli("receive", "orders", "--count", "1", "--idle", "1")[1] == ""
+
+
+def test_receive_takes_no_more_than_asked(cli: Cli) -> None:
+    """What is not shown is not deleted."""
+    client = boto3.client("sqs")
+    url = client.create_queue(QueueName="orders")["QueueUrl"]
+    for body in "abc":
+        client.send_message(QueueUrl=url, MessageBody=body)
+    assert len(cli("receive", "orders", "--count", "1", "--json")[1].splitlines()) == 1
+    assert len(cli("receive", "orders", "--count", "2", "--json")[1].splitlines()) == 2
+
+
+def test_a_foreign_due_time_is_no_crash(cli: Cli) -> None:
+    """Anybody may have put anything in an attribute."""
+    client = boto3.client("sqs")
+    url = client.create_queue(QueueName="orders")["QueueUrl"]
+    client.send_message(
+        QueueUrl=url,
+        MessageBody="x",
+        MessageAttributes={"sqsdelay.DueAt": {"DataType": "String", "StringValue": "9" * 5000}},
+    )
+    code, out, _ = cli("receive", "orders", "--count", "1", "--json")
+    assert (code, json.loads(out)["late_ms"]) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"AWS_DEFAULT_REGION": None}, "Set AWS_REGION"),
+        ({"AWS_PROFILE": "nobody"}, "Set AWS_REGION and AWS_PROFILE"),
+        (
+            {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None},
+            "set AWS_PROFILE or AWS_ACCESS_KEY_ID",
+        ),
+    ],
+)
+def test_missing_aws_settings_are_one_line(variables: dict[str, str | None], message: str) -> None:
+    """As common as typing errors, and told as plainly."""
+    env = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+    for name, value in variables.items():
+        env.pop(name) if value is None else env.update({name: value})
+    done = run("send", "orders", "--body", "x", env=env)
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+    assert message in done.stderr
+
+
+def test_an_endpoint_is_created_by_its_name(cli: Cli) -> None:
+    """A URL or ARN may lead to another account, where these credentials create nothing."""
+    for endpoint in (
+        "arn:aws:sqs:us-east-1:999999999999:orders",
+        "http://localhost/123456789012/orders",
+    ):
+        code, _, err = cli("endpoint", "create", endpoint)
+        assert code == 1
+        assert "create it by its name" in err
+    assert boto3.client("sqs").list_queues().get("QueueUrls") is None
 
 
 def test_every_command_has_help(cli: Cli) -> None:

@@ -15,7 +15,7 @@ from moto import mock_aws
 
 from lambdas.delay_consumer import handler as module
 from sqsdelay.endpoint import Endpoint
-from sqsdelay.errors import MalformedMessage
+from sqsdelay.errors import ConfigurationError, InvalidEndpoint, MalformedMessage, SqsDelayError
 from sqsdelay.sqs import create_endpoint
 
 START = datetime(2027, 3, 1, 12, tzinfo=UTC)
@@ -109,12 +109,64 @@ def test_one_failing_message_fails_alone(sqs: Any) -> None:
     assert answer == {"batchItemFailures": [{"itemIdentifier": "now"}]}
 
 
-def test_an_unreadable_record_fails_alone(sqs: Any) -> None:
-    """Base64 that is none, or a record that is no record, does not take the others with it."""
-    bad = record("bad", "900", picture={"dataType": "Binary", "binaryValue": "%%%"})
+def test_a_record_without_a_body_fails_alone(sqs: Any) -> None:
+    """What is no record of a queue is reported, and does not take the others with it."""
+    bad = {"messageId": "bad", "receiptHandle": "handle"}
     answer = module.handler({"Records": [bad, record("now", "900")]}, None)
     assert answer == {"batchItemFailures": [{"itemIdentifier": "bad"}]}
     assert len(in_queue(sqs, "orders")) == 1
+
+
+def test_an_attribute_that_is_no_base64_is_rejected_with_its_reason(sqs: Any) -> None:
+    """It can never be relayed intact, so it goes to the error queue instead of failing for 14 days."""
+    bad = record("bad", "900", picture={"dataType": "Binary", "binaryValue": "%%%"})
+    assert module.handler({"Records": [bad]}, None) == {"batchItemFailures": []}
+    (rejected,) = in_queue(sqs, "orders-delay-error")
+    error = json.loads(rejected["MessageAttributes"]["sqsdelay.Error"]["StringValue"])
+    assert error["reason"] == "message attribute 'picture' has no value of its type"
+
+
+@pytest.mark.parametrize("item", [{"body": "x"}, None, "text"])
+def test_a_record_without_an_id_is_an_error_lambda_counts(sqs: Any, item: Any) -> None:
+    """An item identifier Lambda does not know would fail the whole batch without a word."""
+    with pytest.raises(MalformedMessage):
+        module.handler({"Records": [item]}, None)
+
+
+def test_the_hop_is_the_deployed_queues(sqs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hop set shorter than the queue's delay would requeue what a message timer should hold."""
+    monkeypatch.setenv("SQSDELAY_HOP_SECONDS", "60")
+    assert module.handler({"Records": [record("last", "1000")]}, None) == {"batchItemFailures": []}
+    url = sqs.get_queue_url(QueueName="orders")["QueueUrl"]
+    attributes = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    assert attributes["ApproximateNumberOfMessagesDelayed"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("SQSDELAY_ENDPOINT", "", "is not a queue name"),
+        ("SQSDELAY_HOP_SECONDS", "1.5", "SQSDELAY_HOP_SECONDS='1.5' is not a whole number"),
+        ("SQSDELAY_MAX_RECEIVES", "0", "max_receives=0; use 1 or more"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_named(
+    sqs: Any, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, message: str
+) -> None:
+    """The function does not start, its error says what to set, and the messages stay."""
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(SqsDelayError, match=message):
+        module.handler({"Records": [record("now", "900")]}, None)
+
+
+def test_a_delay_queue_shorter_than_the_hop_is_refused(sqs: Any) -> None:
+    """As the worker does."""
+    url = sqs.get_queue_url(QueueName="orders-delay.fifo")["QueueUrl"]
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={"DelaySeconds": "10"})
+    with pytest.raises(
+        ConfigurationError, match="its delay of 10 s is shorter than the hop of 900 s"
+    ):
+        module.handler({"Records": [record("now", "900")]}, None)
 
 
 @pytest.mark.parametrize("event", [{}, {"Records": None}, {"detail": "scheduled"}])
@@ -163,5 +215,5 @@ def test_lambdas_own_trace_header_does_not_travel_on(
 def test_importing_the_handler_reads_no_environment() -> None:
     """The function is wired at its first invocation, not on import."""
     module.function.cache_clear()
-    with pytest.raises(KeyError, match="SQSDELAY_ENDPOINT"):
+    with pytest.raises(InvalidEndpoint, match="is not a queue name"):
         module.function()

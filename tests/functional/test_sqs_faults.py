@@ -201,6 +201,23 @@ def test_a_queue_is_looked_up_once_and_again_when_it_has_gone() -> None:
         stubber.assert_no_pending_responses()
 
 
+def test_a_server_that_does_not_tell_the_time_is_asked_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The stub's answers carry no Date: the local clock stands in, said once, asked once."""
+    client = boto3.client("sqs")
+    queues = SqsQueues(client)
+    with Stubber(client) as stubber:
+        stubber.add_response("get_queue_url", {"QueueUrl": URL}, {"QueueName": "orders"})
+        for _ in range(3):
+            queues.synchronise(QueueRef("orders"))
+        stubber.assert_no_pending_responses()
+    assert not queues.broker_clock.synchronised
+    assert [record.getMessage() for record in caplog.records] == [
+        "answers carry no Date header: the local clock stands in for the broker's"
+    ]
+
+
 def test_an_arn_names_the_account_and_must_name_the_clients_region() -> None:
     """The wrong region would be a queue of the same name somewhere else."""
     client = boto3.client("sqs")
