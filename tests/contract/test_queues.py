@@ -198,7 +198,7 @@ def test_attributes_of_the_delay_queue(broker: Broker) -> None:
 
 def test_the_brokers_clock_is_learned(broker: Broker) -> None:
     """One cheap request is enough to know the broker's time to within a second or two."""
-    broker.queues.synchronise(broker.queue)
+    broker.queues.synchronise(broker.endpoint.queue)
     clock = broker.queues.broker_clock
     assert clock.synchronised
     assert -2000 <= clock.now_ms() - clock.local.now_ms() <= 0
