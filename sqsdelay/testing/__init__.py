@@ -1,6 +1,11 @@
-"""Fakes for tests, sqsdelay's own and yours: a clock moved by hand, queues in memory."""
+"""Fakes for tests, sqsdelay's own and yours: a clock moved by hand, queues and stores in memory.
+
+``sqsdelay.testing.store_contract`` (which needs pytest) tests a delayed message store of your own.
+"""
 
 from sqsdelay.testing.clock import ManualClock
+from sqsdelay.testing.outbox import InMemoryOutbox
 from sqsdelay.testing.queues import InMemoryQueues
+from sqsdelay.testing.store import InMemoryStore
 
-__all__ = ["InMemoryQueues", "ManualClock"]
+__all__ = ["InMemoryOutbox", "InMemoryQueues", "InMemoryStore", "ManualClock"]
