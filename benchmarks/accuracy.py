@@ -16,7 +16,7 @@ from typing import Protocol
 from sqsdelay import wire
 from sqsdelay.consumer import Relay
 from sqsdelay.endpoint import Endpoint
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.message import OutgoingMessage, string
 from sqsdelay.ports import Failure, SendReceipt
 from sqsdelay.sender import Sender
@@ -82,9 +82,11 @@ class SlowQueues(InMemoryQueues):
         self.clock.advance(self._latencies.send)
         return super().send_batch(queue_url, entries)
 
-    def receive_batch(self, queue_url: str, *, wait_seconds: int) -> list[ReceivedMessage]:
+    def receive_batch(
+        self, queue_url: str, *, wait_seconds: int, limit: int = MAX_BATCH_ENTRIES
+    ) -> list[ReceivedMessage]:
         self.clock.advance(self._latencies.receive)
-        copies = super().receive_batch(queue_url, wait_seconds=wait_seconds)
+        copies = super().receive_batch(queue_url, wait_seconds=wait_seconds, limit=limit)
         self.clock.advance(self._latencies.answer)
         received_at = self.clock.monotonic()
         return [replace(copy, received_at=received_at) for copy in copies]
