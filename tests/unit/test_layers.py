@@ -17,7 +17,7 @@ CORE = {
 USE_CASES = {"sender", "consumer", "dispatcher", "timeout_manager"}
 ADAPTERS = {
     "sqs": {"boto3", "botocore", "tenacity", "mypy_boto3_sqs"},
-    "rabbitmq": {"pika"},
+    "rabbitmq": {"pika", "tenacity"},
     "stores": {
         "boto3",
         "botocore",
