@@ -1,0 +1,206 @@
+"""``sqsdelay rabbitmq``: the delay infrastructure on RabbitMQ, and sending through it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sqsdelay.cli.console import err, out, print_json
+from sqsdelay.delay import parse_delay, parse_due_at
+from sqsdelay.errors import InvalidMessage
+
+if TYPE_CHECKING:
+    from sqsdelay.rabbitmq import Topology, Transfer
+
+app = typer.Typer(
+    help="Delays of up to 8.5 years through RabbitMQ's own queues.", no_args_is_help=True
+)
+
+CONNECT_SECONDS = 5.0
+
+Url = Annotated[
+    str,
+    typer.Option(
+        envvar="SQSDELAY_RABBITMQ_URL",
+        help="amqp://user:password@host:5672/vhost, or amqps://… for TLS.",
+    ),
+]
+Prefix = Annotated[
+    str | None,
+    typer.Option(
+        help="What the infrastructure's names start with; NServiceBus's (nsb.v2) if left out."
+    ),
+]
+Endpoint = Annotated[str, typer.Argument(help="The destination queue's name.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def declare(url: Url, prefix: Prefix = None) -> None:
+    """Declare the 28 levels and the delivery exchange, where they do not exist yet."""
+    from sqsdelay.rabbitmq import declare as declare_infrastructure
+    from sqsdelay.rabbitmq.topology import MAX_LEVEL
+
+    topology = _topology(prefix)
+    declare_infrastructure(url, topology)
+    _say(f"declared {topology.level_name(MAX_LEVEL)} … {topology.delivery_exchange}")
+
+
+@app.command()
+def verify(
+    url: Url,
+    prefix: Prefix = None,
+    management: Annotated[
+        str | None,
+        typer.Option(
+            envvar="SQSDELAY_RABBITMQ_MANAGEMENT_URL",
+            help="http://user:password@host:15672, to see policies, bindings and the version too.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what keeps the infrastructure from delaying safely. Exit code 1 unless only warnings."""
+    from sqsdelay.rabbitmq import verify as verify_infrastructure
+
+    topology = _topology(prefix)
+    problems = verify_infrastructure(url, topology, management_url=management)
+    if as_json:
+        print_json(
+            {"prefix": topology.prefix, "problems": [asdict(problem) for problem in problems]}
+        )
+    elif not problems:
+        _say(f"{topology.prefix} is as it should be")
+    for problem in problems if not as_json else []:
+        kind = "problem" if problem.serious else "warning"
+        _say(f"{kind}: {problem.subject} {problem.text}")
+        _say(f"  mend it: {problem.remedy}")
+    if any(problem.serious for problem in problems):
+        raise typer.Exit(1)
+
+
+@app.command()
+def bind(
+    endpoint: Endpoint,
+    url: Url,
+    prefix: Prefix = None,
+    conventional: Annotated[
+        bool,
+        typer.Option(
+            "--conventional",
+            help="Also make the exchange that NServiceBus's conventional routing topology sends to.",
+        ),
+    ] = False,
+) -> None:
+    """Bind an existing queue as an endpoint, and send on what was due before it was bound."""
+    from sqsdelay.rabbitmq import bind as bind_endpoint
+
+    sent_on = bind_endpoint(url, endpoint, _topology(prefix), conventional=conventional)
+    _say(f"bound {endpoint}; {sent_on} undeliverable messages sent on to it")
+
+
+@app.command()
+def send(
+    endpoint: Endpoint,
+    body: Annotated[str, typer.Option(help="The message's text.")],
+    url: Url,
+    delay: Annotated[str | None, typer.Option(help="E.g. 32m5s, 1d12h, 90, PT32M5S.")] = None,
+    due_at: Annotated[str | None, typer.Option(help="E.g. 2027-01-31T09:00:00Z.")] = None,
+    header: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; may be repeated.")] = None,
+    message_id: Annotated[str | None, typer.Option(help="Made up when left out.")] = None,
+    prefix: Prefix = None,
+    as_json: Json = False,
+) -> None:
+    """Send a message, delayed or not, and wait until the broker has confirmed it."""
+    from sqsdelay.rabbitmq import DelaySender
+
+    with DelaySender(
+        url, prefix=_topology(prefix).prefix, connect_seconds=CONNECT_SECONDS
+    ) as sender:
+        result = sender.send(
+            endpoint,
+            body,
+            delay=None if delay is None else parse_delay(delay),
+            due_at=None if due_at is None else parse_due_at(due_at),
+            headers=dict(map(_header, header or [])),
+            message_id=message_id,
+        )
+    if as_json:
+        print_json({"message_id": result.message_id, "route": result.route, "due": result.due})
+    else:
+        due = result.due.isoformat(timespec="milliseconds") if result.due else ""
+        _say(f"sent {result.message_id} ({result.route}), due {due}")
+
+
+@app.command()
+def teardown(
+    url: Url,
+    prefix: Prefix = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Even if messages wait in it: they are lost.")
+    ] = False,
+) -> None:
+    """Delete the infrastructure. Endpoints' own queues stay."""
+    from sqsdelay.rabbitmq import teardown as teardown_infrastructure
+
+    topology = _topology(prefix)
+    teardown_infrastructure(url, topology, force=force)
+    _say(f"deleted {topology.prefix}")
+
+
+@app.command()
+def transfer(
+    url: Url,
+    to: Annotated[
+        str,
+        typer.Option(
+            envvar="SQSDELAY_RABBITMQ_TARGET_URL", help="The target's URL; may be the same broker."
+        ),
+    ],
+    prefix: Prefix = None,
+    to_prefix: Prefix = None,
+    as_json: Json = False,
+) -> None:
+    """Move delayed messages, with the time they have left, to another broker or prefix.
+
+    Exit code 1 if any had to stay. Interrupted, it may be run again.
+    """
+    from sqsdelay.rabbitmq import transfer as transfer_messages
+
+    seen = 0
+
+    def on_level(level: int, done: Transfer) -> None:
+        nonlocal seen
+        if done.moved > seen:
+            err.print(f"level {level:02}: {done.moved - seen} moved", highlight=False)
+            seen = done.moved
+
+    done = transfer_messages(
+        url, to, source=_topology(prefix), target=_topology(to_prefix), on_level=on_level
+    )
+    if as_json:
+        print_json({"moved": done.moved, "left": done.left})
+    else:
+        _say(f"{done.moved} messages moved")
+        for reason, count in done.left.most_common():
+            _say(f"{count} left where they were: {reason}")
+    if done.left:
+        raise typer.Exit(1)
+
+
+def _topology(prefix: str | None) -> Topology:
+    from sqsdelay.rabbitmq.topology import Topology
+
+    return Topology() if prefix is None else Topology(prefix)
+
+
+def _say(text: str) -> None:
+    out.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise InvalidMessage(f"header {text!r} is not NAME=VALUE; write e.g. --header tenant=acme")
+    return name, value

@@ -1,0 +1,224 @@
+"""What keeps an infrastructure from delaying safely, and how to mend it."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import pika
+from pika.exceptions import ChannelClosedByBroker, UnroutableError
+
+from sqsdelay.errors import QueueMissing
+from sqsdelay.rabbitmq import undeliverable
+from sqsdelay.rabbitmq.connection import (
+    NOT_FOUND,
+    PRECONDITION_FAILED,
+    channel,
+    parameters,
+)
+from sqsdelay.rabbitmq.infrastructure import declare_exchange, declare_queue
+from sqsdelay.rabbitmq.management import Management
+from sqsdelay.rabbitmq.routing import routing_key
+from sqsdelay.rabbitmq.topology import LEVELS, MIN_BROKER_VERSION, Topology
+
+HARMFUL_POLICIES: Final = (
+    "message-ttl",
+    "expires",
+    "max-length",
+    "max-length-bytes",
+    "dead-letter-routing-key",
+)
+"""Policy keys that end a level's wait early, lose its queue, refuse its messages or send them elsewhere.
+Of an argument and a policy the broker takes the argument, but the smaller of two numbers.
+Source: rabbitmq.com/docs/policies, "How Policies Interact with Optional Queue Arguments"."""
+
+_Step = Callable[[Any], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is not as it should be. ``serious`` is False for a warning."""
+
+    subject: str
+    text: str
+    remedy: str
+    serious: bool = True
+
+
+def verify(
+    url: str, topology: Topology | None = None, *, management_url: str | None = None
+) -> list[Problem]:
+    """What is missing, different or in the way; nothing is changed.
+
+    Args:
+        management_url: the management API (``http://user:password@host:15672``). Without it neither
+            version nor policies nor bindings can be seen, and a warning says so.
+
+    Raises:
+        ConfigurationError: the broker does not let us in.
+        QueueUnavailable: the broker, or its management API, cannot be reached.
+    """
+    given, wanted = parameters(url), topology or Topology()
+    problems = list(_differences(given, wanted))
+    if management_url is None:
+        problems.append(
+            Problem(
+                "management API",
+                "version, policies and bindings were not looked at",
+                "give --management http://user:password@host:15672",
+                serious=False,
+            )
+        )
+    else:
+        problems += _hidden(Management(management_url, given.virtual_host), wanted)
+    if not any(problem.serious for problem in problems):
+        problems += _undeliverable(given, wanted)
+    return problems
+
+
+def _differences(given: pika.connection.Parameters, topology: Topology) -> Iterator[Problem]:
+    """What is not there, or there with other arguments. The passive look first: nothing is made."""
+    with channel(given) as first:
+        for kind, look, declare_equal, name in _looks(topology):
+            error = _refusal(first.connection, look) or _refusal(first.connection, declare_equal)
+            if error is not None:
+                yield _difference(topology, kind, name, error)
+
+
+def _looks(topology: Topology) -> Iterator[tuple[str, _Step, _Step, str]]:
+    """Of each exchange and queue: its kind, a passive and an equal declaration, its name."""
+    for exchange in topology.exchanges():
+        name = exchange.name
+        equal = partial(declare_exchange, exchange=exchange)
+        yield "exchange", partial(_look, kind="exchange", name=name), equal, name
+    for queue in topology.queues():
+        equal = partial(declare_queue, queue=queue)
+        yield "queue", partial(_look, kind="queue", name=queue.name), equal, queue.name
+
+
+def _look(on: Any, *, kind: str, name: str) -> None:
+    getattr(on, f"{kind}_declare")(name, passive=True)
+
+
+def _refusal(connection: pika.BlockingConnection, step: _Step) -> ChannelClosedByBroker | None:
+    """Why the broker closes a channel over ``step``, or None where it does not."""
+    on = connection.channel()
+    try:
+        step(on)
+        on.close()
+    except ChannelClosedByBroker as error:
+        return error
+    return None
+
+
+def _difference(topology: Topology, kind: str, name: str, error: ChannelClosedByBroker) -> Problem:
+    subject = f"{kind} {name}"
+    if error.reply_code == NOT_FOUND:
+        # NServiceBus declares no catch-all: its infrastructure delays without one.
+        optional = topology.shared and name == topology.undeliverable
+        return Problem(subject, "is missing", _declare_command(topology), serious=not optional)
+    if error.reply_code == PRECONDITION_FAILED:
+        return Problem(
+            subject,
+            f"is another than it should be: {error.reply_text}",
+            "use another --prefix, or move its messages away, delete it and declare again",
+        )
+    return Problem(subject, f"{error.reply_code} {error.reply_text}", "mend that, and verify again")
+
+
+def _declare_command(topology: Topology) -> str:
+    return f"sqsdelay rabbitmq declare --prefix {topology.prefix}"
+
+
+def _hidden(management: Management, topology: Topology) -> Iterator[Problem]:
+    """What AMQP does not show: the version, policies, bindings."""
+    version = management.version()
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < MIN_BROKER_VERSION:
+        yield Problem(
+            "broker",
+            f"is RabbitMQ {version}: its quorum queues neither expire messages nor dead-letter them "
+            "at least once",
+            f"upgrade to {'.'.join(map(str, MIN_BROKER_VERSION))} or newer",
+        )
+    yield from _policies(management, topology)
+    yield from _missing_bindings(management, topology)
+
+
+def _policies(management: Management, topology: Topology) -> Iterator[Problem]:
+    queues = management.queues()
+    for level in range(LEVELS):
+        name = topology.level_name(level)
+        policies = queues.get(name, {}).get("effective_policy_definition") or {}
+        for key in sorted(set(policies) & set(HARMFUL_POLICIES)):
+            yield Problem(
+                f"queue {name}",
+                f"a policy sets {key} to {policies[key]!r}: delays end early, or messages are lost",
+                f"change the policy's pattern so that it leaves {topology.prefix}.delay-level- alone",
+            )
+
+
+def _missing_bindings(management: Management, topology: Topology) -> Iterator[Problem]:
+    present = {
+        (b["source"], b["destination"], b["routing_key"], b["destination_type"] == "exchange")
+        for b in management.bindings()
+    }
+    for binding in topology.bindings():
+        if topology.shared and binding.source == topology.undeliverable:
+            continue  # optional there, as its exchange is
+        key = (binding.source, binding.destination, binding.routing_key, binding.to_exchange)
+        if key not in present:
+            yield Problem(
+                f"binding {binding.source} -> {binding.destination}",
+                f"is missing (key {binding.routing_key})",
+                _declare_command(topology),
+            )
+
+
+def _undeliverable(given: pika.connection.Parameters, topology: Topology) -> Iterator[Problem]:
+    if not _is_caught(given, topology):
+        pattern = "^" + re.escape(topology.delivery_exchange).replace("\\-", "-") + "$"
+        yield Problem(
+            f"exchange {topology.delivery_exchange}",
+            "has no alternate exchange: messages for an endpoint that is not bound hold up everyone "
+            "else's, for minutes",
+            f"rabbitmqctl set_policy -p '{given.virtual_host}' --apply-to exchanges "
+            f"{topology.undeliverable} '{pattern}' "
+            f'\'{{"alternate-exchange":"{topology.undeliverable}"}}\'',
+            serious=False,
+        )
+    try:
+        waiting = undeliverable.by_endpoint(given, topology)
+    except QueueMissing:
+        return  # reported as missing already
+    for endpoint, count in sorted(waiting.items()):
+        yield Problem(
+            f"endpoint {endpoint}",
+            f"{count} messages were due, but no queue was bound for it; they wait in "
+            f"{topology.undeliverable}",
+            f"create the queue if it is missing, then: sqsdelay rabbitmq bind '{endpoint}' "
+            f"--prefix {topology.prefix}",
+            serious=False,
+        )
+
+
+def _is_caught(given: pika.connection.Parameters, topology: Topology) -> bool:
+    """True if the delivery exchange finds a place for what nobody is bound for."""
+    nobody = f"sqsdelay-probe-{uuid.uuid4()}"
+    with channel(given) as on:
+        on.confirm_delivery()
+        try:
+            on.basic_publish(
+                topology.delivery_exchange,
+                routing_key(0, nobody),
+                b"",
+                # It expires where it lands: nobody ever sees it.
+                pika.BasicProperties(expiration="0"),
+                mandatory=True,
+            )
+        except UnroutableError:
+            return False
+    return True
