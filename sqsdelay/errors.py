@@ -51,6 +51,26 @@ class QueueUnavailable(SqsDelayError):
     """The queue service could not be reached, throttled us or denied access: try again later."""
 
 
+class StoreError(SqsDelayError):
+    """A delayed message store failed; nothing of what was asked has happened."""
+
+
+class StoreUnavailable(StoreError):
+    """The store could not be reached, is locked or throttled us: try again later."""
+
+
+class StoreMissing(StoreError):
+    """The store's table does not exist: it was not set up, or the name is wrong."""
+
+
+class DeliveryFailed(SqsDelayError):
+    """A ``deliver`` callback raised; its own error is the cause."""
+
+
+class CriticalError(SqsDelayError):
+    """A circuit breaker triggered: the disturbance lasts, and someone must look at it."""
+
+
 class SendFailed(SqsDelayError):
     """The queue service refused a message.
 

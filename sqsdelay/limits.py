@@ -67,6 +67,15 @@ CONTRADICTION_MS: Final = 24 * 3600 * 1000
 """How far a copy's two delay attributes may disagree before it is rejected. Minutes come from a wrong
 sender's clock, up to an hour a year from the drift of other relays; a day comes from a broken sender."""
 
+MAX_STORED_ID_CHARS: Final = 250
+"""Id of a message in a store, as in seed 001's table (``nvarchar(250)``)."""
+
+MAX_DYNAMODB_ITEM_BYTES: Final = 400 * 1024
+"""Attribute names and values of one item. Source: DynamoDB quotas, "Item size"."""
+
+MAX_POSTGRES_NAME_BYTES: Final = 63
+"""Longer identifiers are cut off silently. Source: PostgreSQL 15, 4.1.1 (NAMEDATALEN - 1)."""
+
 DELAY_QUEUE_SUFFIX: Final = "-delay.fifo"
 ERROR_QUEUE_SUFFIX: Final = "-delay-error"
 DEAD_LETTER_QUEUE_SUFFIX: Final = "-dead-letter"

@@ -11,6 +11,7 @@ from sqsdelay.endpoint import QueueRef
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.message import OutgoingMessage
+from sqsdelay.stored import StoredMessage
 from sqsdelay.wire import ReceivedMessage
 
 
@@ -102,4 +103,38 @@ class Queues(Protocol):
         self, queue_url: str, copies: Sequence[tuple[ReceivedMessage, int]]
     ) -> list[Failure | None]:
         """Make each copy visible again after so many seconds (0 to 43,200); None means done."""
+        ...
+
+
+class Outbox(Protocol):
+    """Where a dispatcher sends due messages. Thread-safe.
+
+    Batch methods take any number of messages, answer per message and in order (None: the broker
+    has it), and raise nothing: a call that failed as a whole is a failure of each message. A
+    failure whose error is QueueUnavailable is an outage, not the message's fault.
+    """
+
+    @property
+    def max_ahead_seconds(self) -> int:
+        """The longest message timer of the transport, 0 where it has none."""
+        ...
+
+    def check(self) -> None:
+        """Find out at the start whether messages can be sent, and rejected.
+
+        Raises:
+            ConfigurationError, QueueMissing, QueueUnavailable
+        """
+        ...
+
+    def now_ms(self) -> int:
+        """Now by the clock that due times are measured with, epoch milliseconds."""
+        ...
+
+    def send(self, messages: Sequence[StoredMessage]) -> list[Failure | None]:
+        """Send each to its destination, with what remains until its due time as message timer."""
+        ...
+
+    def reject(self, messages: Sequence[tuple[StoredMessage, str]]) -> list[Failure | None]:
+        """Send each to the error queue, with the reason why."""
         ...

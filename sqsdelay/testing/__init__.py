@@ -1,7 +1,12 @@
-"""For tests, sqsdelay's own and yours: a clock moved by hand, queues in memory, a local AWS."""
+"""For tests, sqsdelay's own and yours: a clock moved by hand, queues and stores in memory, a local AWS.
+
+``sqsdelay.testing.store_contract`` (which needs pytest) tests a delayed message store of your own.
+"""
 
 from sqsdelay.testing.clock import ManualClock
 from sqsdelay.testing.local_aws import LocalAws
+from sqsdelay.testing.outbox import InMemoryOutbox
 from sqsdelay.testing.queues import InMemoryQueues
+from sqsdelay.testing.store import InMemoryStore
 
-__all__ = ["InMemoryQueues", "LocalAws", "ManualClock"]
+__all__ = ["InMemoryOutbox", "InMemoryQueues", "InMemoryStore", "LocalAws", "ManualClock"]

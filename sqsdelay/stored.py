@@ -1,0 +1,125 @@
+"""A message as it waits in a delayed message store."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sqsdelay.errors import InvalidMessage
+from sqsdelay.limits import MAX_DUE_MS, MAX_STORED_ID_CHARS
+from sqsdelay.message import Attribute
+
+_STORED_ID: Final = re.compile(
+    rf"[^\x00\ud800-\udfff]{{1,{MAX_STORED_ID_CHARS}}}",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredMessage:
+    """A message, where it goes and when.
+
+    Args:
+        message_id: the store's key: the same id stored twice is one message.
+        destination: what the dispatcher's outbox takes, e.g. an SQS queue's name, URL or ARN.
+        due_ms: when it should arrive, epoch milliseconds, UTC.
+        body: the body's bytes; for SQS the UTF-8 of its text.
+        attributes: message attributes (headers) in boto3's shape.
+        group_id: message group at the destination.
+        trace_header: X-Ray trace header.
+        failures: how often its release has failed; counted by the store.
+
+    Raises:
+        InvalidMessage: an empty or too long id, an empty destination, a body that is no ``bytes``,
+            a due time outside 1970 to 9999.
+    """
+
+    message_id: str
+    destination: str
+    due_ms: int
+    body: bytes
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+    group_id: str | None = None
+    trace_header: str | None = None
+    failures: int = 0
+
+    def __post_init__(self) -> None:
+        check_stored_id(self.message_id)
+        check_stored_due(self.due_ms)
+        if not isinstance(self.destination, str) or not self.destination:
+            raise InvalidMessage(f"destination {self.destination!r} is empty; name a queue")
+        if not isinstance(self.body, bytes):
+            raise InvalidMessage(
+                f"body is {type(self.body).__name__}; a store keeps bytes: encode it, e.g. as UTF-8"
+            )
+
+    def headers(self) -> str:
+        """All but id, destination, due time, body and failures, as JSON for a store's column."""
+        known = {
+            "attributes": {name: _to_json(value) for name, value in self.attributes.items()},
+            "group_id": self.group_id,
+            "trace_header": self.trace_header,
+        }
+        return json.dumps({name: value for name, value in known.items() if value})
+
+
+def from_store(
+    message_id: str, destination: str, due_ms: int, body: bytes, headers: str, failures: int
+) -> StoredMessage:
+    """The message of a store's row; the inverse of `StoredMessage.headers`."""
+    known: dict[str, Any] = {} if headers == "{}" else json.loads(headers)
+    attributes = known.get("attributes") or {}
+    return StoredMessage(
+        message_id=message_id,
+        destination=destination,
+        due_ms=due_ms,
+        body=body,
+        attributes={name: _from_json(value) for name, value in attributes.items()},
+        group_id=known.get("group_id"),
+        trace_header=known.get("trace_header"),
+        failures=failures,
+    )
+
+
+def check_stored_id(message_id: str) -> None:
+    """Refuse an id a store cannot keep.
+
+    Raises:
+        InvalidMessage
+    """
+    if not isinstance(message_id, str) or not _STORED_ID.fullmatch(message_id):
+        raise InvalidMessage(
+            f"message_id={message_id!r} cannot be stored; use 1 to {MAX_STORED_ID_CHARS} characters "
+            "(no NUL, no lone surrogate)"
+        )
+
+
+def check_stored_due(due_ms: int) -> None:
+    """Refuse a due time a store cannot keep.
+
+    Raises:
+        InvalidMessage
+    """
+    if not isinstance(due_ms, int) or not 0 <= due_ms <= MAX_DUE_MS:
+        raise InvalidMessage(
+            f"due_ms={due_ms!r} is outside 0 to {MAX_DUE_MS} (1970 to 9999); "
+            "give epoch milliseconds, UTC"
+        )
+
+
+def _to_json(attribute: Attribute) -> dict[str, str]:
+    shaped = {"type": attribute["DataType"]}
+    if "BinaryValue" in attribute:
+        shaped["base64"] = base64.b64encode(attribute["BinaryValue"]).decode("ascii")
+    else:
+        shaped["text"] = attribute["StringValue"]
+    return shaped
+
+
+def _from_json(shaped: Mapping[str, str]) -> Attribute:
+    if "base64" in shaped:
+        return {"DataType": shaped["type"], "BinaryValue": base64.b64decode(shaped["base64"])}
+    return {"DataType": shaped["type"], "StringValue": shaped["text"]}

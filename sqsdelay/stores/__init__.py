@@ -1,0 +1,46 @@
+"""Stores for delayed messages: SQLite, PostgreSQL, DynamoDB; each imported when it is opened."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from sqsdelay.errors import ConfigurationError
+from sqsdelay.store import DelayedMessageStore
+
+SCHEMES: Final = "sqlite:///FILE, postgresql://… or dynamodb://TABLE"
+
+
+def open_store(url: str, *, endpoint: str, table: str | None = None) -> DelayedMessageStore:
+    """The store a URL names, for one endpoint.
+
+    Args:
+        url: ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``postgresql://…`` (libpq's
+            URLs), ``dynamodb://table``.
+        endpoint: whose messages these are; names the table where ``table`` is None.
+        table: SQLite and PostgreSQL: the table's name.
+
+    Raises:
+        ConfigurationError: no such kind of URL, or its driver is not installed.
+        StoreUnavailable: the SQLite file cannot be opened.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "sqlite" and not parts.netloc and len(parts.path) > 1:
+        from sqsdelay.stores.sqlite import SqliteStore
+
+        return SqliteStore(unquote(parts.path[1:]), endpoint=endpoint, table=table)
+    if parts.scheme in ("postgresql", "postgres"):
+        try:
+            from sqsdelay.stores.postgres import PostgresStore
+        except ImportError as error:
+            raise ConfigurationError(
+                f"PostgreSQL stores need psycopg ({error}); pip install 'sqsdelay[postgres]'"
+            ) from error
+        return PostgresStore(url, endpoint=endpoint, table=table)
+    if parts.scheme == "dynamodb" and parts.netloc and not parts.path:
+        if table is not None:
+            raise ConfigurationError(f"table={table!r}: the URL names the DynamoDB table itself")
+        from sqsdelay.stores.dynamodb import DynamoDbStore
+
+        return DynamoDbStore(parts.netloc, endpoint=endpoint)
+    raise ConfigurationError(f"store {url!r} is not understood; give {SCHEMES}")

@@ -1,0 +1,259 @@
+"""The PostgreSQL store: row locks with SKIP LOCKED, woken by NOTIFY, for many dispatchers at once."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final, LiteralString, cast
+
+import psycopg
+from psycopg import sql
+from psycopg_pool import ConnectionPool
+
+from sqsdelay.clock import Clock, SystemClock
+from sqsdelay.errors import ConfigurationError, StoreError, StoreMissing, StoreUnavailable
+from sqsdelay.limits import MAX_POSTGRES_NAME_BYTES
+from sqsdelay.store import Claim, TransactionMode
+from sqsdelay.stored import StoredMessage, check_stored_due, from_store
+from sqsdelay.stores.listener import Listener
+from sqsdelay.stores.queries import read_queries
+
+DEFAULT_SCHEMA: Final = "public"
+DEFAULT_CONNECTIONS: Final = 8
+_CONNECT_SECONDS: Final = 5.0
+_SOON_MS: Final = 3_600_000
+"""Longer than any dispatcher's poll: what is due later is found by polling in time."""
+
+_Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+class PostgresStore:
+    """Delayed messages in a PostgreSQL table.
+
+    Args:
+        conninfo: a libpq connection string or ``postgresql://`` URL.
+        endpoint: whose messages these are.
+        table: ``<endpoint>.delayed`` when left out; any name of up to 63 bytes.
+        schema: the table's schema; it must exist.
+        connections: the most connections the store opens, besides one per `watch`.
+        clock: times the holds after failures.
+
+    Raises:
+        ConfigurationError: a name PostgreSQL would cut off or cannot hold; a bad ``conninfo``.
+    """
+
+    poll_seconds: Final = 10.0
+    modes: Final = frozenset(TransactionMode)
+
+    def __init__(
+        self,
+        conninfo: str,
+        *,
+        endpoint: str,
+        table: str | None = None,
+        schema: str = DEFAULT_SCHEMA,
+        connections: int = DEFAULT_CONNECTIONS,
+        clock: Clock | None = None,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._conninfo = conninfo
+        self._table = table or f"{endpoint}.delayed"
+        for name in (schema, self._table):
+            _check_name(name)
+        digest = hashlib.sha256(f"{schema}\0{self._table}".encode()).hexdigest()[:32]
+        self._channel = f"sqsdelay_{digest}"
+        # psycopg reads %s in a query's text, so a percent sign of a name is written twice.
+        names = {
+            "table": sql.Identifier(schema.replace("%", "%%"), self._table.replace("%", "%%")),
+            # An index lives in its table's schema and its name may not be cut off either.
+            "index": sql.Identifier(f"sqsdelay_{digest}_due"),
+        }
+        self._sql = {
+            key: sql.SQL(cast(LiteralString, query)).format(**names)
+            for key, query in read_queries("postgres.sql").items()
+        }
+        try:
+            psycopg.conninfo.conninfo_to_dict(conninfo)
+        except psycopg.Error as error:
+            raise ConfigurationError(f"PostgreSQL connection string: {error}") from error
+        self._pool = ConnectionPool(
+            conninfo,
+            min_size=1,
+            max_size=connections,
+            open=False,
+            timeout=_CONNECT_SECONDS,
+            reconnect_timeout=_CONNECT_SECONDS,
+            kwargs={"autocommit": True, "connect_timeout": int(_CONNECT_SECONDS)},
+            name=f"sqsdelay-{self._table}",
+        )
+        self._opening = threading.Lock()
+
+    def set_up(self) -> None:
+        with self._connection() as connection, connection.transaction():
+            connection.execute(self._sql["lock_set_up"], {"channel": self._channel})
+            connection.execute(self._sql["set_up"], {})
+            connection.execute(self._sql["set_up_index"], {})
+
+    def initialize(self, mode: TransactionMode) -> None:
+        if mode not in self.modes:
+            raise ConfigurationError(f"a PostgreSQL store cannot give {mode!r}")
+        # Nothing depends on the mode: a claim is the open transaction either way.
+        self._rows("exists")
+
+    def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
+        if not messages:
+            return []
+        if transaction is None:
+            with self._connection() as connection:
+                return self._insert(connection, messages)
+        if not isinstance(transaction, psycopg.Connection):
+            raise ConfigurationError(
+                f"transaction is a {type(transaction).__name__}; give the psycopg.Connection"
+            )
+        with self._translated():
+            return self._insert(transaction, messages)
+
+    def _insert(self, connection: _Connection, messages: Sequence[StoredMessage]) -> list[bool]:
+        now_ms = self._clock.now_ms()
+        always = {"channel": self._channel, "now_ms": now_ms, "soon_ms": now_ms + _SOON_MS}
+        if len(messages) == 1:
+            (m,) = messages
+            row = {
+                "id": m.message_id,
+                "destination": m.destination,
+                "due_ms": m.due_ms,
+                "body": m.body,
+                "headers": m.headers(),
+                "failures": m.failures,
+            }
+            return [connection.execute(self._sql["store"], row | always).rowcount == 1]
+        columns = {
+            "ids": [m.message_id for m in messages],
+            "destinations": [m.destination for m in messages],
+            "dues": [m.due_ms for m in messages],
+            "bodies": [m.body for m in messages],
+            "headers": [m.headers() for m in messages],
+            "failures": [m.failures for m in messages],
+        }
+        stored = connection.execute(self._sql["store_many"], columns | always).fetchall()
+        # An id given twice in one call is new once.
+        new = {row[0] for row in stored}
+        return [m.message_id in new and not new.discard(m.message_id) for m in messages]
+
+    @contextmanager
+    def claim(self, limit: int, *, due_by_ms: int) -> Iterator[Claim]:
+        with self._connection() as connection:
+            transaction = connection.transaction()
+            transaction.__enter__()
+            try:
+                yield self._take(connection, limit, due_by_ms)
+            except BaseException:
+                transaction.__exit__(*sys.exc_info())
+                raise
+            transaction.__exit__(None, None, None)
+
+    def _take(self, connection: _Connection, limit: int, due_by_ms: int) -> _PostgresClaim:
+        arguments = {"due_by_ms": due_by_ms, "limit": limit, "now_ms": self._clock.now_ms()}
+        rows = connection.execute(self._sql["claim"], arguments, binary=True).fetchall()
+        return _PostgresClaim(self, connection, [from_store(*row) for row in rows])
+
+    def next_due_ms(self) -> int | None:
+        rows = self._rows("next_due", now_ms=self._clock.now_ms())
+        return int(rows[0][0]) if rows else None
+
+    def pending_count(self) -> int:
+        return int(self._rows("pending_count")[0][0])
+
+    def pending(self, limit: int, *, after: tuple[int, str] | None = None) -> list[StoredMessage]:
+        after_ms, after_id = after or (-1, "")
+        rows = self._rows("pending", after_ms=after_ms, after_id=after_id, limit=limit)
+        return [from_store(*row) for row in rows]
+
+    def cancel(self, message_ids: Sequence[str]) -> list[bool]:
+        gone = {row[0] for row in self._rows("cancel", ids=list(message_ids))}
+        return [message_id in gone for message_id in message_ids]
+
+    def reschedule(self, message_id: str, due_ms: int) -> bool:
+        check_stored_due(due_ms)
+        arguments = {"message_id": message_id, "due_ms": due_ms, "channel": self._channel}
+        return len(self._rows("reschedule", **arguments)) == 1
+
+    def watch(self, wake: Callable[[], None]) -> AbstractContextManager[None]:
+        return Listener(self._conninfo, self._channel, wake)
+
+    def close(self) -> None:
+        self._pool.close()
+
+    def _rows(self, query: str, **arguments: object) -> list[tuple[Any, ...]]:
+        with self._connection() as connection:
+            return connection.execute(self._sql[query], arguments).fetchall()
+
+    @contextmanager
+    def _connection(self) -> Iterator[_Connection]:
+        with self._opening:
+            if self._pool.closed:
+                with self._translated():
+                    self._pool.open()
+        with self._translated(), self._pool.connection() as connection:
+            yield connection
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.errors.UndefinedTable as error:
+            raise StoreMissing(
+                f"table {self._table} does not exist; call set_up(), or correct the name"
+            ) from error
+        except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+            raise StoreUnavailable(
+                f"PostgreSQL store {self._table} cannot be used now: {error}"
+            ) from error
+        except psycopg.Error as error:
+            raise StoreError(f"PostgreSQL store {self._table}: {error}") from error
+
+
+class _PostgresClaim:
+    def __init__(
+        self, store: PostgresStore, connection: _Connection, messages: list[StoredMessage]
+    ) -> None:
+        self.messages = messages
+        self.transaction: Any = connection
+        self._store = store
+
+    def attempt(self) -> AbstractContextManager[None]:
+        return cast(AbstractContextManager[None], self.transaction.transaction())
+
+    def remove(self, message_ids: Sequence[str]) -> list[bool]:
+        return self._change("remove", message_ids)
+
+    def count_failures(
+        self, message_ids: Sequence[str], *, retry_after_seconds: float
+    ) -> list[bool]:
+        return self._hold(message_ids, retry_after_seconds, failed=1)
+
+    def hold(self, message_ids: Sequence[str], *, seconds: float) -> list[bool]:
+        return self._hold(message_ids, seconds, failed=0)
+
+    def _hold(self, message_ids: Sequence[str], seconds: float, *, failed: int) -> list[bool]:
+        until_ms = self._store._clock.now_ms() + round(seconds * 1000)
+        return self._change("hold", message_ids, until_ms=until_ms, failed=failed)
+
+    def _change(self, query: str, message_ids: Sequence[str], **arguments: object) -> list[bool]:
+        arguments["ids"] = list(message_ids)
+        with self._store._translated():
+            rows = self.transaction.execute(self._store._sql[query], arguments).fetchall()
+        changed = {row[0] for row in rows}
+        return [message_id in changed for message_id in message_ids]
+
+
+def _check_name(name: str) -> None:
+    size = len(name.encode("utf-8", "surrogatepass"))
+    if not 1 <= size <= MAX_POSTGRES_NAME_BYTES or "\0" in name:
+        raise ConfigurationError(
+            f"{name!r} has {size} bytes; a PostgreSQL name has 1 to {MAX_POSTGRES_NAME_BYTES} and no "
+            "NUL; give a shorter table="
+        )

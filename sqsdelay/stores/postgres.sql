@@ -1,0 +1,92 @@
+-- Queries of the PostgreSQL store. {table} and {index} are quoted names.
+
+-- name: set_up
+-- held_until_ms: not claimable before, after a failure. Claims themselves are row locks.
+CREATE TABLE IF NOT EXISTS {table} (
+    message_id text COLLATE "C" PRIMARY KEY,
+    destination text NOT NULL,
+    due_ms bigint NOT NULL,
+    body bytea NOT NULL,
+    headers text NOT NULL,
+    failures integer NOT NULL DEFAULT 0,
+    held_until_ms bigint NOT NULL DEFAULT 0
+)
+
+-- name: set_up_index
+CREATE INDEX IF NOT EXISTS {index} ON {table} (due_ms, message_id)
+
+-- name: lock_set_up
+-- CREATE … IF NOT EXISTS of two processes at once can fail; one after the other cannot.
+SELECT pg_advisory_xact_lock(hashtextextended(%(channel)s, 0))
+
+-- name: exists
+SELECT 1 FROM {table} LIMIT 0
+
+-- name: store
+-- Wake the dispatchers only where they may sleep too long: when the new message is due before all
+-- others, or when what is due first may be removed at this moment and the new one is due soon.
+-- The notification is part of the transaction: it comes once the rows can be seen.
+WITH head AS MATERIALIZED (SELECT due_ms FROM {table} ORDER BY due_ms LIMIT 1),
+stored AS (
+    INSERT INTO {table} (message_id, destination, due_ms, body, headers, failures)
+    VALUES (%(id)s, %(destination)s, %(due_ms)s, %(body)b, %(headers)s, %(failures)s)
+    ON CONFLICT (message_id) DO NOTHING
+    RETURNING message_id, due_ms
+)
+SELECT message_id, CASE
+    WHEN due_ms < coalesce((SELECT due_ms FROM head), due_ms + 1)
+      OR (due_ms < %(soon_ms)s AND (SELECT due_ms FROM head) <= %(now_ms)s)
+    THEN pg_notify(%(channel)s, '') END
+FROM stored
+
+-- name: store_many
+WITH head AS MATERIALIZED (SELECT due_ms FROM {table} ORDER BY due_ms LIMIT 1),
+stored AS (
+    INSERT INTO {table} (message_id, destination, due_ms, body, headers, failures)
+    SELECT * FROM unnest(%(ids)s::text[], %(destinations)s::text[], %(dues)s::bigint[],
+                         %(bodies)b::bytea[], %(headers)s::text[], %(failures)s::integer[])
+    ON CONFLICT (message_id) DO NOTHING
+    RETURNING message_id, due_ms
+),
+earliest AS (SELECT min(due_ms) AS due_ms FROM stored),
+notified AS MATERIALIZED (
+    SELECT pg_notify(%(channel)s, '') FROM earliest
+    WHERE due_ms < coalesce((SELECT due_ms FROM head), due_ms + 1)
+       OR (due_ms < %(soon_ms)s AND (SELECT due_ms FROM head) <= %(now_ms)s)
+)
+SELECT message_id, (SELECT count(*) FROM notified) FROM stored
+
+-- name: claim
+-- Lock the earliest due messages that nobody holds; the locks end with the transaction.
+SELECT message_id, destination, due_ms, body, headers, failures FROM {table}
+WHERE due_ms <= %(due_by_ms)s AND held_until_ms <= %(now_ms)s
+ORDER BY due_ms, message_id LIMIT %(limit)s
+FOR UPDATE SKIP LOCKED
+
+-- name: remove
+DELETE FROM {table} WHERE message_id = ANY(%(ids)s) RETURNING message_id
+
+-- name: hold
+-- Not claimable until then; %(failed)s is 1 to count a failure, else 0.
+UPDATE {table} SET failures = failures + %(failed)s, held_until_ms = %(until_ms)s
+WHERE message_id = ANY(%(ids)s) RETURNING message_id
+
+-- name: next_due
+SELECT due_ms FROM {table} WHERE held_until_ms <= %(now_ms)s ORDER BY due_ms LIMIT 1
+
+-- name: pending_count
+SELECT count(*) FROM {table}
+
+-- name: pending
+SELECT message_id, destination, due_ms, body, headers, failures FROM {table}
+WHERE (due_ms, message_id) > (%(after_ms)s, %(after_id)s)
+ORDER BY due_ms, message_id LIMIT %(limit)s
+
+-- name: cancel
+-- Waits for a dispatcher that is sending the message, and then finds it gone or still there.
+DELETE FROM {table} WHERE message_id = ANY(%(ids)s) RETURNING message_id
+
+-- name: reschedule
+UPDATE {table} SET due_ms = %(due_ms)s, held_until_ms = 0
+WHERE message_id = %(message_id)s
+RETURNING pg_notify(%(channel)s, '')

@@ -1,0 +1,296 @@
+"""The embedded store: one SQLite file, in WAL mode, shared by the processes of one machine."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from sqsdelay.clock import Clock, SystemClock
+from sqsdelay.errors import ConfigurationError, StoreError, StoreMissing, StoreUnavailable
+from sqsdelay.store import Claim, TransactionMode
+from sqsdelay.stored import StoredMessage, check_stored_due, from_store
+from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS, checked_lease, kept_alive
+from sqsdelay.stores.queries import read_queries
+
+_LOCK_WAIT_SECONDS: Final = 10.0
+
+
+class SqliteStore:
+    """Delayed messages in a SQLite file.
+
+    Args:
+        path: the file; created when missing (not its folder).
+        endpoint: whose messages these are.
+        table: ``<endpoint>.delayed`` when left out; any name.
+        lease_seconds: how long the messages of a dispatcher that died stay held (at least once).
+        clock: leases are timed with it; all processes on the file must agree on it.
+
+    Raises:
+        StoreUnavailable: the file cannot be opened.
+    """
+
+    poll_seconds: Final = 0.5
+    modes: Final = frozenset(TransactionMode)
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        endpoint: str,
+        table: str | None = None,
+        lease_seconds: float = DEFAULT_LEASE_SECONDS,
+        clock: Clock | None = None,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._lease_seconds = checked_lease(lease_seconds)
+        self._mode = TransactionMode.AT_LEAST_ONCE
+        self._watchers: list[Callable[[], None]] = []
+        self._lock = threading.RLock()
+        name = table or f"{endpoint}.delayed"
+        self._name = name
+        self._sql = {
+            key: query.replace("{table}", _quoted(name)).replace("{index}", _quoted(name + ".due"))
+            for key, query in read_queries("sqlite.sql").items()
+        }
+        with _translated(name):
+            self._connection = sqlite3.connect(
+                path, timeout=_LOCK_WAIT_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            # NORMAL could lose the last commits when the power fails.
+            self._connection.execute("PRAGMA synchronous = FULL")
+
+    def set_up(self) -> None:
+        with self._transaction() as connection:
+            connection.execute(self._sql["set_up"])
+            connection.execute(self._sql["set_up_index"])
+
+    def initialize(self, mode: TransactionMode) -> None:
+        with self._lock, _translated(self._name):
+            self._connection.execute(self._sql["exists"])
+        self._mode = mode
+
+    def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
+        if transaction is not None and not isinstance(transaction, sqlite3.Connection):
+            raise ConfigurationError(
+                f"transaction is a {type(transaction).__name__}; give the sqlite3.Connection"
+            )
+        if not messages:
+            return []
+        if transaction is not None:
+            with _translated(self._name):
+                return self._insert(transaction, messages)
+        with self._transaction() as connection:
+            head_ms = self._earliest(connection)
+            new = self._insert(connection, messages)
+        if head_ms is None or min(message.due_ms for message in messages) < head_ms:
+            self._wake()
+        return new
+
+    def _insert(
+        self, connection: sqlite3.Connection, messages: Sequence[StoredMessage]
+    ) -> list[bool]:
+        return [
+            connection.execute(
+                self._sql["store"],
+                (m.message_id, m.destination, m.due_ms, m.body, m.headers(), m.failures),
+            ).rowcount
+            == 1
+            for m in messages
+        ]
+
+    @contextmanager
+    def claim(self, limit: int, *, due_by_ms: int) -> Iterator[Claim]:
+        if self._mode is TransactionMode.EXACTLY_ONCE:
+            # The claim is the write transaction itself: nobody else can write meanwhile.
+            with self._transaction() as connection:
+                claim = self._take(limit, due_by_ms)
+                claim.transaction = connection
+                yield claim
+                claim.release()
+            return
+        claim = self._take(limit, due_by_ms)
+        if not claim.messages:
+            yield claim
+            return
+        try:
+            with kept_alive(claim.renew, lease_seconds=self._lease_seconds):
+                yield claim
+        finally:
+            claim.release()
+
+    def _take(self, limit: int, due_by_ms: int) -> _SqliteClaim:
+        token = uuid.uuid4().hex
+        now_ms = self._clock.now_ms()
+        rows = self._rows(
+            "claim",
+            claim=token,
+            now_ms=now_ms,
+            until_ms=now_ms + round(self._lease_seconds * 1000),
+            due_by_ms=due_by_ms,
+            limit=limit,
+        )
+        messages = [from_store(*row) for row in rows]
+        messages.sort(key=lambda message: (message.due_ms, message.message_id))
+        return _SqliteClaim(self, token, messages)
+
+    def next_due_ms(self) -> int | None:
+        with self._lock, _translated(self._name):
+            return self._earliest(self._connection)
+
+    def _earliest(self, connection: sqlite3.Connection) -> int | None:
+        row = connection.execute(self._sql["next_due"], {"now_ms": self._clock.now_ms()}).fetchone()
+        return None if row is None else int(row[0])
+
+    def pending_count(self) -> int:
+        with self._lock, _translated(self._name):
+            return int(self._connection.execute(self._sql["pending_count"]).fetchone()[0])
+
+    def pending(self, limit: int, *, after: tuple[int, str] | None = None) -> list[StoredMessage]:
+        after_ms, after_id = after or (-1, "")
+        arguments = {"after_ms": after_ms, "after_id": after_id, "limit": limit}
+        with self._lock, _translated(self._name):
+            rows = self._connection.execute(self._sql["pending"], arguments).fetchall()
+        return [from_store(*row) for row in rows]
+
+    def cancel(self, message_ids: Sequence[str]) -> list[bool]:
+        rows = self._rows("cancel", ids=json.dumps(list(message_ids)), now_ms=self._clock.now_ms())
+        return _answers(message_ids, rows)
+
+    def reschedule(self, message_id: str, due_ms: int) -> bool:
+        check_stored_due(due_ms)
+        arguments = {"message_id": message_id, "due_ms": due_ms, "now_ms": self._clock.now_ms()}
+        with self._transaction() as connection:
+            moved = connection.execute(self._sql["reschedule"], arguments).rowcount == 1
+        self._wake()
+        return moved
+
+    @contextmanager
+    def watch(self, wake: Callable[[], None]) -> Iterator[None]:
+        """Wakes for what this object stores; other processes' messages are found by polling."""
+        self._watchers.append(wake)
+        try:
+            yield
+        finally:
+            self._watchers.remove(wake)
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+    def _wake(self) -> None:
+        for wake in list(self._watchers):
+            wake()
+
+    def _rows(self, query: str, **arguments: object) -> list[Any]:
+        with self._transaction() as connection:
+            return connection.execute(self._sql[query], arguments).fetchall()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """A write transaction, or the one this thread is already in (exactly once)."""
+        with self._lock:
+            if self._connection.in_transaction:
+                with _translated(self._name):
+                    yield self._connection
+                return
+            with _translated(self._name):
+                self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+            except BaseException as error:
+                self._connection.execute("ROLLBACK")
+                if isinstance(error, sqlite3.Error):
+                    raise _store_error(error, self._name) from error
+                raise
+            with _translated(self._name):
+                self._connection.execute("COMMIT")
+
+
+class _SqliteClaim:
+    def __init__(self, store: SqliteStore, token: str, messages: list[StoredMessage]) -> None:
+        self.messages = messages
+        self.transaction: Any = None
+        self._store = store
+        self._token = token
+        self._open = {message.message_id for message in messages}
+
+    def attempt(self) -> AbstractContextManager[None]:
+        return self._savepoint()
+
+    @contextmanager
+    def _savepoint(self) -> Iterator[None]:
+        connection: sqlite3.Connection = self.transaction
+        connection.execute("SAVEPOINT attempt")
+        try:
+            yield
+        except BaseException:
+            connection.execute("ROLLBACK TO attempt")
+            connection.execute("RELEASE attempt")
+            raise
+        connection.execute("RELEASE attempt")
+
+    def remove(self, message_ids: Sequence[str]) -> list[bool]:
+        return self._settle("remove", message_ids)
+
+    def count_failures(
+        self, message_ids: Sequence[str], *, retry_after_seconds: float
+    ) -> list[bool]:
+        return self._settle("hold", message_ids, failed=1, until_ms=self._in(retry_after_seconds))
+
+    def hold(self, message_ids: Sequence[str], *, seconds: float) -> list[bool]:
+        return self._settle("hold", message_ids, failed=0, until_ms=self._in(seconds))
+
+    def renew(self) -> None:
+        until_ms = self._in(self._store._lease_seconds)
+        self._change("renew", list(self._open), until_ms=until_ms)
+
+    def release(self) -> None:
+        """Let go of what was neither removed nor held."""
+        if self._open:
+            self._change("release", list(self._open))
+
+    def _settle(self, query: str, message_ids: Sequence[str], **arguments: object) -> list[bool]:
+        rows = self._change(query, message_ids, **arguments)
+        self._open.difference_update(message_ids)
+        return _answers(message_ids, rows)
+
+    def _change(self, query: str, message_ids: Sequence[str], **arguments: object) -> list[Any]:
+        ids = json.dumps(list(message_ids))
+        return self._store._rows(query, ids=ids, claim=self._token, **arguments)
+
+    def _in(self, seconds: float) -> int:
+        return self._store._clock.now_ms() + round(seconds * 1000)
+
+
+def _answers(message_ids: Sequence[str], rows: list[Any]) -> list[bool]:
+    found = {row[0] for row in rows}
+    return [message_id in found for message_id in message_ids]
+
+
+def _quoted(name: str) -> str:
+    if "\0" in name or name.startswith("sqlite_"):
+        raise ConfigurationError(f"{name!r} is no table name; leave out NUL and 'sqlite_'")
+    return '"' + name.replace('"', '""') + '"'
+
+
+@contextmanager
+def _translated(table: str) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _store_error(error, table) from error
+
+
+def _store_error(error: sqlite3.Error, table: str) -> StoreError:
+    if "no such table" in str(error):
+        return StoreMissing(f"table {table} does not exist; call set_up(), or correct the name")
+    if isinstance(error, sqlite3.OperationalError):
+        return StoreUnavailable(f"SQLite store {table} cannot be used now: {error}")
+    return StoreError(f"SQLite store {table}: {error}")

@@ -1,0 +1,76 @@
+-- Queries of the SQLite store. {table} and {index} are quoted names; lists of ids are JSON arrays.
+
+-- name: set_up
+-- held_until_ms: not claimable before; claim: whose lease that is, NULL when nobody's.
+CREATE TABLE IF NOT EXISTS {table} (
+    message_id TEXT PRIMARY KEY NOT NULL,
+    destination TEXT NOT NULL,
+    due_ms INTEGER NOT NULL,
+    body BLOB NOT NULL,
+    headers TEXT NOT NULL,
+    failures INTEGER NOT NULL DEFAULT 0,
+    held_until_ms INTEGER NOT NULL DEFAULT 0,
+    claim TEXT
+)
+
+-- name: set_up_index
+CREATE INDEX IF NOT EXISTS {index} ON {table} (due_ms, message_id)
+
+-- name: exists
+SELECT 1 FROM {table} LIMIT 0
+
+-- name: store
+INSERT INTO {table} (message_id, destination, due_ms, body, headers, failures)
+VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (message_id) DO NOTHING
+
+-- name: claim
+-- Lease the earliest due messages that nobody holds.
+UPDATE {table} SET claim = :claim, held_until_ms = :until_ms
+WHERE message_id IN (
+    SELECT message_id FROM {table}
+    WHERE due_ms <= :due_by_ms AND held_until_ms <= :now_ms
+    ORDER BY due_ms, message_id LIMIT :limit
+)
+RETURNING message_id, destination, due_ms, body, headers, failures
+
+-- name: renew
+UPDATE {table} SET held_until_ms = :until_ms
+WHERE message_id IN (SELECT value FROM json_each(:ids)) AND claim = :claim
+
+-- name: release
+UPDATE {table} SET held_until_ms = 0, claim = NULL
+WHERE message_id IN (SELECT value FROM json_each(:ids)) AND claim = :claim
+
+-- name: remove
+DELETE FROM {table}
+WHERE message_id IN (SELECT value FROM json_each(:ids)) AND claim = :claim
+RETURNING message_id
+
+-- name: hold
+-- Not claimable until then; :failed is 1 to count a failure, else 0.
+UPDATE {table} SET failures = failures + :failed, held_until_ms = :until_ms, claim = NULL
+WHERE message_id IN (SELECT value FROM json_each(:ids)) AND claim = :claim
+RETURNING message_id
+
+-- name: next_due
+SELECT due_ms FROM {table} WHERE held_until_ms <= :now_ms ORDER BY due_ms LIMIT 1
+
+-- name: pending_count
+SELECT count(*) FROM {table}
+
+-- name: pending
+SELECT message_id, destination, due_ms, body, headers, failures FROM {table}
+WHERE (due_ms, message_id) > (:after_ms, :after_id)
+ORDER BY due_ms, message_id LIMIT :limit
+
+-- name: cancel
+-- A message under a living lease is being sent: too late.
+DELETE FROM {table}
+WHERE message_id IN (SELECT value FROM json_each(:ids))
+  AND (claim IS NULL OR held_until_ms <= :now_ms)
+RETURNING message_id
+
+-- name: reschedule
+UPDATE {table} SET due_ms = :due_ms, held_until_ms = 0, claim = NULL
+WHERE message_id = :message_id AND (claim IS NULL OR held_until_ms <= :now_ms)

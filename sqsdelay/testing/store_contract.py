@@ -1,0 +1,276 @@
+"""The contract every delayed message store keeps, as tests. Subclass and say how to make a store::
+
+class TestMyStore(StoreContract):
+    @pytest.fixture
+    def make_store(self, tmp_path):
+        return lambda clock: MyStore(tmp_path / "messages", clock=clock)
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import pytest
+
+from sqsdelay.clock import Clock
+from sqsdelay.errors import ConfigurationError, InvalidMessage
+from sqsdelay.store import DelayedMessageStore, TransactionMode
+from sqsdelay.stored import StoredMessage
+from sqsdelay.testing.clock import ManualClock
+
+MakeStore = Callable[[Clock], DelayedMessageStore]
+
+
+def message(message_id: str, due_ms: int, *, body: bytes = b"body") -> StoredMessage:
+    """A message for ``orders``."""
+    return StoredMessage(message_id=message_id, destination="orders", due_ms=due_ms, body=body)
+
+
+def ids(messages: Sequence[StoredMessage]) -> list[str]:
+    return [message.message_id for message in messages]
+
+
+class StoreContract:
+    """What holds for every store. Each test gets an empty one."""
+
+    @pytest.fixture
+    def make_store(self) -> MakeStore:
+        """Overridden: makes a store on this test's messages. Called twice, the stores share them."""
+        raise NotImplementedError("override the fixture make_store")
+
+    @pytest.fixture
+    def clock(self) -> ManualClock:
+        return ManualClock()
+
+    @pytest.fixture
+    def store(self, make_store: MakeStore, clock: ManualClock) -> Iterator[DelayedMessageStore]:
+        store = make_store(clock)
+        store.set_up()
+        store.initialize(TransactionMode.AT_LEAST_ONCE)
+        yield store
+        store.close()
+
+    def claimed(self, store: DelayedMessageStore, clock: Clock, limit: int = 100) -> list[str]:
+        """The ids of one claim, let go again."""
+        with store.claim(limit, due_by_ms=clock.now_ms()) as claim:
+            return ids(claim.messages)
+
+    def test_set_up_twice_is_harmless(self, store: DelayedMessageStore, clock: Clock) -> None:
+        """Every process may set up at its start; what is stored stays."""
+        store.store([message("a", clock.now_ms())])
+        store.set_up()
+        assert self.claimed(store, clock) == ["a"]
+
+    def test_a_message_comes_back_intact(self, store: DelayedMessageStore, clock: Clock) -> None:
+        """Body bytes, attributes of every type, group and trace header survive the wait."""
+        kept = StoredMessage(
+            message_id="a'\"; -- \N{SNOWMAN}",
+            destination="arn:aws:sqs:eu-west-1:123456789012:orders",
+            due_ms=clock.now_ms(),
+            body=bytes(range(256)),
+            attributes={
+                "Text": {"DataType": "String.kind", "StringValue": "\N{SNOWMAN} grün"},
+                "Count": {"DataType": "Number", "StringValue": "1.50"},
+                "Raw": {"DataType": "Binary", "BinaryValue": b"\x00\xff"},
+            },
+            group_id="customer-7",
+            trace_header="Root=1-5759e988-bd862e3fe1be46a994272793",
+            failures=3,
+        )
+        store.store([kept])
+        with store.claim(1, due_by_ms=clock.now_ms()) as claim:
+            assert list(claim.messages) == [kept]
+        assert store.pending(1) == [kept]
+
+    def test_the_id_is_the_key(self, store: DelayedMessageStore, clock: Clock) -> None:
+        """A message stored again (its storer crashed before it knew) is one message, the first."""
+        assert store.store([message("a", clock.now_ms(), body=b"first")]) == [True]
+        again = [message("a", clock.now_ms(), body=b"second"), message("b", clock.now_ms())]
+        assert store.store([*again, message("b", clock.now_ms())]) == [False, True, False]
+        assert store.store([]) == []
+        assert store.pending_count() == 2
+        assert {m.message_id: m.body for m in store.pending(10)} == {"a": b"first", "b": b"body"}
+
+    def test_claims_what_is_due_earliest_first(
+        self, store: DelayedMessageStore, clock: Clock
+    ) -> None:
+        """Due at this millisecond is due; a millisecond later is not."""
+        now = clock.now_ms()
+        dues = {"later": now + 1, "now": now, "past": now - 5000, "older": now - 9000}
+        store.store([message(message_id, due_ms) for message_id, due_ms in dues.items()])
+        assert self.claimed(store, clock) == ["older", "past", "now"]
+        assert self.claimed(store, clock, limit=2) == ["older", "past"]
+        with store.claim(10, due_by_ms=now + 1) as claim:
+            assert ids(claim.messages) == ["older", "past", "now", "later"]
+
+    def test_a_claim_excludes_others(
+        self, store: DelayedMessageStore, make_store: MakeStore, clock: Clock
+    ) -> None:
+        """Two dispatchers share the work; neither sees what the other holds."""
+        store.store([message(name, clock.now_ms() - 9 + n) for n, name in enumerate("abc")])
+        other = make_store(clock)
+        try:
+            other.initialize(TransactionMode.AT_LEAST_ONCE)
+            with store.claim(2, due_by_ms=clock.now_ms()) as claim:
+                assert ids(claim.messages) == ["a", "b"]
+                assert self.claimed(other, clock) == ["c"]
+            assert self.claimed(other, clock) == ["a", "b", "c"]
+        finally:
+            if other is not store:
+                other.close()
+
+    def test_claimants_side_by_side_get_each_message_once(
+        self, store: DelayedMessageStore, clock: Clock
+    ) -> None:
+        """Four threads empty the store without a duplicate and without a loss."""
+        names = [f"m{n:03}" for n in range(200)]
+        store.store([message(name, clock.now_ms()) for name in names])
+        taken: list[str] = []
+
+        def empty(_: int) -> None:
+            while store.pending_count():
+                with store.claim(7, due_by_ms=clock.now_ms()) as claim:
+                    mine = ids(claim.messages)
+                    assert all(claim.remove(mine))
+                    taken.extend(mine)
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(empty, range(4)))
+        assert sorted(taken) == names
+
+    def test_removing_tells_what_was_there(self, store: DelayedMessageStore, clock: Clock) -> None:
+        """Removal answers per message, so that a duplicate can be noticed."""
+        store.store([message("a", clock.now_ms()), message("b", clock.now_ms())])
+        with store.claim(10, due_by_ms=clock.now_ms()) as claim:
+            assert claim.remove(["a", "unknown"]) == [True, False]
+            assert claim.remove(["a"]) == [False]
+        assert self.claimed(store, clock) == ["b"]
+
+    def test_a_claim_left_by_an_error_is_free_again(
+        self, store: DelayedMessageStore, clock: Clock
+    ) -> None:
+        """A dispatcher's own bug loses nothing."""
+        store.store([message("a", clock.now_ms())])
+        with suppress(ZeroDivisionError), store.claim(1, due_by_ms=clock.now_ms()):
+            raise ZeroDivisionError
+        assert self.claimed(store, clock) == ["a"]
+
+    def test_a_counted_failure_waits_for_its_retry(
+        self, store: DelayedMessageStore, clock: ManualClock
+    ) -> None:
+        """A failing message does not hold up those behind it."""
+        store.store([message("bad", clock.now_ms() - 1), message("good", clock.now_ms())])
+        with store.claim(1, due_by_ms=clock.now_ms()) as claim:
+            assert claim.count_failures(["bad", "unknown"], retry_after_seconds=5) == [True, False]
+        assert self.claimed(store, clock) == ["good"]
+        assert store.next_due_ms() == clock.now_ms()
+        clock.advance(5)
+        with store.claim(1, due_by_ms=clock.now_ms()) as claim:
+            assert [(m.message_id, m.failures) for m in claim.messages] == [("bad", 1)]
+
+    def test_holding_counts_nothing(self, store: DelayedMessageStore, clock: ManualClock) -> None:
+        """An outage of the destination is not the message's failure."""
+        store.store([message("a", clock.now_ms())])
+        with store.claim(1, due_by_ms=clock.now_ms()) as claim:
+            assert claim.hold(["a"], seconds=2.5) == [True]
+        assert (self.claimed(store, clock), store.next_due_ms()) == ([], None)
+        clock.advance(2.5)
+        assert [m.failures for m in store.pending(1)] == [0]
+        assert self.claimed(store, clock) == ["a"]
+
+    def test_next_is_the_earliest(self, store: DelayedMessageStore, clock: Clock) -> None:
+        """The dispatcher sleeps until then."""
+        assert store.next_due_ms() is None
+        store.store([message("b", clock.now_ms() + 9000), message("a", clock.now_ms() + 4000)])
+        assert store.next_due_ms() == clock.now_ms() + 4000
+
+    def test_pending_is_paged(self, store: DelayedMessageStore, clock: Clock) -> None:
+        """Pages neither repeat nor skip messages that are due at the same instant."""
+        now = clock.now_ms()
+        store.store([message(f"m{n}", now + (n // 4) * 1000) for n in range(10)])
+        listed: list[StoredMessage] = []
+        after = None
+        while page := store.pending(3, after=after):
+            listed += page
+            after = (page[-1].due_ms, page[-1].message_id)
+        assert ids(listed) == [f"m{n}" for n in range(10)]
+        assert store.pending_count() == 10
+
+    def test_cancelling(self, store: DelayedMessageStore, clock: Clock) -> None:
+        """A cancelled message is gone; what is unknown is answered honestly."""
+        store.store([message("a", clock.now_ms()), message("b", clock.now_ms() + 1)])
+        assert store.cancel(["a", "unknown"]) == [True, False]
+        assert store.cancel(["a"]) == [False]
+        assert ids(store.pending(10)) == ["b"]
+
+    def test_a_message_being_released_cannot_be_cancelled_or_moved(
+        self, store: DelayedMessageStore, clock: Clock
+    ) -> None:
+        """The answer "cancelled" is never given for a message that was sent."""
+        store.store([message("a", clock.now_ms()), message("b", clock.now_ms())])
+        with ThreadPoolExecutor(2) as pool:
+            with store.claim(10, due_by_ms=clock.now_ms()) as claim:
+                cancelled = pool.submit(store.cancel, ["a"])
+                moved = pool.submit(store.reschedule, "b", clock.now_ms() + 60_000)
+                claim.remove(["a", "b"])
+            assert cancelled.result(timeout=30) == [False]
+            assert moved.result(timeout=30) is False
+
+    def test_rescheduling(self, store: DelayedMessageStore, clock: Clock) -> None:
+        """A message moves both ways, and keeps all else."""
+        now = clock.now_ms()
+        store.store([message("a", now + 60_000), message("b", now)])
+        assert store.reschedule("a", now - 1) is True
+        assert store.reschedule("b", now + 1) is True
+        assert store.reschedule("unknown", now) is False
+        assert store.next_due_ms() == now - 1
+        assert self.claimed(store, clock) == ["a"]
+        assert store.pending(1) == [message("a", now - 1)]
+
+    def test_a_due_time_no_clock_shows_is_refused(
+        self, store: DelayedMessageStore, clock: Clock
+    ) -> None:
+        """Nothing is parked where it could never be found."""
+        store.store([message("a", clock.now_ms())])
+        with pytest.raises(InvalidMessage, match="1970 to 9999"):
+            store.reschedule("a", 10**15)
+        assert self.claimed(store, clock) == ["a"]
+
+    def test_an_earlier_message_wakes(self, store: DelayedMessageStore, clock: Clock) -> None:
+        """A sleeping dispatcher hears of a message due before all others, stored or moved."""
+        store.store([message("a", clock.now_ms() + 60_000), message("b", clock.now_ms() + 90_000)])
+        woken = threading.Event()
+        with store.watch(woken.set):
+            woken.clear()
+            store.store([message("c", clock.now_ms() + 30_000)])
+            assert woken.wait(5)
+            woken.clear()
+            store.reschedule("b", clock.now_ms() + 1000)
+            assert woken.wait(5)
+
+    def test_a_mode_is_given_or_refused_at_the_start(
+        self, store: DelayedMessageStore, clock: Clock
+    ) -> None:
+        """Exactly once is never promised and then not kept."""
+        if TransactionMode.EXACTLY_ONCE not in store.modes:
+            with pytest.raises(ConfigurationError, match="cannot give"):
+                store.initialize(TransactionMode.EXACTLY_ONCE)
+            with pytest.raises(ConfigurationError, match="transaction"):
+                store.store([message("a", clock.now_ms())], transaction=object())
+            return
+        store.initialize(TransactionMode.EXACTLY_ONCE)
+        store.store([message("a", clock.now_ms()), message("b", clock.now_ms())])
+        with store.claim(10, due_by_ms=clock.now_ms()) as claim:
+            assert claim.transaction is not None
+            with suppress(ZeroDivisionError), claim.attempt():
+                claim.remove(["a"])
+                raise ZeroDivisionError
+            claim.remove(["b"])
+        assert self.claimed(store, clock) == ["a"]
+        with suppress(ZeroDivisionError), store.claim(10, due_by_ms=clock.now_ms()) as claim:
+            claim.remove(["a"])
+            raise ZeroDivisionError
+        assert self.claimed(store, clock) == ["a"]

@@ -1,0 +1,56 @@
+"""One contract over all stores, on real databases."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from sqsdelay.clock import Clock
+from sqsdelay.stores.dynamodb import DynamoDbStore
+from sqsdelay.stores.postgres import PostgresStore
+from sqsdelay.stores.sqlite import SqliteStore
+from sqsdelay.testing import InMemoryStore
+from sqsdelay.testing.store_contract import MakeStore, StoreContract
+
+
+class TestInMemory(StoreContract):
+    @pytest.fixture
+    def make_store(self) -> MakeStore:
+        made: list[InMemoryStore] = []
+
+        def make(clock: Clock) -> InMemoryStore:
+            made.append(made[0] if made else InMemoryStore(clock))
+            return made[0]
+
+        return make
+
+
+class TestSqlite(StoreContract):
+    @pytest.fixture
+    def make_store(self, tmp_path: Path) -> MakeStore:
+        return lambda clock: SqliteStore(tmp_path / "store.db", endpoint="orders", clock=clock)
+
+
+class TestPostgres(StoreContract):
+    @pytest.fixture
+    def make_store(self, postgres: str) -> MakeStore:
+        # A name that would break out of any quoting done by hand.
+        table = f"o\"r'd;--%s {{x}}.{uuid.uuid4().hex[:12]}"
+        return lambda clock: PostgresStore(
+            postgres, endpoint="orders", table=table, clock=clock, connections=6
+        )
+
+
+class TestDynamoDb(StoreContract):
+    @pytest.fixture
+    def make_store(self) -> Iterator[MakeStore]:
+        with mock_aws():
+            client = boto3.client("dynamodb", region_name="eu-west-1")
+            yield lambda clock: DynamoDbStore(
+                "messages", endpoint="orders", client=client, shards=3, clock=clock
+            )
