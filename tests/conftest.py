@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 from sqsdelay.testing.local_aws import LocalAws
+from tests.services.postgres import postgres_conninfo
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("repeatable")
@@ -39,3 +40,10 @@ def local_aws() -> Iterator[LocalAws]:
     """A local AWS for the whole session; tests use names of their own."""
     with LocalAws() as aws:
         yield aws
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """A connection string of a real PostgreSQL; tests use tables of their own."""
+    with postgres_conninfo() as conninfo:
+        yield conninfo

@@ -14,6 +14,7 @@ from psycopg import sql
 from psycopg_pool import ConnectionPool
 
 from sqsdelay.clock import Clock, SystemClock
+from sqsdelay.dispatch_settings import MAX_POLL_SECONDS
 from sqsdelay.errors import ConfigurationError, StoreError, StoreMissing, StoreUnavailable
 from sqsdelay.limits import MAX_POSTGRES_NAME_BYTES
 from sqsdelay.store import Claim, TransactionMode
@@ -24,8 +25,8 @@ from sqsdelay.stores.queries import read_queries
 DEFAULT_SCHEMA: Final = "public"
 DEFAULT_CONNECTIONS: Final = 8
 _CONNECT_SECONDS: Final = 5.0
-_SOON_MS: Final = 3_600_000
-"""Longer than any dispatcher's poll: what is due later is found by polling in time."""
+_SOON_MS: Final = MAX_POLL_SECONDS * 1000
+"""The longest a dispatcher sleeps: what is due later it finds by polling in time."""
 
 _Connection = psycopg.Connection[tuple[Any, ...]]
 

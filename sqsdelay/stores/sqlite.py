@@ -228,11 +228,13 @@ class _SqliteClaim:
     def _savepoint(self) -> Iterator[None]:
         connection: sqlite3.Connection = self.transaction
         connection.execute("SAVEPOINT attempt")
+        before = set(self._open)
         try:
             yield
         except BaseException:
             connection.execute("ROLLBACK TO attempt")
             connection.execute("RELEASE attempt")
+            self._open = before
             raise
         connection.execute("RELEASE attempt")
 

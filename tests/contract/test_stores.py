@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
-import boto3
 import pytest
-from moto import mock_aws
+from botocore.config import Config
 
 from sqsdelay.clock import Clock
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.stores.postgres import PostgresStore
 from sqsdelay.stores.sqlite import SqliteStore
 from sqsdelay.testing import InMemoryStore
+from sqsdelay.testing.local_aws import LocalAws
 from sqsdelay.testing.store_contract import MakeStore, StoreContract
 
 
@@ -48,9 +47,9 @@ class TestPostgres(StoreContract):
 
 class TestDynamoDb(StoreContract):
     @pytest.fixture
-    def make_store(self) -> Iterator[MakeStore]:
-        with mock_aws():
-            client = boto3.client("dynamodb", region_name="eu-west-1")
-            yield lambda clock: DynamoDbStore(
-                "messages", endpoint="orders", client=client, shards=3, clock=clock
-            )
+    def make_store(self, local_aws: LocalAws) -> MakeStore:
+        table = f"messages-{uuid.uuid4().hex[:12]}"
+        client = local_aws.client("dynamodb", config=Config(max_pool_connections=16))
+        return lambda clock: DynamoDbStore(
+            table, endpoint="orders", client=client, shards=3, clock=clock
+        )

@@ -12,9 +12,12 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "sqsdelay"
 
 CORE = {
-    "batch", "clock", "decision", "delay", "endpoint", "errors", "limits", "message", "ports", "wire",
+    "batch", "circuit_breaker", "clock", "decision", "delay", "dispatch_settings", "endpoint", "errors",
+    "limits", "message", "ports", "store", "stored", "wire",
 }  # fmt: skip
-USE_CASES = {"sender", "consumer", "dispatcher", "timeout_manager"}
+USE_CASES = {
+    "sender", "consumer", "delivery", "dispatcher", "exactly_once", "timeout_manager",
+}  # fmt: skip
 ADAPTERS = {
     "sqs": {"boto3", "botocore", "tenacity", "mypy_boto3_sqs"},
     "rabbitmq": {"pika"},

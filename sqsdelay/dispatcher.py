@@ -1,0 +1,312 @@
+"""The dispatcher: empties a delayed message store on time. Claim what is due, send it, remove it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from sqsdelay.circuit_breaker import CircuitBreaker, FailureRateBreaker
+from sqsdelay.clock import Clock, SystemClock
+from sqsdelay.dispatch_settings import DispatchSettings
+from sqsdelay.errors import ConfigurationError, CriticalError, QueueUnavailable, StoreError
+from sqsdelay.exactly_once import ExactlyOnce
+from sqsdelay.ports import Failure, Outbox
+from sqsdelay.store import Claim, DelayedMessageStore, TransactionMode
+from sqsdelay.stored import StoredMessage
+
+logger = logging.getLogger(__name__)
+
+_OUTAGE_PAUSE_SECONDS: Final = 1.0
+_BUSY_PAUSE_SECONDS: Final = 0.1
+_FIRST_IDLE_SECONDS: Final = 0.25
+_STOP_LOOK_SECONDS: Final = 0.5
+_FIRST_RETRY_SECONDS: Final = 1
+_MAX_RETRY_SECONDS: Final = 60
+_REMEMBERED: Final = 100_000
+
+
+@dataclass(slots=True)
+class Round:
+    """What one claim came to. ``held`` wait for an outage to pass, ``failed`` for a retry.
+
+    ``outage`` is why the destination or the error queue could not be used, where that was so.
+    """
+
+    claimed: int = 0
+    released: list[StoredMessage] = field(default_factory=list)
+    rejected: list[StoredMessage] = field(default_factory=list)
+    failed: list[StoredMessage] = field(default_factory=list)
+    held: list[StoredMessage] = field(default_factory=list)
+    now_ms: int = 0
+    outage: Exception | None = None
+
+    @property
+    def settled(self) -> bool:
+        """True if the store has become emptier, so that it is worth going on at once."""
+        return bool(self.released or self.rejected)
+
+    def late_ms(self) -> list[int]:
+        """For each released message how long after its due time it was sent; 0 when ahead of it."""
+        return [max(0, self.now_ms - message.due_ms) for message in self.released]
+
+
+class Dispatcher:
+    """Releases due messages from one store to one destination. Several may share a store.
+
+    Args:
+        store: where messages wait.
+        destination: an outbox (at least once), or effects inside the store's database.
+        settings: retries, release ahead, circuit breakers.
+        on_critical: called when a circuit breaker triggers; if it returns, the dispatcher goes on.
+            Left out, the CriticalError ends `run`.
+        on_round: called after each claim that found messages, from the dispatcher's thread.
+        clock: the local clock.
+
+    Raises:
+        ConfigurationError: a release further ahead than the destination has timers for.
+    """
+
+    def __init__(
+        self,
+        store: DelayedMessageStore,
+        destination: Outbox | ExactlyOnce,
+        *,
+        settings: DispatchSettings | None = None,
+        on_critical: Callable[[CriticalError], None] | None = None,
+        on_round: Callable[[Round], None] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._settings = settings or DispatchSettings()
+        self._store = store
+        self._destination = destination
+        self._on_critical = on_critical
+        self._on_round = on_round
+        self._clock = clock or SystemClock()
+        self._ahead_ms = 1000 * _checked_ahead(self._settings.release_ahead_seconds, destination)
+        self._poll_seconds = self._settings.poll_seconds or store.poll_seconds
+        self._fetch = CircuitBreaker("fetch", self._settings.fetch_breaker_seconds, self._clock)
+        self._dispatch = CircuitBreaker(
+            "dispatch", self._settings.dispatch_breaker_seconds, self._clock
+        )
+        self._recovery = FailureRateBreaker(
+            "recovery", self._settings.maximum_recovery_failures_per_second, self._clock
+        )
+        self._sent: OrderedDict[tuple[str, int], None] = OrderedDict()
+
+    def start(self) -> None:
+        """Check the store's mode and the destination. `run` calls it.
+
+        Raises:
+            ConfigurationError: the store cannot give the mode, or the destination is not fit.
+            StoreMissing, StoreUnavailable, QueueMissing, QueueUnavailable
+        """
+        if isinstance(self._destination, ExactlyOnce):
+            self._store.initialize(TransactionMode.EXACTLY_ONCE)
+        else:
+            self._store.initialize(TransactionMode.AT_LEAST_ONCE)
+            self._destination.check()
+
+    def dispatch(self) -> Round:
+        """Claim one batch of due messages and settle it; at once, whether or not any are due.
+
+        Raises:
+            StoreError: the store failed; what was sent is remembered and not sent again.
+            CriticalError: a circuit breaker triggered, and there is no ``on_critical``.
+        """
+        done = Round(now_ms=self._now_ms())
+        due_by_ms = done.now_ms + self._ahead_ms
+        with self._store.claim(self._settings.batch_size, due_by_ms=due_by_ms) as claim:
+            done.claimed = len(claim.messages)
+            if claim.messages:
+                outcomes = self._deliver(claim)
+                done.now_ms = self._now_ms()
+                self._settle(claim, outcomes, done)
+        for message in done.released:
+            self._sent.pop(_key(message), None)
+        if done.claimed and self._on_round is not None:
+            self._on_round(done)
+        # Only now, when nothing of the claim can be undone any more.
+        if done.settled:
+            self._dispatch.succeeded()
+        elif done.outage is not None:
+            logger.warning("the destination failed, trying again: %s", done.outage)
+            self._raise_critical(self._dispatch.failed(done.outage))
+        return done
+
+    def run(self, stop: threading.Event) -> None:
+        """Dispatch until ``stop`` is set; then finish the batch in hand and return.
+
+        Raises:
+            ConfigurationError, StoreMissing, StoreUnavailable, QueueMissing, QueueUnavailable:
+                from `start`, before any claim.
+            CriticalError: a circuit breaker triggered, and there is no ``on_critical``.
+        """
+        self.start()
+        wake = threading.Event()
+        idle_seconds = _FIRST_IDLE_SECONDS
+        with self._store.watch(wake.set):
+            while not stop.is_set():
+                wake.clear()
+                pause = self._turn(idle_seconds)
+                if pause is None:
+                    idle_seconds = _FIRST_IDLE_SECONDS
+                    continue
+                _wait(wake, stop, pause)
+                # Looking again soon after work finds what was committed just then, in any store.
+                idle_seconds = min(2 * idle_seconds, self._poll_seconds)
+
+    def _turn(self, idle_seconds: float) -> float | None:
+        """One claim; then how long to sleep, or None to go on at once."""
+        try:
+            done = self.dispatch()
+            self._fetch.succeeded()
+            if done.settled:
+                return None
+            if done.claimed:
+                return _OUTAGE_PAUSE_SECONDS if done.held else _BUSY_PAUSE_SECONDS
+            return seconds_to_sleep(
+                self._store.next_due_ms(),
+                self._now_ms(),
+                ahead_ms=self._ahead_ms,
+                at_most=min(idle_seconds, self._poll_seconds),
+            )
+        except StoreError as error:
+            logger.warning("the store failed, trying again: %s", error)
+            self._raise_critical(self._fetch.failed(error))
+            return _OUTAGE_PAUSE_SECONDS
+
+    def _deliver(self, claim: Claim) -> list[Failure | None]:
+        if isinstance(self._destination, ExactlyOnce):
+            return self._destination.send(claim)
+        # Sent before, only the removal had failed: sending again would duplicate it.
+        new = [message for message in claim.messages if _key(message) not in self._sent]
+        failures = dict(zip(map(_key, new), self._destination.send(new), strict=True))
+        for key, failure in failures.items():
+            if failure is None:
+                self._remember(key)
+        return [failures.get(_key(message)) for message in claim.messages]
+
+    def _remember(self, key: tuple[str, int]) -> None:
+        self._sent[key] = None
+        if len(self._sent) > _REMEMBERED:
+            self._sent.popitem(last=False)
+
+    def _settle(self, claim: Claim, outcomes: Sequence[Failure | None], done: Round) -> None:
+        refused: list[tuple[StoredMessage, Failure]] = []
+        for message, failure in zip(claim.messages, outcomes, strict=True):
+            if failure is None:
+                done.released.append(message)
+            elif _is_outage(failure):
+                done.held.append(message)
+                done.outage = failure.error
+            else:
+                refused.append((message, failure))
+        if done.released:
+            claim.remove(_ids(done.released))
+        if done.held:
+            claim.hold(_ids(done.held), seconds=_OUTAGE_PAUSE_SECONDS)
+        self._settle_refused(claim, refused, done)
+
+    def _settle_refused(
+        self, claim: Claim, refused: list[tuple[StoredMessage, Failure]], done: Round
+    ) -> None:
+        hopeless: list[tuple[StoredMessage, str]] = []
+        for message, failure in refused:
+            logger.warning("message %s not released: %s", message.message_id, failure.error)
+            if failure.transient and message.failures < self._settings.number_of_retries:
+                self._count_failure(claim, message, done)
+            else:
+                hopeless.append((message, f"{failure.code}: {failure.error}"))
+        if not hopeless:
+            return
+        rejections = self._reject(claim, hopeless)
+        for (message, _), failed in zip(hopeless, rejections, strict=True):
+            if failed is None:
+                done.rejected.append(message)
+            else:
+                logger.error("message %s not rejected: %s", message.message_id, failed.error)
+                done.outage = failed.error
+                self._count_failure(claim, message, done)
+        claim.remove(_ids(done.rejected))
+
+    def _reject(
+        self, claim: Claim, hopeless: list[tuple[StoredMessage, str]]
+    ) -> list[Failure | None]:
+        if isinstance(self._destination, ExactlyOnce):
+            return self._destination.send_to_error_queue(claim, hopeless)
+        return self._destination.reject(hopeless)
+
+    def _count_failure(self, claim: Claim, message: StoredMessage, done: Round) -> None:
+        done.failed.append(message)
+        try:
+            claim.count_failures(
+                [message.message_id], retry_after_seconds=retry_seconds(message.failures)
+            )
+        except StoreError as error:
+            self._raise_critical(self._recovery.failed(error))
+            raise
+
+    def _raise_critical(self, critical: CriticalError | None) -> None:
+        if critical is None:
+            return
+        if self._on_critical is None:
+            raise critical
+        self._on_critical(critical)
+
+    def _now_ms(self) -> int:
+        if isinstance(self._destination, ExactlyOnce):
+            return self._clock.now_ms()
+        return self._destination.now_ms()
+
+
+def seconds_to_sleep(
+    next_due_ms: int | None, now_ms: int, *, ahead_ms: int, at_most: float
+) -> float:
+    """How long a dispatcher that found nothing may sleep: until the next is due, never negative.
+
+    When something is due already, another dispatcher has it: look again shortly.
+    """
+    if next_due_ms is None:
+        return at_most
+    remaining = (next_due_ms - ahead_ms - now_ms) / 1000
+    return min(at_most, remaining if remaining > 0 else _BUSY_PAUSE_SECONDS)
+
+
+def retry_seconds(failures: int) -> int:
+    """How long a refused message waits for its next attempt: doubling from 1 s to 60 s."""
+    return min(_MAX_RETRY_SECONDS, _FIRST_RETRY_SECONDS << min(failures, 10))
+
+
+def _checked_ahead(seconds: int | None, destination: Outbox | ExactlyOnce) -> int:
+    most = 0 if isinstance(destination, ExactlyOnce) else destination.max_ahead_seconds
+    if seconds is None:
+        return most
+    if not 0 <= seconds <= most:
+        raise ConfigurationError(
+            f"release_ahead_seconds={seconds}; the destination's message timers allow 0 to {most}"
+        )
+    return seconds
+
+
+def _is_outage(failure: Failure) -> bool:
+    return isinstance(failure.error, QueueUnavailable)
+
+
+def _wait(wake: threading.Event, stop: threading.Event, seconds: float) -> None:
+    """Sleep, looking now and then whether to stop; a clock that is set plays no part."""
+    while seconds > 0 and not stop.is_set():
+        if wake.wait(min(seconds, _STOP_LOOK_SECONDS)):
+            return
+        seconds -= _STOP_LOOK_SECONDS
+
+
+def _key(message: StoredMessage) -> tuple[str, int]:
+    return message.message_id, message.due_ms
+
+
+def _ids(messages: Sequence[StoredMessage]) -> list[str]:
+    return [message.message_id for message in messages]

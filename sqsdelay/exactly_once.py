@@ -1,0 +1,63 @@
+"""A destination inside the store's own database: its effect commits together with the removal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqsdelay.errors import DeliveryFailed, StoreError
+from sqsdelay.ports import Failure
+from sqsdelay.store import Claim
+from sqsdelay.stored import StoredMessage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExactlyOnce:
+    """A destination inside the store's own database: what it writes commits with the removal.
+
+    Args:
+        deliver: given the open transaction (the driver's connection) and due messages, the earliest
+            first. It writes their effect there and does not commit. If it raises, what it wrote is
+            undone, the messages are tried one by one, and those that raise have failed.
+        reject: given the transaction, a message that is out of retries, and the reason; it writes
+            the message where a person will find it.
+    """
+
+    deliver: Callable[[Any, Sequence[StoredMessage]], None]
+    reject: Callable[[Any, StoredMessage, str], None]
+
+    def send(self, claim: Claim) -> list[Failure | None]:
+        """Deliver the claim's messages together, or else one by one; a failure per message.
+
+        Raises:
+            StoreError: the transaction itself is broken; nothing has happened.
+        """
+        together = _attempted(claim, self.deliver, claim.messages)
+        if together is None or len(claim.messages) == 1:
+            return [together] * len(claim.messages)
+        return [_attempted(claim, self.deliver, [message]) for message in claim.messages]
+
+    def send_to_error_queue(
+        self, claim: Claim, messages: Sequence[tuple[StoredMessage, str]]
+    ) -> list[Failure | None]:
+        """Reject each message; a failure per message.
+
+        Raises:
+            StoreError: the transaction itself is broken; nothing has happened.
+        """
+        return [_attempted(claim, self.reject, message, reason) for message, reason in messages]
+
+
+def _attempted(claim: Claim, effect: Callable[..., None], *arguments: Any) -> Failure | None:
+    """Run a callback in the claim's transaction; undone, and the failure returned, if it raises."""
+    try:
+        with claim.attempt():
+            effect(claim.transaction, *arguments)
+    except StoreError:
+        raise
+    except Exception as error:
+        failed = DeliveryFailed(f"{type(error).__name__}: {error}")
+        failed.__cause__ = error
+        return Failure(type(error).__name__, failed, transient=True)
+    return None

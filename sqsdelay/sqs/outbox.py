@@ -1,0 +1,161 @@
+"""The outbox to SQS: due messages to their queues with message timers, hopeless ones to the error queue."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from sqsdelay.batch import full_batches
+from sqsdelay.delay import seconds_until
+from sqsdelay.endpoint import Endpoint, QueueRef
+from sqsdelay.errors import InvalidMessage, SqsDelayError
+from sqsdelay.limits import FORBIDDEN_BODY_CHARACTER, MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.message import (
+    Attribute,
+    OutgoingMessage,
+    check_body,
+    check_limits,
+    size_of,
+    string,
+)
+from sqsdelay.ports import Failure, Queues, SendReceipt
+from sqsdelay.stored import StoredMessage
+from sqsdelay.wire import ERROR, MESSAGE_ID
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_CONCURRENCY: Final = 8
+
+_Prepared = tuple[int, str, OutgoingMessage]
+
+
+class SqsOutbox:
+    """Sends a store's messages to SQS. A message's destination is a queue's name, URL or ARN.
+
+    Args:
+        queues: the queue service.
+        endpoint: whose error queue takes what cannot be delivered.
+        concurrency: batches in flight.
+    """
+
+    max_ahead_seconds: Final = MAX_MESSAGE_TIMER_SECONDS
+
+    def __init__(
+        self, queues: Queues, endpoint: Endpoint, *, concurrency: int = DEFAULT_CONCURRENCY
+    ) -> None:
+        self._queues = queues
+        self._endpoint = endpoint
+        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="outbox")
+
+    def check(self) -> None:
+        """Both queues exist, and the broker's clock is known."""
+        self._queues.url(self._endpoint.error_queue)
+        self._queues.synchronise(self._queues.url(self._endpoint.queue))
+
+    def now_ms(self) -> int:
+        """The broker's now; while SQS cannot be asked, the local clock's."""
+        clock = self._queues.broker_clock
+        if not clock.synchronised:
+            try:
+                self._queues.synchronise(self._queues.url(self._endpoint.queue))
+            except SqsDelayError as error:
+                logger.warning("the local clock is used, SQS cannot be asked: %s", error)
+        return clock.now_ms()
+
+    def send(self, messages: Sequence[StoredMessage]) -> list[Failure | None]:
+        now_ms = self.now_ms()
+
+        def to_destination(message: StoredMessage) -> tuple[QueueRef, OutgoingMessage]:
+            queue = Endpoint.parse(message.destination).queue
+            return queue, _released(message, seconds_until(message.due_ms, now_ms))
+
+        return self._send_all(messages, to_destination)
+
+    def reject(self, messages: Sequence[tuple[StoredMessage, str]]) -> list[Failure | None]:
+        def to_error_queue(entry: tuple[StoredMessage, str]) -> tuple[QueueRef, OutgoingMessage]:
+            return self._endpoint.error_queue, _rejected(*entry)
+
+        return self._send_all(messages, to_error_queue)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.shutdown()
+
+    def _send_all(
+        self,
+        messages: Sequence[Any],
+        addressed: Callable[[Any], tuple[QueueRef, OutgoingMessage]],
+    ) -> list[Failure | None]:
+        outcomes: list[Failure | None] = [None] * len(messages)
+        ready: list[_Prepared] = []
+        for position, message in enumerate(messages):
+            try:
+                queue, entry = addressed(message)
+                ready.append((position, self._queues.url(queue), entry))
+            except SqsDelayError as error:
+                outcomes[position] = _failure(error)
+        batches = list(full_batches(ready, target=lambda r: r[1], size=lambda r: r[2].size))
+        for batch, sent in zip(batches, self._threads.map(self._send, batches), strict=True):
+            for (position, _, _), outcome in zip(batch, sent, strict=True):
+                outcomes[position] = outcome if isinstance(outcome, Failure) else None
+        return outcomes
+
+    def _send(self, batch: Sequence[_Prepared]) -> list[SendReceipt | Failure]:
+        return self._queues.send_batch(batch[0][1], [entry for _, _, entry in batch])
+
+
+def _failure(error: SqsDelayError) -> Failure:
+    """What keeps a message from being sent at all; an invalid one will never work."""
+    return Failure(type(error).__name__, error, transient=not isinstance(error, ValueError))
+
+
+def _released(message: StoredMessage, delay_seconds: int) -> OutgoingMessage:
+    try:
+        body = message.body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidMessage(
+            f"the stored body of {message.message_id} is not UTF-8 ({error}); SQS carries text: "
+            "store it as base64"
+        ) from error
+    check_body(body)
+    attributes: dict[str, Attribute] = {
+        **message.attributes,
+        MESSAGE_ID: string(message.message_id),
+    }
+    return OutgoingMessage(
+        body=body,
+        attributes=attributes,
+        size=check_limits(body, attributes, added=1),
+        delay_seconds=min(delay_seconds, MAX_MESSAGE_TIMER_SECONDS),
+        group_id=message.group_id,
+        trace_header=message.trace_header,
+    )
+
+
+def _rejected(message: StoredMessage, reason: str) -> OutgoingMessage:
+    """The message as it was, plus why; a body that is no text of SQS's as base64, and says so."""
+    about: dict[str, Any] = {
+        "reason": FORBIDDEN_BODY_CHARACTER.sub("?", reason),
+        "messageId": message.message_id,
+        "destination": message.destination,
+        "dueMs": message.due_ms,
+        "failures": message.failures,
+    }
+    body = message.body.decode("utf-8", "replace")
+    if body.encode("utf-8") != message.body or FORBIDDEN_BODY_CHARACTER.search(body):
+        about["bodyEncoding"] = "base64"
+        body = base64.b64encode(message.body).decode("ascii")
+    attributes = {**message.attributes, ERROR: string(json.dumps(about))}
+    try:
+        size = check_limits(body, attributes, added=1)
+    except InvalidMessage:
+        # Better without our words than not at all; the log has the reason.
+        attributes = dict(message.attributes)
+        size = size_of(body, attributes)
+    return OutgoingMessage(
+        body=body, attributes=attributes, size=size, trace_header=message.trace_header
+    )
