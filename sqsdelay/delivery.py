@@ -12,7 +12,7 @@ from sqsdelay.circuit_breaker import CircuitBreaker
 from sqsdelay.clock import Clock, SystemClock
 from sqsdelay.dispatch_settings import DispatchSettings
 from sqsdelay.dispatcher import Dispatcher, Round
-from sqsdelay.errors import CriticalError, SqsDelayError, StoreUnavailable
+from sqsdelay.errors import CriticalError, SqsDelayError, StoreMissing, StoreUnavailable
 from sqsdelay.exactly_once import ExactlyOnce
 from sqsdelay.ports import Outbox
 from sqsdelay.store import DelayedMessageStore
@@ -25,7 +25,7 @@ class DelayedDelivery:
     """A store and its dispatcher in one object; a context manager. `store` is thread-safe.
 
     Args:
-        store: where messages wait; it is set up on entering and stays open on leaving.
+        store: where messages wait; set up on entering if it is missing, and open still on leaving.
         destination, settings, on_round, clock: as for `Dispatcher`.
         on_critical: called when a circuit breaker triggers, from the thread that noticed; if it
             returns, work goes on. Left out, dispatching stops, and `store` and `stop` raise the
@@ -60,13 +60,16 @@ class DelayedDelivery:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Set the store up, check the destination, and begin to dispatch in a thread.
+        """Set the store up if need be, check the destination, and begin to dispatch in a thread.
 
         Raises:
             ConfigurationError, StoreUnavailable, QueueMissing, QueueUnavailable: nothing was begun.
         """
-        self._store.set_up()
-        self._dispatcher.start()
+        try:
+            self._dispatcher.start()
+        except StoreMissing:
+            self._store.set_up()
+            self._dispatcher.start()
         self._stop.clear()
         self._error = None
         self._thread = threading.Thread(target=self._run, name="dispatcher")

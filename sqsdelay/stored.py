@@ -5,13 +5,25 @@ from __future__ import annotations
 import base64
 import json
 import re
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sqsdelay.errors import InvalidMessage
+from sqsdelay.delay import checked_due_ms, delay_ms, due_at_ms
+from sqsdelay.endpoint import Endpoint
+from sqsdelay.errors import InvalidDelay, InvalidMessage
 from sqsdelay.limits import MAX_DUE_MS, MAX_STORED_ID_CHARS
-from sqsdelay.message import Attribute
+from sqsdelay.message import (
+    Attribute,
+    Message,
+    attributes_of,
+    check_body,
+    check_id,
+    check_limits,
+    string,
+)
+from sqsdelay.wire import MESSAGE_ID
 
 _STORED_ID: Final = re.compile(
     rf"[^\x00\ud800-\udfff]{{1,{MAX_STORED_ID_CHARS}}}",
@@ -81,6 +93,40 @@ def from_store(
         group_id=known.get("group_id"),
         trace_header=known.get("trace_header"),
         failures=failures,
+    )
+
+
+def to_store(message: Message, destination: str, *, now_ms: int) -> StoredMessage:
+    """A sender's message, checked now for what would keep it from being sent when it is due.
+
+    Args:
+        destination: the destination queue's name, URL or ARN.
+        now_ms: where a ``delay`` counts from, epoch milliseconds; also due when it has neither.
+
+    Raises:
+        InvalidDelay, InvalidMessage, InvalidEndpoint
+    """
+    if message.delay is not None and message.due_at is not None:
+        raise InvalidDelay("delay and due_at are both given; give one of them")
+    Endpoint.parse(destination)
+    check_body(message.body)
+    attributes = attributes_of(message.attributes)
+    message_id = message.message_id or str(uuid.uuid4())
+    check_id(message_id, "message_id")
+    if message.message_group_id is not None:
+        check_id(message.message_group_id, "message_group_id")
+    check_limits(message.body, attributes | {MESSAGE_ID: string(message_id)}, added=1)
+    due_ms = now_ms if message.delay is None else now_ms + delay_ms(message.delay)
+    if message.due_at is not None:
+        due_ms = max(0, due_at_ms(message.due_at))
+    return StoredMessage(
+        message_id=message_id,
+        destination=destination,
+        due_ms=checked_due_ms(due_ms),
+        body=message.body.encode("utf-8"),
+        attributes=attributes,
+        group_id=message.message_group_id,
+        trace_header=message.trace_header,
     )
 
 

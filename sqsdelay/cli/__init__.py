@@ -6,9 +6,10 @@ import sys
 
 import typer
 
-from sqsdelay.cli import endpoint
+from sqsdelay.cli import endpoint, store
 from sqsdelay.cli.consume import consume
 from sqsdelay.cli.demo import demo
+from sqsdelay.cli.dispatch import dispatch
 from sqsdelay.cli.receive import receive
 from sqsdelay.cli.send import send
 from sqsdelay.errors import SqsDelayError
@@ -24,6 +25,8 @@ app.command()(demo)
 app.command()(send)
 app.command()(consume)
 app.command()(receive)
+app.add_typer(store.app, name="store")
+app.command()(dispatch)
 
 
 def main() -> None:

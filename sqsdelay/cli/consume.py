@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-import signal
-import threading
 from collections import Counter
 from collections.abc import Sequence
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.logging import RichHandler
 
 from sqsdelay.cli.console import err, print_json
+from sqsdelay.cli.worker import log_to_stderr, stop_on_signals
 from sqsdelay.consumer import DEFAULT_MAX_RECEIVES
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, MAX_RECEIVE_WAIT_SECONDS
 
@@ -38,13 +34,7 @@ def consume(
     """Relay an endpoint's delayed messages until SIGTERM or Ctrl-C; then finish what is in hand."""
     from sqsdelay.sqs.consumer import DelayConsumer
 
-    logging.basicConfig(
-        level=logging.INFO,
-        format="%(message)s",
-        handlers=[RichHandler(console=err, show_path=False)],
-    )
-    for chatty in ("botocore", "boto3", "urllib3"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+    log_to_stderr()
     counts: Counter[str] = Counter()
 
     def report(outcomes: Sequence[Outcome]) -> None:
@@ -61,25 +51,12 @@ def consume(
         max_receives=max_receives,
         on_outcomes=report,
     )
-    stop = _stop_on_signals()
+    stop = stop_on_signals()
     name = consumer.endpoint.delay_queue.name
     err.print(f"consuming {name}; stop with Ctrl-C or SIGTERM", highlight=False)
     consumer.run(stop)
     told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "nothing"
     err.print(f"stopped; {told}", highlight=False)
-
-
-def _stop_on_signals() -> threading.Event:
-    """An event set by the first SIGTERM or SIGINT; the second one ends the process as usual."""
-    stop = threading.Event()
-
-    def ask_to_stop(number: int, _: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)
-        stop.set()
-
-    signal.signal(signal.SIGTERM, ask_to_stop)
-    signal.signal(signal.SIGINT, ask_to_stop)
-    return stop
 
 
 def _as_json(outcome: Outcome) -> dict[str, object]:

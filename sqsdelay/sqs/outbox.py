@@ -12,7 +12,7 @@ from typing import Any, Final
 from sqsdelay.batch import full_batches
 from sqsdelay.delay import seconds_until
 from sqsdelay.endpoint import Endpoint, QueueRef
-from sqsdelay.errors import InvalidMessage, SqsDelayError
+from sqsdelay.errors import InvalidMessage, QueueUnavailable, SqsDelayError
 from sqsdelay.limits import FORBIDDEN_BODY_CHARACTER, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.message import (
     Attribute,
@@ -122,6 +122,12 @@ def _released(message: StoredMessage, delay_seconds: int) -> OutgoingMessage:
             "store it as base64"
         ) from error
     check_body(body)
+    if delay_seconds > MAX_MESSAGE_TIMER_SECONDS:
+        # The broker's clock was estimated too early when the message was claimed. Never clamped.
+        raise QueueUnavailable(
+            f"message {message.message_id} is due in {delay_seconds} s, a message timer holds "
+            f"{MAX_MESSAGE_TIMER_SECONDS} s; it is released later"
+        )
     attributes: dict[str, Attribute] = {
         **message.attributes,
         MESSAGE_ID: string(message.message_id),
@@ -130,7 +136,7 @@ def _released(message: StoredMessage, delay_seconds: int) -> OutgoingMessage:
         body=body,
         attributes=attributes,
         size=check_limits(body, attributes, added=1),
-        delay_seconds=min(delay_seconds, MAX_MESSAGE_TIMER_SECONDS),
+        delay_seconds=delay_seconds,
         group_id=message.group_id,
         trace_header=message.trace_header,
     )

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Final, LiteralString, cast
+from typing import Any, Final, cast
 
 import psycopg
 from psycopg import sql
@@ -19,6 +19,7 @@ from sqsdelay.errors import ConfigurationError, StoreError, StoreMissing, StoreU
 from sqsdelay.limits import MAX_POSTGRES_NAME_BYTES
 from sqsdelay.store import Claim, TransactionMode
 from sqsdelay.stored import StoredMessage, check_stored_due, from_store
+from sqsdelay.stores.answers import answered, new_once
 from sqsdelay.stores.listener import Listener
 from sqsdelay.stores.queries import read_queries
 
@@ -73,7 +74,7 @@ class PostgresStore:
             "index": sql.Identifier(f"sqsdelay_{digest}_due"),
         }
         self._sql = {
-            key: sql.SQL(cast(LiteralString, query)).format(**names)
+            key: sql.SQL(query).format(**names)
             for key, query in read_queries("postgres.sql").items()
         }
         try:
@@ -140,9 +141,7 @@ class PostgresStore:
             "failures": [m.failures for m in messages],
         }
         stored = connection.execute(self._sql["store_many"], columns | always).fetchall()
-        # An id given twice in one call is new once.
-        new = {row[0] for row in stored}
-        return [m.message_id in new and not new.discard(m.message_id) for m in messages]
+        return new_once(messages, (row[0] for row in stored))
 
     @contextmanager
     def claim(self, limit: int, *, due_by_ms: int) -> Iterator[Claim]:
@@ -174,8 +173,8 @@ class PostgresStore:
         return [from_store(*row) for row in rows]
 
     def cancel(self, message_ids: Sequence[str]) -> list[bool]:
-        gone = {row[0] for row in self._rows("cancel", ids=list(message_ids))}
-        return [message_id in gone for message_id in message_ids]
+        gone = self._rows("cancel", ids=list(message_ids))
+        return answered(message_ids, (row[0] for row in gone))
 
     def reschedule(self, message_id: str, due_ms: int) -> bool:
         check_stored_due(due_ms)
@@ -207,7 +206,8 @@ class PostgresStore:
             yield
         except psycopg.errors.UndefinedTable as error:
             raise StoreMissing(
-                f"table {self._table} does not exist; call set_up(), or correct the name"
+                f"table {self._table} does not exist; run sqsdelay store create (set_up()), "
+                "or correct the name"
             ) from error
         except (psycopg.OperationalError, psycopg.InterfaceError) as error:
             raise StoreUnavailable(
@@ -247,8 +247,7 @@ class _PostgresClaim:
         arguments["ids"] = list(message_ids)
         with self._store._translated():
             rows = self.transaction.execute(self._store._sql[query], arguments).fetchall()
-        changed = {row[0] for row in rows}
-        return [message_id in changed for message_id in message_ids]
+        return answered(message_ids, (row[0] for row in rows))
 
 
 def _check_name(name: str) -> None:

@@ -15,6 +15,7 @@ from sqsdelay.clock import Clock, SystemClock
 from sqsdelay.errors import ConfigurationError, StoreError, StoreMissing, StoreUnavailable
 from sqsdelay.store import Claim, TransactionMode
 from sqsdelay.stored import StoredMessage, check_stored_due, from_store
+from sqsdelay.stores.answers import answered
 from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS, checked_lease, kept_alive
 from sqsdelay.stores.queries import read_queries
 
@@ -161,7 +162,7 @@ class SqliteStore:
 
     def cancel(self, message_ids: Sequence[str]) -> list[bool]:
         rows = self._rows("cancel", ids=json.dumps(list(message_ids)), now_ms=self._clock.now_ms())
-        return _answers(message_ids, rows)
+        return answered(message_ids, (row[0] for row in rows))
 
     def reschedule(self, message_id: str, due_ms: int) -> bool:
         check_stored_due(due_ms)
@@ -261,7 +262,7 @@ class _SqliteClaim:
     def _settle(self, query: str, message_ids: Sequence[str], **arguments: object) -> list[bool]:
         rows = self._change(query, message_ids, **arguments)
         self._open.difference_update(message_ids)
-        return _answers(message_ids, rows)
+        return answered(message_ids, (row[0] for row in rows))
 
     def _change(self, query: str, message_ids: Sequence[str], **arguments: object) -> list[Any]:
         ids = json.dumps(list(message_ids))
@@ -269,11 +270,6 @@ class _SqliteClaim:
 
     def _in(self, seconds: float) -> int:
         return self._store._clock.now_ms() + round(seconds * 1000)
-
-
-def _answers(message_ids: Sequence[str], rows: list[Any]) -> list[bool]:
-    found = {row[0] for row in rows}
-    return [message_id in found for message_id in message_ids]
 
 
 def _quoted(name: str) -> str:
@@ -292,7 +288,9 @@ def _translated(table: str) -> Iterator[None]:
 
 def _store_error(error: sqlite3.Error, table: str) -> StoreError:
     if "no such table" in str(error):
-        return StoreMissing(f"table {table} does not exist; call set_up(), or correct the name")
+        return StoreMissing(
+            f"table {table} does not exist; run sqsdelay store create (set_up()), or correct the name"
+        )
     if isinstance(error, sqlite3.OperationalError):
         return StoreUnavailable(f"SQLite store {table} cannot be used now: {error}")
     return StoreError(f"SQLite store {table}: {error}")

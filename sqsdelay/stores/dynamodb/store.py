@@ -11,6 +11,7 @@ from sqsdelay.clock import Clock, SystemClock
 from sqsdelay.errors import ConfigurationError, StoreMissing
 from sqsdelay.store import Claim, TransactionMode
 from sqsdelay.stored import StoredMessage, check_stored_due
+from sqsdelay.stores.answers import new_once
 from sqsdelay.stores.dynamodb.claim import DynamoDbClaim
 from sqsdelay.stores.dynamodb.table import (
     DUE,
@@ -100,15 +101,11 @@ class DynamoDbStore:
                 "a DynamoDB store takes no transaction=; leave it out, or use SQLite or PostgreSQL"
             )
         items = [self._table.item(message) for message in first_of_each(messages).values()]
-        new = {
-            item["message_id"]["S"]
-            for item, put in zip(items, self._table.each(self._put, items), strict=True)
-            if put
-        }
-        if new:
+        put = self._table.each(self._put, items)
+        inserted = [item["message_id"]["S"] for item, new in zip(items, put, strict=True) if new]
+        if inserted:
             self._wake()
-        # An id given twice in one call is new once.
-        return [m.message_id in new and not new.discard(m.message_id) for m in messages]
+        return new_once(messages, inserted)
 
     def _put(self, item: Item) -> bool:
         return self._table.applied(

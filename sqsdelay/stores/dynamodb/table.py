@@ -242,7 +242,9 @@ def _store_error(error: ClientError | BotoCoreError, table: str) -> StoreError:
     if code == "ConditionalCheckFailedException":
         return ConditionFailed(str(error))
     if code == "ResourceNotFoundException":
-        return StoreMissing(f"DynamoDB table {table} does not exist; call set_up(), or deploy it")
+        return StoreMissing(
+            f"DynamoDB table {table} does not exist; run sqsdelay store create (set_up()), or deploy it"
+        )
     if code == "ValidationException":
         return StoreError(f"DynamoDB store {table}: {error}")
     return StoreUnavailable(f"DynamoDB store {table} cannot be used now: {error}")

@@ -1,0 +1,102 @@
+"""The dispatcher as a scheduled Lambda function: releases from a DynamoDB store what is due soon.
+
+The schedule's interval must be shorter than the release ahead; then message timers make up for it
+and messages arrive to the second.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+import boto3
+from aws_lambda_powertools import Logger, Metrics
+from aws_lambda_powertools.metrics import MetricUnit
+
+from sqsdelay.dispatch_settings import DispatchSettings
+from sqsdelay.dispatcher import Dispatcher, Round
+from sqsdelay.endpoint import Endpoint
+from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.sqs.outbox import SqsOutbox
+from sqsdelay.sqs.queues import SqsQueues
+from sqsdelay.store import DelayedMessageStore
+from sqsdelay.stores import open_store
+
+BATCH: Final = 100
+"""Small enough that a claim is settled well within the time that is kept back."""
+
+KEPT_BACK_MS: Final = 10_000
+"""No claim is begun with less time left: one cut off would be released twice."""
+
+
+@dataclass(frozen=True)
+class Function:
+    """What one execution environment keeps between invocations."""
+
+    dispatcher: Dispatcher
+    store: DelayedMessageStore
+    outbox: SqsOutbox
+    logger: Logger
+    metrics: Metrics
+
+
+@cache
+def function() -> Function:
+    """Wire the function from its environment, once, on the first invocation."""
+    endpoint = Endpoint.parse(os.environ["SQSDELAY_ENDPOINT"])
+    store = open_store(os.environ["SQSDELAY_STORE"], endpoint=endpoint.name)
+    outbox = SqsOutbox(SqsQueues(boto3.client("sqs")), endpoint)
+    settings = DispatchSettings(
+        number_of_retries=int(os.environ.get("SQSDELAY_NUMBER_OF_RETRIES", 0)),
+        release_ahead_seconds=int(
+            os.environ.get("SQSDELAY_RELEASE_AHEAD_SECONDS", MAX_MESSAGE_TIMER_SECONDS)
+        ),
+        batch_size=BATCH,
+    )
+    dispatcher = Dispatcher(store, outbox, settings=settings)
+    dispatcher.start()
+    metrics = Metrics(namespace="sqsdelay", service=endpoint.name)
+    return Function(dispatcher, store, outbox, Logger(service=endpoint.name), metrics)
+
+
+def handler(event: object, context: Any) -> dict[str, int]:
+    """Release batch after batch until none is due, or until time or the destination runs out.
+
+    Returns:
+        How many messages were released, rejected, failed and held.
+
+    Raises:
+        StoreError, QueueMissing, QueueUnavailable: Lambda counts an error; the next run goes on.
+    """
+    this = function()
+    counts = {"released": 0, "rejected": 0, "failed": 0, "held": 0}
+    latest_ms = 0
+    while True:
+        done = this.dispatcher.dispatch()
+        _count(counts, done)
+        latest_ms = max([latest_ms, *done.late_ms()])
+        for message in (*done.rejected, *done.failed, *done.held):
+            this.logger.warning("not released", message_id=message.message_id)
+        if not done.settled or context.get_remaining_time_in_millis() < KEPT_BACK_MS:
+            break
+    _report(this, counts, latest_ms)
+    return counts
+
+
+def _count(counts: dict[str, int], done: Round) -> None:
+    counts["released"] += len(done.released)
+    counts["rejected"] += len(done.rejected)
+    counts["failed"] += len(done.failed)
+    counts["held"] += len(done.held)
+
+
+def _report(this: Function, counts: dict[str, int], latest_ms: int) -> None:
+    next_due_ms = this.store.next_due_ms()
+    overdue_ms = 0 if next_due_ms is None else max(0, this.outbox.now_ms() - next_due_ms)
+    for name, count in counts.items():
+        this.metrics.add_metric(name.capitalize(), MetricUnit.Count, count)
+    this.metrics.add_metric("DispatchLateness", MetricUnit.Milliseconds, latest_ms)
+    this.metrics.add_metric("Overdue", MetricUnit.Milliseconds, overdue_ms)
+    this.metrics.flush_metrics()

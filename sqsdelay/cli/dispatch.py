@@ -1,0 +1,101 @@
+"""``sqsdelay dispatch``: the dispatcher as a worker process."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import closing
+from typing import Annotated, Final
+
+import typer
+
+from sqsdelay.cli.console import err, print_json
+from sqsdelay.cli.store import StoreUrl, Table
+from sqsdelay.cli.worker import log_to_stderr, stop_on_signals
+from sqsdelay.delay import utc
+from sqsdelay.dispatch_settings import DEFAULT_BATCH, DispatchSettings
+from sqsdelay.dispatcher import Dispatcher, Round
+from sqsdelay.endpoint import Endpoint
+from sqsdelay.errors import CriticalError
+from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+
+EXIT_CRITICAL: Final = 75
+"""A circuit breaker triggered: "temporary failure" in sysexits.h; a supervisor may restart."""
+
+
+def dispatch(
+    endpoint: Annotated[str, typer.Argument(help="The endpoint whose store is emptied.")],
+    store: StoreUrl,
+    table: Table = None,
+    retries: Annotated[
+        int, typer.Option(help="Further attempts on a refused message before the error queue.")
+    ] = 0,
+    release_ahead: Annotated[
+        int,
+        typer.Option(
+            help=f"Send this long before due, seconds (0 to {MAX_MESSAGE_TIMER_SECONDS}); "
+            "a released message cannot be cancelled."
+        ),
+    ] = MAX_MESSAGE_TIMER_SECONDS,
+    batch: Annotated[int, typer.Option(help="Messages claimed at once.")] = DEFAULT_BATCH,
+    poll: Annotated[
+        float | None, typer.Option(help="Longest sleep, seconds; the store's own if left out.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line per message.")] = False,
+) -> None:
+    """Release due messages until SIGTERM or Ctrl-C; then finish what is in hand.
+
+    Exit code 75 when store or SQS have failed for 30 s: let a supervisor restart it.
+    """
+    from sqsdelay.sqs.client import default_client
+    from sqsdelay.sqs.outbox import DEFAULT_CONCURRENCY, SqsOutbox
+    from sqsdelay.sqs.queues import SqsQueues
+    from sqsdelay.stores import open_store
+
+    log_to_stderr()
+    parsed = Endpoint.parse(endpoint)
+    settings = DispatchSettings(
+        number_of_retries=retries,
+        release_ahead_seconds=release_ahead,
+        batch_size=batch,
+        poll_seconds=poll,
+    )
+    counts: Counter[str] = Counter()
+    queues = SqsQueues(default_client(connections=DEFAULT_CONCURRENCY))
+    with closing(open_store(store, endpoint=parsed.name, table=table)) as opened:
+        dispatcher = Dispatcher(
+            opened,
+            SqsOutbox(queues, parsed),
+            settings=settings,
+            on_round=lambda done: _report(done, counts, as_json=as_json),
+        )
+        stop = stop_on_signals()
+        err.print(f"dispatching {parsed.name}; stop with Ctrl-C or SIGTERM", highlight=False)
+        try:
+            dispatcher.run(stop)
+        except CriticalError as critical:
+            err.print(f"sqsdelay: {critical}", highlight=False, markup=False)
+            raise typer.Exit(EXIT_CRITICAL) from critical
+    told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "nothing"
+    err.print(f"stopped; {told}", highlight=False)
+
+
+def _report(done: Round, counts: Counter[str], *, as_json: bool) -> None:
+    fates = {
+        "released": done.released,
+        "rejected": done.rejected,
+        "failed": done.failed,
+        "held": done.held,
+    }
+    for status, messages in fates.items():
+        counts[status] += len(messages)
+        for message in messages if as_json else ():
+            print_json(
+                {
+                    "message_id": message.message_id,
+                    "status": status,
+                    "due": utc(message.due_ms).isoformat(timespec="milliseconds"),
+                    "late_ms": max(0, done.now_ms - message.due_ms),
+                    "failures": message.failures,
+                }
+            )
+    counts += Counter()

@@ -1,0 +1,235 @@
+"""``sqsdelay store``: put messages into a delayed message store, list, cancel and move them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table as PrintedTable
+
+from sqsdelay.cli.console import err, out, print_json
+from sqsdelay.cli.message_file import BadLine, Defaults, read_messages
+from sqsdelay.clock import SystemClock
+from sqsdelay.delay import due_at_ms, parse_delay, parse_due_at, utc
+from sqsdelay.endpoint import Endpoint
+from sqsdelay.errors import SqsDelayError
+from sqsdelay.message import Message
+from sqsdelay.stored import StoredMessage, to_store
+
+if TYPE_CHECKING:
+    from sqsdelay.store import DelayedMessageStore
+
+app = typer.Typer(help="Messages in a delayed message store.", no_args_is_help=True)
+
+CHUNK = 1_000
+"""Messages stored, or listed, in one call."""
+
+Name = Annotated[str, typer.Argument(help="The endpoint (destination queue) the store serves.")]
+StoreUrl = Annotated[
+    str,
+    typer.Option(
+        envvar="SQSDELAY_STORE", help="sqlite:///FILE, postgresql://… or dynamodb://TABLE."
+    ),
+]
+Table = Annotated[
+    str | None, typer.Option(help="The store's table, instead of <endpoint>.delayed.")
+]
+Delay = Annotated[
+    str | None, typer.Option(help="Delay: seconds (90), 32m5s, 1d12h or ISO 8601 (PT32M5S).")
+]
+DueAt = Annotated[str | None, typer.Option(help="Due time with its offset: 2027-01-31T09:00:00Z.")]
+Json = Annotated[bool, typer.Option("--json", help="Print a JSON line per message.")]
+
+
+@app.command()
+def create(endpoint: Name, store: StoreUrl, table: Table = None) -> None:
+    """Create the store's table and index, where they do not exist yet."""
+    with _opened(endpoint, store, table) as opened:
+        opened.set_up()
+    out.print(f"the store of {Endpoint.parse(endpoint).name} is ready", highlight=False)
+
+
+@app.command()
+def send(
+    endpoint: Name,
+    store: StoreUrl,
+    table: Table = None,
+    delay: Delay = None,
+    due_at: DueAt = None,
+    body: Annotated[str | None, typer.Option(help="The message's body.")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            help="JSON lines, one message each; --delay and --due-at serve lines that name neither.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
+    message_id: Annotated[
+        str | None, typer.Option(help="The message's id (with --body); the same id is stored once.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Store one message or a file of messages. Exit code 1 if any was not stored."""
+    if (body is None) == (file is None):
+        raise typer.BadParameter("give one of --body and --file")
+    if delay is not None and due_at is not None:
+        raise typer.BadParameter("give one of --delay and --due-at")
+    if file is not None and message_id is not None:
+        raise typer.BadParameter('in a file, the id is the field "message_id"')
+    defaults = Defaults(
+        None if delay is None else parse_delay(delay),
+        None if due_at is None else parse_due_at(due_at),
+    )
+    failed = 0
+    with _opened(endpoint, store, table) as opened:
+        if body is not None:
+            message = Message(
+                body, delay=defaults.delay, due_at=defaults.due_at, message_id=message_id
+            )
+            _store(opened, [_stored(message, endpoint)], as_json=as_json)
+        elif file is not None:
+            failed = _store_file(opened, endpoint, file, defaults, as_json=as_json)
+    if failed:
+        err.print(f"{failed} not stored", highlight=False)
+        raise typer.Exit(1)
+
+
+@app.command()
+def pending(
+    endpoint: Name,
+    store: StoreUrl,
+    table: Table = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many to list, the earliest first.")] = 50,
+    as_json: Json = False,
+) -> None:
+    """List the messages that wait, by due time."""
+    with _opened(endpoint, store, table) as opened:
+        messages = _first(opened, limit)
+        count = opened.pending_count()
+    if as_json:
+        for message in messages:
+            print_json(_as_json(message))
+        return
+    printed = PrintedTable("due", "message id", "bytes", "failures")
+    for m in messages:
+        printed.add_row(_due(m), m.message_id, str(len(m.body)), str(m.failures))
+    out.print(printed)
+    out.print(f"{len(messages)} of {count} pending", highlight=False)
+
+
+@app.command()
+def cancel(
+    endpoint: Name,
+    message_ids: Annotated[list[str], typer.Argument(help="The messages' ids.")],
+    store: StoreUrl,
+    table: Table = None,
+) -> None:
+    """Remove messages before they are released. Exit code 1 if any was not there any more."""
+    with _opened(endpoint, store, table) as opened:
+        cancelled = opened.cancel(message_ids)
+    for message_id, done in zip(message_ids, cancelled, strict=True):
+        told = "cancelled" if done else "not in the store (released already, or never stored)"
+        out.print(f"{message_id}  {told}", highlight=False, markup=False, soft_wrap=True)
+    if not all(cancelled):
+        raise typer.Exit(1)
+
+
+@app.command()
+def reschedule(
+    endpoint: Name,
+    message_id: Annotated[str, typer.Argument(help="The message's id.")],
+    store: StoreUrl,
+    table: Table = None,
+    delay: Delay = None,
+    due_at: DueAt = None,
+) -> None:
+    """Move a message to another due time. Exit code 1 if it was not there any more."""
+    if (delay is None) == (due_at is None):
+        raise typer.BadParameter("give one of --delay and --due-at")
+    if due_at is not None:
+        due_ms = due_at_ms(parse_due_at(due_at))
+    else:
+        moved_by = Message("-", delay=parse_delay(delay or ""))
+        due_ms = _stored(moved_by, endpoint).due_ms
+    with _opened(endpoint, store, table) as opened:
+        moved = opened.reschedule(message_id, due_ms)
+    told = f"due {utc(due_ms)}" if moved else "not in the store (released already, or never stored)"
+    out.print(f"{message_id}  {told}", highlight=False, markup=False, soft_wrap=True)
+    if not moved:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _opened(endpoint: str, url: str, table: str | None) -> Iterator[DelayedMessageStore]:
+    from sqsdelay.stores import open_store
+
+    store = open_store(url, endpoint=Endpoint.parse(endpoint).name, table=table)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def _stored(message: Message, endpoint: str) -> StoredMessage:
+    return to_store(message, endpoint, now_ms=SystemClock().now_ms())
+
+
+def _store_file(
+    store: DelayedMessageStore, endpoint: str, file: Path, defaults: Defaults, *, as_json: bool
+) -> int:
+    """Store chunk by chunk; returns how many lines were not stored."""
+    failed = 0
+    chunk: list[StoredMessage] = []
+    with file.open(encoding="utf-8", errors="surrogateescape") as lines:
+        for number, line in read_messages(lines, defaults):
+            try:
+                if isinstance(line, BadLine):
+                    raise line.error
+                chunk.append(_stored(line, endpoint))
+            except SqsDelayError as error:
+                failed += 1
+                err.print(f"line {number}: {error}", highlight=False, markup=False)
+            if len(chunk) == CHUNK:
+                _store(store, chunk, as_json=as_json)
+                chunk = []
+    _store(store, chunk, as_json=as_json)
+    return failed
+
+
+def _store(store: DelayedMessageStore, messages: list[StoredMessage], *, as_json: bool) -> None:
+    for message, new in zip(messages, store.store(messages), strict=True):
+        if as_json:
+            print_json(_as_json(message) | {"new": new})
+        else:
+            told = f"due {_due(message)}" if new else "was stored before"
+            out.print(f"{message.message_id}  {told}", highlight=False, markup=False)
+
+
+def _first(store: DelayedMessageStore, limit: int) -> list[StoredMessage]:
+    messages: list[StoredMessage] = []
+    after = None
+    while len(messages) < limit:
+        page = store.pending(min(CHUNK, limit - len(messages)), after=after)
+        if not page:
+            break
+        messages += page
+        after = (page[-1].due_ms, page[-1].message_id)
+    return messages
+
+
+def _due(message: StoredMessage) -> str:
+    return utc(message.due_ms).isoformat(timespec="milliseconds")
+
+
+def _as_json(message: StoredMessage) -> dict[str, object]:
+    return {
+        "message_id": message.message_id,
+        "destination": message.destination,
+        "due": _due(message),
+        "bytes": len(message.body),
+        "failures": message.failures,
+    }

@@ -1,0 +1,114 @@
+"""The dispatcher function: a schedule, a DynamoDB table, and the endpoint's queue."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import boto3
+import pytest
+import time_machine
+from moto import mock_aws
+
+from lambdas.dispatcher import handler as module
+from sqsdelay.endpoint import Endpoint
+from sqsdelay.errors import StoreMissing
+from sqsdelay.sqs import create_endpoint
+from sqsdelay.stored import StoredMessage
+from sqsdelay.stores.dynamodb import DynamoDbStore
+
+START = datetime(2027, 3, 1, 12, tzinfo=UTC)
+START_MS = round(START.timestamp() * 1000)
+
+
+@dataclass
+class Context:
+    """Lambda's context, with ever less time left."""
+
+    remaining_ms: int = 60_000
+
+    def get_remaining_time_in_millis(self) -> int:
+        return self.remaining_ms
+
+
+@pytest.fixture
+def sqs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """An endpoint on moto and the function's environment, wired anew for each test."""
+    monkeypatch.setenv("SQSDELAY_ENDPOINT", "orders")
+    monkeypatch.setenv("SQSDELAY_STORE", "dynamodb://parked")
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "orders-dispatcher")
+    module.function.cache_clear()
+    with mock_aws(), time_machine.travel(START, tick=False):
+        client = boto3.client("sqs")
+        create_endpoint(client, Endpoint.parse("orders"))
+        yield client
+    module.function.cache_clear()
+
+
+@pytest.fixture
+def store(sqs: Any) -> Iterator[DynamoDbStore]:
+    store = DynamoDbStore("parked", endpoint="orders")
+    store.set_up()
+    yield store
+    store.close()
+
+
+def parked(message_id: str, in_seconds: int, destination: str = "orders") -> StoredMessage:
+    return StoredMessage(
+        message_id=message_id,
+        destination=destination,
+        due_ms=START_MS + in_seconds * 1000,
+        body=f"body of {message_id}".encode(),
+    )
+
+
+def test_releases_what_is_due_within_a_message_timer(sqs: Any, store: DynamoDbStore) -> None:
+    """900 s ahead goes with a timer for the rest; a second more stays."""
+    store.store([parked("now", -5), parked("soon", 900), parked("later", 901)])
+    assert module.handler({}, Context()) == {"released": 2, "rejected": 0, "failed": 0, "held": 0}
+    assert [m.message_id for m in store.pending(10)] == ["later"]
+    url = sqs.get_queue_url(QueueName="orders")["QueueUrl"]
+    attributes = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    assert attributes["ApproximateNumberOfMessages"] == "1"
+    assert attributes["ApproximateNumberOfMessagesDelayed"] == "1"
+    (received,) = sqs.receive_message(QueueUrl=url, MessageAttributeNames=["All"])["Messages"]
+    assert received["Body"] == "body of now"
+    assert received["MessageAttributes"]["sqsdelay.MessageId"]["StringValue"] == "now"
+
+
+def test_what_cannot_be_sent_is_rejected_with_a_reason(sqs: Any, store: DynamoDbStore) -> None:
+    """A destination that does not exist ends in the error queue, and holds up no one."""
+    store.store([parked("lost", 0, destination="nowhere"), parked("good", 1)])
+    counts = module.handler({}, Context())
+    assert (counts["released"], counts["rejected"]) == (1, 1)
+    url = sqs.get_queue_url(QueueName="orders-delay-error")["QueueUrl"]
+    (received,) = sqs.receive_message(QueueUrl=url, MessageAttributeNames=["All"])["Messages"]
+    about = json.loads(received["MessageAttributes"]["sqsdelay.Error"]["StringValue"])
+    assert "nowhere does not exist" in about["reason"]
+    assert (about["messageId"], about["destination"]) == ("lost", "nowhere")
+    assert received["Body"] == "body of lost"
+
+
+def test_stops_in_time(
+    sqs: Any, store: DynamoDbStore, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """A claim is not begun when Lambda might cut it off; the rest is told as overdue."""
+    monkeypatch.setattr(module, "BATCH", 2)
+    store.store([parked(f"m{n}", -60) for n in range(5)])
+    assert module.handler({}, Context(remaining_ms=9_999))["released"] == 2
+    metrics = [json.loads(line) for line in capsys.readouterr().out.splitlines() if "_aws" in line]
+    assert metrics[-1]["Overdue"] == [60_000]
+    assert module.handler({}, Context())["released"] == 3
+
+
+def test_a_missing_table_is_an_error_each_time(sqs: Any) -> None:
+    """A wrong deployment raises an alarm, and works as soon as it is mended."""
+    with pytest.raises(StoreMissing, match="parked does not exist"):
+        module.handler({}, Context())
+    store = DynamoDbStore("parked", endpoint="orders")
+    store.set_up()
+    store.close()
+    assert module.handler({}, Context())["released"] == 0
