@@ -70,6 +70,8 @@ class StoredMessage:
 
     def headers(self) -> str:
         """All but id, destination, due time, body and failures, as JSON for a store's column."""
+        if not (self.attributes or self.group_id or self.trace_header):
+            return "{}"
         known = {
             "attributes": {name: _to_json(value) for name, value in self.attributes.items()},
             "group_id": self.group_id,

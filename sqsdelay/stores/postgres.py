@@ -74,7 +74,7 @@ class PostgresStore:
             "index": sql.Identifier(f"sqsdelay_{digest}_due"),
         }
         self._sql = {
-            key: sql.SQL(query).format(**names)
+            key: sql.SQL(query).format(**names).as_bytes()
             for key, query in read_queries("postgres.sql").items()
         }
         try:
@@ -108,39 +108,32 @@ class PostgresStore:
     def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
         if not messages:
             return []
-        if transaction is None:
-            with self._connection() as connection:
-                return self._insert(connection, messages)
-        if not isinstance(transaction, psycopg.Connection):
+        if transaction is not None and not isinstance(transaction, psycopg.Connection):
             raise ConfigurationError(
                 f"transaction is a {type(transaction).__name__}; give the psycopg.Connection"
             )
-        with self._translated():
-            return self._insert(transaction, messages)
+        # Not `_connection`: each layer less is felt in a call this short.
+        connection = transaction or self._taken()
+        try:
+            return self._insert(connection, messages)
+        except psycopg.Error as error:
+            raise self._error(error) from error
+        finally:
+            if transaction is None:
+                self._pool.putconn(connection)
 
     def _insert(self, connection: _Connection, messages: Sequence[StoredMessage]) -> list[bool]:
         now_ms = self._clock.now_ms()
-        always = {"channel": self._channel, "now_ms": now_ms, "soon_ms": now_ms + _SOON_MS}
-        if len(messages) == 1:
-            (m,) = messages
-            row = {
-                "id": m.message_id,
-                "destination": m.destination,
-                "due_ms": m.due_ms,
-                "body": m.body,
-                "headers": m.headers(),
-                "failures": m.failures,
-            }
-            return [connection.execute(self._sql["store"], row | always).rowcount == 1]
-        columns = {
-            "ids": [m.message_id for m in messages],
-            "destinations": [m.destination for m in messages],
-            "dues": [m.due_ms for m in messages],
-            "bodies": [m.body for m in messages],
-            "headers": [m.headers() for m in messages],
-            "failures": [m.failures for m in messages],
-        }
-        stored = connection.execute(self._sql["store_many"], columns | always).fetchall()
+        rows = [
+            (m.message_id, m.destination, m.due_ms, m.body, m.headers(), m.failures)
+            for m in messages
+        ]
+        if len(rows) == 1:
+            arguments = (*rows[0], now_ms, now_ms + _SOON_MS, self._channel)
+            return [connection.execute(self._sql["store"], arguments).rowcount == 1]
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        arguments = (*columns, self._channel, now_ms, now_ms + _SOON_MS)
+        stored = connection.execute(self._sql["store_many"], arguments).fetchall()
         return new_once(messages, (row[0] for row in stored))
 
     @contextmanager
@@ -193,28 +186,40 @@ class PostgresStore:
 
     @contextmanager
     def _connection(self) -> Iterator[_Connection]:
-        with self._opening:
+        connection = self._taken()
+        try:
+            with self._translated():
+                yield connection
+        finally:
+            # The pool itself replaces a connection that broke, or was left inside a transaction.
+            self._pool.putconn(connection)
+
+    def _taken(self) -> _Connection:
+        try:
             if self._pool.closed:
-                with self._translated():
+                with self._opening:
                     self._pool.open()
-        with self._translated(), self._pool.connection() as connection:
-            yield connection
+            return self._pool.getconn()
+        except psycopg.Error as error:
+            raise self._error(error) from error
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except psycopg.errors.UndefinedTable as error:
-            raise StoreMissing(
+        except psycopg.Error as error:
+            raise self._error(error) from error
+
+    def _error(self, error: psycopg.Error) -> StoreError:
+        if isinstance(error, psycopg.errors.UndefinedTable):
+            return StoreMissing(
                 f"table {self._table} does not exist; run sqsdelay store create (set_up()), "
                 "or correct the name"
-            ) from error
-        except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-            raise StoreUnavailable(
-                f"PostgreSQL store {self._table} cannot be used now: {error}"
-            ) from error
-        except psycopg.Error as error:
-            raise StoreError(f"PostgreSQL store {self._table}: {error}") from error
+            )
+        text = f"PostgreSQL store {self._table}: {error}"
+        if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+            return StoreUnavailable(text)
+        return StoreError(text)
 
 
 class _PostgresClaim:

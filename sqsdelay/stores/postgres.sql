@@ -25,34 +25,29 @@ SELECT 1 FROM {table} LIMIT 0
 -- name: store
 -- Wake the dispatchers only where they may sleep too long: when the new message is due before all
 -- others, or when what is due first may be removed at this moment and the new one is due soon.
--- The notification is part of the transaction: it comes once the rows can be seen.
-WITH head AS MATERIALIZED (SELECT due_ms FROM {table} ORDER BY due_ms LIMIT 1),
-stored AS (
-    INSERT INTO {table} (message_id, destination, due_ms, body, headers, failures)
-    VALUES (%(id)s, %(destination)s, %(due_ms)s, %(body)b, %(headers)s, %(failures)s)
-    ON CONFLICT (message_id) DO NOTHING
-    RETURNING message_id, due_ms
-)
-SELECT message_id, CASE
-    WHEN due_ms < coalesce((SELECT due_ms FROM head), due_ms + 1)
-      OR (due_ms < %(soon_ms)s AND (SELECT due_ms FROM head) <= %(now_ms)s)
-    THEN pg_notify(%(channel)s, '') END
-FROM stored
+-- The notification is part of the transaction: it comes once the row can be seen.
+INSERT INTO {table} (message_id, destination, due_ms, body, headers, failures)
+VALUES (%s, %s, %s, %b, %s, %s)
+ON CONFLICT (message_id) DO NOTHING
+RETURNING CASE WHEN due_ms < coalesce((
+    SELECT CASE WHEN head.due_ms <= %s THEN %s ELSE head.due_ms END
+    FROM {table} AS head ORDER BY head.due_ms LIMIT 1
+), due_ms + 1) THEN pg_notify(%s, '') END
 
 -- name: store_many
-WITH head AS MATERIALIZED (SELECT due_ms FROM {table} ORDER BY due_ms LIMIT 1),
-stored AS (
+-- The same for many, with one notification at most.
+WITH stored AS (
     INSERT INTO {table} (message_id, destination, due_ms, body, headers, failures)
-    SELECT * FROM unnest(%(ids)s::text[], %(destinations)s::text[], %(dues)s::bigint[],
-                         %(bodies)b::bytea[], %(headers)s::text[], %(failures)s::integer[])
+    SELECT * FROM unnest(%s::text[], %s::text[], %s::bigint[], %b::bytea[], %s::text[], %s::integer[])
     ON CONFLICT (message_id) DO NOTHING
     RETURNING message_id, due_ms
 ),
-earliest AS (SELECT min(due_ms) AS due_ms FROM stored),
 notified AS MATERIALIZED (
-    SELECT pg_notify(%(channel)s, '') FROM earliest
-    WHERE due_ms < coalesce((SELECT due_ms FROM head), due_ms + 1)
-       OR (due_ms < %(soon_ms)s AND (SELECT due_ms FROM head) <= %(now_ms)s)
+    SELECT pg_notify(%s, '') FROM (SELECT min(due_ms) AS due_ms FROM stored) AS earliest
+    WHERE due_ms < coalesce((
+        SELECT CASE WHEN head.due_ms <= %s THEN %s ELSE head.due_ms END
+        FROM {table} AS head ORDER BY head.due_ms LIMIT 1
+    ), due_ms + 1)
 )
 SELECT message_id, (SELECT count(*) FROM notified) FROM stored
 

@@ -1,0 +1,306 @@
+"""What only a real PostgreSQL shows: wake-ups, the index, outages, names, transactions."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from sqsdelay.clock import SystemClock
+from sqsdelay.dispatch_settings import MAX_POLL_SECONDS, DispatchSettings
+from sqsdelay.dispatcher import Dispatcher, Round
+from sqsdelay.errors import ConfigurationError, CriticalError, StoreMissing, StoreUnavailable
+from sqsdelay.exactly_once import ExactlyOnce
+from sqsdelay.store import TransactionMode
+from sqsdelay.stored import StoredMessage
+from sqsdelay.stores.postgres import PostgresStore
+from sqsdelay.testing import InMemoryOutbox
+from tests.services.postgres import PostgresServer, postgres_server
+
+
+def now_ms() -> int:
+    return SystemClock().now_ms()
+
+
+def message(message_id: str, in_ms: int = 0) -> StoredMessage:
+    return StoredMessage(
+        message_id=message_id, destination="orders", due_ms=now_ms() + in_ms, body=b"x"
+    )
+
+
+@pytest.fixture
+def table() -> str:
+    return f"orders.{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def store(postgres: str, table: str) -> Iterator[PostgresStore]:
+    with closing(PostgresStore(postgres, endpoint="orders", table=table)) as store:
+        store.set_up()
+        yield store
+
+
+@contextmanager
+def dispatching(dispatcher: Dispatcher) -> Iterator[None]:
+    """The dispatcher in a thread; what it raises is raised at the end."""
+    stop = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(dispatcher.run, stop)
+        try:
+            yield
+        finally:
+            stop.set()
+        running.result(timeout=30)
+
+
+def wait_for(what: Any, seconds: float = 15) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+def test_the_wake_up_comes_with_the_commit(postgres: str, store: PostgresStore) -> None:
+    """A dispatcher woken before the row can be seen would miss it and sleep on."""
+    woken = threading.Event()
+    with store.watch(woken.set), psycopg.connect(postgres) as connection:
+        woken.clear()
+        store.store([message("a")], transaction=connection)
+        assert not woken.wait(0.3)
+        connection.commit()
+        assert woken.wait(5)
+        assert store.next_due_ms() is not None
+
+
+def test_a_rolled_back_store_wakes_nobody(postgres: str, store: PostgresStore) -> None:
+    """The message was stored with the caller's own work, and went with it."""
+    woken = threading.Event()
+    with store.watch(woken.set), psycopg.connect(postgres) as connection:
+        woken.clear()
+        store.store([message("a")], transaction=connection)
+        connection.rollback()
+        assert not woken.wait(0.3)
+    assert store.pending_count() == 0
+
+
+def notified(store: PostgresStore, *messages: StoredMessage) -> bool:
+    """Whether storing these wakes a dispatcher."""
+    woken = threading.Event()
+    with store.watch(woken.set):
+        woken.clear()
+        store.store(messages)
+        return woken.wait(0.3)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_only_the_next_due_wakes(store: PostgresStore, count: int) -> None:
+    """NOTIFY costs the writer a quarter of its speed; what is due later does without."""
+
+    def some(name: str, in_ms: int) -> list[StoredMessage]:
+        return [message(f"{name}{n}", in_ms + n) for n in range(count)]
+
+    assert notified(store, *some("first", 60_000))
+    assert not notified(store, *some("later", 90_000))
+    assert notified(store, *some("earlier", 30_000))
+    assert not notified(store, *some("earlier", 20_000)), "stored before, so nothing has changed"
+
+
+def test_while_the_head_is_due_what_is_due_soon_wakes(store: PostgresStore) -> None:
+    """The head may be removed at this moment: a message behind it must not be missed."""
+    store.store([message("due", -1000)])
+    assert notified(store, message("soon", 60_000))
+    assert not notified(store, message("later", 2 * MAX_POLL_SECONDS * 1000))
+
+
+def test_on_time_when_idle(postgres: str, store: PostgresStore, table: str) -> None:
+    """Messages stored by another process arrive within a second of their due time, never before."""
+    outbox = InMemoryOutbox(SystemClock())
+    rounds: list[Round] = []
+    with closing(PostgresStore(postgres, endpoint="orders", table=table)) as own:
+        settings = DispatchSettings(poll_seconds=60)
+        with dispatching(Dispatcher(own, outbox, settings=settings, on_round=rounds.append)):
+            time.sleep(1)
+            store.store([message(f"m{n}", 100 * n) for n in range(20)])
+            wait_for(lambda: len(outbox.sent) == 20)
+    late = [ms for done in rounds for ms in done.late_ms()]
+    assert max(late) < 1000
+    assert store.pending_count() == 0
+
+
+def test_four_dispatchers_share_the_work(postgres: str, table: str, store: PostgresStore) -> None:
+    """SKIP LOCKED: each message is sent by one of them."""
+    store.store([message(f"m{n}", -1) for n in range(2000)])
+    outbox = InMemoryOutbox(SystemClock())
+    with ThreadPoolExecutor(4) as pool:
+        stop = threading.Event()
+        settings = DispatchSettings(batch_size=20)
+        runs = [
+            pool.submit(Dispatcher(store, outbox, settings=settings).run, stop) for _ in range(4)
+        ]
+        wait_for(lambda: store.pending_count() == 0)
+        stop.set()
+        for run in runs:
+            run.result(timeout=30)
+    assert sorted(m.message_id for m in outbox.sent) == sorted(f"m{n}" for n in range(2000))
+
+
+def test_a_million_pending_cost_nothing(postgres: str, store: PostgresStore, table: str) -> None:
+    """The due query walks the index: a claim of 10 due messages reads no other rows."""
+    quoted = sql.Identifier("public", table)
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(
+            sql.SQL(
+                "INSERT INTO {} (message_id, destination, due_ms, body, headers) "
+                "SELECT n::text, 'orders', %s + n, 'x', '{{}}' FROM generate_series(1, 1000000) n"
+            ).format(quoted),
+            [now_ms() + 3_600_000],
+        )
+        connection.execute(sql.SQL("ANALYZE {}").format(quoted))
+        store.store([message(f"due{n}", -1) for n in range(10)])
+        query = sql.SQL("EXPLAIN (ANALYZE, FORMAT JSON) ") + sql.SQL(store._sql["claim"].decode())
+        arguments = {"due_by_ms": now_ms(), "now_ms": now_ms(), "limit": 500}
+        row = connection.execute(query, arguments).fetchone()
+    assert row is not None
+    scans = list(nodes(row[0][0]["Plan"], "Scan"))
+    assert [scan["Node Type"] for scan in scans] == ["Index Scan"]
+    assert scans[0]["Actual Rows"] == 10
+    assert scans[0].get("Rows Removed by Filter", 0) == 0
+    outbox = InMemoryOutbox(SystemClock())
+    assert len(Dispatcher(store, outbox).dispatch().released) == 10
+
+
+def nodes(plan: dict[str, Any], kind: str) -> Iterator[dict[str, Any]]:
+    if plan["Node Type"].endswith(kind):
+        yield plan
+    for part in plan.get("Plans", []):
+        yield from nodes(part, kind)
+
+
+@pytest.fixture
+def server() -> Iterator[PostgresServer]:
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture
+def quiet_pool() -> Iterator[None]:
+    """psycopg_pool logs each failed reconnection; here they are the point."""
+    logger = logging.getLogger("psycopg.pool")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    yield
+    logger.setLevel(level)
+
+
+def test_a_store_that_goes_away_and_returns(server: PostgresServer, quiet_pool: None) -> None:
+    """The server crashes and comes back: the dispatcher goes on by itself, nothing lost or doubled."""
+    outbox = InMemoryOutbox(SystemClock())
+    with closing(PostgresStore(server.conninfo, endpoint="orders")) as store:
+        store.set_up()
+        store.store([message("before"), message("during", 1500)])
+        with dispatching(Dispatcher(store, outbox)):
+            wait_for(lambda: len(outbox.sent) == 1)
+            server.stop("immediate")
+            with pytest.raises(StoreUnavailable):
+                store.store([message("refused")])
+            time.sleep(1.5)
+            server.start()
+            wait_for(lambda: len(outbox.sent) == 2, seconds=30)
+
+            def stored() -> bool:
+                with suppress(StoreUnavailable):
+                    return bool(store.store([message("after")]))
+                return False
+
+            wait_for(stored, seconds=30)
+            wait_for(lambda: len(outbox.sent) == 3)
+    assert [m.message_id for m in outbox.sent] == ["before", "during", "after"]
+
+
+def test_a_store_that_stays_away_is_critical(server: PostgresServer, quiet_pool: None) -> None:
+    """The fetch breaker ends the dispatcher with a message that says how long it tried."""
+    with closing(PostgresStore(server.conninfo, endpoint="orders")) as store:
+        store.set_up()
+        settings = DispatchSettings(fetch_breaker_seconds=1)
+        dispatcher = Dispatcher(store, InMemoryOutbox(SystemClock()), settings=settings)
+        crash = threading.Timer(0.3, server.stop, ["immediate"])
+        crash.start()
+        with pytest.raises(CriticalError, match=r"fetch circuit breaker: failing for \d+ s"):
+            dispatcher.run(threading.Event())
+        crash.join()
+        server.start()
+
+
+def test_set_up_by_many_at_once(postgres: str, table: str) -> None:
+    """Processes that start together do not trip over each other."""
+    stores = [PostgresStore(postgres, endpoint="orders", table=table) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda store: store.set_up(), stores))
+    for store in stores:
+        store.initialize(TransactionMode.EXACTLY_ONCE)
+        store.close()
+
+
+def test_the_table_is_named_after_the_endpoint(postgres: str) -> None:
+    """``<endpoint>.delayed``, as one quoted name."""
+    endpoint = f"e{uuid.uuid4().hex[:12]}"
+    with closing(PostgresStore(postgres, endpoint=endpoint)) as store:
+        with pytest.raises(StoreMissing, match=f"{endpoint}.delayed does not exist"):
+            store.initialize(TransactionMode.AT_LEAST_ONCE)
+        store.set_up()
+        with psycopg.connect(postgres) as connection:
+            query = "SELECT 1 FROM information_schema.tables WHERE table_name = %s"
+            assert connection.execute(query, [f"{endpoint}.delayed"]).fetchone()
+
+
+@pytest.mark.parametrize("name", ["x" * 64, "\N{SNOWMAN}" * 22, "a\0b"])
+def test_a_name_postgresql_would_cut_off_is_refused(name: str) -> None:
+    """Two long names that share their first 63 bytes would be one table."""
+    with pytest.raises(ConfigurationError, match="1 to 63"):
+        PostgresStore("postgresql://nowhere", endpoint="orders", table=name)
+
+
+def test_a_bad_connection_string_is_refused() -> None:
+    """Found when it is given, not at the first message."""
+    with pytest.raises(ConfigurationError, match="connection string"):
+        PostgresStore("host=localhost prot=5432", endpoint="orders")
+
+
+def test_one_bad_effect_does_not_undo_the_others(postgres: str, store: PostgresStore) -> None:
+    """Exactly once: a batch that fails is tried one by one, and the bad one is rejected."""
+    effects, errors = f"e{uuid.uuid4().hex[:12]}", f"r{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(postgres) as connection:
+        connection.execute(f"CREATE TABLE {effects} (id text CHECK (id <> 'bad'))")
+        connection.execute(f"CREATE TABLE {errors} (id text, reason text)")
+
+    def deliver(transaction: Any, messages: Any) -> None:
+        for m in messages:
+            transaction.execute(f"INSERT INTO {effects} VALUES (%s)", [m.message_id])
+
+    def reject(transaction: Any, m: StoredMessage, reason: str) -> None:
+        transaction.execute(f"INSERT INTO {errors} VALUES (%s, %s)", [m.message_id, reason])
+
+    store.store([message(name, -1) for name in ("a", "bad", "c")])
+    dispatcher = Dispatcher(store, ExactlyOnce(deliver=deliver, reject=reject))
+    dispatcher.start()
+    done = dispatcher.dispatch()
+    assert ([m.message_id for m in done.released], [m.message_id for m in done.rejected]) == (
+        ["a", "c"],
+        ["bad"],
+    )
+    assert store.pending_count() == 0
+    with psycopg.connect(postgres) as connection:
+        written = connection.execute(f"SELECT id FROM {effects} ORDER BY id").fetchall()
+        (rejected,) = connection.execute(f"SELECT id, reason FROM {errors}").fetchall()
+    assert written == [("a",), ("c",)]
+    assert rejected[0] == "bad"
+    assert rejected[1].startswith("CheckViolation: ")

@@ -1,0 +1,231 @@
+"""What only SQLite shows: processes on one file, its durability, its names, delivery inside an app."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sqsdelay.clock import SystemClock
+from sqsdelay.delivery import DelayedDelivery
+from sqsdelay.dispatch_settings import DispatchSettings
+from sqsdelay.dispatcher import Dispatcher
+from sqsdelay.errors import (
+    ConfigurationError,
+    CriticalError,
+    StoreMissing,
+    StoreUnavailable,
+)
+from sqsdelay.exactly_once import ExactlyOnce
+from sqsdelay.store import Claim, TransactionMode
+from sqsdelay.stored import StoredMessage
+from sqsdelay.stores.sqlite import SqliteStore
+from sqsdelay.testing import InMemoryOutbox, ManualClock
+
+
+def message(message_id: str, due_ms: int) -> StoredMessage:
+    return StoredMessage(message_id=message_id, destination="orders", due_ms=due_ms, body=b"x")
+
+
+def soon(message_id: str, in_ms: int = 0) -> StoredMessage:
+    return message(message_id, SystemClock().now_ms() + in_ms)
+
+
+@contextmanager
+def opened(folder: Path, **arguments: Any) -> Iterator[SqliteStore]:
+    with closing(SqliteStore(folder / "store.db", endpoint="orders", **arguments)) as store:
+        store.set_up()
+        yield store
+
+
+def wait_for(what: Any, seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+def test_commits_survive_the_power(tmp_path: Path) -> None:
+    """WAL, and every commit is written through (FULL)."""
+    with opened(tmp_path) as store:
+        assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+
+
+def test_a_dead_dispatchers_lease_runs_out(tmp_path: Path) -> None:
+    """Its messages are free after the lease, not before, and it cannot settle them any more."""
+    clock = ManualClock()
+    with opened(tmp_path, clock=clock, lease_seconds=60) as store:
+        store.store([message("a", clock.now_ms())])
+        dead = store._take(1, clock.now_ms())
+        clock.advance(59.999)
+        assert store.next_due_ms() is None
+        clock.advance(0.001)
+        with store.claim(1, due_by_ms=clock.now_ms()) as claim:
+            assert [m.message_id for m in claim.messages] == ["a"]
+            assert dead.remove(["a"]) == [False]
+            assert claim.remove(["a"]) == [True]
+
+
+def test_two_endpoints_share_a_file(tmp_path: Path) -> None:
+    """Each has its table, whatever its name."""
+    names = ["orders", 'o"; DROP TABLE "orders.delayed']
+    for name in names:
+        with closing(SqliteStore(tmp_path / "store.db", endpoint=name)) as store:
+            store.set_up()
+            assert store.store([message(name, 0)]) == [True]
+    for name in names:
+        with closing(SqliteStore(tmp_path / "store.db", endpoint=name)) as store:
+            assert [m.message_id for m in store.pending(10)] == [name]
+
+
+def test_a_missing_table_and_a_bad_name_say_so(tmp_path: Path) -> None:
+    """With the command that mends it."""
+    with closing(SqliteStore(tmp_path / "store.db", endpoint="orders")) as store:
+        with pytest.raises(StoreMissing, match=r"orders.delayed does not exist.*store create"):
+            store.initialize(TransactionMode.AT_LEAST_ONCE)
+        with pytest.raises(StoreMissing):
+            store.store([message("a", 0)])
+    with pytest.raises(ConfigurationError, match="no table name"):
+        SqliteStore(tmp_path / "store.db", endpoint="orders", table="a\0b")
+    with pytest.raises(StoreUnavailable, match="unable to open"):
+        SqliteStore(tmp_path / "missing" / "store.db", endpoint="orders")
+
+
+def test_stored_in_the_callers_transaction(tmp_path: Path) -> None:
+    """A message commits with the work that caused it, or is never there."""
+    with opened(tmp_path) as store, closing(sqlite3.connect(tmp_path / "store.db")) as own:
+        store.store([message("a", 0)], transaction=own)
+        own.rollback()
+        assert store.pending_count() == 0
+        store.store([message("a", 0)], transaction=own)
+        own.commit()
+        assert store.pending_count() == 1
+        with pytest.raises(ConfigurationError, match=r"give the sqlite3\.Connection"):
+            store.store([message("b", 0)], transaction="x")
+
+
+def test_an_effect_may_store_the_next_message(tmp_path: Path) -> None:
+    """Exactly once, a repeating timer: the next message commits with this one's removal."""
+    with opened(tmp_path) as store:
+        store.store([message("tick-1", 1)])
+
+        def deliver(transaction: Any, messages: Sequence[StoredMessage]) -> None:
+            store.store([message("tick-2", 10**14)])
+            transaction.execute("CREATE TABLE ticks AS SELECT ? AS id", [messages[0].message_id])
+
+        def reject(transaction: Any, message: StoredMessage, reason: str) -> None:
+            raise AssertionError(reason)
+
+        dispatcher = Dispatcher(store, ExactlyOnce(deliver=deliver, reject=reject))
+        dispatcher.start()
+        assert len(dispatcher.dispatch().released) == 1
+        assert [m.message_id for m in store.pending(10)] == ["tick-2"]
+        assert store._connection.execute("SELECT id FROM ticks").fetchall() == [("tick-1",)]
+
+
+def test_another_process_writing_is_waited_for(tmp_path: Path) -> None:
+    """A write lock held for a moment is no error."""
+    with opened(tmp_path) as store, closing(sqlite3.connect(tmp_path / "store.db")) as other:
+        other.isolation_level = None
+        other.execute("BEGIN IMMEDIATE")
+        storing = threading.Thread(target=store.store, args=([message("a", 0)],))
+        storing.start()
+        time.sleep(0.2)
+        assert storing.is_alive()
+        other.execute("COMMIT")
+        storing.join(10)
+        assert store.pending_count() == 1
+
+
+def test_delivery_inside_an_application(tmp_path: Path) -> None:
+    """Stored here, dispatched by a thread, within a second of the due time and never before."""
+    outbox = InMemoryOutbox(SystemClock())
+    late: list[int] = []
+    with (
+        closing(SqliteStore(tmp_path / "store.db", endpoint="orders")) as store,
+        DelayedDelivery(store, outbox, on_round=lambda r: late.extend(r.late_ms())) as delivery,
+    ):
+        time.sleep(1)
+        delivery.store([soon("b", 600), soon("a")])
+        wait_for(lambda: len(outbox.sent) == 2)
+        assert store.pending_count() == 0
+    assert [m.message_id for m in outbox.sent] == ["a", "b"]
+    assert max(late) < 1000
+
+
+def test_another_processs_message_is_found_in_time(tmp_path: Path) -> None:
+    """Nothing wakes the dispatcher here, so it looks twice a second."""
+    outbox = InMemoryOutbox(SystemClock())
+    with opened(tmp_path) as other, opened(tmp_path) as store, DelayedDelivery(store, outbox):
+        time.sleep(1)
+        started = time.monotonic()
+        other.store([soon("a")])
+        wait_for(lambda: outbox.sent)
+        assert time.monotonic() - started < 1
+
+
+class Broken(SqliteStore):
+    """A store whose disk fails when told to."""
+
+    broken = False
+
+    def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
+        self._fail()
+        return super().store(messages, transaction=transaction)
+
+    @contextmanager
+    def claim(self, limit: int, *, due_by_ms: int) -> Iterator[Claim]:
+        self._fail()
+        with super().claim(limit, due_by_ms=due_by_ms) as claim:
+            yield claim
+
+    def _fail(self) -> None:
+        if self.broken:
+            raise StoreUnavailable("disk I/O error")
+
+
+def test_the_store_breaker_triggers(tmp_path: Path) -> None:
+    """Storing that fails for too long is critical; a single success disarms."""
+    clock = ManualClock()
+    with closing(Broken(tmp_path / "store.db", endpoint="orders")) as store:
+        store.set_up()
+        delivery = DelayedDelivery(store, InMemoryOutbox(SystemClock()), clock=clock)
+        store.broken = True
+        with pytest.raises(StoreUnavailable):
+            delivery.store([soon("a")])
+        clock.advance(30)
+        with pytest.raises(CriticalError, match="store circuit breaker: failing for 30 s"):
+            delivery.store([soon("a")])
+        store.broken = False
+        delivery.store([soon("a")])
+        store.broken = True
+        with pytest.raises(StoreUnavailable):
+            delivery.store([soon("b")])
+
+
+def test_dispatching_that_stopped_is_noticed(tmp_path: Path) -> None:
+    """An application learns of it at its next store, and at the end."""
+    settings = DispatchSettings(fetch_breaker_seconds=0.01)
+    with closing(Broken(tmp_path / "store.db", endpoint="orders")) as store:
+        delivery = DelayedDelivery(store, InMemoryOutbox(SystemClock()), settings=settings)
+        delivery.start()
+        store.broken = True
+
+        def stopped() -> bool:
+            with suppress(StoreUnavailable):
+                try:
+                    delivery.store([soon("a")])
+                except CriticalError as critical:
+                    return "dispatching has stopped: fetch circuit breaker" in str(critical)
+            return False
+
+        wait_for(stopped)
+        with pytest.raises(CriticalError, match="dispatching has stopped"):
+            delivery.stop()

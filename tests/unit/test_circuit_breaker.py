@@ -1,0 +1,77 @@
+"""Circuit breakers, with the seed's meaning."""
+
+from __future__ import annotations
+
+import pytest
+
+from sqsdelay.circuit_breaker import CircuitBreaker, FailureRateBreaker
+from sqsdelay.errors import ConfigurationError
+from sqsdelay.testing import ManualClock
+
+
+def test_triggers_when_failures_last() -> None:
+    """The first failure arms; 30 seconds of failures trigger, not a failure less."""
+    clock = ManualClock()
+    breaker = CircuitBreaker("fetch", 30, clock)
+    assert breaker.failed(OSError("down")) is None
+    clock.advance(29.999)
+    assert breaker.failed(OSError("down")) is None
+    clock.advance(0.001)
+    critical = breaker.failed(OSError("still down"))
+    assert str(critical) == (
+        "fetch circuit breaker: failing for 30 s (limit 30 s), last with: still down"
+    )
+
+
+def test_a_success_disarms() -> None:
+    """Failures with a success between them are disturbances, not an outage."""
+    clock = ManualClock()
+    breaker = CircuitBreaker("fetch", 30, clock)
+    breaker.failed(OSError())
+    clock.advance(29)
+    breaker.succeeded()
+    clock.advance(29)
+    assert breaker.failed(OSError()) is None
+    assert breaker.armed
+
+
+def test_triggered_it_is_armed_anew() -> None:
+    """A host that carries on is told again after another such time, not at every failure."""
+    clock = ManualClock()
+    breaker = CircuitBreaker("fetch", 30, clock)
+    breaker.failed(OSError())
+    clock.advance(30)
+    assert breaker.failed(OSError()) is not None
+    clock.advance(1)
+    assert breaker.failed(OSError()) is None
+    clock.advance(29)
+    assert breaker.failed(OSError()) is not None
+
+
+def test_a_wall_clock_that_is_set_plays_no_part() -> None:
+    """Durations are monotonic."""
+    clock = ManualClock()
+    breaker = CircuitBreaker("fetch", 30, clock)
+    breaker.failed(OSError())
+    clock.error_ms = 3_600_000
+    assert breaker.failed(OSError()) is None
+
+
+def test_rate_triggers_above_the_limit_within_a_second() -> None:
+    """Two failures in a second are too many for 1 a second; two in two seconds are not."""
+    clock = ManualClock()
+    breaker = FailureRateBreaker("recovery", 1, clock)
+    assert breaker.failed(OSError()) is None
+    clock.advance(1)
+    assert breaker.failed(OSError()) is None
+    clock.advance(0.5)
+    assert "2 failures in a second (limit 1)" in str(breaker.failed(OSError("lost")))
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan")])
+def test_a_duration_that_is_none_is_refused(seconds: float) -> None:
+    """A breaker of 0 seconds would trigger at the first hiccup."""
+    with pytest.raises(ConfigurationError, match="use more than 0"):
+        CircuitBreaker("store", seconds, ManualClock())
+    with pytest.raises(ConfigurationError, match="use 1 or more"):
+        FailureRateBreaker("recovery", 0, ManualClock())

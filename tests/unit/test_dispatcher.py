@@ -1,0 +1,326 @@
+"""The dispatcher's decisions, on a store in memory under virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+
+from sqsdelay.dispatch_settings import DispatchSettings
+from sqsdelay.dispatcher import Dispatcher, retry_seconds, seconds_to_sleep
+from sqsdelay.errors import (
+    ConfigurationError,
+    CriticalError,
+    QueueUnavailable,
+    SendFailed,
+    StoreUnavailable,
+)
+from sqsdelay.exactly_once import ExactlyOnce
+from sqsdelay.ports import Failure
+from sqsdelay.store import Claim
+from sqsdelay.stored import StoredMessage
+from sqsdelay.testing import InMemoryOutbox, InMemoryStore, ManualClock
+
+
+class Bench:
+    """A store, an outbox, and dispatchers between them."""
+
+    def __init__(self, *, max_ahead_seconds: int = 0) -> None:
+        self.clock = ManualClock()
+        self.store = InMemoryStore(self.clock)
+        self.outbox = InMemoryOutbox(self.clock, max_ahead_seconds=max_ahead_seconds)
+
+    def put(self, message_id: str, in_seconds: float = 0) -> None:
+        due_ms = self.clock.now_ms() + round(in_seconds * 1000)
+        self.store.store(
+            [StoredMessage(message_id=message_id, destination="orders", due_ms=due_ms, body=b"x")]
+        )
+
+    def dispatcher(
+        self, *, on_critical: Callable[[CriticalError], None] | None = None, **settings: object
+    ) -> Dispatcher:
+        return Dispatcher(
+            self.store,
+            self.outbox,
+            settings=DispatchSettings(**settings),  # type: ignore[arg-type]
+            on_critical=on_critical,
+            clock=self.clock,
+        )
+
+    @property
+    def sent(self) -> list[str]:
+        return ids(self.outbox.sent)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def ids(messages: Sequence[StoredMessage]) -> list[str]:
+    return [message.message_id for message in messages]
+
+
+def refused(*message_ids: str, transient: bool = True) -> Callable[[StoredMessage], Failure | None]:
+    """Fails these messages as their destination would."""
+    error = SendFailed("too odd", code="Odd", transient=transient)
+    failure = Failure("Odd", error, transient=transient)
+    return lambda message: failure if message.message_id in message_ids else None
+
+
+def outage(message: StoredMessage) -> Failure:
+    return Failure("Down", QueueUnavailable("SQS is away"), transient=True)
+
+
+def test_sends_what_is_due_and_removes_it(bench: Bench) -> None:
+    """The earliest first, what is not due stays."""
+    bench.put("later", 0.001)
+    bench.put("b")
+    bench.put("a", -1)
+    done = bench.dispatcher().dispatch()
+    assert bench.sent == ids(done.released) == ["a", "b"]
+    assert done.late_ms() == [1000, 0]
+    assert ids(bench.store.pending(10)) == ["later"]
+
+
+def test_works_in_batches(bench: Bench) -> None:
+    """One claim takes a batch, not one row."""
+    for number in range(5):
+        bench.put(f"m{number}")
+    dispatcher = bench.dispatcher(batch_size=3)
+    assert [dispatcher.dispatch().claimed for _ in range(3)] == [3, 2, 0]
+
+
+@pytest.mark.parametrize(("ahead", "released"), [(None, 2), (900, 2), (60, 1), (0, 0)])
+def test_releases_ahead_where_the_transport_has_timers(ahead: int | None, released: int) -> None:
+    """Up to 900 s before it is due, by default as far as the transport allows."""
+    bench = Bench(max_ahead_seconds=900)
+    for seconds in (60, 900, 900.001):
+        bench.put(f"in {seconds}", seconds)
+    assert len(bench.dispatcher(release_ahead_seconds=ahead).dispatch().released) == released
+
+
+@pytest.mark.parametrize("ahead", [-1, 901])
+def test_a_release_further_ahead_than_timers_hold_is_refused(ahead: int) -> None:
+    """It would arrive early."""
+    with pytest.raises(ConfigurationError, match="timers allow 0 to 900"):
+        Bench(max_ahead_seconds=900).dispatcher(release_ahead_seconds=ahead)
+
+
+def test_no_retry_by_default(bench: Bench) -> None:
+    """The seed's NumberOfRetries is 0: the first refusal goes to the error queue, with the reason."""
+    bench.put("bad")
+    bench.outbox.fail = refused("bad")
+    assert ids(bench.dispatcher().dispatch().rejected) == ["bad"]
+    assert [(m.message_id, why) for m, why in bench.outbox.rejected] == [("bad", "Odd: too odd")]
+    assert bench.store.pending_count() == 0
+
+
+def test_retries_are_counted_in_the_store(bench: Bench) -> None:
+    """Two retries are three attempts, whichever dispatcher makes them."""
+    bench.put("bad")
+    bench.outbox.fail = refused("bad")
+    for failures in (1, 2):
+        done = bench.dispatcher(number_of_retries=2).dispatch()
+        assert (ids(done.failed), ids(done.rejected)) == (["bad"], [])
+        assert [m.failures for m in bench.store.pending(1)] == [failures]
+        bench.clock.advance(retry_seconds(failures - 1))
+    assert ids(bench.dispatcher(number_of_retries=2).dispatch().rejected) == ["bad"]
+
+
+def test_what_will_never_work_is_not_retried(bench: Bench) -> None:
+    """A permanent refusal spares its retries."""
+    bench.put("bad")
+    bench.outbox.fail = refused("bad", transient=False)
+    assert ids(bench.dispatcher(number_of_retries=7).dispatch().rejected) == ["bad"]
+
+
+def test_a_failing_message_holds_up_nobody(bench: Bench) -> None:
+    """Poison at the head of the queue, one message a claim: those behind it leave at once."""
+    bench.put("poison", -60)
+    bench.put("good", -1)
+    bench.outbox.fail = refused("poison")
+    dispatcher = bench.dispatcher(number_of_retries=7, batch_size=1)
+    assert ids(dispatcher.dispatch().failed) == ["poison"]
+    assert ids(dispatcher.dispatch().released) == ["good"]
+
+
+def test_an_outage_is_not_the_messages_failure(bench: Bench) -> None:
+    """While the destination is away nothing is counted and nothing goes to the error queue."""
+    bench.put("a")
+    bench.outbox.fail = outage
+    dispatcher = bench.dispatcher()
+    for _ in range(20):
+        assert ids(dispatcher.dispatch().held) == ["a"]
+        bench.clock.advance(1)
+    bench.outbox.fail = lambda _: None
+    assert ids(dispatcher.dispatch().released) == ["a"]
+    assert bench.outbox.sent[0].failures == 0
+    assert bench.outbox.rejected == []
+
+
+def test_the_dispatch_breaker_triggers_after_30_seconds_of_outage(bench: Bench) -> None:
+    """A critical error ends the dispatcher; the message is still in the store."""
+    bench.put("a")
+    bench.outbox.fail = outage
+    dispatcher = bench.dispatcher()
+    for _ in range(30):
+        dispatcher.dispatch()
+        bench.clock.advance(1)
+    with pytest.raises(CriticalError, match=r"dispatch circuit breaker.*SQS is away"):
+        dispatcher.dispatch()
+    assert bench.store.pending_count() == 1
+
+
+def test_a_host_may_handle_the_critical_error(bench: Bench) -> None:
+    """With a handler that returns, the dispatcher goes on."""
+    bench.put("a")
+    bench.outbox.fail = outage
+    told: list[CriticalError] = []
+    dispatcher = bench.dispatcher(on_critical=told.append, dispatch_breaker_seconds=5)
+    for _ in range(6):
+        dispatcher.dispatch()
+        bench.clock.advance(1)
+    assert len(told) == 1
+    bench.outbox.fail = lambda _: None
+    assert ids(dispatcher.dispatch().released) == ["a"]
+
+
+def test_what_was_sent_is_removed_before_a_critical_error(bench: Bench) -> None:
+    """One destination away, another well: the sent ones are settled, and success disarms."""
+    bench.put("a")
+    bench.outbox.fail = outage
+    dispatcher = bench.dispatcher(dispatch_breaker_seconds=1)
+    dispatcher.dispatch()
+    bench.clock.advance(1)
+    bench.put("b")
+    bench.outbox.fail = lambda message: outage(message) if message.message_id == "a" else None
+    assert ids(dispatcher.dispatch().released) == ["b"]
+    assert ids(bench.store.pending(10)) == ["a"]
+
+
+def test_an_error_queue_that_is_away_loses_nothing(bench: Bench) -> None:
+    """What cannot be rejected stays in the store, counted, and is tried again."""
+    bench.put("bad")
+    bench.outbox.fail = refused("bad")
+    bench.outbox.fail_reject = outage
+    dispatcher = bench.dispatcher()
+    assert ids(dispatcher.dispatch().failed) == ["bad"]
+    assert [m.failures for m in bench.store.pending(1)] == [1]
+    bench.outbox.fail_reject = lambda _: None
+    bench.clock.advance(1)
+    assert ids(dispatcher.dispatch().rejected) == ["bad"]
+
+
+class LosesRemovals(InMemoryStore):
+    """A store that goes away between the send and the removal."""
+
+    away = True
+
+    @contextmanager
+    def claim(self, limit: int, *, due_by_ms: int) -> Iterator[Claim]:
+        with super().claim(limit, due_by_ms=due_by_ms) as claim:
+            if self.away:
+                claim.remove = self._lose  # type: ignore[method-assign]
+            yield claim
+
+    def _lose(self, message_ids: Sequence[str]) -> list[bool]:
+        raise StoreUnavailable("gone")
+
+
+def test_a_lost_removal_does_not_send_twice(bench: Bench) -> None:
+    """The dispatcher remembers what it sent, and only removes it when the store is back."""
+    bench.store = LosesRemovals(bench.clock)
+    bench.put("a")
+    dispatcher = bench.dispatcher()
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable):
+            dispatcher.dispatch()
+    bench.store.away = False
+    assert ids(dispatcher.dispatch().released) == ["a"]
+    assert bench.sent == ["a"]
+    assert bench.store.pending_count() == 0
+
+
+class LosesCounts(InMemoryStore):
+    """A store that cannot count failures."""
+
+    @contextmanager
+    def claim(self, limit: int, *, due_by_ms: int) -> Iterator[Claim]:
+        with super().claim(limit, due_by_ms=due_by_ms) as claim:
+            claim.count_failures = self._lose  # type: ignore[method-assign]
+            yield claim
+
+    def _lose(self, message_ids: Sequence[str], *, retry_after_seconds: float) -> list[bool]:
+        raise StoreUnavailable("gone")
+
+
+def test_the_recovery_breaker_triggers_above_its_rate(bench: Bench) -> None:
+    """MaximumRecoveryFailuresPerSecond: more lost counts in a second than that are critical."""
+    bench.store = LosesCounts(bench.clock)
+    bench.put("bad")
+    bench.outbox.fail = refused("bad")
+    dispatcher = bench.dispatcher(number_of_retries=9, maximum_recovery_failures_per_second=2)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            dispatcher.dispatch()
+    with pytest.raises(CriticalError, match="recovery circuit breaker: 3 failures in a second"):
+        dispatcher.dispatch()
+
+
+def test_exactly_once_needs_a_store_that_can(bench: Bench) -> None:
+    """Asking a store for a mode it cannot give fails at the start."""
+    destination = ExactlyOnce(deliver=lambda _, __: None, reject=lambda _, __, ___: None)
+    with pytest.raises(ConfigurationError, match="cannot give exactly-once"):
+        Dispatcher(bench.store, destination, clock=bench.clock).start()
+
+
+@pytest.mark.parametrize(
+    ("next_in_ms", "ahead_ms", "seconds"),
+    [
+        (None, 0, 10),
+        (4_000, 0, 4),
+        (20, 0, 0.02),
+        (60_000, 0, 10),
+        (904_000, 900_000, 4),
+        (0, 0, 0.1),
+        (-3_600_000, 0, 0.1),
+        (899_000, 900_000, 0.1),
+    ],
+)
+def test_sleeps_until_the_next_is_due_and_never_a_negative_time(
+    next_in_ms: int | None, ahead_ms: int, seconds: float
+) -> None:
+    """Overdue means that another dispatcher has it: look again shortly, do not spin."""
+    now_ms = 1_800_000_000_000
+    next_due_ms = None if next_in_ms is None else now_ms + next_in_ms
+    assert seconds_to_sleep(next_due_ms, now_ms, ahead_ms=ahead_ms, at_most=10) == seconds
+
+
+def test_a_clock_set_back_releases_nothing_early(bench: Bench) -> None:
+    """The due time counts by the clock as it is now; the sleep stays below the poll interval."""
+    bench.put("a", 5)
+    bench.clock.error_ms = -3_600_000
+    bench.clock.advance(5)
+    dispatcher = bench.dispatcher()
+    assert dispatcher.dispatch().claimed == 0
+    next_due_ms = bench.store.next_due_ms()
+    assert seconds_to_sleep(next_due_ms, bench.clock.now_ms(), ahead_ms=0, at_most=0.5) == 0.5
+    bench.clock.error_ms = 0
+    assert ids(dispatcher.dispatch().released) == ["a"]
+
+
+def test_retries_wait_longer_each_time() -> None:
+    """Doubling from a second to a minute, however often it failed."""
+    assert [retry_seconds(failures) for failures in (0, 1, 5, 6, 7, 5000)] == [1, 2, 32, 60, 60, 60]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"number_of_retries": -1}, {"batch_size": 0}, {"poll_seconds": 0}, {"poll_seconds": 3601}],
+)
+def test_settings_out_of_range_are_refused(settings: dict[str, float]) -> None:
+    """Each states its value and the limit."""
+    with pytest.raises(ConfigurationError, match="; use"):
+        DispatchSettings(**settings)  # type: ignore[arg-type]
