@@ -174,7 +174,8 @@ class Procrastinate:
         async with app.open_async():
             for start in range(0, count, CHUNK):
                 chunk = range(start, min(start + CHUNK, count))
-                await deliver.batch_defer_async(*({"body": BODY} for _ in chunk))
+                jobs: list[dict[str, Any]] = [{"body": BODY} for _ in chunk]
+                await deliver.batch_defer_async(*jobs)
             started = time.perf_counter()
             await app.run_worker_async(
                 wait=False,
@@ -240,7 +241,7 @@ class Postgres:
         self._empty()
         now_ms = SystemClock().now_ms()
         fill(self._store, CHUNK, due_ms=now_ms + FAR_MS, prefix="head")
-        count = self._options.single
+        count: int = self._options.single
         insert = sql.SQL(
             "INSERT INTO {} (message_id, destination, due_ms, body, headers) VALUES (%s, %s, %s, %b, %s)"
         ).format(sql.Identifier("public", TABLE))
@@ -282,7 +283,8 @@ class Postgres:
 
     def _dispatching(self) -> list[Aim]:
         peer = Procrastinate(self._conninfo)
-        rows, few = self._options.rows, self._options.slow_rows
+        rows: int = self._options.rows
+        few: int = self._options.slow_rows
 
         def ours() -> float:
             self._empty()
@@ -311,7 +313,8 @@ class Postgres:
         ]
 
     def _end_to_end(self, stub: Stub) -> list[Aim]:
-        rows, few = self._options.rows // 5, self._options.slow_rows // 4
+        rows: int = self._options.rows // 5
+        few: int = self._options.slow_rows // 4
         client = stub.client(connections=DEFAULT_CONCURRENCY)
         endpoint = Endpoint.parse(ENDPOINT)
         outbox = SqsOutbox(SqsQueues(client), endpoint)
@@ -368,7 +371,8 @@ class Postgres:
 def on_sqlite(folder: Path, options: argparse.Namespace) -> list[Aim]:
     """Storing and dispatching on a SQLite file, synchronous = FULL."""
     path = folder / "benchmark.db"
-    rows, few = options.rows, options.slow_rows
+    rows: int = options.rows
+    few: int = options.slow_rows
     with closing(SqliteStore(path, endpoint=ENDPOINT, table=TABLE)) as store:
         store.set_up()
         numbers = iter(range(10**9))

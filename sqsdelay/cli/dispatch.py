@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
+from sqsdelay.circuit_breaker import DEFAULT_TRIGGER_SECONDS
 from sqsdelay.cli.console import err, print_json
 from sqsdelay.cli.store import StoreUrl, Table
 from sqsdelay.cli.worker import log_to_stderr, stop_on_signals
@@ -40,11 +41,17 @@ def dispatch(
     poll: Annotated[
         float | None, typer.Option(help="Longest sleep, seconds; the store's own if left out.")
     ] = None,
+    fetch_breaker: Annotated[
+        float, typer.Option(help="Seconds the store may fail before the dispatcher gives up.")
+    ] = DEFAULT_TRIGGER_SECONDS,
+    dispatch_breaker: Annotated[
+        float, typer.Option(help="Seconds SQS may fail before the dispatcher gives up.")
+    ] = DEFAULT_TRIGGER_SECONDS,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line per message.")] = False,
 ) -> None:
     """Release due messages until SIGTERM or Ctrl-C; then finish what is in hand.
 
-    Exit code 75 when store or SQS have failed for 30 s: let a supervisor restart it.
+    Exit code 75 when a circuit breaker triggered: let a supervisor restart it.
     """
     from sqsdelay.sqs.client import default_client
     from sqsdelay.sqs.outbox import DEFAULT_CONCURRENCY, SqsOutbox
@@ -58,6 +65,8 @@ def dispatch(
         release_ahead_seconds=release_ahead,
         batch_size=batch,
         poll_seconds=poll,
+        fetch_breaker_seconds=fetch_breaker,
+        dispatch_breaker_seconds=dispatch_breaker,
     )
     counts: Counter[str] = Counter()
     queues = SqsQueues(default_client(connections=DEFAULT_CONCURRENCY))

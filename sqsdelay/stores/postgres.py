@@ -129,11 +129,11 @@ class PostgresStore:
             for m in messages
         ]
         if len(rows) == 1:
-            arguments = (*rows[0], now_ms, now_ms + _SOON_MS, self._channel)
-            return [connection.execute(self._sql["store"], arguments).rowcount == 1]
+            one = (*rows[0], now_ms, now_ms + _SOON_MS, self._channel)
+            return [connection.execute(self._sql["store"], one).rowcount == 1]
         columns = [list(column) for column in zip(*rows, strict=True)]
-        arguments = (*columns, self._channel, now_ms, now_ms + _SOON_MS)
-        stored = connection.execute(self._sql["store_many"], arguments).fetchall()
+        many = (*columns, self._channel, now_ms, now_ms + _SOON_MS)
+        stored = connection.execute(self._sql["store_many"], many).fetchall()
         return new_once(messages, (row[0] for row in stored))
 
     @contextmanager

@@ -1,0 +1,64 @@
+"""A store by its URL."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from sqsdelay.errors import ConfigurationError
+from sqsdelay.stores import open_store
+from sqsdelay.stores.dynamodb import DynamoDbStore
+from sqsdelay.stores.postgres import PostgresStore
+from sqsdelay.stores.sqlite import SqliteStore
+
+
+def test_each_kind_by_its_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three slashes a relative path, four an absolute one, as elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    for url, kind in (
+        ("sqlite:///relative.db", SqliteStore),
+        (f"sqlite:///{tmp_path}/with%20space.db", SqliteStore),
+        ("postgresql://user:pw@host:5432/db", PostgresStore),
+        ("dynamodb://parked", DynamoDbStore),
+    ):
+        with closing(open_store(url, endpoint="orders")) as store:
+            assert isinstance(store, kind)
+    assert {path.name for path in tmp_path.glob("*.db")} == {"relative.db", "with space.db"}
+
+
+@pytest.mark.parametrize(
+    "url", ["", "orders.db", "sqlite:", "sqlite://host/x.db", "mysql://x/y", "dynamodb://", "dynamodb://a/b"]
+)  # fmt: skip
+def test_what_is_no_store_is_refused(url: str) -> None:
+    """With what one may write instead."""
+    with pytest.raises(ConfigurationError, match="give sqlite:///FILE, postgresql://"):
+        open_store(url, endpoint="orders")
+
+
+def test_a_dynamodb_table_is_named_once() -> None:
+    """By the URL, so table= would contradict it."""
+    with pytest.raises(ConfigurationError, match="names the DynamoDB table itself"):
+        open_store("dynamodb://a", endpoint="orders", table="b")
+
+
+def test_a_driver_is_loaded_for_its_store_only() -> None:
+    """SQLite needs neither psycopg nor boto3."""
+    code = (
+        "import sys; from sqsdelay.stores import open_store; "
+        "open_store('sqlite:///:memory:', endpoint='orders').close(); "
+        "print({'psycopg', 'boto3'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_a_missing_driver_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the extra that brings it."""
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    monkeypatch.delitem(sys.modules, "sqsdelay.stores.postgres")
+    with pytest.raises(ConfigurationError, match=r"pip install 'sqsdelay\[postgres\]'"):
+        open_store("postgresql://host/db", endpoint="orders")
