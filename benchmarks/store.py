@@ -26,8 +26,8 @@ sys.path.append(str(Path(__file__).parents[1]))
 import procrastinate
 import psycopg
 from psycopg import sql
-from sqs_stub import BODY, Stub, running_stub
 
+from sqs_stub import BODY, Stub, running_stub
 from sqsdelay.clock import SystemClock
 from sqsdelay.dispatch_settings import DispatchSettings
 from sqsdelay.dispatcher import Dispatcher

@@ -206,7 +206,10 @@ class Dispatcher:
             else:
                 refused.append((message, failure))
         if done.released:
-            claim.remove(_ids(done.released))
+            removed = claim.remove(_ids(done.released))
+            if not all(removed):
+                # A lease was lost: the process was frozen, or the store away, for longer than it.
+                logger.warning("%d messages may be sent twice", removed.count(False))
         if done.held:
             claim.hold(_ids(done.held), seconds=_OUTAGE_PAUSE_SECONDS)
         self._settle_refused(claim, refused, done)

@@ -10,7 +10,7 @@ import typer
 
 from sqsdelay.circuit_breaker import DEFAULT_TRIGGER_SECONDS
 from sqsdelay.cli.console import err, print_json
-from sqsdelay.cli.store import StoreUrl, Table
+from sqsdelay.cli.store import Schema, StoreUrl, Table
 from sqsdelay.cli.worker import log_to_stderr, stop_on_signals
 from sqsdelay.delay import utc
 from sqsdelay.dispatch_settings import DEFAULT_BATCH, DispatchSettings
@@ -27,6 +27,7 @@ def dispatch(
     endpoint: Annotated[str, typer.Argument(help="The endpoint whose store is emptied.")],
     store: StoreUrl,
     table: Table = None,
+    schema: Schema = None,
     retries: Annotated[
         int, typer.Option(help="Further attempts on a refused message before the error queue.")
     ] = 0,
@@ -70,7 +71,7 @@ def dispatch(
     )
     counts: Counter[str] = Counter()
     queues = SqsQueues(default_client(connections=DEFAULT_CONCURRENCY))
-    with closing(open_store(store, endpoint=parsed.name, table=table)) as opened:
+    with closing(open_store(store, endpoint=parsed.name, table=table, schema=schema)) as opened:
         dispatcher = Dispatcher(
             opened,
             SqsOutbox(queues, parsed),

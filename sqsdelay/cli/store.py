@@ -37,6 +37,9 @@ StoreUrl = Annotated[
 Table = Annotated[
     str | None, typer.Option(help="The store's table, instead of <endpoint>.delayed.")
 ]
+Schema = Annotated[
+    str | None, typer.Option(help="PostgreSQL: the table's schema, instead of public.")
+]
 Delay = Annotated[
     str | None, typer.Option(help="Delay: seconds (90), 32m5s, 1d12h or ISO 8601 (PT32M5S).")
 ]
@@ -45,9 +48,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print a JSON line per messag
 
 
 @app.command()
-def create(endpoint: Name, store: StoreUrl, table: Table = None) -> None:
+def create(endpoint: Name, store: StoreUrl, table: Table = None, schema: Schema = None) -> None:
     """Create the store's table and index, where they do not exist yet."""
-    with _opened(endpoint, store, table) as opened:
+    with _opened(endpoint, store, table, schema) as opened:
         opened.set_up()
     out.print(f"the store of {Endpoint.parse(endpoint).name} is ready", highlight=False)
 
@@ -57,6 +60,7 @@ def send(
     endpoint: Name,
     store: StoreUrl,
     table: Table = None,
+    schema: Schema = None,
     delay: Delay = None,
     due_at: DueAt = None,
     body: Annotated[str | None, typer.Option(help="The message's body.")] = None,
@@ -85,7 +89,7 @@ def send(
         None if due_at is None else parse_due_at(due_at),
     )
     failed = 0
-    with _opened(endpoint, store, table) as opened:
+    with _opened(endpoint, store, table, schema) as opened:
         if body is not None:
             message = Message(
                 body, delay=defaults.delay, due_at=defaults.due_at, message_id=message_id
@@ -103,11 +107,12 @@ def pending(
     endpoint: Name,
     store: StoreUrl,
     table: Table = None,
+    schema: Schema = None,
     limit: Annotated[int, typer.Option(min=1, help="How many to list, the earliest first.")] = 50,
     as_json: Json = False,
 ) -> None:
     """List the messages that wait, by due time."""
-    with _opened(endpoint, store, table) as opened:
+    with _opened(endpoint, store, table, schema) as opened:
         messages = _first(opened, limit)
         count = opened.pending_count()
     if as_json:
@@ -127,9 +132,10 @@ def cancel(
     message_ids: Annotated[list[str], typer.Argument(help="The messages' ids.")],
     store: StoreUrl,
     table: Table = None,
+    schema: Schema = None,
 ) -> None:
     """Remove messages before they are released. Exit code 1 if any was not there any more."""
-    with _opened(endpoint, store, table) as opened:
+    with _opened(endpoint, store, table, schema) as opened:
         cancelled = opened.cancel(message_ids)
     for message_id, done in zip(message_ids, cancelled, strict=True):
         told = "cancelled" if done else "not in the store (released already, or never stored)"
@@ -144,6 +150,7 @@ def reschedule(
     message_id: Annotated[str, typer.Argument(help="The message's id.")],
     store: StoreUrl,
     table: Table = None,
+    schema: Schema = None,
     delay: Delay = None,
     due_at: DueAt = None,
 ) -> None:
@@ -155,7 +162,7 @@ def reschedule(
     else:
         moved_by = Message("-", delay=parse_delay(delay or ""))
         due_ms = _stored(moved_by, endpoint).due_ms
-    with _opened(endpoint, store, table) as opened:
+    with _opened(endpoint, store, table, schema) as opened:
         moved = opened.reschedule(message_id, due_ms)
     told = f"due {utc(due_ms)}" if moved else "not in the store (released already, or never stored)"
     out.print(f"{message_id}  {told}", highlight=False, markup=False, soft_wrap=True)
@@ -164,10 +171,13 @@ def reschedule(
 
 
 @contextmanager
-def _opened(endpoint: str, url: str, table: str | None) -> Iterator[DelayedMessageStore]:
+def _opened(
+    endpoint: str, url: str, table: str | None, schema: str | None
+) -> Iterator[DelayedMessageStore]:
     from sqsdelay.stores import open_store
 
-    store = open_store(url, endpoint=Endpoint.parse(endpoint).name, table=table)
+    name = Endpoint.parse(endpoint).name
+    store = open_store(url, endpoint=name, table=table, schema=schema)
     try:
         yield store
     finally:

@@ -11,7 +11,9 @@ from sqsdelay.store import DelayedMessageStore
 SCHEMES: Final = "sqlite:///FILE, postgresql://… or dynamodb://TABLE"
 
 
-def open_store(url: str, *, endpoint: str, table: str | None = None) -> DelayedMessageStore:
+def open_store(
+    url: str, *, endpoint: str, table: str | None = None, schema: str | None = None
+) -> DelayedMessageStore:
     """The store a URL names, for one endpoint.
 
     Args:
@@ -19,24 +21,27 @@ def open_store(url: str, *, endpoint: str, table: str | None = None) -> DelayedM
             URLs), ``dynamodb://table``.
         endpoint: whose messages these are; names the table where ``table`` is None.
         table: SQLite and PostgreSQL: the table's name.
+        schema: PostgreSQL: the table's schema, ``public`` where None.
 
     Raises:
         ConfigurationError: no such kind of URL, or its driver is not installed.
         StoreUnavailable: the SQLite file cannot be opened.
     """
     parts = urlsplit(url)
+    if schema is not None and parts.scheme not in ("postgresql", "postgres"):
+        raise ConfigurationError(f"schema={schema!r}: only PostgreSQL stores have schemas")
     if parts.scheme == "sqlite" and not parts.netloc and len(parts.path) > 1:
         from sqsdelay.stores.sqlite import SqliteStore
 
         return SqliteStore(unquote(parts.path[1:]), endpoint=endpoint, table=table)
     if parts.scheme in ("postgresql", "postgres"):
         try:
-            from sqsdelay.stores.postgres import PostgresStore
+            from sqsdelay.stores.postgres import DEFAULT_SCHEMA, PostgresStore
         except ImportError as error:
             raise ConfigurationError(
                 f"PostgreSQL stores need psycopg ({error}); pip install 'sqsdelay[postgres]'"
             ) from error
-        return PostgresStore(url, endpoint=endpoint, table=table)
+        return PostgresStore(url, endpoint=endpoint, table=table, schema=schema or DEFAULT_SCHEMA)
     if parts.scheme == "dynamodb" and parts.netloc and not parts.path:
         if table is not None:
             raise ConfigurationError(f"table={table!r}: the URL names the DynamoDB table itself")

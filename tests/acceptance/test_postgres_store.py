@@ -22,6 +22,7 @@ from sqsdelay.errors import ConfigurationError, CriticalError, StoreMissing, Sto
 from sqsdelay.exactly_once import ExactlyOnce
 from sqsdelay.store import TransactionMode
 from sqsdelay.stored import StoredMessage
+from sqsdelay.stores import open_store
 from sqsdelay.stores.postgres import PostgresStore
 from sqsdelay.testing import InMemoryOutbox
 from tests.services.postgres import PostgresServer, postgres_server
@@ -260,6 +261,21 @@ def test_the_table_is_named_after_the_endpoint(postgres: str) -> None:
         with psycopg.connect(postgres) as connection:
             query = "SELECT 1 FROM information_schema.tables WHERE table_name = %s"
             assert connection.execute(query, [f"{endpoint}.delayed"]).fetchone()
+
+
+def test_the_schema_is_configurable(postgres: str, table: str) -> None:
+    """Quoted as the table is; the same table name in two schemas is two stores."""
+    schema = f'my "own" {uuid.uuid4().hex[:8]}'
+    with psycopg.connect(postgres) as connection:
+        connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+    with (
+        closing(open_store(postgres, endpoint="orders", table=table, schema=schema)) as own,
+        closing(open_store(postgres, endpoint="orders", table=table)) as other,
+    ):
+        own.set_up()
+        other.set_up()
+        assert own.store([message("a")]) == [True]
+        assert other.pending_count() == 0
 
 
 @pytest.mark.parametrize("name", ["x" * 64, "\N{SNOWMAN}" * 22, "a\0b"])

@@ -45,6 +45,12 @@ def test_a_dynamodb_table_is_named_once() -> None:
         open_store("dynamodb://a", endpoint="orders", table="b")
 
 
+def test_only_postgresql_has_schemas() -> None:
+    """A setting that would do nothing is refused."""
+    with pytest.raises(ConfigurationError, match="only PostgreSQL stores have schemas"):
+        open_store("sqlite:///x.db", endpoint="orders", schema="app")
+
+
 def test_a_driver_is_loaded_for_its_store_only() -> None:
     """SQLite needs neither psycopg nor boto3."""
     code = (
