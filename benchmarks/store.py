@@ -1,7 +1,7 @@
 """Stores and dispatcher side by side with the seed's loop, plain SQL and procrastinate.
 
-Everything runs against a PostgreSQL that writes through to disk (a private one, or that of
-SQSDELAY_TEST_POSTGRES) and a SQLite file. Contestants take turns; figures are medians. The run
+Everything runs against a SQLite file and a PostgreSQL that writes through to disk: a private one, or
+a database of its own on that of SQSDELAY_TEST_POSTGRES. Contestants take turns; figures are medians. The run
 fails (exit code 1) when a ratio misses its aim.
 """
 
@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -414,12 +414,18 @@ def on_sqlite(folder: Path, options: argparse.Namespace) -> list[Aim]:
 
 @contextmanager
 def database() -> Iterator[str]:
-    given = os.environ.get(VARIABLE)
-    if given:
-        yield given
-        return
-    with postgres_server(durable=True) as server:
-        yield server.conninfo
+    """A database of its own, on the given server or a private one."""
+    with ExitStack() as stack:
+        given = os.environ.get(VARIABLE)
+        server = given or stack.enter_context(postgres_server(durable=True)).conninfo
+        connection = stack.enter_context(psycopg.connect(server, autocommit=True))
+        name = f"sqsdelay_benchmark_{os.getpid()}"
+        quoted = sql.Identifier(name)
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(quoted))
+        try:
+            yield psycopg.conninfo.make_conninfo(server, dbname=name)
+        finally:
+            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(quoted))
 
 
 def parsed_options(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -241,6 +242,70 @@ def test_a_lost_removal_does_not_send_twice(bench: Bench) -> None:
     assert ids(dispatcher.dispatch().released) == ["a"]
     assert bench.sent == ["a"]
     assert bench.store.pending_count() == 0
+
+
+class Away(InMemoryStore):
+    """A store that is away until some instant."""
+
+    until_ms = 0
+
+    @contextmanager
+    def claim(self, limit: int, *, due_by_ms: int) -> Iterator[Claim]:
+        if self._clock.now_ms() < self.until_ms:
+            raise StoreUnavailable("gone for a minute")
+        with super().claim(limit, due_by_ms=due_by_ms) as claim:
+            yield claim
+
+
+def test_a_minute_without_the_store(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host is told after 30 s; when the store returns, the dispatcher goes on by itself."""
+    monkeypatch.setattr(
+        "sqsdelay.dispatcher._wait", lambda wake, stop, seconds: bench.clock.advance(seconds)
+    )
+    bench.store = store = Away(bench.clock)
+    bench.put("a")
+    store.until_ms = bench.clock.now_ms() + 60_000
+    stop = threading.Event()
+    told: list[CriticalError] = []
+    Dispatcher(
+        store,
+        bench.outbox,
+        on_critical=told.append,
+        on_round=lambda _: stop.set(),
+        clock=bench.clock,
+    ).run(stop)
+    assert [str(critical)[:42] for critical in told] == [
+        "fetch circuit breaker: failing for 30 s (l"
+    ]
+    assert bench.sent == ["a"]
+    assert bench.clock.now_ms() == store.until_ms
+
+
+def test_without_a_handler_a_lost_store_ends_the_run(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The default: stop with a clear message, for a supervisor to restart."""
+    monkeypatch.setattr(
+        "sqsdelay.dispatcher._wait", lambda wake, stop, seconds: bench.clock.advance(seconds)
+    )
+    bench.store = store = Away(bench.clock)
+    store.until_ms = bench.clock.now_ms() + 60_000
+    with pytest.raises(CriticalError, match="gone for a minute"):
+        bench.dispatcher().run(threading.Event())
+
+
+def test_a_lost_lease_is_told(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """A dispatcher frozen for longer than its lease says that duplicates are possible."""
+    bench.put("a")
+
+    def frozen(message: StoredMessage) -> None:
+        bench.clock.advance(61)
+        bench.store.cancel([message.message_id])
+
+    bench.outbox.fail = frozen
+    done = bench.dispatcher().dispatch()
+    assert ids(done.released) == ["a"]
+    assert "1 messages may be sent twice" in caplog.text
 
 
 class LosesCounts(InMemoryStore):
