@@ -162,22 +162,25 @@ class Dispatcher:
     def _turn(self, idle_seconds: float) -> float | None:
         """One claim; then how long to sleep, or None to go on at once."""
         try:
-            done = self.dispatch()
+            pause = self._pause_after(self.dispatch(), idle_seconds)
             self._fetch.succeeded()
-            if done.settled:
-                return None
-            if done.claimed:
-                return _OUTAGE_PAUSE_SECONDS if done.held else _BUSY_PAUSE_SECONDS
-            return seconds_to_sleep(
-                self._store.next_due_ms(),
-                self._now_ms(),
-                ahead_ms=self._ahead_ms,
-                at_most=min(idle_seconds, self._poll_seconds),
-            )
+            return pause
         except StoreError as error:
             logger.warning("the store failed, trying again: %s", error)
             self._raise_critical(self._fetch.failed(error))
             return _OUTAGE_PAUSE_SECONDS
+
+    def _pause_after(self, done: Round, idle_seconds: float) -> float | None:
+        if done.settled:
+            return None
+        if done.claimed:
+            return _OUTAGE_PAUSE_SECONDS if done.held else _BUSY_PAUSE_SECONDS
+        return seconds_to_sleep(
+            self._store.next_due_ms(),
+            self._now_ms(),
+            ahead_ms=self._ahead_ms,
+            at_most=min(idle_seconds, self._poll_seconds),
+        )
 
     def _deliver(self, claim: Claim) -> list[Failure | None]:
         if isinstance(self._destination, ExactlyOnce):

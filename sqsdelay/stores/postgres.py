@@ -7,10 +7,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from operator import itemgetter
 from typing import Any, Final, cast
 
 import psycopg
 from psycopg import sql
+from psycopg.rows import tuple_row
 from psycopg_pool import ConnectionPool
 
 from sqsdelay.clock import Clock, SystemClock
@@ -131,9 +133,13 @@ class PostgresStore:
         if len(rows) == 1:
             one = (*rows[0], now_ms, now_ms + _SOON_MS, self._channel)
             return [connection.execute(self._sql["store"], one).rowcount == 1]
+        # In one order always: callers that store the same ids at once do not deadlock.
+        rows.sort(key=itemgetter(0))
         columns = [list(column) for column in zip(*rows, strict=True)]
         many = (*columns, self._channel, now_ms, now_ms + _SOON_MS)
-        stored = connection.execute(self._sql["store_many"], many).fetchall()
+        # The caller's connection may make rows of another shape.
+        cursor = connection.cursor(row_factory=tuple_row)
+        stored = cursor.execute(self._sql["store_many"], many).fetchall()
         return new_once(messages, (row[0] for row in stored))
 
     @contextmanager

@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import sql
+from psycopg.rows import dict_row
 
 from sqsdelay.clock import SystemClock
 from sqsdelay.dispatch_settings import MAX_POLL_SECONDS, DispatchSettings
@@ -91,6 +92,28 @@ def test_a_rolled_back_store_wakes_nobody(postgres: str, store: PostgresStore) -
         connection.rollback()
         assert not woken.wait(0.3)
     assert store.pending_count() == 0
+
+
+def test_stored_on_a_connection_with_rows_of_another_shape(
+    postgres: str, store: PostgresStore
+) -> None:
+    """The caller's row factory is the caller's business."""
+    with psycopg.connect(postgres, row_factory=dict_row) as connection:
+        both = [message("a"), message("b")]
+        assert store.store(both, transaction=connection) == [True, True]
+        assert store.store(both[:1], transaction=connection) == [False]
+    assert store.pending_count() == 2
+    with pytest.raises(ConfigurationError, match=r"give the psycopg\.Connection"):
+        store.store([message("c")], transaction=object())
+
+
+def test_storing_the_same_ids_at_once(store: PostgresStore) -> None:
+    """Two storers of the same messages in opposite orders do not deadlock; each message is new once."""
+    messages = [message(f"m{n}", 60_000) for n in range(2000)]
+    with ThreadPoolExecutor(4) as pool:
+        orders = [messages, messages[::-1]] * 2
+        answers = list(pool.map(store.store, orders))
+    assert sum(sum(answer) for answer in answers) == 2000
 
 
 def notified(store: PostgresStore, *messages: StoredMessage) -> bool:
