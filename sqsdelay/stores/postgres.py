@@ -22,7 +22,7 @@ from sqsdelay.limits import MAX_POSTGRES_NAME_BYTES
 from sqsdelay.store import Claim, TransactionMode
 from sqsdelay.stored import StoredMessage, check_stored_due, from_store
 from sqsdelay.stores.answers import answered, new_once
-from sqsdelay.stores.listener import Listener
+from sqsdelay.stores.postgres_listener import Listener
 from sqsdelay.stores.queries import read_queries
 
 DEFAULT_SCHEMA: Final = "public"

@@ -78,10 +78,15 @@ WHERE (due_ms, message_id) > (%(after_ms)s, %(after_id)s)
 ORDER BY due_ms, message_id LIMIT %(limit)s
 
 -- name: cancel
--- Waits for a dispatcher that is sending the message, and then finds it gone or still there.
-DELETE FROM {table} WHERE message_id = ANY(%(ids)s) RETURNING message_id
+-- A message that a dispatcher has locked is being sent: too late, and nothing to wait for.
+DELETE FROM {table} WHERE message_id = ANY(ARRAY(
+    SELECT message_id FROM {table} WHERE message_id = ANY(%(ids)s) FOR UPDATE SKIP LOCKED
+))
+RETURNING message_id
 
 -- name: reschedule
 UPDATE {table} SET due_ms = %(due_ms)s, held_until_ms = 0
-WHERE message_id = %(message_id)s
+WHERE message_id = ANY(ARRAY(
+    SELECT message_id FROM {table} WHERE message_id = %(message_id)s FOR UPDATE SKIP LOCKED
+))
 RETURNING pg_notify(%(channel)s, '')

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -128,47 +127,6 @@ def test_an_effect_may_store_the_next_message(tmp_path: Path) -> None:
         assert len(dispatcher.dispatch().released) == 1
         assert [m.message_id for m in store.pending(10)] == ["tick-2"]
         assert store._connection.execute("SELECT id FROM ticks").fetchall() == [("tick-1",)]
-
-
-def test_another_process_writing_is_waited_for(tmp_path: Path) -> None:
-    """A write lock held for a moment is no error."""
-    with opened(tmp_path) as store, closing(sqlite3.connect(tmp_path / "store.db")) as other:
-        other.isolation_level = None
-        other.execute("BEGIN IMMEDIATE")
-        storing = threading.Thread(target=store.store, args=([message("a", 0)],))
-        storing.start()
-        time.sleep(0.2)
-        assert storing.is_alive()
-        other.execute("COMMIT")
-        storing.join(10)
-        assert store.pending_count() == 1
-
-
-def test_delivery_inside_an_application(tmp_path: Path) -> None:
-    """Stored here, dispatched by a thread, within a second of the due time and never before."""
-    outbox = InMemoryOutbox(SystemClock())
-    late: list[int] = []
-    with (
-        closing(SqliteStore(tmp_path / "store.db", endpoint="orders")) as store,
-        DelayedDelivery(store, outbox, on_round=lambda r: late.extend(r.late_ms())) as delivery,
-    ):
-        time.sleep(1)
-        delivery.store([soon("b", 600), soon("a")])
-        wait_for(lambda: len(outbox.sent) == 2)
-        assert store.pending_count() == 0
-    assert [m.message_id for m in outbox.sent] == ["a", "b"]
-    assert max(late) < 1000
-
-
-def test_another_processs_message_is_found_in_time(tmp_path: Path) -> None:
-    """Nothing wakes the dispatcher here, so it looks twice a second."""
-    outbox = InMemoryOutbox(SystemClock())
-    with opened(tmp_path) as other, opened(tmp_path) as store, DelayedDelivery(store, outbox):
-        time.sleep(1)
-        started = time.monotonic()
-        other.store([soon("a")])
-        wait_for(lambda: outbox.sent)
-        assert time.monotonic() - started < 1
 
 
 class Broken(SqliteStore):
