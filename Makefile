@@ -39,9 +39,10 @@ test: setup setup-node lint  ## Everything: lint, types, all tests
 check: setup lint  ## Fast: lint, types, unit tests
 	$(BIN)/pytest tests/unit
 
-bench: setup  ## Accuracy over a year of virtual time; throughput against plain boto3 (about 3 minutes)
+bench: setup  ## Accuracy over a year of virtual time; throughput; stores (about 8 minutes)
 	$(BIN)/python benchmarks/accuracy.py
 	$(BIN)/python benchmarks/throughput.py
+	$(BIN)/python benchmarks/store.py
 
 lint: setup
 	$(BIN)/ruff check .

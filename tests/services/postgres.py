@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 VARIABLE = "SQSDELAY_TEST_POSTGRES"
+"""``postgresql://user@host:port/database`` of a server to use instead; the user may create databases."""
+
 _LIBRARY = Path("/usr/lib/postgresql")
 
 
