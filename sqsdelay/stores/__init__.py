@@ -48,4 +48,5 @@ def open_store(
         from sqsdelay.stores.dynamodb import DynamoDbStore
 
         return DynamoDbStore(parts.netloc, endpoint=endpoint)
-    raise ConfigurationError(f"store {url!r} is not understood; give {SCHEMES}")
+    shown = url.replace(parts.password, "***") if parts.password else url
+    raise ConfigurationError(f"store {shown!r} is not understood; give {SCHEMES}")

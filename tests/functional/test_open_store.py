@@ -39,6 +39,13 @@ def test_what_is_no_store_is_refused(url: str) -> None:
         open_store(url, endpoint="orders")
 
 
+def test_a_password_is_not_shown() -> None:
+    """Error messages end up in logs."""
+    with pytest.raises(ConfigurationError, match=r"mysql://me:\*\*\*@host") as raised:
+        open_store("mysql://me:secret@host/db", endpoint="orders")
+    assert "secret" not in str(raised.value)
+
+
 def test_a_dynamodb_table_is_named_once() -> None:
     """By the URL, so table= would contradict it."""
     with pytest.raises(ConfigurationError, match="names the DynamoDB table itself"):

@@ -281,6 +281,28 @@ def test_a_minute_without_the_store(bench: Bench, monkeypatch: pytest.MonkeyPatc
     assert bench.clock.now_ms() == store.until_ms
 
 
+def test_outages_with_a_success_between_them_are_not_critical(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice 20 s without the store, and without SQS, a minute apart: both breakers are disarmed."""
+    start_ms = bench.clock.now_ms()
+    bench.store = store = Away(bench.clock)
+    stop = threading.Event()
+
+    def passing(wake: threading.Event, _: threading.Event, seconds: float) -> None:
+        bench.clock.advance(seconds)
+        passed = (bench.clock.now_ms() - start_ms) // 1000
+        store.until_ms = bench.clock.now_ms() + 1 if passed % 60 in range(1, 21) else 0
+        bench.outbox.fail = outage if passed % 60 in range(30, 50) else lambda _: None
+        bench.put(f"{passed}")
+        if passed >= 120:
+            stop.set()
+
+    monkeypatch.setattr("sqsdelay.dispatcher._wait", passing)
+    bench.dispatcher().run(stop)
+    assert len(bench.sent) > 60
+
+
 def test_without_a_handler_a_lost_store_ends_the_run(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
