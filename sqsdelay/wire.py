@@ -261,7 +261,7 @@ def requeued(copy: ReceivedMessage, message: Delayed, remaining_seconds: int) ->
         DUE_AT: string(str(message.due_ms)),
     }
     attributes.pop(DELAY_MS, None)
-    if DUE_AT not in copy.attributes and not _fits(copy.body, attributes):
+    if DUE_AT not in copy.attributes and not fits(copy.body, attributes):
         # A foreign sender left no room: fall back to its own format, which drifts but fits.
         del attributes[DUE_AT]
     return OutgoingMessage(
@@ -317,7 +317,7 @@ def handed_over(copy: ReceivedMessage, message: Delayed, delay_seconds: int) -> 
     """
     attributes = {name: value for name, value in copy.attributes.items() if name not in _OURS}
     for name, text in ((MESSAGE_ID, message.message_id), (DUE_AT, str(message.due_ms))):
-        if _fits(copy.body, {**attributes, name: string(text)}):
+        if fits(copy.body, {**attributes, name: string(text)}):
             attributes[name] = string(text)
     group = text_of(copy.attributes, GROUP_ID)
     return OutgoingMessage(
@@ -346,11 +346,11 @@ def rejected(copy: ReceivedMessage, reason: str) -> OutgoingMessage:
         "receiveCount": copy.receive_count,
     }
     attributes = {**copy.attributes, ERROR: string(json.dumps(about))}
-    if not _fits(copy.body, attributes):
+    if not fits(copy.body, attributes):
         ours = [name for name in _OURS if name in copy.attributes]
         about["attributes"] = {name: _plain(attributes.pop(name)) for name in ours}
         attributes[ERROR] = string(json.dumps(about))
-    if not _fits(copy.body, attributes):
+    if not fits(copy.body, attributes):
         attributes = dict(copy.attributes)
     return OutgoingMessage(
         body=copy.body,
@@ -366,7 +366,8 @@ def _plain(attribute: Attribute) -> str:
     return base64.b64encode(attribute["BinaryValue"]).decode()
 
 
-def _fits(body: str, attributes: Mapping[str, Attribute]) -> bool:
+def fits(body: str, attributes: Mapping[str, Attribute]) -> bool:
+    """Whether SQS takes a message of this size with so many attributes."""
     return len(attributes) <= MAX_ATTRIBUTES and size_of(body, attributes) <= MAX_MESSAGE_BYTES
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Column
 from rich.table import Table as PrintedTable
 
 from sqsdelay.cli.console import err, out, print_json
@@ -119,7 +120,8 @@ def pending(
         for message in messages:
             print_json(_as_json(message))
         return
-    printed = PrintedTable("due", "message id", "bytes", "failures")
+    # An id that is cut off cannot be copied into `cancel`.
+    printed = PrintedTable("due", Column("message id", overflow="fold"), "bytes", "failures")
     for m in messages:
         printed.add_row(_due(m), m.message_id, str(len(m.body)), str(m.failures))
     out.print(printed)

@@ -15,7 +15,6 @@ from sqsdelay.endpoint import Endpoint, QueueRef
 from sqsdelay.errors import InvalidMessage, QueueUnavailable, SqsDelayError
 from sqsdelay.limits import FORBIDDEN_BODY_CHARACTER, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.message import (
-    Attribute,
     OutgoingMessage,
     check_body,
     check_limits,
@@ -24,7 +23,7 @@ from sqsdelay.message import (
 )
 from sqsdelay.ports import Failure, Queues, SendReceipt
 from sqsdelay.stored import StoredMessage
-from sqsdelay.wire import ERROR, MESSAGE_ID
+from sqsdelay.wire import DUE_AT, ERROR, MESSAGE_ID, fits
 
 logger = logging.getLogger(__name__)
 
@@ -128,14 +127,17 @@ def _released(message: StoredMessage, delay_seconds: int) -> OutgoingMessage:
             f"message {message.message_id} is due in {delay_seconds} s, a message timer holds "
             f"{MAX_MESSAGE_TIMER_SECONDS} s; it is released later"
         )
-    attributes: dict[str, Attribute] = {
-        **message.attributes,
-        MESSAGE_ID: string(message.message_id),
-    }
+    attributes = dict(message.attributes)
+    size = check_limits(body, attributes)
+    for name, text in ((MESSAGE_ID, message.message_id), (DUE_AT, str(message.due_ms))):
+        # As at a hand-over: without them rather than not at all.
+        if fits(body, {**attributes, name: string(text)}):
+            attributes[name] = string(text)
+            size = size_of(body, attributes)
     return OutgoingMessage(
         body=body,
         attributes=attributes,
-        size=check_limits(body, attributes, added=1),
+        size=size,
         delay_seconds=delay_seconds,
         group_id=message.group_id,
         trace_header=message.trace_header,
@@ -156,12 +158,12 @@ def _rejected(message: StoredMessage, reason: str) -> OutgoingMessage:
         about["bodyEncoding"] = "base64"
         body = base64.b64encode(message.body).decode("ascii")
     attributes = {**message.attributes, ERROR: string(json.dumps(about))}
-    try:
-        size = check_limits(body, attributes, added=1)
-    except InvalidMessage:
+    if not fits(body, attributes):
         # Better without our words than not at all; the log has the reason.
         attributes = dict(message.attributes)
-        size = size_of(body, attributes)
     return OutgoingMessage(
-        body=body, attributes=attributes, size=size, trace_header=message.trace_header
+        body=body,
+        attributes=attributes,
+        size=size_of(body, attributes),
+        trace_header=message.trace_header,
     )

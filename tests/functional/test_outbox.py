@@ -107,7 +107,35 @@ def test_a_receiver_gets_the_message_and_its_id(
     (copy,) = received(queues)
     assert (copy.body, copy.group_id, copy.trace_header) == ("grüße", "g", "Root=1")
     identity: Attribute = {"DataType": "String", "StringValue": "m-1"}
-    assert copy.attributes == {**attributes, "sqsdelay.MessageId": identity}
+    due: Attribute = {"DataType": "String", "StringValue": str(stored.due_ms)}
+    assert copy.attributes == {
+        **attributes,
+        "sqsdelay.MessageId": identity,
+        "sqsdelay.DueAt": due,
+    }
+
+
+@pytest.mark.parametrize(("own", "added"), [(9, {"sqsdelay.MessageId"}), (10, set())])
+def test_ten_attributes_are_the_most(
+    queues: InMemoryQueues, outbox: SqsOutbox, clock: ManualClock, own: int, added: set[str]
+) -> None:
+    """What was stored with all of SQS's attributes arrives without ours rather than not at all."""
+    attributes: dict[str, Attribute] = {
+        f"a{n}": {"DataType": "String", "StringValue": "x"} for n in range(own)
+    }
+    assert outbox.send([message(clock, 0, attributes=attributes)]) == [None]
+    (copy,) = received(queues)
+    assert set(copy.attributes) == set(attributes) | added
+
+
+def test_more_than_sqs_takes_is_rejected(
+    queues: InMemoryQueues, outbox: SqsOutbox, clock: ManualClock
+) -> None:
+    """Known before it is sent, and told with value and limit."""
+    (failure,) = outbox.send([message(clock, 0, body=b"x" * 1_048_577)])
+    assert failure is not None
+    assert not failure.transient
+    assert "1048577 bytes" in str(failure.error)
 
 
 def test_each_message_has_its_own_outcome(
