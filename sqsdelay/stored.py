@@ -117,7 +117,7 @@ def to_store(message: Message, destination: str, *, now_ms: int) -> StoredMessag
     check_id(message_id, "message_id")
     if message.message_group_id is not None:
         check_id(message.message_group_id, "message_group_id")
-    check_limits(message.body, attributes | {MESSAGE_ID: string(message_id)}, added=1)
+    check_limits(message.body, attributes, {MESSAGE_ID: string(message_id)})
     due_ms = now_ms if message.delay is None else now_ms + delay_ms(message.delay)
     if message.due_at is not None:
         due_ms = max(0, due_at_ms(message.due_at))

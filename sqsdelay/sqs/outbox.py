@@ -53,14 +53,14 @@ class SqsOutbox:
     def check(self) -> None:
         """Both queues exist, and the broker's clock is known."""
         self._queues.url(self._endpoint.error_queue)
-        self._queues.synchronise(self._queues.url(self._endpoint.queue))
+        self._queues.synchronise(self._endpoint.queue)
 
     def now_ms(self) -> int:
         """The broker's now; while SQS cannot be asked, the local clock's."""
         clock = self._queues.broker_clock
         if not clock.synchronised:
             try:
-                self._queues.synchronise(self._queues.url(self._endpoint.queue))
+                self._queues.synchronise(self._endpoint.queue)
             except SqsDelayError as error:
                 logger.warning("the local clock is used, SQS cannot be asked: %s", error)
         return clock.now_ms()
