@@ -15,6 +15,7 @@ import boto3
 from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit
 
+from lambdas.dispatcher import contract
 from sqsdelay.dispatch_settings import DispatchSettings
 from sqsdelay.dispatcher import Dispatcher, Round
 from sqsdelay.endpoint import Endpoint
@@ -45,19 +46,19 @@ class Function:
 @cache
 def function() -> Function:
     """Wire the function from its environment, once, on the first invocation."""
-    endpoint = Endpoint.parse(os.environ["SQSDELAY_ENDPOINT"])
-    store = open_store(os.environ["SQSDELAY_STORE"], endpoint=endpoint.name)
+    endpoint = Endpoint.parse(os.environ[contract.ENDPOINT_VARIABLE])
+    store = open_store(os.environ[contract.STORE_VARIABLE], endpoint=endpoint.name)
     outbox = SqsOutbox(SqsQueues(boto3.client("sqs")), endpoint)
     settings = DispatchSettings(
-        number_of_retries=int(os.environ.get("SQSDELAY_NUMBER_OF_RETRIES", 0)),
+        number_of_retries=int(os.environ.get(contract.NUMBER_OF_RETRIES_VARIABLE, 0)),
         release_ahead_seconds=int(
-            os.environ.get("SQSDELAY_RELEASE_AHEAD_SECONDS", MAX_MESSAGE_TIMER_SECONDS)
+            os.environ.get(contract.RELEASE_AHEAD_VARIABLE, MAX_MESSAGE_TIMER_SECONDS)
         ),
         batch_size=BATCH,
     )
     dispatcher = Dispatcher(store, outbox, settings=settings)
     dispatcher.start()
-    metrics = Metrics(namespace="sqsdelay", service=endpoint.name)
+    metrics = Metrics(namespace=contract.METRIC_NAMESPACE, service=endpoint.name)
     return Function(dispatcher, store, outbox, Logger(service=endpoint.name), metrics)
 
 
@@ -95,8 +96,8 @@ def _count(counts: dict[str, int], done: Round) -> None:
 def _report(this: Function, counts: dict[str, int], latest_ms: int) -> None:
     next_due_ms = this.store.next_due_ms()
     overdue_ms = 0 if next_due_ms is None else max(0, this.outbox.now_ms() - next_due_ms)
-    for name, count in counts.items():
-        this.metrics.add_metric(name.capitalize(), MetricUnit.Count, count)
-    this.metrics.add_metric("DispatchLateness", MetricUnit.Milliseconds, latest_ms)
-    this.metrics.add_metric("Overdue", MetricUnit.Milliseconds, overdue_ms)
+    for name in contract.COUNTS:
+        this.metrics.add_metric(name, MetricUnit.Count, counts[name.lower()])
+    this.metrics.add_metric(contract.LATENESS, MetricUnit.Milliseconds, latest_ms)
+    this.metrics.add_metric(contract.OVERDUE, MetricUnit.Milliseconds, overdue_ms)
     this.metrics.flush_metrics()
