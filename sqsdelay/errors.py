@@ -12,7 +12,8 @@ class InvalidDelay(SqsDelayError, ValueError):
 
 
 class DelayTooLong(InvalidDelay):
-    """More than a message timer can hold, and unrestricted delays are switched off."""
+    """More than a message timer can hold, with unrestricted delays switched off; or more than RabbitMQ's
+    28 delay levels can hold."""
 
 
 class InvalidEndpoint(SqsDelayError, ValueError):
@@ -83,3 +84,11 @@ class SendFailed(SqsDelayError):
         super().__init__(text)
         self.code = code
         self.transient = transient
+
+
+class Unconfirmed(SqsDelayError):
+    """The broker did not say whether it has the message: it may have it, or not. It was not repeated."""
+
+
+class MissingExtra(SqsDelayError, ImportError):
+    """An optional part of sqsdelay that is not installed."""

@@ -20,7 +20,7 @@ USE_CASES = {
 }  # fmt: skip
 ADAPTERS = {
     "sqs": {"boto3", "botocore", "tenacity", "mypy_boto3_sqs"},
-    "rabbitmq": {"pika"},
+    "rabbitmq": {"pika", "tenacity"},
     "stores": {
         "boto3",
         "botocore",

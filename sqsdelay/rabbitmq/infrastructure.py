@@ -1,0 +1,131 @@
+"""Declaring, binding and tearing down the delay infrastructure on a broker."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pika
+import tenacity
+from pika.exceptions import ChannelClosedByBroker
+
+from sqsdelay.errors import ConfigurationError
+from sqsdelay.rabbitmq import undeliverable
+from sqsdelay.rabbitmq.connection import PRECONDITION_FAILED, channel, parameters
+from sqsdelay.rabbitmq.routing import binding_key, check_endpoint
+from sqsdelay.rabbitmq.topology import Exchange, Queue, Topology
+
+DECLARE_ATTEMPTS: Final = 5
+
+
+def declare(url: str, topology: Topology | None = None) -> None:
+    """Declare what is missing; what is there and equal stays as it is. Two at once are fine.
+
+    Raises:
+        ConfigurationError: something of that name is there and different, or no permission.
+        QueueUnavailable: the broker cannot be reached.
+    """
+    given, wanted = parameters(url), topology or Topology()
+    retrying = tenacity.Retrying(
+        stop=tenacity.stop_after_attempt(DECLARE_ATTEMPTS),
+        wait=tenacity.wait_random_exponential(multiplier=0.2, max=2),
+        retry=tenacity.retry_if_exception(_is_race),
+        reraise=True,
+    )
+    with channel(given) as first:
+        retrying(_declare_all, first.connection, wanted)
+
+
+def _is_race(error: BaseException) -> bool:
+    """True where another's declaration at the same moment closed our channel: 404, 405 or 541."""
+    return isinstance(error, ChannelClosedByBroker) and error.reply_code != PRECONDITION_FAILED
+
+
+def _declare_all(connection: pika.BlockingConnection, topology: Topology) -> None:
+    on = connection.channel()
+    for exchange in topology.exchanges():
+        declare_exchange(on, exchange)
+    for queue in topology.queues():
+        declare_queue(on, queue)
+    for binding in topology.bindings():
+        if binding.to_exchange:
+            on.exchange_bind(binding.destination, binding.source, binding.routing_key)
+        else:
+            on.queue_bind(binding.destination, binding.source, binding.routing_key)
+    on.close()
+
+
+def declare_exchange(on: Any, exchange: Exchange) -> None:
+    """Declare one exchange, or find it equal."""
+    on.exchange_declare(
+        exchange.name, exchange.kind, durable=True, arguments=dict(exchange.arguments)
+    )
+
+
+def declare_queue(on: Any, queue: Queue) -> None:
+    """Declare one queue, or find it equal."""
+    on.queue_declare(queue.name, durable=True, arguments=dict(queue.arguments))
+
+
+def bind(
+    url: str, endpoint: str, topology: Topology | None = None, *, conventional: bool = False
+) -> int:
+    """Bind an endpoint's queue to the delivery exchange, exactly, and send on what waited for it.
+
+    Args:
+        endpoint: the queue's name; it must exist.
+        conventional: also declare the fanout exchange of the same name that NServiceBus's
+            conventional routing topology sends to, and bind the queue to it.
+
+    Returns:
+        how many undeliverable messages were sent on to the queue.
+
+    Raises:
+        InvalidEndpoint, QueueMissing: no usable name; no such queue.
+        ConfigurationError: no infrastructure; no permission.
+        QueueUnavailable: the broker cannot be reached.
+    """
+    check_endpoint(endpoint)
+    given, on_topology = parameters(url), topology or Topology()
+    with channel(given) as on:
+        on.queue_bind(endpoint, on_topology.delivery_exchange, binding_key(endpoint))
+        if conventional:
+            on.exchange_declare(endpoint, "fanout", durable=True)
+            on.queue_bind(endpoint, endpoint, "")
+    return undeliverable.send_on(given, on_topology, endpoint)
+
+
+def teardown(url: str, topology: Topology | None = None, *, force: bool = False) -> None:
+    """Delete the infrastructure. Endpoints' own queues stay.
+
+    Raises:
+        ConfigurationError: messages wait in it, and not ``force``; nothing was deleted.
+        QueueUnavailable: the broker cannot be reached.
+    """
+    given, doomed = parameters(url), topology or Topology()
+    if not force and (waiting := messages_waiting(url, doomed)):
+        raise ConfigurationError(
+            f"{waiting} messages wait in the infrastructure {doomed.prefix!r} and would be lost; move "
+            "them first with: sqsdelay rabbitmq transfer, or lose them with --force"
+        )
+    with channel(given) as on:
+        # From the delivery up, so that nothing is routed into a gap on the way down.
+        on.exchange_delete(doomed.delivery_exchange)
+        for queue in doomed.queues():
+            on.queue_delete(queue.name)
+        for exchange in doomed.exchanges():
+            on.exchange_delete(exchange.name)
+
+
+def messages_waiting(url: str, topology: Topology) -> int:
+    """Messages in all queues of the infrastructure; a missing queue holds none."""
+    total = 0
+    with channel(parameters(url)) as first:
+        for queue in topology.queues():
+            probe = first.connection.channel()
+            try:
+                total += probe.queue_declare(queue.name, passive=True).method.message_count
+                probe.close()
+            except ChannelClosedByBroker as error:
+                if error.reply_code == PRECONDITION_FAILED:
+                    raise
+    return total

@@ -1,0 +1,79 @@
+"""What only the broker's management API tells: its version, policies, arguments and bindings."""
+
+from __future__ import annotations
+
+import base64
+import json
+import urllib.error
+import urllib.request
+from typing import Any, Final
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+from sqsdelay.errors import ConfigurationError, QueueUnavailable
+
+TIMEOUT_SECONDS: Final = 10.0
+
+
+class Management:
+    """Reads the management API of one virtual host. Changes nothing.
+
+    Args:
+        url: ``http://user:password@host:15672``, or ``https://…``.
+        virtual_host: whose queues to read.
+
+    Raises:
+        ConfigurationError: no such URL. The message does not repeat it, for the password's sake.
+    """
+
+    def __init__(self, url: str, virtual_host: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigurationError(
+                "the management URL does not start with http:// or https:// and a host; "
+                "write e.g. http://user:password@host:15672"
+            )
+        login = f"{unquote(parts.username or 'guest')}:{unquote(parts.password or 'guest')}"
+        self._authorization = "Basic " + base64.b64encode(login.encode()).decode()
+        host = parts.netloc.rpartition("@")[2]
+        self._base = urlunsplit((parts.scheme, host, parts.path.rstrip("/") + "/api", "", ""))
+        self._virtual_host = quote(virtual_host, safe="")
+
+    def version(self) -> str:
+        """The broker's version, e.g. ``3.10.8``."""
+        return str(self._get("/overview")["rabbitmq_version"])
+
+    def queues(self) -> dict[str, dict[str, Any]]:
+        """Every queue of the virtual host by name, with ``arguments`` and ``effective_policy_definition``."""
+        return {each["name"]: each for each in self._get(f"/queues/{self._virtual_host}")}
+
+    def exchanges(self) -> dict[str, dict[str, Any]]:
+        """Every exchange of the virtual host by name, with ``arguments`` and ``policy``."""
+        return {each["name"]: each for each in self._get(f"/exchanges/{self._virtual_host}")}
+
+    def bindings(self) -> list[dict[str, Any]]:
+        """Every binding of the virtual host."""
+        return list(self._get(f"/bindings/{self._virtual_host}"))
+
+    def _get(self, path: str) -> Any:
+        """
+        Raises:
+            ConfigurationError: refused, or no management API there.
+            QueueUnavailable: cannot be reached.
+        """
+        request = urllib.request.Request(
+            self._base + path, headers={"Authorization": self._authorization}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            error.close()
+            raise ConfigurationError(
+                f"the management API at {self._base} answers {error.code} {error.reason} to {path}; "
+                "check user, password and virtual host (the user needs the tag 'monitoring')"
+            ) from error
+        except (OSError, ValueError) as error:
+            raise QueueUnavailable(
+                f"the management API at {self._base} cannot be reached: {error}; enable it with: "
+                "rabbitmq-plugins enable rabbitmq_management"
+            ) from error

@@ -1,0 +1,164 @@
+"""A message as its sender writes it, and the AMQP properties it travels with."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from pika import BasicProperties
+from pika.exceptions import AMQPError
+
+from sqsdelay.delay import Delay
+from sqsdelay.errors import InvalidMessage, MessageTooLarge
+from sqsdelay.rabbitmq.topology import LEVELS, MAX_NAME_BYTES
+
+DELAY_HEADER: Final = "NServiceBus.Transport.RabbitMQ.DelayInSeconds"
+"""The whole delay in seconds, a 32-bit integer. NServiceBus sets and reads the same."""
+
+DUE_AT_HEADER: Final = "sqsdelay.DueAt"
+"""Due, epoch milliseconds on the sender's clock, as text: what `transfer` counts the time left from."""
+
+DEATH_HEADERS: Final = ("x-death", "x-first-death-", "x-last-death-")
+"""What the broker writes as a message passes a level. Left on a message that is sent again, the
+broker takes its second visit to a level for a cycle and drops it.
+Source: rabbitmq.com/docs/dlx, "Automatically Dead-letter Message Cycles"."""
+
+COPY_HEADERS: Final = ("CC", "BCC")
+"""Extra routing keys. Source: rabbitmq.com/docs/sender-selected."""
+
+MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
+"""``max_message_size`` of a broker left at its default: 16 MiB since RabbitMQ 4.0, 128 MiB before.
+Source: rabbitmq.com/release-information, 4.0 "Breaking Changes"."""
+
+FRAME_BYTES: Final = 131_072
+"""``frame_max`` of a broker left at its default; the properties must fit one frame.
+Source: rabbitmq.com/docs/configure, "frame_max"."""
+
+DEATH_BYTES: Final = MAX_NAME_BYTES * 4 + 256
+"""Room for one level's entry in ``x-death``: queue, exchange and routing key, each at most 255 bytes,
+with their names and counters. A message that the entries make too large could never be consumed."""
+
+MAX_PROPERTIES_BYTES: Final = FRAME_BYTES - LEVELS * DEATH_BYTES - 1024
+
+PERSISTENT: Final = 2
+"""``delivery_mode`` of a message that survives a restart. Source: AMQP 0-9-1, basic class."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message to send, with its delay.
+
+    Args:
+        body: bytes, or text that is sent in UTF-8.
+        delay: ``timedelta`` or seconds from when the broker has it; not with ``due_at``.
+        due_at: aware ``datetime``, on the local clock; one in the past is sent at once.
+        headers: AMQP headers, added to those of ``properties``.
+        message_id: what receivers deduplicate on; made up when left out.
+        properties: any other AMQP properties, e.g. those of a received message to send on.
+    """
+
+    body: str | bytes
+    delay: Delay | None = None
+    due_at: datetime | None = None
+    headers: Mapping[str, Any] = field(default_factory=dict)
+    message_id: str | None = None
+    properties: BasicProperties | None = None
+
+
+def body_of(message: Message, *, limit: int) -> bytes:
+    """The body as sent.
+
+    Raises:
+        InvalidMessage: neither text nor bytes, or text that UTF-8 cannot hold.
+        MessageTooLarge: more than ``limit`` bytes.
+    """
+    body = message.body
+    if isinstance(body, str):
+        try:
+            body = body.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidMessage(f"body cannot be written in UTF-8: {error.reason}") from error
+    if not isinstance(body, bytes):
+        raise InvalidMessage(f"body is {type(body).__name__}; give text or bytes")
+    if len(body) > limit:
+        raise MessageTooLarge(
+            f"body of {len(body)} bytes; the most is {limit}; shorten it, or, if the broker's "
+            "max_message_size is higher, give DelaySender(max_message_bytes=…)"
+        )
+    return body
+
+
+def properties_of(
+    message: Message, *, message_id: str, delay_seconds: int, due_ms: int, user: str
+) -> BasicProperties:
+    """The properties as sent: persistent, with the delay's headers, without traces of former hops.
+
+    Args:
+        delay_seconds: 0 for a message that goes straight to its endpoint.
+        user: whom the connection belongs to; the broker refuses any other ``user_id``.
+
+    Raises:
+        InvalidMessage, MessageTooLarge: what would end the channel, or arrive early or twice.
+    """
+    properties = copy.copy(message.properties) if message.properties else BasicProperties()
+    headers = {**(properties.headers or {}), **message.headers}
+    given = bool(headers or message.properties)
+    for name in [name for name in headers if str(name).startswith(DEATH_HEADERS)]:
+        del headers[name]
+    headers.pop(DELAY_HEADER, None)
+    headers.pop(DUE_AT_HEADER, None)
+    if delay_seconds:
+        _check_delayable(properties, headers)
+        headers[DELAY_HEADER] = delay_seconds
+        headers[DUE_AT_HEADER] = str(due_ms)
+    if properties.user_id not in (None, user):
+        raise InvalidMessage(
+            f"user_id={properties.user_id!r}, but the connection is {user!r}'s, and the broker takes no "
+            "other; leave it out"
+        )
+    properties.headers = headers
+    properties.message_id = message_id
+    properties.delivery_mode = PERSISTENT
+    if given or message.message_id:
+        _check_encoding(properties)
+    return properties
+
+
+def _check_delayable(properties: BasicProperties, headers: Mapping[str, Any]) -> None:
+    if properties.expiration is not None:
+        raise InvalidMessage(
+            f"expiration={properties.expiration!r} on a delayed message would end its wait early: the "
+            "broker takes the shorter of it and the level's; leave it out"
+        )
+    for name in COPY_HEADERS:
+        if name in headers:
+            raise InvalidMessage(
+                f"header {name!r} on a delayed message would route copies by keys without a delay; "
+                "send one message per endpoint instead"
+            )
+
+
+def _check_encoding(properties: BasicProperties) -> None:
+    """Find here what would otherwise end the channel, and with it everyone's messages."""
+    try:
+        size = sum(map(len, properties.encode()))
+    except (
+        AMQPError,
+        AttributeError,
+        TypeError,
+        ValueError,
+        OverflowError,
+        ArithmeticError,
+    ) as error:
+        raise InvalidMessage(
+            f"properties cannot be written in AMQP 0-9-1: {error}; short strings hold {MAX_NAME_BYTES} "
+            "bytes, headers text, bytes, numbers, lists and dicts"
+        ) from error
+    if size > MAX_PROPERTIES_BYTES:
+        raise MessageTooLarge(
+            f"properties and headers of {size} bytes; the most is {MAX_PROPERTIES_BYTES} (one frame, less "
+            f"what {LEVELS} levels add); move some into the body"
+        )

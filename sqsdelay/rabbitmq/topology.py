@@ -1,0 +1,155 @@
+"""The delay infrastructure as data: 28 levels, one delivery exchange, and a place for the undeliverable.
+
+Names, arguments and bindings are those of NServiceBus's RabbitMQ transport, so that either side may
+declare first. Source: github.com/Particular/NServiceBus.RabbitMQ,
+src/NServiceBus.Transport.RabbitMQ/DelayedDelivery/DelayInfrastructure.cs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from sqsdelay.errors import ConfigurationError
+
+LEVELS: Final = 28
+"""Delay levels, and bits of a delay. All else about them is derived from this number."""
+
+MAX_LEVEL: Final = LEVELS - 1
+MAX_DELAY_SECONDS: Final = 2**LEVELS - 1
+"""268,435,455 s, about 8.5 years."""
+
+SHARED_PREFIX: Final = "nsb.v2"
+"""The prefix of NServiceBus's own infrastructure (version 2, quorum queues)."""
+
+MAX_NAME_BYTES: Final = 255
+"""Names of exchanges and queues, and routing keys: an AMQP 0-9-1 short string, in UTF-8.
+Source: AMQP 0-9-1 specification, section 4.2.5.3."""
+
+KEY_BYTES: Final = 2 * LEVELS
+"""What the delay takes of a routing key: a digit and a dot per level."""
+
+MAX_ENDPOINT_BYTES: Final = MAX_NAME_BYTES - KEY_BYTES
+"""What a routing key leaves for the endpoint's name: 199 bytes."""
+
+MIN_BROKER_VERSION: Final = (3, 10)
+"""At-least-once dead-lettering and message TTL in quorum queues.
+Source: rabbitmq.com/blog/2022/03/29/at-least-once-dead-lettering."""
+
+DELIVERY_LIMIT: Final = 2**31 - 1
+"""Deliveries of an undeliverable message before the broker drops it. RabbitMQ 4.0 drops after 20 by
+default, and each look at the queue is a delivery. Source: rabbitmq.com/docs/quorum-queues, "Poison
+Message Handling"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """A durable exchange."""
+
+    name: str
+    kind: str = "topic"
+    arguments: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """A durable queue."""
+
+    name: str
+    arguments: Mapping[str, str | int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binding:
+    """From an exchange to a queue, or to another exchange."""
+
+    source: str
+    destination: str
+    routing_key: str
+    to_exchange: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """One delay infrastructure on a virtual host.
+
+    Args:
+        prefix: what every name starts with. ``nsb.v2`` is NServiceBus's infrastructure and equal to
+            what it declares itself; any other prefix makes one of our own, whose delivery exchange
+            names the undeliverable exchange as its alternate.
+
+    Raises:
+        ConfigurationError: an empty prefix, or one too long for the names made from it.
+    """
+
+    prefix: str = SHARED_PREFIX
+
+    def __post_init__(self) -> None:
+        size = len(self.undeliverable.encode("utf-8", "surrogatepass"))
+        if not self.prefix or self.prefix.startswith("amq.") or size > MAX_NAME_BYTES:
+            raise ConfigurationError(
+                f"prefix {self.prefix!r} cannot start a queue's name (it makes {size} bytes of at most "
+                f"{MAX_NAME_BYTES}; 'amq.' is the broker's own); give a short word, e.g. 'acme'"
+            )
+
+    @property
+    def shared(self) -> bool:
+        """True where an NServiceBus endpoint may declare the same infrastructure."""
+        return self.prefix == SHARED_PREFIX
+
+    @property
+    def delivery_exchange(self) -> str:
+        return f"{self.prefix}.delay-delivery"
+
+    @property
+    def undeliverable(self) -> str:
+        """The exchange, and the queue, of messages whose endpoint is not bound when they are due."""
+        return f"{self.prefix}.delay-undeliverable"
+
+    def level_name(self, level: int) -> str:
+        """The name of a level's exchange and of its queue."""
+        return f"{self.prefix}.delay-level-{level:02}"
+
+    def after(self, level: int) -> str:
+        """The exchange a message goes to from a level: the next one down, at last the delivery."""
+        return self.level_name(level - 1) if level else self.delivery_exchange
+
+    def exchanges(self) -> Iterator[Exchange]:
+        """Every exchange, alternates before those that name them."""
+        yield Exchange(name=self.undeliverable, kind="fanout")
+        alternate = {} if self.shared else {"alternate-exchange": self.undeliverable}
+        yield Exchange(name=self.delivery_exchange, arguments=alternate)
+        for level in range(LEVELS):
+            yield Exchange(name=self.level_name(level))
+
+    def queues(self) -> Iterator[Queue]:
+        """Every queue: one per level, whose messages wait 2^level seconds, and the catch-all."""
+        yield Queue(
+            name=self.undeliverable,
+            arguments={"x-queue-type": "quorum", "x-delivery-limit": DELIVERY_LIMIT},
+        )
+        for level in range(LEVELS):
+            yield Queue(
+                name=self.level_name(level),
+                arguments={
+                    "x-queue-type": "quorum",
+                    "x-dead-letter-strategy": "at-least-once",
+                    "x-overflow": "reject-publish",
+                    "x-message-ttl": 2**level * 1000,
+                    "x-dead-letter-exchange": self.after(level),
+                },
+            )
+
+    def bindings(self) -> Iterator[Binding]:
+        """Every binding: bit 1 waits in the level's queue, bit 0 passes on at once."""
+        yield Binding(source=self.undeliverable, destination=self.undeliverable, routing_key="")
+        for level in range(LEVELS):
+            name, higher = self.level_name(level), "*." * (MAX_LEVEL - level)
+            yield Binding(source=name, destination=name, routing_key=f"{higher}1.#")
+            yield Binding(
+                source=name,
+                destination=self.after(level),
+                routing_key=f"{higher}0.#",
+                to_exchange=True,
+            )

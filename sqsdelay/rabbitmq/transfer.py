@@ -1,0 +1,166 @@
+"""Moving delayed messages, with the time they have left, to another broker or prefix."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from pika import BasicProperties
+from pika.exceptions import ChannelClosedByBroker
+
+from sqsdelay.clock import Clock
+from sqsdelay.delay import utc
+from sqsdelay.errors import ConfigurationError
+from sqsdelay.rabbitmq.connection import NOT_FOUND, channel, parameters
+from sqsdelay.rabbitmq.message import DELAY_HEADER, DUE_AT_HEADER, Message
+from sqsdelay.rabbitmq.routing import Delayed, read_key
+from sqsdelay.rabbitmq.sender import DelaySender
+from sqsdelay.rabbitmq.topology import MAX_LEVEL, Topology
+
+CHUNK: Final = 500
+"""Messages taken from a level, sent and acknowledged together."""
+
+TIME_SENT_HEADER: Final = "NServiceBus.TimeSent"
+TIME_SENT_FORMAT: Final = "%Y-%m-%d %H:%M:%S:%f Z"
+"""How NServiceBus writes it. Source: NServiceBus, DateTimeOffsetHelper."""
+
+
+@dataclass(slots=True)
+class Transfer:
+    """What a transfer did: messages moved, and messages left where they are, counted by reason."""
+
+    moved: int = 0
+    left: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    tag: int
+    level: int
+    key: Delayed | None
+    properties: BasicProperties
+    body: bytes
+
+
+def transfer(
+    source_url: str,
+    target_url: str,
+    *,
+    source: Topology | None = None,
+    target: Topology | None = None,
+    clock: Clock | None = None,
+    on_level: Callable[[int, Transfer], None] = lambda *_: None,
+) -> Transfer:
+    """Move all delayed messages from one infrastructure to another.
+
+    A message leaves the source once the target has confirmed it: an interruption loses nothing, and
+    may repeat what was just confirmed (same ``message_id``). Endpoints' queues must exist at the
+    target. What is sent to the source meanwhile may stay there: run it again.
+
+    Args:
+        on_level: called after each level, from the highest down, with the result so far.
+
+    Raises:
+        ConfigurationError: source and target are the same, or no infrastructure at the source.
+        QueueUnavailable: a broker cannot be reached; run it again.
+    """
+    given, goal = parameters(source_url), parameters(target_url)
+    of, to = source or Topology(), target or Topology()
+    same_place = (given.host, given.port, given.virtual_host) == (
+        goal.host,
+        goal.port,
+        goal.virtual_host,
+    )
+    if same_place and of == to:
+        raise ConfigurationError(
+            f"source and target are both {of.prefix!r} on the same virtual host; give another"
+        )
+    done = Transfer()
+    with DelaySender(target_url, prefix=to.prefix, clock=clock) as sender:
+        for level in range(MAX_LEVEL, -1, -1):
+            with channel(given) as on:
+                for chunk in _chunks(on, of, level):
+                    _move(on, sender, chunk, done)
+            on_level(level, done)
+    return done
+
+
+def _chunks(on: Any, topology: Topology, level: int) -> Iterator[list[_Taken]]:
+    name = topology.level_name(level)
+    try:
+        left = on.queue_declare(name, passive=True).method.message_count
+    except ChannelClosedByBroker as error:
+        if error.reply_code != NOT_FOUND:
+            raise
+        raise ConfigurationError(
+            f"there is no queue {name} to transfer from; check URL and prefix of the source"
+        ) from error
+    while left > 0:
+        chunk = []
+        for _ in range(min(CHUNK, left)):
+            method, properties, body = on.basic_get(name)
+            if method is None:
+                left = 0
+                break
+            chunk.append(
+                _Taken(method.delivery_tag, level, read_key(method.routing_key), properties, body)
+            )
+        left -= len(chunk)
+        if chunk:
+            yield chunk
+
+
+def _move(on: Any, sender: DelaySender, chunk: list[_Taken], done: Transfer) -> None:
+    """Send a chunk on and acknowledge what was confirmed. The rest returns as the channel closes."""
+    by_endpoint: dict[str, list[tuple[_Taken, Message]]] = {}
+    for taken in chunk:
+        due_ms = due_of(taken.key, taken.properties, level=taken.level)
+        if taken.key is None:
+            done.left["its routing key is not a delay and an endpoint"] += 1
+        elif due_ms is None:
+            done.left["it does not say when it was sent, so the time left is unknown"] += 1
+        else:
+            message = Message(taken.body, due_at=utc(due_ms), properties=taken.properties)
+            by_endpoint.setdefault(taken.key.endpoint, []).append((taken, message))
+    for endpoint, pairs in by_endpoint.items():
+        results = sender.send_many(endpoint, [message for _, message in pairs])
+        for (taken, _), result in zip(pairs, results, strict=True):
+            if result.error is None:
+                on.basic_ack(taken.tag)
+                done.moved += 1
+            else:
+                done.left[str(result.error)] += 1
+
+
+def due_of(key: Delayed | None, properties: BasicProperties, *, level: int) -> int | None:
+    """When a message waiting in ``level`` is due, epoch milliseconds; None where nothing tells.
+
+    In this order: our own header; NServiceBus's time of sending and delay; the second at which the
+    broker let it go from the level above (rounded up), and the delay from this level down.
+    """
+    headers = properties.headers or {}
+    due = str(headers.get(DUE_AT_HEADER, ""))
+    if due.isascii() and due.isdigit():
+        return int(due)
+    delay = headers.get(DELAY_HEADER)
+    sent = _time_sent(headers.get(TIME_SENT_HEADER))
+    if sent is not None and isinstance(delay, int):
+        return -(-int(sent.timestamp() * 1_000_000) // 1000) + delay * 1000
+    deaths = headers.get("x-death")
+    if key is not None and isinstance(deaths, list) and deaths:
+        # The broker's list begins with the latest death, its time cut to a whole second.
+        at = deaths[0].get("time") if isinstance(deaths[0], dict) else None
+        if isinstance(at, datetime):
+            entered_ms = int(at.replace(tzinfo=UTC).timestamp() + 1) * 1000
+            return entered_ms + key.from_level(level) * 1000
+    return None
+
+
+def _time_sent(value: Any) -> datetime | None:
+    try:
+        return datetime.strptime(str(value), TIME_SENT_FORMAT).replace(tzinfo=UTC)
+    except ValueError:
+        return None

@@ -1,0 +1,206 @@
+"""What keeps an infrastructure from delaying safely, and how to mend it."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pika
+from pika.exceptions import ChannelClosedByBroker, UnroutableError
+
+from sqsdelay.errors import QueueMissing
+from sqsdelay.rabbitmq import undeliverable
+from sqsdelay.rabbitmq.connection import (
+    NOT_FOUND,
+    PRECONDITION_FAILED,
+    channel,
+    parameters,
+)
+from sqsdelay.rabbitmq.infrastructure import declare_exchange, declare_queue
+from sqsdelay.rabbitmq.management import Management
+from sqsdelay.rabbitmq.routing import routing_key
+from sqsdelay.rabbitmq.topology import LEVELS, MIN_BROKER_VERSION, Topology
+
+HARMFUL_POLICIES: Final = (
+    "message-ttl",
+    "expires",
+    "max-length",
+    "max-length-bytes",
+    "dead-letter-exchange",
+    "dead-letter-routing-key",
+    "dead-letter-strategy",
+    "overflow",
+)
+"""Policy keys that end a level's wait early, lose its messages or send them elsewhere. The broker
+takes the smaller of an argument and a policy where both are numbers. Source: rabbitmq.com/docs/parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is not as it should be. ``serious`` is False for a warning."""
+
+    subject: str
+    text: str
+    remedy: str
+    serious: bool = True
+
+
+def verify(
+    url: str, topology: Topology | None = None, *, management_url: str | None = None
+) -> list[Problem]:
+    """What is missing, different or in the way; nothing is changed.
+
+    Args:
+        management_url: the management API (``http://user:password@host:15672``). Without it neither
+            version nor policies nor bindings can be seen, and a warning says so.
+
+    Raises:
+        ConfigurationError: the broker does not let us in.
+        QueueUnavailable: the broker, or its management API, cannot be reached.
+    """
+    given, wanted = parameters(url), topology or Topology()
+    problems = list(_differences(given, wanted))
+    if management_url is None:
+        problems.append(
+            Problem(
+                "management API",
+                "version, policies and bindings were not looked at",
+                "give --management http://user:password@host:15672",
+                serious=False,
+            )
+        )
+    else:
+        problems += _hidden(Management(management_url, given.virtual_host), wanted)
+    if not any(problem.serious for problem in problems):
+        problems += _undeliverable(given, wanted)
+    return problems
+
+
+def _differences(given: pika.connection.Parameters, topology: Topology) -> Iterator[Problem]:
+    """What is not there, or there with other arguments. A passive look never makes anything."""
+    declare_with = f"sqsdelay rabbitmq declare --prefix {topology.prefix}"
+    with channel(given) as first:
+
+        def refused(step: Any) -> ChannelClosedByBroker | None:
+            on = first.connection.channel()
+            try:
+                step(on)
+                on.close()
+            except ChannelClosedByBroker as error:
+                return error
+            return None
+
+        for kind, declare_one, wanted in _wanted(topology):
+            subject = f"{kind} {wanted.name}"
+
+            def look(on: Any, kind: str = kind, name: str = wanted.name) -> None:
+                getattr(on, f"{kind}_declare")(name, passive=True)
+
+            error = refused(look)
+            if error is None:
+                error = refused(lambda on, d=declare_one, w=wanted: d(on, w))  # type: ignore[misc]
+            if error is None:
+                continue
+            if error.reply_code == NOT_FOUND:
+                missing_catch_all = topology.shared and wanted.name == topology.undeliverable
+                yield Problem(subject, "is missing", declare_with, serious=not missing_catch_all)
+            elif error.reply_code == PRECONDITION_FAILED:
+                yield Problem(
+                    subject,
+                    f"is another than it should be: {error.reply_text}",
+                    "use another --prefix, or move its messages away, delete it and declare again",
+                )
+            else:
+                yield Problem(subject, f"{error.reply_code} {error.reply_text}", "try again later")
+
+
+def _wanted(topology: Topology) -> Iterator[tuple[str, Any, Any]]:
+    for exchange in topology.exchanges():
+        yield "exchange", declare_exchange, exchange
+    for queue in topology.queues():
+        yield "queue", declare_queue, queue
+
+
+def _hidden(management: Management, topology: Topology) -> Iterator[Problem]:
+    """What AMQP does not show: the version, policies, bindings."""
+    version = management.version()
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < MIN_BROKER_VERSION:
+        yield Problem(
+            "broker",
+            f"is RabbitMQ {version}: its quorum queues neither expire messages nor dead-letter them "
+            "at least once",
+            f"upgrade to {'.'.join(map(str, MIN_BROKER_VERSION))} or newer",
+        )
+    queues = management.queues()
+    for level in range(LEVELS):
+        name = topology.level_name(level)
+        policies = queues.get(name, {}).get("effective_policy_definition") or {}
+        for key in sorted(set(policies) & set(HARMFUL_POLICIES)):
+            yield Problem(
+                f"queue {name}",
+                f"a policy sets {key} to {policies[key]!r}: delays end early, or messages are lost",
+                f"change the policy's pattern so that it leaves {topology.prefix}.delay-level- alone",
+            )
+    present = {
+        (b["source"], b["destination"], b["routing_key"], b["destination_type"] == "exchange")
+        for b in management.bindings()
+    }
+    for binding in topology.bindings():
+        key = (binding.source, binding.destination, binding.routing_key, binding.to_exchange)
+        if key not in present and not (
+            topology.shared and binding.source == topology.undeliverable
+        ):
+            yield Problem(
+                f"binding {binding.source} -> {binding.destination}",
+                f"is missing (key {binding.routing_key})",
+                f"sqsdelay rabbitmq declare --prefix {topology.prefix}",
+            )
+
+
+def _undeliverable(given: pika.connection.Parameters, topology: Topology) -> Iterator[Problem]:
+    if not _is_caught(given, topology):
+        pattern = "^" + re.escape(topology.delivery_exchange).replace("\\-", "-") + "$"
+        yield Problem(
+            f"exchange {topology.delivery_exchange}",
+            "has no alternate exchange: messages for an endpoint that is not bound hold up everyone "
+            "else's, for minutes",
+            "rabbitmqctl set_policy --apply-to exchanges "
+            f"{topology.undeliverable} '{pattern}' "
+            f'\'{{"alternate-exchange":"{topology.undeliverable}"}}\'',
+            serious=False,
+        )
+    try:
+        waiting = undeliverable.by_endpoint(given, topology)
+    except QueueMissing:
+        return  # reported as missing already
+    for endpoint, count in sorted(waiting.items()):
+        yield Problem(
+            f"endpoint {endpoint}",
+            f"{count} messages were due, but no queue was bound for it; they wait in "
+            f"{topology.undeliverable}",
+            f"create the queue if it is missing, then: sqsdelay rabbitmq bind '{endpoint}' "
+            f"--prefix {topology.prefix}",
+            serious=False,
+        )
+
+
+def _is_caught(given: pika.connection.Parameters, topology: Topology) -> bool:
+    """True if the delivery exchange finds a place for what nobody is bound for."""
+    nobody = f"sqsdelay-probe-{uuid.uuid4()}"
+    with channel(given) as on:
+        on.confirm_delivery()
+        try:
+            on.basic_publish(
+                topology.delivery_exchange,
+                routing_key(0, nobody),
+                b"",
+                # It expires where it lands: nobody ever sees it.
+                pika.BasicProperties(expiration="0"),
+                mandatory=True,
+            )
+        except UnroutableError:
+            return False
+    return True

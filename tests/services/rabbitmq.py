@@ -1,0 +1,146 @@
+"""A private RabbitMQ node for tests: Debian's package, free ports, its own data, ended by its own pids.
+
+With ``SQSDELAY_TEST_RABBITMQ=amqp://…`` (and ``SQSDELAY_TEST_RABBITMQ_MANAGEMENT=http://…``) the tests
+use that broker instead; those that stop the broker still start a private one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pika
+from pika.exceptions import AMQPError
+
+SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+CTL = SERVER.with_name("rabbitmqctl")
+POLICY = Path("/usr/sbin/policy-rc.d")
+START_SECONDS = 60
+
+
+def install() -> None:
+    """Install Debian's package where it is missing, without starting its system-wide broker."""
+    if SERVER.exists():
+        return
+    own_policy = not POLICY.exists()
+    if own_policy:
+        POLICY.write_text("#!/bin/sh\nexit 101\n")
+        POLICY.chmod(0o755)
+    try:
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        for command in (
+            ["apt-get", "update", "-qq"],
+            ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "rabbitmq-server"],
+        ):
+            subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+    finally:
+        if own_policy:
+            POLICY.unlink()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class RabbitNode:
+    """One broker node. ``kill`` and ``start`` again keep its data."""
+
+    def __init__(self, folder: Path) -> None:
+        install()
+        self.folder = folder
+        self.port = free_port()
+        self.management_port = free_port()
+        self.epmd_port = free_port()
+        self.url = f"amqp://guest:guest@127.0.0.1:{self.port}/%2f"
+        self.management_url = f"http://guest:guest@127.0.0.1:{self.management_port}"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._epmd: subprocess.Popen[bytes] | None = None
+        self._configure()
+
+    def _configure(self) -> None:
+        for name in ("home", "log", "mnesia"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        (self.folder / "plugins").write_text("[rabbitmq_management].\n")
+        (self.folder / "env.conf").write_text("")
+        (self.folder / "rabbit.conf").write_text(
+            f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {self.management_port}\n"
+            "vm_memory_high_watermark.relative = 0.9\ndisk_free_limit.absolute = 50MB\n"
+        )
+        name = f"rabbit{self.port}@localhost"
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.folder / "home"),
+            "LANG": "C.UTF-8",
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_EPMD_PORT": str(self.epmd_port),
+            "RABBITMQ_NODENAME": name,
+            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODE_PORT": str(self.port),
+            "RABBITMQ_DIST_PORT": str(free_port()),
+            "RABBITMQ_MNESIA_BASE": str(self.folder / "mnesia"),
+            "RABBITMQ_LOG_BASE": str(self.folder / "log"),
+            "RABBITMQ_CONF_ENV_FILE": str(self.folder / "env.conf"),
+            "RABBITMQ_CONFIG_FILE": str(self.folder / "rabbit.conf"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.folder / "plugins"),
+        }
+
+    def start(self) -> None:
+        """Start (again), and wait until it takes connections."""
+        if self._epmd is None:
+            # Started by us, not by the node, so that it does not stay behind as a daemon.
+            epmd = shutil.which("epmd") or "/usr/bin/epmd"
+            self._epmd = subprocess.Popen([epmd], env=self.environment)
+        with (self.folder / "output").open("ab") as output:
+            self._process = subprocess.Popen(
+                [str(SERVER)],
+                env=self.environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + START_SECONDS
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                log = (self.folder / "output").read_text()[-2000:]
+                raise RuntimeError(f"RabbitMQ did not start:\n{log}")
+            time.sleep(0.1)
+
+    def _answers(self) -> bool:
+        try:
+            pika.BlockingConnection(pika.URLParameters(self.url)).close()
+        except (AMQPError, OSError):
+            return False
+        return True
+
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    def stop(self) -> None:
+        """End the node and its epmd for good."""
+        self.kill()
+        if self._epmd is not None:
+            self._epmd.kill()
+            self._epmd.wait()
+            self._epmd = None
+
+    def ctl(self, *arguments: str) -> str:
+        """Run rabbitmqctl against this node."""
+        done = subprocess.run(
+            [str(CTL), "--quiet", *arguments],
+            env=self.environment,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        return done.stdout
