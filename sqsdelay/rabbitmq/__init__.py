@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sqsdelay.rabbitmq.message import Message
     from sqsdelay.rabbitmq.sender import DelaySender, Route, SendResult
     from sqsdelay.rabbitmq.topology import MAX_DELAY_SECONDS, Topology
-    from sqsdelay.rabbitmq.transfer import Transfer, transfer
+    from sqsdelay.rabbitmq.transfers import Transfer, transfer
     from sqsdelay.rabbitmq.verification import Problem, verify
 
 __all__ = [
@@ -45,11 +45,11 @@ _HOMES = {
     "Route": "sender",
     "SendResult": "sender",
     "Topology": "topology",
-    "Transfer": "transfer",
+    "Transfer": "transfers",
     "bind": "infrastructure",
     "declare": "infrastructure",
     "teardown": "infrastructure",
-    "transfer": "transfer",
+    "transfer": "transfers",
     "verify": "verification",
 }
 

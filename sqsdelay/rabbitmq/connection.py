@@ -80,8 +80,9 @@ def translated(error: BaseException, given: pika.connection.Parameters) -> SqsDe
     if isinstance(error, ChannelClosedByBroker):
         return refusal(error.reply_code, error.reply_text, where)
     if isinstance(error, AMQPConnectionError | OSError):
-        reason = str(error) or repr(error)
-        return QueueUnavailable(f"RabbitMQ at {where} cannot be reached: {reason}; try again later")
+        return QueueUnavailable(
+            f"RabbitMQ at {where} cannot be reached: {_cause(error)}; try again later"
+        )
     return QueueUnavailable(f"RabbitMQ at {where} failed: {error!r}; try again later")
 
 
@@ -99,6 +100,15 @@ def refusal(code: int, text: str, where: str) -> SqsDelayError:
     if code == PRECONDITION_FAILED:
         return ConfigurationError(f"RabbitMQ at {where}: {text}")
     return QueueUnavailable(f"RabbitMQ at {where} closed the channel: {code} {text}")
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What pika wrapped, up to four layers deep: the plain "Connection refused"."""
+    attempts = getattr(error, "exceptions", None)
+    inner = attempts[-1] if attempts else getattr(error, "exception", None)
+    if inner is None and error.args and isinstance(error.args[0], BaseException):
+        inner = error.args[0]
+    return _cause(inner) if isinstance(inner, BaseException) else error
 
 
 def _user(given: pika.connection.Parameters) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -144,14 +145,14 @@ def _check_delayable(properties: BasicProperties, headers: Mapping[str, Any]) ->
 def _check_encoding(properties: BasicProperties) -> None:
     """Find here what would otherwise end the channel, and with it everyone's messages."""
     try:
-        size = sum(map(len, properties.encode()))
+        size = len(b"".join(properties.encode()))
     except (
         AMQPError,
+        ArithmeticError,
         AttributeError,
         TypeError,
         ValueError,
-        OverflowError,
-        ArithmeticError,
+        struct.error,
     ) as error:
         raise InvalidMessage(
             f"properties cannot be written in AMQP 0-9-1: {error}; short strings hold {MAX_NAME_BYTES} "

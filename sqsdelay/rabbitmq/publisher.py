@@ -54,7 +54,7 @@ class Publisher:
         self._changed = threading.Condition()
         self._link: Link | None = None
         self._thread: threading.Thread | None = None
-        self._closed = False
+        self._closing = threading.Event()
         self.connections = 0
         """Connections opened so far: what was learned on an earlier one may no longer hold."""
 
@@ -99,7 +99,7 @@ class Publisher:
     def close(self) -> None:
         """End the connection and the thread. What still waits fails."""
         with self._changed:
-            self._closed = True
+            self._closing.set()
             link, thread = self._link, self._thread
             self._changed.notify_all()
             if link is not None:
@@ -109,7 +109,7 @@ class Publisher:
 
     def _submit(self, jobs: Sequence[Job]) -> None:
         with self._changed:
-            if self._closed:
+            if self._closing.is_set():
                 raise ConfigurationError("the sender is closed; make a new one")
             self._jobs.extend(jobs)
             if self._thread is None:
@@ -130,9 +130,9 @@ class Publisher:
                 self._fail_waiting(error)
                 continue
             with self._changed:
-                self._link = None if self._closed else link
+                self._link = None if self._closing.is_set() else link
             try:
-                if self._closed:
+                if self._closing.is_set():
                     link.close()
                 link.serve()
             finally:
@@ -143,14 +143,18 @@ class Publisher:
 
     def _wait_for_jobs(self) -> bool:
         with self._changed:
-            self._changed.wait_for(lambda: self._jobs or self._closed)
-            return not self._closed
+            self._changed.wait_for(lambda: self._jobs or self._closing.is_set())
+            return not self._closing.is_set()
 
     def _connect(self) -> Link:
         retrying = tenacity.Retrying(
-            stop=tenacity.stop_after_delay(self._connect_seconds) | self._stop_if_closed,
+            stop=tenacity.stop_any(
+                tenacity.stop_after_delay(self._connect_seconds),
+                tenacity.stop_when_event_set(self._closing),
+            ),
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=2),
             retry=tenacity.retry_if_exception(lambda error: not is_denied(error)),
+            sleep=tenacity.sleep_using_event(self._closing),
             reraise=True,
         )
         try:
@@ -159,9 +163,6 @@ class Publisher:
             raise translated(error, self._given) from error
         self.connections += 1
         return link
-
-    def _stop_if_closed(self, _: tenacity.RetryCallState) -> bool:
-        return self._closed
 
     def _open(self) -> Link:
         link = Link(

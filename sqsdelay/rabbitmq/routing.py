@@ -27,7 +27,7 @@ class Delayed:
 
     def from_level(self, level: int) -> int:
         """The part of the delay in seconds that this level and those below it hold."""
-        return self.delay_seconds & (2 ** (level + 1) - 1)
+        return self.delay_seconds % (1 << (level + 1))
 
 
 def check_endpoint(endpoint: str) -> str:

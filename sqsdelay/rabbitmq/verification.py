@@ -101,7 +101,7 @@ def _differences(given: pika.connection.Parameters, topology: Topology) -> Itera
 
             error = refused(look)
             if error is None:
-                error = refused(lambda on, d=declare_one, w=wanted: d(on, w))  # type: ignore[misc]
+                error = refused(lambda on, d=declare_one, w=wanted: d(on, w))
             if error is None:
                 continue
             if error.reply_code == NOT_FOUND:
@@ -167,7 +167,7 @@ def _undeliverable(given: pika.connection.Parameters, topology: Topology) -> Ite
             f"exchange {topology.delivery_exchange}",
             "has no alternate exchange: messages for an endpoint that is not bound hold up everyone "
             "else's, for minutes",
-            "rabbitmqctl set_policy --apply-to exchanges "
+            f"rabbitmqctl set_policy -p '{given.virtual_host}' --apply-to exchanges "
             f"{topology.undeliverable} '{pattern}' "
             f'\'{{"alternate-exchange":"{topology.undeliverable}"}}\'',
             serious=False,

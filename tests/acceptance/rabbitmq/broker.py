@@ -1,0 +1,137 @@
+"""What the tests do on a broker besides calling sqsdelay: virtual hosts, queues, an inbox, a process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from base64 import b64encode
+from dataclasses import dataclass
+from typing import Any, Self
+from urllib.parse import quote, urlsplit
+
+import pika
+
+QUORUM = {"x-queue-type": "quorum"}
+
+
+@dataclass(frozen=True)
+class Broker:
+    """A virtual host of its own on a broker."""
+
+    url: str
+    management_url: str
+
+    @property
+    def virtual_host(self) -> str:
+        return urlsplit(self.url).path[1:]
+
+    def queue(self, name: str) -> None:
+        with pika.BlockingConnection(pika.URLParameters(self.url)) as connection:
+            connection.channel().queue_declare(name, durable=True, arguments=QUORUM)
+
+    def delete_queue(self, name: str) -> None:
+        with pika.BlockingConnection(pika.URLParameters(self.url)) as connection:
+            connection.channel().queue_delete(name)
+
+    def count(self, queue: str) -> int:
+        with pika.BlockingConnection(pika.URLParameters(self.url)) as connection:
+            return int(connection.channel().queue_declare(queue, passive=True).method.message_count)
+
+    def wait_count(self, queue: str, wanted: int, *, seconds: float = 20) -> int:
+        """The queue's count, as soon as it is ``wanted`` or time is up."""
+        deadline = time.monotonic() + seconds
+        while (count := self.count(queue)) != wanted and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return count
+
+    def drain(self, queue: str) -> list[tuple[str, pika.BasicProperties, bytes]]:
+        """Take all that is in a queue: routing keys, properties, bodies."""
+        taken = []
+        with pika.BlockingConnection(pika.URLParameters(self.url)) as connection:
+            channel = connection.channel()
+            while (got := channel.basic_get(queue, auto_ack=True))[0] is not None:
+                taken.append((got[0].routing_key, got[1], got[2]))
+        return taken
+
+    def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run ``sqsdelay rabbitmq …`` in a process of its own."""
+        return subprocess.run(
+            [*CLI, *arguments], env=self.environment, capture_output=True, text=True, timeout=60
+        )
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "SQSDELAY_RABBITMQ_URL": self.url}
+
+
+CLI = [sys.executable, "-c", "from sqsdelay.cli import main; main()", "rabbitmq"]
+
+
+def virtual_host(url: str, management_url: str, name: str, *, method: str = "PUT") -> Broker:
+    """Make (or, with DELETE, unmake) a virtual host."""
+    parts = urlsplit(management_url)
+    login = b64encode(f"{parts.username}:{parts.password}".encode()).decode()
+    host = parts.netloc.rpartition("@")[2]
+    request = urllib.request.Request(
+        f"{parts.scheme}://{host}/api/vhosts/{quote(name, safe='')}",
+        method=method,
+        headers={"Authorization": f"Basic {login}"},
+    )
+    urllib.request.urlopen(request, timeout=30).close()
+    own = urlsplit(url)
+    return Broker(f"{own.scheme}://{own.netloc}/{quote(name, safe='')}", management_url)
+
+
+@dataclass(frozen=True)
+class Arrival:
+    at_ms: float
+    routing_key: str
+    properties: Any
+    body: bytes
+
+    @property
+    def late_ms(self) -> float:
+        """After the due time that the test wrote into the message."""
+        return self.at_ms - float(self.properties.headers["due-ms"])
+
+
+class Inbox:
+    """Consumes a queue in a thread and notes when each message came."""
+
+    def __init__(self, url: str, queue: str) -> None:
+        self.arrivals: list[Arrival] = []
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._consume, args=(url, queue))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def wait(self, count: int, *, seconds: float) -> list[Arrival]:
+        """The arrivals, as soon as there are ``count`` or time is up."""
+        deadline = time.monotonic() + seconds
+        while len(self.arrivals) < count and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return self.arrivals
+
+    def _consume(self, url: str, queue: str) -> None:
+        with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+            channel = connection.channel()
+            for method, properties, body in channel.consume(
+                queue, auto_ack=True, inactivity_timeout=0.1
+            ):
+                if method is not None:
+                    self.arrivals.append(
+                        Arrival(time.time() * 1000, method.routing_key, properties, body)
+                    )
+                if self._stopping.is_set():
+                    break
+            channel.cancel()

@@ -1,0 +1,209 @@
+"""Delays on a real broker: on time, whole, and by the levels the seed names."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import kombu
+import pika
+import pytest
+
+from sqsdelay.errors import ConfigurationError, QueueMissing
+from sqsdelay.rabbitmq import MAX_DELAY_SECONDS, DelaySender, Message, Route, Topology, declare
+from tests.acceptance.rabbitmq.broker import Broker, Inbox, virtual_host
+
+MANY = 1000
+
+
+def due_header(seconds: float) -> dict[str, Any]:
+    return {"due-ms": str(time.time() * 1000 + seconds * 1000)}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def thousand(node: Broker) -> Iterator[Inbox]:
+    """1,000 messages of 1 to 20 s on their way while the other tests of this file run."""
+    broker = virtual_host(node.url, node.management_url, "sqsdelay-test thousand")
+    broker.queue("many")
+    declare(broker.url)
+    with DelaySender(broker.url) as sender, Inbox(broker.url, "many") as inbox:
+        results = sender.send_many(
+            "many",
+            [
+                Message(str(n), delay=1 + n % 20, headers=due_header(1 + n % 20))
+                for n in range(MANY)
+            ],
+        )
+        assert [r.error for r in results] == [None] * MANY
+        yield inbox
+    virtual_host(node.url, node.management_url, "sqsdelay-test thousand", method="DELETE")
+
+
+def test_the_seeds_walk_hop_by_hop(broker: Broker) -> None:
+    """5 s: four in level 2, one in level 0, and in no other queue."""
+    broker.queue("destination")
+    declare(broker.url)
+    with DelaySender(broker.url) as sender:
+        started = time.monotonic()
+        result = sender.send("destination", "hello", delay=5)
+        assert result.route is Route.DELAY_LEVEL
+        sightings = []
+        while time.monotonic() - started < 10:
+            for queue in ("destination", "nsb.v2.delay-level-02", "nsb.v2.delay-level-00"):
+                if broker.count(queue) and (not sightings or sightings[-1][0] != queue):
+                    sightings.append((queue, time.monotonic() - started))
+            if sightings and sightings[-1][0] == "destination":
+                break
+    assert [queue for queue, _ in sightings] == [
+        "nsb.v2.delay-level-02",
+        "nsb.v2.delay-level-00",
+        "destination",
+    ]
+    assert 3.9 <= sightings[1][1] <= 4.9
+    assert 5.0 <= sightings[2][1] <= 5.9
+    ((key, properties, body),) = broker.drain("destination")
+    assert (key, body) == ("0." * 25 + "1.0.1.destination", b"hello")
+    assert [(d["queue"], d["exchange"]) for d in properties.headers["x-death"]] == [
+        ("nsb.v2.delay-level-00", "nsb.v2.delay-level-01"),
+        ("nsb.v2.delay-level-02", "nsb.v2.delay-level-02"),
+    ]
+
+
+def test_everything_on_a_message_arrives(broker: Broker) -> None:
+    """Properties, typed headers and bytes are as sent; the delay and the message id are added."""
+    broker.queue("orders")
+    declare(broker.url, Topology("acme"))
+    given = pika.BasicProperties(
+        content_type="application/json",
+        correlation_id="c-1",
+        reply_to="answers",
+        type="Order",
+        priority=4,
+        headers={"tenant": "zürich", "retries": 3, "nested": {"list": [1, "two"]}},
+    )
+    due = datetime.now(UTC) + timedelta(seconds=1)
+    with DelaySender(broker.url, prefix="acme") as sender, Inbox(broker.url, "orders") as inbox:
+        result = sender.send("orders", b'{"\xff', due_at=due, properties=given, message_id="m-1")
+        (arrival,) = inbox.wait(1, seconds=10)
+    assert result.due is not None
+    assert arrival.at_ms >= due.timestamp() * 1000
+    assert arrival.body == b'{"\xff'
+    properties = arrival.properties
+    assert (properties.content_type, properties.correlation_id, properties.reply_to) == (
+        "application/json",
+        "c-1",
+        "answers",
+    )
+    assert (properties.type, properties.priority, properties.message_id) == ("Order", 4, "m-1")
+    assert properties.delivery_mode == 2
+    assert properties.headers["nested"] == {"list": [1, "two"]}
+    assert (properties.headers["tenant"], properties.headers["retries"]) == ("zürich", 3)
+    assert properties.headers["sqsdelay.DueAt"] == str(int(result.due.timestamp() * 1000))
+
+
+def test_a_received_message_can_be_delayed_again(broker: Broker) -> None:
+    """Sent on with its own properties; with the traces of its first delay the broker would drop it."""
+    broker.queue("orders")
+    declare(broker.url)
+    with DelaySender(broker.url) as sender, Inbox(broker.url, "orders") as inbox:
+        sender.send("orders", "again", delay=1)
+        (first,) = inbox.wait(1, seconds=10)
+        assert "x-death" in first.properties.headers
+        sender.send("orders", first.body, delay=1, properties=first.properties)
+        arrivals = inbox.wait(2, seconds=10)
+    assert [a.body for a in arrivals] == [b"again", b"again"]
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    ["eu.orders", "заказы.日本.🐇", "x" * 199, "1.0.1"],
+    ids=["dots", "unicode", "199 bytes", "digits"],
+)
+def test_any_name_of_up_to_199_bytes_is_an_endpoint(broker: Broker, endpoint: str) -> None:
+    """Dots, digits and any script; the last word's namesake gets nothing."""
+    broker.queue(endpoint)
+    namesake = endpoint.rpartition(".")[2][:198]
+    broker.queue(namesake)
+    declare(broker.url)
+    with DelaySender(broker.url) as sender, Inbox(broker.url, endpoint) as inbox:
+        sender.send(namesake, "binds it", delay=MAX_DELAY_SECONDS)
+        sender.send(endpoint, "delayed", delay=1)
+        sender.send(endpoint, "now")
+        arrivals = inbox.wait(2, seconds=10)
+    assert [a.body for a in arrivals] == [b"now", b"delayed"]
+    assert broker.count(namesake) == 0
+
+
+def test_the_longest_delay_waits_in_the_highest_level(broker: Broker) -> None:
+    """268,435,455 s enter at level 27."""
+    broker.queue("orders")
+    declare(broker.url)
+    with DelaySender(broker.url) as sender:
+        sender.send("orders", "in 8.5 years", delay=MAX_DELAY_SECONDS)
+    assert broker.count("nsb.v2.delay-level-27") == 1
+
+
+def test_a_wrong_name_and_a_missing_infrastructure_are_errors_now(broker: Broker) -> None:
+    """Not a message that is lost when it is due; and the sender works on."""
+    broker.queue("orders")
+    with DelaySender(broker.url) as sender:
+        with pytest.raises(ConfigurationError, match="declare the delay infrastructure with"):
+            sender.send("orders", "hi", delay=5)
+        declare(broker.url)
+        for delay in (0, 5):
+            with pytest.raises(
+                QueueMissing, match=r"ordres.*create the queue, or correct|ordres.*create it"
+            ):
+                sender.send("ordres", "hi", delay=delay)
+        results = sender.send_many(
+            "ordres", [Message("a", delay=5), Message("b"), Message("c", delay=-1)]
+        )
+        assert [type(r.error).__name__ for r in results] == [
+            "QueueMissing",
+            "QueueMissing",
+            "InvalidDelay",
+        ]
+        assert sender.send("orders", "hi", delay=5).error is None
+    assert broker.count("nsb.v2.delay-level-02") == 1
+
+
+def test_kombu_receives_what_was_delayed(broker: Broker) -> None:
+    """An AMQP client that no one here wrote (Celery's) decodes the message."""
+    broker.queue("orders")
+    declare(broker.url)
+    received: list[Any] = []
+    with DelaySender(broker.url) as sender, kombu.Connection(broker.url) as connection:
+        sender.send(
+            "orders",
+            json.dumps({"order": 7}),
+            delay=1,
+            properties=pika.BasicProperties(
+                content_type="application/json", content_encoding="utf-8"
+            ),
+        )
+        queue = kombu.Queue("orders", no_declare=True)
+        with connection.Consumer(
+            queue, callbacks=[lambda body, m: (received.append(body), m.ack())]
+        ):
+            connection.drain_events(timeout=10)
+    assert received == [{"order": 7}]
+    assert broker.count("orders") == 0
+
+
+def test_a_thousand_messages_of_1_to_20_seconds(
+    thousand: Inbox, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """None early, none lost, none twice; how late they were is printed."""
+    arrivals = thousand.wait(MANY, seconds=40)
+    late = sorted(arrival.late_ms for arrival in arrivals)
+    with capsys.disabled():
+        print(  # noqa: T201
+            f"\n1,000 messages of 1 to 20 s: late by {late[len(late) // 2]:.0f} ms (median), "
+            f"{late[int(len(late) * 0.99)]:.0f} ms (p99), {late[-1]:.0f} ms (most)"
+        )
+    assert sorted(int(arrival.body) for arrival in arrivals) == list(range(MANY))
+    assert late[0] >= 0
+    assert late[-1] < 5000

@@ -1,0 +1,167 @@
+"""Routing keys, bindings, and the infrastructure as data."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sqsdelay.errors import ConfigurationError, DelayTooLong, InvalidEndpoint
+from sqsdelay.rabbitmq.routing import (
+    Delayed,
+    binding_key,
+    check_delay,
+    check_endpoint,
+    entry_level,
+    read_key,
+    routing_key,
+)
+from sqsdelay.rabbitmq.topology import MAX_DELAY_SECONDS, Topology
+
+
+def matches(binding: str, key: str) -> bool:
+    """Topic matching as AMQP 0-9-1 defines it: '*' is one word, '#' any number of them."""
+
+    def step(pattern: list[str], words: list[str]) -> bool:
+        if not pattern:
+            return not words
+        if pattern[0] == "#":
+            return any(step(pattern[1:], words[n:]) for n in range(len(words) + 1))
+        return bool(words) and pattern[0] in ("*", words[0]) and step(pattern[1:], words[1:])
+
+    return step(binding.split("."), key.split("."))
+
+
+def walk(topology: Topology, exchange: str, key: str) -> tuple[int, list[str]]:
+    """Follow a message through the data alone: seconds waited, and the queues it waited in."""
+    ttl = {q.name: int(q.arguments.get("x-message-ttl", 0)) // 1000 for q in topology.queues()}
+    onward = {q.name: str(q.arguments.get("x-dead-letter-exchange")) for q in topology.queues()}
+    bindings = list(topology.bindings())
+    waited, visited = 0, []
+    while exchange != topology.delivery_exchange:
+        (taken,) = [b for b in bindings if b.source == exchange and matches(b.routing_key, key)]
+        if taken.to_exchange:
+            exchange = taken.destination
+        else:
+            waited += ttl[taken.destination]
+            visited.append(taken.destination)
+            exchange = onward[taken.destination]
+    return waited, visited
+
+
+@given(st.integers(0, MAX_DELAY_SECONDS))
+def test_every_delay_waits_exactly_its_seconds(seconds: int) -> None:
+    """At each level one binding matches, and the levels visited add up to the delay."""
+    topology = Topology()
+    start = topology.level_name(entry_level(seconds))
+    waited, visited = walk(topology, start, routing_key(seconds, "eu.orders"))
+    assert waited == seconds
+    assert len(visited) == seconds.bit_count()
+    # The same from the top, as NServiceBus's own documentation draws it.
+    assert walk(topology, topology.level_name(27), routing_key(seconds, "eu.orders"))[0] == seconds
+
+
+def test_the_seeds_walk_of_five_seconds() -> None:
+    """5 s wait 4 s in level 2 and 1 s in level 0."""
+    topology = Topology()
+    assert walk(topology, topology.level_name(2), routing_key(5, "destination")) == (
+        5,
+        ["nsb.v2.delay-level-02", "nsb.v2.delay-level-00"],
+    )
+
+
+def test_the_key_of_five_seconds_is_the_documented_one() -> None:
+    """28 digits, highest level first, then the endpoint."""
+    assert routing_key(5, "destination") == "0." * 25 + "1.0.1.destination"
+    assert routing_key(MAX_DELAY_SECONDS, "d") == "1." * 28 + "d"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "level"), [(0, 0), (1, 0), (2, 1), (5, 2), (900, 9), (2**27, 27), (2**28 - 1, 27)]
+)
+def test_messages_enter_at_their_highest_bit(seconds: int, level: int) -> None:
+    """Levels above the highest bit would only cost the broker time."""
+    assert entry_level(seconds) == level
+
+
+def test_a_29_bit_delay_is_refused_not_wrapped() -> None:
+    """2^28 s cut to 28 bits would arrive at once."""
+    assert check_delay(268_435_455) == 268_435_455
+    with pytest.raises(
+        DelayTooLong, match=r"268435456 s is above the 268435455 s .* keep the message in a store"
+    ):
+        check_delay(268_435_456)
+
+
+def test_a_binding_takes_its_endpoint_and_no_other() -> None:
+    """NServiceBus's '#.orders' would also take what is meant for 'eu.orders'."""
+    assert matches("#.orders", routing_key(5, "eu.orders"))
+    assert not matches(binding_key("orders"), routing_key(5, "eu.orders"))
+    assert matches(binding_key("orders"), routing_key(5, "orders"))
+    assert matches(binding_key("eu.orders"), routing_key(5, "eu.orders"))
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["orders", "eu.orders", "a..b", "заказы.日本", "x" * 199, "1.0.1"]
+)
+def test_keys_are_read_back(endpoint: str) -> None:
+    """A key says its delay and its endpoint, dots and digits in the name included."""
+    assert read_key(routing_key(5, check_endpoint(endpoint))) == Delayed(5, endpoint)
+
+
+@pytest.mark.parametrize("key", ["orders", "0.1.orders", "0." * 28, "2." + "0." * 27 + "orders"])
+def test_foreign_keys_are_recognised(key: str) -> None:
+    """What does not start with 28 digits and name an endpoint is none of ours."""
+    assert read_key(key) is None
+
+
+def test_what_is_left_of_a_delay_at_a_level() -> None:
+    """At level 2 a delay of 13 s (1101) has 5 s to go."""
+    assert Delayed(13, "o").from_level(2) == 5
+    assert Delayed(13, "o").from_level(3) == 13
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "text"),
+    [
+        ("", "give a non-empty string"),
+        ("x" * 200, "has 200 bytes in UTF-8; the most is 199"),
+        ("я" * 100, "has 200 bytes in UTF-8; the most is 199"),
+        ("a.#", "for a word"),
+        ("*", "for a word"),
+        ("a\ud800", "cannot be written in UTF-8"),
+    ],
+)
+def test_endpoints_that_cannot_be_routed_to_are_refused(endpoint: str, text: str) -> None:
+    """Nothing is cut short or turned into a wildcard."""
+    with pytest.raises(InvalidEndpoint, match=re.escape(text)):
+        check_endpoint(endpoint)
+
+
+def test_names_and_arguments_of_a_level() -> None:
+    """What NServiceBus declares for level 3, spelt out."""
+    queue = next(q for q in Topology().queues() if q.name == "nsb.v2.delay-level-03")
+    assert dict(queue.arguments) == {
+        "x-queue-type": "quorum",
+        "x-dead-letter-strategy": "at-least-once",
+        "x-overflow": "reject-publish",
+        "x-message-ttl": 8000,
+        "x-dead-letter-exchange": "nsb.v2.delay-level-02",
+    }
+
+
+def test_only_our_own_delivery_exchange_names_an_alternate() -> None:
+    """NServiceBus declares its exchange without arguments, and would find ours different."""
+    shared = {e.name: dict(e.arguments) for e in Topology().exchanges()}
+    own = {e.name: dict(e.arguments) for e in Topology("acme").exchanges()}
+    assert shared["nsb.v2.delay-delivery"] == {}
+    assert own["acme.delay-delivery"] == {"alternate-exchange": "acme.delay-undeliverable"}
+
+
+@pytest.mark.parametrize("prefix", ["", "amq.x", "x" * 240])
+def test_prefixes_that_make_no_names_are_refused(prefix: str) -> None:
+    """Before anything is declared under a name the broker cuts or refuses."""
+    with pytest.raises(ConfigurationError, match="give a short word"):
+        Topology(prefix)
