@@ -112,7 +112,7 @@ def test_a_received_message_can_be_delayed_again(broker: Broker) -> None:
         sender.send("orders", "again", delay=1)
         (first,) = inbox.wait(1, seconds=10)
         assert "x-death" in first.properties.headers
-        sender.send("orders", first.body, delay=1, properties=first.properties)
+        sender.send("orders", first.body, delay=3, properties=first.properties)  # level 0 again
         arrivals = inbox.wait(2, seconds=10)
     assert [a.body for a in arrivals] == [b"again", b"again"]
 

@@ -1,0 +1,152 @@
+"""Sharing one infrastructure with NServiceBus, whichever declares it first."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import pika
+import pytest
+from pika.compat import long
+from pika.exceptions import ChannelClosedByBroker
+
+from sqsdelay.rabbitmq import DelaySender, Message, Topology, bind, declare, verify
+from tests.acceptance.rabbitmq.broker import CLI, Broker, Inbox
+
+DELAY_HEADER = "NServiceBus.Transport.RabbitMQ.DelayInSeconds"
+
+
+def nservicebus_declares(channel: Any) -> None:
+    """The calls of NServiceBus's DelayInfrastructure, value for value and type for type."""
+    binding_key = "1.#"
+    for level in range(27, -1, -1):
+        name = f"nsb.v2.delay-level-{level:02}"
+        channel.exchange_declare(name, "topic", durable=True)
+        arguments = {
+            "x-queue-type": "quorum",
+            "x-dead-letter-strategy": "at-least-once",
+            "x-overflow": "reject-publish",
+            "x-message-ttl": long((1 << level) * 1000),  # .NET sends it as 64 bits
+            "x-dead-letter-exchange": f"nsb.v2.delay-level-{level - 1:02}"
+            if level
+            else "nsb.v2.delay-delivery",
+        }
+        channel.queue_declare(name, durable=True, arguments=arguments)
+        channel.queue_bind(name, name, binding_key)
+        binding_key = "*." + binding_key
+    binding_key = "0.#"
+    for level in range(27, 0, -1):
+        name, below = f"nsb.v2.delay-level-{level:02}", f"nsb.v2.delay-level-{level - 1:02}"
+        channel.exchange_bind(below, name, binding_key)
+        binding_key = "*." + binding_key
+    channel.exchange_declare("nsb.v2.delay-delivery", "topic", durable=True)
+    channel.exchange_bind("nsb.v2.delay-delivery", "nsb.v2.delay-level-00", binding_key)
+
+
+def nservicebus_endpoint(channel: Any, name: str) -> None:
+    """An endpoint in the conventional routing topology, as its installer leaves it."""
+    channel.queue_declare(name, durable=True, arguments={"x-queue-type": "quorum"})
+    channel.exchange_declare(name, "fanout", durable=True)
+    channel.queue_bind(name, name, "")
+    channel.exchange_bind(name, "nsb.v2.delay-delivery", f"#.{name}")
+
+
+def nservicebus_sends(channel: Any, endpoint: str, body: bytes, *, delay: int) -> None:
+    """What its sender does with a delayed message: bind the endpoint's exchange, then publish."""
+    channel.exchange_bind(endpoint, "nsb.v2.delay-delivery", f"#.{endpoint}")
+    channel.basic_publish(
+        f"nsb.v2.delay-level-{delay.bit_length() - 1:02}",
+        ".".join(f"{delay:028b}") + f".{endpoint}",
+        body,
+        pika.BasicProperties(
+            delivery_mode=2,
+            message_id="nsb-1",
+            headers={
+                DELAY_HEADER: delay,
+                "NServiceBus.TimeSent": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S:%f Z"),
+            },
+        ),
+        mandatory=True,
+    )
+
+
+def test_declared_by_nservicebus_first(broker: Broker) -> None:
+    """We find it equal; a message of ours reaches its endpoint once, though it is bound twice."""
+    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+        channel = connection.channel()
+        nservicebus_declares(channel)
+        nservicebus_endpoint(channel, "sales")
+        problems = verify(broker.url, management_url=broker.management_url)
+        assert [p.text for p in problems if p.serious] == []
+        declare(broker.url)
+        with DelaySender(broker.url) as sender, Inbox(broker.url, "sales") as inbox:
+            sender.send("sales", "from sqsdelay", delay=1)
+            inbox.wait(1, seconds=10)
+            time.sleep(0.5)
+            (arrival,) = inbox.arrivals
+    assert arrival.body == b"from sqsdelay"
+    assert arrival.properties.headers[DELAY_HEADER] == 1
+
+
+def test_declared_by_us_first(broker: Broker) -> None:
+    """It finds ours equal; its message reaches our queue at the delay it asked for."""
+    declare(broker.url)
+    broker.queue("orders")
+    bind(broker.url, "orders", conventional=True)
+    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        nservicebus_declares(channel)
+        with Inbox(broker.url, "orders") as inbox:
+            started = time.time() * 1000
+            nservicebus_sends(channel, "orders", b"from NServiceBus", delay=2)
+            (arrival,) = inbox.wait(1, seconds=10)
+    assert arrival.body == b"from NServiceBus"
+    assert 2000 <= arrival.at_ms - started < 4000
+
+
+def test_an_infrastructure_that_differs_is_not_touched(broker: Broker) -> None:
+    """Another queue of a level's name is found by verify, and refused by declare."""
+    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+        connection.channel().queue_declare("nsb.v2.delay-level-05", durable=True)
+    shown = broker.cli("verify")
+    assert shown.returncode == 1
+    assert "problem: queue nsb.v2.delay-level-05 is another than it should be" in shown.stdout
+    refused = broker.cli("declare")
+    assert refused.returncode == 1
+    assert "PRECONDITION_FAILED" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_processes_declaring_at_once(broker: Broker) -> None:
+    """Endpoints start together after a deployment: all succeed, and the result is whole."""
+    processes = [
+        subprocess.Popen([*CLI, "declare"], env=broker.environment, stderr=subprocess.PIPE)
+        for _ in range(4)
+    ]
+    outputs = [process.communicate(timeout=60)[1] for process in processes]
+    assert [(p.returncode, o) for p, o in zip(processes, outputs, strict=True)] == [(0, b"")] * 4
+    problems = verify(broker.url, management_url=broker.management_url)
+    assert [p for p in problems if p.serious] == []
+
+
+def test_two_infrastructures_side_by_side(broker: Broker) -> None:
+    """A prefix makes one that NServiceBus's teardown does not touch."""
+    declare(broker.url)
+    declare(broker.url, Topology("acme"))
+    broker.queue("orders")
+    with (
+        DelaySender(broker.url, prefix="acme") as ours,
+        DelaySender(broker.url) as shared,
+        Inbox(broker.url, "orders") as inbox,
+    ):
+        ours.send_many("orders", [Message("a", delay=1)])
+        shared.send_many("orders", [Message("b", delay=1)])
+        assert {a.body for a in inbox.wait(2, seconds=10)} == {b"a", b"b"}
+    assert broker.cli("teardown").returncode == 0
+    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+        with pytest.raises(ChannelClosedByBroker, match="no queue"):
+            connection.channel().queue_declare("nsb.v2.delay-level-00", passive=True)
+        connection.channel().queue_declare("acme.delay-level-00", passive=True)

@@ -1,0 +1,102 @@
+"""Messages nobody is bound for: they hold up no one, they are shown, and they are sent on."""
+
+from __future__ import annotations
+
+import shlex
+import time
+
+from sqsdelay.rabbitmq import DelaySender, Message, Topology, bind, declare, verify
+from tests.acceptance.rabbitmq.broker import Broker, Inbox
+from tests.services.rabbitmq import RabbitNode
+
+LOST = 200
+
+
+def test_an_unbound_destination_delays_nobody_else(broker: Broker) -> None:
+    """200 messages for a queue that has gone; others arrive on time, and none of the 200 is lost."""
+    acme = Topology("acme")
+    declare(broker.url, acme)
+    broker.queue("live")
+    broker.queue("ghost")
+    with DelaySender(broker.url, prefix="acme") as sender, Inbox(broker.url, "live") as inbox:
+        ghosts = [Message(str(n), delay=2, message_id=f"ghost-{n}") for n in range(LOST)]
+        assert all(r.error is None for r in sender.send_many("ghost", ghosts))
+        broker.delete_queue("ghost")
+        for n in range(10):
+            due = time.time() * 1000 + (1 + n % 4) * 1000
+            sender.send("live", str(n), delay=1 + n % 4, headers={"due-ms": str(due)})
+        arrivals = inbox.wait(10, seconds=40)
+        assert len(arrivals) == 10
+        assert all(0 <= arrival.late_ms < 2000 for arrival in arrivals)
+    assert broker.wait_count(acme.undeliverable, LOST) == LOST
+
+    (warning,) = verify(broker.url, acme, management_url=broker.management_url)
+    assert warning.subject == "endpoint ghost"
+    assert warning.text == (
+        "200 messages were due, but no queue was bound for it; they wait in acme.delay-undeliverable"
+    )
+    assert broker.count(acme.undeliverable) == LOST
+
+    broker.queue("ghost")
+    assert bind(broker.url, "ghost", acme) == LOST
+    assert broker.wait_count(acme.undeliverable, 0) == 0
+    arrived = broker.drain("ghost")
+    assert sorted(int(body) for _, _, body in arrived) == list(range(LOST))
+    assert {p.message_id for _, p, _ in arrived} == {f"ghost-{n}" for n in range(LOST)}
+
+
+def test_binding_sends_on_its_own_messages_only(broker: Broker) -> None:
+    """What waits for another endpoint stays, through the command line."""
+    declare(broker.url, Topology("acme"))
+    for name in ("first", "second"):
+        broker.queue(name)
+        with DelaySender(broker.url, prefix="acme") as sender:
+            sender.send(name, name, delay=1)
+        broker.delete_queue(name)
+    assert broker.wait_count("acme.delay-undeliverable", 2) == 2
+    shown = broker.cli("verify", "--prefix", "acme")
+    assert "warning: endpoint first 1 messages were due, but no queue was bound" in shown.stdout
+    missing = broker.cli("bind", "second", "--prefix", "acme")
+    assert missing.returncode == 1
+    assert "no queue 'second'" in missing.stderr
+    broker.queue("second")
+    bound = broker.cli("bind", "second", "--prefix", "acme")
+    assert bound.stdout == "bound second; 1 undeliverable messages sent on to it\n"
+    assert broker.wait_count("second", 1) == 1
+    assert broker.wait_count("acme.delay-undeliverable", 1) == 1
+
+
+def test_on_shared_infrastructure_a_policy_catches_them(fragile: RabbitNode) -> None:
+    """Where NServiceBus may declare the exchange, verify warns and names the command that helps."""
+    broker = Broker(fragile.url, fragile.management_url)
+    declare(broker.url)
+    problems = verify(broker.url, management_url=broker.management_url)
+    (warning,) = problems
+    assert not warning.serious
+    assert "hold up everyone else's" in warning.text
+    command, *arguments = shlex.split(warning.remedy)
+    assert command == "rabbitmqctl"
+    fragile.ctl(*arguments)
+    assert verify(broker.url, management_url=broker.management_url) == []
+
+    broker.queue("ghost")
+    with DelaySender(broker.url) as sender:
+        sender.send("ghost", "boo", delay=1)
+        broker.delete_queue("ghost")
+    assert broker.wait_count("nsb.v2.delay-undeliverable", 1) == 1
+
+
+def test_a_policy_that_shortens_delays_is_found(fragile: RabbitNode) -> None:
+    """The broker takes the smaller of the level's time and a policy's: messages would be early."""
+    broker = Broker(fragile.url, fragile.management_url)
+    declare(broker.url)
+    fragile.ctl("set_policy", "short", r"^nsb\.v2\.delay-level-2", '{"message-ttl": 5000}')
+    try:
+        deadline = time.monotonic() + 20
+        found: list[str] = []
+        while not found and time.monotonic() < deadline:
+            problems = verify(broker.url, management_url=broker.management_url)
+            found = [p.subject for p in problems if p.serious and "message-ttl to 5000" in p.text]
+        assert found == [f"queue nsb.v2.delay-level-{level}" for level in range(20, 28)]
+    finally:
+        fragile.ctl("clear_policy", "short")
