@@ -18,6 +18,9 @@ from sqsdelay.rabbitmq.connection import place, translated
 MAX_UNCONFIRMED: Final = 2_000
 """Publications in flight. Measured (docs/rabbitmq.md): more brings no speed, and more to give up."""
 
+DISCONNECT_SECONDS: Final = 1.0
+"""How long closing a socket may take; it needs no answer, so this is never reached in practice."""
+
 
 @dataclass(slots=True, eq=False)
 class BindJob:
@@ -242,7 +245,10 @@ class Link:
 
     def dispose(self) -> None:
         """Free the socket and the loop, in whatever state they are."""
+        loop = self._connection.ioloop
         if not self._connection.is_closed:
             # No public call drops a connection without waiting for an answer that may never come.
-            self._connection._adapter_disconnect_stream()
-        self._connection.ioloop.close()
+            self._connection._terminate_stream(ConnectionError("given up"))
+            loop.call_later(DISCONNECT_SECONDS, loop.stop)
+            loop.start()  # until `_on_end`: the socket is closed in the loop's next round
+        loop.close()

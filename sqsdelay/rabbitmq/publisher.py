@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ from sqsdelay.errors import ConfigurationError, QueueUnavailable, SqsDelayError
 from sqsdelay.rabbitmq.confirms import Publication
 from sqsdelay.rabbitmq.connection import is_denied, place, translated
 from sqsdelay.rabbitmq.link import BindJob, Job, Link
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_CONFIRM_SECONDS: Final = 30.0
 DEFAULT_CONNECT_SECONDS: Final = 30.0
@@ -125,21 +128,27 @@ class Publisher:
         """The thread: connect whenever there is something to do, and serve until the link ends."""
         while self._wait_for_jobs():
             try:
-                link = self._connect()
+                self._serve_one_link()
             except SqsDelayError as error:
                 self._fail_waiting(error)
-                continue
+            except Exception as error:
+                # Whatever it is, nobody may be left waiting for an answer.
+                logger.exception("the connection to RabbitMQ at %s broke", place(self._given))
+                self._fail_waiting(translated(error, self._given))
+        self._fail_waiting(QueueUnavailable("the sender was closed before the message was sent"))
+
+    def _serve_one_link(self) -> None:
+        link = self._connect()
+        try:
             with self._changed:
-                self._link = None if self._closing.is_set() else link
-            try:
+                self._link = link
                 if self._closing.is_set():
                     link.close()
-                link.serve()
-            finally:
-                with self._changed:
-                    self._link = None
-                link.dispose()
-        self._fail_waiting(QueueUnavailable("the sender was closed before the message was sent"))
+            link.serve()
+        finally:
+            with self._changed:
+                self._link = None
+            link.dispose()
 
     def _wait_for_jobs(self) -> bool:
         with self._changed:

@@ -19,9 +19,12 @@ from sqsdelay.rabbitmq.message import DELAY_HEADER, DUE_AT_HEADER, Message
 from sqsdelay.rabbitmq.routing import Delayed, read_key
 from sqsdelay.rabbitmq.sender import DelaySender
 from sqsdelay.rabbitmq.topology import MAX_LEVEL, Topology
+from sqsdelay.rabbitmq.undeliverable import settle_acks
 
-CHUNK: Final = 500
-"""Messages taken from a level, sent and acknowledged together."""
+CHUNK: Final = 30
+"""Messages taken from a level, sent and acknowledged together. RabbitMQ holds back a channel's 33rd
+acknowledgement until it has applied earlier ones, and forgets it if the channel closes meanwhile: the
+message would come back, and be delivered twice. Source: rabbit_fifo_client.erl, SOFT_LIMIT."""
 
 TIME_SENT_HEADER: Final = "NServiceBus.TimeSent"
 TIME_SENT_FORMAT: Final = "%Y-%m-%d %H:%M:%S:%f Z"
@@ -91,26 +94,26 @@ def transfer(
 def _chunks(on: Any, topology: Topology, level: int) -> Iterator[list[_Taken]]:
     name = topology.level_name(level)
     try:
-        left = on.queue_declare(name, passive=True).method.message_count
+        count = on.queue_declare(name, passive=True).method.message_count
     except ChannelClosedByBroker as error:
         if error.reply_code != NOT_FOUND:
             raise
         raise ConfigurationError(
             f"there is no queue {name} to transfer from; check URL and prefix of the source"
         ) from error
-    while left > 0:
-        chunk = []
-        for _ in range(min(CHUNK, left)):
-            method, properties, body = on.basic_get(name)
-            if method is None:
-                left = 0
-                break
-            chunk.append(
-                _Taken(method.delivery_tag, level, read_key(method.routing_key), properties, body)
-            )
-        left -= len(chunk)
-        if chunk:
+    chunk: list[_Taken] = []
+    for _ in range(count):
+        method, properties, body = on.basic_get(name)
+        if method is None:
+            break
+        key = read_key(method.routing_key)
+        chunk.append(_Taken(method.delivery_tag, level, key, properties, body))
+        if len(chunk) == CHUNK:
             yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+    settle_acks(on, name)
 
 
 def _move(on: Any, sender: DelaySender, chunk: list[_Taken], done: Transfer) -> None:

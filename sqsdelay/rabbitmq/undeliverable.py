@@ -60,7 +60,16 @@ def send_on(given: pika.connection.Parameters, topology: Topology, endpoint: str
                 ) from error
             on.basic_ack(tag)
             sent += 1
+        settle_acks(on, topology.undeliverable)
     return sent
+
+
+def settle_acks(on: Any, queue: str) -> None:
+    """Wait until the queue has applied the channel's acknowledgements: its next get comes after them.
+
+    What this get takes returns to its place as the channel closes.
+    """
+    on.basic_get(queue)
 
 
 def strip_deaths(properties: BasicProperties) -> BasicProperties:

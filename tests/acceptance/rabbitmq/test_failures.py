@@ -1,0 +1,187 @@
+"""Power cuts, lost connections and silence: nothing confirmed is lost, nothing is silently repeated."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from urllib.parse import urlsplit
+
+import pytest
+
+from sqsdelay.errors import ConfigurationError, QueueUnavailable, Unconfirmed
+from sqsdelay.rabbitmq import DelaySender, Message, SendResult, Topology, declare, transfer
+from tests.acceptance.rabbitmq.broker import Broker, Inbox
+from tests.services.rabbitmq import RabbitNode
+from tests.services.tcp_proxy import TcpProxy
+
+
+def through(proxy: TcpProxy, broker: Broker) -> str:
+    return broker.url.replace(f":{urlsplit(broker.url).port}", f":{proxy.port}")
+
+
+def test_a_power_cut_while_messages_wait_and_while_others_are_sent(
+    fragile: RabbitNode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Waiting messages keep their due times; the sender reconnects, and says what it is unsure of."""
+    broker = Broker(fragile.url, fragile.management_url)
+    acme = Topology("acme")
+    declare(broker.url, acme)
+    broker.queue("waiting")
+    broker.queue("sent")
+    with DelaySender(broker.url, prefix="acme") as sender:
+        sent_at = time.time() * 1000
+        delays = [2 + n % 10 for n in range(200)]
+        waiting = sender.send_many(
+            "waiting",
+            [
+                Message(str(n), delay=d, headers={"due-ms": str(sent_at + d * 1000)})
+                for n, d in enumerate(delays)
+            ],
+        )
+        assert all(result.error is None for result in waiting)
+        sent: list[SendResult] = []
+        messages = [Message(str(n), message_id=str(n)) for n in range(30_000)]
+        thread = threading.Thread(target=lambda: sent.extend(sender.send_many("sent", messages)))
+        thread.start()
+        while broker.count("sent") < 1000:
+            time.sleep(0.02)
+        fragile.kill()
+        fragile.start()
+        restarted = time.time() * 1000
+        thread.join()
+        with Inbox(broker.url, "waiting") as inbox:
+            arrivals = inbox.wait(len(delays), seconds=30)
+        assert sender.send("sent", "after", message_id="after").error is None
+
+    assert sorted(int(arrival.body) for arrival in arrivals) == list(range(200))
+    assert min(arrival.late_ms for arrival in arrivals) >= 0
+    after = [a.late_ms for a in arrivals if a.at_ms - a.late_ms > restarted]
+    got = Counter(properties.message_id for _, properties, _ in broker.drain("sent"))
+    unsure = {r.message_id for r in sent if isinstance(r.error, Unconfirmed)}
+    confirmed = {r.message_id for r in sent if r.error is None}
+    with capsys.disabled():
+        print(  # noqa: T201
+            f"\npower cut: {len(confirmed)} confirmed, {len(unsure)} unsure, of which "
+            f"{len(unsure & set(got))} arrived; those due later were late by at most {max(after):.0f} ms"
+        )
+    assert len(confirmed) + len(unsure) == 30_000
+    assert unsure
+    assert confirmed <= set(got)
+    assert set(got.values()) == {1}
+
+
+def test_a_confirm_that_never_comes(broker: Broker) -> None:
+    """An error after the time set, not a wait for ever; the message is not repeated."""
+    declare(broker.url)
+    broker.queue("orders")
+    with (
+        TcpProxy(urlsplit(broker.url).port or 0) as proxy,
+        DelaySender(through(proxy, broker), confirm_seconds=1) as sender,
+    ):
+        assert sender.send("orders", "heard").error is None
+        proxy.swallowing.set()
+        started = time.monotonic()
+        with pytest.raises(
+            Unconfirmed, match=r"did not confirm the message within 1 s; it may have it"
+        ):
+            sender.send("orders", "unheard")
+        assert 1 <= time.monotonic() - started < 3
+        proxy.swallowing.clear()
+        assert sender.send("orders", "heard again").error is None
+    bodies = [body for _, _, body in broker.drain("orders")]
+    assert bodies == [b"heard", b"unheard", b"heard again"]
+
+
+def test_a_broker_that_cannot_be_reached() -> None:
+    """Every message gets its error after the time set; nothing was sent."""
+    with DelaySender("amqp://guest:guest@127.0.0.1:1", connect_seconds=0.5) as sender:
+        results = sender.send_many("orders", [Message("a"), Message("b", delay=5)])
+        assert [type(r.error) for r in results] == [QueueUnavailable, QueueUnavailable]
+        assert "127.0.0.1:1 (virtual host '/') cannot be reached: [Errno 111]" in str(
+            results[0].error
+        )
+
+
+def test_a_wrong_password_is_not_tried_for_long_nor_shown(broker: Broker) -> None:
+    """No later attempt would help."""
+    url = broker.url.replace("guest:guest", "guest:sesame")
+    started = time.monotonic()
+    with (
+        DelaySender(url, connect_seconds=30) as sender,
+        pytest.raises(ConfigurationError, match="does not let 'guest' in") as caught,
+    ):
+        sender.send("orders", "hi")
+    assert time.monotonic() - started < 10
+    assert "sesame" not in str(caught.value)
+
+
+def test_a_closed_sender_says_so() -> None:
+    """And closing one that never sent anything is fine."""
+    sender = DelaySender("amqp://guest:guest@127.0.0.1:1")
+    sender.close()
+    with pytest.raises(ConfigurationError, match="the sender is closed"):
+        sender.send("orders", "hi")
+
+
+def test_many_threads_share_one_sender(broker: Broker) -> None:
+    """Each gets its own results, over one connection."""
+    declare(broker.url)
+    broker.queue("orders")
+    results: list[SendResult] = []
+    with DelaySender(broker.url) as sender:
+
+        def work(name: int) -> None:
+            results.append(sender.send("orders", "x", message_id=f"{name}"))
+            results.extend(
+                sender.send_many(
+                    "orders", [Message("x", message_id=f"{name}.{n}") for n in range(50)]
+                )
+            )
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [r.error for r in results] == [None] * (8 * 51)
+    got = [properties.message_id for _, properties, _ in broker.drain("orders")]
+    assert sorted(got) == sorted(str(r.message_id) for r in results)
+
+
+def test_one_bad_message_fails_alone(broker: Broker) -> None:
+    """A message beyond the broker's own limits would end the channel for all."""
+    broker.queue("orders")
+    with DelaySender(broker.url) as sender:
+        results = sender.send_many(
+            "orders",
+            [Message("good"), Message(b"x" * (16 * 1024 * 1024 + 1)), Message("good too")],
+        )
+    assert [type(r.error).__name__ for r in results] == ["NoneType", "MessageTooLarge", "NoneType"]
+    assert broker.wait_count("orders", 2) == 2
+
+
+def test_a_transfer_keeps_the_time_left(node: Broker, broker: Broker) -> None:
+    """Due when it was due before; a destination missing at the target keeps its messages where they were."""
+    old, new = Topology("old"), Topology("new")
+    declare(broker.url, old)
+    declare(broker.url, new)
+    for name in ("orders", "gone"):
+        broker.queue(name)
+    with DelaySender(broker.url, prefix="old") as sender, Inbox(broker.url, "orders") as inbox:
+        due = {"due-ms": str(time.time() * 1000 + 5000)}
+        sender.send_many("orders", [Message(str(n), delay=5, headers=due) for n in range(50)])
+        sender.send("orders", "years", delay=10**8)
+        sender.send("gone", "stays", delay=1000)
+        broker.delete_queue("gone")
+        time.sleep(1)
+        done = transfer(broker.url, broker.url, source=old, target=new)
+        assert done.moved == 51
+        ((reason, count),) = done.left.items()
+        assert count == 1
+        assert "no queue 'gone'" in reason
+        arrivals = inbox.wait(50, seconds=15)
+    assert sorted(int(a.body) for a in arrivals) == list(range(50))
+    assert all(0 <= a.late_ms < 2500 for a in arrivals)
+    assert broker.wait_count("old.delay-level-09", 1) == 1
+    assert broker.count("new.delay-level-26") == 1
