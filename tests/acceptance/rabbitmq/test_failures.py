@@ -13,10 +13,10 @@ from sqsdelay.errors import ConfigurationError, QueueUnavailable, Unconfirmed
 from sqsdelay.rabbitmq import DelaySender, Message, SendResult, Topology, declare, transfer
 from tests.acceptance.rabbitmq.broker import Broker, Inbox
 from tests.services.rabbitmq import RabbitNode
-from tests.services.tcp_proxy import TcpProxy
+from tests.services.deaf_proxy import DeafProxy
 
 
-def through(proxy: TcpProxy, broker: Broker) -> str:
+def through(proxy: DeafProxy, broker: Broker) -> str:
     return broker.url.replace(f":{urlsplit(broker.url).port}", f":{proxy.port}")
 
 
@@ -77,7 +77,7 @@ def test_a_confirm_that_never_comes(broker: Broker) -> None:
     declare(broker.url)
     broker.queue("orders")
     with (
-        TcpProxy(urlsplit(broker.url).port or 0) as proxy,
+        DeafProxy(urlsplit(broker.url).port or 0) as proxy,
         DelaySender(through(proxy, broker), confirm_seconds=1) as sender,
     ):
         assert sender.send("orders", "heard").error is None
