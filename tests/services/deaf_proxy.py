@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+from typing import Self
 
 from tests.services.tcp_proxy import TcpProxy
 
@@ -15,6 +16,10 @@ class DeafProxy(TcpProxy):
     def __init__(self, target_port: int) -> None:
         super().__init__(target_port)
         self.swallowing = threading.Event()
+
+    def __enter__(self) -> Self:
+        self.up()
+        return self
 
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
         if source.getpeername() != self._target:

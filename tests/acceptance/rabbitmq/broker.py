@@ -48,13 +48,13 @@ class Broker:
             time.sleep(0.1)
         return count
 
-    def drain(self, queue: str) -> list[tuple[str, pika.BasicProperties, bytes]]:
+    def drain(self, queue: str) -> list[tuple[str, Any, bytes]]:
         """Take all that is in a queue: routing keys, properties, bodies."""
-        taken = []
+        taken: list[tuple[str, Any, bytes]] = []
         with pika.BlockingConnection(pika.URLParameters(self.url)) as connection:
             channel = connection.channel()
             while (got := channel.basic_get(queue, auto_ack=True))[0] is not None:
-                taken.append((got[0].routing_key, got[1], got[2]))
+                taken.append((str(got[0].routing_key), got[1], got[2] or b""))
         return taken
 
     def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -130,7 +130,7 @@ class Inbox:
             ):
                 if method is not None:
                     self.arrivals.append(
-                        Arrival(time.time() * 1000, method.routing_key, properties, body)
+                        Arrival(time.time() * 1000, method.routing_key, properties, body or b"")
                     )
                 if self._stopping.is_set():
                     break

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import kombu
 import pika
 import pytest
+from kombu.connection import Connection
+from kombu.entity import Queue
 
 from sqsdelay.errors import ConfigurationError, QueueMissing
 from sqsdelay.rabbitmq import MAX_DELAY_SECONDS, DelaySender, Message, Route, Topology, declare
@@ -50,7 +51,7 @@ def test_the_seeds_walk_hop_by_hop(broker: Broker) -> None:
         started = time.monotonic()
         result = sender.send("destination", "hello", delay=5)
         assert result.route is Route.DELAY_LEVEL
-        sightings = []
+        sightings: list[tuple[str, float]] = []
         while time.monotonic() - started < 10:
             for queue in ("destination", "nsb.v2.delay-level-02", "nsb.v2.delay-level-00"):
                 if broker.count(queue) and (not sightings or sightings[-1][0] != queue):
@@ -175,7 +176,7 @@ def test_kombu_receives_what_was_delayed(broker: Broker) -> None:
     broker.queue("orders")
     declare(broker.url)
     received: list[Any] = []
-    with DelaySender(broker.url) as sender, kombu.Connection(broker.url) as connection:
+    with DelaySender(broker.url) as sender, Connection(broker.url) as connection:
         sender.send(
             "orders",
             json.dumps({"order": 7}),
@@ -184,10 +185,13 @@ def test_kombu_receives_what_was_delayed(broker: Broker) -> None:
                 content_type="application/json", content_encoding="utf-8"
             ),
         )
-        queue = kombu.Queue("orders", no_declare=True)
-        with connection.Consumer(
-            queue, callbacks=[lambda body, m: (received.append(body), m.ack())]
-        ):
+
+        def on_message(body: Any, message: Any) -> None:
+            received.append(body)
+            message.ack()
+
+        queue = Queue("orders", no_declare=True)
+        with connection.Consumer(queue, callbacks=[on_message]):
             connection.drain_events(timeout=10)
     assert received == [{"order": 7}]
     assert broker.count("orders") == 0

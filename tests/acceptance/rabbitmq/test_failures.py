@@ -12,8 +12,8 @@ import pytest
 from sqsdelay.errors import ConfigurationError, QueueUnavailable, Unconfirmed
 from sqsdelay.rabbitmq import DelaySender, Message, SendResult, Topology, declare, transfer
 from tests.acceptance.rabbitmq.broker import Broker, Inbox
-from tests.services.rabbitmq import RabbitNode
 from tests.services.deaf_proxy import DeafProxy
+from tests.services.rabbitmq import RabbitNode
 
 
 def through(proxy: DeafProxy, broker: Broker) -> str:
