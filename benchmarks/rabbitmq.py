@@ -1,0 +1,271 @@
+"""Confirmed delayed publishes a second, and lateness: sqsdelay beside kombu's native delayed delivery.
+
+Both publish to one RabbitMQ, a private one from Debian's package unless --url names another. kombu
+enters every message at level 27 and, as Celery does, waits for each confirm; because that alone costs
+it much, the same publishes are also made with its routing but pipelined as ours are, so that the
+price of the entry level is seen by itself. Exits with 1 if an aim is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import pika
+from kombu.connection import Connection
+from kombu.entity import Exchange, Queue
+from kombu.messaging import Producer
+from kombu.transport.native_delayed_delivery import (
+    bind_queue_to_native_delayed_delivery_exchange,
+    calculate_routing_key,
+    declare_native_delayed_delivery_exchanges_and_queues,
+    level_name,
+)
+
+from sqsdelay.rabbitmq import DelaySender, Message, Topology, declare, teardown
+from sqsdelay.rabbitmq.confirms import Publication
+from sqsdelay.rabbitmq.connection import parameters
+from sqsdelay.rabbitmq.publisher import Publisher
+from sqsdelay.rabbitmq.topology import LEVELS, MAX_LEVEL
+
+RATIO_AIM = 8.0
+P99_AIM_MS = 150.0
+BODY = b"x" * 200
+OURS = Topology("sqsdelay-bench")
+PREFIX = "bench"
+
+
+@dataclass
+class Lateness:
+    """Milliseconds after due, one per message that arrived."""
+
+    late_ms: list[float] = field(default_factory=list)
+
+    def at(self, share: float) -> float:
+        ordered = sorted(self.late_ms)
+        return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+@contextmanager
+def private_broker() -> Iterator[str]:
+    """Debian's RabbitMQ, on free ports, with data of its own."""
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from tests.services.rabbitmq import RabbitNode
+
+    with tempfile.TemporaryDirectory() as folder:
+        node = RabbitNode(Path(folder))
+        try:
+            node.start()
+            yield node.url
+        finally:
+            node.stop()
+
+
+def queues(url: str, *names: str, delete: bool = False) -> None:
+    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+        for name in names:
+            if delete:
+                connection.channel().queue_delete(name)
+            else:
+                connection.channel().queue_declare(
+                    name, durable=True, arguments={"x-queue-type": "quorum"}
+                )
+
+
+class KombuSender:
+    """kombu with confirms, through its native delayed delivery, one message at a time."""
+
+    def __init__(self, url: str, queue: str) -> None:
+        self._connection = Connection(url, transport_options={"confirm_publish": True})
+        exchange = Exchange(f"{PREFIX}-{queue}", type="topic", durable=True)
+        self._queue = Queue(
+            queue, exchange, routing_key=queue, queue_arguments={"x-queue-type": "quorum"}
+        )
+        channel = self._connection.channel()
+        declare_native_delayed_delivery_exchanges_and_queues(self._connection, "quorum", PREFIX)
+        self._queue.bind(channel).declare()
+        bind_queue_to_native_delayed_delivery_exchange(self._connection, self._queue, PREFIX)
+        self._producer = Producer(channel)
+
+    def send(self, seconds: int, headers: dict[str, str]) -> None:
+        self._producer.publish(
+            BODY,
+            exchange=level_name(MAX_LEVEL, PREFIX),
+            routing_key=calculate_routing_key(seconds, self._queue.name),
+            headers=headers,
+            delivery_mode=2,
+            content_type="application/data",
+            content_encoding="binary",
+        )
+
+    def close(self) -> None:
+        self._connection.release()
+
+
+def delays(count: int) -> list[int]:
+    """The same for all: 1,000 s and more, so that none leaves a level while others are published."""
+    random = Random(4)
+    return [random.randint(1_000, 100_000) for _ in range(count)]
+
+
+def rate(count: int, work: Callable[[], None]) -> float:
+    started = time.perf_counter()
+    work()
+    return count / (time.perf_counter() - started)
+
+
+def publish_ours(sender: DelaySender, count: int) -> float:
+    """Confirmed publishes a second, from `Message` to result."""
+    messages = [Message(BODY, delay=seconds) for seconds in delays(count)]
+
+    def work() -> None:
+        assert all(result.error is None for result in sender.send_many("ours", messages))
+
+    return rate(count, work)
+
+
+def publish_kombu(sender: KombuSender, count: int) -> float:
+    """Confirmed publishes a second, as Celery makes them."""
+
+    def work() -> None:
+        for seconds in delays(count):
+            sender.send(seconds, {})
+
+    return rate(count, work)
+
+
+def publish_pipelined_from_the_top(publisher: Publisher, count: int) -> float:
+    """kombu's exchanges and keys, with our pipelined confirms: what the entry level costs alone."""
+    publications = [
+        Publication(
+            level_name(MAX_LEVEL, PREFIX),
+            calculate_routing_key(seconds, "kombu"),
+            BODY,
+            pika.BasicProperties(delivery_mode=2, message_id=str(number)),
+        )
+        for number, seconds in enumerate(delays(count))
+    ]
+
+    def work() -> None:
+        publisher.publish(publications)
+        assert all(publication.error is None for publication in publications)
+
+    return rate(count, work)
+
+
+@contextmanager
+def listening(url: str, queue: str) -> Iterator[Lateness]:
+    """Note how late messages come to a queue, by the due time in their header."""
+    lateness, stop = Lateness(), threading.Event()
+
+    def consume() -> None:
+        with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+            channel = connection.channel()
+            for method, properties, _ in channel.consume(
+                queue, auto_ack=True, inactivity_timeout=0.1
+            ):
+                if method is not None and properties is not None:
+                    due_ms = float(properties.headers["due-ms"])
+                    lateness.late_ms.append(time.time() * 1000 - due_ms)
+                if stop.is_set():
+                    return
+
+    thread = threading.Thread(target=consume)
+    thread.start()
+    try:
+        yield lateness
+    finally:
+        stop.set()
+        thread.join()
+
+
+def measure_lateness(
+    url: str, queue: str, count: int, send: Callable[[int, dict[str, str]], None]
+) -> Lateness:
+    """``count`` messages of 1 to 20 s, sent one by one as fast as ``send`` goes."""
+    with listening(url, queue) as lateness:
+        for number in range(count):
+            seconds = 1 + number % 20
+            send(seconds, {"due-ms": str((time.time() + seconds) * 1000)})
+        deadline = time.monotonic() + 60
+        while len(lateness.late_ms) < count and time.monotonic() < deadline:
+            time.sleep(0.1)
+    if len(lateness.late_ms) != count:
+        raise SystemExit(f"{queue}: {len(lateness.late_ms)} of {count} messages arrived")
+    return lateness
+
+
+def run(url: str, count: int, peer_count: int, rounds: int) -> bool:
+    """Measure and print; True if the aims are met."""
+    declare(url, OURS)
+    queues(url, "ours")
+    kombu_sender = KombuSender(url, "kombu")
+    with DelaySender(url, prefix=OURS.prefix) as sender:
+        top = Publisher(parameters(url))
+        publish_ours(sender, 500)  # connect, bind and warm up
+        publish_kombu(kombu_sender, 50)
+        publish_pipelined_from_the_top(top, 500)
+        ours, peer, from_top = [], [], []
+        for _ in range(rounds):  # in turns, so that a busy moment of the machine hits all alike
+            ours.append(publish_ours(sender, count))
+            peer.append(publish_kombu(kombu_sender, peer_count))
+            from_top.append(publish_pipelined_from_the_top(top, peer_count))
+        top.close()
+        best, best_peer, best_top = max(ours), max(peer), max(from_top)
+        print(f"confirmed delayed publishes a second, {LEVELS} levels, best of {rounds}:")
+        print(f"  sqsdelay, from the highest bit, pipelined   {best:8,.0f}")
+        print(f"  kombu, from level {MAX_LEVEL}, one at a time          {best_peer:8,.0f}")
+        print(f"  kombu's keys from level {MAX_LEVEL}, pipelined        {best_top:8,.0f}")
+        ratio, entry_ratio = best / best_peer, best / best_top
+        print(
+            f"  ratio {ratio:.1f} (aim: {RATIO_AIM:.0f}); of the entry level alone {entry_ratio:.1f}"
+        )
+
+        mine = measure_lateness(url, "ours", 1000, lambda s, headers: _send(sender, s, headers))
+        theirs = measure_lateness(url, "kombu", 1000, kombu_sender.send)
+    kombu_sender.close()
+    print("lateness of 1,000 messages of 1 to 20 s, milliseconds (median, p99, most, least):")
+    for name, lateness in (("sqsdelay", mine), ("kombu", theirs)):
+        figures = (lateness.at(share) for share in (0.5, 0.99, 1.0, 0.0))
+        print(f"  {name:9}" + "".join(f"{figure:8.1f}" for figure in figures))
+    teardown(url, OURS, force=True)
+    queues(url, "ours", "kombu", delete=True)
+    return (
+        ratio >= RATIO_AIM
+        and mine.at(0.99) < P99_AIM_MS
+        and mine.at(0.99) < theirs.at(0.99)
+        and mine.at(0.0) >= 0
+    )
+
+
+def _send(sender: DelaySender, seconds: int, headers: dict[str, str]) -> None:
+    sender.send("ours", BODY, delay=seconds, headers=headers)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--url", help="amqp://…; a private broker when left out")
+    parser.add_argument("--messages", type=int, default=20_000, help="of ours in a round")
+    parser.add_argument("--peer-messages", type=int, default=2_000, help="of kombu's in a round")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    arguments = (options.messages, options.peer_messages, options.rounds)
+    if options.url is not None:
+        met = run(options.url, *arguments)
+    else:
+        with private_broker() as url:
+            met = run(url, *arguments)
+    print("aims met" if met else "aims missed")
+    return 0 if met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
