@@ -50,11 +50,16 @@ def free_port() -> int:
 
 
 class RabbitNode:
-    """One broker node. ``kill`` and ``start`` again keep its data."""
+    """One broker node. ``kill`` and ``start`` again keep its data.
 
-    def __init__(self, folder: Path) -> None:
+    With ``tls_folder``, holding ``cert.pem`` and ``key.pem``, it also listens for TLS on ``tls_port``.
+    """
+
+    def __init__(self, folder: Path, *, tls_folder: Path | None = None) -> None:
         install()
         self.folder = folder
+        self.tls_folder = tls_folder
+        self.tls_port = free_port() if tls_folder is not None else None
         self.port = free_port()
         self.management_port = free_port()
         self.epmd_port = free_port()
@@ -72,6 +77,13 @@ class RabbitNode:
         (self.folder / "rabbit.conf").write_text(
             f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {self.management_port}\n"
             "vm_memory_high_watermark.relative = 0.9\ndisk_free_limit.absolute = 50MB\n"
+            + (
+                f"listeners.ssl.1 = 127.0.0.1:{self.tls_port}\n"
+                f"ssl_options.certfile = {self.tls_folder}/cert.pem\n"
+                f"ssl_options.keyfile = {self.tls_folder}/key.pem\n"
+                if self.tls_folder is not None
+                else ""
+            )
         )
         name = f"rabbit{self.port}@localhost"
         self.environment = {

@@ -1,0 +1,181 @@
+"""``sqsdelay rabbitmq`` as processes, on a real broker."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from sqsdelay.rabbitmq import DelaySender, Message, Topology, declare
+from tests.acceptance.rabbitmq.broker import CLI, Broker, Inbox
+from tests.services.rabbitmq import RabbitNode
+
+MANY = 3000
+
+
+def test_from_declare_to_teardown(broker: Broker) -> None:
+    """Every command a user types, in the order they type them."""
+    assert broker.cli("declare", "--prefix", "acme").stdout == (
+        "declared acme.delay-level-27 … acme.delay-delivery\n"
+    )
+    broker.queue("orders")
+    assert broker.cli("bind", "orders", "--prefix", "acme").returncode == 0
+    verified = broker.cli("verify", "--prefix", "acme", "--management", broker.management_url)
+    assert (verified.returncode, verified.stdout) == (0, "acme is as it should be\n")
+    with Inbox(broker.url, "orders") as inbox:
+        sent = broker.cli(
+            "send",
+            "orders",
+            "hello",
+            "--delay",
+            "2s",
+            "--header",
+            "tenant=a",
+            "--prefix",
+            "acme",
+            "--json",
+        )
+        assert sent.returncode == 0, sent.stderr
+        shown = json.loads(sent.stdout)
+        (arrival,) = inbox.wait(1, seconds=10)
+    assert (arrival.body, arrival.properties.headers["tenant"]) == (b"hello", "a")
+    assert arrival.properties.message_id == shown["message_id"]
+    assert arrival.at_ms >= datetime.fromisoformat(shown["due"]).timestamp() * 1000
+    broker.cli("send", "orders", "later", "--delay", "1d", "--prefix", "acme")
+    refused = broker.cli("teardown", "--prefix", "acme")
+    assert refused.returncode == 1
+    assert "1 messages wait in the infrastructure 'acme'" in refused.stderr
+    assert broker.cli("teardown", "--prefix", "acme", "--force").stdout == "deleted acme\n"
+
+
+def test_a_mistake_is_one_line(broker: Broker) -> None:
+    """No traceback, no password, and what to do."""
+    for arguments, text in (
+        (("send", "orders", "x", "--delay", "9y"), "delay '9y' is not understood"),
+        (("send", "orders", "x", "--delay", "268435456"), "above the 268435455 s"),
+        (("send", "orders", "x", "--header", "novalue"), "is not NAME=VALUE"),
+        (("declare", "--url", "http://u:sesame@host"), "does not start with amqp:// or amqps://"),
+        (("transfer", "--to", broker.url), "source and target are both 'nsb.v2'"),
+    ):
+        done = broker.cli(*arguments)
+        assert done.returncode == 1
+        assert text in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert "sesame" not in done.stderr
+
+
+def test_without_pika_the_remedy_is_named() -> None:
+    """An install without the extra says how to get it."""
+    code = "import sys; sys.modules['pika'] = None; from sqsdelay.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "rabbitmq", "declare", "--url", "amqp://localhost"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert done.stderr == (
+        "sqsdelay: RabbitMQ needs pika, which is not installed; run: pip install 'sqsdelay[rabbitmq]'\n"
+    )
+
+
+def test_an_interrupted_transfer_loses_nothing(broker: Broker) -> None:
+    """Killed half-way and run again: every message is at the target, and none at the source."""
+    old, new = Topology("old"), Topology("new")
+    declare(broker.url, old)
+    declare(broker.url, new)
+    broker.queue("orders")
+    with DelaySender(broker.url, prefix="old") as sender:
+        results = sender.send_many(
+            "orders", [Message("x", delay=100_000, message_id=str(n)) for n in range(MANY)]
+        )
+    assert all(result.error is None for result in results)
+    arguments = ["transfer", "--to", broker.url, "--prefix", "old", "--to-prefix", "new", "--json"]
+    process = subprocess.Popen([*CLI, *arguments], env=broker.environment)
+    while not broker.count("new.delay-level-16"):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    moved = broker.count("new.delay-level-16")
+    assert 0 < moved < MANY
+    # The broker takes back what the killed process held as soon as it sees the connection end.
+    assert broker.wait_count("old.delay-level-16", MANY - moved) in range(
+        MANY - moved, MANY - moved + 31
+    )
+    again = broker.cli(*arguments)
+    assert again.returncode == 0, again.stderr
+    assert broker.count("old.delay-level-16") == 0
+    arrived = [properties.message_id for _, properties, _ in broker.drain("new.delay-level-16")]
+    assert set(arrived) == {str(n) for n in range(MANY)}
+    assert json.loads(again.stdout)["moved"] == len(arrived) - moved
+    assert len(arrived) <= MANY + 30
+
+
+@pytest.fixture
+def tls_node(tmp_path: Path) -> RabbitNode:
+    """A node that speaks TLS with a certificate of its own."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "sqsdelay test")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False
+        )
+        .sign(key, hashes.SHA256())
+    )
+    (tmp_path / "cert.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    (tmp_path / "key.pem").write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return RabbitNode(tmp_path / "node", tls_folder=tmp_path)
+
+
+def test_tls_and_credentials_by_url(tls_node: RabbitNode, tmp_path: Path) -> None:
+    """``amqps://`` checks the certificate against the system's, or OpenSSL's usual SSL_CERT_FILE."""
+    assert tls_node.tls_port is not None
+    try:
+        tls_node.start()
+        tls_node.ctl("add_user", "shop", "p@ss/word")
+        tls_node.ctl("set_permissions", "shop", ".*", ".*", ".*")
+        url = f"amqps://shop:p%40ss%2Fword@127.0.0.1:{tls_node.tls_port}/%2f"
+        broker = Broker(tls_node.url, tls_node.management_url)
+        broker.queue("orders")
+        environment = {**os.environ, "SQSDELAY_RABBITMQ_URL": url}
+        refused = subprocess.run(
+            [*CLI, "declare"], env=environment, capture_output=True, text=True, timeout=60
+        )
+        assert refused.returncode == 1
+        assert "CERTIFICATE_VERIFY_FAILED" in refused.stderr
+        environment["SSL_CERT_FILE"] = str(tmp_path / "cert.pem")
+        for arguments in (["declare"], ["send", "orders", "hi", "--delay", "1"]):
+            done = subprocess.run(
+                [*CLI, *arguments], env=environment, capture_output=True, text=True, timeout=60
+            )
+            assert done.returncode == 0, done.stderr
+        assert broker.wait_count("orders", 1) == 1
+    finally:
+        tls_node.stop()
