@@ -29,13 +29,11 @@ HARMFUL_POLICIES: Final = (
     "expires",
     "max-length",
     "max-length-bytes",
-    "dead-letter-exchange",
     "dead-letter-routing-key",
-    "dead-letter-strategy",
-    "overflow",
 )
-"""Policy keys that end a level's wait early, lose its messages or send them elsewhere. The broker
-takes the smaller of an argument and a policy where both are numbers. Source: rabbitmq.com/docs/parameters."""
+"""Policy keys that end a level's wait early, lose its queue, refuse its messages or send them elsewhere.
+Of an argument and a policy the broker takes the argument, but the smaller of two numbers.
+Source: rabbitmq.com/docs/policies, "How Policies Interact with Optional Queue Arguments"."""
 
 
 @dataclass(frozen=True, slots=True)
