@@ -124,18 +124,6 @@ class RabbitNode:
                 raise RuntimeError(f"RabbitMQ did not start:\n{log}")
             time.sleep(0.1)
 
-    def elect(self) -> None:
-        """Give every quorum queue its leader back after ``kill`` and ``start``.
-
-        RabbitMQ 3.10 on a single node leaves some without one after a power cut, for good
-        (github.com/rabbitmq/rabbitmq-server/issues/10070, which names this cure).
-        """
-        self.ctl(
-            "eval",
-            "[ra:trigger_election(amqqueue:get_pid(Q)) || Q <- rabbit_amqqueue:list(), "
-            "amqqueue:get_type(Q) =:= rabbit_quorum_queue].",
-        )
-
     def _answers(self) -> bool:
         try:
             pika.BlockingConnection(pika.URLParameters(self.url)).close()

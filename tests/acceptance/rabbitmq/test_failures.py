@@ -15,6 +15,9 @@ from tests.acceptance.rabbitmq.broker import Broker, Inbox
 from tests.services.deaf_proxy import DeafProxy
 from tests.services.rabbitmq import RabbitNode
 
+REGISTERED_SECONDS = 2
+"""RabbitMQ 3.10 writes down half a second later that a quorum queue exists; see docs/rabbitmq.md."""
+
 
 def through(proxy: DeafProxy, broker: Broker) -> str:
     return broker.url.replace(f":{urlsplit(broker.url).port}", f":{proxy.port}")
@@ -29,6 +32,7 @@ def test_a_power_cut_while_messages_wait_and_while_others_are_sent(
     declare(broker.url, acme)
     broker.queue("waiting")
     broker.queue("sent")
+    time.sleep(REGISTERED_SECONDS)
     with DelaySender(broker.url, prefix="acme") as sender:
         sent_at = time.time() * 1000
         delays = [2 + n % 10 for n in range(200)]
@@ -48,7 +52,6 @@ def test_a_power_cut_while_messages_wait_and_while_others_are_sent(
             time.sleep(0.02)
         fragile.kill()
         fragile.start()
-        fragile.elect()
         restarted = time.time() * 1000
         thread.join()
         with Inbox(broker.url, "waiting") as inbox:
