@@ -18,6 +18,9 @@ from sqsdelay.rabbitmq.connection import place, translated
 MAX_UNCONFIRMED: Final = 2_000
 """Publications in flight. Measured (docs/rabbitmq.md): more brings no speed, and more to give up."""
 
+CLOSE_SECONDS: Final = 3.0
+"""How long the broker may take to say goodbye."""
+
 DISCONNECT_SECONDS: Final = 1.0
 """How long closing a socket may take; it needs no answer, so this is never reached in practice."""
 
@@ -95,9 +98,10 @@ class Link:
         self._connection.ioloop.add_callback_threadsafe(self.close if close else self._pump)
 
     def close(self) -> None:
-        """End the connection in order."""
+        """End the connection in order, or without the broker's answer if it does not come."""
         if self._connection.is_open:
             self._connection.close()
+            self._connection.ioloop.call_later(CLOSE_SECONDS, self._connection.ioloop.stop)
         elif self._connection.is_closed:
             self._connection.ioloop.stop()
 
@@ -124,8 +128,7 @@ class Link:
     def _on_channel_closed(self, _: Any, reason: BaseException) -> None:
         # One channel, one connection: a fresh connection is as good as a fresh channel, and simpler.
         self._lost = self._lost or reason
-        if self._connection.is_open:
-            self._connection.close()
+        self.close()
 
     def _on_end(self, _: Any, reason: BaseException) -> None:
         self._lost = self._lost or reason

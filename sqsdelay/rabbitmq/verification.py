@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import pika
@@ -34,6 +35,8 @@ HARMFUL_POLICIES: Final = (
 """Policy keys that end a level's wait early, lose its queue, refuse its messages or send them elsewhere.
 Of an argument and a policy the broker takes the argument, but the smaller of two numbers.
 Source: rabbitmq.com/docs/policies, "How Policies Interact with Optional Queue Arguments"."""
+
+_Step = Callable[[Any], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,48 +81,57 @@ def verify(
 
 
 def _differences(given: pika.connection.Parameters, topology: Topology) -> Iterator[Problem]:
-    """What is not there, or there with other arguments. A passive look never makes anything."""
-    declare_with = f"sqsdelay rabbitmq declare --prefix {topology.prefix}"
+    """What is not there, or there with other arguments. The passive look first: nothing is made."""
     with channel(given) as first:
-
-        def refused(step: Any) -> ChannelClosedByBroker | None:
-            on = first.connection.channel()
-            try:
-                step(on)
-                on.close()
-            except ChannelClosedByBroker as error:
-                return error
-            return None
-
-        for kind, declare_one, wanted in _wanted(topology):
-            subject = f"{kind} {wanted.name}"
-
-            def look(on: Any, kind: str = kind, name: str = wanted.name) -> None:
-                getattr(on, f"{kind}_declare")(name, passive=True)
-
-            error = refused(look)
-            if error is None:
-                error = refused(lambda on, d=declare_one, w=wanted: d(on, w))
-            if error is None:
-                continue
-            if error.reply_code == NOT_FOUND:
-                missing_catch_all = topology.shared and wanted.name == topology.undeliverable
-                yield Problem(subject, "is missing", declare_with, serious=not missing_catch_all)
-            elif error.reply_code == PRECONDITION_FAILED:
-                yield Problem(
-                    subject,
-                    f"is another than it should be: {error.reply_text}",
-                    "use another --prefix, or move its messages away, delete it and declare again",
-                )
-            else:
-                yield Problem(subject, f"{error.reply_code} {error.reply_text}", "try again later")
+        for kind, look, declare_equal, name in _looks(topology):
+            error = _refusal(first.connection, look) or _refusal(first.connection, declare_equal)
+            if error is not None:
+                yield _difference(topology, kind, name, error)
 
 
-def _wanted(topology: Topology) -> Iterator[tuple[str, Any, Any]]:
+def _looks(topology: Topology) -> Iterator[tuple[str, _Step, _Step, str]]:
+    """Of each exchange and queue: its kind, a passive and an equal declaration, its name."""
     for exchange in topology.exchanges():
-        yield "exchange", declare_exchange, exchange
+        name = exchange.name
+        equal = partial(declare_exchange, exchange=exchange)
+        yield "exchange", partial(_look, kind="exchange", name=name), equal, name
     for queue in topology.queues():
-        yield "queue", declare_queue, queue
+        equal = partial(declare_queue, queue=queue)
+        yield "queue", partial(_look, kind="queue", name=queue.name), equal, queue.name
+
+
+def _look(on: Any, *, kind: str, name: str) -> None:
+    getattr(on, f"{kind}_declare")(name, passive=True)
+
+
+def _refusal(connection: pika.BlockingConnection, step: _Step) -> ChannelClosedByBroker | None:
+    """Why the broker closes a channel over ``step``, or None where it does not."""
+    on = connection.channel()
+    try:
+        step(on)
+        on.close()
+    except ChannelClosedByBroker as error:
+        return error
+    return None
+
+
+def _difference(topology: Topology, kind: str, name: str, error: ChannelClosedByBroker) -> Problem:
+    subject = f"{kind} {name}"
+    if error.reply_code == NOT_FOUND:
+        # NServiceBus declares no catch-all: its infrastructure delays without one.
+        optional = topology.shared and name == topology.undeliverable
+        return Problem(subject, "is missing", _declare_command(topology), serious=not optional)
+    if error.reply_code == PRECONDITION_FAILED:
+        return Problem(
+            subject,
+            f"is another than it should be: {error.reply_text}",
+            "use another --prefix, or move its messages away, delete it and declare again",
+        )
+    return Problem(subject, f"{error.reply_code} {error.reply_text}", "mend that, and verify again")
+
+
+def _declare_command(topology: Topology) -> str:
+    return f"sqsdelay rabbitmq declare --prefix {topology.prefix}"
 
 
 def _hidden(management: Management, topology: Topology) -> Iterator[Problem]:
@@ -132,6 +144,11 @@ def _hidden(management: Management, topology: Topology) -> Iterator[Problem]:
             "at least once",
             f"upgrade to {'.'.join(map(str, MIN_BROKER_VERSION))} or newer",
         )
+    yield from _policies(management, topology)
+    yield from _missing_bindings(management, topology)
+
+
+def _policies(management: Management, topology: Topology) -> Iterator[Problem]:
     queues = management.queues()
     for level in range(LEVELS):
         name = topology.level_name(level)
@@ -142,19 +159,22 @@ def _hidden(management: Management, topology: Topology) -> Iterator[Problem]:
                 f"a policy sets {key} to {policies[key]!r}: delays end early, or messages are lost",
                 f"change the policy's pattern so that it leaves {topology.prefix}.delay-level- alone",
             )
+
+
+def _missing_bindings(management: Management, topology: Topology) -> Iterator[Problem]:
     present = {
         (b["source"], b["destination"], b["routing_key"], b["destination_type"] == "exchange")
         for b in management.bindings()
     }
     for binding in topology.bindings():
+        if topology.shared and binding.source == topology.undeliverable:
+            continue  # optional there, as its exchange is
         key = (binding.source, binding.destination, binding.routing_key, binding.to_exchange)
-        if key not in present and not (
-            topology.shared and binding.source == topology.undeliverable
-        ):
+        if key not in present:
             yield Problem(
                 f"binding {binding.source} -> {binding.destination}",
                 f"is missing (key {binding.routing_key})",
-                f"sqsdelay rabbitmq declare --prefix {topology.prefix}",
+                _declare_command(topology),
             )
 
 

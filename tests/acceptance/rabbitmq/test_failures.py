@@ -93,6 +93,10 @@ def test_a_confirm_that_never_comes(broker: Broker) -> None:
         assert 1 <= time.monotonic() - started < 3
         proxy.swallowing.clear()
         assert sender.send("orders", "heard again").error is None
+        proxy.swallowing.set()
+        started = time.monotonic()
+        sender.close()
+        assert time.monotonic() - started < 10
     bodies = [body for _, _, body in broker.drain("orders")]
     assert bodies == [b"heard", b"unheard", b"heard again"]
 
