@@ -98,7 +98,7 @@ def bind(
 @app.command()
 def send(
     endpoint: Endpoint,
-    body: Annotated[str, typer.Argument(help="The message's text.")],
+    body: Annotated[str, typer.Option(help="The message's text.")],
     url: Url,
     delay: Annotated[str | None, typer.Option(help="E.g. 32m5s, 1d12h, 90, PT32M5S.")] = None,
     due_at: Annotated[str | None, typer.Option(help="E.g. 2027-01-31T09:00:00Z.")] = None,

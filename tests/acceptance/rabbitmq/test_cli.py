@@ -38,6 +38,7 @@ def test_from_declare_to_teardown(broker: Broker) -> None:
         sent = broker.cli(
             "send",
             "orders",
+            "--body",
             "hello",
             "--delay",
             "2s",
@@ -53,7 +54,7 @@ def test_from_declare_to_teardown(broker: Broker) -> None:
     assert (arrival.body, arrival.properties.headers["tenant"]) == (b"hello", "a")
     assert arrival.properties.message_id == shown["message_id"]
     assert arrival.at_ms >= datetime.fromisoformat(shown["due"]).timestamp() * 1000
-    broker.cli("send", "orders", "later", "--delay", "1d", "--prefix", "acme")
+    broker.cli("send", "orders", "--body", "later", "--delay", "1d", "--prefix", "acme")
     refused = broker.cli("teardown", "--prefix", "acme")
     assert refused.returncode == 1
     assert "1 messages wait in the infrastructure 'acme'" in refused.stderr
@@ -63,9 +64,9 @@ def test_from_declare_to_teardown(broker: Broker) -> None:
 def test_a_mistake_is_one_line(broker: Broker) -> None:
     """No traceback, no password, and what to do."""
     for arguments, text in (
-        (("send", "orders", "x", "--delay", "9y"), "delay '9y' is not understood"),
-        (("send", "orders", "x", "--delay", "268435456"), "above the 268435455 s"),
-        (("send", "orders", "x", "--header", "novalue"), "is not NAME=VALUE"),
+        (("send", "orders", "--body", "x", "--delay", "9y"), "delay '9y' is not understood"),
+        (("send", "orders", "--body", "x", "--delay", "268435456"), "above the 268435455 s"),
+        (("send", "orders", "--body", "x", "--header", "novalue"), "is not NAME=VALUE"),
         (("declare", "--url", "http://u:sesame@host"), "does not start with amqp:// or amqps://"),
         (("transfer", "--to", broker.url), "source and target are both 'nsb.v2'"),
     ):
@@ -171,7 +172,7 @@ def test_tls_and_credentials_by_url(tls_node: RabbitNode, tmp_path: Path) -> Non
         assert refused.returncode == 1
         assert "CERTIFICATE_VERIFY_FAILED" in refused.stderr
         environment["SSL_CERT_FILE"] = str(tmp_path / "cert.pem")
-        for arguments in (["declare"], ["send", "orders", "hi", "--delay", "1"]):
+        for arguments in (["declare"], ["send", "orders", "--body", "hi", "--delay", "1"]):
             done = subprocess.run(
                 [*CLI, *arguments], env=environment, capture_output=True, text=True, timeout=60
             )

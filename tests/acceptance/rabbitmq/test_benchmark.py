@@ -1,0 +1,37 @@
+"""The benchmark runs and cleans up. Speed is never asserted."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pika
+import pytest
+from pika.exceptions import ChannelClosedByBroker
+
+from tests.acceptance.rabbitmq.broker import Broker
+
+SCRIPT = Path(__file__).parents[3] / "benchmarks" / "rabbitmq.py"
+
+
+def test_the_benchmark_prints_both_and_leaves_nothing(broker: Broker) -> None:
+    """A small run: rates, ratios and lateness of both, nobody early, and the verdict as exit code."""
+    sizes = ["--messages", "500", "--peer-messages", "100", "--rounds", "1", "--longest", "2"]
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "--url", broker.url, *sizes],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == int("aims missed" in done.stdout), done.stderr
+    assert re.search(r"ratio \d+\.\d \(aim: 8\); of the entry level alone \d+\.\d", done.stdout)
+    figures = re.findall(
+        r"^  (?:sqsdelay|kombu) +([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+)$", done.stdout, re.M
+    )
+    assert len(figures) == 2
+    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+        for name in ("ours", "kombu", "bench_celery_delayed_27", "sqsdelay-bench.delay-level-27"):
+            with pytest.raises(ChannelClosedByBroker, match="no queue"):
+                connection.channel().queue_declare(name, passive=True)
