@@ -80,6 +80,8 @@ class DelaySender:
     Args:
         url: ``amqp://user:password@host:5672/vhost``, or ``amqps://…``.
         prefix: of the delay infrastructure; NServiceBus's by default.
+        bind: False for a user who may publish only. Endpoints must then be bound beforehand, and a
+            delayed message for one that is not is undeliverable when due, instead of an error now.
         confirm_seconds: how long the broker may take to confirm a message.
         connect_seconds: how long to try to reach a broker before messages fail.
         max_message_bytes: the broker's ``max_message_size``.
@@ -91,6 +93,7 @@ class DelaySender:
         url: str,
         *,
         prefix: str = SHARED_PREFIX,
+        bind: bool = True,
         confirm_seconds: float = DEFAULT_CONFIRM_SECONDS,
         connect_seconds: float = DEFAULT_CONNECT_SECONDS,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
@@ -99,6 +102,7 @@ class DelaySender:
         given = parameters(url)
         self._user = str(getattr(given.credentials, "username", ""))
         self._topology = Topology(prefix)
+        self._bind = bind
         self._max_message_bytes = max_message_bytes
         self._clock = clock or SystemClock()
         self._publisher = Publisher(
@@ -208,6 +212,8 @@ class DelaySender:
         return None
 
     def _ensure_bound(self, endpoint: str) -> None:
+        if not self._bind:
+            return
         now = self._clock.monotonic()
         connection, since = self._bound.get(endpoint, (0, 0.0))
         if connection == self._publisher.connections and now - since < BOUND_SECONDS:
