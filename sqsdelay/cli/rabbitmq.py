@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from sqsdelay.cli.console import err, out, print_json
 from sqsdelay.delay import parse_delay, parse_due_at
 from sqsdelay.errors import InvalidMessage
 
+if TYPE_CHECKING:
+    from sqsdelay.rabbitmq import Topology, Transfer
+
 app = typer.Typer(
     help="Delays of up to 8.5 years through RabbitMQ's own queues.", no_args_is_help=True
 )
 
-NSERVICEBUS_PREFIX = "nsb.v2"
 CONNECT_SECONDS = 5.0
 
 Url = Annotated[
@@ -27,27 +28,30 @@ Url = Annotated[
     ),
 ]
 Prefix = Annotated[
-    str, typer.Option(help="What the infrastructure's names start with; NServiceBus's by default.")
+    str | None,
+    typer.Option(
+        help="What the infrastructure's names start with; NServiceBus's (nsb.v2) if left out."
+    ),
 ]
 Endpoint = Annotated[str, typer.Argument(help="The destination queue's name.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()
-def declare(url: Url, prefix: Prefix = NSERVICEBUS_PREFIX) -> None:
+def declare(url: Url, prefix: Prefix = None) -> None:
     """Declare the 28 levels and the delivery exchange, where they do not exist yet."""
-    from sqsdelay.rabbitmq import Topology
     from sqsdelay.rabbitmq import declare as declare_infrastructure
+    from sqsdelay.rabbitmq.topology import MAX_LEVEL
 
-    topology = Topology(prefix)
+    topology = _topology(prefix)
     declare_infrastructure(url, topology)
-    _say(f"declared {topology.level_name(27)} … {topology.delivery_exchange}")
+    _say(f"declared {topology.level_name(MAX_LEVEL)} … {topology.delivery_exchange}")
 
 
 @app.command()
 def verify(
     url: Url,
-    prefix: Prefix = NSERVICEBUS_PREFIX,
+    prefix: Prefix = None,
     management: Annotated[
         str | None,
         typer.Option(
@@ -58,14 +62,16 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Say what keeps the infrastructure from delaying safely. Exit code 1 unless only warnings."""
-    from sqsdelay.rabbitmq import Topology
     from sqsdelay.rabbitmq import verify as verify_infrastructure
 
-    problems = verify_infrastructure(url, Topology(prefix), management_url=management)
+    topology = _topology(prefix)
+    problems = verify_infrastructure(url, topology, management_url=management)
     if as_json:
-        print_json({"prefix": prefix, "problems": [asdict(problem) for problem in problems]})
+        print_json(
+            {"prefix": topology.prefix, "problems": [asdict(problem) for problem in problems]}
+        )
     elif not problems:
-        _say(f"{prefix} is as it should be")
+        _say(f"{topology.prefix} is as it should be")
     for problem in problems if not as_json else []:
         kind = "problem" if problem.serious else "warning"
         _say(f"{kind}: {problem.subject} {problem.text}")
@@ -78,7 +84,7 @@ def verify(
 def bind(
     endpoint: Endpoint,
     url: Url,
-    prefix: Prefix = NSERVICEBUS_PREFIX,
+    prefix: Prefix = None,
     conventional: Annotated[
         bool,
         typer.Option(
@@ -88,10 +94,9 @@ def bind(
     ] = False,
 ) -> None:
     """Bind an existing queue as an endpoint, and send on what was due before it was bound."""
-    from sqsdelay.rabbitmq import Topology
     from sqsdelay.rabbitmq import bind as bind_endpoint
 
-    sent_on = bind_endpoint(url, endpoint, Topology(prefix), conventional=conventional)
+    sent_on = bind_endpoint(url, endpoint, _topology(prefix), conventional=conventional)
     _say(f"bound {endpoint}; {sent_on} undeliverable messages sent on to it")
 
 
@@ -104,13 +109,15 @@ def send(
     due_at: Annotated[str | None, typer.Option(help="E.g. 2027-01-31T09:00:00Z.")] = None,
     header: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; may be repeated.")] = None,
     message_id: Annotated[str | None, typer.Option(help="Made up when left out.")] = None,
-    prefix: Prefix = NSERVICEBUS_PREFIX,
+    prefix: Prefix = None,
     as_json: Json = False,
 ) -> None:
     """Send a message, delayed or not, and wait until the broker has confirmed it."""
     from sqsdelay.rabbitmq import DelaySender
 
-    with DelaySender(url, prefix=prefix, connect_seconds=CONNECT_SECONDS) as sender:
+    with DelaySender(
+        url, prefix=_topology(prefix).prefix, connect_seconds=CONNECT_SECONDS
+    ) as sender:
         result = sender.send(
             endpoint,
             body,
@@ -129,17 +136,17 @@ def send(
 @app.command()
 def teardown(
     url: Url,
-    prefix: Prefix = NSERVICEBUS_PREFIX,
+    prefix: Prefix = None,
     force: Annotated[
         bool, typer.Option("--force", help="Even if messages wait in it: they are lost.")
     ] = False,
 ) -> None:
     """Delete the infrastructure. Endpoints' own queues stay."""
-    from sqsdelay.rabbitmq import Topology
     from sqsdelay.rabbitmq import teardown as teardown_infrastructure
 
-    teardown_infrastructure(url, Topology(prefix), force=force)
-    _say(f"deleted {prefix}")
+    topology = _topology(prefix)
+    teardown_infrastructure(url, topology, force=force)
+    _say(f"deleted {topology.prefix}")
 
 
 @app.command()
@@ -151,15 +158,14 @@ def transfer(
             envvar="SQSDELAY_RABBITMQ_TARGET_URL", help="The target's URL; may be the same broker."
         ),
     ],
-    prefix: Prefix = NSERVICEBUS_PREFIX,
-    to_prefix: Annotated[str, typer.Option(help="The target's prefix.")] = NSERVICEBUS_PREFIX,
+    prefix: Prefix = None,
+    to_prefix: Prefix = None,
     as_json: Json = False,
 ) -> None:
     """Move delayed messages, with the time they have left, to another broker or prefix.
 
     Exit code 1 if any had to stay. Interrupted, it may be run again.
     """
-    from sqsdelay.rabbitmq import Topology, Transfer
     from sqsdelay.rabbitmq import transfer as transfer_messages
 
     seen = 0
@@ -171,18 +177,22 @@ def transfer(
             seen = done.moved
 
     done = transfer_messages(
-        url, to, source=Topology(prefix), target=Topology(to_prefix), on_level=on_level
+        url, to, source=_topology(prefix), target=_topology(to_prefix), on_level=on_level
     )
     if as_json:
         print_json({"moved": done.moved, "left": done.left})
     else:
-        table = Table("messages", "what became of them")
-        table.add_row(str(done.moved), "moved")
+        _say(f"{done.moved} messages moved")
         for reason, count in done.left.most_common():
-            table.add_row(str(count), f"left where they were: {reason}")
-        out.print(table)
+            _say(f"{count} left where they were: {reason}")
     if done.left:
         raise typer.Exit(1)
+
+
+def _topology(prefix: str | None) -> Topology:
+    from sqsdelay.rabbitmq.topology import Topology
+
+    return Topology() if prefix is None else Topology(prefix)
 
 
 def _say(text: str) -> None:
