@@ -33,7 +33,7 @@ import uvloop
 from botocore.config import Config
 
 from sqsdelay import wire
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import DELAY_QUEUE_SUFFIX, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.message import string
 from sqsdelay.sqs.endpoints import delay_queue_attributes
 
@@ -103,6 +103,11 @@ def running_stub(*, latency_ms: float = 0) -> Iterator[Stub]:
         yield Stub(url=f"http://127.0.0.1:{port}")
 
 
+def _is_fifo_destination(name: str) -> bool:
+    """Every queue exists but these: beside a standard endpoint one would be a collision."""
+    return name.endswith(".fifo") and not name.endswith(DELAY_QUEUE_SUFFIX)
+
+
 class Service:
     """The actions, as far as clients notice them."""
 
@@ -137,7 +142,11 @@ class Service:
             error = {"__type": "InvalidAction", "message": f"the stub has no action {target!r}"}
             return 400, error, 0
         self._requests[target.partition(".")[2]] += 1
-        return 200, action(json.loads(body)), self.latency_seconds
+        request = json.loads(body)
+        if _is_fifo_destination(request.get("QueueName", "")):
+            error = {"__type": "com.amazonaws.sqs#QueueDoesNotExist", "message": "no such queue"}
+            return 400, error, self.latency_seconds
+        return 200, action(request), self.latency_seconds
 
     def _set_latency(self, wanted: dict[str, Any]) -> dict[str, Any]:
         self.latency_seconds = wanted["milliseconds"] / 1000

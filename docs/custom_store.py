@@ -18,6 +18,7 @@ from typing import Any
 
 from sqsdelay.clock import Clock, SystemClock
 from sqsdelay.errors import ConfigurationError, StoreMissing
+from sqsdelay.marks import Mark
 from sqsdelay.store import TransactionMode
 from sqsdelay.stored import StoredMessage, check_stored_due, from_store
 
@@ -38,8 +39,9 @@ class JsonFileStore:
         self._watchers: list[Callable[[], None]] = []
 
     def set_up(self) -> None:
-        if not self._path.exists():
-            self._path.write_text("{}")
+        for path in (self._path, self._path.with_suffix(".marks")):
+            if not path.exists():
+                path.write_text("{}")
 
     def initialize(self, mode: TransactionMode) -> None:
         if mode not in self.modes:
@@ -51,15 +53,16 @@ class JsonFileStore:
         """Nothing is kept open."""
 
     @contextmanager
-    def _rows(self) -> Iterator[Rows]:
-        """The file's rows under an exclusive lock, written back whole or not at all."""
+    def _rows(self, suffix: str | None = None) -> Iterator[Rows]:
+        """A file's rows under an exclusive lock, written back whole or not at all."""
+        path = self._path if suffix is None else self._path.with_suffix(suffix)
         with self._path.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            rows: Rows = json.loads(self._path.read_text())
+            rows: Rows = json.loads(path.read_text())
             yield rows
             written = self._path.with_suffix(".new")
             written.write_text(json.dumps(rows))
-            os.replace(written, self._path)
+            os.replace(written, path)
 
     def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
         if transaction is not None:
@@ -133,6 +136,20 @@ class JsonFileStore:
         if row is None:
             return False
         return row["claim"] is None or row["held_until_ms"] <= self._clock.now_ms()
+
+    def mark(self, marks: Sequence[Mark], *, until_ms: int) -> None:
+        with self._rows(".marks") as rows:
+            rows.update({m.message_id: {"due_ms": m.due_ms, "until_ms": until_ms} for m in marks})
+
+    def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
+        with self._rows(".marks") as rows:
+            kept = {i: rows[i] for i in message_ids if i in rows}
+        now_ms = self._clock.now_ms()
+        return {
+            i: Mark(message_id=i, due_ms=row["due_ms"])
+            for i, row in kept.items()
+            if row["until_ms"] > now_ms
+        }
 
     @contextmanager
     def watch(self, wake: Callable[[], None]) -> Iterator[None]:

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sqsdelay.message import Message
+    from sqsdelay.schedule import Change
     from sqsdelay.sender import Route, SendResult
     from sqsdelay.sqs.consumer import DelayConsumer
     from sqsdelay.sqs.sender import DelaySender
 
-__all__ = ["DelayConsumer", "DelaySender", "Message", "Route", "SendResult"]
+__all__ = ["Change", "DelayConsumer", "DelaySender", "Message", "Route", "SendResult"]
 
 _HOMES = {
+    "Change": "sqsdelay.schedule",
     "DelayConsumer": "sqsdelay.sqs.consumer",
     "DelaySender": "sqsdelay.sqs.sender",
     "Message": "sqsdelay.message",

@@ -1,79 +1,64 @@
-"""The delay consumer's work on one batch: decide, send in batches, and only then let copies go."""
+"""The delay consumer's work on one batch: hand over, requeue, park, cancel or reject each copy."""
 
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 from sqsdelay import wire
-from sqsdelay.batch import full_batches
-from sqsdelay.decision import HandOver, Reject, Requeue, check_hop, decide
-from sqsdelay.endpoint import Endpoint, QueueRef
+from sqsdelay.decision import HandOver, Park, Reject, Requeue, check_hop, decide
+from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError, SqsDelayError
-from sqsdelay.limits import MAX_BACKOFF_SECONDS, MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.marks import Mark
 from sqsdelay.message import OutgoingMessage
-from sqsdelay.ports import Failure, Queues
+from sqsdelay.moves import (
+    DEFAULT_MAX_RECEIVES,
+    Move,
+    Mover,
+    Outcome,
+    Outcomes,
+    Status,
+    backoff_seconds,
+)
+from sqsdelay.parking import DEFAULT_PARK_AFTER_SECONDS, Parking
+from sqsdelay.ports import Queues
+from sqsdelay.store import DelayedMessageStore
+from sqsdelay.stored import parked
 from sqsdelay.wire import Delayed, ReceivedMessage
+
+__all__ = ["DEFAULT_MAX_RECEIVES", "Outcome", "Relay", "Status", "backoff_seconds"]
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_MAX_RECEIVES = 5
-_FIRST_BACKOFF_SECONDS = 5
-_REMEMBERED_COPIES = 10_000
-
-
-class Status(StrEnum):
-    """What became of a copy."""
-
-    HANDED_OVER = "handed-over"
-    REQUEUED = "requeued"
-    REJECTED = "rejected"
-    FAILED = "failed"
-
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """One copy's fate: settled (its next home confirmed it) or failed and to be received again.
-
-    ``due_ms`` is None for a copy that does not say when it is due. ``delay_seconds`` is the message
-    timer of a hand-over, ``late_ms`` how long after its due time the destination will show it (0 to
-    999 from rounding up, more after an outage). ``error`` says why a copy failed or was rejected.
-    """
-
-    copy: ReceivedMessage
-    status: Status
-    due_ms: int | None = None
-    delay_seconds: int | None = None
-    late_ms: int | None = None
-    error: str | None = None
-
-    @property
-    def settled(self) -> bool:
-        return self.status is not Status.FAILED
-
-
-@dataclass(slots=True)
-class _Move:
-    """A copy and the send that would settle it."""
+class _Waiting:
+    """A readable copy, as its mark has it, and its place in the batch."""
 
     position: int
     copy: ReceivedMessage
-    target: QueueRef
-    entry: OutgoingMessage
-    settled: Outcome
+    message: Delayed
+
+    def settled(self, status: Status) -> Outcome:
+        return Outcome(self.copy, status, self.message.due_ms)
 
 
-class Relay:
-    """Moves delayed messages one hop on: back to the delay queue, to the endpoint, or to the error queue.
+class Relay(Mover):
+    """Moves delayed messages one hop on: back to the delay queue, to the endpoint, into the store, or
+    to the error queue.
 
     Args:
         queues: the queue service.
         endpoint: whose delay queue is served.
         hop_seconds: the delay queue's actual delivery delay, 1 to 900.
         max_receives: receives after which a copy that SQS keeps refusing goes to the error queue.
+        store: where to park messages and to look for marks; without one neither is done.
+        park_after_seconds: messages with more than this remaining are parked.
+
+    Raises:
+        ConfigurationError: a setting out of range.
     """
 
     def __init__(
@@ -83,197 +68,153 @@ class Relay:
         *,
         hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS,
         max_receives: int = DEFAULT_MAX_RECEIVES,
+        store: DelayedMessageStore | None = None,
+        park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
     ) -> None:
         check_hop(hop_seconds)
-        check_max_receives(max_receives)
-        self._queues = queues
-        self._endpoint = endpoint
+        super().__init__(queues, endpoint, endpoint.delay_queue, max_receives=max_receives)
         self._hop_seconds = hop_seconds
-        self._max_receives = max_receives
-        self._undeleted: OrderedDict[str, Outcome] = OrderedDict()
+        self._parking = None if store is None else Parking(store, after_seconds=park_after_seconds)
 
-    def process(self, copies: Sequence[ReceivedMessage], *, delete: bool = True) -> list[Outcome]:
-        """Relay a received batch and settle it.
-
-        Args:
-            copies: what one receive returned, from this endpoint's delay queue.
-            delete: False where the caller deletes settled copies itself (Lambda does).
-
-        Returns:
-            An outcome per copy, in order. Nothing one message holds makes it raise.
-
-        Raises:
-            QueueMissing, QueueUnavailable: the delay queue cannot be found; nothing was sent.
-        """
-        source_url = self._queues.url(self._endpoint.delay_queue)
-        for copy in copies:
-            if copy.receive_count == 1 and copy.first_receive_ms is not None:
-                self._queues.broker_clock.observe(copy.first_receive_ms, at=copy.received_at)
-        outcomes = self._relay(copies)
-        failed = [outcome for outcome in outcomes if not outcome.settled]
-        if failed:
-            self._hide(source_url, failed)
-        if delete:
-            self._delete(source_url, [outcome for outcome in outcomes if outcome.settled])
-        return outcomes
-
-    def _relay(self, copies: Sequence[ReceivedMessage]) -> list[Outcome]:
-        outcomes: list[Outcome | None] = [None] * len(copies)
-        moves: list[_Move] = []
-        for position, copy in enumerate(copies):
-            done = self._undeleted.get(_copy_key(copy))
-            if done is not None:
-                # Sent before, only the delete had failed: sending again would duplicate it.
-                outcomes[position] = replace(done, copy=copy)
-                continue
+    def _decide(
+        self, copies: Sequence[tuple[int, ReceivedMessage]], outcomes: Outcomes
+    ) -> list[Move]:
+        moves: list[Move] = []
+        readable: list[_Waiting] = []
+        for position, copy in copies:
+            message = self._read(copy)
+            if isinstance(message, Reject):
+                moves.append(self._reject(position, copy, message.reason))
+            else:
+                readable.append(_Waiting(position, copy, message))
+        to_park: list[tuple[_Waiting, Park]] = []
+        for waiting in self._marked(readable, outcomes):
             try:
-                moves.append(self._decide(position, copy))
+                decided = self._decide_one(waiting)
             except SqsDelayError as error:
-                outcomes[position] = self._failed(copy, str(error))
-        self._send(moves, outcomes)
-        return [outcome for outcome in outcomes if outcome is not None]
+                outcomes[waiting.position] = self._failed(waiting.copy, str(error))
+                continue
+            if isinstance(decided, Park):
+                to_park.append((waiting, decided))
+            else:
+                moves.append(decided)
+        return moves + self._park(to_park, outcomes)
 
-    def _decide(self, position: int, copy: ReceivedMessage) -> _Move:
-        message = wire.read_delay(copy)
-        if isinstance(message, Reject):
-            return self._reject(position, copy, message.reason)
+    def _read(self, copy: ReceivedMessage) -> Delayed | Reject:
+        if self._endpoint.fifo:
+            ids = wire.read_fifo_ids(copy)
+            if isinstance(ids, Reject):
+                return ids
+        elif wire.DEDUPLICATION_ID in copy.attributes:
+            return Reject(f"the message was sent for the FIFO queue {self._endpoint.twin.name}")
+        return wire.read_delay(copy)
+
+    def _marked(self, readable: Sequence[_Waiting], outcomes: Outcomes) -> Iterable[_Waiting]:
+        """The copies with the due times their marks give them; cancelled ones are settled."""
+        if self._parking is None or not readable:
+            return readable
+        marks = self._parking.marks([w.message.message_id for w in readable])
+        left = []
+        for waiting in readable:
+            mark = marks.get(waiting.message.message_id)
+            if mark is not None and mark.due_ms is None:
+                outcomes[waiting.position] = waiting.settled(Status.CANCELLED)
+            else:
+                left.append(_moved(waiting, mark))
+        return left
+
+    def _decide_one(self, waiting: _Waiting) -> Move | Park:
+        copy, message = waiting.copy, waiting.message
         now_ms = self._broker_now(copy)
-        decision = decide(message.due_ms, now_ms, hop_seconds=self._hop_seconds)
+        decision = decide(
+            message.due_ms,
+            now_ms,
+            hop_seconds=self._hop_seconds,
+            park_after_seconds=None if self._parking is None else self._parking.after_seconds,
+        )
         if isinstance(decision, HandOver):
-            return _Move(
-                position,
-                copy,
-                self._endpoint.queue,
-                wire.handed_over(copy, message, decision.delay_seconds),
-                Outcome(
-                    copy,
-                    Status.HANDED_OVER,
-                    message.due_ms,
-                    decision.delay_seconds,
-                    now_ms + decision.delay_seconds * 1000 - message.due_ms,
-                ),
-            )
-        return self._requeue(position, copy, message, decision, now_ms)
+            return self._hand_over(waiting, decision, now_ms)
+        if isinstance(decision, Park):
+            return decision
+        return self._requeue(waiting, decision, now_ms)
 
-    def _requeue(
-        self,
-        position: int,
-        copy: ReceivedMessage,
-        message: Delayed,
-        decision: Requeue,
-        now_ms: int,
-    ) -> _Move:
+    def _hand_over(self, waiting: _Waiting, decision: HandOver, now_ms: int) -> Move:
+        due_ms, seconds = waiting.message.due_ms, decision.delay_seconds
+        return Move(
+            waiting.position,
+            waiting.copy,
+            self._endpoint.hand_over_queue,
+            self._handed_over(waiting, seconds),
+            Outcome(
+                waiting.copy,
+                Status.HANDED_OVER,
+                due_ms,
+                seconds,
+                now_ms + seconds * 1000 - due_ms,
+            ),
+        )
+
+    def _handed_over(self, waiting: _Waiting, delay_seconds: int) -> OutgoingMessage:
+        copy, message = waiting.copy, waiting.message
+        ids = wire.read_fifo_ids(copy) if self._endpoint.fifo else None
+        if not isinstance(ids, wire.FifoIds):
+            return wire.handed_over(copy, message, delay_seconds)
+        return wire.for_due_queue(
+            copy.body,
+            wire.users_attributes(copy),
+            ids,
+            message_id=message.message_id,
+            due_ms=message.due_ms,
+            delay_seconds=delay_seconds,
+            trace_header=copy.trace_header,
+        )
+
+    def _requeue(self, waiting: _Waiting, decision: Requeue, now_ms: int) -> Move:
+        copy = waiting.copy
         held_ms = now_ms - (copy.sent_ms or 0)
         if 0 <= held_ms < self._hop_seconds * 500:
             # A queue whose delay was taken away would spin messages as fast as we can pay for. The
             # copy comes back after a backoff, and goes on once it has been here for half a hop.
             raise ConfigurationError(
-                f"{self._endpoint.delay_queue.name} held a message for {held_ms} ms instead of "
+                f"{self.source.name} held a message for {held_ms} ms instead of "
                 f"{self._hop_seconds} s; set its DelaySeconds back to {self._hop_seconds}"
             )
-        return _Move(
-            position,
+        return Move(
+            waiting.position,
             copy,
-            self._endpoint.delay_queue,
-            wire.requeued(copy, message, decision.remaining_seconds),
-            Outcome(copy, Status.REQUEUED, message.due_ms),
+            self.source,
+            wire.requeued(copy, waiting.message, decision.remaining_seconds),
+            waiting.settled(Status.REQUEUED),
         )
 
-    def _reject(self, position: int, copy: ReceivedMessage, reason: str) -> _Move:
-        return _Move(
-            position,
-            copy,
-            self._endpoint.error_queue,
-            wire.rejected(copy, reason),
-            Outcome(copy, Status.REJECTED, error=reason),
-        )
-
-    def _broker_now(self, copy: ReceivedMessage) -> int:
-        """The broker's now: from the copy's own receive stamp if fresh, else the learned clock."""
-        clock = self._queues.broker_clock
-        if copy.receive_count == 1 and copy.first_receive_ms is not None:
-            elapsed = clock.local.monotonic() - copy.received_at
-            now_ms = copy.first_receive_ms + max(0, int(elapsed * 1000))
-            # The copy may have been underway for long since its stamp; other answers know better.
-            return max(now_ms, clock.now_ms()) if clock.synchronised else now_ms
-        if not clock.synchronised:
-            self._queues.synchronise(self._endpoint.delay_queue)
-        return clock.now_ms()
-
-    def _send(self, moves: list[_Move], outcomes: list[Outcome | None]) -> None:
-        hopeless: list[_Move] = []
-        batches = full_batches(moves, target=lambda m: m.target, size=lambda m: m.entry.size)
-        for batch in batches:
-            for move, failure in zip(batch, self._send_batch(batch), strict=True):
-                if failure is None:
-                    outcomes[move.position] = move.settled
-                elif self._is_hopeless(move, failure):
-                    reason = f"{failure.code}: {failure.error}"
-                    hopeless.append(self._reject(move.position, move.copy, reason))
-                else:
-                    outcomes[move.position] = self._failed(
-                        move.copy, str(failure.error), move.settled.due_ms
-                    )
-        if hopeless:
-            self._send(hopeless, outcomes)
-
-    def _is_hopeless(self, move: _Move, failure: Failure) -> bool:
-        return (
-            not failure.transient
-            and move.target != self._endpoint.error_queue
-            and (move.copy.receive_count or 0) >= self._max_receives
-        )
-
-    def _send_batch(self, batch: list[_Move]) -> list[Failure | None]:
-        try:
-            url = self._queues.url(batch[0].target)
-        except SqsDelayError as error:
-            return [Failure(type(error).__name__, error, transient=True)] * len(batch)
-        sent = self._queues.send_batch(url, [move.entry for move in batch])
-        return [outcome if isinstance(outcome, Failure) else None for outcome in sent]
-
-    def _failed(self, copy: ReceivedMessage, error: str, due_ms: int | None = None) -> Outcome:
-        logger.warning("message %s stays in the delay queue: %s", copy.message_id, error)
-        return Outcome(copy, Status.FAILED, due_ms, error=error)
-
-    def _hide(self, source_url: str, failed: list[Outcome]) -> None:
-        entries = [(o.copy, backoff_seconds(o.copy.receive_count or 1)) for o in failed]
-        for outcome, failure in zip(
-            failed, self._queues.hide_batch(source_url, entries), strict=True
-        ):
-            if failure is not None:
-                # Harmless: it comes back after the queue's visibility timeout instead.
-                logger.info("backoff of %s not set: %s", outcome.copy.message_id, failure.error)
-
-    def _delete(self, source_url: str, settled: list[Outcome]) -> None:
-        if not settled:
-            return
-        deleted = self._queues.delete_batch(source_url, [outcome.copy for outcome in settled])
-        for outcome, failure in zip(settled, deleted, strict=True):
-            key = _copy_key(outcome.copy)
-            if failure is None:
-                self._undeleted.pop(key, None)
+    def _park(self, to_park: Sequence[tuple[_Waiting, Park]], outcomes: Outcomes) -> list[Move]:
+        """Park in one call; what the store does not take hops on, which loses nothing."""
+        if self._parking is None or not to_park:
+            return []
+        messages = [parked(w.copy, w.message, self._endpoint.address) for w, _ in to_park]
+        errors = self._parking.park(messages)
+        in_store = [
+            m.message_id for m, error in zip(messages, errors, strict=True) if error is None
+        ]
+        cancelled = self._parking.apply_marks(in_store) if in_store else set()
+        moves = []
+        for (waiting, decision), error in zip(to_park, errors, strict=True):
+            if error is None:
+                gone = waiting.message.message_id in cancelled
+                outcomes[waiting.position] = waiting.settled(
+                    Status.CANCELLED if gone else Status.PARKED
+                )
                 continue
-            logger.warning("message %s sent on but not deleted: %s", key, failure.error)
-            self._undeleted[key] = outcome
-            if len(self._undeleted) > _REMEMBERED_COPIES:
-                self._undeleted.popitem(last=False)
+            logger.warning("%s not parked, it hops on: %s", waiting.message.message_id, error)
+            try:
+                now_ms = self._broker_now(waiting.copy)
+                moves.append(self._requeue(waiting, Requeue(decision.remaining_seconds), now_ms))
+            except SqsDelayError as stays:
+                outcomes[waiting.position] = self._failed(waiting.copy, str(stays))
+        return moves
 
 
-def check_max_receives(max_receives: int) -> None:
-    """Refuse what would send every copy to the error queue.
-
-    Raises:
-        ConfigurationError: below 1.
-    """
-    if max_receives < 1:
-        raise ConfigurationError(f"max_receives={max_receives}; use 1 or more")
-
-
-def backoff_seconds(receive_count: int) -> int:
-    """How long a failed copy stays hidden: doubling from 5 s, below the deduplication interval."""
-    return min(MAX_BACKOFF_SECONDS, _FIRST_BACKOFF_SECONDS << min(receive_count - 1, 10))
-
-
-def _copy_key(copy: ReceivedMessage) -> str:
-    return f"{copy.sqs_message_id}:{copy.sent_ms}"
+def _moved(waiting: _Waiting, mark: Mark | None) -> _Waiting:
+    if mark is None or mark.due_ms is None:
+        return waiting
+    return replace(waiting, message=replace(waiting.message, due_ms=mark.due_ms))

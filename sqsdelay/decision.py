@@ -24,13 +24,20 @@ class Requeue:
 
 
 @dataclass(frozen=True, slots=True)
+class Park:
+    """Move to the store, which costs less than the hops that remain."""
+
+    remaining_seconds: int
+
+
+@dataclass(frozen=True, slots=True)
 class Reject:
     """Move to the error queue: the message does not say when it is due."""
 
     reason: str
 
 
-Decision = HandOver | Requeue | Reject
+Decision = HandOver | Requeue | Park | Reject
 
 
 def check_hop(hop_seconds: int) -> None:
@@ -46,15 +53,20 @@ def check_hop(hop_seconds: int) -> None:
         )
 
 
-def decide(due_ms: int, now_ms: int, *, hop_seconds: int) -> HandOver | Requeue:
+def decide(
+    due_ms: int, now_ms: int, *, hop_seconds: int, park_after_seconds: int | None = None
+) -> HandOver | Requeue | Park:
     """Hand over when what remains, in whole seconds rounded up, fits one message timer of a hop.
 
     Args:
         due_ms: when the message should arrive, epoch milliseconds, broker's clock.
         now_ms: the broker's now, epoch milliseconds.
         hop_seconds: the delay queue's delivery delay.
+        park_after_seconds: park what remains longer than this; None where there is no store.
     """
     remaining = seconds_until(due_ms, now_ms)
     if remaining <= hop_seconds:
         return HandOver(remaining)
+    if park_after_seconds is not None and remaining > park_after_seconds:
+        return Park(remaining)
     return Requeue(remaining)

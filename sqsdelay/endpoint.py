@@ -11,7 +11,9 @@ from urllib.parse import urlsplit
 from sqsdelay.errors import InvalidEndpoint
 from sqsdelay.limits import (
     DELAY_QUEUE_SUFFIX,
+    DUE_QUEUE_SUFFIX,
     ERROR_QUEUE_SUFFIX,
+    FIFO_SUFFIX,
     MAX_ENDPOINT_CHARS,
     MAX_QUEUE_NAME_CHARS,
     QUEUE_NAME,
@@ -39,7 +41,11 @@ class QueueRef:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A destination queue with its delay queue and error queue."""
+    """A destination queue with the queues beside it that serve its delays.
+
+    They are a delay queue and an error queue. A FIFO queue takes no message timers: the last leg of
+    a delay waits on a standard queue, the due queue, and is sent on from there.
+    """
 
     queue: QueueRef
 
@@ -65,6 +71,14 @@ class Endpoint:
     def name(self) -> str:
         return self.queue.name
 
+    @property
+    def address(self) -> str:
+        """What `parse` makes this endpoint of: the URL, the ARN or the name it was given by."""
+        queue = self.queue
+        if queue.url is None and queue.region is not None:
+            return f"arn:aws:sqs:{queue.region}:{queue.account_id}:{queue.name}"
+        return queue.url or queue.name
+
     @cached_property
     def delay_queue(self) -> QueueRef:
         return self._beside(DELAY_QUEUE_SUFFIX)
@@ -73,8 +87,35 @@ class Endpoint:
     def error_queue(self) -> QueueRef:
         return self._beside(ERROR_QUEUE_SUFFIX)
 
+    @property
+    def fifo(self) -> bool:
+        """Whether the destination is a FIFO queue."""
+        return self.queue.name.endswith(FIFO_SUFFIX)
+
+    @cached_property
+    def due_queue(self) -> QueueRef:
+        """Where a FIFO endpoint's message timers run; a standard endpoint has none."""
+        return self._beside(DUE_QUEUE_SUFFIX)
+
+    @property
+    def hand_over_queue(self) -> QueueRef:
+        """Where the last leg waits as a message timer: the due queue, or the destination itself."""
+        return self.due_queue if self.fifo else self.queue
+
+    @property
+    def queues(self) -> tuple[QueueRef, ...]:
+        """All the queues of the endpoint."""
+        due = (self.due_queue,) if self.fifo else ()
+        return (self.queue, *due, self.delay_queue, self.error_queue)
+
+    @property
+    def twin(self) -> QueueRef:
+        """The destination of the other kind whose delay queue would have the same name."""
+        return self._beside("" if self.fifo else FIFO_SUFFIX)
+
     def _beside(self, suffix: str) -> QueueRef:
-        return QueueRef(self.queue.name + suffix, self.queue.account_id, self.queue.region)
+        name = self.queue.name.removesuffix(FIFO_SUFFIX) + suffix
+        return QueueRef(name, self.queue.account_id, self.queue.region)
 
 
 def _from_arn(text: str) -> QueueRef:
@@ -103,21 +144,17 @@ def _from_url(text: str) -> QueueRef:
 
 
 def _check_name(name: str) -> None:
-    if name.endswith(".fifo"):
-        raise InvalidEndpoint(
-            f"endpoint {name!r} is a FIFO queue, which takes no message timers; "
-            "use a standard queue as the endpoint"
-        )
-    if not QUEUE_NAME.fullmatch(name):
+    base = name.removesuffix(FIFO_SUFFIX)
+    if not QUEUE_NAME.fullmatch(base):
         raise InvalidEndpoint(
             f"endpoint {name!r} is not a queue name; use letters, digits, '-' and '_'"
         )
-    if len(name) > MAX_ENDPOINT_CHARS:
+    if len(base) > MAX_ENDPOINT_CHARS:
         raise InvalidEndpoint(
-            f"endpoint {name!r} has {len(name)} characters; the most is {MAX_ENDPOINT_CHARS} "
+            f"endpoint {name!r} has {len(base)} characters; the most is {MAX_ENDPOINT_CHARS} "
             f"(SQS takes {MAX_QUEUE_NAME_CHARS}, and {ERROR_QUEUE_SUFFIX!r} is added); shorten it"
         )
-    if name.endswith((ERROR_QUEUE_SUFFIX, DELAY_QUEUE_SUFFIX.removesuffix(".fifo"))):
+    if base.endswith((ERROR_QUEUE_SUFFIX, DELAY_QUEUE_SUFFIX.removesuffix(FIFO_SUFFIX))):
         raise InvalidEndpoint(
             f"endpoint {name!r} carries a suffix of sqsdelay's own queues; name the destination queue"
         )

@@ -40,6 +40,10 @@ class ConfigurationError(SqsDelayError):
     """Settings that do not fit each other or the deployed queues; nothing was started."""
 
 
+class NoStore(ConfigurationError):
+    """Waiting messages cannot be listed, cancelled or moved without a delayed message store."""
+
+
 class QueueMissing(SqsDelayError):
     """A queue that should exist does not."""
 
@@ -62,6 +66,18 @@ class StoreUnavailable(StoreError):
 
 class StoreMissing(StoreError):
     """The store's table does not exist: it was not set up, or the name is wrong."""
+
+
+class BodyStoreUnavailable(SqsDelayError):
+    """A large body could not be kept or read: no connection, or denied; nothing was sent."""
+
+
+class BodyStoreMissing(SqsDelayError):
+    """The bucket for large bodies does not exist; nothing was sent."""
+
+
+class BodyMissing(SqsDelayError):
+    """The large body a message points to is gone; the message was left where it is."""
 
 
 class DeliveryFailed(SqsDelayError):

@@ -79,10 +79,20 @@ MAX_POSTGRES_NAME_BYTES: Final = 63
 DELAY_QUEUE_SUFFIX: Final = "-delay.fifo"
 ERROR_QUEUE_SUFFIX: Final = "-delay-error"
 DEAD_LETTER_QUEUE_SUFFIX: Final = "-dead-letter"
+DUE_QUEUE_SUFFIX: Final = "-due"
+FIFO_SUFFIX: Final = ".fifo"
 
 MAX_ENDPOINT_CHARS: Final = MAX_QUEUE_NAME_CHARS - max(
-    len(DELAY_QUEUE_SUFFIX), len(ERROR_QUEUE_SUFFIX), len(DEAD_LETTER_QUEUE_SUFFIX)
+    len(suffix)
+    for suffix in (
+        DELAY_QUEUE_SUFFIX,
+        ERROR_QUEUE_SUFFIX,
+        DEAD_LETTER_QUEUE_SUFFIX,
+        DUE_QUEUE_SUFFIX,
+        FIFO_SUFFIX,
+    )
 )
+"""An endpoint's name, without ``.fifo``: what the longest suffix leaves."""
 
 FORBIDDEN_BODY_CHARACTER: Final = re.compile(
     "[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"

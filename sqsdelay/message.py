@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Final, NotRequired, TypedDict
 
 from sqsdelay.delay import Delay
-from sqsdelay.errors import InvalidMessage, MessageTooLarge, TooManyAttributes
+from sqsdelay.errors import InvalidDelay, InvalidMessage, MessageTooLarge, TooManyAttributes
 from sqsdelay.limits import (
     ATTRIBUTE_NAME,
     FORBIDDEN_BODY_CHARACTER,
@@ -51,7 +51,9 @@ class Message:
         attributes: message attributes, plain values or boto3's shape; custom types as in boto3.
         message_id: what receivers deduplicate on (at most 128 letters, digits, punctuation);
             made up when left out.
-        message_group_id: fair-queue group of the destination (a standard queue).
+        message_group_id: message group at the destination: required by a FIFO queue, which keeps
+            the order within a group; on a standard queue the fair-queue group.
+        message_deduplication_id: FIFO queues only; the message id when left out.
         trace_header: X-Ray trace header, sent as ``AWSTraceHeader``.
     """
 
@@ -62,6 +64,7 @@ class Message:
     message_id: str | None = None
     message_group_id: str | None = None
     trace_header: str | None = None
+    message_deduplication_id: str | None = None
 
 
 @dataclass(slots=True)
@@ -167,6 +170,16 @@ def _check_characters(text: str, what: str) -> None:
         )
 
 
+def check_delay(message: Message) -> None:
+    """Refuse a message with two due times.
+
+    Raises:
+        InvalidDelay
+    """
+    if message.delay is not None and message.due_at is not None:
+        raise InvalidDelay("delay and due_at are both given; give one of them")
+
+
 def check_body(body: str) -> None:
     """Refuse what SQS refuses in a body, size aside.
 
@@ -180,6 +193,32 @@ def check_body(body: str) -> None:
     if not body:
         raise InvalidMessage("body is empty; SQS wants at least 1 character")
     _check_characters(body, "body")
+
+
+def check_ids(message: Message, *, fifo: bool) -> None:
+    """Refuse ids the destination would refuse.
+
+    Args:
+        fifo: the destination is a FIFO queue.
+
+    Raises:
+        InvalidMessage
+    """
+    if message.message_id is not None:
+        check_id(message.message_id, "message_id")
+    if message.message_group_id is not None:
+        check_id(message.message_group_id, "message_group_id")
+    elif fifo:
+        raise InvalidMessage(
+            "message_group_id is missing; a FIFO queue keeps the order within a group: name one"
+        )
+    if message.message_deduplication_id is not None:
+        check_id(message.message_deduplication_id, "message_deduplication_id")
+        if not fifo:
+            raise InvalidMessage(
+                "message_deduplication_id is for FIFO queues; leave it out: "
+                "receivers of a standard queue deduplicate on message_id"
+            )
 
 
 def check_id(value: str, what: str) -> None:
@@ -231,7 +270,7 @@ def check_limits(body: str, attributes: Attributes, *additions: Attributes) -> i
     if max(sizes) > MAX_MESSAGE_BYTES:
         raise MessageTooLarge(
             f"message of {max(sizes)} bytes (body and attributes in UTF-8, {max(sizes) - own} bytes "
-            f"added for the delay); SQS takes {MAX_MESSAGE_BYTES}; shorten it, or store the body "
-            "elsewhere and send a pointer"
+            f"added for the delay); SQS takes {MAX_MESSAGE_BYTES}; shorten it, or give "
+            "DelaySender(large_bodies=Bucket(…))"
         )
     return sizes[0]

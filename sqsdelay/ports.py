@@ -106,6 +106,24 @@ class Queues(Protocol):
         ...
 
 
+class LargeBodies(Protocol):
+    """Where bodies wait that are too large for a message. Thread-safe."""
+
+    @property
+    def above_bytes(self) -> int:
+        """Messages larger than this leave their body here."""
+        ...
+
+    def put(self, body: str, *, needed_until_ms: int) -> str:
+        """Keep a body until it was received, at least until then; returns the pointer to send.
+
+        Raises:
+            ConfigurationError: it could be deleted before.
+            BodyStoreMissing, BodyStoreUnavailable
+        """
+        ...
+
+
 class Outbox(Protocol):
     """Where a dispatcher sends due messages. Thread-safe.
 

@@ -1,61 +1,41 @@
-"""Sending: choose the route, check every limit before anything leaves, send in full batches."""
+"""Sending: every limit checked before anything leaves, full batches, a result for each message."""
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
-from typing import Any, Final, TypeVar, cast
+from typing import Final
 
-from sqsdelay import wire
 from sqsdelay.batch import full_batches
-from sqsdelay.decision import check_hop
-from sqsdelay.delay import Delay, checked_due_ms, delay_ms, due_at_ms, seconds_until, utc
+from sqsdelay.delay import Delay, checked_due_ms, delay_ms, due_at_ms, utc
 from sqsdelay.endpoint import Endpoint
-from sqsdelay.errors import (
-    ConfigurationError,
-    DelayQueueMissing,
-    DelayTooLong,
-    InvalidDelay,
-    QueueMissing,
-    SqsDelayError,
-)
+from sqsdelay.errors import ConfigurationError, InvalidDelay, NoStore, SqsDelayError
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
-from sqsdelay.message import (
-    Attribute,
-    AttributeInput,
-    Message,
-    OutgoingMessage,
-    attributes_of,
-    check_body,
-    check_id,
-    check_limits,
-    string,
-)
-from sqsdelay.ports import Failure, Queues, SendReceipt
+from sqsdelay.message import AttributeInput, Message
+from sqsdelay.offloading import Offloading
+from sqsdelay.parking import DEFAULT_PARK_AFTER_SECONDS, Parking, StoreOf, Stores
+from sqsdelay.ports import Failure, LargeBodies, Queues, SendReceipt
+from sqsdelay.routing import Asked, Route, Router, ToQueue, ToStore
+from sqsdelay.schedule import Change, Schedule
+from sqsdelay.store import DelayedMessageStore
+from sqsdelay.stored import StoredMessage
+
+__all__ = ["DEFAULT_CONCURRENCY", "Change", "Route", "SendResult", "Sender"]
 
 DEFAULT_CONCURRENCY = 8
-
-T = TypeVar("T")
-
-
-class Route(StrEnum):
-    """Where a message was sent first."""
-
-    DIRECT = "direct"
-    DELAY_QUEUE = "delay-queue"
+_STORED_AT_ONCE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
     """What became of one message.
 
-    ``message_id`` is what receivers deduplicate on: the id given or made up for a delay queue, and
-    SQS's own for a direct message without one. ``due`` is exact for ``due_at`` and estimated with
-    the broker's clock for ``delay``. Exactly one of ``error`` and ``sqs_message_id`` is None.
+    ``message_id`` is what receivers deduplicate on: the id given or made up for a delayed message,
+    and SQS's own for a direct message without one. ``due`` is exact for ``due_at`` and estimated
+    with the broker's clock for ``delay``. A message that was sent has an ``sqs_message_id``, unless
+    it was parked; one that was not has an ``error``.
     """
 
     message_id: str | None = None
@@ -66,51 +46,7 @@ class SendResult:
 
 
 _PENDING: Final = SendResult()
-
-
-@dataclass(slots=True)
-class _Prepared:
-    """A checked message on its way: where to, in which shape, and what to report."""
-
-    queue_url: str
-    entry: OutgoingMessage
-    route: Route
-    message_id: str | None
-    due_ms: int
-    absolute: bool
-
-    def set_timer(self, now_ms: int) -> None:
-        """Set the message timer of an absolute due time anew: batches before this one took time."""
-        if self.absolute and self.route is Route.DIRECT:
-            self.entry.delay_seconds = seconds_until(self.due_ms, now_ms)
-
-    def result(self, outcome: SendReceipt | Failure) -> SendResult:
-        if isinstance(outcome, Failure):
-            return SendResult(self.message_id, self.route, utc(self.due_ms), error=outcome.error)
-        return SendResult(
-            self.message_id or outcome.sqs_message_id,
-            self.route,
-            utc(self.due_ms),
-            outcome.sqs_message_id,
-        )
-
-
-class _Asked:
-    """What one call has asked the queue service, errors included: it is not asked again per message."""
-
-    def __init__(self) -> None:
-        self._answers: dict[str, Any] = {}
-
-    def once(self, what: str, ask: Callable[[], T]) -> T:
-        if what not in self._answers:
-            try:
-                self._answers[what] = ask()
-            except SqsDelayError as error:
-                self._answers[what] = error
-        answer = self._answers[what]
-        if isinstance(answer, SqsDelayError):
-            raise answer
-        return cast(T, answer)
+_Ready = list[tuple[int, ToQueue]]
 
 
 class Sender:
@@ -121,6 +57,13 @@ class Sender:
         unrestricted: False refuses delays above 900 seconds, as a sender without the feature would.
         hop_seconds: the delay queues' delivery delay; 900 unless the endpoint was created with less.
         concurrency: batches ``send_many`` keeps in flight.
+        store: the endpoint's store, or a function from an endpoint's name to its store. Messages
+            far away are parked there at once, and `cancel`, `reschedule` and `pending` work.
+        park_after_seconds: messages with more than this remaining are parked.
+        large_bodies: where bodies wait that are too large for a message, e.g. an S3 bucket.
+
+    Raises:
+        ConfigurationError: a setting out of range.
     """
 
     def __init__(
@@ -130,20 +73,19 @@ class Sender:
         unrestricted: bool = True,
         hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS,
         concurrency: int = DEFAULT_CONCURRENCY,
+        store: DelayedMessageStore | StoreOf | None = None,
+        park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
+        large_bodies: LargeBodies | None = None,
     ) -> None:
-        check_hop(hop_seconds)
-        if not unrestricted and hop_seconds != MAX_MESSAGE_TIMER_SECONDS:
-            raise ConfigurationError(
-                f"hop_seconds={hop_seconds} with unrestricted=False; "
-                "without a delay queue there is no hop, leave it out"
-            )
         if concurrency < 1:
             raise ConfigurationError(f"concurrency={concurrency}; use 1 or more")
         self._queues = queues
-        self._unrestricted = unrestricted
-        self._hop_seconds = hop_seconds
         self._concurrency = concurrency
-        self._checked_hops: set[str] = set()
+        self._stores = None if store is None else Stores(store, after_seconds=park_after_seconds)
+        self._offloading = None if large_bodies is None else Offloading(large_bodies)
+        self._router = Router(
+            queues, unrestricted=unrestricted, hop_seconds=hop_seconds, parking=self._parking
+        )
 
     def send(
         self,
@@ -155,6 +97,7 @@ class Sender:
         attributes: Mapping[str, AttributeInput] | None = None,
         message_id: str | None = None,
         message_group_id: str | None = None,
+        message_deduplication_id: str | None = None,
         trace_header: str | None = None,
     ) -> SendResult:
         """Send one message; see `Message` for the arguments.
@@ -165,8 +108,11 @@ class Sender:
         Raises:
             InvalidDelay, InvalidMessage, InvalidEndpoint: nothing was sent.
             DelayTooLong: above 900 seconds and ``unrestricted=False``.
+            ConfigurationError: another endpoint would share the delay queue, or its hop is longer.
             DelayQueueMissing, QueueMissing: a queue this send needs does not exist.
             QueueUnavailable, SendFailed: the queue service did not take it.
+            StoreUnavailable, StoreMissing: the store did not take it; the same id again is safe.
+            BodyStoreMissing, BodyStoreUnavailable: its large body could not be kept.
         """
         message = Message(
             body,
@@ -175,11 +121,16 @@ class Sender:
             attributes=attributes or {},
             message_id=message_id,
             message_group_id=message_group_id,
+            message_deduplication_id=message_deduplication_id,
             trace_header=trace_header,
         )
-        prepared = self._prepare(Endpoint.parse(endpoint), message, _Asked())
-        (outcome,) = self._queues.send_batch(prepared.queue_url, [prepared.entry])
-        result = prepared.result(outcome)
+        prepared = self._prepare(Endpoint.parse(endpoint), message, Asked())
+        if isinstance(prepared, ToStore):
+            (error,) = prepared.parking.park([prepared.stored])
+            result = _parked(prepared, error)
+        else:
+            (outcome,) = self._queues.send_batch(prepared.queue_url, [prepared.entry])
+            result = _sent(prepared, outcome)
         if result.error is not None:
             raise result.error
         return result
@@ -194,15 +145,95 @@ class Sender:
         Raises:
             InvalidEndpoint: nothing was sent.
         """
-        parsed, asked = Endpoint.parse(endpoint), _Asked()
+        parsed, asked = Endpoint.parse(endpoint), Asked()
         results: list[SendResult] = []
-        ready: list[tuple[int, _Prepared]] = []
+        ready: _Ready = []
+        to_store: list[tuple[int, ToStore]] = []
         for position, message in enumerate(messages):
             results.append(_PENDING)
             try:
-                ready.append((position, self._prepare(parsed, message, asked)))
+                prepared = self._prepare(parsed, message, asked)
             except SqsDelayError as error:
                 results[position] = SendResult(message.message_id, error=error)
+                continue
+            if isinstance(prepared, ToStore):
+                to_store.append((position, prepared))
+            else:
+                ready.append((position, prepared))
+        _park(to_store, results)
+        self._send_all(ready, results)
+        return results
+
+    def cancel(self, endpoint: str, message_id: str) -> Change:
+        """Cancel a message that waits; see `Change` for the answers.
+
+        A message sent with 900 seconds or less waits in the destination queue itself, out of reach.
+
+        Raises:
+            NoStore: this sender has no store, so there is nobody to ask and nowhere to leave a mark.
+            InvalidEndpoint, InvalidMessage, StoreUnavailable, StoreMissing
+        """
+        now_ms = self._queues.broker_clock.now_ms()
+        return self._schedule(endpoint).cancel(message_id, now_ms=now_ms)
+
+    def reschedule(
+        self,
+        endpoint: str,
+        message_id: str,
+        *,
+        delay: Delay | None = None,
+        due_at: datetime | None = None,
+    ) -> Change:
+        """Move a message that waits to another due time; see `Change` for the answers.
+
+        Args:
+            delay: from now; not with ``due_at``.
+
+        Raises:
+            InvalidDelay: both or none of them, or out of range.
+            NoStore, InvalidEndpoint, InvalidMessage, StoreUnavailable, StoreMissing,
+            QueueMissing, QueueUnavailable
+        """
+        if (delay is None) == (due_at is None):
+            raise InvalidDelay("give one of delay and due_at, the new due time")
+        schedule = self._schedule(endpoint)
+        now_ms = self._router.broker_now(Endpoint.parse(endpoint), Asked())
+        due_ms = now_ms + delay_ms(delay) if delay is not None else 0
+        if due_at is not None:
+            due_ms = due_at_ms(due_at)
+        return schedule.reschedule(message_id, checked_due_ms(due_ms), now_ms=now_ms)
+
+    def pending(self, endpoint: str) -> Iterator[StoredMessage]:
+        """The messages that wait in the endpoint's store, the earliest due first.
+
+        Those in the delay queue are not among them: SQS does not list messages.
+
+        Raises:
+            NoStore, InvalidEndpoint, StoreUnavailable, StoreMissing
+        """
+        return self._schedule(endpoint).pending()
+
+    def _prepare(self, endpoint: Endpoint, message: Message, asked: Asked) -> ToQueue | ToStore:
+        large = self._offloading
+        if large is None or not large.wants(message):
+            return self._router.prepare(endpoint, message, asked)
+        stand_in = self._router.prepare(endpoint, large.stand_in(message), asked)
+        return large.put(message.body, stand_in)
+
+    def _schedule(self, endpoint: str) -> Schedule:
+        name = Endpoint.parse(endpoint).name
+        if self._stores is None:
+            raise NoStore(
+                f"without a store the waiting messages of {name} can neither be listed nor cancelled "
+                "nor moved: SQS offers no way to; give DelaySender(store=…), and the delay consumer "
+                "the same store"
+            )
+        return Schedule(self._stores.of(name))
+
+    def _parking(self, endpoint: Endpoint) -> Parking | None:
+        return None if self._stores is None else self._stores.parking(endpoint.name)
+
+    def _send_all(self, ready: _Ready, results: list[SendResult]) -> None:
         batches = list(
             full_batches(ready, target=lambda r: r[1].queue_url, size=lambda r: r[1].entry.size)
         )
@@ -212,9 +243,8 @@ class Sender:
         else:
             with ThreadPoolExecutor(min(self._concurrency, len(batches))) as pool:
                 _collect(batches, pool.map(self._send_batch, batches), results)
-        return results
 
-    def _send_batch(self, batch: Sequence[tuple[int, _Prepared]]) -> list[SendReceipt | Failure]:
+    def _send_batch(self, batch: Sequence[tuple[int, ToQueue]]) -> list[SendReceipt | Failure]:
         now_ms = self._queues.broker_clock.now_ms()
         for _, prepared in batch:
             prepared.set_timer(now_ms)
@@ -222,122 +252,33 @@ class Sender:
             batch[0][1].queue_url, [prepared.entry for _, prepared in batch]
         )
 
-    def _prepare(self, endpoint: Endpoint, message: Message, asked: _Asked) -> _Prepared:
-        if message.delay is not None and message.due_at is not None:
-            raise InvalidDelay("delay and due_at are both given; give one of them")
-        check_body(message.body)
-        attributes = attributes_of(message.attributes) if message.attributes else {}
-        if message.message_id is not None:
-            check_id(message.message_id, "message_id")
-        if message.message_group_id is not None:
-            check_id(message.message_group_id, "message_group_id")
-        if message.due_at is not None:
-            due_ms = checked_due_ms(due_at_ms(message.due_at))
-            now_ms = self._broker_now(endpoint, asked)
-        else:
-            now_ms = self._queues.broker_clock.now_ms()
-            due_ms = now_ms if message.delay is None else now_ms + delay_ms(message.delay)
-            checked_due_ms(due_ms)
-        remaining = seconds_until(due_ms, now_ms)
-        if remaining <= self._hop_seconds:
-            entry = self._direct(message, attributes, remaining)
-            url = asked.once("queue", lambda: self._queues.url(endpoint.queue))
-            route, message_id = Route.DIRECT, message.message_id
-        else:
-            self._check_unrestricted(endpoint, due_ms - now_ms)
-            url = asked.once("delay queue", lambda: self._delay_queue_url(endpoint))
-            message_id = message.message_id or str(uuid.uuid4())
-            entry = self._delayed(message, attributes, message_id, due_ms, due_ms - now_ms)
-            route = Route.DELAY_QUEUE
-        return _Prepared(url, entry, route, message_id, due_ms, message.due_at is not None)
-
-    def _broker_now(self, endpoint: Endpoint, asked: _Asked) -> int:
-        """The broker's now for an absolute due time, asked for if nothing has told it lately."""
-        clock = self._queues.broker_clock
-        if not clock.synchronised:
-            asked.once("clock", lambda: self._queues.synchronise(endpoint.queue))
-        return clock.now_ms()
-
-    def _check_unrestricted(self, endpoint: Endpoint, remaining_ms: int) -> None:
-        if not self._unrestricted:
-            raise DelayTooLong(
-                f"delay of {remaining_ms / 1000} s is above the {MAX_MESSAGE_TIMER_SECONDS} s a "
-                "message timer holds, and unrestricted=False; shorten it, or use "
-                "DelaySender(unrestricted=True) and an endpoint with a delay queue "
-                f"({endpoint.delay_queue.name})"
-            )
-
-    def _direct(
-        self, message: Message, attributes: dict[str, Attribute], remaining: int
-    ) -> OutgoingMessage:
-        added: dict[str, Attribute] = {}
-        if message.message_id is not None:
-            added = {wire.MESSAGE_ID: string(message.message_id)}
-        immediate = message.delay is None and message.due_at is None
-        return OutgoingMessage(
-            body=message.body,
-            attributes={**attributes, **added},
-            size=check_limits(message.body, attributes, added),
-            delay_seconds=None if immediate else remaining,
-            group_id=message.message_group_id,
-            trace_header=message.trace_header,
-        )
-
-    def _delayed(
-        self,
-        message: Message,
-        attributes: dict[str, Attribute],
-        message_id: str,
-        due_ms: int,
-        remaining_ms: int,
-    ) -> OutgoingMessage:
-        wired = wire.delayed(
-            attributes,
-            remaining_ms=remaining_ms,
-            due_ms=due_ms if message.due_at is not None else None,
-            message_group_id=message.message_group_id,
-        )
-        size = wire.check_whole_way(
-            message.body, attributes, wired, message_id=message_id, due_ms=due_ms
-        )
-        return OutgoingMessage(
-            body=message.body,
-            attributes=wired,
-            size=size,
-            group_id=message_id,
-            deduplication_id=message_id,
-            trace_header=message.trace_header,
-        )
-
-    def _delay_queue_url(self, endpoint: Endpoint) -> str:
-        try:
-            queue_url = self._queues.url(endpoint.delay_queue)
-        except QueueMissing as error:
-            raise DelayQueueMissing(
-                f"queue {endpoint.delay_queue.name} does not exist, so endpoint {endpoint.name} takes "
-                f"no delays above {self._hop_seconds} s; create it with: "
-                f"sqsdelay endpoint create {endpoint.name}"
-            ) from error
-        if self._hop_seconds < MAX_MESSAGE_TIMER_SECONDS and queue_url not in self._checked_hops:
-            self._check_hop(endpoint, queue_url)
-        return queue_url
-
-    def _check_hop(self, endpoint: Endpoint, queue_url: str) -> None:
-        """A hop longer than what the sender counts on would make every message late."""
-        deployed = int(self._queues.attributes(queue_url).get("DelaySeconds", "0"))
-        if deployed > self._hop_seconds:
-            raise ConfigurationError(
-                f"hop_seconds={self._hop_seconds}, but {endpoint.delay_queue.name} holds messages for "
-                f"{deployed} s; use hop_seconds={deployed}"
-            )
-        self._checked_hops.add(queue_url)
-
 
 def _collect(
-    batches: Iterable[list[tuple[int, _Prepared]]],
+    batches: Iterable[_Ready],
     outcomes: Iterable[list[SendReceipt | Failure]],
     results: list[SendResult],
 ) -> None:
     for batch, batch_outcomes in zip(batches, outcomes, strict=True):
         for (position, prepared), outcome in zip(batch, batch_outcomes, strict=True):
-            results[position] = prepared.result(outcome)
+            results[position] = _sent(prepared, outcome)
+
+
+def _sent(prepared: ToQueue, outcome: SendReceipt | Failure) -> SendResult:
+    due = utc(prepared.due_ms)
+    if isinstance(outcome, Failure):
+        return SendResult(prepared.message_id, prepared.route, due, error=outcome.error)
+    message_id = prepared.message_id or outcome.sqs_message_id
+    return SendResult(message_id, prepared.route, due, outcome.sqs_message_id)
+
+
+def _park(to_store: Sequence[tuple[int, ToStore]], results: list[SendResult]) -> None:
+    for start in range(0, len(to_store), _STORED_AT_ONCE):
+        chunk = to_store[start : start + _STORED_AT_ONCE]
+        errors = chunk[0][1].parking.park([prepared.stored for _, prepared in chunk])
+        for (position, prepared), error in zip(chunk, errors, strict=True):
+            results[position] = _parked(prepared, error)
+
+
+def _parked(prepared: ToStore, error: SqsDelayError | None) -> SendResult:
+    stored = prepared.stored
+    return SendResult(stored.message_id, Route.STORE, utc(stored.due_ms), error=error)

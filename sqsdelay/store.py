@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import Any, Protocol
 
+from sqsdelay.marks import Mark
 from sqsdelay.stored import StoredMessage
 
 
@@ -147,6 +148,17 @@ class DelayedMessageStore(Protocol):
         Raises:
             InvalidMessage: a due time outside 1970 to 9999.
         """
+        ...
+
+    def mark(self, marks: Sequence[Mark], *, until_ms: int) -> None:
+        """Keep marks until then; a later mark of a message replaces the one before.
+
+        Marks are not messages: they may be of messages that are not stored, and are never claimed.
+        """
+        ...
+
+    def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
+        """The marks of those messages that have one, by message id."""
         ...
 
     def watch(self, wake: Callable[[], None]) -> AbstractContextManager[None]:

@@ -12,18 +12,28 @@ from typing import Any, Final
 
 from sqsdelay.delay import checked_due_ms, delay_ms, due_at_ms
 from sqsdelay.endpoint import Endpoint
-from sqsdelay.errors import InvalidDelay, InvalidMessage
-from sqsdelay.limits import MAX_DUE_MS, MAX_STORED_ID_CHARS
+from sqsdelay.errors import InvalidMessage
+from sqsdelay.limits import ID, MAX_DUE_MS, MAX_STORED_ID_CHARS
 from sqsdelay.message import (
     Attribute,
     Message,
     attributes_of,
     check_body,
-    check_id,
+    check_delay,
+    check_ids,
     check_limits,
     string,
+    text_of,
 )
-from sqsdelay.wire import DUE_AT, MESSAGE_ID
+from sqsdelay.wire import (
+    DEDUPLICATION_ID,
+    GROUP_ID,
+    Delayed,
+    ReceivedMessage,
+    identity,
+    trace_header_to_pass_on,
+    users_attributes,
+)
 
 _STORED_ID: Final = re.compile(
     rf"[^\x00\ud800-\udfff]{{1,{MAX_STORED_ID_CHARS}}}",
@@ -39,7 +49,8 @@ class StoredMessage:
         destination: what the dispatcher's outbox takes, e.g. an SQS queue's name, URL or ARN.
         due_ms: when it should arrive, epoch milliseconds, UTC.
         body: the body's bytes; for SQS the UTF-8 of its text.
-        attributes: message attributes (headers) in boto3's shape.
+        attributes: message attributes (headers) in boto3's shape; for a FIFO queue also
+            ``sqsdelay.MessageDeduplicationId``.
         group_id: message group at the destination.
         trace_header: X-Ray trace header.
         failures: how often its release has failed; counted by the store.
@@ -108,20 +119,20 @@ def to_store(message: Message, destination: str, *, now_ms: int) -> StoredMessag
     Raises:
         InvalidDelay, InvalidMessage, InvalidEndpoint
     """
-    if message.delay is not None and message.due_at is not None:
-        raise InvalidDelay("delay and due_at are both given; give one of them")
-    Endpoint.parse(destination)
+    check_delay(message)
+    fifo = Endpoint.parse(destination).fifo
     check_body(message.body)
+    check_ids(message, fifo=fifo)
     attributes = attributes_of(message.attributes)
     message_id = message.message_id or str(uuid.uuid4())
-    check_id(message_id, "message_id")
-    if message.message_group_id is not None:
-        check_id(message.message_group_id, "message_group_id")
+    fifo_ids: dict[str, Attribute] = {}
+    if fifo:
+        attributes[DEDUPLICATION_ID] = string(message.message_deduplication_id or message_id)
+        fifo_ids = {GROUP_ID: string(message.message_group_id or "")}
     due_ms = now_ms if message.delay is None else now_ms + delay_ms(message.delay)
     if message.due_at is not None:
         due_ms = due_at_ms(message.due_at)
-    released_with = {MESSAGE_ID: string(message_id), DUE_AT: string(str(due_ms))}
-    check_limits(message.body, attributes, released_with)
+    check_limits(message.body, attributes, fifo_ids | identity(message_id, due_ms))
     return StoredMessage(
         message_id=message_id,
         destination=destination,
@@ -130,6 +141,23 @@ def to_store(message: Message, destination: str, *, now_ms: int) -> StoredMessag
         attributes=attributes,
         group_id=message.message_group_id,
         trace_header=message.trace_header,
+    )
+
+
+def parked(copy: ReceivedMessage, message: Delayed, destination: str) -> StoredMessage:
+    """A copy from the delay queue as it waits in a store: what a hand-over would send is kept."""
+    group = text_of(copy.attributes, GROUP_ID)
+    attributes = users_attributes(copy)
+    if DEDUPLICATION_ID in copy.attributes:
+        attributes[DEDUPLICATION_ID] = copy.attributes[DEDUPLICATION_ID]
+    return StoredMessage(
+        message_id=message.message_id,
+        destination=destination,
+        due_ms=message.due_ms,
+        body=copy.body.encode("utf-8", "surrogatepass"),
+        attributes=attributes,
+        group_id=group if group and ID.fullmatch(group) else None,
+        trace_header=trace_header_to_pass_on(copy.trace_header),
     )
 
 

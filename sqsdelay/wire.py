@@ -38,12 +38,14 @@ DELAY_MS: Final = "sqsdelay.DelayMilliseconds"
 """Only on a message whose relative delay is no whole number of seconds, until its first hop."""
 MESSAGE_ID: Final = "sqsdelay.MessageId"
 GROUP_ID: Final = "sqsdelay.MessageGroupId"
+DEDUPLICATION_ID: Final = "sqsdelay.MessageDeduplicationId"
+"""Only on messages for a FIFO queue, and always on those."""
 ERROR: Final = "sqsdelay.Error"
 
 _HOP_PREFIX: Final = "hop."
 """Marks deduplication ids made at a hop, so that none is ever taken for a sender's message id."""
 
-_OURS: Final = (DELAY_SECONDS, DUE_AT, DELAY_MS, GROUP_ID)
+_OURS: Final = (DELAY_SECONDS, DUE_AT, DELAY_MS, GROUP_ID, DEDUPLICATION_ID)
 _WHOLE_NUMBER: Final = re.compile(r"\d{1,15}", re.ASCII)
 
 
@@ -79,7 +81,7 @@ class ReceivedMessage:
         deduplication_id = self.deduplication_id or ""
         if deduplication_id and not deduplication_id.startswith(_HOP_PREFIX):
             return deduplication_id
-        return self.group_id or self.sqs_message_id
+        return self.group_id or text_of(self.attributes, MESSAGE_ID) or self.sqs_message_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,31 @@ class Delayed:
 
     message_id: str
     due_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FifoIds:
+    """What a FIFO queue orders and deduplicates by; it travels in attributes until then."""
+
+    group_id: str
+    deduplication_id: str
+
+    def attributes(self) -> dict[str, Attribute]:
+        return {GROUP_ID: string(self.group_id), DEDUPLICATION_ID: string(self.deduplication_id)}
+
+
+def read_fifo_ids(copy: ReceivedMessage) -> FifoIds | Reject:
+    """A copy's ids for its FIFO queue, or what is wrong with them."""
+    found = []
+    for name in (GROUP_ID, DEDUPLICATION_ID):
+        text = text_of(copy.attributes, name)
+        if text is None or not ID.fullmatch(text):
+            return Reject(
+                f"{name} is {text!r}: the message was not sent for a FIFO queue "
+                "(was it sent for a standard endpoint of the same name?)"
+            )
+        found.append(text)
+    return FifoIds(*found)
 
 
 def from_boto3(raw: Mapping[str, Any], *, received_at: float) -> ReceivedMessage:
@@ -235,6 +262,7 @@ def delayed(
     remaining_ms: int,
     due_ms: int | None,
     message_group_id: str | None,
+    deduplication_id: str | None = None,
 ) -> dict[str, Attribute]:
     """The attributes a sender puts on a message for the delay queue.
 
@@ -242,6 +270,7 @@ def delayed(
         remaining_ms: the delay from now.
         due_ms: the due time where it is absolute; a relative delay starts at the broker's
             SentTimestamp, which only the first hop knows.
+        deduplication_id: of a message for a FIFO queue.
     """
     wired = {**attributes, DELAY_SECONDS: string(str(-(-remaining_ms // 1000)))}
     if due_ms is not None:
@@ -250,6 +279,8 @@ def delayed(
         wired[DELAY_MS] = string(str(remaining_ms))
     if message_group_id is not None:
         wired[GROUP_ID] = string(message_group_id)
+    if deduplication_id is not None:
+        wired[DEDUPLICATION_ID] = string(deduplication_id)
     return wired
 
 
@@ -305,6 +336,9 @@ def check_whole_way(
     added = {name: value for name, value in wired.items() if name not in attributes}
     at_hops = {name: value for name, value in added.items() if name != DELAY_MS} | due
     at_destination = {MESSAGE_ID: string(message_id)} | due
+    if DEDUPLICATION_ID in added:
+        # On the due queue of a FIFO endpoint the queue's ids still travel as attributes.
+        at_destination |= {name: added[name] for name in (GROUP_ID, DEDUPLICATION_ID)}
     return check_limits(body, attributes, added, at_hops, at_destination)
 
 
@@ -315,10 +349,9 @@ def handed_over(copy: ReceivedMessage, message: Delayed, delay_seconds: int) -> 
     room for both (`check_whole_way`); a foreign message of ten attributes or 1 MiB goes without
     rather than not at all.
     """
-    attributes = {name: value for name, value in copy.attributes.items() if name not in _OURS}
-    for name, text in ((MESSAGE_ID, message.message_id), (DUE_AT, str(message.due_ms))):
-        if fits(copy.body, {**attributes, name: string(text)}):
-            attributes[name] = string(text)
+    attributes = with_identity(
+        copy.body, users_attributes(copy), message_id=message.message_id, due_ms=message.due_ms
+    )
     group = text_of(copy.attributes, GROUP_ID)
     return OutgoingMessage(
         body=copy.body,
@@ -328,6 +361,67 @@ def handed_over(copy: ReceivedMessage, message: Delayed, delay_seconds: int) -> 
         group_id=group if group and ID.fullmatch(group) else None,
         trace_header=trace_header_to_pass_on(copy.trace_header),
     )
+
+
+def for_due_queue(
+    body: str,
+    attributes: Mapping[str, Attribute],
+    ids: FifoIds,
+    *,
+    message_id: str,
+    due_ms: int,
+    delay_seconds: int,
+    trace_header: str | None,
+) -> OutgoingMessage:
+    """What the due queue of a FIFO endpoint gets: a message timer, and the FIFO queue's ids."""
+    wired = with_identity(
+        body, {**attributes, **ids.attributes()}, message_id=message_id, due_ms=due_ms
+    )
+    return OutgoingMessage(
+        body=body,
+        attributes=wired,
+        size=size_of(body, wired),
+        delay_seconds=delay_seconds,
+        trace_header=trace_header_to_pass_on(trace_header),
+    )
+
+
+def delivered(copy: ReceivedMessage, ids: FifoIds) -> OutgoingMessage:
+    """What the FIFO queue gets of a copy from the due queue."""
+    attributes = {
+        name: value
+        for name, value in copy.attributes.items()
+        if name not in (GROUP_ID, DEDUPLICATION_ID)
+    }
+    return OutgoingMessage(
+        body=copy.body,
+        attributes=attributes,
+        size=size_of(copy.body, attributes),
+        group_id=ids.group_id,
+        deduplication_id=ids.deduplication_id,
+        trace_header=trace_header_to_pass_on(copy.trace_header),
+    )
+
+
+def users_attributes(copy: ReceivedMessage) -> dict[str, Attribute]:
+    """The copy's attributes without those that carry its delay."""
+    return {name: value for name, value in copy.attributes.items() if name not in _OURS}
+
+
+def with_identity(
+    body: str, attributes: Mapping[str, Attribute], *, message_id: str, due_ms: int
+) -> dict[str, Attribute]:
+    """The attributes, and the message's id and due time as far as SQS's limits leave room."""
+    identified = dict(attributes)
+    for name, value in identity(message_id, due_ms).items():
+        if fits(body, {**identified, name: value}):
+            identified[name] = value
+    return identified
+
+
+def identity(message_id: str, due_ms: int) -> dict[str, Attribute]:
+    """The two attributes a receiver tells a message and its lateness by."""
+    return {MESSAGE_ID: string(message_id), DUE_AT: string(str(due_ms))}
 
 
 def rejected(copy: ReceivedMessage, reason: str) -> OutgoingMessage:

@@ -15,11 +15,21 @@ HOP_SECONDS_VARIABLE: Final = "SQSDELAY_HOP_SECONDS"
 MAX_RECEIVES_VARIABLE: Final = "SQSDELAY_MAX_RECEIVES"
 """Receives after which a copy SQS keeps refusing goes to the error queue."""
 
+STORE_VARIABLE: Final = "SQSDELAY_STORE"
+"""URL of the endpoint's store, where far-away messages are parked; none are when unset."""
+
+PARK_AFTER_VARIABLE: Final = "SQSDELAY_PARK_AFTER_SECONDS"
+"""Messages with more than this remaining are parked."""
+
 METRIC_NAMESPACE: Final = "sqsdelay"
 METRIC_DIMENSION: Final = "service"
 """Its value is the endpoint's name."""
 
 HANDED_OVER: Final = "HandedOver"
+DELIVERED: Final = "Delivered"
+"""Sent from the due queue to a FIFO destination."""
+PARKED: Final = "Parked"
+CANCELLED: Final = "Cancelled"
 HOPS: Final = "Hops"
 REJECTED: Final = "Rejected"
 FAILED: Final = "Failed"

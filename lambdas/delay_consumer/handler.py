@@ -1,4 +1,7 @@
-"""The delay consumer as a Lambda function on the delay queue's event source."""
+"""The delay consumer as a Lambda function on the delay queue's event source.
+
+For a FIFO endpoint the due queue is its second event source; a record's ARN tells them apart.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,17 @@ from aws_lambda_powertools.metrics import MetricUnit
 from botocore.awsrequest import AWSRequest
 
 from lambdas.delay_consumer import contract
-from sqsdelay.consumer import DEFAULT_MAX_RECEIVES, Outcome, Relay, Status
+from sqsdelay.consumer import Relay
+from sqsdelay.due_consumer import DueRelay
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError, MalformedMessage
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.moves import DEFAULT_MAX_RECEIVES, Mover, Outcome, Status
+from sqsdelay.parking import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.sqs.consumer import checked_relay
 from sqsdelay.sqs.queues import SqsQueues
+from sqsdelay.store import DelayedMessageStore
+from sqsdelay.stores import open_store
 from sqsdelay.wire import ReceivedMessage, from_lambda_event
 
 TRACE_HEADER = "X-Amzn-Trace-Id"
@@ -31,6 +39,7 @@ class Function:
     """What one execution environment keeps between invocations."""
 
     relay: Relay
+    due_relay: DueRelay | None
     logger: Logger
     metrics: Metrics
 
@@ -49,13 +58,18 @@ def function() -> Function:
     client.meta.events.register("request-created.sqs", _drop_trace_header)
     metrics = Metrics(namespace=contract.METRIC_NAMESPACE, service=endpoint.name)
     logger = Logger(service=endpoint.name)
+    queues = SqsQueues(client)
+    max_receives = _setting(contract.MAX_RECEIVES_VARIABLE, DEFAULT_MAX_RECEIVES)
     return Function(
         checked_relay(
-            SqsQueues(client),
+            queues,
             endpoint,
             hop_seconds=_setting(contract.HOP_SECONDS_VARIABLE, MAX_MESSAGE_TIMER_SECONDS),
-            max_receives=_setting(contract.MAX_RECEIVES_VARIABLE, DEFAULT_MAX_RECEIVES),
+            max_receives=max_receives,
+            store=_store(endpoint),
+            park_after_seconds=_setting(contract.PARK_AFTER_VARIABLE, DEFAULT_PARK_AFTER_SECONDS),
         ),
+        DueRelay(queues, endpoint, max_receives=max_receives) if endpoint.fifo else None,
         logger,
         metrics,
     )
@@ -68,6 +82,11 @@ def _setting(variable: str, default: int) -> int:
             f"{variable}={text!r} is not a whole number; leave it out for {default}"
         )
     return int(text)
+
+
+def _store(endpoint: Endpoint) -> DelayedMessageStore | None:
+    url = os.environ.get(contract.STORE_VARIABLE)
+    return open_store(url, endpoint=endpoint.name) if url else None
 
 
 def handler(event: Mapping[str, Any], context: object) -> dict[str, list[dict[str, str]]]:
@@ -92,10 +111,25 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, list[dict[st
             if not isinstance(record, Mapping) or not record.get("messageId"):
                 raise
             failed.append(str(record["messageId"]))
-    outcomes = this.relay.process(copies, delete=False) if copies else []
+    outcomes = _mover(this, records).process(copies, delete=False) if copies else []
     failed += [outcome.copy.sqs_message_id for outcome in outcomes if not outcome.settled]
     _report(this, outcomes, unreadable=len(records) - len(copies))
     return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
+
+
+def _mover(this: Function, records: list[Mapping[str, Any]]) -> Mover:
+    """Whose queue the event is from; Lambda never mixes two queues in one event."""
+    if this.due_relay is None:
+        return this.relay
+    arns = [str(r.get("eventSourceARN")) for r in records if isinstance(r, Mapping)]
+    sources = {arn.rpartition(":")[2] for arn in arns}
+    for mover in (this.relay, this.due_relay):
+        if sources == {mover.source.name}:
+            return mover
+    raise MalformedMessage(
+        f"event from {', '.join(sorted(sources))}; this function serves {this.relay.source.name} "
+        f"and {this.due_relay.source.name}"
+    )
 
 
 def _report(this: Function, outcomes: list[Outcome], *, unreadable: int) -> None:
@@ -109,7 +143,10 @@ def _report(this: Function, outcomes: list[Outcome], *, unreadable: int) -> None
                 outcome.status.value, message_id=outcome.copy.message_id, reason=outcome.error
             )
     this.metrics.add_metric(contract.HANDED_OVER, MetricUnit.Count, counts[Status.HANDED_OVER])
+    this.metrics.add_metric(contract.DELIVERED, MetricUnit.Count, counts[Status.DELIVERED])
     this.metrics.add_metric(contract.HOPS, MetricUnit.Count, counts[Status.REQUEUED])
+    this.metrics.add_metric(contract.PARKED, MetricUnit.Count, counts[Status.PARKED])
+    this.metrics.add_metric(contract.CANCELLED, MetricUnit.Count, counts[Status.CANCELLED])
     this.metrics.add_metric(contract.REJECTED, MetricUnit.Count, counts[Status.REJECTED])
     this.metrics.add_metric(contract.FAILED, MetricUnit.Count, counts[Status.FAILED] + unreadable)
     this.metrics.flush_metrics()

@@ -8,9 +8,11 @@ import typer
 
 from sqsdelay.cli import endpoint, rabbitmq, store
 from sqsdelay.cli.consume import consume
+from sqsdelay.cli.cost import cost
 from sqsdelay.cli.demo import demo
 from sqsdelay.cli.dispatch import dispatch
 from sqsdelay.cli.receive import receive
+from sqsdelay.cli.schedule import cancel, reschedule
 from sqsdelay.cli.send import send
 from sqsdelay.errors import SqsDelayError
 
@@ -28,6 +30,10 @@ app.command()(consume)
 app.command()(receive)
 app.add_typer(store.app, name="store")
 app.command()(dispatch)
+app.command()(store.pending)
+app.command()(cancel)
+app.command()(reschedule)
+app.command()(cost)
 
 
 def main() -> None:

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sqsdelay.cli.console import err, print_json
+from sqsdelay.cli.opened_store import OptionalStoreUrl, Schema, Table, optional_store
 from sqsdelay.cli.worker import log_to_stderr, stop_on_signals
 from sqsdelay.consumer import DEFAULT_MAX_RECEIVES
+from sqsdelay.endpoint import Endpoint
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, MAX_RECEIVE_WAIT_SECONDS
+from sqsdelay.parking import DEFAULT_PARK_AFTER_SECONDS
 
 if TYPE_CHECKING:
     from sqsdelay.consumer import Outcome
@@ -22,13 +25,19 @@ def consume(
     hop: Annotated[
         int, typer.Option(help="Shortest delivery delay the delay queue may have, seconds.")
     ] = MAX_MESSAGE_TIMER_SECONDS,
-    receivers: Annotated[int, typer.Option(help="Receive loops side by side.")] = 2,
+    receivers: Annotated[int, typer.Option(help="Receive loops side by side, for each queue.")] = 2,
     wait: Annotated[
         int, typer.Option(help="Long poll, seconds (0 to 20).")
     ] = MAX_RECEIVE_WAIT_SECONDS,
     max_receives: Annotated[
         int, typer.Option(help="Receives after which what SQS refuses goes to the error queue.")
     ] = DEFAULT_MAX_RECEIVES,
+    store: OptionalStoreUrl = None,
+    table: Table = None,
+    schema: Schema = None,
+    park_after: Annotated[
+        int, typer.Option(help="Park messages with more than this remaining in the store, seconds.")
+    ] = DEFAULT_PARK_AFTER_SECONDS,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line per message.")] = False,
 ) -> None:
     """Relay an endpoint's delayed messages until SIGTERM or Ctrl-C; then finish what is in hand."""
@@ -43,18 +52,24 @@ def consume(
             for outcome in outcomes:
                 print_json(_as_json(outcome))
 
-    consumer = DelayConsumer(
-        endpoint,
-        hop_seconds=hop,
-        receivers=receivers,
-        wait_seconds=wait,
-        max_receives=max_receives,
-        on_outcomes=report,
-    )
-    stop = stop_on_signals()
-    name = consumer.endpoint.delay_queue.name
-    err.print(f"consuming {name}; stop with Ctrl-C or SIGTERM", highlight=False)
-    consumer.run(stop)
+    name = Endpoint.parse(endpoint).name
+    with optional_store(name, store, table, schema) as opened:
+        consumer = DelayConsumer(
+            endpoint,
+            hop_seconds=hop,
+            receivers=receivers,
+            wait_seconds=wait,
+            max_receives=max_receives,
+            store=opened,
+            park_after_seconds=park_after,
+            on_outcomes=report,
+        )
+        stop = stop_on_signals()
+        served = consumer.endpoint.delay_queue.name
+        if consumer.endpoint.fifo:
+            served += f" and {consumer.endpoint.due_queue.name}"
+        err.print(f"consuming {served}; stop with Ctrl-C or SIGTERM", highlight=False)
+        consumer.run(stop)
     told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "nothing"
     err.print(f"stopped; {told}", highlight=False)
 

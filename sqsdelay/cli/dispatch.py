@@ -10,7 +10,7 @@ import typer
 
 from sqsdelay.circuit_breaker import DEFAULT_TRIGGER_SECONDS
 from sqsdelay.cli.console import err, print_json
-from sqsdelay.cli.store import Schema, StoreUrl, Table
+from sqsdelay.cli.opened_store import Schema, StoreUrl, Table
 from sqsdelay.cli.worker import log_to_stderr, stop_on_signals
 from sqsdelay.delay import utc
 from sqsdelay.dispatch_settings import DEFAULT_BATCH, DispatchSettings

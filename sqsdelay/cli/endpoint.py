@@ -21,7 +21,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @app.command()
 def create(endpoint: Name, hop: Hop = MAX_MESSAGE_TIMER_SECONDS, as_json: Json = False) -> None:
-    """Create the queue, its delay queue and its error queue, where they do not exist yet."""
+    """Create the queue and those that serve its delays, where they do not exist yet."""
     from sqsdelay.sqs.client import default_client
     from sqsdelay.sqs.endpoints import create_endpoint
 
@@ -30,7 +30,7 @@ def create(endpoint: Name, hop: Hop = MAX_MESSAGE_TIMER_SECONDS, as_json: Json =
     if as_json:
         print_json({"endpoint": parsed.name, "created": created})
         return
-    for ref in (parsed.queue, parsed.delay_queue, parsed.error_queue):
+    for ref in parsed.queues:
         out.print(f"{'created' if ref.name in created else 'exists '}  {ref.name}", highlight=False)
 
 

@@ -18,7 +18,7 @@ from sqsdelay.message import AttributeInput, Message
 FIELDS: Final = frozenset(
     {
         "body", "body_repeat", "delay", "due_at", "attributes", "message_id", "message_group_id",
-        "trace_header",
+        "message_deduplication_id", "trace_header",
     }
 )  # fmt: skip
 
@@ -77,6 +77,7 @@ def read_message(line: str, defaults: Defaults) -> Message:
         message_id=fields.get("message_id"),
         message_group_id=fields.get("message_group_id"),
         trace_header=_text(fields.get("trace_header"), "trace_header"),
+        message_deduplication_id=fields.get("message_deduplication_id"),
     )
 
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import base64
 import time
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sqsdelay.cli.console import out, print_json
+from sqsdelay.cli.console import err, out, print_json
 from sqsdelay.delay import utc
 from sqsdelay.endpoint import Endpoint
+from sqsdelay.errors import SqsDelayError
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_RECEIVE_WAIT_SECONDS
 from sqsdelay.message import Attribute, text_of
 from sqsdelay.wire import DUE_AT, MESSAGE_ID, ReceivedMessage, whole_number
+
+if TYPE_CHECKING:
+    from sqsdelay.s3 import BodyReader
 
 
 def receive(
@@ -27,31 +32,52 @@ def receive(
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave the messages in the queue (they come back).")
     ] = False,
+    fetch_bodies: Annotated[
+        bool,
+        typer.Option("--fetch-bodies", help="Read large bodies from the S3 buckets they are in."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line per message.")] = False,
 ) -> None:
     """Print messages as they arrive, with how late they are, and delete them.
 
     Lateness is known of messages that were relayed: they carry their due time. A message sent with
     900 s or less is plain SQS and does not; it shows "-".
+
+    Exit code 1 if a large body could not be read; its message is not deleted.
     """
+    from sqsdelay.s3 import BodyReader
     from sqsdelay.sqs.client import default_client
     from sqsdelay.sqs.queues import SqsQueues
 
     queues = SqsQueues(default_client(connections=1))
     url = queues.url(Endpoint.parse(endpoint).queue)
-    received = 0
+    reader = BodyReader() if fetch_bodies else None
+    received = unread = 0
     last = time.monotonic()
     while not (count and received >= count) and not (idle and time.monotonic() - last > idle):
         wait = min(idle, MAX_RECEIVE_WAIT_SECONDS) if idle else MAX_RECEIVE_WAIT_SECONDS
         most = min(count - received, MAX_BATCH_ENTRIES) if count else MAX_BATCH_ENTRIES
         copies = queues.receive_batch(url, wait_seconds=wait, limit=most)
-        for copy in copies:
-            _print(copy, as_json=as_json)
+        whole = [copy for copy in copies if _show(copy, reader, as_json=as_json)]
+        unread += len(copies) - len(whole)
         if copies:
             received += len(copies)
             last = time.monotonic()
-            if not keep:
-                queues.delete_batch(url, copies)
+            if whole and not keep:
+                queues.delete_batch(url, whole)
+    if unread:
+        raise typer.Exit(1)
+
+
+def _show(copy: ReceivedMessage, reader: BodyReader | None, *, as_json: bool) -> bool:
+    """Print a message; False if its body could not be read."""
+    try:
+        body = copy.body if reader is None else reader.read(copy.body, copy.attributes)
+    except SqsDelayError as error:
+        err.print(f"{copy.message_id}: {error}", highlight=False, markup=False, soft_wrap=True)
+        return False
+    _print(replace(copy, body=body), as_json=as_json)
+    return True
 
 
 def lateness_ms(copy: ReceivedMessage) -> int | None:

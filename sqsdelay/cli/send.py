@@ -46,31 +46,49 @@ def send(
     message_id: Annotated[
         str | None, typer.Option(help="What receivers deduplicate on (with --body).")
     ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(help="Message group (with --body); a FIFO queue needs one."),
+    ] = None,
     hop: Annotated[
         int, typer.Option(help="Delivery delay of the endpoint's delay queue, seconds.")
     ] = MAX_MESSAGE_TIMER_SECONDS,
+    bucket: Annotated[
+        str | None, typer.Option(help="S3 bucket for bodies that are too large for SQS.")
+    ] = None,
     concurrency: Annotated[int, typer.Option(help="Batches in flight.")] = DEFAULT_CONCURRENCY,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line per message.")] = False,
 ) -> None:
     """Send one message or a file of messages with any delay. Exit code 1 if any was not sent."""
+    from sqsdelay.s3 import Bucket
     from sqsdelay.sqs.sender import DelaySender
 
     if (body is None) == (file is None):
         raise typer.BadParameter("give one of --body and --file")
     if delay is not None and due_at is not None:
         raise typer.BadParameter("give one of --delay and --due-at")
-    if file is not None and message_id is not None:
+    if file is not None and (message_id is not None or group is not None):
         raise typer.BadParameter(
-            '--message-id goes with --body; in a file it is the field "message_id"'
+            "--message-id and --group go with --body; in a file they are the fields "
+            '"message_id" and "message_group_id"'
         )
     defaults = Defaults(
         None if delay is None else parse_delay(delay),
         None if due_at is None else parse_due_at(due_at),
     )
-    sender = DelaySender(hop_seconds=hop, concurrency=concurrency)
+    sender = DelaySender(
+        hop_seconds=hop,
+        concurrency=concurrency,
+        large_bodies=None if bucket is None else Bucket(bucket),
+    )
     if body is not None:
         result = sender.send(
-            endpoint, body, delay=defaults.delay, due_at=defaults.due_at, message_id=message_id
+            endpoint,
+            body,
+            delay=defaults.delay,
+            due_at=defaults.due_at,
+            message_id=message_id,
+            message_group_id=group,
         )
         _print_one(result, as_json=as_json)
     elif file is not None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,8 +12,9 @@ from rich.table import Table as PrintedTable
 
 from sqsdelay.cli.console import err, out, print_json
 from sqsdelay.cli.message_file import BadLine, Defaults, read_messages
+from sqsdelay.cli.opened_store import Schema, StoreUrl, Table, opened_store
 from sqsdelay.clock import SystemClock
-from sqsdelay.delay import due_at_ms, parse_delay, parse_due_at, utc
+from sqsdelay.delay import checked_due_ms, delay_ms, due_at_ms, parse_delay, parse_due_at, utc
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.message import Message
@@ -29,18 +29,6 @@ CHUNK = 1_000
 """Messages stored, or listed, in one call."""
 
 Name = Annotated[str, typer.Argument(help="The endpoint (destination queue) the store serves.")]
-StoreUrl = Annotated[
-    str,
-    typer.Option(
-        envvar="SQSDELAY_STORE", help="sqlite:///FILE, postgresql://… or dynamodb://TABLE."
-    ),
-]
-Table = Annotated[
-    str | None, typer.Option(help="The store's table, instead of <endpoint>.delayed.")
-]
-Schema = Annotated[
-    str | None, typer.Option(help="PostgreSQL: the table's schema, instead of public.")
-]
 Delay = Annotated[
     str | None, typer.Option(help="Delay: seconds (90), 32m5s, 1d12h or ISO 8601 (PT32M5S).")
 ]
@@ -76,6 +64,9 @@ def send(
     message_id: Annotated[
         str | None, typer.Option(help="The message's id (with --body); the same id is stored once.")
     ] = None,
+    group: Annotated[
+        str | None, typer.Option(help="Message group (with --body); a FIFO queue needs one.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Store one message or a file of messages. Exit code 1 if any was not stored."""
@@ -83,8 +74,10 @@ def send(
         raise typer.BadParameter("give one of --body and --file")
     if delay is not None and due_at is not None:
         raise typer.BadParameter("give one of --delay and --due-at")
-    if file is not None and message_id is not None:
-        raise typer.BadParameter('in a file, the id is the field "message_id"')
+    if file is not None and (message_id is not None or group is not None):
+        raise typer.BadParameter(
+            'in a file, the id is the field "message_id", the group "message_group_id"'
+        )
     defaults = Defaults(
         None if delay is None else parse_delay(delay),
         None if due_at is None else parse_due_at(due_at),
@@ -93,7 +86,11 @@ def send(
     with _opened(endpoint, store, table, schema) as opened:
         if body is not None:
             message = Message(
-                body, delay=defaults.delay, due_at=defaults.due_at, message_id=message_id
+                body,
+                delay=defaults.delay,
+                due_at=defaults.due_at,
+                message_id=message_id,
+                message_group_id=group,
             )
             _store(opened, [_stored(message, endpoint)], as_json=as_json)
         elif file is not None:
@@ -157,13 +154,7 @@ def reschedule(
     due_at: DueAt = None,
 ) -> None:
     """Move a message to another due time. Exit code 1 if it was not there any more."""
-    if (delay is None) == (due_at is None):
-        raise typer.BadParameter("give one of --delay and --due-at")
-    if due_at is not None:
-        due_ms = due_at_ms(parse_due_at(due_at))
-    else:
-        moved_by = Message("-", delay=parse_delay(delay or ""))
-        due_ms = _stored(moved_by, endpoint).due_ms
+    due_ms = new_due_ms(delay, due_at)
     with _opened(endpoint, store, table, schema) as opened:
         moved = opened.reschedule(message_id, due_ms)
     told = f"due {utc(due_ms)}" if moved else "not in the store (released already, or never stored)"
@@ -172,18 +163,24 @@ def reschedule(
         raise typer.Exit(1)
 
 
-@contextmanager
+def new_due_ms(delay: str | None, due_at: str | None) -> int:
+    """The due time that --delay or --due-at names, epoch milliseconds.
+
+    Raises:
+        BadParameter: both or none of them.
+        InvalidDelay
+    """
+    if (delay is None) == (due_at is None):
+        raise typer.BadParameter("give one of --delay and --due-at")
+    if due_at is not None:
+        return due_at_ms(parse_due_at(due_at))
+    return checked_due_ms(SystemClock().now_ms() + delay_ms(parse_delay(delay or "")))
+
+
 def _opened(
     endpoint: str, url: str, table: str | None, schema: str | None
-) -> Iterator[DelayedMessageStore]:
-    from sqsdelay.stores import open_store
-
-    name = Endpoint.parse(endpoint).name
-    store = open_store(url, endpoint=name, table=table, schema=schema)
-    try:
-        yield store
-    finally:
-        store.close()
+) -> AbstractContextManager[DelayedMessageStore]:
+    return opened_store(Endpoint.parse(endpoint).name, url, table, schema)
 
 
 def _stored(message: Message, endpoint: str) -> StoredMessage:

@@ -1,28 +1,33 @@
-"""`DelayConsumer`: the relay as a worker process, long-polling one endpoint's delay queue."""
+"""`DelayConsumer`: the relay as a worker process, long-polling the queues of one endpoint's delays."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 import tenacity
 
-from sqsdelay.consumer import DEFAULT_MAX_RECEIVES, Outcome, Relay, check_max_receives
+from sqsdelay.collision import refuse_collision
+from sqsdelay.consumer import Relay
 from sqsdelay.decision import check_hop
+from sqsdelay.due_consumer import DueRelay
 from sqsdelay.endpoint import Endpoint
-from sqsdelay.errors import ConfigurationError, QueueUnavailable
+from sqsdelay.errors import ConfigurationError, QueueUnavailable, StoreUnavailable
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, MAX_RECEIVE_WAIT_SECONDS
+from sqsdelay.moves import DEFAULT_MAX_RECEIVES, Mover, Outcome, check_max_receives
+from sqsdelay.parking import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.sqs.client import default_client
-from sqsdelay.sqs.endpoints import delay_queue_problems
+from sqsdelay.sqs.endpoints import Problem, delay_queue_problems, waiting_problems
 from sqsdelay.sqs.queues import SqsQueues
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
     from sqsdelay.clock import Clock
+    from sqsdelay.store import DelayedMessageStore
 
 logger = logging.getLogger(__name__)
 
@@ -31,15 +36,17 @@ MAX_PAUSE_SECONDS: Final = 30
 
 
 class DelayConsumer:
-    """Serves the delay queue of one endpoint until told to stop.
+    """Serves the delay queue of one endpoint, and a FIFO endpoint's due queue, until told to stop.
 
     Args:
         endpoint: the destination queue's name, URL or ARN.
         client: a boto3 SQS client; made from the default session when left out.
         hop_seconds: the shortest delivery delay the delay queue may have.
-        receivers: receive loops side by side.
+        receivers: receive loops side by side, for each queue.
         wait_seconds: long poll, 0 to 20.
         max_receives: receives after which a copy SQS keeps refusing goes to the error queue.
+        store: where to park messages and to look for marks; without one neither is done.
+        park_after_seconds: messages with more than this remaining are parked.
         on_outcomes: called after each batch, from the receivers' threads.
         clock: the local clock.
 
@@ -56,6 +63,8 @@ class DelayConsumer:
         receivers: int = DEFAULT_RECEIVERS,
         wait_seconds: int = MAX_RECEIVE_WAIT_SECONDS,
         max_receives: int = DEFAULT_MAX_RECEIVES,
+        store: DelayedMessageStore | None = None,
+        park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
         on_outcomes: Callable[[Sequence[Outcome]], None] | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -68,47 +77,75 @@ class DelayConsumer:
         check_hop(hop_seconds)
         check_max_receives(max_receives)
         self.endpoint = Endpoint.parse(endpoint)
-        self._queues = SqsQueues(client or default_client(connections=2 * receivers), clock=clock)
+        self._queues = SqsQueues(client or default_client(connections=4 * receivers), clock=clock)
         self._hop_seconds = hop_seconds
         self._receivers = receivers
         self._wait_seconds = wait_seconds
         self._max_receives = max_receives
+        self._store = store
+        self._park_after_seconds = park_after_seconds
         self._on_outcomes = on_outcomes
-        self._relay: Relay | None = None
+        self._movers: list[Mover] = []
 
     def start(self) -> None:
-        """Check the delay queue and take its actual delay as the hop. `run` and `poll` call it.
+        """Check the queues and take the delay queue's actual delay as the hop.
+
+        `run` and `poll` call it.
 
         Raises:
             ConfigurationError: the delay queue does not fit (its delay is shorter than the hop, it
-                keeps messages too short, it has a redrive policy).
-            QueueMissing, QueueUnavailable: the delay queue cannot be asked.
+                keeps messages too short, it has a redrive policy), or another endpoint shares it.
+            QueueMissing, QueueUnavailable: a queue cannot be asked.
+            StoreMissing: the store is not set up.
         """
-        self._relay = checked_relay(
+        self._check_store()
+        relay = checked_relay(
             self._queues,
             self.endpoint,
             hop_seconds=self._hop_seconds,
             max_receives=self._max_receives,
+            store=self._store,
+            park_after_seconds=self._park_after_seconds,
         )
+        self._movers = [relay, *self._due_relays()]
+
+    def _due_relays(self) -> list[DueRelay]:
+        if not self.endpoint.fifo:
+            return []
+        due_queue = self.endpoint.due_queue
+        attributes = self._queues.attributes(self._queues.url(due_queue))
+        _refuse(waiting_problems(due_queue.name, attributes))
+        return [DueRelay(self._queues, self.endpoint, max_receives=self._max_receives)]
+
+    def _check_store(self) -> None:
+        """Find out now that the table is missing; an outage is waited for by hopping on."""
+        if self._store is None:
+            return
+        try:
+            self._store.marks(["-"])
+        except StoreUnavailable as error:
+            logger.warning("messages hop on until the store can be used: %s", error)
 
     def poll(self, *, wait_seconds: int | None = None) -> list[Outcome]:
-        """Receive one batch, relay it, settle it.
+        """Receive one batch of each queue, relay it, settle it.
 
         Returns:
-            An outcome per copy received; empty when none came within ``wait_seconds``.
+            An outcome per copy received; empty when none came within ``wait_seconds`` for each.
 
         Raises:
             ConfigurationError, QueueMissing, QueueUnavailable
         """
-        if self._relay is None:
+        if not self._movers:
             self.start()
-        assert self._relay is not None
-        url = self._queues.url(self.endpoint.delay_queue)
         wait = self._wait_seconds if wait_seconds is None else wait_seconds
-        copies = self._queues.receive_batch(url, wait_seconds=wait)
+        return [outcome for mover in self._movers for outcome in self._poll(mover, wait)]
+
+    def _poll(self, mover: Mover, wait_seconds: int) -> list[Outcome]:
+        url = self._queues.url(mover.source)
+        copies = self._queues.receive_batch(url, wait_seconds=wait_seconds)
         if not copies:
             return []
-        outcomes = self._relay.process(copies)
+        outcomes = mover.process(copies)
         if self._on_outcomes is not None:
             self._on_outcomes(outcomes)
         return outcomes
@@ -119,40 +156,60 @@ class DelayConsumer:
         While SQS cannot be reached, at the start or later, it waits, up to 30 s between attempts.
 
         Raises:
-            ConfigurationError, QueueMissing: from `start`, before any receive.
+            ConfigurationError, QueueMissing, StoreMissing: from `start`, before any receive.
         """
         _waiting(stop, tenacity.retry_if_exception_type(QueueUnavailable))(self.start)
-        with ThreadPoolExecutor(self._receivers, thread_name_prefix="receiver") as pool:
-            receivers = [pool.submit(self._receive_until, stop) for _ in range(self._receivers)]
+        served = self._movers * self._receivers
+        with ThreadPoolExecutor(max(1, len(served)), thread_name_prefix="receiver") as pool:
+            receivers = [pool.submit(self._receive_until, stop, mover) for mover in served]
             for receiver in receivers:
                 receiver.result()
 
-    def _receive_until(self, stop: threading.Event) -> None:
+    def _receive_until(self, stop: threading.Event, mover: Mover) -> None:
         # Whatever goes wrong with one batch, its copies come back; a receiver must not die of it.
         waiting = _waiting(stop, tenacity.retry_if_exception_type(Exception))
         while not stop.is_set():
-            waiting(self.poll)
+            waiting(self._poll, mover, self._wait_seconds)
 
 
-def checked_relay(
-    queues: SqsQueues, endpoint: Endpoint, *, hop_seconds: int, max_receives: int
-) -> Relay:
-    """A relay for the delay queue as it is deployed; worker and function start with it.
-
-    Raises:
-        ConfigurationError: the delay queue does not fit, and what to mend.
-        QueueMissing, QueueUnavailable: it cannot be asked.
-    """
-    name = endpoint.delay_queue.name
-    attributes = queues.attributes(queues.url(endpoint.delay_queue))
-    for problem in delay_queue_problems(name, attributes, hop_seconds=hop_seconds):
+def _refuse(problems: Iterable[Problem]) -> None:
+    """Raise for what is fatal, log the rest."""
+    for problem in problems:
         text = f"{problem.queue}: {problem.text}; mend it with: {problem.remedy}"
         if problem.fatal:
             raise ConfigurationError(text)
         logger.warning(text)
-    # Requeueing costs what the queue's delay is, whatever the setting says.
-    deployed = int(attributes["DelaySeconds"])
-    return Relay(queues, endpoint, hop_seconds=deployed, max_receives=max_receives)
+
+
+def checked_relay(
+    queues: SqsQueues,
+    endpoint: Endpoint,
+    *,
+    hop_seconds: int,
+    max_receives: int,
+    store: DelayedMessageStore | None = None,
+    park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
+) -> Relay:
+    """A relay for the delay queue as it is deployed; worker and function start with it.
+
+    Raises:
+        ConfigurationError: the delay queue does not fit, and what to mend; or another endpoint
+            shares it.
+        QueueMissing, QueueUnavailable: it cannot be asked.
+    """
+    refuse_collision(queues, endpoint)
+    name = endpoint.delay_queue.name
+    attributes = queues.attributes(queues.url(endpoint.delay_queue))
+    _refuse(delay_queue_problems(name, attributes, hop_seconds=hop_seconds))
+    return Relay(
+        queues,
+        endpoint,
+        # Requeueing costs what the queue's delay is, whatever the setting says.
+        hop_seconds=int(attributes["DelaySeconds"]),
+        max_receives=max_receives,
+        store=store,
+        park_after_seconds=park_after_seconds,
+    )
 
 
 def _waiting(stop: threading.Event, retry: tenacity.retry_base) -> tenacity.Retrying:

@@ -1,4 +1,4 @@
-"""An endpoint's three queues on SQS: create them, and check that they are what the relay needs."""
+"""An endpoint's queues on SQS: create them, and check that they are what the relay needs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from sqsdelay.collision import collision, refuse_collision
 from sqsdelay.decision import check_hop
 from sqsdelay.endpoint import Endpoint, QueueRef
 from sqsdelay.errors import ConfigurationError, QueueMissing
@@ -49,6 +50,19 @@ def delay_queue_attributes(hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS) -> dict
     }
 
 
+def fifo_queue_attributes() -> dict[str, str]:
+    """Attributes of a FIFO destination under SQS's names."""
+    return {"FifoQueue": "true", **standard_queue_attributes()}
+
+
+def due_queue_attributes() -> dict[str, str]:
+    """Attributes of a FIFO endpoint's due queue under SQS's names: no redrive policy."""
+    return {
+        **standard_queue_attributes(),
+        "VisibilityTimeout": str(DELAY_QUEUE_VISIBILITY_SECONDS),
+    }
+
+
 def standard_queue_attributes() -> dict[str, str]:
     """Attributes of the destination and error queues under SQS's names."""
     return {
@@ -69,7 +83,8 @@ def create_endpoint(
         The names of the queues that were created.
 
     Raises:
-        ConfigurationError: an existing delay queue is not fit, with what to mend; or a bad hop.
+        ConfigurationError: an existing delay queue is not fit, with what to mend; another endpoint
+            would share it; or a bad hop.
         QueueUnavailable, SendFailed: SQS did not answer or refused.
     """
     check_hop(hop_seconds)
@@ -79,12 +94,9 @@ def create_endpoint(
             "create it by its name, with the credentials and region it belongs to"
         )
     queues = SqsQueues(client)
+    refuse_collision(queues, endpoint)
     created = []
-    for ref, attributes in (
-        (endpoint.queue, standard_queue_attributes()),
-        (endpoint.error_queue, standard_queue_attributes()),
-        (endpoint.delay_queue, delay_queue_attributes(hop_seconds)),
-    ):
+    for ref, attributes in _wanted(endpoint, hop_seconds):
         try:
             queues.url(ref)
         except QueueMissing:
@@ -99,6 +111,15 @@ def create_endpoint(
     return created
 
 
+def _wanted(endpoint: Endpoint, hop_seconds: int) -> Iterator[tuple[QueueRef, dict[str, str]]]:
+    """The endpoint's queues and their attributes, in the order to create them in."""
+    yield endpoint.queue, fifo_queue_attributes() if endpoint.fifo else standard_queue_attributes()
+    yield endpoint.error_queue, standard_queue_attributes()
+    if endpoint.fifo:
+        yield endpoint.due_queue, due_queue_attributes()
+    yield endpoint.delay_queue, delay_queue_attributes(hop_seconds)
+
+
 def check_endpoint(
     client: SQSClient, endpoint: Endpoint, *, hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS
 ) -> list[Problem]:
@@ -110,6 +131,9 @@ def check_endpoint(
     check_hop(hop_seconds)
     queues = SqsQueues(client)
     problems: list[Problem] = []
+    collides = collision(queues, endpoint)
+    if collides is not None:
+        problems.append(Problem(endpoint.name, collides, "use another name"))
     for ref in (endpoint.queue, endpoint.error_queue):
         if _attributes(queues, ref) is None:
             problems.append(_missing(endpoint, ref))
@@ -119,6 +143,12 @@ def check_endpoint(
     else:
         name = endpoint.delay_queue.name
         problems.extend(delay_queue_problems(name, attributes, hop_seconds=hop_seconds))
+    if endpoint.fifo:
+        attributes = _attributes(queues, endpoint.due_queue)
+        if attributes is None:
+            problems.append(_missing(endpoint, endpoint.due_queue))
+        else:
+            problems.extend(waiting_problems(endpoint.due_queue.name, attributes))
     return problems
 
 
@@ -133,6 +163,19 @@ def delay_queue_problems(
             f"its delay of {delay} s is shorter than the hop of {hop_seconds} s",
             _set(name, "DelaySeconds", hop_seconds) + f", or use a hop of {delay} s",
         )
+    yield from waiting_problems(name, attributes)
+    if attributes.get("FifoThroughputLimit") != "perMessageGroupId":
+        yield Problem(
+            name,
+            "it is not high-throughput FIFO: 300 calls a second for all messages together",
+            _set(name, "DeduplicationScope", "messageGroup")
+            + ",FifoThroughputLimit=perMessageGroupId",
+            fatal=False,
+        )
+
+
+def waiting_problems(name: str, attributes: Mapping[str, str]) -> Iterator[Problem]:
+    """What is wrong with a queue in which messages wait: the delay queue, or the due queue."""
     retention = int(attributes.get("MessageRetentionPeriod", "0"))
     if retention < MIN_DELAY_QUEUE_RETENTION_SECONDS:
         yield Problem(
@@ -153,14 +196,6 @@ def delay_queue_problems(
             f"its visibility timeout of {visibility} s is not between {FUNCTION_TIMEOUT_SECONDS} s "
             f"(the time for a batch) and {DEDUPLICATION_INTERVAL_SECONDS} s (the deduplication interval)",
             _set(name, "VisibilityTimeout", DELAY_QUEUE_VISIBILITY_SECONDS),
-            fatal=False,
-        )
-    if attributes.get("FifoThroughputLimit") != "perMessageGroupId":
-        yield Problem(
-            name,
-            "it is not high-throughput FIFO: 300 calls a second for all messages together",
-            _set(name, "DeduplicationScope", "messageGroup")
-            + ",FifoThroughputLimit=perMessageGroupId",
             fatal=False,
         )
 

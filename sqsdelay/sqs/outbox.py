@@ -23,7 +23,7 @@ from sqsdelay.message import (
 )
 from sqsdelay.ports import Failure, Queues, SendReceipt
 from sqsdelay.stored import StoredMessage
-from sqsdelay.wire import DUE_AT, ERROR, MESSAGE_ID, fits
+from sqsdelay.wire import DEDUPLICATION_ID, ERROR, FifoIds, fits, for_due_queue, with_identity
 
 logger = logging.getLogger(__name__)
 
@@ -51,9 +51,9 @@ class SqsOutbox:
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="outbox")
 
     def check(self) -> None:
-        """Both queues exist, and the broker's clock is known."""
+        """The queues sent to exist, and the broker's clock is known."""
         self._queues.url(self._endpoint.error_queue)
-        self._queues.synchronise(self._endpoint.queue)
+        self._queues.synchronise(self._endpoint.hand_over_queue)
 
     def now_ms(self) -> int:
         """The broker's now; while SQS cannot be asked, the local clock's."""
@@ -69,8 +69,9 @@ class SqsOutbox:
         now_ms = self.now_ms()
 
         def to_destination(message: StoredMessage) -> tuple[QueueRef, OutgoingMessage]:
-            queue = Endpoint.parse(message.destination).queue
-            return queue, _released(message, seconds_until(message.due_ms, now_ms))
+            destination = Endpoint.parse(message.destination)
+            released = _released(message, seconds_until(message.due_ms, now_ms), destination)
+            return destination.hand_over_queue, released
 
         return self._send_all(messages, to_destination)
 
@@ -112,7 +113,7 @@ def _failure(error: SqsDelayError) -> Failure:
     return Failure(type(error).__name__, error, transient=not isinstance(error, ValueError))
 
 
-def _released(message: StoredMessage, delay_seconds: int) -> OutgoingMessage:
+def _released(message: StoredMessage, delay_seconds: int, destination: Endpoint) -> OutgoingMessage:
     try:
         body = message.body.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -127,19 +128,38 @@ def _released(message: StoredMessage, delay_seconds: int) -> OutgoingMessage:
             f"message {message.message_id} is due in {delay_seconds} s, a message timer holds "
             f"{MAX_MESSAGE_TIMER_SECONDS} s; it is released later"
         )
-    attributes = dict(message.attributes)
-    size = check_limits(body, attributes)
-    for name, text in ((MESSAGE_ID, message.message_id), (DUE_AT, str(message.due_ms))):
-        # As at a hand-over: without them rather than not at all.
-        if fits(body, {**attributes, name: string(text)}):
-            attributes[name] = string(text)
-            size = size_of(body, attributes)
+    if destination.fifo:
+        return _for_due_queue(message, body, delay_seconds)
+    attributes = with_identity(
+        body, message.attributes, message_id=message.message_id, due_ms=message.due_ms
+    )
     return OutgoingMessage(
         body=body,
         attributes=attributes,
-        size=size,
+        size=check_limits(body, attributes),
         delay_seconds=delay_seconds,
         group_id=message.group_id,
+        trace_header=message.trace_header,
+    )
+
+
+def _for_due_queue(message: StoredMessage, body: str, delay_seconds: int) -> OutgoingMessage:
+    if message.group_id is None:
+        raise InvalidMessage(
+            f"message {message.message_id} has no group_id; the FIFO queue {message.destination} "
+            "keeps the order within a group: store it with one"
+        )
+    attributes = dict(message.attributes)
+    deduplication_id = attributes.pop(DEDUPLICATION_ID, string(message.message_id))
+    ids = FifoIds(message.group_id, deduplication_id["StringValue"])
+    check_limits(body, attributes, ids.attributes())
+    return for_due_queue(
+        body,
+        attributes,
+        ids,
+        message_id=message.message_id,
+        due_ms=message.due_ms,
+        delay_seconds=delay_seconds,
         trace_header=message.trace_header,
     )
 

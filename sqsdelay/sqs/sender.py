@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.parking import DEFAULT_PARK_AFTER_SECONDS, StoreOf
 from sqsdelay.sender import DEFAULT_CONCURRENCY, Sender
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.queues import SqsQueues
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
     from sqsdelay.clock import Clock
+    from sqsdelay.ports import LargeBodies
+    from sqsdelay.store import DelayedMessageStore
 
 
 class DelaySender(Sender):
@@ -23,6 +26,10 @@ class DelaySender(Sender):
         unrestricted: False refuses delays above 900 seconds.
         hop_seconds: the delay queues' delivery delay; 900 unless the endpoint was created with less.
         concurrency: batches `send_many` keeps in flight, at most the client's connections.
+        store: the endpoint's store, or a function from an endpoint's name to its store. Messages
+            far away are parked there at once, and `cancel`, `reschedule` and `pending` work.
+        park_after_seconds: messages with more than this remaining are parked.
+        large_bodies: where bodies wait that are too large for a message: `sqsdelay.s3.Bucket`.
         clock: the local clock.
     """
 
@@ -33,6 +40,9 @@ class DelaySender(Sender):
         unrestricted: bool = True,
         hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS,
         concurrency: int = DEFAULT_CONCURRENCY,
+        store: DelayedMessageStore | StoreOf | None = None,
+        park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
+        large_bodies: LargeBodies | None = None,
         clock: Clock | None = None,
     ) -> None:
         if client is None:
@@ -43,4 +53,7 @@ class DelaySender(Sender):
             unrestricted=unrestricted,
             hop_seconds=hop_seconds,
             concurrency=min(concurrency, connections),
+            store=store,
+            park_after_seconds=park_after_seconds,
+            large_bodies=large_bodies,
         )

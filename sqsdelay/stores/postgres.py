@@ -19,6 +19,7 @@ from sqsdelay.clock import Clock, SystemClock
 from sqsdelay.dispatch_settings import MAX_POLL_SECONDS
 from sqsdelay.errors import ConfigurationError, StoreError, StoreMissing, StoreUnavailable
 from sqsdelay.limits import MAX_POSTGRES_NAME_BYTES
+from sqsdelay.marks import Mark
 from sqsdelay.store import Claim, TransactionMode
 from sqsdelay.stored import StoredMessage, check_stored_due, from_store
 from sqsdelay.stores.answers import answered, new_once
@@ -74,6 +75,7 @@ class PostgresStore:
             "table": sql.Identifier(schema.replace("%", "%%"), self._table.replace("%", "%%")),
             # An index lives in its table's schema and its name may not be cut off either.
             "index": sql.Identifier(f"sqsdelay_{digest}_due"),
+            "marks": sql.Identifier(schema.replace("%", "%%"), f"sqsdelay_{digest}_marks"),
         }
         self._sql = {
             key: sql.SQL(query).format(**names).as_bytes()
@@ -100,6 +102,7 @@ class PostgresStore:
             connection.execute(self._sql["lock_set_up"], {"channel": self._channel})
             connection.execute(self._sql["set_up"], {})
             connection.execute(self._sql["set_up_index"], {})
+            connection.execute(self._sql["set_up_marks"], {})
 
     def initialize(self, mode: TransactionMode) -> None:
         if mode not in self.modes:
@@ -179,6 +182,20 @@ class PostgresStore:
         check_stored_due(due_ms)
         arguments = {"message_id": message_id, "due_ms": due_ms, "channel": self._channel}
         return len(self._rows("reschedule", **arguments)) == 1
+
+    def mark(self, marks: Sequence[Mark], *, until_ms: int) -> None:
+        arguments = {
+            "ids": [mark.message_id for mark in marks],
+            "dues": [mark.due_ms for mark in marks],
+            "until_ms": until_ms,
+        }
+        with self._connection() as connection, connection.transaction():
+            connection.execute(self._sql["forget_marks"], {"now_ms": self._clock.now_ms()})
+            connection.execute(self._sql["mark"], arguments)
+
+    def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
+        rows = self._rows("marks", ids=list(message_ids), now_ms=self._clock.now_ms())
+        return {row[0]: Mark(message_id=row[0], due_ms=row[1]) for row in rows}
 
     def watch(self, wake: Callable[[], None]) -> AbstractContextManager[None]:
         return Listener(self._conninfo, self._channel, wake)

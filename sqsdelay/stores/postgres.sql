@@ -1,4 +1,4 @@
--- Queries of the PostgreSQL store. {table} and {index} are quoted names.
+-- Queries of the PostgreSQL store. {table}, {index} and {marks} are quoted names.
 
 -- name: set_up
 -- held_until_ms: not claimable before, after a failure. Claims themselves are row locks.
@@ -14,6 +14,14 @@ CREATE TABLE IF NOT EXISTS {table} (
 
 -- name: set_up_index
 CREATE INDEX IF NOT EXISTS {index} ON {table} (due_ms, message_id)
+
+-- name: set_up_marks
+-- due_ms: the new due time, NULL for a cancellation.
+CREATE TABLE IF NOT EXISTS {marks} (
+    message_id text COLLATE "C" PRIMARY KEY,
+    due_ms bigint,
+    until_ms bigint NOT NULL
+)
 
 -- name: lock_set_up
 -- CREATE … IF NOT EXISTS of two processes at once can fail; one after the other cannot.
@@ -90,3 +98,17 @@ WHERE message_id = ANY(ARRAY(
     SELECT message_id FROM {table} WHERE message_id = %(message_id)s FOR UPDATE SKIP LOCKED
 ))
 RETURNING pg_notify(%(channel)s, '')
+
+-- name: forget_marks
+DELETE FROM {marks} WHERE until_ms <= %(now_ms)s
+
+-- name: mark
+-- Given one id twice the last one counts, as in two calls.
+INSERT INTO {marks} (message_id, due_ms, until_ms)
+SELECT DISTINCT ON (message_id) message_id, due_ms, %(until_ms)s
+FROM unnest(%(ids)s::text[], %(dues)s::bigint[]) WITH ORDINALITY AS given (message_id, due_ms, place)
+ORDER BY message_id, place DESC
+ON CONFLICT (message_id) DO UPDATE SET due_ms = excluded.due_ms, until_ms = excluded.until_ms
+
+-- name: marks
+SELECT message_id, due_ms FROM {marks} WHERE message_id = ANY(%(ids)s) AND until_ms > %(now_ms)s

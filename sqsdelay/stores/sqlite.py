@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from sqsdelay.clock import Clock, SystemClock
 from sqsdelay.errors import ConfigurationError, StoreError, StoreMissing, StoreUnavailable
+from sqsdelay.marks import Mark
 from sqsdelay.store import Claim, TransactionMode
 from sqsdelay.stored import StoredMessage, check_stored_due, from_store
 from sqsdelay.stores.answers import answered
@@ -56,7 +57,9 @@ class SqliteStore:
         name = table or f"{endpoint}.delayed"
         self._name = name
         self._sql = {
-            key: query.replace("{table}", _quoted(name)).replace("{index}", _quoted(name + ".due"))
+            key: query.replace("{table}", _quoted(name))
+            .replace("{index}", _quoted(name + ".due"))
+            .replace("{marks}", _quoted(name + ".marks"))
             for key, query in read_queries("sqlite.sql").items()
         }
         with _translated(name):
@@ -71,6 +74,7 @@ class SqliteStore:
         with self._transaction() as connection:
             connection.execute(self._sql["set_up"])
             connection.execute(self._sql["set_up_index"])
+            connection.execute(self._sql["set_up_marks"])
 
     def initialize(self, mode: TransactionMode) -> None:
         with self._lock, _translated(self._name):
@@ -171,6 +175,18 @@ class SqliteStore:
             moved = connection.execute(self._sql["reschedule"], arguments).rowcount == 1
         self._wake()
         return moved
+
+    def mark(self, marks: Sequence[Mark], *, until_ms: int) -> None:
+        rows = [(mark.message_id, mark.due_ms, until_ms) for mark in marks]
+        with self._transaction() as connection:
+            connection.execute(self._sql["forget_marks"], {"now_ms": self._clock.now_ms()})
+            connection.executemany(self._sql["mark"], rows)
+
+    def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
+        arguments = {"ids": json.dumps(list(message_ids)), "now_ms": self._clock.now_ms()}
+        with self._lock, _translated(self._name):
+            rows = self._connection.execute(self._sql["marks"], arguments).fetchall()
+        return {row[0]: Mark(message_id=row[0], due_ms=row[1]) for row in rows}
 
     @contextmanager
     def watch(self, wake: Callable[[], None]) -> Iterator[None]:

@@ -1,4 +1,4 @@
--- Queries of the SQLite store. {table} and {index} are quoted names; lists of ids are JSON arrays.
+-- Queries of the SQLite store. {table}, {index} and {marks} are quoted names; lists of ids are JSON arrays.
 
 -- name: set_up
 -- held_until_ms: not claimable before; claim: whose lease that is, NULL when nobody's.
@@ -15,6 +15,14 @@ CREATE TABLE IF NOT EXISTS {table} (
 
 -- name: set_up_index
 CREATE INDEX IF NOT EXISTS {index} ON {table} (due_ms, message_id)
+
+-- name: set_up_marks
+-- due_ms: the new due time, NULL for a cancellation.
+CREATE TABLE IF NOT EXISTS {marks} (
+    message_id TEXT PRIMARY KEY NOT NULL,
+    due_ms INTEGER,
+    until_ms INTEGER NOT NULL
+)
 
 -- name: exists
 SELECT 1 FROM {table} LIMIT 0
@@ -74,3 +82,14 @@ RETURNING message_id
 -- name: reschedule
 UPDATE {table} SET due_ms = :due_ms, held_until_ms = 0, claim = NULL
 WHERE message_id = :message_id AND (claim IS NULL OR held_until_ms <= :now_ms)
+
+-- name: forget_marks
+DELETE FROM {marks} WHERE until_ms <= :now_ms
+
+-- name: mark
+INSERT INTO {marks} (message_id, due_ms, until_ms) VALUES (?, ?, ?)
+ON CONFLICT (message_id) DO UPDATE SET due_ms = excluded.due_ms, until_ms = excluded.until_ms
+
+-- name: marks
+SELECT message_id, due_ms FROM {marks}
+WHERE message_id IN (SELECT value FROM json_each(:ids)) AND until_ms > :now_ms

@@ -71,10 +71,11 @@ class InMemoryQueues:
     def create_endpoint(
         self, name: str, *, hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS
     ) -> Endpoint:
-        """Create an endpoint's three queues."""
+        """Create an endpoint's queues."""
         endpoint = Endpoint.parse(name)
-        self.create_queue(endpoint.queue.name)
-        self.create_queue(endpoint.error_queue.name)
+        for ref in endpoint.queues:
+            if ref != endpoint.delay_queue:
+                self.create_queue(ref.name)
         self.create_queue(
             endpoint.delay_queue.name,
             DelaySeconds=str(hop_seconds),

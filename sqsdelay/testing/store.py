@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from sqsdelay.clock import Clock
 from sqsdelay.errors import ConfigurationError
+from sqsdelay.marks import Mark
 from sqsdelay.store import Claim, TransactionMode
 from sqsdelay.stored import StoredMessage, check_stored_due
 
@@ -39,6 +40,7 @@ class InMemoryStore:
         self._clock = clock
         self._lease_ms = round(lease_seconds * 1000)
         self._rows: dict[str, _Row] = {}
+        self._marks: dict[str, tuple[Mark, int]] = {}
         self._watchers: list[Callable[[], None]] = []
         self._lock = threading.RLock()
 
@@ -122,6 +124,14 @@ class InMemoryStore:
         row = self._rows.get(message_id)
         leased = row is not None and row.claim is not None and row.held(self._clock.now_ms())
         return None if leased else row
+
+    def mark(self, marks: Sequence[Mark], *, until_ms: int) -> None:
+        self._marks.update({mark.message_id: (mark, until_ms) for mark in marks})
+
+    def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
+        now_ms = self._clock.now_ms()
+        kept = {i: self._marks[i] for i in message_ids if i in self._marks}
+        return {i: mark for i, (mark, until_ms) in kept.items() if until_ms > now_ms}
 
     @contextmanager
     def watch(self, wake: Callable[[], None]) -> Iterator[None]:

@@ -17,6 +17,7 @@ import pytest
 
 from sqsdelay.clock import Clock
 from sqsdelay.errors import ConfigurationError, InvalidMessage
+from sqsdelay.marks import Mark
 from sqsdelay.store import DelayedMessageStore, TransactionMode
 from sqsdelay.stored import StoredMessage
 from sqsdelay.testing.clock import ManualClock
@@ -237,6 +238,33 @@ class StoreContract:
         store.store([message("a", clock.now_ms())])
         with pytest.raises(InvalidMessage, match="1970 to 9999"):
             store.reschedule("a", 10**15)
+        assert self.claimed(store, clock) == ["a"]
+
+    def test_marks_are_kept_until_they_expire(
+        self, store: DelayedMessageStore, make_store: MakeStore, clock: ManualClock
+    ) -> None:
+        """A delay consumer elsewhere reads what a sender left; the last mark of a message counts."""
+        until_ms = clock.now_ms() + 60_000
+        store.mark([Mark(message_id="a"), Mark(message_id="b")], until_ms=until_ms)
+        moved = Mark(message_id="b", due_ms=clock.now_ms() + 5)
+        other = make_store(clock)
+        try:
+            other.mark([Mark(message_id="b", due_ms=1), moved], until_ms=until_ms)
+            asked = ["a", "b", "unknown", "a", *(f"m{n}" for n in range(150))]
+            assert other.marks(asked) == {"a": Mark(message_id="a"), "b": moved}
+            assert other.marks(["unknown"]) == {}
+        finally:
+            if other is not store:
+                other.close()
+        clock.advance(61)
+        assert store.marks(["a", "b"]) == {}
+
+    def test_marks_are_no_messages(self, store: DelayedMessageStore, clock: Clock) -> None:
+        """They may be of messages stored elsewhere, or here, and touch neither."""
+        store.store([message("a", clock.now_ms())])
+        later_ms = clock.now_ms() + 60_000
+        store.mark([Mark(message_id="a"), Mark(message_id="b")], until_ms=later_ms)
+        assert store.pending_count() == 1
         assert self.claimed(store, clock) == ["a"]
 
     def test_an_earlier_message_wakes(self, store: DelayedMessageStore, clock: Clock) -> None:

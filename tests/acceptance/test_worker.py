@@ -175,3 +175,25 @@ def test_the_demo(tmp_path: Path) -> None:
     assert time.monotonic() - started < 60
     assert "sent 36, delivered 36, lost 0, duplicated 0, early 0, altered 0" in done.stdout
     assert "report-near-the-limit" in done.stdout
+
+
+def test_a_fifo_destination(local_aws: LocalAws) -> None:
+    """One worker serves both queues: long and short delays arrive on time, in their group."""
+    env = local_aws.environment()
+    name = f"orders-{uuid.uuid4().hex[:8]}.fifo"
+    created = run("endpoint", "create", name, "--hop", HOP, env=env)
+    assert created.returncode == 0, created.stderr
+    with running("consume", name, "--hop", HOP, "--wait", "1", "--json", env=env) as worker:
+        worker.wait_for("consuming")
+        for message_id, delay in (("long", "3.5s"), ("short", "1s")):
+            options = ("--message-id", message_id, "--group", "g", "--delay", delay, "--hop", HOP)
+            sent = run("send", name, "--body", message_id, *options, env=env)
+            assert sent.returncode == 0, sent.stderr
+        messages = received(local_aws, name, 2)
+        worker.process.send_signal(signal.SIGTERM)
+        assert worker.end() == 0
+    assert sorted(message["message_id"] for message in messages) == ["long", "short"]
+    assert all(0 <= message["late_ms"] < 3000 for message in messages)
+    statuses = [json.loads(line)["status"] for line in worker.lines if line.startswith("{")]
+    assert statuses.count("delivered") == 2
+    assert "handed-over" in statuses

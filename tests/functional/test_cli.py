@@ -120,6 +120,42 @@ def test_endpoint_create_refuses_to_leave_an_unfit_queue(cli: Cli) -> None:
     assert "hop_seconds=901; use 1 to 900" in err
 
 
+def test_a_fifo_endpoint_has_four_queues(cli: Cli) -> None:
+    """The FIFO queue itself, a due queue that takes message timers, and the two there always are."""
+    code, out, _ = cli("endpoint", "create", "orders.fifo", "--json")
+    assert code == 0
+    assert json.loads(out)["created"] == [
+        "orders.fifo", "orders-delay-error", "orders-due", "orders-delay.fifo",
+    ]  # fmt: skip
+    assert cli("endpoint", "create", "orders.fifo")[1].count("exists") == 4
+    assert cli("endpoint", "check", "orders.fifo")[0] == 0
+    client = boto3.client("sqs")
+    url = client.get_queue_url(QueueName="orders-due")["QueueUrl"]
+    client.set_queue_attributes(QueueUrl=url, Attributes={"MessageRetentionPeriod": "60"})
+    code, out, _ = cli("endpoint", "check", "orders.fifo", "--json")
+    (problem,) = json.loads(out)["problems"]
+    assert (code, problem["queue"]) == (1, "orders-due")
+    assert problem["text"].startswith("it keeps messages 60 s, less than")
+    client.delete_queue(QueueUrl=url)
+    code, out, _ = cli("endpoint", "check", "orders.fifo", "--json")
+    assert json.loads(out)["problems"][0]["text"] == "it does not exist"
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("orders", "orders.fifo"), ("orders.fifo", "orders")]
+)
+def test_endpoints_of_one_name_are_refused(cli: Cli, first: str, second: str) -> None:
+    """orders and orders.fifo would share a delay queue: the second one is refused, nothing is made."""
+    cli("endpoint", "create", first)
+    code, _, err = cli("endpoint", "create", second)
+    assert code == 1
+    assert f"{second} would share the delay queue orders-delay.fifo with {first}" in err
+    queues = boto3.client("sqs").list_queues()["QueueUrls"]
+    assert second not in {url.rpartition("/")[2] for url in queues}
+    code, out, _ = cli("endpoint", "check", second, "--json")
+    assert (code, json.loads(out)["problems"][0]["remedy"]) == (1, "use another name")
+
+
 def test_send_one_message(cli: Cli) -> None:
     """A body with a written delay; the answer names id, route and due time."""
     cli("endpoint", "create", "orders")

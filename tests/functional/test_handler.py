@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -17,6 +19,7 @@ from lambdas.delay_consumer import handler as module
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError, InvalidEndpoint, MalformedMessage, SqsDelayError
 from sqsdelay.sqs import create_endpoint
+from sqsdelay.stores import open_store
 
 START = datetime(2027, 3, 1, 12, tzinfo=UTC)
 START_MS = round(START.timestamp() * 1000)
@@ -210,6 +213,82 @@ def test_lambdas_own_trace_header_does_not_travel_on(
     module.handler({"Records": [record("now", "900")]}, None)
     assert calls
     assert not [headers for headers in calls if "x-amzn-trace-id" in headers]
+
+
+DUE_ARN = "arn:aws:sqs:us-east-1:123456789012:orders-due"
+FIFO_IDS = {
+    "sqsdelay.MessageGroupId": {"stringValue": "g", "dataType": "String"},
+    "sqsdelay.MessageDeduplicationId": {"stringValue": "d", "dataType": "String"},
+}
+
+
+@pytest.fixture
+def fifo(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A FIFO endpoint on moto, and its function."""
+    monkeypatch.setenv("SQSDELAY_ENDPOINT", "orders.fifo")
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "orders-delay")
+    module.function.cache_clear()
+    with mock_aws(), time_machine.travel(START, tick=False):
+        client = boto3.client("sqs")
+        create_endpoint(client, Endpoint.parse("orders.fifo"))
+        yield client
+    module.function.cache_clear()
+
+
+def test_a_fifo_endpoints_function_serves_both_queues(
+    fifo: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From the delay queue to the due queue, from the due queue to the FIFO queue, by the record's ARN."""
+    assert module.handler({"Records": [record("m-1", "900", **FIFO_IDS)]}, None) == {
+        "batchItemFailures": []
+    }
+    (due,) = in_queue(fifo, "orders-due")
+    attributes = {
+        name: {"stringValue": value["StringValue"], "dataType": "String"}
+        for name, value in due["MessageAttributes"].items()
+    }
+    from_due_queue = record("due", None, **attributes) | {"eventSourceARN": DUE_ARN}
+    assert module.handler({"Records": [from_due_queue]}, None) == {"batchItemFailures": []}
+    (arrived,) = in_queue(fifo, "orders.fifo")
+    assert arrived["Body"] == "body of due"
+    assert arrived["MessageAttributes"]["sqsdelay.MessageId"]["StringValue"] == "m-1"
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines() if "_aws" in line]
+    assert [(emf["HandedOver"], emf["Delivered"]) for emf in lines] == [([1], [0]), ([0], [1])]
+
+
+def test_a_record_of_neither_queue_is_an_error_lambda_counts(fifo: Any) -> None:
+    """A wrong event source must not be taken for the delay queue."""
+    stray = record("x", "900", **FIFO_IDS) | {"eventSourceARN": DUE_ARN + "s"}
+    with pytest.raises(MalformedMessage, match="event from orders-dues; this function serves"):
+        module.handler({"Records": [stray]}, None)
+
+
+def test_a_message_the_fifo_queue_lacks_stays_on_the_due_queue(fifo: Any) -> None:
+    """Reported as failed, so that Lambda does not delete it."""
+    fifo.delete_queue(QueueUrl=fifo.get_queue_url(QueueName="orders.fifo")["QueueUrl"])
+    waiting = record("due", None, **FIFO_IDS) | {"eventSourceARN": DUE_ARN}
+    assert module.handler({"Records": [waiting]}, None) == {
+        "batchItemFailures": [{"itemIdentifier": "due"}]
+    }
+
+
+def test_with_a_store_the_function_parks(
+    sqs: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """SQSDELAY_STORE names it, SQSDELAY_PARK_AFTER_SECONDS says from when on."""
+    url = f"sqlite:///{tmp_path}/store.db"
+    monkeypatch.setenv("SQSDELAY_STORE", url)
+    monkeypatch.setenv("SQSDELAY_PARK_AFTER_SECONDS", "3600")
+    with closing(open_store(url, endpoint="orders")) as store:
+        store.set_up()
+        event = {"Records": [record("far", "9000"), record("near", "4000")]}
+        assert module.handler(event, None) == {"batchItemFailures": []}
+        assert [m.message_id for m in store.pending(9)] == ["far"]
+    (emf,) = [json.loads(x) for x in capsys.readouterr().out.splitlines() if "_aws" in x]
+    assert (emf["Parked"], emf["Hops"]) == ([1], [1])
 
 
 def test_importing_the_handler_reads_no_environment() -> None:

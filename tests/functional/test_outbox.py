@@ -98,7 +98,7 @@ def test_a_due_time_beyond_the_timers_is_not_clamped(
 def test_a_receiver_gets_the_message_and_its_id(
     queues: InMemoryQueues, outbox: SqsOutbox, clock: ManualClock
 ) -> None:
-    """Body, attributes and group as stored, and the id to deduplicate on."""
+    """Body, attributes and group as stored, the id to deduplicate on and the due time, as relayed."""
     attributes: dict[str, Attribute] = {
         "Raw": {"DataType": "Binary.png", "BinaryValue": b"\x00\xff"}
     }

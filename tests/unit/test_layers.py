@@ -12,15 +12,20 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "sqsdelay"
 
 CORE = {
-    "batch", "circuit_breaker", "clock", "decision", "delay", "dispatch_settings", "endpoint", "errors",
-    "limits", "message", "ports", "store", "stored", "wire",
+    "batch", "circuit_breaker", "clock", "decision", "delay", "dispatch_settings", "endpoint",
+    "errors", "limits", "marks", "message", "payload", "ports", "store", "stored", "wire",
 }  # fmt: skip
+COST = {"cost"}
+"""Arithmetic on the core's numbers and a file of prices that is part of the package."""
+
 USE_CASES = {
-    "sender", "consumer", "delivery", "dispatcher", "exactly_once", "timeout_manager",
+    "collision", "sender", "consumer", "delivery", "dispatcher", "due_consumer", "exactly_once", "moves",
+    "offloading", "parking", "routing", "schedule", "timeout_manager",
 }  # fmt: skip
 ADAPTERS = {
     "sqs": {"boto3", "botocore", "tenacity", "mypy_boto3_sqs"},
     "rabbitmq": {"pika", "tenacity"},
+    "s3": {"boto3", "botocore", "mypy_boto3_s3"},
     "stores": {
         "boto3",
         "botocore",
@@ -65,11 +70,18 @@ def test_core_imports_the_core_and_the_standard_library_only(room: str) -> None:
     assert not {"os", "socket", "subprocess", "http"} & {n.split(".")[0] for n in imports(path)}
 
 
+@pytest.mark.parametrize("path", sorted((PACKAGE / "cost").glob("*.py")), ids=lambda p: p.name)
+def test_cost_imports_the_core_and_the_standard_library_only(path: Path) -> None:
+    """What a delay costs can be worked out anywhere, without a client or a network."""
+    assert rooms(path) <= CORE | COST
+    assert third_party(path) == set()
+
+
 @pytest.mark.parametrize("room", sorted(r for r in USE_CASES if (PACKAGE / f"{r}.py").exists()))
 def test_use_cases_import_core_and_ports_only(room: str) -> None:
     """A use case works on any adapter."""
     path = PACKAGE / f"{room}.py"
-    assert rooms(path) <= CORE | USE_CASES
+    assert rooms(path) <= CORE | COST | USE_CASES
     assert third_party(path) == set()
 
 
@@ -80,7 +92,7 @@ ADAPTER_FILES = [p for name in ADAPTERS for p in sorted((PACKAGE / name).rglob("
 def test_adapters_know_one_vendor(path: Path) -> None:
     """An adapter imports its own vendor, and no other adapter and no surface."""
     adapter = path.relative_to(PACKAGE).parts[0]
-    assert rooms(path) <= CORE | USE_CASES | {adapter}
+    assert rooms(path) <= CORE | COST | USE_CASES | {adapter}
     assert third_party(path) <= ADAPTERS[adapter]
 
 

@@ -15,7 +15,6 @@ from sqsdelay.errors import (
     DelayQueueMissing,
     DelayTooLong,
     InvalidDelay,
-    InvalidEndpoint,
     InvalidMessage,
     MessageTooLarge,
     QueueMissing,
@@ -173,7 +172,7 @@ def test_no_delay_leaves_the_queues_own_delay_in_force(clock: ManualClock) -> No
         ({"message_id": "a b"}, InvalidMessage, "message_id='a b' is no id"),
         ({"message_group_id": ""}, InvalidMessage, "message_group_id='' is no id"),
         ({"attributes": {"sqsdelay.MessageId": "x"}}, InvalidMessage, "kept for the delay itself"),
-        ({"endpoint": "orders.fifo"}, InvalidEndpoint, "FIFO"),
+        ({"endpoint": "orders.fifo"}, InvalidMessage, "message_group_id is missing"),
         ({"endpoint": "elsewhere"}, QueueMissing, "elsewhere does not exist"),
     ],
 )
@@ -291,7 +290,7 @@ def test_an_outage_is_asked_about_once_per_call(clock: ManualClock) -> None:
     messages = [Message("x", delay=5), Message("y", delay=5000)] * 50
     results = Sender(queues).send_many("orders", messages)
     assert {type(result.error) for result in results} == {QueueUnavailable}
-    assert asked == ["orders", "orders-delay.fifo"]
+    assert asked == ["orders", "orders-due", "orders-delay.fifo"]
 
 
 def _unreachable() -> str:

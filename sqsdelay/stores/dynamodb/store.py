@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqsdelay.clock import Clock, SystemClock
 from sqsdelay.errors import ConfigurationError, StoreMissing
+from sqsdelay.marks import Mark
 from sqsdelay.store import Claim, TransactionMode
 from sqsdelay.stored import StoredMessage, check_stored_due
 from sqsdelay.stores.answers import new_once
 from sqsdelay.stores.dynamodb.claim import DynamoDbClaim
+from sqsdelay.stores.dynamodb.marks import expire_marks, mark_item, read_marks
 from sqsdelay.stores.dynamodb.table import (
     DUE,
     INDEX,
@@ -75,13 +77,14 @@ class DynamoDbStore:
         self._watchers: list[Callable[[], None]] = []
 
     def set_up(self) -> None:
-        """Create the table (on-demand billing) unless it exists."""
+        """Create the table (on-demand billing) unless it exists, and let it forget old marks."""
         with self._table.translated():
             with suppress(self._client.exceptions.ResourceInUseException):
                 self._client.create_table(TableName=self._table.name, **table_definition())
             self._client.get_waiter("table_exists").wait(
                 TableName=self._table.name, WaiterConfig={"Delay": 2}
             )
+            expire_marks(self._client, self._table.name)
 
     def initialize(self, mode: TransactionMode) -> None:
         if mode not in self.modes:
@@ -200,6 +203,14 @@ class DynamoDbStore:
         )
         self._wake()
         return moved
+
+    def mark(self, marks: Sequence[Mark], *, until_ms: int) -> None:
+        last = {mark.message_id: mark for mark in marks}
+        items = [mark_item(self._table, mark, until_ms) for mark in last.values()]
+        self._table.each(lambda item: self._table.call(self._client.put_item, Item=item), items)
+
+    def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
+        return read_marks(self._table, message_ids, now_ms=self._clock.now_ms())
 
     @contextmanager
     def watch(self, wake: Callable[[], None]) -> Iterator[None]:

@@ -1,0 +1,166 @@
+"""``sqsdelay cost``: what a delay will cost, before anything is deployed."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.table import Table
+
+from sqsdelay.cli.console import err, out, print_json
+from sqsdelay.cost import Bill, Prices, Workload, bills, parse_prices, shipped_prices, shipped_text
+from sqsdelay.delay import delay_ms, parse_delay
+from sqsdelay.errors import ConfigurationError
+from sqsdelay.limits import MAX_BATCH_ENTRIES
+
+_SIZE: Final = re.compile(r"(\d{1,12})\s*(B|K|KB|KIB|M|MB|MIB)?", re.ASCII | re.IGNORECASE)
+_FACTORS: Final = {"": 1, "B": 1, "K": 1024, "M": 1024 * 1024}
+
+
+def cost(
+    delay: Annotated[
+        str | None, typer.Option(help="Delay: seconds (90), 32m5s, 365d or ISO 8601 (PT32M5S).")
+    ] = None,
+    messages: Annotated[int, typer.Option(help="How many messages.")] = 1,
+    batch: Annotated[
+        int,
+        typer.Option(
+            help=f"Messages that share a request, 1 to {MAX_BATCH_ENTRIES}: as many as are due together."
+        ),
+    ] = 1,
+    size: Annotated[
+        str, typer.Option(help="Body and attributes of one message: 500, 4KB (4,096 bytes), 1MB.")
+    ] = "1KB",
+    prices: Annotated[
+        Path | None,
+        typer.Option(
+            help="A price file of your own, instead of the shipped one.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
+    show_prices: Annotated[
+        bool, typer.Option("--show-prices", help="Print the shipped price file, and nothing else.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print every position as JSON.")] = False,
+) -> None:
+    """Compare what ways of delaying messages cost, up to their arrival in the destination queue.
+
+    Asks no service. Without free tiers, volume discounts, taxes and data transfer.
+    """
+    if show_prices:
+        out.file.write(shipped_text())
+        return
+    if delay is None:
+        raise typer.BadParameter("say how long: --delay 365d")
+    load = Workload(
+        delay_seconds=-(-delay_ms(parse_delay(delay)) // 1000),
+        messages=messages,
+        message_bytes=parse_size(size),
+        batch=batch,
+    )
+    used = shipped_prices() if prices is None else _read(prices)
+    found = bills(load, used)
+    if as_json:
+        print_json(_as_json(load, used, found))
+        return
+    _print(load, used, found)
+
+
+def parse_size(text: str) -> int:
+    """Bytes of ``500``, ``4KB`` or ``1MB``; a KB is 1,024 bytes, as in AWS's limits.
+
+    Raises:
+        ConfigurationError: anything else.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ConfigurationError(f"size {text!r} is not understood; write 500, 4KB or 1MB")
+    number, unit = match.groups()
+    return int(number) * _FACTORS[(unit or "").upper()[:1]]
+
+
+def _read(path: Path) -> Prices:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"price file {path} cannot be read: {error}") from error
+    return parse_prices(text, str(path))
+
+
+def _print(load: Workload, prices: Prices, found: list[Bill]) -> None:
+    table = Table("strategy", "for the messages", "fixed meanwhile", "total", "a message", box=None)
+    table.columns[0].no_wrap = True
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for bill in found:
+        if bill.impossible:
+            table.add_row(bill.strategy, "-", "-", "-", "-")
+        else:
+            parts = (bill.for_messages, bill.fixed, bill.total, bill.for_messages / load.messages)
+            table.add_row(bill.strategy, *(dollars(part) for part in parts))
+    out.print(table)
+    for bill in found:
+        if bill.impossible:
+            told = f"{bill.strategy}: {bill.impossible}"
+            err.print(told, highlight=False, markup=False, soft_wrap=True)
+    err.print(
+        f"{prices.currency}, {prices.region}, prices read on {prices.read_on}; "
+        "what each position means: docs/cost.md",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def dollars(amount: Fraction) -> str:
+    """An amount for people: cents from a dollar on, four significant digits below."""
+    decimal = Decimal(amount.numerator) / Decimal(amount.denominator)
+    if amount >= 1 or amount == 0:
+        return f"{decimal:,.2f}"
+    places = -decimal.adjusted() + 3
+    text = f"{round(decimal, places):f}"
+    return text.rstrip("0").rstrip(".")
+
+
+def _as_json(load: Workload, prices: Prices, found: list[Bill]) -> dict[str, Any]:
+    return {
+        "delay_seconds": load.delay_seconds,
+        "messages": load.messages,
+        "message_bytes": load.message_bytes,
+        "batch": load.batch,
+        "currency": prices.currency,
+        "region": prices.region,
+        "prices_read_on": prices.read_on.isoformat(),
+        "strategies": [_bill_as_json(bill) for bill in found],
+    }
+
+
+def _bill_as_json(bill: Bill) -> dict[str, Any]:
+    if bill.impossible:
+        return {"strategy": bill.strategy, "impossible": bill.impossible}
+    return {
+        "strategy": bill.strategy,
+        "for_messages": _exact(bill.for_messages),
+        "fixed": _exact(bill.fixed),
+        "total": _exact(bill.total),
+        "lines": [
+            {
+                "what": line.what,
+                "quantity": _exact(Fraction(line.quantity)),
+                "unit_price": _exact(line.unit_price),
+                "amount": _exact(line.amount),
+                "fixed": line.fixed,
+            }
+            for line in bill.lines
+        ],
+    }
+
+
+def _exact(value: Fraction) -> str:
+    """A decimal number as text, with every digit it has, 28 at most."""
+    text = f"{Decimal(value.numerator) / Decimal(value.denominator):f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

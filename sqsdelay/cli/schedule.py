@@ -1,0 +1,76 @@
+"""``sqsdelay cancel`` and ``sqsdelay reschedule``: for messages that wait, wherever that is."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from sqsdelay.cli.console import out, print_json
+from sqsdelay.cli.opened_store import Schema, StoreUrl, Table, opened_store
+from sqsdelay.cli.store import Delay, DueAt, Json, new_due_ms
+from sqsdelay.clock import SystemClock
+from sqsdelay.delay import utc
+from sqsdelay.endpoint import Endpoint
+from sqsdelay.schedule import Change, Schedule
+
+EXIT_MARKED: Final = 3
+"""Not everything asked for is done yet: a mark was left for what does not wait in the store."""
+
+_MARKED: Final = (
+    "not in the store: if it is in the delay queue, it is {done} at its next hop; "
+    "if it was released or never sent, nothing happens"
+)
+
+Name = Annotated[str, typer.Argument(help="The destination queue's name, URL or ARN.")]
+
+
+def cancel(
+    endpoint: Name,
+    message_ids: Annotated[list[str], typer.Argument(help="The messages' ids.")],
+    store: StoreUrl,
+    table: Table = None,
+    schema: Schema = None,
+    as_json: Json = False,
+) -> None:
+    """Cancel messages that wait in the store, or leave a mark for the delay consumer.
+
+    Exit code 3 if any was not in the store, so that only a mark was left.
+    """
+    now_ms = SystemClock().now_ms()
+    with opened_store(Endpoint.parse(endpoint).name, store, table, schema) as opened:
+        schedule = Schedule(opened)
+        changes = {i: schedule.cancel(i, now_ms=now_ms) for i in message_ids}
+    _tell(changes, "cancelled", as_json=as_json)
+
+
+def reschedule(
+    endpoint: Name,
+    message_id: Annotated[str, typer.Argument(help="The message's id.")],
+    store: StoreUrl,
+    table: Table = None,
+    schema: Schema = None,
+    delay: Delay = None,
+    due_at: DueAt = None,
+    as_json: Json = False,
+) -> None:
+    """Move a message that waits in the store, or leave a mark for the delay consumer.
+
+    Exit code 3 if it was not in the store, so that only a mark was left.
+    """
+    due_ms = new_due_ms(delay, due_at)
+    now_ms = SystemClock().now_ms()
+    with opened_store(Endpoint.parse(endpoint).name, store, table, schema) as opened:
+        change = Schedule(opened).reschedule(message_id, due_ms, now_ms=now_ms)
+    _tell({message_id: change}, f"moved to {utc(due_ms).isoformat()}", as_json=as_json)
+
+
+def _tell(changes: dict[str, Change], done: str, *, as_json: bool) -> None:
+    for message_id, change in changes.items():
+        if as_json:
+            print_json({"message_id": message_id, "change": change})
+            continue
+        told = done if change is Change.DONE else _MARKED.format(done=done)
+        out.print(f"{message_id}  {told}", highlight=False, markup=False, soft_wrap=True)
+    if Change.MARKED in changes.values():
+        raise typer.Exit(EXIT_MARKED)

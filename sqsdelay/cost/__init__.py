@@ -1,0 +1,22 @@
+"""What delays cost: exact arithmetic on dated prices."""
+
+from __future__ import annotations
+
+from sqsdelay.cost.bill import Bill, Line
+from sqsdelay.cost.break_even import break_even_seconds
+from sqsdelay.cost.prices import Prices, parse_prices, shipped_prices, shipped_text
+from sqsdelay.cost.strategies import bills, documented_formula
+from sqsdelay.cost.workload import Workload
+
+__all__ = [
+    "Bill",
+    "Line",
+    "Prices",
+    "Workload",
+    "bills",
+    "break_even_seconds",
+    "documented_formula",
+    "parse_prices",
+    "shipped_prices",
+    "shipped_text",
+]

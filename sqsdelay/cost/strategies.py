@@ -1,0 +1,209 @@
+"""Ways to delay messages, each with its bill: SQS hops, parking, and AWS's other schedulers.
+
+Every bill ends with the message in the destination queue. What its receiver pays is the same for
+all and left out, as are free tiers, volume discounts and data transfer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Final
+
+from sqsdelay.cost.bill import Bill, Line
+from sqsdelay.cost.prices import Prices
+from sqsdelay.cost.store import item_bytes, store_lines
+from sqsdelay.cost.workload import Workload
+from sqsdelay.limits import (
+    MAX_DYNAMODB_ITEM_BYTES,
+    MAX_MESSAGE_TIMER_SECONDS,
+    MAX_RECEIVE_WAIT_SECONDS,
+)
+
+FUNCTION_MEMORY_MB: Final = 256
+FUNCTION_MS: Final = 100
+"""Assumed for one batch: two or three calls to AWS. Measure yours; the bill is linear in it."""
+
+IDLE_POLLERS: Final = 5
+"""Long polls that Lambda keeps open on an idle queue. Source: Lambda guide, "Configuring scaling
+behavior for SQS event source mappings"."""
+
+DISPATCH_EVERY_SECONDS: Final = 300
+"""Schedule of the dispatcher function assumed here; message timers make up for the interval."""
+
+STORE_SHARDS: Final = 8
+"""Index partitions an idle dispatcher looks into, twice: what is due, and what will be."""
+
+STEP_FUNCTIONS_TRANSITIONS: Final = 2
+"""The least: a Wait state and a task that sends the message."""
+
+STEP_FUNCTIONS_MAX_SECONDS: Final = 365 * 24 * 3600
+"""Longest standard execution. Source: Step Functions quotas."""
+
+SEED_OPERATIONS_PER_CYCLE: Final = 2
+"""NServiceBus's documentation counts dequeue and requeue."""
+
+
+def documented_formula(load: Workload, prices: Prices) -> Bill:
+    """NServiceBus's documentation: two FIFO operations per whole cycle of 900 s, nothing else."""
+    cycles = load.delay_seconds // MAX_MESSAGE_TIMER_SECONDS if load.hops else 0
+    operations = load.messages * cycles * SEED_OPERATIONS_PER_CYCLE
+    line = Line(
+        what="SQS FIFO requests (2 a cycle)",
+        quantity=operations,
+        unit_price=prices.sqs_fifo_request,
+    )
+    return Bill(strategy="formula", lines=(line,))
+
+
+def relay(load: Workload, prices: Prices) -> Bill:
+    """Hops through the delay queue by the Lambda function: send, receive and delete for each."""
+    if load.hops == 0:
+        return _direct("relay", load, prices)
+    return Bill(
+        strategy="relay",
+        lines=(
+            *_hop_lines(load, load.hops, prices),
+            _standard(load, prices),
+            _idle_polling(load, prices),
+        ),
+    )
+
+
+def parked(load: Workload, prices: Prices) -> Bill:
+    """One hop, then a DynamoDB store until the dispatcher function sends it."""
+    return _stored("parked", load, prices, hops=1)
+
+
+def stored_by_sender(load: Workload, prices: Prices) -> Bill:
+    """Put into the DynamoDB store by the sender itself: no delay queue at all."""
+    return _stored("stored", load, prices, hops=0)
+
+
+def eventbridge_scheduler(load: Workload, prices: Prices) -> Bill:
+    """One one-time schedule per message, its target the queue."""
+    line = Line(
+        what="EventBridge Scheduler invocations",
+        quantity=load.messages,
+        unit_price=prices.eventbridge_scheduler_invocation,
+    )
+    alone = Workload(
+        delay_seconds=0, messages=load.messages, message_bytes=load.message_bytes, batch=1
+    )
+    return Bill(strategy="eventbridge-scheduler", lines=(line, _standard(alone, prices)))
+
+
+def step_functions(load: Workload, prices: Prices) -> Bill:
+    """One standard execution per message: wait, then send to the queue."""
+    if load.delay_seconds >= STEP_FUNCTIONS_MAX_SECONDS:
+        return Bill(
+            strategy="step-functions",
+            impossible=f"an execution ends after {STEP_FUNCTIONS_MAX_SECONDS} s (one year), the "
+            "send included; use a shorter delay",
+        )
+    line = Line(
+        what=f"Step Functions transitions ({STEP_FUNCTIONS_TRANSITIONS} a message)",
+        quantity=load.messages * STEP_FUNCTIONS_TRANSITIONS,
+        unit_price=prices.step_functions_transition,
+    )
+    alone = Workload(
+        delay_seconds=0, messages=load.messages, message_bytes=load.message_bytes, batch=1
+    )
+    return Bill(strategy="step-functions", lines=(line, _standard(alone, prices)))
+
+
+STRATEGIES: Final[Sequence[Callable[[Workload, Prices], Bill]]] = (
+    documented_formula,
+    relay,
+    parked,
+    stored_by_sender,
+    eventbridge_scheduler,
+    step_functions,
+)
+
+
+def bills(load: Workload, prices: Prices) -> list[Bill]:
+    """The bill of every strategy."""
+    return [strategy(load, prices) for strategy in STRATEGIES]
+
+
+def _direct(strategy: str, load: Workload, prices: Prices) -> Bill:
+    """A message timer holds it: one send, whatever the strategy."""
+    return Bill(strategy=strategy, lines=(_standard(load, prices),))
+
+
+def _hop_lines(load: Workload, hops: int, prices: Prices) -> tuple[Line, ...]:
+    """The delay queue's requests for so many hops: each is sent to it, received, and deleted."""
+    return (
+        Line(
+            what="SQS FIFO requests (send, receive, delete a hop)",
+            quantity=hops * (2 * load.billed_requests + load.requests),
+            unit_price=prices.sqs_fifo_request,
+        ),
+        *_function_lines("delay consumer", hops * load.requests, prices),
+    )
+
+
+def _stored(strategy: str, load: Workload, prices: Prices, *, hops: int) -> Bill:
+    if load.hops == 0:
+        return _direct(strategy, load, prices)
+    if item_bytes(load) > MAX_DYNAMODB_ITEM_BYTES:
+        return Bill(
+            strategy=strategy,
+            impossible=f"a DynamoDB item holds {MAX_DYNAMODB_ITEM_BYTES} bytes, this one has "
+            f"{item_bytes(load)}; use a PostgreSQL store",
+        )
+    lines = (*store_lines(load, prices), _standard(load, prices))
+    lines += _function_lines("dispatcher", load.requests, prices)
+    if hops:
+        lines = (*_hop_lines(load, hops, prices), *lines, _idle_polling(load, prices))
+    return Bill(strategy=strategy, lines=(*lines, *_idle_dispatcher(load, prices)))
+
+
+def _standard(load: Workload, prices: Prices) -> Line:
+    return Line(
+        what="SQS standard requests (send to the destination)",
+        quantity=load.billed_requests,
+        unit_price=prices.sqs_standard_request,
+    )
+
+
+def _function_lines(
+    function: str, invocations: int, prices: Prices, *, fixed: bool = False
+) -> tuple[Line, ...]:
+    gb_seconds = Fraction(FUNCTION_MEMORY_MB, 1024) * Fraction(FUNCTION_MS, 1000)
+    return (
+        Line(
+            what=f"Lambda requests ({function})",
+            quantity=invocations,
+            unit_price=prices.lambda_request,
+            fixed=fixed,
+        ),
+        Line(
+            what=f"Lambda GB-seconds ({function})",
+            quantity=invocations * gb_seconds,
+            unit_price=prices.lambda_arm64_gb_second,
+            fixed=fixed,
+        ),
+    )
+
+
+def _idle_polling(load: Workload, prices: Prices) -> Line:
+    polls = IDLE_POLLERS * (load.delay_seconds // MAX_RECEIVE_WAIT_SECONDS)
+    return Line(
+        what=f"SQS FIFO requests (idle long polling, {IDLE_POLLERS} pollers)",
+        quantity=polls,
+        unit_price=prices.sqs_fifo_request,
+        fixed=True,
+    )
+
+
+def _idle_dispatcher(load: Workload, prices: Prices) -> tuple[Line, ...]:
+    runs = load.delay_seconds // DISPATCH_EVERY_SECONDS
+    reads = Line(
+        what=f"DynamoDB read units (dispatcher, every {DISPATCH_EVERY_SECONDS} s)",
+        quantity=runs * STORE_SHARDS,
+        unit_price=prices.dynamodb_read_unit,
+        fixed=True,
+    )
+    return (reads, *_function_lines("dispatcher's schedule", runs, prices, fixed=True))

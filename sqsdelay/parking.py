@@ -1,0 +1,139 @@
+"""Parking: messages that are far away wait in a store instead of hopping through the delay queue."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from sqsdelay.errors import ConfigurationError, InvalidMessage, SqsDelayError, StoreError
+from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.marks import Mark
+from sqsdelay.store import DelayedMessageStore
+from sqsdelay.stored import StoredMessage
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_PARK_AFTER_SECONDS: Final = 29 * MAX_MESSAGE_TIMER_SECONDS
+"""Where hops begin to cost more than a store: 29 hops, seven and a quarter hours.
+
+It is ``sqsdelay.cost.break_even_seconds`` at the shipped prices, for a message of 1 KiB, hops in full
+batches of ten (at their cheapest) and a DynamoDB store; a test keeps it so. Reading a message's mark,
+one read unit a hop, makes hops dearer still, so parking from here on never costs more."""
+
+
+class Parking:
+    """A store, as the delay consumer and senders use it: parks messages, and reads marks.
+
+    Args:
+        store: the endpoint's store.
+        after_seconds: messages with more than this remaining are parked.
+
+    Raises:
+        ConfigurationError: ``after_seconds`` below 0.
+    """
+
+    def __init__(
+        self, store: DelayedMessageStore, *, after_seconds: int = DEFAULT_PARK_AFTER_SECONDS
+    ) -> None:
+        self._store = store
+        self.after_seconds = checked_after(after_seconds)
+
+    def park(self, messages: Sequence[StoredMessage]) -> list[SqsDelayError | None]:
+        """Store in one call; None per message that the store has, however often it was stored.
+
+        A message the store cannot keep (too large) fails alone; an outage fails them all.
+        """
+        try:
+            self._store.store(messages)
+        except InvalidMessage as error:
+            if len(messages) == 1:
+                return [error]
+            return [outcome for message in messages for outcome in self.park([message])]
+        except StoreError as error:
+            return [error] * len(messages)
+        return [None] * len(messages)
+
+    def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
+        """The marks of these messages; none while the store cannot be asked.
+
+        Messages arrive on time all the same then: an outage of the store is no reason to hold them.
+        """
+        try:
+            return self._store.marks(message_ids)
+        except StoreError as error:
+            logger.warning("marks of %d messages not read: %s", len(message_ids), error)
+            return {}
+
+    def apply_marks(self, message_ids: Sequence[str]) -> set[str]:
+        """Apply marks to messages that were parked just now; the ids of those cancelled.
+
+        Who cancels a message leaves its mark first and then looks into the store; so a mark left
+        while the message was being parked is seen here, or the message was seen there.
+        """
+        cancelled = set()
+        for mark in self.marks(message_ids).values():
+            try:
+                if mark.due_ms is not None:
+                    self._store.reschedule(mark.message_id, mark.due_ms)
+                elif self._store.cancel([mark.message_id]) == [True]:
+                    cancelled.add(mark.message_id)
+            except StoreError as error:
+                logger.error("mark of parked %s not applied: %s", mark.message_id, error)
+        return cancelled
+
+
+StoreOf = Callable[[str], DelayedMessageStore]
+"""From an endpoint's name to its store."""
+
+
+class Stores:
+    """The stores of the endpoints a sender serves; each is asked for once.
+
+    Args:
+        store: one endpoint's store, or a function from an endpoint's name to its store.
+        after_seconds: as for `Parking`.
+    """
+
+    def __init__(self, store: DelayedMessageStore | StoreOf, *, after_seconds: int) -> None:
+        self._given = store
+        self._after_seconds = checked_after(after_seconds)
+        self._opened: dict[str, DelayedMessageStore] = {}
+        self._lock = threading.Lock()
+
+    def of(self, endpoint: str) -> DelayedMessageStore:
+        """The store of the endpoint of that name.
+
+        Raises:
+            ConfigurationError: a second endpoint, and only one store.
+        """
+        with self._lock:
+            opened = self._opened.get(endpoint)
+            if opened is None:
+                if callable(self._given):
+                    opened = self._given(endpoint)
+                elif self._opened:
+                    raise ConfigurationError(
+                        f"the store given serves {next(iter(self._opened))}, not {endpoint}; give "
+                        "store=lambda endpoint: open_store(url, endpoint=endpoint)"
+                    )
+                else:
+                    opened = self._given
+                self._opened[endpoint] = opened
+            return opened
+
+    def parking(self, endpoint: str) -> Parking:
+        """The same store, to park in."""
+        return Parking(self.of(endpoint), after_seconds=self._after_seconds)
+
+
+def checked_after(seconds: int) -> int:
+    """``seconds`` itself, if messages can be parked with more than that remaining.
+
+    Raises:
+        ConfigurationError: below 0.
+    """
+    if seconds < 0:
+        raise ConfigurationError(f"park_after_seconds={seconds}; use 0 or more")
+    return seconds

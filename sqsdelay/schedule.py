@@ -1,0 +1,77 @@
+"""The schedule of an endpoint's waiting messages: list, cancel and move them while they wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Final
+
+from sqsdelay.marks import MARK_LIFETIME_SECONDS, Mark
+from sqsdelay.store import DelayedMessageStore
+from sqsdelay.stored import StoredMessage
+
+_PAGE: Final = 500
+
+
+class Change(StrEnum):
+    """What became of a wish to cancel or move a message."""
+
+    DONE = "done"
+    """It was waiting in the store, and it is cancelled or moved."""
+
+    MARKED = "marked"
+    """It does not wait in the store. If it is in the delay queue, the delay consumer cancels or moves
+    it at its next hop or hand-over. If it was released before, or never was, nothing happens."""
+
+
+class Schedule:
+    """An endpoint's waiting messages, as its store knows them.
+
+    Whoever changes a message leaves a mark first and looks into the store then. The delay consumer
+    reads marks once more after it has parked, so neither can miss the other.
+
+    Args:
+        store: the endpoint's store.
+    """
+
+    def __init__(self, store: DelayedMessageStore) -> None:
+        self._store = store
+
+    def cancel(self, message_id: str, *, now_ms: int) -> Change:
+        """Cancel a message.
+
+        Args:
+            now_ms: from when the mark's lifetime counts, epoch milliseconds.
+
+        Raises:
+            InvalidMessage: no id a store keeps.
+            StoreUnavailable, StoreMissing: nothing is promised; the same call again is safe.
+        """
+        self._mark(Mark(message_id=message_id), now_ms)
+        return Change.DONE if self._store.cancel([message_id]) == [True] else Change.MARKED
+
+    def reschedule(self, message_id: str, due_ms: int, *, now_ms: int) -> Change:
+        """Move a message to another due time, epoch milliseconds.
+
+        Raises:
+            InvalidMessage: no id or no due time a store keeps.
+            StoreUnavailable, StoreMissing: nothing is promised; the same call again is safe.
+        """
+        self._mark(Mark(message_id=message_id, due_ms=due_ms), now_ms)
+        return Change.DONE if self._store.reschedule(message_id, due_ms) else Change.MARKED
+
+    def pending(self) -> Iterator[StoredMessage]:
+        """Messages in the store, the earliest due first; read page by page.
+
+        Messages in the delay queue are not among them: SQS does not list messages.
+
+        Raises:
+            StoreUnavailable, StoreMissing
+        """
+        after = None
+        while page := self._store.pending(_PAGE, after=after):
+            yield from page
+            after = (page[-1].due_ms, page[-1].message_id)
+
+    def _mark(self, mark: Mark, now_ms: int) -> None:
+        self._store.mark([mark], until_ms=now_ms + MARK_LIFETIME_SECONDS * 1000)

@@ -1,0 +1,90 @@
+"""Parking as people run it: consumer and dispatcher processes, a SQLite file, a local AWS."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sqsdelay.testing.local_aws import LocalAws
+from tests.services.processes import Running, run, running
+
+HOP = "1"
+
+
+class Site:
+    """An endpoint and its store, and commands on them."""
+
+    def __init__(self, folder: Path, aws: LocalAws, endpoint: str) -> None:
+        self.endpoint = endpoint
+        self.env = aws.environment() | {"SQSDELAY_STORE": f"sqlite:///{folder}/store.db"}
+
+    def ok(self, *arguments: str) -> str:
+        done = run(*arguments, env=self.env)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def send(self, message_id: str, delay: str) -> None:
+        name = ("--message-id", message_id, "--body", f"body of {message_id}")
+        self.ok("send", self.endpoint, *name, "--delay", delay, "--hop", HOP)
+
+    def consuming(self, park_after: int) -> Any:
+        hops = ("--hop", HOP, "--wait", "1", "--park-after", str(park_after), "--json")
+        return running("consume", self.endpoint, *hops, env=self.env)
+
+    def received(self, count: int, idle: int = 15) -> list[Any]:
+        options = ("--count", str(count), "--idle", str(idle), "--json")
+        return [json.loads(x) for x in self.ok("receive", self.endpoint, *options).splitlines()]
+
+
+@pytest.fixture
+def site(tmp_path: Path, local_aws: LocalAws) -> Site:
+    site = Site(tmp_path, local_aws, f"orders-{uuid.uuid4().hex[:8]}")
+    site.ok("endpoint", "create", site.endpoint, "--hop", HOP)
+    site.ok("store", "create", site.endpoint)
+    return site
+
+
+def statuses(worker: Running) -> list[str]:
+    return [json.loads(line)["status"] for line in worker.lines if line.startswith("{")]
+
+
+def test_sent_parked_dispatched_received(site: Site) -> None:
+    """Through one hop, the store and a message timer: on time, with its id and body."""
+    with site.consuming(3) as worker, running("dispatch", site.endpoint, env=site.env):
+        worker.wait_for("consuming")
+        site.send("m-1", "7s")
+        worker.wait_for('"parked"')
+        (message,) = site.received(1)
+    assert statuses(worker) == ["parked"]
+    assert (message["message_id"], message["body"]) == ("m-1", "body of m-1")
+    assert 0 <= message["late_ms"] < 2000
+
+
+def test_a_store_that_is_not_set_up_is_found_at_the_start(site: Site) -> None:
+    """The consumer says what to do and ends, before it receives anything."""
+    done = run("consume", site.endpoint, "--hop", HOP, "--table", "other", env=site.env)
+    assert done.returncode == 1
+    assert "run sqsdelay store create" in done.stderr
+
+
+def test_cancelled_and_moved_wherever_they_wait(site: Site) -> None:
+    """Parked: at once. In the delay queue: by a mark, and the exit code says that it was only one."""
+    for name in ("stays", "moves", "goes"):
+        site.send(name, "8s")
+    marked = run("cancel", site.endpoint, "goes", env=site.env)
+    assert marked.returncode == 3
+    assert "if it is in the delay queue, it is cancelled at its next hop" in marked.stdout
+    moved = run("reschedule", site.endpoint, "moves", "--delay", "1h", "--json", env=site.env)
+    assert (moved.returncode, json.loads(moved.stdout)["change"]) == (3, "marked")
+    with site.consuming(60) as worker, running("dispatch", site.endpoint, env=site.env):
+        worker.wait_for('"cancelled"')
+        worker.wait_for('"parked"')
+        listed = site.ok("pending", site.endpoint, "--json")
+        assert json.loads(listed)["message_id"] == "moves"
+        assert site.ok("reschedule", site.endpoint, "moves", "--delay", "2h").startswith("moves  m")
+        assert site.ok("cancel", site.endpoint, "moves") == "moves  cancelled\n"
+        assert [m["message_id"] for m in site.received(2, idle=5)] == ["stays"]

@@ -1,0 +1,119 @@
+"""``sqsdelay cost`` as people call it."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from sqsdelay.cli import app
+from sqsdelay.cli.cost import dollars, parse_size
+from sqsdelay.cost import shipped_text
+from sqsdelay.errors import ConfigurationError
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["cost", *arguments])
+
+
+def as_json(*arguments: str) -> Any:
+    done = run(*arguments, "--json")
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_a_year_is_told_as_documented() -> None:
+    """The documentation's $0.03504 for one message, exactly, and every other way beside it."""
+    told = as_json("--delay", "365d")
+    totals = {s["strategy"]: s.get("total") for s in told["strategies"]}
+    assert totals["formula"] == "0.03504"
+    assert totals["eventbridge-scheduler"] == "0.0000014"
+    assert totals["step-functions"] is None
+    assert set(totals) >= {"relay", "parked", "stored"}
+
+
+def test_the_table_names_each_way_its_total_and_the_date() -> None:
+    """What a person reads."""
+    done = run("--delay", "30d", "--messages", "1000000", "--batch", "10", "--size", "4KB")
+    assert done.exit_code == 0
+    rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()[1:]}
+    assert rows["formula"] == ["2,880.00", "0.00", "2,880.00", "0.00288"]
+    assert rows["step-functions"] == ["50.40", "0.00", "50.40", "0.0000504"]
+    assert "prices read on 2026-11-20" in " ".join(done.stderr.split())
+
+
+def test_prices_of_ones_own(tmp_path: Path) -> None:
+    """The shipped file, changed: the sums follow."""
+    shown = run("--show-prices")
+    assert shown.stdout == shipped_text()
+    mine = tmp_path / "prices.json"
+    mine.write_text(shown.stdout.replace('"0.50"', '"1.00"'))
+    told = as_json("--delay", "365d", "--prices", str(mine))
+    assert told["strategies"][0]["total"] == "0.07008"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--delay", "soon"], "'soon' is not understood"),
+        (["--delay", "1d", "--size", "big"], "size 'big' is not understood; write 500, 4KB or 1MB"),
+        (["--delay", "1d", "--size", "2MB"], "message_bytes=2097152; use a whole number"),
+        (["--delay", "1d", "--messages", "0"], "messages=0; use a whole number"),
+        (["--delay", "1d", "--batch", "11"], "batch=11; use a whole number, 1 to 10"),
+    ],
+)
+def test_bad_input_is_a_clear_error(arguments: list[str], told: str) -> None:
+    """Value, limit, remedy."""
+    done = run(*arguments)
+    assert done.exit_code == 1
+    assert told in str(done.exception)
+
+
+def test_a_delay_is_asked_for() -> None:
+    """There is no default to mistake for one's own."""
+    done = run()
+    assert done.exit_code == 2
+    assert "--delay 365d" in done.stderr
+
+
+def test_a_bad_price_file_is_named(tmp_path: Path) -> None:
+    """The file's name, and what is wrong in it."""
+    mine = tmp_path / "mine.json"
+    mine.write_bytes(b"\xff")
+    done = run("--delay", "1d", "--prices", str(mine))
+    assert "mine.json cannot be read" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1", 1), ("500B", 500), ("4KB", 4096), ("4 KiB", 4096), ("1M", 1_048_576)]
+)
+def test_sizes_as_people_write_them(text: str, size: int) -> None:
+    """A KB is 1,024 bytes, as in AWS's limits."""
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1.5KB", "1TB", "KB"])
+def test_other_sizes_are_refused(text: str) -> None:
+    """With what to write instead."""
+    with pytest.raises(ConfigurationError, match="not understood; write 500, 4KB or 1MB"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("amount", "told"),
+    [
+        ("0", "0.00"),
+        ("0.03504", "0.03504"),
+        ("0.0000004", "0.0000004"),
+        ("0.00012345", "0.0001234"),
+        ("0.99999", "1"),
+        ("1234.5", "1,234.50"),
+    ],
+)
+def test_amounts_for_people(amount: str, told: str) -> None:
+    """Cents from a dollar on, four significant digits below."""
+    assert dollars(Fraction(amount)) == told

@@ -1,0 +1,344 @@
+"""Large bodies: in S3 while they wait, a pointer on the way, AWS's Extended Client reads them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+from botocore.stub import Stubber
+from moto import mock_aws
+
+from sqsdelay.endpoint import Endpoint
+from sqsdelay.errors import (
+    BodyMissing,
+    BodyStoreMissing,
+    BodyStoreUnavailable,
+    ConfigurationError,
+    InvalidMessage,
+    MalformedMessage,
+    MessageTooLarge,
+    QueueMissing,
+    TooManyAttributes,
+)
+from sqsdelay.message import Message, string
+from sqsdelay.payload import PAYLOAD_SIZE
+from sqsdelay.s3 import BodyReader, Bucket
+from sqsdelay.sender import Route, Sender
+from sqsdelay.sqs import create_endpoint
+from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
+from sqsdelay.testing.local_aws import LocalAws
+from tests.services.processes import environment, run, running
+
+LARGE = "ä" * 600_000
+"""1,200,000 bytes in UTF-8, fewer characters than SQS's limit has bytes."""
+
+
+@pytest.fixture
+def s3() -> Iterator[Any]:
+    with mock_aws():
+        client = boto3.client("s3")
+        client.create_bucket(Bucket="bodies")
+        yield client
+
+
+@pytest.fixture
+def queues() -> InMemoryQueues:
+    queues = InMemoryQueues(ManualClock())
+    queues.create_endpoint("orders")
+    return queues
+
+
+def keys(s3: Any) -> list[str]:
+    return [entry["Key"] for entry in s3.list_objects_v2(Bucket="bodies").get("Contents", [])]
+
+
+def test_a_large_body_travels_as_a_pointer(s3: Any, queues: InMemoryQueues) -> None:
+    """The format of AWS's libraries; small bodies are untouched, and the user's attributes stay."""
+    sender = Sender(queues, large_bodies=Bucket("bodies", s3, prefix="orders/"))
+    sender.send("orders", LARGE, attributes={"a": "b"})
+    sender.send("orders", "small")
+    large, small = queues.receive_batch("orders", wait_seconds=0)
+    (key,) = keys(s3)
+    assert key.startswith("orders/")
+    assert json.loads(large.body) == [
+        "software.amazon.payloadoffloading.PayloadS3Pointer",
+        {"s3BucketName": "bodies", "s3Key": key},
+    ]
+    assert large.attributes == {
+        "a": string("b"),
+        "ExtendedPayloadSize": {"DataType": "Number", "StringValue": "1200000"},
+    }
+    reader = BodyReader(s3)
+    assert reader.read(large.body, large.attributes) == LARGE
+    assert (small.body, small.attributes) == ("small", {})
+    assert reader.read(small.body, small.attributes) == "small"
+    reader.delete(small.body, small.attributes)
+    assert keys(s3) == [key]
+    reader.delete(large.body, large.attributes)
+    assert keys(s3) == []
+
+
+@pytest.mark.parametrize(
+    ("size", "above", "offloaded"),
+    [
+        (100, 100, False),
+        (101, 100, True),
+        (0, 0, True),
+        (1_047_900, 1_048_576, False),
+        (1_048_576, 1_048_576, True),
+    ],
+)
+def test_from_which_size_on(
+    s3: Any, queues: InMemoryQueues, size: int, above: int, offloaded: bool
+) -> None:
+    """More than above_bytes, attributes included; what our own attributes would push over, too."""
+    sender = Sender(queues, large_bodies=Bucket("bodies", s3, above_bytes=above))
+    sender.send("orders", "b" * max(1, size), message_id="m", delay=5000)
+    assert len(keys(s3)) == offloaded
+
+
+def test_every_route_takes_it(s3: Any, queues: InMemoryQueues) -> None:
+    """Direct, delay queue, store, FIFO: the pointer is small, so that many fit a batch."""
+    store = InMemoryStore(queues.clock)
+    bucket = Bucket("bodies", s3, above_bytes=10)
+    sender = Sender(queues, store=store, large_bodies=bucket)
+    messages = [
+        Message("b" * 11, delay=delay, message_id=f"{delay}") for delay in (5, 1000, 90_000)
+    ]
+    results = sender.send_many("orders", messages)
+    assert [r.route for r in results] == [Route.DIRECT, Route.DELAY_QUEUE, Route.STORE]
+    queues.create_endpoint("payments.fifo")
+    fifo = Sender(queues, large_bodies=bucket)
+    assert fifo.send("payments.fifo", "b" * 11, delay=5, message_group_id="g").error is None
+    queues.clock.advance(900)
+    found = [
+        *queues.receive_batch("orders", wait_seconds=0),
+        *queues.receive_batch("orders-delay.fifo", wait_seconds=0),
+        *queues.receive_batch("payments-due", wait_seconds=0),
+    ]
+    reader = BodyReader(s3)
+    assert [reader.read(copy.body, copy.attributes) for copy in found] == ["b" * 11] * 3
+    (stored,) = store.pending(9)
+    assert reader.read(stored.body.decode(), stored.attributes) == "b" * 11
+    assert len(keys(s3)) == 4
+
+
+def test_without_a_bucket_the_error_says_how(queues: InMemoryQueues) -> None:
+    """Value, limit and remedy."""
+    with pytest.raises(MessageTooLarge, match=r"1200000 bytes.*large_bodies=Bucket"):
+        Sender(queues).send("orders", LARGE)
+
+
+def test_a_missing_bucket_is_found_before_anything_is_sent(s3: Any, queues: InMemoryQueues) -> None:
+    """Its message fails alone."""
+    sender = Sender(queues, large_bodies=Bucket("nowhere", s3))
+    large, small = sender.send_many("orders", [Message(LARGE), Message("small")])
+    assert isinstance(large.error, BodyStoreMissing)
+    assert "bucket nowhere does not exist" in str(large.error)
+    assert small.error is None
+    assert [c.body for c in queues.receive_batch("orders", wait_seconds=0)] == ["small"]
+
+
+def test_a_denied_write_is_found_before_anything_is_sent(s3: Any, queues: InMemoryQueues) -> None:
+    """S3's own words, and nothing sent."""
+    with Stubber(s3) as stub:
+        stub.add_response("get_bucket_lifecycle_configuration", {"Rules": []})
+        stub.add_client_error("put_object", "AccessDenied", "no s3:PutObject", 403)
+        with pytest.raises(
+            BodyStoreUnavailable, match=r"bucket bodies cannot be used now.*s3:PutObj"
+        ):
+            Sender(queues, large_bodies=Bucket("bodies", s3)).send("orders", LARGE)
+    assert queues.receive_batch("orders", wait_seconds=0) == []
+
+
+def test_no_connection_is_unavailable(queues: InMemoryQueues) -> None:
+    """No boto3 error escapes."""
+    config = Config(retries={"total_max_attempts": 1})
+    client = boto3.client("s3", endpoint_url="http://127.0.0.1:9", config=config)
+    with pytest.raises(BodyStoreUnavailable):
+        Sender(queues, large_bodies=Bucket("bodies", client)).send("orders", LARGE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"attributes": {f"a{n}": "x" for n in range(10)}}, TooManyAttributes),
+        ({"attributes": {PAYLOAD_SIZE: 5}}, InvalidMessage),
+        ({"message_id": "a b"}, InvalidMessage),
+        ({"endpoint": "nowhere"}, QueueMissing),
+    ],
+)
+def test_what_cannot_be_sent_leaves_no_body_behind(
+    s3: Any, queues: InMemoryQueues, arguments: dict[str, Any], error: type[Exception]
+) -> None:
+    """All else is checked before the body is put."""
+    with pytest.raises(error):
+        Sender(queues, large_bodies=Bucket("bodies", s3)).send(
+            **({"endpoint": "orders", "body": LARGE} | arguments)
+        )
+    assert keys(s3) == []
+
+
+def test_a_vanished_object_is_named(s3: Any) -> None:
+    """The message itself is still there, to be kept."""
+    pointer = Bucket("bodies", s3).put("x", needed_until_ms=0)
+    attributes = {PAYLOAD_SIZE: string("1")}
+    (key,) = keys(s3)
+    s3.delete_object(Bucket="bodies", Key=key)
+    with pytest.raises(
+        BodyMissing, match=f"the body {key} is no longer in bucket bodies; keep the"
+    ):
+        BodyReader(s3).read(pointer, attributes)
+    with pytest.raises(MalformedMessage, match="its body is no pointer: 'hello'"):
+        BodyReader(s3).read("hello", attributes)
+
+
+def test_the_libraries_older_attribute_is_read(s3: Any) -> None:
+    """Messages of version 1 of AWS's libraries point the same way."""
+    pointer = Bucket("bodies", s3).put("x", needed_until_ms=0)
+    assert BodyReader(s3).read(pointer, {"SQSLargePayloadSize": string("1")}) == "x"
+
+
+NOW = datetime(2027, 1, 1, tzinfo=UTC)
+
+
+def rule(**changes: Any) -> dict[str, Any]:
+    return {"ID": "clean", "Status": "Enabled", "Filter": {"Prefix": ""}} | changes
+
+
+@pytest.mark.parametrize(
+    ("rules", "refused"),
+    [
+        ([], False),
+        ([rule(Expiration={"Days": 43})], True),
+        ([rule(Expiration={"Days": 44})], False),
+        ([rule(Expiration={"Date": NOW + timedelta(days=40)})], True),
+        ([rule(Expiration={"Days": 1}, Status="Disabled")], False),
+        ([rule(Expiration={"Days": 1}, Filter={"Prefix": "logs/"})], False),
+        ([rule(Expiration={"Days": 1}, Filter={"Prefix": "bodies/orders/"})], True),
+        ([rule(Expiration={"Days": 1}, Filter={"Prefix": "bod"})], True),
+        (
+            [
+                rule(
+                    Expiration={"Days": 1},
+                    Filter={"And": {"Prefix": "", "Tags": [{"Key": "temporary", "Value": "1"}]}},
+                )
+            ],
+            False,
+        ),
+        ([rule(AbortIncompleteMultipartUpload={"DaysAfterInitiation": 1})], False),
+    ],
+)
+def test_a_lifecycle_rule_may_not_outrun_a_delay(
+    s3: Any, rules: list[dict[str, Any]], refused: bool
+) -> None:
+    """Due in 30 days, and 14 days in the destination queue: 44 days the body must stay."""
+    if rules:
+        s3.put_bucket_lifecycle_configuration(
+            Bucket="bodies", LifecycleConfiguration={"Rules": rules}
+        )
+    now_ms = round(NOW.timestamp() * 1000)
+    queues = InMemoryQueues(ManualClock(now_ms))
+    queues.create_endpoint("orders")
+    bucket = Bucket("bodies", s3, prefix="bodies/", clock=ManualClock(now_ms))
+    sender = Sender(queues, large_bodies=bucket)
+    if refused:
+        with pytest.raises(
+            ConfigurationError, match=r"rule 'clean' of bucket bodies .* 2027-02-14"
+        ):
+            sender.send("orders", LARGE, due_at=NOW + timedelta(days=30))
+        assert keys(s3) == []
+    else:
+        sender.send("orders", LARGE, due_at=NOW + timedelta(days=30))
+
+
+def test_rules_that_may_not_be_read_are_logged(s3: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """The write is tried all the same: many may write who may not read rules."""
+    caplog.set_level(logging.WARNING)
+    with Stubber(s3) as stub:
+        stub.add_client_error("get_bucket_lifecycle_configuration", "AccessDenied")
+        stub.add_response("put_object", {})
+        Bucket("bodies", s3).put("x", needed_until_ms=10**14)
+    assert "s3:GetLifecycleConfiguration" in caplog.text
+
+
+def test_a_size_out_of_range_is_refused(s3: Any) -> None:
+    """At once, with the range."""
+    with pytest.raises(ConfigurationError, match="above_bytes=-1; use 0 to 1048576"):
+        Bucket("bodies", s3, above_bytes=-1)
+
+
+OFFICIAL = """
+import sys
+import boto3
+import sqs_extended_client
+sqs = boto3.client("sqs")
+url = sqs.get_queue_url(QueueName=sys.argv[1])["QueueUrl"]
+answer = sqs.receive_message(QueueUrl=url, WaitTimeSeconds=20, MessageAttributeNames=["All"])
+(message,) = answer["Messages"]
+names = sorted(message["MessageAttributes"])
+print(len(message["Body"].encode()), message["Body"][:1], message["Body"][-1:], names)
+"""
+"""A receiver with AWS's own library. It replaces boto3.Session when imported: in its own process."""
+
+
+def test_awss_own_library_reads_a_relayed_large_body(local_aws: LocalAws) -> None:
+    """Sent, relayed through the delay queue, received by amazon-sqs-extended-client."""
+    name = f"orders-{uuid.uuid4().hex[:8]}"
+    s3 = local_aws.client("s3")
+    s3.create_bucket(Bucket=name)
+    create_endpoint(local_aws.client("sqs"), Endpoint.parse(name), hop_seconds=1)
+    env = local_aws.environment()
+    with running("consume", name, "--hop", "1", "--wait", "1", env=env) as worker:
+        worker.wait_for("consuming")
+        line = json.dumps({"body": "ä", "body_repeat": 600_000, "delay": 3, "message_id": "m-1"})
+        options = ("--file", "-", "--hop", "1", "--bucket", name)
+        sent = run("send", name, *options, env=env, stdin=line)
+        assert sent.returncode == 0, sent.stderr
+        received = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", OFFICIAL, name],
+            env=environment(env), capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert received.returncode == 0, received.stderr
+    assert received.stdout.strip() == "1200000 ä ä ['sqsdelay.DueAt', 'sqsdelay.MessageId']"
+
+
+def test_receive_reads_bodies_and_keeps_what_it_cannot_read(
+    local_aws: LocalAws,
+) -> None:
+    """With --fetch-bodies the body is printed whole; a vanished one is named, its message not deleted."""
+    name = f"orders-{uuid.uuid4().hex[:8]}"
+    s3 = local_aws.client("s3")
+    s3.create_bucket(Bucket=name)
+    sqs = local_aws.client("sqs")
+    create_endpoint(sqs, Endpoint.parse(name))
+    env = local_aws.environment()
+
+    def send() -> None:
+        line = json.dumps({"body": "x", "body_repeat": 1_048_576, "message_id": "m-1"})
+        sent = run("send", name, "--file", "-", "--bucket", name, env=env, stdin=line)
+        assert sent.returncode == 0, sent.stderr
+
+    receiving = ("receive", name, "--count", "1", "--fetch-bodies", "--json")
+    send()
+    whole = run(*receiving, env=env)
+    assert (whole.returncode, len(json.loads(whole.stdout)["body"])) == (0, 1_048_576)
+    send()
+    for entry in s3.list_objects_v2(Bucket=name)["Contents"]:
+        s3.delete_object(Bucket=name, Key=entry["Key"])
+    lost = run(*receiving, env=env)
+    assert (lost.returncode, lost.stdout) == (1, "")
+    assert "is no longer in bucket" in lost.stderr
+    url = sqs.get_queue_url(QueueName=name)["QueueUrl"]
+    names = ["ApproximateNumberOfMessagesNotVisible"]
+    kept = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"]
+    assert kept[names[0]] == "1"

@@ -1,0 +1,245 @@
+"""What delays cost: the documented formula, and what really happens, to the last digit."""
+
+from __future__ import annotations
+
+import json
+from datetime import date
+from fractions import Fraction
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from sqsdelay.cost import (
+    Bill,
+    Workload,
+    bills,
+    break_even_seconds,
+    documented_formula,
+    parse_prices,
+    shipped_prices,
+    shipped_text,
+)
+from sqsdelay.cost.store import INDEX_ENTRY_BYTES, ITEM_BYTES
+from sqsdelay.errors import ConfigurationError
+from sqsdelay.stored import StoredMessage
+from sqsdelay.stores.dynamodb.table import DUE, HELD, KEY, SHARD, Table
+
+YEAR = 365 * 24 * 3600
+PRICES = shipped_prices()
+
+
+def usd(text: str) -> Fraction:
+    return Fraction(text)
+
+
+def bill_of(strategy: str, **load: Any) -> Bill:
+    (bill,) = [b for b in bills(Workload(**load), PRICES) if b.strategy == strategy]
+    return bill
+
+
+def quantities(bill: Bill, word: str) -> list[Fraction]:
+    return [Fraction(line.quantity) for line in bill.lines if word in line.what and not line.fixed]
+
+
+def test_the_documented_year_costs_exactly_0_03504() -> None:
+    """35,040 cycles, two operations each, at $0.50 per million."""
+    bill = documented_formula(Workload(delay_seconds=YEAR), PRICES)
+    assert bill.lines[0].quantity == 70_080
+    assert bill.total == usd("0.03504")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "cycles"), [(0, 0), (845, 0), (900, 0), (901, 1), (1925, 2), (YEAR, 35_040)]
+)
+def test_the_documented_formula_counts_whole_cycles(seconds: int, cycles: int) -> None:
+    """Up to 900 s there is no cycle; 1,925 s are the documented two."""
+    bill = documented_formula(Workload(delay_seconds=seconds), PRICES)
+    assert bill.lines[0].quantity == 2 * cycles
+
+
+@pytest.mark.parametrize(
+    ("seconds", "hops"), [(0, 0), (900, 0), (901, 1), (1800, 1), (1801, 2), (YEAR, 35_039)]
+)
+def test_hops_are_all_but_the_last_message_timer(seconds: int, hops: int) -> None:
+    """The hand-over's message timer holds the last 900 s or less."""
+    assert Workload(delay_seconds=seconds).hops == hops
+
+
+def test_a_relayed_year_is_three_requests_a_hop() -> None:
+    """Send, receive and delete of 35,039 hops, and the last send to the destination."""
+    bill = bill_of("relay", delay_seconds=YEAR)
+    assert quantities(bill, "SQS FIFO") == [105_117]
+    assert quantities(bill, "SQS standard") == [1]
+    assert quantities(bill, "Lambda requests") == [35_039]
+    sqs = [line.amount for line in bill.lines if "SQS" in line.what and not line.fixed]
+    assert sum(sqs) == usd("0.0525589")
+
+
+def test_full_batches_divide_requests_by_ten() -> None:
+    """A million messages in tens are a tenth of the requests, the last batch included."""
+    bill = bill_of("relay", delay_seconds=1800, messages=1_000_001, batch=10)
+    assert quantities(bill, "SQS FIFO") == [3 * 100_001]
+    assert quantities(bill, "SQS standard") == [100_001]
+
+
+def test_up_to_900_seconds_every_way_of_ours_is_one_send() -> None:
+    """A message timer holds it: no hop, no store, no function."""
+    for strategy in ("relay", "parked", "stored"):
+        assert bill_of(strategy, delay_seconds=900).total == usd("0.0000004")
+
+
+@pytest.mark.parametrize(
+    ("message_bytes", "batch", "billed"),
+    [(65_455, 1, 1), (65_456, 1, 2), (6_472, 10, 1), (6_473, 10, 2), (1_000_000, 1, 16)],
+)
+def test_each_64_kib_begun_is_a_request(message_bytes: int, batch: int, billed: int) -> None:
+    """The payload counts with the 81 bytes that the delay adds, over the whole batch."""
+    load = Workload(delay_seconds=1800, messages=batch, batch=batch, message_bytes=message_bytes)
+    assert load.billed_requests == billed
+    assert quantities(bill_of("relay", **_fields(load)), "SQS FIFO") == [2 * billed + 1]
+
+
+def _fields(load: Workload) -> dict[str, int]:
+    names = ("delay_seconds", "messages", "batch", "message_bytes")
+    return {name: getattr(load, name) for name in names}
+
+
+def test_a_batch_of_large_messages_is_as_full_as_1_mib_allows() -> None:
+    """Ten of 300 KiB do not fit one request: three do."""
+    load = Workload(delay_seconds=1800, messages=10, batch=10, message_bytes=300 * 1024)
+    assert load.requests == 4
+
+
+def test_a_parked_message_is_written_three_times_with_its_index() -> None:
+    """724 bytes and sqsdelay's 300 are one write unit; a byte more are two."""
+    small = bill_of("parked", delay_seconds=YEAR, message_bytes=724)
+    large = bill_of("parked", delay_seconds=YEAR, message_bytes=725)
+    assert quantities(small, "write units") == [6]
+    assert quantities(large, "write units") == [9]
+    assert quantities(small, "SQS FIFO") == [3]
+    assert quantities(bill_of("stored", delay_seconds=YEAR), "SQS FIFO") == []
+
+
+def test_storage_is_billed_for_the_whole_delay() -> None:
+    """A million items of 724 + 300 + 154 + 200 bytes for twelve months."""
+    bill = bill_of("stored", delay_seconds=YEAR, messages=10**6, message_bytes=724)
+    assert quantities(bill, "storage") == [Fraction(10**6 * 1378, 2**30) * 12]
+
+
+def test_the_sizes_counted_are_those_of_the_stores_items() -> None:
+    """A claimed item and its index entry, measured as DynamoDB does, fit what the sum says."""
+    table = Table("t", "orders", cast(Any, SimpleNamespace()), shards=8)
+    message_id = "dc6d9bb8-f88c-404d-b242-4addf5b02336"
+    message = StoredMessage(
+        message_id=message_id, destination="orders", due_ms=1_800_000_000_000, body=b"x"
+    )
+    item = table.item(message)
+    item |= {"claimed_by": {"S": "f" * 32}, HELD: {"N": "1800000060000"}}
+    assert ITEM_BYTES - 8 <= _bytes(item) - len(message.body) <= ITEM_BYTES
+    entry = {name: item[name] for name in (KEY, SHARD, DUE, HELD)}
+    assert INDEX_ENTRY_BYTES - 8 <= _bytes(entry) <= INDEX_ENTRY_BYTES
+
+
+def _bytes(item: dict[str, Any]) -> int:
+    """Names and values; a number takes about a byte for two digits, and one more."""
+    size = 0
+    for name, typed in item.items():
+        ((kind, value),) = typed.items()
+        size += len(name) + (-(-len(value) // 2) + 1 if kind == "N" else len(value))
+    return size
+
+
+def test_what_a_service_cannot_do_has_a_reason_and_no_price() -> None:
+    """A year outlasts a Step Functions execution; 400 KiB outgrow a DynamoDB item."""
+    assert "one year" in (bill_of("step-functions", delay_seconds=YEAR).impossible or "")
+    assert bill_of("step-functions", delay_seconds=YEAR - 1).total == usd("0.0000504")
+    large = bill_of("parked", delay_seconds=YEAR, message_bytes=500_000)
+    assert "409600 bytes" in (large.impossible or "")
+
+
+def test_eventbridge_scheduler_is_an_invocation_and_a_send() -> None:
+    """A million schedules: $1.00, and $0.40 for the sends to the queue."""
+    bill = bill_of("eventbridge-scheduler", delay_seconds=YEAR, messages=10**6, batch=10)
+    assert bill.total == usd("1.40")
+
+
+@pytest.mark.parametrize("batch", [1, 10])
+@pytest.mark.parametrize("message_bytes", [200, 1024, 65_536])
+def test_parking_pays_from_the_break_even_on_and_not_before(batch: int, message_bytes: int) -> None:
+    """One hop less and hops are no dearer; from there to ten years parking always is cheaper."""
+    seconds = break_even_seconds(PRICES, message_bytes=message_bytes, batch=batch)
+    assert seconds % 900 == 0
+    for later in (seconds, seconds + 900, YEAR, 10 * YEAR):
+        shape = {"messages": 1000, "message_bytes": message_bytes, "batch": batch}
+        stored, hops = (
+            bill_of(s, delay_seconds=later, **shape).for_messages for s in ("stored", "relay")
+        )
+        assert stored < hops
+    stored, hops = (
+        bill_of(s, delay_seconds=seconds - 900, **shape).for_messages for s in ("stored", "relay")
+    )
+    assert stored >= hops
+
+
+def test_there_may_be_no_break_even() -> None:
+    """A store dearer than any number of hops is refused, with the remedy."""
+    dear = parse_prices(shipped_text().replace('"0.625"', '"6250000"'), "mine.json")
+    with pytest.raises(ConfigurationError, match="do not park"):
+        break_even_seconds(dear)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("delay_seconds", -1),
+        ("messages", 0),
+        ("message_bytes", 1_048_576),
+        ("batch", 11),
+        ("batch", True),
+        ("hop_seconds", 901),
+    ],
+)
+def test_a_workload_out_of_range_is_refused(field: str, value: int) -> None:
+    """Value, limits, and which field."""
+    fields: dict[str, Any] = {"delay_seconds": 1, field: value}
+    with pytest.raises(ConfigurationError, match=f"{field}={value}; use a whole number"):
+        Workload(**fields)
+
+
+def test_the_shipped_prices_say_where_and_when() -> None:
+    """Prices change: the file is dated, and every price is a decimal."""
+    assert date(2026, 1, 1) < PRICES.read_on
+    assert PRICES.region == "us-east-1"
+    assert PRICES.sqs_fifo_request == usd("0.0000005")
+    assert PRICES.lambda_arm64_gb_second == usd("0.0000133334")
+
+
+def changed(**changes: Any) -> str:
+    data = json.loads(shipped_text())
+    prices = changes.pop("prices", {})
+    data |= changes
+    data["prices"] |= prices
+    return json.dumps(data)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("{", "is not JSON"),
+        ("[]", 'no object "prices"'),
+        (changed(prices={"sqs": "1"}), "names 'sqs'; known are sqs_standard_million_requests"),
+        (changed(prices={"dynamodb_gb_month": 0.25}), "write a decimal in quotes"),
+        (changed(prices={"dynamodb_gb_month": "-1"}), "write a decimal in quotes"),
+        (changed(prices={"dynamodb_gb_month": "NaN"}), "write a decimal in quotes"),
+        (changed(prices={"dynamodb_gb_month": "cheap"}), "write a decimal in quotes"),
+        (changed(prices={"dynamodb_gb_month": None}), "has no 'dynamodb_gb_month'"),
+        (changed(read_on="yesterday"), "write the day"),
+        (changed(region=None), "region is None"),
+    ],
+)
+def test_a_bad_price_file_is_refused_with_its_name(text: str, told: str) -> None:
+    """Which file, which entry, what to write."""
+    with pytest.raises(ConfigurationError, match=r"price file mine\.json") as raised:
+        parse_prices(text, "mine.json")
+    assert told in str(raised.value)

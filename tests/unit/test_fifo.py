@@ -1,0 +1,355 @@
+"""FIFO destinations: by way of a standard due queue, with the user's group and deduplication ids."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sqsdelay import wire
+from sqsdelay.clock import SystemClock
+from sqsdelay.consumer import Relay
+from sqsdelay.delay import utc
+from sqsdelay.due_consumer import DueRelay
+from sqsdelay.endpoint import Endpoint, QueueRef
+from sqsdelay.errors import ConfigurationError, InvalidMessage, QueueUnavailable, TooManyAttributes
+from sqsdelay.message import Message, OutgoingMessage, string
+from sqsdelay.moves import Outcome, Status
+from sqsdelay.sender import Route, Sender
+from sqsdelay.sqs.outbox import SqsOutbox
+from sqsdelay.stored import to_store
+from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
+from sqsdelay.wire import ReceivedMessage
+
+FIFO, DUE, DELAY, ERRORS = "orders.fifo", "orders-due", "orders-delay.fifo", "orders-delay-error"
+ENDPOINT = Endpoint.parse(FIFO)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def queues(clock: ManualClock) -> InMemoryQueues:
+    queues = InMemoryQueues(clock)
+    queues.create_endpoint(FIFO)
+    return queues
+
+
+def received(queues: InMemoryQueues, queue: str = FIFO) -> list[ReceivedMessage]:
+    return queues.receive_batch(queue, wait_seconds=0)
+
+
+def hop(queues: InMemoryQueues, **arguments: Any) -> list[Outcome]:
+    return Relay(queues, ENDPOINT, **arguments).process(received(queues, DELAY))
+
+
+def deliver(queues: InMemoryQueues) -> list[Outcome]:
+    return DueRelay(queues, ENDPOINT).process(received(queues, DUE))
+
+
+def test_a_fifo_endpoint_has_a_due_queue() -> None:
+    """Four queues, in the account and region of the destination; names stay within 80 characters."""
+    endpoint = Endpoint.parse("arn:aws:sqs:eu-west-1:123456789012:orders.fifo")
+    assert endpoint.fifo
+    assert [q.name for q in endpoint.queues] == [FIFO, DUE, DELAY, ERRORS]
+    assert {(q.account_id, q.region) for q in endpoint.queues} == {("123456789012", "eu-west-1")}
+    assert endpoint.hand_over_queue == endpoint.due_queue
+    assert Endpoint.parse(endpoint.address) == endpoint
+    longest = Endpoint.parse("q" * 68 + ".fifo")
+    assert max(len(q.name) for q in longest.queues) == 80
+    assert [q.name for q in Endpoint.parse("orders").queues] == ["orders", DELAY, ERRORS]
+
+
+@pytest.mark.parametrize("delay", [0, None, "past"])
+def test_at_once_is_a_plain_send(queues: InMemoryQueues, clock: ManualClock, delay: Any) -> None:
+    """Straight to the FIFO queue, with its ids and nothing of ours."""
+    due_at = utc(clock.true_ms - 5000) if delay == "past" else None
+    result = Sender(queues).send(
+        FIFO,
+        "x",
+        delay=None if due_at else delay,
+        due_at=due_at,
+        message_group_id="g",
+        message_deduplication_id="d",
+    )
+    assert result.route is Route.DIRECT
+    (copy,) = received(queues)
+    assert (copy.group_id, copy.deduplication_id, copy.attributes) == ("g", "d", {})
+
+
+def test_up_to_900_seconds_waits_on_the_due_queue(
+    queues: InMemoryQueues, clock: ManualClock
+) -> None:
+    """A message timer there; then the FIFO queue gets it with the user's ids."""
+    result = Sender(queues).send(
+        FIFO,
+        "x",
+        delay=899.5,
+        attributes={"a": "b"},
+        message_id="m",
+        message_group_id="g",
+        message_deduplication_id="d",
+        trace_header="Root=1-a",
+    )
+    assert (result.route, result.message_id) == (Route.DUE_QUEUE, "m")
+    clock.advance(899.9)
+    assert deliver(queues) == []
+    clock.advance(0.1)
+    (outcome,) = deliver(queues)
+    assert (outcome.status, outcome.late_ms) == (Status.DELIVERED, 500)
+    (copy,) = received(queues)
+    assert (copy.group_id, copy.deduplication_id, copy.trace_header) == ("g", "d", "Root=1-a")
+    assert copy.attributes == {
+        "a": string("b"),
+        wire.MESSAGE_ID: string("m"),
+        wire.DUE_AT: string(str(clock.true_ms - 500)),
+    }
+
+
+def test_above_900_seconds_hops_and_then_waits_on_the_due_queue(
+    queues: InMemoryQueues, clock: ManualClock
+) -> None:
+    """Never early, its ids carried through every hop; the deduplication id is the message's own."""
+    sent = Sender(queues).send(FIFO, "x", delay=1925, message_group_id="g" * 128)
+    for _ in range(2):
+        clock.advance(900)
+        (outcome,) = hop(queues)
+    assert (outcome.status, outcome.delay_seconds) == (Status.HANDED_OVER, 125)
+    clock.advance(124.9)
+    assert deliver(queues) == []
+    clock.advance(0.1)
+    assert [o.status for o in deliver(queues)] == [Status.DELIVERED]
+    (copy,) = received(queues)
+    assert (copy.group_id, copy.deduplication_id) == ("g" * 128, sent.message_id)
+    assert set(copy.attributes) == {wire.MESSAGE_ID, wire.DUE_AT}
+
+
+def test_through_the_store_it_arrives_the_same(queues: InMemoryQueues, clock: ManualClock) -> None:
+    """Parked by the consumer, parked by the sender, stored by hand: ids and all."""
+    store = InMemoryStore(clock)
+    ids = {"message_group_id": "g", "message_deduplication_id": "d"}
+    Sender(queues).send(FIFO, "1", delay=90_000, message_id="by-consumer", **ids)  # type: ignore[arg-type]
+    Sender(queues, store=store).send(FIFO, "2", delay=90_000, message_id="by-sender", **ids)  # type: ignore[arg-type]
+    by_hand = Message("3", delay=90_000, message_id="by-hand", **ids)  # type: ignore[arg-type]
+    store.store([to_store(by_hand, FIFO, now_ms=clock.true_ms)])
+    clock.advance(900)
+    assert [o.status for o in hop(queues, store=store)] == [Status.PARKED]
+    clock.advance(89_100)
+    outbox = SqsOutbox(queues, ENDPOINT)
+    outbox.check()
+    stored = store.pending(9)
+    assert len(stored) == 3
+    assert outbox.send(stored) == [None] * 3
+    outbox.close()
+    arrived = received(queues, DUE)
+    assert len(arrived) == 3
+    for copy in arrived:
+        entry = wire.delivered(copy, wire.FifoIds("g", "d"))
+        assert wire.read_fifo_ids(copy) == wire.FifoIds("g", "d")
+        assert set(entry.attributes) == {wire.MESSAGE_ID, wire.DUE_AT}
+    assert sorted(copy.message_id for copy in arrived) == ["by-consumer", "by-hand", "by-sender"]
+
+
+def test_a_stored_message_without_a_group_is_refused(
+    queues: InMemoryQueues, clock: ManualClock
+) -> None:
+    """When it is stored, and again when it is released."""
+    with pytest.raises(InvalidMessage, match="message_group_id is missing"):
+        to_store(Message("x"), FIFO, now_ms=clock.true_ms)
+    store = InMemoryStore(clock)
+    store.store([to_store(Message("x"), "orders", now_ms=clock.true_ms)])
+    outbox = SqsOutbox(queues, ENDPOINT)
+    (failure,) = outbox.send([replace(store.pending(1)[0], destination=FIFO)])
+    outbox.close()
+    assert failure is not None
+    assert "has no group_id" in str(failure.error)
+    assert not failure.transient
+
+
+def test_what_is_received_together_goes_in_order_of_due_times(
+    queues: InMemoryQueues, clock: ManualClock
+) -> None:
+    """Within one batch the order of a group is that of the due times, to the millisecond."""
+    start = clock.true_ms
+    due = {"c": 10_300, "a": 10_100, "d": 10_900, "b": 10_200}
+    for body, in_ms in due.items():
+        Sender(queues).send(FIFO, body, due_at=utc(start + in_ms), message_group_id="g")
+    clock.advance(11)
+    assert len(deliver(queues)) == 4
+    assert [copy.body for copy in received(queues)] == ["a", "b", "c", "d"]
+
+
+def test_sent_one_after_the_other_with_the_same_delay_keeps_its_order(
+    queues: InMemoryQueues, clock: ManualClock
+) -> None:
+    """As a FIFO queue would have kept it, while they are received together."""
+    sender = Sender(queues)
+    for n in range(5):
+        sender.send(FIFO, f"{n}", delay=10, message_group_id="g")
+        clock.advance(0.01)
+    clock.advance(10)
+    deliver(queues)
+    assert [copy.body for copy in received(queues)] == ["0", "1", "2", "3", "4"]
+
+
+def test_received_apart_within_a_second_they_may_change_places(
+    queues: InMemoryQueues, clock: ManualClock
+) -> None:
+    """The due queue is a standard queue: what another receiver holds is overtaken."""
+    start = clock.true_ms
+    for body, in_ms in (("first", 10_100), ("second", 10_200)):
+        Sender(queues).send(FIFO, body, due_at=utc(start + in_ms), message_group_id="g")
+    clock.advance(11)
+    first, second = received(queues, DUE)
+    DueRelay(queues, ENDPOINT).process([second])
+    DueRelay(queues, ENDPOINT).process([first])
+    assert [copy.body for copy in received(queues)] == ["second", "first"]
+
+
+def test_a_copy_delivered_twice_is_one_message(queues: InMemoryQueues, clock: ManualClock) -> None:
+    """The worker died before its delete: the FIFO queue deduplicates."""
+    Sender(queues).send(FIFO, "x", delay=10, message_group_id="g")
+    clock.advance(10)
+    DueRelay(queues, ENDPOINT).process(received(queues, DUE), delete=False)
+    clock.advance(181)
+    assert [o.copy.receive_count for o in deliver(queues)] == [2]
+    assert len(received(queues)) == 1
+
+
+@pytest.mark.parametrize("queue", [DUE, DELAY])
+def test_a_message_without_fifo_ids_goes_to_the_error_queue(
+    queues: InMemoryQueues, clock: ManualClock, queue: str
+) -> None:
+    """It was meant for another queue; it blocks nobody and is not lost."""
+    attributes = {wire.DELAY_SECONDS: string("1000"), wire.GROUP_ID: string("g")}
+    queues.send_batch(queue, [OutgoingMessage("x", attributes, 1, None, "m", "m")])
+    clock.advance(900)
+    outcomes = hop(queues) if queue == DELAY else deliver(queues)
+    assert [o.status for o in outcomes] == [Status.REJECTED]
+    (rejected,) = received(queues, ERRORS)
+    reason = json.loads(rejected.attributes[wire.ERROR]["StringValue"])["reason"]
+    assert reason.startswith("sqsdelay.MessageDeduplicationId is None: the message was not sent")
+
+
+def test_a_fifo_message_in_a_standard_endpoints_delay_queue_is_rejected(
+    clock: ManualClock,
+) -> None:
+    """The second line of defence against endpoints of one name."""
+    queues = InMemoryQueues(clock)
+    queues.create_endpoint("orders")
+    attributes = {wire.DELAY_SECONDS: string("1000"), wire.DEDUPLICATION_ID: string("d")}
+    queues.send_batch(DELAY, [OutgoingMessage("x", attributes, 1, None, "m", "m")])
+    clock.advance(900)
+    (outcome,) = Relay(queues, Endpoint.parse("orders")).process(received(queues, DELAY))
+    assert outcome.error == "the message was sent for the FIFO queue orders.fifo"
+
+
+def test_a_missing_fifo_queue_is_waited_for(queues: InMemoryQueues, clock: ManualClock) -> None:
+    """The copy stays on the due queue, hidden with backoff."""
+    Sender(queues).send(FIFO, "x", delay=10, message_group_id="g")
+    queues.delete_queue(FIFO)
+    clock.advance(10)
+    assert [o.status for o in deliver(queues)] == [Status.FAILED]
+    queues.create_queue(FIFO)
+    clock.advance(5)
+    assert [o.status for o in deliver(queues)] == [Status.DELIVERED]
+
+
+def test_six_attributes_of_the_users_travel_to_the_end(
+    queues: InMemoryQueues, clock: ManualClock
+) -> None:
+    """Four are ours at most, on every leg; a seventh is refused before anything is sent."""
+    for delay in (10, 2000, 2000.5):
+        attributes = {f"a{n}": "x" for n in range(6)}
+        Sender(queues).send(FIFO, "x", delay=delay, attributes=attributes, message_group_id="g")
+        with pytest.raises(TooManyAttributes):
+            Sender(queues).send(
+                FIFO, "x", delay=delay, attributes=attributes | {"a7": "x"}, message_group_id="g"
+            )
+    clock.advance(10)
+    deliver(queues)
+    for _ in range(2):
+        clock.advance(900)
+        hop(queues)
+    clock.advance(201)
+    deliver(queues)
+    copies = [*received(queues)]
+    queues.delete_batch(FIFO, copies)
+    copies += received(queues)
+    queues.delete_batch(FIFO, copies[1:2])
+    copies += received(queues)
+    assert [len(copy.attributes) for copy in copies] == [8] * 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "message_group_id is missing; a FIFO queue keeps the order within a group"),
+        ({"message_group_id": "g", "message_deduplication_id": "a b"}, "is no id"),
+    ],
+)
+def test_ids_a_fifo_queue_refuses(
+    queues: InMemoryQueues, arguments: dict[str, str], message: str
+) -> None:
+    """Before anything is sent."""
+    with pytest.raises(InvalidMessage, match=message):
+        Sender(queues).send(FIFO, "x", delay=5000, **arguments)  # type: ignore[arg-type]
+
+
+def test_a_deduplication_id_is_refused_for_a_standard_queue(clock: ManualClock) -> None:
+    """SQS would refuse it, at the latest at the hand-over."""
+    queues = InMemoryQueues(clock)
+    queues.create_endpoint("orders")
+    with pytest.raises(InvalidMessage, match="message_deduplication_id is for FIFO queues"):
+        Sender(queues).send("orders", "x", message_deduplication_id="d")
+
+
+def test_endpoints_that_would_share_a_delay_queue_are_refused(
+    queues: InMemoryQueues, clock: ManualClock
+) -> None:
+    """orders.fifo is there, then orders appears: delayed messages go to neither by mistake."""
+    Sender(queues).send(FIFO, "x", delay=5000, message_group_id="g")
+    queues.create_queue("orders")
+    for endpoint in ("orders", FIFO):
+        with pytest.raises(
+            ConfigurationError, match=r"would share the delay queue orders-delay.fifo with orders"
+        ):
+            Sender(queues).send(endpoint, "x", delay=5000, message_group_id="g")
+    assert Sender(queues).send("orders", "x", delay=900).route is Route.DIRECT
+    with pytest.raises(ConfigurationError, match="would share"):
+        Sender(queues).send(FIFO, "x", delay=900, message_group_id="g")
+
+
+def test_a_fifo_queue_that_is_no_endpoint_harms_nobody(clock: ManualClock) -> None:
+    """A standard endpoint beside somebody's FIFO queue of the same name goes on working."""
+    queues = InMemoryQueues(clock)
+    queues.create_endpoint("orders")
+    queues.create_queue("orders.fifo")
+    assert Sender(queues).send("orders", "x", delay=5000).route is Route.DELAY_QUEUE
+
+
+def test_a_due_queue_is_no_endpoint(queues: InMemoryQueues) -> None:
+    """What were sent there would be taken for the FIFO endpoint's; other names may end so."""
+    queues.create_queue("orders-due-delay.fifo")
+    with pytest.raises(ConfigurationError, match=r"orders-due is the due queue of .*orders.fifo"):
+        Sender(queues).send(DUE, "x", delay=5000)
+    queues.create_endpoint("payments-due")
+    assert Sender(queues).send("payments-due", "x", delay=5000).route is Route.DELAY_QUEUE
+
+
+def test_who_may_not_ask_for_the_twin_sends_all_the_same() -> None:
+    """A policy that names the endpoint's own queues is no reason to send nothing."""
+
+    class Denied(InMemoryQueues):
+        def url(self, queue: QueueRef) -> str:
+            if queue.name in (DUE, FIFO):
+                raise QueueUnavailable("access denied")
+            return super().url(queue)
+
+    queues = Denied(ManualClock(), local=SystemClock())
+    queues.create_endpoint("orders")
+    assert Sender(queues).send("orders", "x", delay=5000).route is Route.DELAY_QUEUE

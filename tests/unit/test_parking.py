@@ -1,0 +1,289 @@
+"""Parking: what is far away goes into the store, once, and comes back as a hand-over would send it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from sqsdelay import wire
+from sqsdelay.consumer import Outcome, Relay, Status
+from sqsdelay.cost import break_even_seconds, shipped_prices
+from sqsdelay.decision import HandOver, Park, Requeue, decide
+from sqsdelay.endpoint import Endpoint
+from sqsdelay.errors import ConfigurationError, MessageTooLarge, StoreUnavailable
+from sqsdelay.marks import Mark
+from sqsdelay.message import OutgoingMessage, string
+from sqsdelay.parking import DEFAULT_PARK_AFTER_SECONDS
+from sqsdelay.sender import Sender
+from sqsdelay.sqs.outbox import SqsOutbox
+from sqsdelay.stored import StoredMessage
+from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
+
+DELAY = "orders-delay.fifo"
+DAY = 86_400
+
+
+class Faulty(InMemoryStore):
+    """A store that is away, or takes only small bodies, as told."""
+
+    away = False
+    largest = 1 << 20
+
+    def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
+        if self.away:
+            raise StoreUnavailable("the store is away")
+        if any(len(message.body) > self.largest for message in messages):
+            raise MessageTooLarge("too large for this store")
+        return super().store(messages, transaction=transaction)
+
+    def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
+        if self.away:
+            raise StoreUnavailable("the store is away")
+        return super().marks(message_ids)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def queues(clock: ManualClock) -> InMemoryQueues:
+    queues = InMemoryQueues(clock)
+    queues.create_endpoint("orders")
+    return queues
+
+
+@pytest.fixture
+def store(clock: ManualClock) -> Faulty:
+    return Faulty(clock)
+
+
+@pytest.fixture
+def relay(queues: InMemoryQueues, store: Faulty) -> Relay:
+    return Relay(queues, Endpoint.parse("orders"), store=store, park_after_seconds=3600)
+
+
+def poll(queues: InMemoryQueues, relay: Relay) -> list[Outcome]:
+    return relay.process(queues.receive_batch(DELAY, wait_seconds=0))
+
+
+@pytest.mark.parametrize(
+    ("remaining", "decision"),
+    [
+        (900, HandOver(900)),
+        (901, Requeue(901)),
+        (3600, Requeue(3600)),
+        (3601, Park(3601)),
+    ],
+)
+def test_what_remains_decides(remaining: int, decision: object) -> None:
+    """More than park_after is parked, not as much as it; hand-over goes before."""
+    ms = remaining * 1000
+    assert decide(ms, 0, hop_seconds=900, park_after_seconds=3600) == decision
+    near = decide(min(ms, 900_000), 0, hop_seconds=900, park_after_seconds=0)
+    assert isinstance(near, HandOver)
+
+
+def test_the_default_is_where_hops_begin_to_cost_more() -> None:
+    """Recomputed from the price data, so that new prices do not leave an old default behind."""
+    assert break_even_seconds(shipped_prices()) == DEFAULT_PARK_AFTER_SECONDS
+
+
+def test_a_parked_message_arrives_as_a_relayed_one(
+    clock: ManualClock, queues: InMemoryQueues, store: Faulty, relay: Relay
+) -> None:
+    """Same id, attributes, group, trace header and due time, whichever way it came."""
+
+    def send(message_id: str) -> None:
+        Sender(queues).send(
+            "orders",
+            "grüße",
+            delay=5000.5,
+            attributes={"text": "x", "raw": b"\x00\xff"},
+            message_id=message_id,
+            message_group_id="tenant-7",
+            trace_header="Root=1-a;Lineage=b:1",
+        )
+
+    send("parked")
+    clock.advance(900)
+    (outcome,) = poll(queues, relay)
+    assert (outcome.status, outcome.due_ms) == (Status.PARKED, clock.true_ms + 4_100_500)
+    assert queues.receive_batch(DELAY, wait_seconds=0) == []
+    send("relayed")
+    hopping = Relay(queues, Endpoint.parse("orders"))
+    for _ in range(5):
+        clock.advance(900)
+        poll(queues, hopping)
+    outbox = SqsOutbox(queues, Endpoint.parse("orders"))
+    assert outbox.send(store.pending(10)) == [None]
+    outbox.close()
+    clock.advance(600)
+    copies = {c.attributes[wire.MESSAGE_ID]["StringValue"]: c for c in received(queues)}
+    assert set(copies) == {"parked", "relayed"}
+    for copy in copies.values():
+        copy.attributes.pop(wire.MESSAGE_ID)
+    one, other = copies["parked"], copies["relayed"]
+    assert int(other.attributes.pop(wire.DUE_AT)["StringValue"]) == 900_000 + int(
+        one.attributes.pop(wire.DUE_AT)["StringValue"]
+    )
+    assert (one.body, one.attributes) == (other.body, other.attributes)
+    assert (one.group_id, one.trace_header) == (other.group_id, other.trace_header)
+    assert one.trace_header == "Root=1-a"
+
+
+def received(queues: InMemoryQueues) -> list[wire.ReceivedMessage]:
+    return queues.receive_batch("orders", wait_seconds=0)
+
+
+def put(queues: InMemoryQueues, seconds: int, message_id: str = "m-1", body: str = "x") -> None:
+    attributes = {wire.DELAY_SECONDS: string(str(seconds))}
+    entry = OutgoingMessage(body, attributes, len(body), None, message_id, message_id)
+    queues.send_batch(DELAY, [entry])
+
+
+def test_a_batch_is_parked_with_one_call_and_deleted_after(
+    clock: ManualClock, queues: InMemoryQueues, store: Faulty, relay: Relay
+) -> None:
+    """Ten NServiceBus messages: no send, one delete."""
+    for n in range(10):
+        put(queues, DAY, f"m-{n}")
+    clock.advance(900)
+    queues.calls.clear()
+    assert [o.status for o in poll(queues, relay)] == [Status.PARKED] * 10
+    assert queues.calls == ["receive", "delete"]
+    assert {m.due_ms for m in store.pending(20)} == {clock.true_ms - 900_000 + DAY * 1000}
+
+
+def test_parked_twice_is_one_message(
+    clock: ManualClock, queues: InMemoryQueues, store: Faulty, relay: Relay
+) -> None:
+    """The consumer died between storing and deleting; the next one finds the message stored."""
+    put(queues, DAY)
+    clock.advance(900)
+    copies = queues.receive_batch(DELAY, wait_seconds=0)
+    assert relay.process(copies, delete=False)[0].status is Status.PARKED
+    store.reschedule("m-1", clock.true_ms + 7_200_000)
+    clock.advance(181)
+    other = Relay(queues, Endpoint.parse("orders"), store=store, park_after_seconds=3600)
+    assert poll(queues, other)[0].status is Status.PARKED
+    assert queues.next_visible_ms() is None
+    assert [m.due_ms for m in store.pending(10)] == [clock.true_ms - 181_000 + 7_200_000]
+
+
+def test_while_the_store_is_away_messages_hop_on(
+    clock: ManualClock, queues: InMemoryQueues, store: Faulty, relay: Relay
+) -> None:
+    """A hop loses nothing; they are parked when the store is back, and none is late for it."""
+    put(queues, DAY, "far")
+    put(queues, 1000, "near")
+    store.away = True
+    clock.advance(900)
+    statuses = {o.copy.message_id: o.status for o in poll(queues, relay)}
+    assert statuses == {"far": Status.REQUEUED, "near": Status.HANDED_OVER}
+    store.away = False
+    clock.advance(900)
+    assert [o.status for o in poll(queues, relay)] == [Status.PARKED]
+
+
+def test_a_message_too_large_for_the_store_hops_on_alone(
+    clock: ManualClock, queues: InMemoryQueues, store: Faulty, relay: Relay
+) -> None:
+    """Its neighbours are parked."""
+    store.largest = 10
+    put(queues, DAY, "large", "x" * 11)
+    put(queues, DAY, "small")
+    clock.advance(900)
+    statuses = {o.copy.message_id: o.status for o in poll(queues, relay)}
+    assert statuses == {"large": Status.REQUEUED, "small": Status.PARKED}
+    assert [m.message_id for m in store.pending(10)] == ["small"]
+
+
+@pytest.mark.parametrize("seconds", [1000, 2000, DAY])
+def test_a_mark_cancels_at_the_next_hop(
+    clock: ManualClock, queues: InMemoryQueues, store: Faulty, relay: Relay, seconds: int
+) -> None:
+    """At a hand-over, at a hop and at parking alike; others are not touched, one question a batch."""
+    put(queues, seconds, "gone")
+    put(queues, seconds, "stays")
+    store.mark([Mark(message_id="gone")], until_ms=clock.true_ms + 10**9)
+    clock.advance(900)
+    by_id = {o.copy.message_id: o for o in poll(queues, relay)}
+    assert by_id["gone"].status is Status.CANCELLED
+    assert by_id["stays"].status is not Status.CANCELLED
+    clock.advance(3 * 900)
+    poll(queues, relay)
+    clock.advance(900)
+    assert "gone" not in {c.attributes[wire.MESSAGE_ID]["StringValue"] for c in received(queues)}
+    assert [m.message_id for m in store.pending(10)] == (["stays"] if seconds == DAY else [])
+
+
+def test_a_mark_moves_a_message_both_ways(
+    clock: ManualClock, queues: InMemoryQueues, store: Faulty, relay: Relay
+) -> None:
+    """Earlier: handed over for its new due time. Later: hops on with it, or is parked."""
+    start = clock.true_ms
+    put(queues, 3000, "sooner")
+    put(queues, 1000, "later")
+    put(queues, 1000, "parked")
+    moved = {"sooner": 1200, "later": 2500, "parked": DAY}
+    marks = [Mark(message_id=i, due_ms=start + s * 1000) for i, s in moved.items()]
+    store.mark(marks, until_ms=start + 10**9)
+    clock.advance(900)
+    by_id = {o.copy.message_id: o for o in poll(queues, relay)}
+    assert {i: o.status for i, o in by_id.items()} == {
+        "sooner": Status.HANDED_OVER,
+        "later": Status.REQUEUED,
+        "parked": Status.PARKED,
+    }
+    assert by_id["sooner"].delay_seconds == 300
+    assert [m.due_ms for m in store.pending(9)] == [start + DAY * 1000]
+    clock.advance(900)
+    (outcome,) = poll(queues, relay)
+    assert (outcome.status, outcome.delay_seconds) == (Status.HANDED_OVER, 700)
+
+
+def test_a_mark_left_while_a_message_is_being_parked_counts(
+    clock: ManualClock, queues: InMemoryQueues
+) -> None:
+    """The canceller looked into the store just before the message came there."""
+
+    class Late(InMemoryStore):
+        def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> Any:
+            later_ms = clock.true_ms + 10**9
+            self.mark([Mark(message_id="gone")], until_ms=later_ms)
+            self.mark([Mark(message_id="moved", due_ms=clock.true_ms + 7)], until_ms=later_ms)
+            return super().store(messages, transaction=transaction)
+
+    store = Late(clock)
+    relay = Relay(queues, Endpoint.parse("orders"), store=store)
+    put(queues, DAY, "gone")
+    put(queues, DAY, "moved")
+    clock.advance(900)
+    statuses = {o.copy.message_id: o.status for o in poll(queues, relay)}
+    assert statuses == {"gone": Status.CANCELLED, "moved": Status.PARKED}
+    assert [(m.message_id, m.due_ms) for m in store.pending(9)] == [("moved", clock.true_ms + 7)]
+
+
+def test_a_queue_without_its_delay_is_not_spun_when_the_store_is_away(
+    clock: ManualClock, store: Faulty
+) -> None:
+    """Not parked and not requeued: hidden, until someone mends it."""
+    queues = InMemoryQueues(clock)
+    queues.create_queue(DELAY, DelaySeconds="0", VisibilityTimeout="180")
+    store.away = True
+    put(queues, DAY)
+    clock.advance(1)
+    relay = Relay(queues, Endpoint.parse("orders"), store=store)
+    (outcome,) = poll(queues, relay)
+    assert outcome.status is Status.FAILED
+    assert "held a message for 1000 ms instead of 900 s" in (outcome.error or "")
+
+
+def test_a_negative_park_after_is_refused(queues: InMemoryQueues, store: Faulty) -> None:
+    """At once, with the range."""
+    with pytest.raises(ConfigurationError, match="park_after_seconds=-1; use 0 or more"):
+        Relay(queues, Endpoint.parse("orders"), store=store, park_after_seconds=-1)

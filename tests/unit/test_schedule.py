@@ -1,0 +1,252 @@
+"""A sender with a store: parks at once, and lists, cancels and moves what waits, honestly."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from sqsdelay import wire
+from sqsdelay.consumer import Relay, Status
+from sqsdelay.delay import utc
+from sqsdelay.endpoint import Endpoint
+from sqsdelay.errors import (
+    ConfigurationError,
+    InvalidDelay,
+    InvalidMessage,
+    NoStore,
+    StoreUnavailable,
+)
+from sqsdelay.limits import MAX_RETENTION_SECONDS
+from sqsdelay.marks import MARK_LIFETIME_SECONDS
+from sqsdelay.message import Message, text_of
+from sqsdelay.schedule import Change
+from sqsdelay.sender import Route, Sender
+from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
+
+DELAY = "orders-delay.fifo"
+DAY = 86_400
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def queues(clock: ManualClock) -> InMemoryQueues:
+    queues = InMemoryQueues(clock)
+    queues.create_endpoint("orders")
+    return queues
+
+
+@pytest.fixture
+def store(clock: ManualClock) -> InMemoryStore:
+    return InMemoryStore(clock)
+
+
+@pytest.fixture
+def sender(queues: InMemoryQueues, store: InMemoryStore) -> Sender:
+    return Sender(queues, store=store)
+
+
+def hop(queues: InMemoryQueues, store: InMemoryStore) -> list[Status]:
+    relay = Relay(queues, Endpoint.parse("orders"), store=store)
+    return [o.status for o in relay.process(queues.receive_batch(DELAY, wait_seconds=0))]
+
+
+def test_a_sender_with_a_store_parks_at_once(
+    sender: Sender, queues: InMemoryQueues, store: InMemoryStore, clock: ManualClock
+) -> None:
+    """No hop, no request but one for the broker's clock; nearer ones hop as before."""
+    result = sender.send(
+        "orders", "x", delay=DAY, attributes={"a": 1}, message_id="m", message_group_id="g"
+    )
+    assert (result.route, result.message_id, result.sqs_message_id) == (Route.STORE, "m", None)
+    assert result.due == utc(clock.true_ms + DAY * 1000)
+    assert queues.calls == ["synchronise"]
+    (stored,) = store.pending(9)
+    assert (stored.destination, stored.body, stored.group_id) == ("orders", b"x", "g")
+    assert stored.due_ms == clock.true_ms + DAY * 1000
+    assert sender.send("orders", "x", delay=26_100).route is Route.DELAY_QUEUE
+    assert sender.send("orders", "x", delay=26_101).route is Route.STORE
+
+
+def test_a_wrong_local_clock_does_not_move_what_is_parked(store: InMemoryStore) -> None:
+    """A relative delay counts from the broker's clock here too."""
+    clock = ManualClock()
+    queues = InMemoryQueues(clock, local=ManualClock(clock.true_ms, error_ms=600_000))
+    queues.create_endpoint("orders")
+    Sender(queues, store=store).send("orders", "x", delay=DAY)
+    assert [m.due_ms for m in store.pending(9)] == [clock.true_ms + DAY * 1000]
+
+
+def test_many_are_parked_together_and_mixed_with_others(
+    queues: InMemoryQueues, clock: ManualClock
+) -> None:
+    """Results are in order, one store call takes all that are far away."""
+    calls: list[int] = []
+
+    class Counting(InMemoryStore):
+        def store(self, messages: Any, *, transaction: Any = None) -> list[bool]:
+            calls.append(len(messages))
+            return super().store(messages)
+
+    sender = Sender(queues, store=Counting(clock))
+    delays = [0, 1000, DAY] * 4
+    results = sender.send_many("orders", [Message(f"{n}", delay=d) for n, d in enumerate(delays)])
+    assert [r.route for r in results] == [Route.DIRECT, Route.DELAY_QUEUE, Route.STORE] * 4
+    assert all(r.error is None for r in results)
+    assert calls == [4]
+
+
+def test_an_outage_of_the_store_is_an_error_of_its_messages_alone(
+    queues: InMemoryQueues, clock: ManualClock
+) -> None:
+    """Nothing is sent elsewhere instead: that could make two messages of one."""
+
+    class Away(InMemoryStore):
+        def store(self, messages: Any, *, transaction: Any = None) -> list[bool]:
+            raise StoreUnavailable("away")
+
+    sender = Sender(queues, store=Away(clock))
+    with pytest.raises(StoreUnavailable):
+        sender.send("orders", "x", delay=DAY)
+    near, far = sender.send_many("orders", [Message("a", delay=1000), Message("b", delay=DAY)])
+    assert near.error is None
+    assert isinstance(far.error, StoreUnavailable)
+    assert far.route is Route.STORE
+
+
+def test_cancelling_what_is_parked(sender: Sender, store: InMemoryStore) -> None:
+    """Done, and said so; a second time there is nothing there to cancel."""
+    sender.send("orders", "x", delay=DAY, message_id="m")
+    assert [m.message_id for m in sender.pending("orders")] == ["m"]
+    assert sender.cancel("orders", "m") is Change.DONE
+    assert list(sender.pending("orders")) == []
+    assert sender.cancel("orders", "m") is Change.MARKED
+
+
+def test_cancelling_what_is_in_the_delay_queue(
+    sender: Sender, queues: InMemoryQueues, store: InMemoryStore, clock: ManualClock
+) -> None:
+    """A mark, which the delay consumer honours at the next hop."""
+    sender.send("orders", "x", delay=5000, message_id="gone")
+    sender.send("orders", "x", delay=1000, message_id="stays")
+    assert sender.cancel("orders", "gone") is Change.MARKED
+    clock.advance(900)
+    assert sorted(hop(queues, store)) == [Status.CANCELLED, Status.HANDED_OVER]
+    clock.advance(100)
+    (copy,) = queues.receive_batch("orders", wait_seconds=0)
+    assert text_of(copy.attributes, wire.MESSAGE_ID) == "stays"
+    assert queues.next_visible_ms() == clock.true_ms + 30_000  # that copy, and nothing else
+
+
+def test_a_copy_left_behind_does_not_bring_a_cancelled_message_back(
+    sender: Sender, queues: InMemoryQueues, store: InMemoryStore, clock: ManualClock
+) -> None:
+    """The consumer died after parking; its copy comes back after the message was cancelled."""
+    Sender(queues).send("orders", "x", delay=DAY, message_id="m")
+    clock.advance(900)
+    relay = Relay(queues, Endpoint.parse("orders"), store=store)
+    relay.process(queues.receive_batch(DELAY, wait_seconds=0), delete=False)
+    assert sender.cancel("orders", "m") is Change.DONE
+    clock.advance(181)
+    assert hop(queues, store) == [Status.CANCELLED]
+    assert store.pending_count() == 0
+
+
+def test_rescheduling_wherever_it_waits(
+    sender: Sender, queues: InMemoryQueues, store: InMemoryStore, clock: ManualClock
+) -> None:
+    """In the store at once, in the delay queue at its next hop; by delay or due time."""
+    sender.send("orders", "x", delay=DAY, message_id="parked")
+    sender.send("orders", "x", delay=5000, message_id="hopping")
+    later = utc(clock.true_ms + 2 * DAY * 1000)
+    assert sender.reschedule("orders", "parked", due_at=later) is Change.DONE
+    assert [utc(m.due_ms) for m in sender.pending("orders")] == [later]
+    assert sender.reschedule("orders", "hopping", delay=1000) is Change.MARKED
+    clock.advance(900)
+    assert hop(queues, store) == [Status.HANDED_OVER]
+    assert queues.next_visible_ms() == clock.true_ms + 100_000
+    past = datetime(1960, 1, 1, tzinfo=UTC)
+    assert sender.reschedule("orders", "parked", due_at=past) is Change.DONE
+    assert store.next_due_ms() == 0
+
+
+def test_the_last_word_counts(
+    sender: Sender, queues: InMemoryQueues, store: InMemoryStore, clock: ManualClock
+) -> None:
+    """Moved twice, then cancelled."""
+    sender.send("orders", "x", delay=5000, message_id="m")
+    sender.reschedule("orders", "m", delay=2000)
+    sender.reschedule("orders", "m", delay=9000)
+    sender.cancel("orders", "m")
+    clock.advance(900)
+    assert hop(queues, store) == [Status.CANCELLED]
+
+
+def test_without_a_store_a_typed_error_says_so(queues: InMemoryQueues) -> None:
+    """SQS neither lists messages nor finds one by its id."""
+    sender = Sender(queues)
+    for call in (
+        lambda: sender.cancel("orders", "m"),
+        lambda: sender.reschedule("orders", "m", delay=5),
+        lambda: sender.pending("orders"),
+    ):
+        with pytest.raises(NoStore, match=r"neither be listed nor cancelled nor moved.*store=…"):
+            call()
+
+
+def test_one_store_serves_one_endpoint(sender: Sender, queues: InMemoryQueues) -> None:
+    """Another endpoint's consumer would look for its marks elsewhere; a function serves all."""
+    sender.send("orders", "x", delay=DAY)
+    with pytest.raises(ConfigurationError, match="serves orders, not others; give store=lambda"):
+        sender.cancel("others", "m")
+    stores: dict[str, InMemoryStore] = {}
+
+    def store_of(endpoint: str) -> InMemoryStore:
+        assert endpoint not in stores, "asked for once"
+        return stores.setdefault(endpoint, InMemoryStore(queues.clock))
+
+    queues.create_endpoint("others")
+    both = Sender(queues, store=store_of)
+    for endpoint in ("orders", "others", "orders"):
+        both.send(endpoint, "x", delay=DAY)
+    assert {name: store.pending_count() for name, store in stores.items()} == {
+        "orders": 2,
+        "others": 1,
+    }
+
+
+def test_what_cannot_be_is_refused(sender: Sender) -> None:
+    """Before any mark is left."""
+    with pytest.raises(InvalidDelay, match="give one of delay and due_at"):
+        sender.reschedule("orders", "m")
+    with pytest.raises(InvalidDelay, match="negative"):
+        sender.reschedule("orders", "m", delay=-1)
+    with pytest.raises(InvalidMessage, match="cannot be stored"):
+        sender.cancel("orders", "")
+    with pytest.raises(ConfigurationError, match="park_after_seconds=-1"):
+        Sender(InMemoryQueues(ManualClock()), store=sender._stores._given, park_after_seconds=-1)  # type: ignore[union-attr]
+
+
+def test_pending_reads_page_by_page(sender: Sender, store: InMemoryStore) -> None:
+    """However many there are, in order of their due times."""
+    delays = [DAY + 7 * n % 1201 for n in range(1201)]
+    sender.send_many("orders", [Message("x", delay=d) for d in delays])
+    dues = [m.due_ms for m in sender.pending("orders")]
+    assert len(dues) == 1201
+    assert dues == sorted(dues)
+
+
+def test_a_mark_outlives_every_copy_that_could_meet_it(
+    sender: Sender, store: InMemoryStore, clock: ManualClock
+) -> None:
+    """A copy waits 14 days at most, and its consumer may be down as long."""
+    sender.cancel("orders", "m")
+    clock.advance(MAX_RETENTION_SECONDS)
+    assert "m" in store.marks(["m"])
+    clock.advance(MARK_LIFETIME_SECONDS - MAX_RETENTION_SECONDS + 1)
+    assert store.marks(["m"]) == {}
