@@ -117,6 +117,10 @@ class JsonFileStore:
             found = [i for i in _by_due(rows) if after is None or (rows[i]["due_ms"], i) > after]
             return [_message(i, rows[i]) for i in found[:limit]]
 
+    def find(self, message_id: str) -> StoredMessage | None:
+        with self._rows() as rows:
+            return _message(message_id, rows[message_id]) if message_id in rows else None
+
     def cancel(self, message_ids: Sequence[str]) -> list[bool]:
         with self._rows() as rows:
             return [self._free(rows, i) and rows.pop(i) is not None for i in message_ids]

@@ -138,6 +138,10 @@ class DelayedMessageStore(Protocol):
         """
         ...
 
+    def find(self, message_id: str) -> StoredMessage | None:
+        """The stored message, whether or not it is being released; None when it is not there."""
+        ...
+
     def cancel(self, message_ids: Sequence[str]) -> list[bool]:
         """Remove messages that are not being released; False where it is too late, or unknown."""
         ...

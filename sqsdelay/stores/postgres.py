@@ -174,6 +174,10 @@ class PostgresStore:
         rows = self._rows("pending", after_ms=after_ms, after_id=after_id, limit=limit)
         return [from_store(*row) for row in rows]
 
+    def find(self, message_id: str) -> StoredMessage | None:
+        rows = self._rows("find", id=message_id)
+        return from_store(*rows[0]) if rows else None
+
     def cancel(self, message_ids: Sequence[str]) -> list[bool]:
         gone = self._rows("cancel", ids=list(message_ids))
         return answered(message_ids, (row[0] for row in gone))

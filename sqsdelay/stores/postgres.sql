@@ -85,6 +85,10 @@ SELECT message_id, destination, due_ms, body, headers, failures FROM {table}
 WHERE (due_ms, message_id) > (%(after_ms)s, %(after_id)s)
 ORDER BY due_ms, message_id LIMIT %(limit)s
 
+-- name: find
+SELECT message_id, destination, due_ms, body, headers, failures FROM {table}
+WHERE message_id = %(id)s
+
 -- name: cancel
 -- A message that a dispatcher has locked is being sent: too late, and nothing to wait for.
 DELETE FROM {table} WHERE message_id = ANY(ARRAY(

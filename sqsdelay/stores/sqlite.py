@@ -164,6 +164,11 @@ class SqliteStore:
             rows = self._connection.execute(self._sql["pending"], arguments).fetchall()
         return [from_store(*row) for row in rows]
 
+    def find(self, message_id: str) -> StoredMessage | None:
+        with self._lock, _translated(self._name):
+            row = self._connection.execute(self._sql["find"], {"id": message_id}).fetchone()
+        return None if row is None else from_store(*row)
+
     def cancel(self, message_ids: Sequence[str]) -> list[bool]:
         rows = self._rows("cancel", ids=json.dumps(list(message_ids)), now_ms=self._clock.now_ms())
         return answered(message_ids, (row[0] for row in rows))

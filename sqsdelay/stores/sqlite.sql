@@ -72,6 +72,10 @@ SELECT message_id, destination, due_ms, body, headers, failures FROM {table}
 WHERE (due_ms, message_id) > (:after_ms, :after_id)
 ORDER BY due_ms, message_id LIMIT :limit
 
+-- name: find
+SELECT message_id, destination, due_ms, body, headers, failures FROM {table}
+WHERE message_id = :id
+
 -- name: cancel
 -- A message under a living lease is being sent: too late.
 DELETE FROM {table}

@@ -99,6 +99,10 @@ class InMemoryStore:
             messages = [row.message for row in self._sorted()]
         return [m for m in messages if after is None or (m.due_ms, m.message_id) > after][:limit]
 
+    def find(self, message_id: str) -> StoredMessage | None:
+        row = self._rows.get(message_id)
+        return None if row is None else row.message
+
     def cancel(self, message_ids: Sequence[str]) -> list[bool]:
         with self._lock:
             return [self._cancel(message_id) for message_id in message_ids]

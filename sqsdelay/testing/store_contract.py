@@ -207,6 +207,26 @@ class StoreContract:
         assert store.cancel(["a"]) == [False]
         assert ids(store.pending(10)) == ["b"]
 
+    def test_finding_one(self, store: DelayedMessageStore, clock: Clock) -> None:
+        """By its id, held or not, as it was stored; what is not there is None."""
+        kept = message("a", clock.now_ms(), body=b"1")
+        store.store([kept, message("b", clock.now_ms())])
+        assert store.find("a") == kept
+        with store.claim(1, due_by_ms=clock.now_ms()) as claim:
+            claim.hold(["a"], seconds=600)
+        assert store.find("a") == kept
+        assert store.find("unknown") is None
+
+    def test_a_held_message_can_be_cancelled(
+        self, store: DelayedMessageStore, clock: Clock
+    ) -> None:
+        """Held is not being released: nobody is sending it at this moment."""
+        store.store([message("a", clock.now_ms())])
+        with store.claim(1, due_by_ms=clock.now_ms()) as claim:
+            claim.hold(["a"], seconds=600)
+        assert store.cancel(["a"]) == [True]
+        assert store.pending_count() == 0
+
     def test_a_message_being_released_cannot_be_cancelled_or_moved(
         self, store: DelayedMessageStore, clock: Clock
     ) -> None:

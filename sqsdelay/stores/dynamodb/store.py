@@ -176,6 +176,11 @@ class DynamoDbStore:
         item = self._table.call(self._client.get_item, Key={KEY: entry[KEY]}).get("Item")
         return None if item is None else message_of(item)
 
+    def find(self, message_id: str) -> StoredMessage | None:
+        key = self._table.key(message_id)
+        item = self._table.call(self._client.get_item, Key=key, ConsistentRead=True).get("Item")
+        return None if item is None else message_of(item)
+
     def cancel(self, message_ids: Sequence[str]) -> list[bool]:
         return self._table.each(self._cancel, message_ids)
 
