@@ -155,7 +155,7 @@ class Dispatcher:
                 if pause is None:
                     idle_seconds = _FIRST_IDLE_SECONDS
                     continue
-                _wait(wake, stop, pause)
+                wait_for(wake, stop, pause)
                 # Looking again soon after work finds what was committed just then, in any store.
                 idle_seconds = min(2 * idle_seconds, self._poll_seconds)
 
@@ -302,7 +302,7 @@ def _is_outage(failure: Failure) -> bool:
     return isinstance(failure.error, QueueUnavailable)
 
 
-def _wait(wake: threading.Event, stop: threading.Event, seconds: float) -> None:
+def wait_for(wake: threading.Event, stop: threading.Event, seconds: float) -> None:
     """Sleep, looking now and then whether to stop; a clock that is set plays no part."""
     while seconds > 0 and not stop.is_set():
         if wake.wait(min(seconds, _STOP_LOOK_SECONDS)):

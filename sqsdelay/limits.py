@@ -82,6 +82,12 @@ DEAD_LETTER_QUEUE_SUFFIX: Final = "-dead-letter"
 DUE_QUEUE_SUFFIX: Final = "-due"
 FIFO_SUFFIX: Final = ".fifo"
 
+TIMEOUTS_SUFFIX: Final = "-timeouts"
+TIMEOUTS_DISPATCHER_SUFFIX: Final = "-timeouts-dispatcher"
+"""NServiceBus's ``.Timeouts`` and ``.TimeoutsDispatcher``; SQS queue names hold no dots."""
+
+MAX_TIMEOUT_ENDPOINT_CHARS: Final = MAX_QUEUE_NAME_CHARS - len(TIMEOUTS_DISPATCHER_SUFFIX)
+
 MAX_ENDPOINT_CHARS: Final = MAX_QUEUE_NAME_CHARS - max(
     len(suffix)
     for suffix in (

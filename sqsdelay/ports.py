@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from sqsdelay.clock import BrokerClock
+from sqsdelay.decision import Reject
 from sqsdelay.endpoint import QueueRef
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.message import OutgoingMessage
 from sqsdelay.stored import StoredMessage
 from sqsdelay.wire import ReceivedMessage
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,4 +158,54 @@ class Outbox(Protocol):
 
     def reject(self, messages: Sequence[tuple[StoredMessage, str]]) -> list[Failure | None]:
         """Send each to the error queue, with the reason why."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery(Generic[T]):
+    """A message received from one of a timeout manager's queues.
+
+    ``content`` is what it says, or why it cannot be read; ``receipt`` is the transport's own.
+    """
+
+    content: T | Reject
+    receipt: Any
+
+
+class TimeoutTransport(Outbox, Protocol):
+    """The queues of a timeout manager, and the way to its destinations. Thread-safe.
+
+    What was received is delivered again, unless it is settled.
+    """
+
+    def receive_timeouts(self, *, wait_seconds: int) -> list[Delivery[StoredMessage]]:
+        """Messages that came to be delayed, waiting at most so long for the first.
+
+        Raises:
+            QueueMissing, QueueUnavailable
+        """
+        ...
+
+    def receive_due_ids(self, *, wait_seconds: int) -> list[Delivery[str]]:
+        """Ids of due messages, as announced.
+
+        Raises:
+            QueueMissing, QueueUnavailable
+        """
+        ...
+
+    def announce(self, message_ids: Sequence[str]) -> list[Failure | None]:
+        """Send the ids of due messages to the queue that ``receive_due_ids`` reads."""
+        ...
+
+    def reject_unreadable(self, deliveries: Sequence[Delivery[Any]]) -> list[Failure | None]:
+        """Send what cannot be read to the error queue, with the reason why."""
+        ...
+
+    def settle(self, deliveries: Sequence[Delivery[Any]]) -> None:
+        """Be done with them. One that could not be settled is delivered again."""
+        ...
+
+    def give_back(self, deliveries: Sequence[Delivery[Any]], *, seconds: int) -> None:
+        """Have them delivered again after so many seconds."""
         ...

@@ -11,9 +11,11 @@ from sqsdelay.cli.consume import consume
 from sqsdelay.cli.cost import cost
 from sqsdelay.cli.demo import demo
 from sqsdelay.cli.dispatch import dispatch
+from sqsdelay.cli.migrate import migrate
 from sqsdelay.cli.receive import receive
 from sqsdelay.cli.schedule import cancel, reschedule
 from sqsdelay.cli.send import send
+from sqsdelay.cli.timeout_manager import timeout_manager
 from sqsdelay.errors import SqsDelayError
 
 app = typer.Typer(
@@ -28,8 +30,10 @@ app.command()(demo)
 app.command()(send)
 app.command()(consume)
 app.command()(receive)
+store.app.command()(migrate)
 app.add_typer(store.app, name="store")
 app.command()(dispatch)
+app.command()(timeout_manager)
 app.command()(store.pending)
 app.command()(cancel)
 app.command()(reschedule)

@@ -93,7 +93,7 @@ def _read(path: Path) -> Prices:
 
 
 def _print(load: Workload, prices: Prices, found: list[Bill]) -> None:
-    table = Table("strategy", "for the messages", "fixed meanwhile", "total", "a message", box=None)
+    table = Table("strategy", "messages", "fixed", "total", "a message", box=None)
     table.columns[0].no_wrap = True
     for column in table.columns[1:]:
         column.justify = "right"

@@ -100,10 +100,7 @@ def create_endpoint(
         try:
             queues.url(ref)
         except QueueMissing:
-            try:
-                client.create_queue(QueueName=ref.name, Attributes=attributes)  # type: ignore[arg-type]
-            except (ClientError, BotoCoreError) as error:
-                raise faults.translated(error, ref.name) from error
+            create_queue(client, ref, attributes)
             created.append(ref.name)
     problems = [p for p in check_endpoint(client, endpoint, hop_seconds=hop_seconds) if p.fatal]
     if problems:
@@ -118,6 +115,18 @@ def _wanted(endpoint: Endpoint, hop_seconds: int) -> Iterator[tuple[QueueRef, di
     if endpoint.fifo:
         yield endpoint.due_queue, due_queue_attributes()
     yield endpoint.delay_queue, delay_queue_attributes(hop_seconds)
+
+
+def create_queue(client: SQSClient, ref: QueueRef, attributes: Mapping[str, str]) -> None:
+    """Create a queue with attributes under SQS's names.
+
+    Raises:
+        QueueUnavailable, SendFailed: SQS did not answer or refused.
+    """
+    try:
+        client.create_queue(QueueName=ref.name, Attributes=attributes)  # type: ignore[arg-type]
+    except (ClientError, BotoCoreError) as error:
+        raise faults.translated(error, ref.name) from error
 
 
 def check_endpoint(

@@ -12,15 +12,17 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "sqsdelay"
 
 CORE = {
-    "batch", "circuit_breaker", "clock", "decision", "delay", "dispatch_settings", "endpoint",
-    "errors", "limits", "marks", "message", "payload", "ports", "store", "stored", "wire",
+    "batch", "circuit_breaker", "clock", "decision", "delay", "dispatch_settings", "endpoint", "errors",
+    "limits", "marks", "message", "payload", "ports", "store", "stored", "timeout_message",
+    "timeout_settings", "wire",
 }  # fmt: skip
 COST = {"cost"}
 """Arithmetic on the core's numbers and a file of prices that is part of the package."""
 
 USE_CASES = {
-    "collision", "sender", "consumer", "delivery", "dispatcher", "due_consumer", "exactly_once", "moves",
-    "offloading", "parking", "routing", "schedule", "timeout_manager",
+    "collision", "sender", "consumer", "delivery", "dispatcher", "due_consumer", "exactly_once", "migration",
+    "moves", "offloading", "parking", "routing", "schedule", "timeout_announcer", "timeout_arrivals",
+    "timeout_dispatch", "timeout_manager", "timeout_task",
 }  # fmt: skip
 ADAPTERS = {
     "sqs": {"boto3", "botocore", "tenacity", "mypy_boto3_sqs"},

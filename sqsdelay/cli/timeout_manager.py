@@ -1,0 +1,96 @@
+"""``sqsdelay timeout-manager``: store what is to be delayed, dispatch what is due."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Annotated
+
+import typer
+
+from sqsdelay.cli.console import err, print_json
+from sqsdelay.cli.dispatch import EXIT_CRITICAL
+from sqsdelay.cli.store import Schema, StoreUrl, Table
+from sqsdelay.cli.worker import log_to_stderr, stop_on_signals
+from sqsdelay.endpoint import Endpoint
+from sqsdelay.errors import CriticalError
+from sqsdelay.limits import MAX_RECEIVE_WAIT_SECONDS
+from sqsdelay.timeout_manager import TimeoutManager, TimeoutSettings, TimeoutStatus
+from sqsdelay.timeout_settings import DEFAULT_ANNOUNCE_AGAIN_SECONDS, DEFAULT_OUTAGE_SECONDS
+
+
+class _Report:
+    """Counts what happened, and prints it; called from the manager's threads."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+
+    def done(self, status: TimeoutStatus, message_ids: Sequence[str]) -> None:
+        with self._lock:
+            self._counts[status] += len(message_ids)
+            for message_id in message_ids if self._as_json else ():
+                print_json({"message_id": message_id, "status": status})
+
+    def __str__(self) -> str:
+        counts = sorted(self._counts.items())
+        return ", ".join(f"{count} {status}" for status, count in counts) or "nothing"
+
+
+def timeout_manager(
+    endpoint: Annotated[str, typer.Argument(help="The endpoint whose timeouts these are.")],
+    store: StoreUrl,
+    table: Table = None,
+    schema: Schema = None,
+    set_up: Annotated[
+        bool, typer.Option("--set-up", help="First create the queues and the store's table.")
+    ] = False,
+    outage: Annotated[
+        float, typer.Option(help="Seconds the storage may fail before it is a critical error.")
+    ] = DEFAULT_OUTAGE_SECONDS,
+    announce_again: Annotated[
+        float, typer.Option(help="Seconds after which a due message is announced again.")
+    ] = DEFAULT_ANNOUNCE_AGAIN_SECONDS,
+    wait: Annotated[
+        int, typer.Option(help="Long poll, seconds (0 to 20).")
+    ] = MAX_RECEIVE_WAIT_SECONDS,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line per message.")] = False,
+) -> None:
+    """Serve an endpoint's timeouts until SIGTERM or Ctrl-C; then finish what is in hand.
+
+    Exit code 75 when the storage failed for too long: let a supervisor restart it.
+    """
+    from sqsdelay.sqs.client import default_client
+    from sqsdelay.sqs.outbox import DEFAULT_CONCURRENCY
+    from sqsdelay.sqs.queues import SqsQueues
+    from sqsdelay.sqs.timeouts import SqsTimeouts, create_timeout_queues, timeout_queues
+    from sqsdelay.stores import open_store
+
+    log_to_stderr()
+    parsed = Endpoint.parse(endpoint)
+    timeouts, dispatcher = timeout_queues(parsed)
+    settings = TimeoutSettings(
+        outage_seconds=outage, announce_again_seconds=announce_again, wait_seconds=wait
+    )
+    report = _Report(as_json=as_json)
+    client = default_client(connections=DEFAULT_CONCURRENCY)
+    with (
+        closing(open_store(store, endpoint=parsed.name, table=table, schema=schema)) as opened,
+        closing(SqsTimeouts(SqsQueues(client), parsed)) as transport,
+    ):
+        if set_up:
+            create_timeout_queues(client, parsed)
+            opened.set_up()
+        manager = TimeoutManager(opened, transport, settings=settings, on_done=report.done)
+        stop = stop_on_signals()
+        told = f"serving {timeouts.name} and {dispatcher.name}; stop with Ctrl-C or SIGTERM"
+        err.print(told, highlight=False, soft_wrap=True)
+        try:
+            manager.run(stop)
+        except CriticalError as critical:
+            err.print(f"sqsdelay: {critical}", highlight=False, markup=False, soft_wrap=True)
+            raise typer.Exit(EXIT_CRITICAL) from critical
+    err.print(f"stopped; {report}", highlight=False)

@@ -1,0 +1,171 @@
+"""A timeout manager's queues on SQS: ``<endpoint>-timeouts`` and ``<endpoint>-timeouts-dispatcher``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sqsdelay.batch import full_batches
+from sqsdelay.decision import Reject
+from sqsdelay.endpoint import Endpoint, QueueRef
+from sqsdelay.errors import InvalidEndpoint, QueueMissing, SqsDelayError
+from sqsdelay.limits import (
+    DELAY_QUEUE_VISIBILITY_SECONDS,
+    MAX_QUEUE_NAME_CHARS,
+    MAX_TIMEOUT_ENDPOINT_CHARS,
+    TIMEOUTS_DISPATCHER_SUFFIX,
+    TIMEOUTS_SUFFIX,
+)
+from sqsdelay.message import OutgoingMessage, size_of
+from sqsdelay.ports import Delivery, Failure, Queues
+from sqsdelay.sqs.endpoints import create_queue, standard_queue_attributes
+from sqsdelay.sqs.outbox import SqsOutbox
+from sqsdelay.sqs.queues import SqsQueues
+from sqsdelay.stored import StoredMessage
+from sqsdelay.timeout_message import id_body, read_id, read_timeout
+from sqsdelay.wire import ReceivedMessage, rejected
+
+if TYPE_CHECKING:
+    from mypy_boto3_sqs import SQSClient
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Receipt:
+    queue_url: str
+    copy: ReceivedMessage
+
+
+def timeout_queues(endpoint: Endpoint) -> tuple[QueueRef, QueueRef]:
+    """The timeouts queue and the timeouts dispatcher queue of an endpoint.
+
+    Raises:
+        InvalidEndpoint: a name too long for the suffixes.
+    """
+    queue = endpoint.queue
+    if len(queue.name) > MAX_TIMEOUT_ENDPOINT_CHARS:
+        raise InvalidEndpoint(
+            f"endpoint {queue.name!r} has {len(queue.name)} characters; with a timeout manager the "
+            f"most is {MAX_TIMEOUT_ENDPOINT_CHARS} (SQS takes {MAX_QUEUE_NAME_CHARS}, and "
+            f"{TIMEOUTS_DISPATCHER_SUFFIX!r} is added); shorten it"
+        )
+    timeouts, dispatcher = (
+        QueueRef(queue.name + suffix, queue.account_id, queue.region)
+        for suffix in (TIMEOUTS_SUFFIX, TIMEOUTS_DISPATCHER_SUFFIX)
+    )
+    return timeouts, dispatcher
+
+
+def create_timeout_queues(client: SQSClient, endpoint: Endpoint) -> list[str]:
+    """Create the endpoint's queue, error queue and timeout queues that do not exist yet.
+
+    Returns:
+        The names of the queues that were created.
+
+    Raises:
+        InvalidEndpoint: a name too long for the suffixes.
+        QueueUnavailable, SendFailed: SQS did not answer or refused.
+    """
+    queues = SqsQueues(client)
+    timeouts = timeout_queues(endpoint)
+    attributes = standard_queue_attributes()
+    visibility = {"VisibilityTimeout": str(DELAY_QUEUE_VISIBILITY_SECONDS)}
+    created = []
+    for ref in (endpoint.queue, endpoint.error_queue, *timeouts):
+        try:
+            queues.url(ref)
+        except QueueMissing:
+            create_queue(client, ref, attributes | (visibility if ref in timeouts else {}))
+            created.append(ref.name)
+    return created
+
+
+class SqsTimeouts(SqsOutbox):
+    """The `TimeoutTransport` port on SQS.
+
+    Args:
+        queues: the queue service.
+        endpoint: whose timeouts these are.
+
+    Raises:
+        InvalidEndpoint: a name too long for the suffixes.
+    """
+
+    def __init__(self, queues: Queues, endpoint: Endpoint) -> None:
+        super().__init__(queues, endpoint)
+        self._timeouts, self._dispatcher = timeout_queues(endpoint)
+
+    def check(self) -> None:
+        """All four queues exist, and the broker's clock is known."""
+        super().check()
+        for queue in (self._timeouts, self._dispatcher):
+            self._queues.url(queue)
+
+    def receive_timeouts(self, *, wait_seconds: int) -> list[Delivery[StoredMessage]]:
+        return self._receive(self._timeouts, wait_seconds, _read_timeout)
+
+    def receive_due_ids(self, *, wait_seconds: int) -> list[Delivery[str]]:
+        return self._receive(self._dispatcher, wait_seconds, lambda copy: read_id(copy.body))
+
+    def _receive(
+        self, queue: QueueRef, wait_seconds: int, read: Callable[[ReceivedMessage], T | Reject]
+    ) -> list[Delivery[T]]:
+        url = self._queues.url(queue)
+        copies = self._queues.receive_batch(url, wait_seconds=wait_seconds)
+        for copy in copies:
+            if copy.receive_count == 1 and copy.first_receive_ms is not None:
+                self._queues.broker_clock.observe(copy.first_receive_ms, at=copy.received_at)
+        return [Delivery(read(copy), _Receipt(url, copy)) for copy in copies]
+
+    def announce(self, message_ids: Sequence[str]) -> list[Failure | None]:
+        def to_dispatcher(message_id: str) -> tuple[QueueRef, OutgoingMessage]:
+            body = id_body(message_id)
+            return self._dispatcher, OutgoingMessage(body, {}, size_of(body, {}))
+
+        return self._send_all(message_ids, to_dispatcher)
+
+    def reject_unreadable(self, deliveries: Sequence[Delivery[Any]]) -> list[Failure | None]:
+        def to_error_queue(delivery: Delivery[Any]) -> tuple[QueueRef, OutgoingMessage]:
+            return self._endpoint.error_queue, rejected(
+                delivery.receipt.copy, delivery.content.reason
+            )
+
+        return self._send_all(deliveries, to_error_queue)
+
+    def settle(self, deliveries: Sequence[Delivery[Any]]) -> None:
+        for url, receipts in _batches(deliveries):
+            failures = self._queues.delete_batch(url, [receipt.copy for receipt in receipts])
+            _log("not deleted, it will come again", failures)
+
+    def give_back(self, deliveries: Sequence[Delivery[Any]], *, seconds: int) -> None:
+        for url, receipts in _batches(deliveries):
+            entries = [(receipt.copy, seconds) for receipt in receipts]
+            _log("comes back later than asked for", self._queues.hide_batch(url, entries))
+
+
+def _batches(deliveries: Sequence[Delivery[Any]]) -> list[tuple[str, list[_Receipt]]]:
+    receipts = [delivery.receipt for delivery in deliveries]
+    batches = full_batches(receipts, target=lambda r: r.queue_url, size=lambda _: 0)
+    return [(batch[0].queue_url, batch) for batch in batches]
+
+
+def _log(what: str, failures: Sequence[Failure | None]) -> None:
+    for failure in failures:
+        if failure is not None:
+            logger.warning("%s: %s", what, failure.error)
+
+
+def _read_timeout(copy: ReceivedMessage) -> StoredMessage | Reject:
+    message = read_timeout(copy)
+    if isinstance(message, StoredMessage):
+        try:
+            Endpoint.parse(message.destination)
+        except SqsDelayError as error:
+            # Found out now, by a person who still knows the message; not when it is due.
+            return Reject(str(error))
+    return message

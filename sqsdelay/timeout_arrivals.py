@@ -1,0 +1,63 @@
+"""The timeouts queue's receiver: what arrives is stored, or sent on where it is due already."""
+
+from __future__ import annotations
+
+from sqsdelay.errors import CriticalError, InvalidMessage, StoreError
+from sqsdelay.stored import StoredMessage
+from sqsdelay.timeout_settings import TimeoutStatus
+from sqsdelay.timeout_task import PAUSE_SECONDS, Delivered, Refused, TimeoutParts, TimeoutTask
+
+
+class Arrivals(TimeoutTask):
+    """Stores arriving messages."""
+
+    def __init__(self, parts: TimeoutParts) -> None:
+        super().__init__(parts, "storing")
+
+    def turn(self) -> int:
+        """Receive one batch and store it.
+
+        Returns:
+            How many were received.
+
+        Raises:
+            StoreError, CriticalError: the storage failed; the messages come back.
+            QueueMissing, QueueUnavailable
+        """
+        received = self._transport.receive_timeouts(wait_seconds=self._parts.settings.wait_seconds)
+        readable = self._readable(received)
+        now_ms = self._transport.now_ms()
+        sent, refused = self._sent([(d, m) for d, m in readable if m.due_ms <= now_ms])
+        self._done(TimeoutStatus.SENT_ON, sent)
+        self._done(TimeoutStatus.REJECTED, self._rejected(refused))
+        self._keep([(d, m) for d, m in readable if m.due_ms > now_ms])
+        return len(received)
+
+    def _keep(self, arrived: list[Delivered]) -> None:
+        if not arrived:
+            return
+        try:
+            with self._storage():
+                hopeless = self._stored([message for _, message in arrived])
+        except (StoreError, CriticalError):
+            self._transport.give_back([delivery for delivery, _ in arrived], seconds=PAUSE_SECONDS)
+            raise
+        kept = [(d, m) for d, m in arrived if m.message_id not in hopeless]
+        self._done(TimeoutStatus.STORED, kept)
+        refused: list[Refused] = [
+            (d, m, hopeless[m.message_id]) for d, m in arrived if m.message_id in hopeless
+        ]
+        self._done(TimeoutStatus.REJECTED, self._rejected(refused))
+
+    def _stored(self, messages: list[StoredMessage]) -> dict[str, str]:
+        """Store; why the store can never keep one (it is too large for it), by message id."""
+        try:
+            self._store.store(messages)
+        except InvalidMessage as error:
+            if len(messages) == 1:
+                return {messages[0].message_id: f"{type(error).__name__}: {error}"}
+            hopeless: dict[str, str] = {}
+            for message in messages:
+                hopeless |= self._stored([message])
+            return hopeless
+        return {}

@@ -1,0 +1,61 @@
+"""How a timeout manager works, and what it tells of its work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from sqsdelay.errors import ConfigurationError
+from sqsdelay.limits import MAX_RECEIVE_WAIT_SECONDS
+
+DEFAULT_OUTAGE_SECONDS: Final = 120.0
+"""NServiceBus raises a critical error when its timeout storage has failed for two minutes."""
+
+DEFAULT_ANNOUNCE_AGAIN_SECONDS: Final = 300.0
+
+
+class TimeoutStatus(StrEnum):
+    """What became of messages."""
+
+    STORED = "stored"
+    SENT_ON = "sent-on"
+    """Due when it arrived."""
+    ANNOUNCED = "announced"
+    DISPATCHED = "dispatched"
+    DROPPED = "dropped"
+    """Announced, but no longer there, or moved to a later due time."""
+    REJECTED = "rejected"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeoutSettings:
+    """Waits and limits.
+
+    Args:
+        outage_seconds: how long the storage may fail before that is a critical error.
+        announce_again_seconds: an announced message that was not dispatched for so long is
+            announced again.
+        batch_size: due messages announced at once.
+        poll_seconds: the longest sleep between looks for due messages; the store's own if left out.
+        wait_seconds: long poll of the receivers, 0 to 20.
+
+    Raises:
+        ConfigurationError: a value out of range.
+    """
+
+    outage_seconds: float = DEFAULT_OUTAGE_SECONDS
+    announce_again_seconds: float = DEFAULT_ANNOUNCE_AGAIN_SECONDS
+    batch_size: int = 100
+    poll_seconds: float | None = None
+    wait_seconds: int = MAX_RECEIVE_WAIT_SECONDS
+
+    def __post_init__(self) -> None:
+        for name in ("outage_seconds", "announce_again_seconds", "batch_size", "poll_seconds"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigurationError(f"{name}={value}; use more than 0")
+        if not 0 <= self.wait_seconds <= MAX_RECEIVE_WAIT_SECONDS:
+            raise ConfigurationError(
+                f"wait_seconds={self.wait_seconds}; use 0 to {MAX_RECEIVE_WAIT_SECONDS}"
+            )

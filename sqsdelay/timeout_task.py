@@ -1,0 +1,118 @@
+"""What the three tasks of a timeout manager share: its parts, and how deliveries are settled."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from sqsdelay.circuit_breaker import CircuitBreaker
+from sqsdelay.clock import Clock
+from sqsdelay.decision import Reject
+from sqsdelay.errors import CriticalError, StoreError
+from sqsdelay.ports import Delivery, Failure, TimeoutTransport
+from sqsdelay.store import DelayedMessageStore
+from sqsdelay.stored import StoredMessage
+from sqsdelay.timeout_settings import TimeoutSettings, TimeoutStatus
+
+logger = logging.getLogger(__name__)
+
+PAUSE_SECONDS: Final = 2
+"""Between attempts while storage, queues or a destination cannot be reached."""
+
+T = TypeVar("T")
+Delivered = tuple[Delivery[Any], StoredMessage]
+Refused = tuple[Delivery[Any], StoredMessage, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeoutParts:
+    """What a timeout manager is made of; see `TimeoutManager`."""
+
+    store: DelayedMessageStore
+    transport: TimeoutTransport
+    settings: TimeoutSettings
+    clock: Clock
+    on_critical: Callable[[CriticalError], None] | None
+    on_done: Callable[[TimeoutStatus, Sequence[str]], None] | None
+
+
+class TimeoutTask:
+    """One task, with a circuit breaker of its own on the storage.
+
+    Reading may work while writing fails, and would disarm a common breaker.
+    """
+
+    def __init__(self, parts: TimeoutParts, what: str) -> None:
+        self._parts = parts
+        self._store = parts.store
+        self._transport = parts.transport
+        name = f"timeout storage ({what})"
+        self._breaker = CircuitBreaker(name, parts.settings.outage_seconds, parts.clock)
+
+    @contextmanager
+    def _storage(self) -> Iterator[None]:
+        """Use the storage; the critical error instead of its own once it has failed too long."""
+        try:
+            yield
+        except StoreError as error:
+            critical = self._breaker.failed(error)
+            if critical is not None:
+                if self._parts.on_critical is None:
+                    raise critical from error
+                self._parts.on_critical(critical)
+            raise
+        self._breaker.succeeded()
+
+    def _readable(self, received: Sequence[Delivery[T]]) -> list[tuple[Delivery[T], T]]:
+        """Deliveries with their contents; what cannot be read goes to the error queue."""
+        unreadable = [d for d in received if isinstance(d.content, Reject)]
+        outcomes = self._transport.reject_unreadable(unreadable) if unreadable else []
+        for delivery, failure in zip(unreadable, outcomes, strict=True):
+            if failure is None:
+                logger.warning("rejected, it cannot be read: %s", delivery.content)
+                self._transport.settle([delivery])
+            else:
+                self._try_again(delivery, failure)
+        return [(d, d.content) for d in received if not isinstance(d.content, Reject)]
+
+    def _sent(self, given: Sequence[Delivered]) -> tuple[list[Delivered], list[Refused]]:
+        """Send: what was sent, and what the destination will never take. The rest comes back."""
+        sent, refused = [], []
+        outcomes = self._transport.send([message for _, message in given]) if given else []
+        for (delivery, message), failure in zip(given, outcomes, strict=True):
+            if failure is None:
+                sent.append((delivery, message))
+            elif failure.transient:
+                self._try_again(delivery, failure)
+            else:
+                refused.append((delivery, message, f"{failure.code}: {failure.error}"))
+        return sent, refused
+
+    def _rejected(self, refused: Sequence[Refused]) -> list[Delivered]:
+        """Send to the error queue: what it has. The rest comes back."""
+        rejected = []
+        entries = [(message, reason) for _, message, reason in refused]
+        outcomes = self._transport.reject(entries) if entries else []
+        for (delivery, message, reason), failure in zip(refused, outcomes, strict=True):
+            if failure is None:
+                logger.warning("rejected %s: %s", message.message_id, reason)
+                rejected.append((delivery, message))
+            else:
+                self._try_again(delivery, failure)
+        return rejected
+
+    def _done(self, status: TimeoutStatus, settled: Sequence[Delivered]) -> None:
+        if settled:
+            self._transport.settle([delivery for delivery, _ in settled])
+            self._tell(status, [message.message_id for _, message in settled])
+
+    def _tell(self, status: TimeoutStatus, message_ids: Sequence[str]) -> None:
+        if message_ids and self._parts.on_done is not None:
+            self._parts.on_done(status, message_ids)
+
+    def _try_again(self, delivery: Delivery[Any], failure: Failure) -> None:
+        logger.warning("trying again in %d s: %s", PAUSE_SECONDS, failure.error)
+        self._transport.give_back([delivery], seconds=PAUSE_SECONDS)

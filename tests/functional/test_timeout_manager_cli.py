@@ -1,0 +1,143 @@
+"""``sqsdelay timeout-manager`` and ``store migrate`` as processes, and their guide, on a local AWS."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sqsdelay.endpoint import Endpoint
+from sqsdelay.limits import MAX_TIMEOUT_ENDPOINT_CHARS
+from sqsdelay.sqs import create_endpoint
+from sqsdelay.testing.local_aws import LocalAws
+from sqsdelay.timeout_settings import TimeoutSettings
+from tests.functional.test_store_cli import CommandLine
+
+GUIDE = (Path(__file__).parents[2] / "docs/timeout-manager.md").read_text()
+
+
+@pytest.fixture
+def cli(tmp_path: Path, local_aws: LocalAws) -> CommandLine:
+    return CommandLine(tmp_path, local_aws.environment())
+
+
+def lines_until(process: subprocess.Popen[str], status: str) -> list[Any]:
+    """What the command printed, up to a message of this status."""
+    assert process.stdout is not None
+    lines: list[Any] = []
+    while not lines or lines[-1]["status"] != status:
+        lines.append(json.loads(process.stdout.readline()))
+    return lines
+
+
+def test_the_guides_message_arrives_when_it_is_due(
+    cli: CommandLine, local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Set up, send as the guide says, and receive it: stored, announced, dispatched, on time."""
+    name = f"orders-{uuid.uuid4().hex[:8]}"
+    process = cli.start("timeout-manager", name, "--set-up", "--wait", "1", "--json")
+    assert process.stderr is not None
+    assert f"serving {name}-timeouts and {name}-timeouts-dispatcher" in process.stderr.readline()
+    for variable, value in local_aws.environment().items():
+        monkeypatch.setenv(variable, value)
+    (sending,) = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(sending.replace('"orders', f'"{name}').replace(f'"{name}-7"', '"order-7"'), names)
+    lines = lines_until(process, "dispatched")
+    dispatched_at = time.time()
+    assert [(line["message_id"], line["status"]) for line in lines] == [
+        ("order-7", "stored"),
+        ("order-7", "announced"),
+        ("order-7", "dispatched"),
+    ]
+    assert 0 <= dispatched_at - names["due_ms"] / 1000 < 5
+    client = local_aws.client("sqs")
+    url = client.get_queue_url(QueueName=name)["QueueUrl"]
+    (message,) = client.receive_message(
+        QueueUrl=url, WaitTimeSeconds=5, MessageAttributeNames=["All"]
+    )["Messages"]
+    assert message["Body"] == '{"order": 7}'
+    assert message["MessageAttributes"]["sqsdelay.MessageId"]["StringValue"] == "order-7"
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 0, errors
+    assert "stopped; 1 announced, 1 dispatched, 1 stored" in errors
+
+
+def test_a_lasting_outage_of_the_storage_ends_it(cli: CommandLine) -> None:
+    """Exit code 75 and which part of the storage failed for how long."""
+    name = f"orders-{uuid.uuid4().hex[:8]}"
+    cli.ok("store", "create", name)
+    process = cli.start("timeout-manager", name, "--set-up", "--wait", "1", "--outage", "1")
+    assert process.stderr is not None
+    assert "serving" in process.stderr.readline()
+    time.sleep(1)
+    (cli.folder / "store.db").write_bytes(b"no database any more" * 100)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 75, errors
+    assert "timeout storage (fetching) circuit breaker: failing for" in errors
+
+
+def test_what_is_missing_is_one_line(cli: CommandLine) -> None:
+    """No queues, and a name without room for the suffix."""
+    for name, told in (
+        (f"orders-{uuid.uuid4().hex[:8]}", "run sqsdelay store create"),
+        ("o" * 61, "the most is 60"),
+    ):
+        done = cli.run("timeout-manager", name)
+        assert done.returncode == 1
+        assert told in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_migrate_previews_and_then_moves(cli: CommandLine, local_aws: LocalAws) -> None:
+    """Nothing without --live; then what is due after the cut-off is in the delay queue."""
+    client = local_aws.client("sqs")
+    name = f"orders-{uuid.uuid4().hex[:8]}"
+    create_endpoint(client, Endpoint.parse(name))
+    cli.ok("store", "create", name)
+    for message_id, delay in (("soon", "2h"), ("later", "48h")):
+        cli.ok("store", "send", name, "--body", "x", "--delay", delay, "--message-id", message_id)
+    preview = cli.ok("store", "migrate", name)
+    assert "1 would be migrated" in preview
+    assert f"1 to {name}" in preview
+    assert "due before: 1 would stay" in preview
+    told = json.loads(
+        cli.ok("store", "migrate", name, "--due-from", "2020-01-01T00:00:00Z", "--json")
+    )
+    assert (told["would_migrate"], told["left"]) == (2, 0)
+    moved = cli.ok("store", "migrate", name, "--live", "--json")
+    assert [json.loads(line)["status"] for line in moved.splitlines()] == ["migrated"]
+    url = client.get_queue_url(QueueName=f"{name}-delay.fifo")["QueueUrl"]
+    attributes = client.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    assert attributes["ApproximateNumberOfMessagesDelayed"] == "1"
+    assert "0 would be migrated" in cli.ok("store", "migrate", name)
+
+
+def test_migrate_fails_with_what_stays(cli: CommandLine, local_aws: LocalAws) -> None:
+    """A destination without a delay queue: exit code 1, the reason, and the message still there."""
+    name = f"orders-{uuid.uuid4().hex[:8]}"
+    local_aws.client("sqs").create_queue(QueueName=name)
+    cli.ok("store", "create", name)
+    cli.ok("store", "send", name, "--body", "x", "--delay", "48h", "--message-id", "m")
+    done = cli.run("store", "migrate", name, "--live")
+    assert done.returncode == 1
+    assert f"m  failed: queue {name}-delay.fifo does not exist" in done.stderr
+    assert "1 of 1 pending" in cli.ok("store", "pending", name)
+
+
+def test_the_guides_numbers_are_the_codes() -> None:
+    """Defaults stand once in the code; the guide repeats them."""
+    settings = TimeoutSettings()
+    assert settings.outage_seconds == 120
+    assert "failed for two minutes on end" in GUIDE
+    assert f"after {settings.announce_again_seconds:g} s" in GUIDE
+    assert f"endpoint's may have {MAX_TIMEOUT_ENDPOINT_CHARS}" in GUIDE
+    assert f"(`--wait`, {settings.wait_seconds} s)" in GUIDE
