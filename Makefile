@@ -39,10 +39,12 @@ test: setup setup-node lint  ## Everything: lint, types, all tests
 check: setup lint  ## Fast: lint, types, unit tests
 	$(BIN)/pytest tests/unit
 
-bench: setup  ## Accuracy over a year of virtual time; throughput; stores (about 8 minutes)
+bench: setup  ## Accuracy over a virtual year; throughput; stores; RabbitMQ; what delays cost (about 12 minutes)
 	$(BIN)/python benchmarks/accuracy.py
 	$(BIN)/python benchmarks/throughput.py
 	$(BIN)/python benchmarks/store.py
+	$(BIN)/python benchmarks/rabbitmq.py
+	$(BIN)/python benchmarks/cost.py
 
 lint: setup
 	$(BIN)/ruff check .

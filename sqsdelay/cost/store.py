@@ -12,6 +12,9 @@ from sqsdelay.cost.workload import Workload
 ITEM_BYTES: Final = 300
 """Of an item besides body and attributes, while it is claimed: names, keys, a UUID twice."""
 
+WAITING_ITEM_BYTES: Final = 250
+"""The same while it waits, without the claim."""
+
 INDEX_ENTRY_BYTES: Final = 154
 """Of its index entry: keys, due time, lease."""
 
@@ -40,7 +43,8 @@ def write_units(load: Workload) -> int:
 
 def store_lines(load: Workload, prices: Prices) -> tuple[Line, ...]:
     """Writes, reads and storage of all messages."""
-    stored = item_bytes(load) + INDEX_ENTRY_BYTES + 2 * _STORAGE_OVERHEAD_BYTES
+    waiting = load.message_bytes + WAITING_ITEM_BYTES + INDEX_ENTRY_BYTES
+    stored = waiting + 2 * _STORAGE_OVERHEAD_BYTES
     months = Fraction(load.delay_seconds, MONTH_SECONDS)
     # The index is queried, eventually consistent: half a unit reads 4 KiB of entries.
     reads = load.messages * Fraction(INDEX_ENTRY_BYTES, 2 * _READ_UNIT_BYTES)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import accuracy
+import cost
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,3 +50,42 @@ def test_throughput_runs_and_the_consumer_needs_three_requests() -> None:
     assert done.stdout.count("send_many, concurrency=1") == 2
     polls = re.findall(r"DelayConsumer\.poll .* ([\d.]+) requests/10", done.stdout)
     assert polls == ["3.00", "3.00", "4.00"] * 2
+
+
+def test_cost_counts_what_the_cost_command_reckons_with() -> None:
+    """Three requests a hop and six write units parked, counted where botocore sends them."""
+    done = run("cost.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [re.split(r"  +", line) for line in done.stdout.splitlines()]
+    counts = [
+        (row[0], row[1:4]) for row in rows if row[0].startswith(("relay", "stored", "parked"))
+    ]
+    year = dict(counts[-4:])
+    assert year == {
+        "relay, one at a time": ["105,117.0", "1.0", "0.0"],
+        "relay, batches of 10": ["10,511.7", "0.1", "0.0"],
+        "stored by the sender": ["0.0", "0.1", "6.0"],
+        "parked": ["0.3", "0.1", "6.0"],
+    }
+    assert len(counts) == 16
+    assert done.stdout.count("hops extrapolated") == 4
+
+
+def test_cost_fails_when_the_sums_are_wrong(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A relay that makes one request more than the bill says ends with exit code 1."""
+    relayed = cost.relayed
+
+    def wasteful(delay_seconds: int, messages: int) -> cost.Counted:
+        counted = relayed(delay_seconds, messages)
+        counted.counts["sqs standard"] += 1
+        return counted
+
+    monkeypatch.setattr(cost, "relayed", wasteful)
+    monkeypatch.setattr(cost, "DELAYS", {"1 hour": 3600})
+    monkeypatch.setattr(sys, "argv", ["cost.py"])
+    assert cost.main() == 1
+    printed = capsys.readouterr().out
+    assert "FAILED: 1 hour, relay, one at a time:" in printed
+    assert "parked:" not in printed

@@ -20,7 +20,7 @@ from sqsdelay.cost import (
     shipped_prices,
     shipped_text,
 )
-from sqsdelay.cost.store import INDEX_ENTRY_BYTES, ITEM_BYTES
+from sqsdelay.cost.store import INDEX_ENTRY_BYTES, ITEM_BYTES, WAITING_ITEM_BYTES
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.stored import StoredMessage
 from sqsdelay.stores.dynamodb.table import DUE, HELD, KEY, SHARD, Table
@@ -122,9 +122,9 @@ def test_a_parked_message_is_written_three_times_with_its_index() -> None:
 
 
 def test_storage_is_billed_for_the_whole_delay() -> None:
-    """A million items of 724 + 300 + 154 + 200 bytes for twelve months."""
+    """A million items of 724 + 250 + 154 + 200 bytes for twelve months."""
     bill = bill_of("stored", delay_seconds=YEAR, messages=10**6, message_bytes=724)
-    assert quantities(bill, "storage") == [Fraction(10**6 * 1378, 2**30) * 12]
+    assert quantities(bill, "storage") == [Fraction(10**6 * 1328, 2**30) * 12]
 
 
 def test_the_sizes_counted_are_those_of_the_stores_items() -> None:
@@ -135,6 +135,7 @@ def test_the_sizes_counted_are_those_of_the_stores_items() -> None:
         message_id=message_id, destination="orders", due_ms=1_800_000_000_000, body=b"x"
     )
     item = table.item(message)
+    assert WAITING_ITEM_BYTES - 8 <= _bytes(item) - len(message.body) <= WAITING_ITEM_BYTES
     item |= {"claimed_by": {"S": "f" * 32}, HELD: {"N": "1800000060000"}}
     assert ITEM_BYTES - 8 <= _bytes(item) - len(message.body) <= ITEM_BYTES
     entry = {name: item[name] for name in (KEY, SHARD, DUE, HELD)}

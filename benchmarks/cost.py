@@ -1,0 +1,309 @@
+"""What delays cost in requests really made: counted where botocore sends them, under virtual time.
+
+Sender, delay consumer, store and dispatcher are the ones that run in production, against moto in
+this process. Prices are sqsdelay's own file. Exits with 1 if the counts are not what `sqsdelay cost`
+reckons with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from fractions import Fraction
+from typing import Any
+
+import boto3
+import time_machine
+from moto import mock_aws
+
+from sqsdelay import DelayConsumer, DelaySender, Message
+from sqsdelay.clock import SystemClock
+from sqsdelay.consumer import Status
+from sqsdelay.cost import Bill, Prices, Workload, bills, shipped_prices
+from sqsdelay.dispatch_settings import DispatchSettings
+from sqsdelay.dispatcher import Dispatcher
+from sqsdelay.endpoint import Endpoint
+from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.message import size_of
+from sqsdelay.sqs import create_endpoint
+from sqsdelay.sqs.outbox import SqsOutbox
+from sqsdelay.sqs.queues import SqsQueues
+from sqsdelay.stored import to_store
+from sqsdelay.stores.dynamodb import DynamoDbStore
+
+HOUR = 3600
+DAY = 24 * HOUR
+DELAYS = {"1 hour": HOUR, "1 day": DAY, "30 days": 30 * DAY, "1 year": 365 * DAY}
+BODY = json.dumps({"order": 7, "text": "x" * 180})
+AIM_USD = 5
+STORED = 20
+MILLION = 10**6
+START = datetime(2027, 3, 1, 12, tzinfo=UTC)
+ENDPOINT = Endpoint.parse("orders")
+
+# Asked once in a process's life, whatever the number of messages.
+LOOK_UPS = {"GetQueueUrl", "GetQueueAttributes", "DescribeTable", "CreateTable", "CreateQueue"}
+WRITES = {"PutItem", "UpdateItem", "DeleteItem"}
+
+
+class TravellingClock(SystemClock):
+    """Both clocks follow time-machine, which leaves time.monotonic alone."""
+
+    def monotonic(self) -> float:
+        return time.time()
+
+
+@dataclass
+class Wire:
+    """The requests that left through botocore, retries included."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def watch(self, client: Any) -> Any:
+        """Count a client's requests."""
+        client.meta.events.register_first("before-send", self._count)
+        return client
+
+    def _count(self, request: Any, event_name: str, **_: Any) -> None:
+        service, operation = event_name.split(".")[1:]
+        if operation in LOOK_UPS:
+            return
+        if service == "sqs":
+            fifo = json.loads(request.body)["QueueUrl"].endswith(".fifo")
+            self.counts["sqs fifo" if fifo else "sqs standard"] += 1
+        elif operation in WRITES:
+            # Each writes one item of at most 1 KiB, and its index entry.
+            self.counts["dynamodb write units"] += 2
+        else:
+            assert operation == "Query", operation
+            self.counts["dynamodb half read units"] += 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    """Requests of some messages; ``invocations`` of a function, had the batches gone to one."""
+
+    messages: int
+    counts: Counter[str]
+    invocations: int
+    hops: int = 0
+
+    def per_message(self, what: str) -> Fraction:
+        return Fraction(self.counts[what], self.messages)
+
+
+@contextmanager
+def emulated() -> Iterator[tuple[time_machine.Traveller, Wire, Any]]:
+    """An endpoint on moto, under a clock that stands still, and the wire to it."""
+    with mock_aws(), time_machine.travel(START, tick=False) as travel:
+        wire = Wire()
+        client: Any = wire.watch(boto3.client("sqs", region_name="us-east-1"))
+        create_endpoint(client, ENDPOINT)
+        yield travel, wire, client
+
+
+def relayed(delay_seconds: int, messages: int) -> Counted:
+    """Send together, relay hop by hop, until the last is handed over."""
+    with emulated() as (travel, wire, client):
+        clock = TravellingClock()
+        sent = DelaySender(client, clock=clock).send_many(
+            "orders", [Message(BODY, delay=delay_seconds)] * messages
+        )
+        assert all(result.error is None for result in sent)
+        consumer = DelayConsumer("orders", client, clock=clock)
+        handed_over = polls = 0
+        while handed_over < messages:
+            travel.shift(MAX_MESSAGE_TIMER_SECONDS)
+            outcomes = consumer.poll(wait_seconds=0)
+            assert len(outcomes) == messages, outcomes
+            handed_over += sum(o.status is Status.HANDED_OVER for o in outcomes)
+            polls += 1
+        return Counted(messages=messages, counts=wire.counts, invocations=polls, hops=polls)
+
+
+def stored(delay_seconds: int, messages: int) -> Counted:
+    """Store, and release a message timer's length before they are due."""
+    with emulated() as (travel, wire, client):
+        clock = TravellingClock()
+        table: Any = wire.watch(boto3.client("dynamodb", region_name="us-east-1"))
+        store = DynamoDbStore("messages", endpoint="orders", client=table, clock=clock)
+        store.set_up()
+        message = Message(BODY, delay=delay_seconds)
+        to_keep = [to_store(message, "orders", now_ms=clock.now_ms()) for _ in range(messages)]
+        store.store(to_keep)
+        outbox = SqsOutbox(SqsQueues(client, clock=clock), ENDPOINT)
+        dispatcher = Dispatcher(
+            store, outbox, settings=DispatchSettings(batch_size=messages), clock=clock
+        )
+        dispatcher.start()
+        travel.shift(delay_seconds - MAX_MESSAGE_TIMER_SECONDS)
+        done = dispatcher.dispatch()
+        assert len(done.released) == messages, done
+        outbox.close()
+        store.close()
+        return Counted(messages=messages, counts=wire.counts, invocations=1)
+
+
+def extrapolated(counted: Counted, delay_seconds: int) -> Counted:
+    """The same requests at every hop, for the hops of a longer delay."""
+    hops = Workload(delay_seconds=delay_seconds).hops
+    a_hop = Fraction(counted.counts["sqs fifo"], counted.hops)
+    assert a_hop.denominator == 1, "hops differ in their requests"
+    counts = Counter(counted.counts)
+    counts["sqs fifo"] = a_hop.numerator * hops
+    return Counted(messages=counted.messages, counts=counts, invocations=hops, hops=hops)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A way of delaying: what was counted, and the load whose bill it is held against."""
+
+    way: str
+    strategy: str
+    counted: Counted
+    work: Workload
+    remark: str = ""
+
+    def bill(self, prices: Prices) -> Bill:
+        (bill,) = [b for b in bills(self.work, prices) if b.strategy == self.strategy]
+        return bill
+
+
+def agrees(counted: Counted, bill: Bill) -> bool:
+    """Whether the bill's quantities are what was counted, for as many messages."""
+    told = {
+        "sqs fifo": "SQS FIFO",
+        "sqs standard": "SQS standard",
+        "dynamodb write units": "write units",
+    }
+    return all(
+        counted.counts[name]
+        == sum(line.quantity for line in bill.lines if what in line.what and not line.fixed)
+        for name, what in told.items()
+    )
+
+
+def priced(counted: Counted, bill: Bill, prices: Prices) -> Fraction:
+    """Dollars a million messages: what was counted, and the bill's functions and storage."""
+    requests = (
+        counted.per_message("sqs fifo") * prices.sqs_fifo_request
+        + counted.per_message("sqs standard") * prices.sqs_standard_request
+        + counted.per_message("dynamodb write units") * prices.dynamodb_write_unit
+        + counted.per_message("dynamodb half read units") / 2 * prices.dynamodb_read_unit
+    )
+    others = sum(
+        (
+            line.amount
+            for line in bill.lines
+            if not line.fixed and ("Lambda" in line.what or "storage" in line.what)
+        ),
+        Fraction(0),
+    )
+    return (requests + others / counted.messages) * MILLION
+
+
+def parked(hop: Counted, kept: Counted) -> Counted:
+    """One counted hop through the delay queue in front of what a store takes."""
+    hop_counts = Counter(
+        {"sqs fifo": hop.counts["sqs fifo"] // hop.hops * kept.messages // hop.messages}
+    )
+    return Counted(
+        messages=kept.messages,
+        counts=kept.counts + hop_counts,
+        invocations=kept.invocations + kept.messages // hop.messages,
+        hops=1,
+    )
+
+
+def measure(delay_seconds: int, count_seconds: int) -> list[Measured]:
+    """Each way's counts."""
+    remark = "hops extrapolated" if delay_seconds > count_seconds else ""
+    found = []
+    for way, messages in (("relay, one at a time", 1), ("relay, batches of 10", 10)):
+        counted = relayed(min(delay_seconds, count_seconds), messages)
+        if remark:
+            counted = extrapolated(counted, delay_seconds)
+        found.append(
+            Measured(way, "relay", counted, load(delay_seconds, messages, messages), remark)
+        )
+    kept = stored(delay_seconds, STORED)
+    work = load(delay_seconds, STORED, 10)
+    found.append(Measured("stored by the sender", "stored", kept, work))
+    in_tens = parked(counted, kept)
+    found.append(Measured("parked", "parked", in_tens, work, "stored, and a hop of the row above"))
+    return found
+
+
+def load(delay_seconds: int, messages: int, batch: int) -> Workload:
+    return Workload(
+        delay_seconds=delay_seconds,
+        messages=messages,
+        batch=batch,
+        message_bytes=size_of(BODY, {}),
+    )
+
+
+def main() -> int:
+    arguments = parsed()
+    prices = shipped_prices()
+    print(
+        f"messages of {size_of(BODY, {})} bytes; hops counted up to {arguments.count_days} days; "
+        f"{prices.region}, prices read on {prices.read_on}\n"
+    )
+    print(f"{'':24}{'requests a message':^36}{'USD a':>12}")
+    print(f"{'way':24}{'FIFO':>12}{'standard':>12}{'write units':>12}{'million':>12}")
+    problems = []
+    for name, delay_seconds in DELAYS.items():
+        print(f"-- {name}")
+        for measured in measure(delay_seconds, arguments.count_days * DAY):
+            bill = measured.bill(prices)
+            dollars = priced(measured.counted, bill, prices)
+            show(measured, dollars)
+            if not agrees(measured.counted, bill):
+                counts = dict(measured.counted.counts)
+                problems.append(f"{name}, {measured.way}: {counts} is not what the bill says")
+        for other in bills(load(delay_seconds, MILLION, 10), prices)[-2:]:
+            cost = "impossible" if other.impossible else f"{float(other.for_messages):,.2f}"
+            print(f"{other.strategy:24}{'':36}{cost:>12}  list price, not measured")
+    storage = sum(line.amount for line in bill.lines if "storage" in line.what) * MILLION / STORED
+    told = "met" if dollars < AIM_USD else "missed"
+    print(
+        f"\naim, a parked year below ${AIM_USD} a million messages: {told} at ${float(dollars):.2f}, "
+        f"of which ${float(storage):.2f} are storage"
+    )
+    for problem in problems:
+        print(f"FAILED: {problem}")
+    return 1 if problems else 0
+
+
+def show(measured: Measured, dollars: Fraction) -> None:
+    columns = "".join(
+        f"{float(measured.counted.per_message(what)):>12,.1f}"
+        for what in ("sqs fifo", "sqs standard", "dynamodb write units")
+    )
+    print(f"{measured.way:24}{columns}{float(dollars):>12,.2f}  {measured.remark}".rstrip())
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument(
+        "--count-days",
+        type=int,
+        default=1,
+        help="delays up to so many days are counted hop by hop; longer ones are extrapolated",
+    )
+    arguments = parser.parse_args()
+    if not 1 <= arguments.count_days <= 365:
+        parser.error("--count-days: 1 to 365")
+    return arguments
+
+
+if __name__ == "__main__":
+    sys.exit(main())
