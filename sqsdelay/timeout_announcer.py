@@ -20,9 +20,11 @@ class Announcer(TimeoutTask):
     """Announces due messages."""
 
     def __init__(self, parts: TimeoutParts) -> None:
-        super().__init__(parts, "fetching")
+        super().__init__(parts)
+        self._fetching = self._breaker("fetching")
         self._poll_seconds = parts.settings.poll_seconds or parts.store.poll_seconds
         self._held: list[str] = []
+        self._next_due_ms: int | None = None
 
     def turn(self) -> int:
         """Announce one batch of due messages.
@@ -51,13 +53,13 @@ class Announcer(TimeoutTask):
 
     def _hold_due(self) -> list[str]:
         settings, now_ms = self._parts.settings, self._transport.now_ms()
-        with (
-            self._storage(),
-            self._store.claim(settings.batch_size, due_by_ms=now_ms) as claim,
-        ):
-            ids = [message.message_id for message in claim.messages]
-            if ids:
-                claim.hold(ids, seconds=settings.announce_again_seconds)
+        with self._storage(self._fetching):
+            with self._store.claim(settings.batch_size, due_by_ms=now_ms) as claim:
+                ids = [message.message_id for message in claim.messages]
+                if ids:
+                    claim.hold(ids, seconds=settings.announce_again_seconds)
+            if not ids:
+                self._next_due_ms = self._store.next_due_ms()
         return ids
 
     def run(self, stop: threading.Event) -> None:
@@ -83,7 +85,5 @@ class Announcer(TimeoutTask):
                 idle_seconds = min(2 * idle_seconds, self._poll_seconds)
 
     def _until_next(self, idle_seconds: float) -> float:
-        with self._storage():
-            next_due_ms = self._store.next_due_ms()
         now_ms = self._transport.now_ms()
-        return seconds_to_sleep(next_due_ms, now_ms, ahead_ms=0, at_most=idle_seconds)
+        return seconds_to_sleep(self._next_due_ms, now_ms, ahead_ms=0, at_most=idle_seconds)

@@ -12,7 +12,8 @@ class Arrivals(TimeoutTask):
     """Stores arriving messages."""
 
     def __init__(self, parts: TimeoutParts) -> None:
-        super().__init__(parts, "storing")
+        super().__init__(parts)
+        self._storing = self._breaker("storing")
 
     def turn(self) -> int:
         """Receive one batch and store it.
@@ -37,7 +38,7 @@ class Arrivals(TimeoutTask):
         if not arrived:
             return
         try:
-            with self._storage():
+            with self._storage(self._storing):
                 hopeless = self._stored([message for _, message in arrived])
         except (StoreError, CriticalError):
             self._transport.give_back([delivery for delivery, _ in arrived], seconds=PAUSE_SECONDS)

@@ -18,7 +18,9 @@ class TimeoutDispatch(TimeoutTask):
     """Dispatches announced messages."""
 
     def __init__(self, parts: TimeoutParts) -> None:
-        super().__init__(parts, "dispatching")
+        super().__init__(parts)
+        self._finding = self._breaker("finding")
+        self._removing = self._breaker("removing")
         self._unremoved: OrderedDict[tuple[str, int], TimeoutStatus] = OrderedDict()
 
     def turn(self) -> int:
@@ -44,8 +46,10 @@ class TimeoutDispatch(TimeoutTask):
 
     def _look_up(self, waiting: dict[str, Delivery[str]]) -> list[Delivered]:
         """The messages that are there and due. The other ids are dropped."""
+        if not waiting:
+            return []
         try:
-            with self._storage():
+            with self._storage(self._finding):
                 found = {message_id: self._store.find(message_id) for message_id in waiting}
         except (StoreError, CriticalError):
             self._transport.give_back(list(waiting.values()), seconds=PAUSE_SECONDS)
@@ -73,7 +77,7 @@ class TimeoutDispatch(TimeoutTask):
         if not handled:
             return
         try:
-            with self._storage():
+            with self._storage(self._removing):
                 removed = self._store.cancel([message.message_id for _, message in handled])
                 gone = [
                     done or self._store.find(message.message_id) is None

@@ -40,31 +40,33 @@ class TimeoutParts:
 
 
 class TimeoutTask:
-    """One task, with a circuit breaker of its own on the storage.
+    """One task, with circuit breakers of its own on the storage.
 
     Reading may work while writing fails, and would disarm a common breaker.
     """
 
-    def __init__(self, parts: TimeoutParts, what: str) -> None:
+    def __init__(self, parts: TimeoutParts) -> None:
         self._parts = parts
         self._store = parts.store
         self._transport = parts.transport
+
+    def _breaker(self, what: str) -> CircuitBreaker:
         name = f"timeout storage ({what})"
-        self._breaker = CircuitBreaker(name, parts.settings.outage_seconds, parts.clock)
+        return CircuitBreaker(name, self._parts.settings.outage_seconds, self._parts.clock)
 
     @contextmanager
-    def _storage(self) -> Iterator[None]:
+    def _storage(self, breaker: CircuitBreaker) -> Iterator[None]:
         """Use the storage; the critical error instead of its own once it has failed too long."""
         try:
             yield
         except StoreError as error:
-            critical = self._breaker.failed(error)
+            critical = breaker.failed(error)
             if critical is not None:
                 if self._parts.on_critical is None:
                     raise critical from error
                 self._parts.on_critical(critical)
             raise
-        self._breaker.succeeded()
+        breaker.succeeded()
 
     def _readable(self, received: Sequence[Delivery[T]]) -> list[tuple[Delivery[T], T]]:
         """Deliveries with their contents; what cannot be read goes to the error queue."""

@@ -25,7 +25,7 @@ from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stored import StoredMessage
 from sqsdelay.timeout_message import id_body, read_id, read_timeout
-from sqsdelay.wire import ReceivedMessage, rejected
+from sqsdelay.wire import GROUP_ID, ReceivedMessage, rejected
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -163,9 +163,11 @@ def _log(what: str, failures: Sequence[Failure | None]) -> None:
 def _read_timeout(copy: ReceivedMessage) -> StoredMessage | Reject:
     message = read_timeout(copy)
     if isinstance(message, StoredMessage):
+        # Found out now, when a person still knows the message; not when it is due.
         try:
-            Endpoint.parse(message.destination)
+            destination = Endpoint.parse(message.destination)
         except SqsDelayError as error:
-            # Found out now, by a person who still knows the message; not when it is due.
             return Reject(str(error))
+        if destination.fifo and message.group_id is None:
+            return Reject(f"{GROUP_ID} is missing, which the FIFO queue {destination.name} needs")
     return message

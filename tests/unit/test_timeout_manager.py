@@ -86,13 +86,21 @@ class World:
         )
 
     def delay(
-        self, message_id: str, seconds: float, *, to: str = "orders", body: str = "hi"
+        self,
+        message_id: str,
+        seconds: float,
+        *,
+        to: str = "orders",
+        body: str = "hi",
+        group: str | None = None,
     ) -> None:
         attributes = {
             "sqsdelay.MessageId": string(message_id),
             "sqsdelay.Destination": string(to),
             "sqsdelay.DueAt": string(str(self.clock.true_ms + round(seconds * 1000))),
         }
+        if group is not None:
+            attributes["sqsdelay.MessageGroupId"] = string(group)
         self.put("orders-timeouts", OutgoingMessage(body, attributes, size_of(body, attributes)))
 
     def put(self, queue: str, entry: OutgoingMessage) -> None:
@@ -376,6 +384,33 @@ def test_two_minutes_without_storage_are_a_critical_error(down: str) -> None:
     assert world.left("orders-timeouts") == 1
 
 
+def test_removing_may_fail_for_too_long_while_finding_works(world: World) -> None:
+    """Read-only storage is an outage too: found every time, removed never."""
+    announced(world, "m")
+    world.store.down = {"cancel"}
+    for _ in range(60):
+        with pytest.raises(StoreUnavailable):
+            world.manager.dispatch.turn()
+        world.clock.advance(2)
+    with pytest.raises(CriticalError, match=r"timeout storage \(removing\)"):
+        world.manager.dispatch.turn()
+    assert world.arrived_ids() == ["m"]
+
+
+def test_an_empty_receive_says_nothing_of_the_storage(world: World) -> None:
+    """While ids are hidden after a failure there is nothing to ask the storage for."""
+    announced(world, "m")
+    world.store.down = {"find"}
+    for _ in range(60):
+        with pytest.raises(StoreUnavailable):
+            world.manager.dispatch.turn()
+        world.clock.advance(1)
+        assert world.manager.dispatch.turn() == 0
+        world.clock.advance(1)
+    with pytest.raises(CriticalError, match=r"timeout storage \(finding\)"):
+        world.manager.dispatch.turn()
+
+
 def test_a_success_in_between_is_no_lasting_outage(world: World) -> None:
     """Two minutes of failures on end are counted, not two minutes since the first."""
     world.store.down = {"claim"}
@@ -432,6 +467,29 @@ def test_names_must_leave_room_for_the_suffix() -> None:
         InvalidEndpoint, match="has 61 characters; with a timeout manager the most is 60"
     ):
         timeout_queues(Endpoint.parse("a" * 61))
+
+
+def test_a_fifo_endpoint_is_refused() -> None:
+    """With what to do instead."""
+    with pytest.raises(InvalidEndpoint, match=r"'orders\.fifo' is a FIFO queue"):
+        timeout_queues(Endpoint.parse("orders.fifo"))
+
+
+def test_a_fifo_destination_gets_its_message_by_way_of_its_due_queue(world: World) -> None:
+    """FIFO queues take no message timers; the endpoint's own consumer sends it on from there."""
+    world.queues.create_queue("bills.fifo")
+    world.queues.create_queue("bills-due")
+    world.delay("m", 10, to="bills.fifo", group="g")
+    world.delay("n", 10, to="bills.fifo")
+    world.manager.arrivals.turn()
+    (rejected,) = world.arrived("orders-delay-error")
+    assert (
+        "sqsdelay.MessageGroupId is missing" in rejected.attributes["sqsdelay.Error"]["StringValue"]
+    )
+    world.clock.advance(10)
+    world.manager.announcer.turn()
+    world.manager.dispatch.turn()
+    assert len(world.arrived("bills-due")) == 1
 
 
 @pytest.mark.parametrize(
