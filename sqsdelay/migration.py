@@ -14,10 +14,11 @@ from typing import Final
 from sqsdelay.delay import utc
 from sqsdelay.errors import InvalidMessage, SqsDelayError
 from sqsdelay.limits import MAX_BATCH_ENTRIES
-from sqsdelay.message import Message
+from sqsdelay.message import Message, text_of
 from sqsdelay.sender import Sender
 from sqsdelay.store import DelayedMessageStore
 from sqsdelay.stored import StoredMessage
+from sqsdelay.wire import DEDUPLICATION_ID
 
 _PAGE: Final = 1_000
 _AT_ONCE: Final = 10 * MAX_BATCH_ENTRIES
@@ -159,12 +160,15 @@ def as_message(stored: StoredMessage) -> Message:
         raise InvalidMessage(
             f"the stored body of {stored.message_id} is not UTF-8 ({error}); SQS carries text"
         ) from error
+    attributes = dict(stored.attributes)
+    attributes.pop(DEDUPLICATION_ID, None)
     return Message(
         body,
         due_at=utc(stored.due_ms),
-        attributes=dict(stored.attributes),
+        attributes=attributes,
         message_id=stored.message_id,
         message_group_id=stored.group_id,
+        message_deduplication_id=text_of(stored.attributes, DEDUPLICATION_ID),
         trace_header=stored.trace_header,
     )
 

@@ -8,11 +8,12 @@ import pytest
 
 from sqsdelay.consumer import Relay
 from sqsdelay.errors import StoreUnavailable
-from sqsdelay.message import string
+from sqsdelay.message import Message, string
 from sqsdelay.migration import Migration, MigrationStatus
 from sqsdelay.sender import Sender
-from sqsdelay.stored import StoredMessage
+from sqsdelay.stored import StoredMessage, to_store
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
+from sqsdelay.wire import FifoIds, read_fifo_ids
 
 HOUR_MS = 3_600_000
 
@@ -144,6 +145,21 @@ def test_one_that_cannot_be_sent_stays_and_holds_up_nobody() -> None:
     assert "sqsdelay endpoint create billing" in failed["elsewhere"]
     assert "is not a queue name" in failed["nowhere"]
     assert {m.message_id for m in world.store.pending(10)} == set(failed)
+
+
+def test_a_fifo_queues_ids_move_with_the_message() -> None:
+    """Group and deduplication id reach the delay queue of the FIFO endpoint."""
+    world = World(count=0)
+    fifo = world.queues.create_endpoint("bills.fifo")
+    message = Message(
+        "x", delay=7200, message_id="m", message_group_id="g", message_deduplication_id="d"
+    )
+    world.store.store([to_store(message, "bills.fifo", now_ms=world.clock.true_ms)])
+    (outcome,) = world.migration(from_hours=0).run()
+    assert outcome.status is MigrationStatus.MIGRATED, outcome.error
+    world.clock.advance(900)
+    (copy,) = world.queues.receive_batch(fifo.delay_queue.name, wait_seconds=0)
+    assert read_fifo_ids(copy) == FifoIds("g", "d")
 
 
 def test_more_than_a_page_moves_without_a_gap() -> None:
