@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from sqsdelay.cli.console import err, out, print_json
-from sqsdelay.cli.store import Name, Schema, StoreUrl, Table
+from sqsdelay.cli.opened_store import Schema, StoreUrl, Table
+from sqsdelay.cli.store import Name
 from sqsdelay.clock import SystemClock
 from sqsdelay.delay import due_at_ms, parse_due_at, utc
 from sqsdelay.endpoint import Endpoint

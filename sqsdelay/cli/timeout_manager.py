@@ -12,7 +12,7 @@ import typer
 
 from sqsdelay.cli.console import err, print_json
 from sqsdelay.cli.dispatch import EXIT_CRITICAL
-from sqsdelay.cli.store import Schema, StoreUrl, Table
+from sqsdelay.cli.opened_store import Schema, StoreUrl, Table
 from sqsdelay.cli.worker import log_to_stderr, stop_on_signals
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import CriticalError

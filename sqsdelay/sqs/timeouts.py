@@ -45,9 +45,14 @@ def timeout_queues(endpoint: Endpoint) -> tuple[QueueRef, QueueRef]:
     """The timeouts queue and the timeouts dispatcher queue of an endpoint.
 
     Raises:
-        InvalidEndpoint: a name too long for the suffixes.
+        InvalidEndpoint: a name too long for the suffixes, or a FIFO queue's.
     """
     queue = endpoint.queue
+    if endpoint.fifo:
+        raise InvalidEndpoint(
+            f"endpoint {queue.name!r} is a FIFO queue; run the timeout manager of a standard "
+            "endpoint, its messages may name FIFO queues as their destinations"
+        )
     if len(queue.name) > MAX_TIMEOUT_ENDPOINT_CHARS:
         raise InvalidEndpoint(
             f"endpoint {queue.name!r} has {len(queue.name)} characters; with a timeout manager the "

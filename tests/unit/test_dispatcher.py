@@ -260,7 +260,7 @@ class Away(InMemoryStore):
 def test_a_minute_without_the_store(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The host is told after 30 s; when the store returns, the dispatcher goes on by itself."""
     monkeypatch.setattr(
-        "sqsdelay.dispatcher._wait", lambda wake, stop, seconds: bench.clock.advance(seconds)
+        "sqsdelay.dispatcher.wait_for", lambda wake, stop, seconds: bench.clock.advance(seconds)
     )
     bench.store = store = Away(bench.clock)
     bench.put("a")
@@ -298,7 +298,7 @@ def test_outages_with_a_success_between_them_are_not_critical(
         if passed >= 120:
             stop.set()
 
-    monkeypatch.setattr("sqsdelay.dispatcher._wait", passing)
+    monkeypatch.setattr("sqsdelay.dispatcher.wait_for", passing)
     bench.dispatcher().run(stop)
     assert len(bench.sent) > 60
 
@@ -308,7 +308,7 @@ def test_without_a_handler_a_lost_store_ends_the_run(
 ) -> None:
     """The default: stop with a clear message, for a supervisor to restart."""
     monkeypatch.setattr(
-        "sqsdelay.dispatcher._wait", lambda wake, stop, seconds: bench.clock.advance(seconds)
+        "sqsdelay.dispatcher.wait_for", lambda wake, stop, seconds: bench.clock.advance(seconds)
     )
     bench.store = store = Away(bench.clock)
     store.until_ms = bench.clock.now_ms() + 60_000
