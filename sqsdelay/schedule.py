@@ -19,6 +19,9 @@ class Change(StrEnum):
     DONE = "done"
     """It was waiting in the store, and it is cancelled or moved."""
 
+    RELEASED = "released"
+    """Too late: it is being released at this moment."""
+
     MARKED = "marked"
     """It does not wait in the store. If it is in the delay queue, the delay consumer cancels or moves
     it at its next hop or hand-over. If it was released before, or never was, nothing happens."""
@@ -48,7 +51,7 @@ class Schedule:
             StoreUnavailable, StoreMissing: nothing is promised; the same call again is safe.
         """
         self._mark(Mark(message_id=message_id), now_ms)
-        return Change.DONE if self._store.cancel([message_id]) == [True] else Change.MARKED
+        return self._told(message_id, self._store.cancel([message_id]) == [True])
 
     def reschedule(self, message_id: str, due_ms: int, *, now_ms: int) -> Change:
         """Move a message to another due time, epoch milliseconds.
@@ -58,7 +61,7 @@ class Schedule:
             StoreUnavailable, StoreMissing: nothing is promised; the same call again is safe.
         """
         self._mark(Mark(message_id=message_id, due_ms=due_ms), now_ms)
-        return Change.DONE if self._store.reschedule(message_id, due_ms) else Change.MARKED
+        return self._told(message_id, self._store.reschedule(message_id, due_ms))
 
     def pending(self) -> Iterator[StoredMessage]:
         """Messages in the store, the earliest due first; read page by page.
@@ -72,6 +75,11 @@ class Schedule:
         while page := self._store.pending(_PAGE, after=after):
             yield from page
             after = (page[-1].due_ms, page[-1].message_id)
+
+    def _told(self, message_id: str, done: bool) -> Change:
+        if done:
+            return Change.DONE
+        return Change.MARKED if self._store.find(message_id) is None else Change.RELEASED
 
     def _mark(self, mark: Mark, now_ms: int) -> None:
         self._store.mark([mark], until_ms=now_ms + MARK_LIFETIME_SECONDS * 1000)

@@ -15,12 +15,14 @@ from sqsdelay.endpoint import Endpoint
 from sqsdelay.schedule import Change, Schedule
 
 EXIT_MARKED: Final = 3
-"""Not everything asked for is done yet: a mark was left for what does not wait in the store."""
+"""Not everything asked for is done: a mark was left for what does not wait in the store."""
 
-_MARKED: Final = (
-    "not in the store: if it is in the delay queue, it is {done} at its next hop; "
-    "if it was released or never sent, nothing happens"
-)
+_TOLD: Final = {
+    Change.DONE: "{done}",
+    Change.RELEASED: "too late: it is being released at this moment",
+    Change.MARKED: "not in the store: if it is in the delay queue, it is {done} at its next hop; "
+    "if it was released or never sent, nothing happens",
+}
 
 Name = Annotated[str, typer.Argument(help="The destination queue's name, URL or ARN.")]
 
@@ -35,7 +37,7 @@ def cancel(
 ) -> None:
     """Cancel messages that wait in the store, or leave a mark for the delay consumer.
 
-    Exit code 3 if any was not in the store, so that only a mark was left.
+    Exit code 1 if any is being released, else 3 if any was not in the store and only marked.
     """
     now_ms = SystemClock().now_ms()
     with opened_store(Endpoint.parse(endpoint).name, store, table, schema) as opened:
@@ -56,7 +58,7 @@ def reschedule(
 ) -> None:
     """Move a message that waits in the store, or leave a mark for the delay consumer.
 
-    Exit code 3 if it was not in the store, so that only a mark was left.
+    Exit code 1 if it is being released, 3 if it was not in the store and was only marked.
     """
     due_ms = new_due_ms(delay, due_at)
     now_ms = SystemClock().now_ms()
@@ -70,7 +72,9 @@ def _tell(changes: dict[str, Change], done: str, *, as_json: bool) -> None:
         if as_json:
             print_json({"message_id": message_id, "change": change})
             continue
-        told = done if change is Change.DONE else _MARKED.format(done=done)
+        told = _TOLD[change].format(done=done)
         out.print(f"{message_id}  {told}", highlight=False, markup=False, soft_wrap=True)
+    if Change.RELEASED in changes.values():
+        raise typer.Exit(1)
     if Change.MARKED in changes.values():
         raise typer.Exit(EXIT_MARKED)

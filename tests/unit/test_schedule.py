@@ -128,6 +128,18 @@ def test_cancelling_what_is_parked(sender: Sender, store: InMemoryStore) -> None
     assert sender.cancel("orders", "m") is Change.MARKED
 
 
+def test_what_is_being_released_is_too_late(
+    sender: Sender, store: InMemoryStore, clock: ManualClock
+) -> None:
+    """It is still in the store, and already on its way."""
+    sender.send("orders", "x", delay=DAY, message_id="m")
+    with store.claim(1, due_by_ms=clock.true_ms + DAY * 1000) as claim:
+        assert sender.cancel("orders", "m") is Change.RELEASED
+        assert sender.reschedule("orders", "m", delay=5) is Change.RELEASED
+        claim.remove(["m"])
+    assert sender.cancel("orders", "m") is Change.MARKED
+
+
 def test_cancelling_what_is_in_the_delay_queue(
     sender: Sender, queues: InMemoryQueues, store: InMemoryStore, clock: ManualClock
 ) -> None:
