@@ -347,6 +347,18 @@ def test_removal_waits_for_an_announcement_in_progress(world: World) -> None:
     assert world.arrived_ids() == ["m"]
 
 
+def test_a_message_that_another_removed_meanwhile_is_done_with(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody cancelled it right after its send: there is nothing to wait for."""
+    announced(world, "m")
+    cancel = world.store.cancel
+    monkeypatch.setattr(world.store, "cancel", lambda ids: [not gone for gone in cancel(ids)])
+    world.manager.dispatch.turn()
+    assert world.left("orders-timeouts-dispatcher") == 0
+    assert world.done[-1] == ("dispatched", ["m"])
+
+
 def test_an_announcement_that_failed_is_made_at_the_next_turn(world: World) -> None:
     """Not only after the five minutes for which the message is held."""
     world.delay("m", 1)
