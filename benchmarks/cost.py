@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import boto3
@@ -112,6 +113,7 @@ def emulated() -> Iterator[tuple[time_machine.Traveller, Wire, Any]]:
         yield travel, wire, client
 
 
+@cache
 def relayed(delay_seconds: int, messages: int) -> Counted:
     """Send together, relay hop by hop, until the last is handed over."""
     with emulated() as (travel, wire, client):

@@ -11,7 +11,7 @@ from sqsdelay.cost.workload import Workload
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
 
-_SEARCH_HOPS = 100_000
+_SEARCH_HOPS = 10_000
 _MESSAGES = 1_000
 """Enough that a last batch that is not full makes no difference."""
 
