@@ -191,6 +191,18 @@ def test_a_body_too_large_for_the_broker_stays_in_the_store(
     assert [m.message_id for m in store.pending(2)] == ["large"]
 
 
+def test_without_its_error_queue_a_message_stays_in_the_store(
+    broker: Broker, outbox: RabbitMqOutbox, clock: ManualClock
+) -> None:
+    """What can be neither delivered nor rejected is counted, and waits."""
+    broker.delete_queue(ERRORS)
+    store = InMemoryStore(clock)
+    store.store([message(clock, destination="nowhere")])
+    done = Dispatcher(store, outbox, clock=clock).dispatch()
+    assert isinstance(done.outage, QueueMissing)
+    assert [m.failures for m in store.pending(1)] == [1]
+
+
 def test_the_queues_are_looked_for_at_the_start(broker: Broker) -> None:
     """A missing endpoint is an error; a missing error queue is declared; one that is there stays."""
     with closing(RabbitMqOutbox(broker.url, "orders")) as outbox:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +24,8 @@ from tests.acceptance.rabbitmq.broker import REGISTERED_SECONDS, Arrival, Broker
 from tests.services.rabbitmq import RabbitNode
 
 COMMAND = [sys.executable, "-c", "from sqsdelay.cli import main; main()", "dispatch", "orders"]
+
+GUIDE = Path(__file__).parents[3] / "docs/rabbitmq.md"
 
 
 def spread(
@@ -156,6 +160,22 @@ def test_a_power_cut_of_the_broker_while_messages_are_released(
     assert len(arrivals) <= 1020
     assert late_ms(arrivals)[0] >= 0
     assert broker.count("orders-delay-error") == 0
+
+
+def test_the_guides_example(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/rabbitmq.md: from a store to a queue with a dot in its name."""
+    blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    (example,) = [block for block in blocks if "RabbitMqOutbox" in block]
+    monkeypatch.chdir(tmp_path)
+    broker.queue("eu.orders")
+    names: dict[str, Any] = {}
+    exec(example.replace("amqp://guest:guest@localhost:5672/%2f", broker.url), names)
+    names["store"].close()
+    ((_, properties, body),) = broker.drain("eu.orders")
+    assert (body, properties.message_id) == (b"\x00\x01", "order-7")
+    assert properties.headers["tenant"] == "acme"
 
 
 def test_a_mistake_is_one_line(broker: Broker, tmp_path: Path) -> None:
