@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import closing
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -19,6 +19,10 @@ from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import CriticalError
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 
+if TYPE_CHECKING:
+    from sqsdelay.rabbitmq import RabbitMqOutbox
+    from sqsdelay.sqs.outbox import SqsOutbox
+
 EXIT_CRITICAL: Final = 75
 """A circuit breaker triggered: "temporary failure" in sysexits.h; a supervisor may restart."""
 
@@ -26,18 +30,26 @@ EXIT_CRITICAL: Final = 75
 def dispatch(
     endpoint: Annotated[str, typer.Argument(help="The endpoint whose store is emptied.")],
     store: StoreUrl,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            envvar="SQSDELAY_DISPATCH_TO",
+            help="RabbitMQ to release to, amqp://user:password@host:5672/vhost or amqps://…; "
+            "SQS if left out.",
+        ),
+    ] = None,
     table: Table = None,
     schema: Schema = None,
     retries: Annotated[
         int, typer.Option(help="Further attempts on a refused message before the error queue.")
     ] = 0,
     release_ahead: Annotated[
-        int,
+        int | None,
         typer.Option(
-            help=f"Send this long before due, seconds (0 to {MAX_MESSAGE_TIMER_SECONDS}); "
-            "a released message cannot be cancelled."
+            help="Send this long before due, seconds; a released message cannot be cancelled. "
+            f"0 to {MAX_MESSAGE_TIMER_SECONDS}, the default, on SQS; 0 on RabbitMQ."
         ),
-    ] = MAX_MESSAGE_TIMER_SECONDS,
+    ] = None,
     batch: Annotated[int, typer.Option(help="Messages claimed at once.")] = DEFAULT_BATCH,
     poll: Annotated[
         float | None, typer.Option(help="Longest sleep, seconds; the store's own if left out.")
@@ -46,7 +58,7 @@ def dispatch(
         float, typer.Option(help="Seconds the store may fail before the dispatcher gives up.")
     ] = DEFAULT_TRIGGER_SECONDS,
     dispatch_breaker: Annotated[
-        float, typer.Option(help="Seconds SQS may fail before the dispatcher gives up.")
+        float, typer.Option(help="Seconds the destination may fail before the dispatcher gives up.")
     ] = DEFAULT_TRIGGER_SECONDS,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line per message.")] = False,
 ) -> None:
@@ -54,9 +66,6 @@ def dispatch(
 
     Exit code 75 when a circuit breaker triggered: let a supervisor restart it.
     """
-    from sqsdelay.sqs.client import default_client
-    from sqsdelay.sqs.outbox import DEFAULT_CONCURRENCY, SqsOutbox
-    from sqsdelay.sqs.queues import SqsQueues
     from sqsdelay.stores import open_store
 
     log_to_stderr()
@@ -70,11 +79,13 @@ def dispatch(
         dispatch_breaker_seconds=dispatch_breaker,
     )
     counts: Counter[str] = Counter()
-    queues = SqsQueues(default_client(connections=DEFAULT_CONCURRENCY))
-    with closing(open_store(store, endpoint=parsed.name, table=table, schema=schema)) as opened:
+    with (
+        closing(_outbox(parsed, to)) as outbox,
+        closing(open_store(store, endpoint=parsed.name, table=table, schema=schema)) as opened,
+    ):
         dispatcher = Dispatcher(
             opened,
-            SqsOutbox(queues, parsed),
+            outbox,
             settings=settings,
             on_round=lambda done: _report(done, counts, as_json=as_json),
         )
@@ -87,6 +98,18 @@ def dispatch(
             raise typer.Exit(EXIT_CRITICAL) from critical
     told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "nothing"
     err.print(f"stopped; {told}", highlight=False)
+
+
+def _outbox(endpoint: Endpoint, to: str | None) -> SqsOutbox | RabbitMqOutbox:
+    if to is not None:
+        from sqsdelay.rabbitmq import RabbitMqOutbox
+
+        return RabbitMqOutbox(to, endpoint.name)
+    from sqsdelay.sqs.client import default_client
+    from sqsdelay.sqs.outbox import DEFAULT_CONCURRENCY, SqsOutbox
+    from sqsdelay.sqs.queues import SqsQueues
+
+    return SqsOutbox(SqsQueues(default_client(connections=DEFAULT_CONCURRENCY)), endpoint)
 
 
 def _report(done: Round, counts: Counter[str], *, as_json: bool) -> None:

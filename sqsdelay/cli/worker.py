@@ -21,6 +21,8 @@ def log_to_stderr() -> None:
     )
     for chatty in ("botocore", "boto3", "urllib3"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    # It logs each failed connection several times, with tracebacks; our own errors say why, once.
+    logging.getLogger("pika").setLevel(logging.CRITICAL)
 
 
 def stop_on_signals() -> threading.Event:

@@ -16,6 +16,7 @@ if find_spec("pika") is None:
 if TYPE_CHECKING:
     from sqsdelay.rabbitmq.infrastructure import bind, declare, teardown
     from sqsdelay.rabbitmq.message import Message
+    from sqsdelay.rabbitmq.outbox import RabbitMqOutbox
     from sqsdelay.rabbitmq.sender import DelaySender, Route, SendResult
     from sqsdelay.rabbitmq.topology import MAX_DELAY_SECONDS, Topology
     from sqsdelay.rabbitmq.transfers import Transfer, transfer
@@ -26,6 +27,7 @@ __all__ = [
     "MAX_DELAY_SECONDS",
     "Message",
     "Problem",
+    "RabbitMqOutbox",
     "Route",
     "SendResult",
     "Topology",
@@ -42,6 +44,7 @@ _HOMES = {
     "MAX_DELAY_SECONDS": "topology",
     "Message": "message",
     "Problem": "verification",
+    "RabbitMqOutbox": "outbox",
     "Route": "sender",
     "SendResult": "sender",
     "Topology": "topology",

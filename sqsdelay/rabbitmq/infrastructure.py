@@ -25,14 +25,18 @@ def declare(url: str, topology: Topology | None = None) -> None:
         QueueUnavailable: the broker cannot be reached.
     """
     given, wanted = parameters(url), topology or Topology()
-    retrying = tenacity.Retrying(
+    with channel(given) as first:
+        retrying_races()(_declare_all, first.connection, wanted)
+
+
+def retrying_races() -> tenacity.Retrying:
+    """Tries a declaration again that met another's of the same moment."""
+    return tenacity.Retrying(
         stop=tenacity.stop_after_attempt(DECLARE_ATTEMPTS),
         wait=tenacity.wait_random_exponential(multiplier=0.2, max=2),
         retry=tenacity.retry_if_exception(_is_race),
         reraise=True,
     )
-    with channel(given) as first:
-        retrying(_declare_all, first.connection, wanted)
 
 
 def _is_race(error: BaseException) -> bool:

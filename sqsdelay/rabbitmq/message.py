@@ -124,7 +124,7 @@ def properties_of(
     properties.message_id = message_id
     properties.delivery_mode = PERSISTENT
     if given or message.message_id:
-        _check_encoding(properties)
+        check_encoding(properties)
     return properties
 
 
@@ -142,8 +142,13 @@ def _check_delayable(properties: BasicProperties, headers: Mapping[str, Any]) ->
             )
 
 
-def _check_encoding(properties: BasicProperties) -> None:
-    """Find here what would otherwise end the channel, and with it everyone's messages."""
+def check_encoding(properties: BasicProperties) -> None:
+    """Find here what would otherwise end the channel, and with it everyone's messages.
+
+    Raises:
+        InvalidMessage: not to be written in AMQP 0-9-1.
+        MessageTooLarge: more than one frame holds.
+    """
     try:
         size = len(b"".join(properties.encode()))
     except (

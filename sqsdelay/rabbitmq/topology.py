@@ -60,6 +60,13 @@ class Queue:
     arguments: Mapping[str, str | int] = field(default_factory=dict)
 
 
+def lasting_queue(name: str) -> Queue:
+    """A queue whose messages stay until someone takes them, however often they are looked at."""
+    return Queue(
+        name=name, arguments={"x-queue-type": "quorum", "x-delivery-limit": DELIVERY_LIMIT}
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
     """From an exchange to a queue, or to another exchange."""
@@ -125,10 +132,7 @@ class Topology:
 
     def queues(self) -> Iterator[Queue]:
         """Every queue: one per level, whose messages wait 2^level seconds, and the catch-all."""
-        yield Queue(
-            name=self.undeliverable,
-            arguments={"x-queue-type": "quorum", "x-delivery-limit": DELIVERY_LIMIT},
-        )
+        yield lasting_queue(self.undeliverable)
         for level in range(LEVELS):
             yield Queue(
                 name=self.level_name(level),

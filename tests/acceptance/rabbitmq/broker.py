@@ -16,6 +16,8 @@ from urllib.parse import quote, urlsplit
 import pika
 
 QUORUM = {"x-queue-type": "quorum"}
+REGISTERED_SECONDS = 2
+"""RabbitMQ 3.10 writes down half a second later that a quorum queue exists; see docs/rabbitmq.md."""
 
 
 @dataclass(frozen=True)

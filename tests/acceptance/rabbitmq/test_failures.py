@@ -11,12 +11,9 @@ import pytest
 
 from sqsdelay.errors import ConfigurationError, QueueUnavailable, Unconfirmed
 from sqsdelay.rabbitmq import DelaySender, Message, SendResult, Topology, declare, transfer
-from tests.acceptance.rabbitmq.broker import Broker, Inbox
+from tests.acceptance.rabbitmq.broker import REGISTERED_SECONDS, Broker, Inbox
 from tests.services.deaf_proxy import DeafProxy
 from tests.services.rabbitmq import RabbitNode
-
-REGISTERED_SECONDS = 2
-"""RabbitMQ 3.10 writes down half a second later that a quorum queue exists; see docs/rabbitmq.md."""
 
 
 def through(proxy: DeafProxy, broker: Broker) -> str:

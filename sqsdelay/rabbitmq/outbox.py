@@ -1,0 +1,226 @@
+"""The outbox to RabbitMQ: due messages to their queues, hopeless ones to the error queue."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, TypeVar
+
+from pika import BasicProperties
+from pika.exceptions import ChannelClosedByBroker
+
+from sqsdelay.clock import Clock, SystemClock
+from sqsdelay.errors import (
+    InvalidMessage,
+    MessageTooLarge,
+    QueueMissing,
+    QueueUnavailable,
+    SendFailed,
+    SqsDelayError,
+)
+from sqsdelay.limits import ERROR_QUEUE_SUFFIX
+from sqsdelay.message import Attribute
+from sqsdelay.ports import Failure
+from sqsdelay.rabbitmq.confirms import Publication
+from sqsdelay.rabbitmq.connection import NOT_FOUND, channel, parameters
+from sqsdelay.rabbitmq.infrastructure import declare_queue, retrying_races
+from sqsdelay.rabbitmq.message import (
+    COPY_HEADERS,
+    DEATH_HEADERS,
+    MAX_MESSAGE_BYTES,
+    PERSISTENT,
+    check_encoding,
+)
+from sqsdelay.rabbitmq.publisher import DEFAULT_CONFIRM_SECONDS, Publisher
+from sqsdelay.rabbitmq.routing import check_endpoint
+from sqsdelay.rabbitmq.topology import lasting_queue
+from sqsdelay.stored import StoredMessage
+from sqsdelay.wire import DUE_AT, ERROR, GROUP_ID
+
+CONNECT_SECONDS: Final = 2.0
+"""Short, because a dispatcher tries again by itself, and its circuit breaker counts from then on."""
+
+TRACE_HEADER: Final = "AWSTraceHeader"
+
+_T = TypeVar("_T")
+
+
+class RabbitMqOutbox:
+    """Sends a store's messages to RabbitMQ queues once they are due. Thread-safe; close it when done.
+
+    It has no message timer, though the broker's delay levels could be one: they round up to whole
+    seconds, and what waits in them can no longer be cancelled. So it needs no delay infrastructure.
+
+    Args:
+        url: ``amqp://user:password@host:5672/vhost``, or ``amqps://…``.
+        endpoint: the queue whose error queue, ``<endpoint>-delay-error``, takes what cannot be
+            delivered.
+        confirm_seconds: how long the broker may take to confirm a message.
+        connect_seconds: how long to try to reach the broker before messages fail.
+        max_message_bytes: the broker's ``max_message_size``.
+        clock: the local clock, which due times are measured with: RabbitMQ tells no time.
+
+    Raises:
+        ConfigurationError, InvalidEndpoint: no such URL; no usable name.
+    """
+
+    max_ahead_seconds: Final = 0
+
+    def __init__(
+        self,
+        url: str,
+        endpoint: str,
+        *,
+        confirm_seconds: float = DEFAULT_CONFIRM_SECONDS,
+        connect_seconds: float = CONNECT_SECONDS,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        clock: Clock | None = None,
+    ) -> None:
+        self._given = parameters(url)
+        self._endpoint = check_endpoint(endpoint)
+        self._error_queue = endpoint + ERROR_QUEUE_SUFFIX
+        self._max_message_bytes = max_message_bytes
+        self._clock = clock or SystemClock()
+        self._publisher = Publisher(
+            self._given,
+            confirm_seconds=confirm_seconds,
+            connect_seconds=connect_seconds,
+            clock=self._clock,
+        )
+
+    def check(self) -> None:
+        """The endpoint's queue exists, and so does the error queue, declared where it was missing."""
+        with channel(self._given) as on:
+            on.queue_declare(self._endpoint, passive=True)
+            retrying_races()(_ensure_lasting_queue, on.connection, self._error_queue)
+
+    def now_ms(self) -> int:
+        """The local clock's now."""
+        return self._clock.now_ms()
+
+    def send(self, messages: Sequence[StoredMessage]) -> list[Failure | None]:
+        now_ms = self.now_ms()
+
+        def to_destination(message: StoredMessage) -> Publication:
+            if message.due_ms > now_ms:
+                # The clock was set back since the message was claimed. Never early.
+                raise QueueUnavailable(
+                    f"message {message.message_id} is due in {message.due_ms - now_ms} ms, and an "
+                    "outbox to RabbitMQ has no message timer; it is released later"
+                )
+            properties = _properties(message, {DUE_AT: str(message.due_ms)})
+            return Publication("", check_endpoint(message.destination), message.body, properties)
+
+        return self._publish(messages, to_destination)
+
+    def reject(self, messages: Sequence[tuple[StoredMessage, str]]) -> list[Failure | None]:
+        def to_error_queue(entry: tuple[StoredMessage, str]) -> Publication:
+            return Publication("", self._error_queue, *_rejected(*entry))
+
+        return self._publish(messages, to_error_queue)
+
+    def close(self) -> None:
+        """End the connection; nothing that was answered for is affected."""
+        self._publisher.close()
+
+    def _publish(
+        self, messages: Iterable[_T], published: Callable[[_T], Publication]
+    ) -> list[Failure | None]:
+        outcomes: list[Publication | SqsDelayError] = []
+        for message in messages:
+            try:
+                outcomes.append(self._checked(published(message)))
+            except SqsDelayError as error:
+                outcomes.append(error)
+        self._publisher.publish([each for each in outcomes if isinstance(each, Publication)])
+        errors = (each.error if isinstance(each, Publication) else each for each in outcomes)
+        return [None if error is None else _failure(error) for error in errors]
+
+    def _checked(self, publication: Publication) -> Publication:
+        """Find here what would end the channel, and with it everyone's messages."""
+        size = len(publication.body)
+        if size > self._max_message_bytes:
+            raise MessageTooLarge(
+                f"body of {size} bytes; the most is {self._max_message_bytes}; store a pointer to it "
+                "instead, or, if the broker's max_message_size is higher, give "
+                "RabbitMqOutbox(max_message_bytes=…)"
+            )
+        return publication
+
+
+def _ensure_lasting_queue(connection: Any, name: str) -> None:
+    """Leave a queue of that name as it is, whatever its arguments; declare a missing one."""
+    on = connection.channel()
+    try:
+        on.queue_declare(name, passive=True)
+    except ChannelClosedByBroker as error:
+        if error.reply_code != NOT_FOUND:
+            raise
+        on = connection.channel()
+        declare_queue(on, lasting_queue(name))
+    on.close()
+
+
+def _failure(error: SqsDelayError) -> Failure:
+    """A message's own failure, or an outage: whatever says nothing about the message itself.
+
+    No confirm, a nack (the queue is full, or has no leader), a refused login: tried again, not
+    counted. What was not confirmed may thereby arrive twice.
+    """
+    code = error.code if isinstance(error, SendFailed) else type(error).__name__
+    if isinstance(error, QueueMissing | ValueError):
+        return Failure(code, error, transient=not isinstance(error, ValueError))
+    outage = QueueUnavailable(str(error))
+    outage.__cause__ = error
+    return Failure(code, outage, transient=True)
+
+
+def _properties(message: StoredMessage, added: dict[str, str]) -> BasicProperties:
+    headers = {name: _header(name, value) for name, value in message.attributes.items()}
+    for name, text in ((GROUP_ID, message.group_id), (TRACE_HEADER, message.trace_header)):
+        if text is not None:
+            headers[name] = text
+    properties = BasicProperties(
+        headers={**headers, **added},
+        message_id=message.message_id,
+        delivery_mode=PERSISTENT,
+    )
+    check_encoding(properties)
+    return properties
+
+
+def _header(name: str, attribute: Attribute) -> str | bytes:
+    """Bytes of a Binary attribute, text of the others: a Number stays the text that it is on SQS."""
+    if name in COPY_HEADERS or name.startswith(DEATH_HEADERS):
+        raise InvalidMessage(
+            f"attribute {name!r} is a header that RabbitMQ acts on; choose another name"
+        )
+    if "BinaryValue" in attribute:
+        return attribute["BinaryValue"]
+    return attribute["StringValue"]
+
+
+def _rejected(message: StoredMessage, reason: str) -> tuple[bytes, BasicProperties]:
+    """Body and properties as they were, plus why.
+
+    What AMQP's properties cannot hold goes into a body of JSON, the reason with it: nothing is lost.
+    """
+    about: dict[str, Any] = {
+        "reason": reason,
+        "messageId": message.message_id,
+        "destination": message.destination,
+        "dueMs": message.due_ms,
+        "failures": message.failures,
+    }
+    try:
+        return message.body, _properties(message, {ERROR: json.dumps(about)})
+    except InvalidMessage:
+        about |= json.loads(message.headers())
+        about["body"] = base64.b64encode(message.body).decode("ascii")
+    properties = BasicProperties(
+        headers={ERROR: json.dumps({"bodyEncoding": "json"})},
+        content_type="application/json",
+        delivery_mode=PERSISTENT,
+    )
+    return json.dumps(about).encode(), properties

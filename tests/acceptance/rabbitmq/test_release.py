@@ -1,0 +1,219 @@
+"""From a store to RabbitMQ as time passes: on time, and through missing queues and power cuts."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sqsdelay.clock import SystemClock
+from sqsdelay.delivery import DelayedDelivery
+from sqsdelay.dispatch_settings import DispatchSettings
+from sqsdelay.rabbitmq import RabbitMqOutbox
+from sqsdelay.stored import StoredMessage
+from sqsdelay.stores import open_store
+from sqsdelay.testing import InMemoryStore
+from tests.acceptance.rabbitmq.broker import REGISTERED_SECONDS, Arrival, Broker, Inbox
+from tests.services.rabbitmq import RabbitNode
+
+COMMAND = [sys.executable, "-c", "from sqsdelay.cli import main; main()", "dispatch", "orders"]
+
+GUIDE = Path(__file__).parents[3] / "docs/rabbitmq.md"
+
+
+def spread(
+    count: int, *, over_ms: int, first_ms: int = 500, to: str = "orders"
+) -> list[StoredMessage]:
+    """Messages due one after the other from now on; the body is the number."""
+    start_ms = SystemClock().now_ms() + first_ms
+    return [
+        StoredMessage(
+            message_id=f"{to}-{n}",
+            destination=to,
+            due_ms=start_ms + n * over_ms // count,
+            body=str(n).encode(),
+        )
+        for n in range(count)
+    ]
+
+
+def late_ms(arrivals: list[Arrival]) -> list[float]:
+    return sorted(a.at_ms - int(a.properties.headers["sqsdelay.DueAt"]) for a in arrivals)
+
+
+def numbers(arrivals: list[Arrival]) -> list[int]:
+    return sorted(int(arrival.body) for arrival in arrivals)
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_a_thousand_messages_on_time(
+    broker: Broker,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    database: str,
+) -> None:
+    """Stored by one process, released by another: none lost, none early, none twice."""
+    broker.queue("orders")
+    url = f"sqlite:///{tmp_path}/store.db"
+    if database == "postgresql":
+        url = request.getfixturevalue("postgres")
+    with closing(open_store(url, endpoint="orders", table="to_rabbitmq")) as store:
+        store.set_up()
+        dispatcher = subprocess.Popen(
+            [*COMMAND, "--store", url, "--table", "to_rabbitmq", "--to", broker.url],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert dispatcher.stderr is not None
+        assert "dispatching orders" in dispatcher.stderr.readline()
+        with Inbox(broker.url, "orders") as inbox:
+            store.store(spread(1000, over_ms=3000, first_ms=1000))
+            arrivals = inbox.wait(1000, seconds=20)
+        dispatcher.send_signal(signal.SIGTERM)
+        _, errors = dispatcher.communicate(timeout=30)
+        assert store.pending_count() == 0
+    assert dispatcher.returncode == 0, errors
+    assert "stopped; 1000 released" in errors
+    assert numbers(arrivals) == list(range(1000))
+    late = late_ms(arrivals)
+    with capsys.disabled():
+        print(  # noqa: T201
+            f"\n{database} to RabbitMQ, 1,000 messages in 3 s: late by {late[500]:.0f} ms (median), "
+            f"{late[990]:.0f} (p99), {late[-1]:.0f} (most), {late[0]:.1f} (least)"
+        )
+    assert late[0] >= 0
+    assert late[990] < 1000
+
+
+def test_a_destination_that_is_missing_for_a_while(broker: Broker) -> None:
+    """Its messages are tried again and arrive late; those of others do not wait for them."""
+    broker.queue("orders")
+    store = InMemoryStore(SystemClock())
+    with (
+        closing(RabbitMqOutbox(broker.url, "orders")) as outbox,
+        DelayedDelivery(store, outbox, settings=DispatchSettings(number_of_retries=5)) as delivery,
+    ):
+        delivery.store(spread(200, over_ms=1, first_ms=0, to="later"))
+        delivery.store(spread(100, over_ms=1000))
+        with Inbox(broker.url, "orders") as inbox:
+            arrivals = inbox.wait(100, seconds=10)
+        assert numbers(arrivals) == list(range(100))
+        assert late_ms(arrivals)[-1] < 1000
+        assert store.pending_count() == 200
+        broker.queue("later")
+        with Inbox(broker.url, "later") as inbox:
+            assert numbers(inbox.wait(200, seconds=20)) == list(range(200))
+    assert broker.count("orders-delay-error") == 0
+
+
+def test_a_destination_that_stays_missing(broker: Broker) -> None:
+    """After the last retry its messages are in the error queue, and none is in the store."""
+    broker.queue("orders")
+    store = InMemoryStore(SystemClock())
+    with (
+        closing(RabbitMqOutbox(broker.url, "orders")) as outbox,
+        DelayedDelivery(store, outbox, settings=DispatchSettings(number_of_retries=1)) as delivery,
+    ):
+        delivery.store(spread(5, over_ms=1, first_ms=0, to="nowhere"))
+        assert broker.wait_count("orders-delay-error", 5) == 5
+    assert store.pending_count() == 0
+    reasons = [p.headers["sqsdelay.Error"] for _, p, _ in broker.drain("orders-delay-error")]
+    assert all("QueueMissing: queue nowhere does not exist" in reason for reason in reasons)
+
+
+def test_a_power_cut_of_the_broker_while_messages_are_released(
+    fragile: RabbitNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Released on as soon as it is back: none lost, none early, none in the error queue."""
+    broker = Broker(fragile.url, fragile.management_url)
+    broker.queue("orders")
+    with (
+        closing(open_store(f"sqlite:///{tmp_path}/store.db", endpoint="orders")) as store,
+        closing(RabbitMqOutbox(broker.url, "orders")) as outbox,
+        DelayedDelivery(store, outbox, settings=DispatchSettings(batch_size=20)) as delivery,
+    ):
+        time.sleep(REGISTERED_SECONDS)
+        delivery.store(spread(1000, over_ms=4000))
+        while broker.count("orders") < 100:
+            time.sleep(0.02)
+        fragile.kill()
+        time.sleep(1)
+        assert store.pending_count() > 0
+        fragile.start()
+        with Inbox(broker.url, "orders") as inbox:
+            deadline = time.monotonic() + 30
+            while len({a.body for a in inbox.arrivals}) < 1000 and time.monotonic() < deadline:
+                time.sleep(0.05)
+        arrivals = inbox.arrivals
+    with capsys.disabled():
+        print(f"\npower cut: {len(arrivals) - 1000} of 1,000 arrived twice")  # noqa: T201
+    assert sorted(set(numbers(arrivals))) == list(range(1000))
+    # Twice at most what was in hand when the power went.
+    assert len(arrivals) <= 1020
+    assert late_ms(arrivals)[0] >= 0
+    assert broker.count("orders-delay-error") == 0
+
+
+def test_the_guides_example(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/rabbitmq.md: from a store to a queue with a dot in its name."""
+    blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    (example,) = [block for block in blocks if "RabbitMqOutbox" in block]
+    monkeypatch.chdir(tmp_path)
+    broker.queue("eu.orders")
+    names: dict[str, Any] = {}
+    exec(example.replace("amqp://guest:guest@localhost:5672/%2f", broker.url), names)
+    names["store"].close()
+    ((_, properties, body),) = broker.drain("eu.orders")
+    assert (body, properties.message_id) == (b"\x00\x01", "order-7")
+    assert properties.headers["tenant"] == "acme"
+
+
+def test_a_mistake_is_one_line(broker: Broker, tmp_path: Path) -> None:
+    """What is wrong, and what to do; no traceback, no password."""
+    nowhere = "amqp://guest:sesame@127.0.0.1:1"
+    for to, arguments, told in (
+        ("http://u:sesame@host", [], "does not start with amqp:// or amqps://"),
+        (broker.url, ["--release-ahead", "5"], "timers allow 0 to 0"),
+        (broker.url, [], "no queue 'orders'"),
+        (nowhere, [], "127.0.0.1:1 (virtual host '/') cannot be reached: [Errno 111]"),
+    ):
+        url = f"sqlite:///{tmp_path}/store.db"
+        with closing(open_store(url, endpoint="orders")) as store:
+            store.set_up()
+        done = subprocess.run(
+            [*COMMAND, "--store", url, "--to", to, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 1
+        (line,) = [x for x in done.stderr.splitlines() if not x.startswith("dispatching")]
+        assert told in line
+        assert "sesame" not in line
+
+
+def test_without_the_extra(tmp_path: Path) -> None:
+    """One line that says what to install."""
+    hidden = "import sys; sys.modules['pika'] = None\n"
+    code = hidden + "from sqsdelay.cli import main; main()"
+    store = ["--store", f"sqlite:///{tmp_path}/store.db"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, "dispatch", "orders", *store, "--to", "amqp://localhost"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert done.stderr == (
+        "sqsdelay: RabbitMQ needs pika, which is not installed; run: pip install 'sqsdelay[rabbitmq]'\n"
+    )
