@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from aws_cdk import Duration
 from aws_cdk import aws_cloudwatch as cloudwatch
-from aws_cdk import aws_cloudwatch_actions as actions
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
+from infra.alarm import PERIOD, Alarm
 from sqsdelay.limits import DELAY_QUEUE_VISIBILITY_SECONDS
 
-PERIOD: Final = Duration.minutes(5)
 OVERDUE_MARGIN_SECONDS: Final = 2 * DELAY_QUEUE_VISIBILITY_SECONDS
 """A copy whose first attempt died is received again after one visibility timeout; the second allows
 for a second such death."""
@@ -40,35 +38,46 @@ class Alarms(Construct):
         topic: sns.ITopic | None = None,
     ) -> None:
         super().__init__(scope, construct_id)
-        self._topic = topic
-        self.error_queue_not_empty = self._alarm(
+        self.error_queue_not_empty = Alarm(
+            self,
             "ErrorQueueNotEmpty",
-            error_queue.metric_approximate_number_of_messages_visible(
+            metric=error_queue.metric_approximate_number_of_messages_visible(
                 period=PERIOD, statistic="max"
             ),
-            "Messages that could not be delivered wait in the error queue",
+            description="Messages that could not be delivered wait in the error queue",
+            topic=topic,
         )
-        self.oldest_message = self._alarm(
+        self.oldest_message = Alarm(
+            self,
             "OldestMessage",
-            delay_queue.metric_approximate_age_of_oldest_message(period=PERIOD, statistic="max"),
-            "A message is in the delay queue for longer than one hop and a margin: the relay is "
-            "behind, or fails on it",
+            metric=delay_queue.metric_approximate_age_of_oldest_message(
+                period=PERIOD, statistic="max"
+            ),
+            description="A message is in the delay queue for longer than one hop and a margin: the "
+            "relay is behind, or fails on it",
             above=hop_seconds + OVERDUE_MARGIN_SECONDS,
+            topic=topic,
         )
-        self.errors = self._alarm(
+        self.errors = Alarm(
+            self,
             "FunctionErrors",
-            function.metric_errors(period=PERIOD),
-            "The delay consumer raised or timed out; its batch comes back",
+            metric=function.metric_errors(period=PERIOD),
+            description="The delay consumer raised or timed out; its batch comes back",
+            topic=topic,
         )
-        self.throttles = self._alarm(
+        self.throttles = Alarm(
+            self,
             "FunctionThrottles",
-            function.metric_throttles(period=PERIOD),
-            "The delay consumer is throttled: the account has no concurrency left",
+            metric=function.metric_throttles(period=PERIOD),
+            description="The delay consumer is throttled: the account has no concurrency left",
+            topic=topic,
         )
-        self.recursion_drops = self._alarm(
+        self.recursion_drops = Alarm(
+            self,
             "RecursionDrops",
-            function.metric("RecursiveInvocationsDropped", period=PERIOD, statistic="sum"),
-            "Lambda stops the relay as a recursive loop; it should be told to allow it",
+            metric=function.metric("RecursiveInvocationsDropped", period=PERIOD, statistic="sum"),
+            description="Lambda stops the relay as a recursive loop; it should be told to allow it",
+            topic=topic,
         )
 
     @property
@@ -81,20 +90,3 @@ class Alarms(Construct):
             self.throttles,
             self.recursion_drops,
         ]
-
-    def _alarm(
-        self, name: str, metric: cloudwatch.Metric, description: str, *, above: float = 0
-    ) -> cloudwatch.Alarm:
-        alarm = cloudwatch.Alarm(
-            self,
-            name,
-            metric=metric,
-            alarm_description=description,
-            threshold=above,
-            comparison_operator=cloudwatch.ComparisonOperator.GREATER_THAN_THRESHOLD,
-            evaluation_periods=1,
-            treat_missing_data=cloudwatch.TreatMissingData.NOT_BREACHING,
-        )
-        if self._topic is not None:
-            alarm.add_alarm_action(actions.SnsAction(self._topic))
-        return alarm

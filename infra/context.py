@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from aws_cdk import RemovalPolicy
 
+from infra.message_store import STORES
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
@@ -23,7 +24,8 @@ class Deployment:
     """The endpoints to deploy and the settings they share.
 
     ``queue_arn`` names an existing destination queue; None creates one per endpoint.
-    ``removal_policy`` says what becomes of the queues when their stack is removed.
+    ``removal_policy`` says what becomes of the queues and the table when their stack is removed.
+    ``store`` is the kind of store to add to each endpoint; None adds none.
     """
 
     endpoints: tuple[Endpoint, ...] = ()
@@ -31,6 +33,7 @@ class Deployment:
     hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS
     alarm_topic_arn: str | None = None
     removal_policy: RemovalPolicy = RemovalPolicy.RETAIN
+    store: str | None = None
 
     @classmethod
     def read(
@@ -59,6 +62,7 @@ class Deployment:
             hop_seconds=_hop_seconds(get("hopSeconds")),
             alarm_topic_arn=_topic(get("alarmTopicArn")),
             removal_policy=_removal_policy(get("removalPolicy")),
+            store=_store(get("store")),
         )
 
 
@@ -133,3 +137,13 @@ def _removal_policy(value: Any) -> RemovalPolicy:
             f"context removalPolicy={value!r}; use {' or '.join(_REMOVAL_POLICIES)}"
         )
     return _REMOVAL_POLICIES[str(value)]
+
+
+def _store(value: Any) -> str | None:
+    if value is None:
+        return None
+    if str(value) not in STORES:
+        raise ConfigurationError(
+            f"context store={value!r}; use {' or '.join(STORES)}, or leave it out for no store"
+        )
+    return str(value)

@@ -8,11 +8,13 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
+from infra.message_store import MessageStore
 from lambdas.delay_consumer import contract
+from lambdas.dispatcher import contract as dispatcher
 
 
 class Dashboard(Construct):
-    """Pending messages, hops and hand-overs, lateness, errors."""
+    """Pending messages, hops and hand-overs, lateness, errors; with a store, what it released."""
 
     def __init__(
         self,
@@ -24,6 +26,7 @@ class Dashboard(Construct):
         error_queue: sqs.IQueue,
         function: lambda_.IFunction,
         alarms: list[cloudwatch.Alarm],
+        store: MessageStore | None = None,
     ) -> None:
         super().__init__(scope, construct_id)
         self._endpoint = endpoint
@@ -41,17 +44,30 @@ class Dashboard(Construct):
             function.metric_throttles(label="function throttles"),
             error_queue.metric_approximate_number_of_messages_visible(label="in the error queue"),
         ]
+        shown = alarms if store is None else alarms + store.alarms.all
         # Dashboards share one name space across regions.
         cloudwatch.Dashboard(
             self,
             "Dashboard",
             dashboard_name=f"sqsdelay-{endpoint}-{Stack.of(self).region}",
             widgets=[
-                [cloudwatch.AlarmStatusWidget(title="Alarms", alarms=alarms, width=24)],
+                [cloudwatch.AlarmStatusWidget(title="Alarms", alarms=shown, width=24)],
                 [_graph("Pending messages", pending), _graph("Hops and hand-overs", moved)],
                 [_graph("Lateness", lateness), _graph("Errors", errors)],
+                *([] if store is None else [self._of_store(store)]),
             ],
         )
+
+    def _of_store(self, store: MessageStore) -> list[cloudwatch.GraphWidget]:
+        moved = [
+            *(self._count(name) for name in dispatcher.COUNTS),
+            store.function.metric_errors(label="dispatcher errors"),
+        ]
+        late = [
+            self._metric(dispatcher.LATENESS, "max", label="released late (ms)"),
+            self._metric(dispatcher.OVERDUE, "max", label="still in the store (ms)"),
+        ]
+        return [_graph("Dispatcher", moved), _graph("Due in the store", late)]
 
     def _count(self, name: str) -> cloudwatch.Metric:
         return self._metric(name, "sum", label=name)

@@ -53,17 +53,28 @@ class EndpointStack(Stack):
             if topic_arn is None
             else sns.Topic.from_topic_arn(self, "AlarmTopic", topic_arn),
             removal_policy=deployment.removal_policy,
+            store=deployment.store,
         )
-        for output, value in (
-            ("QueueName", queue.queue_name),
-            ("QueueUrl", queue.queue_url),
-            ("DelayQueueName", delay.delay_queue.queue_name),
-            ("DelayQueueUrl", delay.delay_queue.queue_url),
-            ("ErrorQueueName", delay.error_queue.queue_name),
-            ("ErrorQueueUrl", delay.error_queue.queue_url),
-            ("FunctionName", delay.function.function_name),
-        ):
+        for output, value in _outputs(queue, delay).items():
             CfnOutput(self, output, value=value)
+
+
+def _outputs(queue: sqs.IQueue, delay: UnrestrictedDelay) -> dict[str, str]:
+    outputs = {
+        "QueueName": queue.queue_name,
+        "QueueUrl": queue.queue_url,
+        "DelayQueueName": delay.delay_queue.queue_name,
+        "DelayQueueUrl": delay.delay_queue.queue_url,
+        "ErrorQueueName": delay.error_queue.queue_name,
+        "ErrorQueueUrl": delay.error_queue.queue_url,
+        "FunctionName": delay.function.function_name,
+    }
+    if delay.store is not None:
+        outputs |= {
+            "StoreUrl": delay.store.url,
+            "DispatcherName": delay.store.function.function_name,
+        }
+    return outputs
 
 
 class NoEndpointStack(Stack):

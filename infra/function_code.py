@@ -1,4 +1,4 @@
-"""The function's code as a plain folder: our modules and their pinned dependencies, nothing else."""
+"""A function's code as a plain folder: our modules and their pinned dependencies, nothing else."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -16,11 +15,14 @@ from sqsdelay.errors import SqsDelayError
 
 ROOT: Final = Path(__file__).parents[1]
 BUILD: Final = ROOT / "build" / "functions"
-SOURCES: Final = (
-    "lambdas/__init__.py",
-    "lambdas/delay_consumer/*.py",
-    "sqsdelay/*.py",
-    "sqsdelay/sqs/*.py",
+SOURCES: Final = ("lambdas/__init__.py", "sqsdelay/*.py", "sqsdelay/sqs/*.py")
+"""What every function needs, beside its own folder under lambdas."""
+
+DYNAMODB_STORE: Final = (
+    "sqsdelay/stores/__init__.py",
+    "sqsdelay/stores/answers.py",
+    "sqsdelay/stores/lease.py",
+    "sqsdelay/stores/dynamodb/*.py",
 )
 REQUIREMENTS: Final = "lambdas/requirements.txt"
 PYTHON_VERSION: Final = "3.14"
@@ -42,7 +44,7 @@ class FunctionCodeError(SqsDelayError):
 
 
 def delay_consumer_code(root: Path = ROOT, build: Path = BUILD) -> Path:
-    """The folder to deploy, built unless the same inputs were built before.
+    """The delay consumer's folder to deploy, built unless the same inputs were built before.
 
     boto3 is left out: Lambda's Python runtime brings it.
 
@@ -53,14 +55,28 @@ def delay_consumer_code(root: Path = ROOT, build: Path = BUILD) -> Path:
     Raises:
         FunctionCodeError: pip could not fetch the pinned dependencies.
     """
-    folder = build / f"delay_consumer-{_fingerprint(root)}"
+    return _built("delay_consumer", SOURCES, root, build)
+
+
+def dispatcher_code(root: Path = ROOT, build: Path = BUILD) -> Path:
+    """The dispatcher's folder to deploy, as `delay_consumer_code` is the delay consumer's."""
+    return _built("dispatcher", SOURCES + DYNAMODB_STORE, root, build)
+
+
+def _built(function: str, shared: tuple[str, ...], root: Path, build: Path) -> Path:
+    sources = [
+        path
+        for pattern in (f"lambdas/{function}/*.py", *shared)
+        for path in sorted(root.glob(pattern))
+    ]
+    folder = build / f"{function}-{_fingerprint(root, sources)}"
     if folder.is_dir():
         return folder
     build.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=build) as scratch:
         made = Path(scratch) / "code"
         _install(root / REQUIREMENTS, made)
-        for source in _sources(root):
+        for source in sources:
             target = made / source.relative_to(root)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, target)
@@ -73,15 +89,10 @@ def delay_consumer_code(root: Path = ROOT, build: Path = BUILD) -> Path:
     return folder
 
 
-def _sources(root: Path) -> Iterator[Path]:
-    for pattern in SOURCES:
-        yield from sorted(root.glob(pattern))
-
-
-def _fingerprint(root: Path) -> str:
+def _fingerprint(root: Path, sources: list[Path]) -> str:
     """Names the inputs: the same in any directory."""
     digest = hashlib.sha256(repr((PIP_OPTIONS, _UNUSED, _UNUSED_POWERTOOLS)).encode())
-    for path in (root / REQUIREMENTS, *_sources(root)):
+    for path in (root / REQUIREMENTS, *sources):
         digest.update(f"{path.relative_to(root).as_posix()}\0".encode())
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()[:16]

@@ -14,6 +14,7 @@ from infra.dashboard import Dashboard
 from infra.delay_consumer_function import DEFAULT_MAX_CONCURRENCY, DelayConsumerFunction
 from infra.delay_queue import DelayQueue
 from infra.error_queue import ErrorQueue
+from infra.message_store import STORES, MessageStore
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError, InvalidEndpoint
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
@@ -27,12 +28,15 @@ class UnrestrictedDelay(Construct):
         hop_seconds: the delay queue's delivery delay, 1 to 900.
         max_concurrency: batches the function has in hand at once, 2 to 1,000.
         alarm_topic: told of every alarm that starts.
-        removal_policy: what becomes of the two queues, and the messages in them, when removed.
-        code: the function's code; built from this checkout when left out.
+        removal_policy: what becomes of the two queues and the store's table, and the messages in
+            them, when removed.
+        code: the delay consumer's code; built from this checkout when left out.
+        store: ``dynamodb`` adds a delayed message store with its dispatcher; left out, none.
+        dispatcher_code: the dispatcher's code; built from this checkout when left out.
 
     Raises:
         InvalidEndpoint: the queue is FIFO, or its name is too long for our suffixes.
-        ConfigurationError: a hop out of range.
+        ConfigurationError: a hop out of range, an unknown kind of store.
     """
 
     def __init__(
@@ -46,10 +50,12 @@ class UnrestrictedDelay(Construct):
         alarm_topic: sns.ITopic | None = None,
         removal_policy: RemovalPolicy = RemovalPolicy.RETAIN,
         code: lambda_.Code | None = None,
+        store: str | None = None,
+        dispatcher_code: lambda_.Code | None = None,
     ) -> None:
         super().__init__(scope, construct_id)
         endpoint = _name(queue)
-        _check(queue, endpoint, hop_seconds)
+        _check(queue, endpoint, hop_seconds, store)
         self.queue = queue
         self.hop_seconds = hop_seconds
         self.delay_queue = DelayQueue(
@@ -73,6 +79,20 @@ class UnrestrictedDelay(Construct):
             max_concurrency=max_concurrency,
             code=code,
         ).function
+        self.store = (
+            None
+            if store is None
+            else MessageStore(
+                self,
+                "Store",
+                endpoint=endpoint,
+                queue=queue,
+                error_queue=self.error_queue,
+                alarm_topic=alarm_topic,
+                removal_policy=removal_policy,
+                code=dispatcher_code,
+            )
+        )
         self.alarms = Alarms(
             self,
             "Alarms",
@@ -90,6 +110,7 @@ class UnrestrictedDelay(Construct):
             error_queue=self.error_queue,
             function=self.function,
             alarms=self.alarms.all,
+            store=self.store,
         )
 
     def grant_send(self, producer: iam.IGrantable) -> iam.Grant:
@@ -114,9 +135,11 @@ def _name(queue: sqs.IQueue) -> str:
     return queue.queue_name if given is None or Token.is_unresolved(given) else given
 
 
-def _check(queue: sqs.IQueue, endpoint: str, hop_seconds: int) -> None:
+def _check(queue: sqs.IQueue, endpoint: str, hop_seconds: int, store: str | None) -> None:
     if not 1 <= hop_seconds <= MAX_MESSAGE_TIMER_SECONDS:
         raise ConfigurationError(f"hop_seconds={hop_seconds}; use 1 to {MAX_MESSAGE_TIMER_SECONDS}")
+    if store is not None and store not in STORES:
+        raise ConfigurationError(f"store={store!r}; use {' or '.join(STORES)}, or leave it out")
     if queue.fifo:
         raise InvalidEndpoint(
             f"queue {queue.node.path} is FIFO, which takes no message timers; "

@@ -94,8 +94,9 @@ def _count(counts: dict[str, int], done: Round) -> None:
 
 
 def _report(this: Function, counts: dict[str, int], latest_ms: int) -> None:
-    next_due_ms = this.store.next_due_ms()
-    overdue_ms = 0 if next_due_ms is None else max(0, this.outbox.now_ms() - next_due_ms)
+    # Not next_due_ms(), which leaves out what is held until an outage or a refusal is over.
+    earliest = this.store.pending(1)
+    overdue_ms = max(0, this.outbox.now_ms() - earliest[0].due_ms) if earliest else 0
     for name in contract.COUNTS:
         this.metrics.add_metric(name, MetricUnit.Count, counts[name.lower()])
     this.metrics.add_metric(contract.LATENESS, MetricUnit.Milliseconds, latest_ms)

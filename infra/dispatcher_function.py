@@ -1,0 +1,163 @@
+"""The dispatcher: the function that releases what is due from the store, its role, its log, its schedule."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aws_cdk import Duration, RemovalPolicy
+from aws_cdk import aws_events as events
+from aws_cdk import aws_events_targets as targets
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_logs as logs
+from aws_cdk import aws_sqs as sqs
+from constructs import Construct
+
+from infra.acknowledgement import acknowledge
+from infra.function_code import dispatcher_code
+from infra.store_table import StoreTable
+from lambdas.dispatcher import contract
+
+INTERVAL_SECONDS: Final = 60
+"""The shortest a schedule has. A message stored when it is due already waits as long."""
+
+TIMEOUT_SECONDS: Final = 50
+"""Below the interval, so that a run with a backlog is over when the next one comes."""
+
+MEMORY_MB: Final = 512
+"""Two batches of 100 messages at the 400 KiB of an item fit in."""
+
+_NOTHING_TO_KEEP: Final = (
+    "The event that starts a run carries nothing: messages stay in the store, and the next run does "
+    "what a failed one did not."
+)
+
+
+class DispatcherFunction(Construct):
+    """The function on its schedule, one run at a time, allowed just what it does.
+
+    Args:
+        endpoint: the destination queue's name, which may be a token.
+        queue: the destination.
+        table: the store.
+        store_url: the store as the function opens it.
+        code: the function's code; built from this checkout when left out.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        endpoint: str,
+        queue: sqs.IQueue,
+        error_queue: sqs.IQueue,
+        table: StoreTable,
+        store_url: str,
+        code: lambda_.Code | None = None,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        log_group = logs.LogGroup(
+            self,
+            "Log",
+            retention=logs.RetentionDays.ONE_MONTH,
+            removal_policy=RemovalPolicy.DESTROY,
+        )
+        self.role = _role(
+            self, log_group=log_group, queue=queue, error_queue=error_queue, table=table
+        )
+        self.function = lambda_.Function(
+            self,
+            "Function",
+            description=f"Releases delayed messages of {endpoint} from their store (sqsdelay)",
+            code=code or lambda_.Code.from_asset(str(dispatcher_code())),
+            handler=contract.HANDLER,
+            runtime=lambda_.Runtime.PYTHON_3_14,
+            architecture=lambda_.Architecture.ARM_64,
+            memory_size=MEMORY_MB,
+            timeout=Duration.seconds(TIMEOUT_SECONDS),
+            environment={
+                contract.ENDPOINT_VARIABLE: endpoint,
+                contract.STORE_VARIABLE: store_url,
+            },
+            reserved_concurrent_executions=1,
+            # A run that failed or was throttled is made up for by the next.
+            retry_attempts=0,
+            max_event_age=Duration.seconds(INTERVAL_SECONDS),
+            role=self.role,
+            log_group=log_group,
+            # The metrics travel in log lines, which a level above INFO would drop.
+            logging_format=lambda_.LoggingFormat.JSON,
+            system_log_level_v2=lambda_.SystemLogLevel.WARN,
+        )
+        self.schedule = _schedule(self, self.function, endpoint)
+        _acknowledge(self.function, self.schedule)
+
+
+def _schedule(scope: Construct, function: lambda_.IFunction, endpoint: str) -> events.Rule:
+    return events.Rule(
+        scope,
+        "Schedule",
+        description=f"Runs the dispatcher of {endpoint} (sqsdelay)",
+        schedule=events.Schedule.rate(Duration.seconds(INTERVAL_SECONDS)),
+        targets=[
+            targets.LambdaFunction(
+                function, retry_attempts=0, max_event_age=Duration.seconds(INTERVAL_SECONDS)
+            )
+        ],
+    )
+
+
+def _role(
+    scope: Construct,
+    *,
+    log_group: logs.LogGroup,
+    queue: sqs.IQueue,
+    error_queue: sqs.IQueue,
+    table: StoreTable,
+) -> iam.Role:
+    find = iam.PolicyStatement(sid="Find", actions=["dynamodb:Query"], resources=table.index_arns)
+    claim = iam.PolicyStatement(
+        sid="Claim",
+        actions=[
+            "dynamodb:DeleteItem",
+            "dynamodb:DescribeTable",
+            "dynamodb:GetItem",
+            "dynamodb:UpdateItem",
+        ],
+        resources=[table.table_arn],
+    )
+    release = iam.PolicyStatement(
+        sid="Release",
+        actions=["sqs:GetQueueUrl", "sqs:SendMessage"],
+        resources=[queue.queue_arn, error_queue.queue_arn],
+    )
+    log = iam.PolicyStatement(
+        sid="Log",
+        actions=["logs:CreateLogStream", "logs:PutLogEvents"],
+        resources=[log_group.log_group_arn],
+    )
+    role = iam.Role(
+        scope,
+        "Role",
+        assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
+        inline_policies={"Dispatcher": iam.PolicyDocument(statements=[find, claim, release, log])},
+    )
+    if queue.encryption_master_key is not None:
+        queue.encryption_master_key.grant_encrypt_decrypt(role)
+    return role
+
+
+def _acknowledge(function: lambda_.Function, schedule: events.Rule) -> None:
+    acknowledge(
+        function,
+        "Serverless-LambdaTracing",
+        reason="A message's own trace header travels with it; a trace per minute would tell nothing.",
+    )
+    acknowledge(
+        function,
+        "Serverless-LambdaDLQ",
+        reason=_NOTHING_TO_KEEP,
+    )
+    acknowledge(function, "Serverless-LambdaAsyncFailureDestination", reason=_NOTHING_TO_KEEP)
+    acknowledge(schedule, "Serverless-EventBusDLQ", reason=_NOTHING_TO_KEEP)

@@ -1,0 +1,76 @@
+"""A delayed message store for one endpoint: table, dispatcher on its schedule, alarms."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aws_cdk import RemovalPolicy
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_sns as sns
+from aws_cdk import aws_sqs as sqs
+from constructs import Construct
+
+from infra.dispatcher_function import DispatcherFunction
+from infra.store_alarms import StoreAlarms
+from infra.store_table import StoreTable
+
+STORES: Final = ("dynamodb",)
+"""The kinds of store that can be deployed."""
+
+
+class MessageStore(Construct):
+    """Messages wait in ``table`` until ``function`` releases them to ``queue``.
+
+    Args:
+        endpoint: the destination queue's name, which may be a token.
+        queue: the destination.
+        alarm_topic: told of every alarm that starts.
+        removal_policy: what becomes of the table, and the messages in it, when removed.
+        code: the dispatcher's code; built from this checkout when left out.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        endpoint: str,
+        queue: sqs.IQueue,
+        error_queue: sqs.IQueue,
+        alarm_topic: sns.ITopic | None = None,
+        removal_policy: RemovalPolicy = RemovalPolicy.RETAIN,
+        code: lambda_.Code | None = None,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        self.table = StoreTable(self, "Table", endpoint=endpoint, removal_policy=removal_policy)
+        dispatcher = DispatcherFunction(
+            self,
+            "Dispatcher",
+            endpoint=endpoint,
+            queue=queue,
+            error_queue=error_queue,
+            table=self.table,
+            store_url=self.url,
+            code=code,
+        )
+        self.function = dispatcher.function
+        self.schedule = dispatcher.schedule
+        self.alarms = StoreAlarms(
+            self, "Alarms", endpoint=endpoint, dispatcher=self.function, topic=alarm_topic
+        )
+
+    @property
+    def url(self) -> str:
+        """The store as `open_store` and ``--store`` take it."""
+        return f"dynamodb://{self.table.table_name}"
+
+    def grant_store(self, producer: iam.IGrantable) -> iam.Grant:
+        """Let ``producer`` store, list, cancel and reschedule messages."""
+        actions = ("PutItem", "GetItem", "UpdateItem", "DeleteItem", "Query")
+        return iam.Grant.add_to_principal(
+            grantee=producer,
+            actions=[f"dynamodb:{action}" for action in actions],
+            resource_arns=[self.table.table_arn, *self.table.index_arns],
+            scope=self,
+        )

@@ -1,0 +1,112 @@
+"""``cdk deploy -c store=dynamodb`` on a local AWS: table, schedule, and the dispatcher as deployed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.cdk_command import CdkCommand
+from sqsdelay.stores.dynamodb import DynamoDbStore
+from sqsdelay.testing.local_aws import LocalAws
+from tests.acceptance.deployment import receive
+
+CONTEXT = ("-c", "endpoint=orders", "-c", "store=dynamodb")
+
+
+@pytest.fixture(scope="module")
+def aws() -> Iterator[LocalAws]:
+    """A local AWS of its own: bootstrap and stacks are the account's."""
+    with LocalAws() as local:
+        yield local
+
+
+@pytest.fixture(scope="module")
+def cdk(aws: LocalAws, tmp_path_factory: pytest.TempPathFactory) -> CdkCommand:
+    """The command line, in a bootstrapped account."""
+    command = CdkCommand(aws, tmp_path_factory.mktemp("cdk"))
+    command.run("bootstrap")
+    return command
+
+
+@pytest.fixture(scope="module")
+def orders(cdk: CdkCommand) -> dict[str, str]:
+    """The outputs of the deployed endpoint `orders` with its store."""
+    return cdk.deploy(*CONTEXT)
+
+
+@pytest.fixture
+def store(aws: LocalAws, orders: dict[str, str]) -> Iterator[DynamoDbStore]:
+    """The deployed table, as a store."""
+    table = orders["StoreUrl"].removeprefix("dynamodb://")
+    deployed = DynamoDbStore(table, endpoint="orders", client=aws.client("dynamodb"))
+    yield deployed
+    deployed.close()
+
+
+def sqsdelay(aws: LocalAws, *arguments: str) -> str:
+    """What the command line prints."""
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("sqsdelay")), *arguments],
+        env={k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "SQSDELAY_"))}
+        | aws.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def dispatch(aws: LocalAws, orders: dict[str, str]) -> dict[str, int]:
+    """Run the deployed function now, as its schedule does every minute; returns what it counted."""
+    answer = aws.client("lambda").invoke(FunctionName=orders["DispatcherName"])
+    payload = answer["Payload"].read()
+    assert "FunctionError" not in answer, payload
+    counts: dict[str, int] = json.loads(payload)
+    return counts
+
+
+def test_deployed_dispatcher_releases_what_is_due_soon(
+    aws: LocalAws, orders: dict[str, str], store: DynamoDbStore
+) -> None:
+    """A message stored on the command line arrives on time and leaves the table; a far one stays."""
+    to_store = ("store", "send", "orders", "--store", orders["StoreUrl"])
+    sqsdelay(aws, *to_store, "--body", "soon", "--delay", "5", "--message-id", "order-7")
+    sqsdelay(aws, *to_store, "--body", "far", "--delay", "30d", "--message-id", "order-8")
+    due = {message.message_id: message.due_ms for message in store.pending(10)}
+    assert set(due) == {"order-7", "order-8"}
+    assert dispatch(aws, orders) == {"released": 1, "rejected": 0, "failed": 0, "held": 0}
+    [message] = receive(aws, orders["QueueUrl"], count=1, within=30)
+    assert message["Body"] == "soon"
+    assert message["MessageAttributes"]["sqsdelay.MessageId"]["StringValue"] == "order-7"
+    assert message["ArrivedAt"] * 1000 >= due["order-7"]
+    assert [message.message_id for message in store.pending(10)] == ["order-8"]
+    assert dispatch(aws, orders)["released"] == 0
+
+
+def test_schedule_runs_the_dispatcher_every_minute(aws: LocalAws, orders: dict[str, str]) -> None:
+    """The deployed rule is enabled, and its only target is the dispatcher."""
+    function = aws.client("lambda").get_function_configuration(
+        FunctionName=orders["DispatcherName"]
+    )
+    events = aws.client("events")
+    [rule] = [r for r in events.list_rules()["Rules"] if "ScheduleExpression" in r]
+    assert (rule["ScheduleExpression"], rule["State"]) == ("rate(1 minute)", "ENABLED")
+    [target] = events.list_targets_by_rule(Rule=rule["Name"])["Targets"]
+    assert target["Arn"] == function["FunctionArn"]
+
+
+def test_destroy_keeps_table_and_messages_by_default(
+    aws: LocalAws, cdk: CdkCommand, orders: dict[str, str], store: DynamoDbStore
+) -> None:
+    """Without its stack a message waits in the table, where it can still be listed and cancelled."""
+    cdk.destroy(*CONTEXT)
+    with pytest.raises(aws.client("lambda").exceptions.ResourceNotFoundException):
+        aws.client("lambda").get_function(FunctionName=orders["DispatcherName"])
+    assert [message.message_id for message in store.pending(10)] == ["order-8"]
