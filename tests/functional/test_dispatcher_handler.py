@@ -15,7 +15,9 @@ from moto import mock_aws
 
 from lambdas.dispatcher import handler as module
 from sqsdelay.endpoint import Endpoint
-from sqsdelay.errors import StoreMissing
+from sqsdelay.errors import QueueUnavailable, StoreMissing
+from sqsdelay.message import OutgoingMessage
+from sqsdelay.ports import Failure
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.stored import StoredMessage
 from sqsdelay.stores.dynamodb import DynamoDbStore
@@ -92,16 +94,47 @@ def test_what_cannot_be_sent_is_rejected_with_a_reason(sqs: Any, store: DynamoDb
     assert received["Body"] == "body of lost"
 
 
+def reported(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """The metrics of the last run."""
+    lines = capsys.readouterr().out.splitlines()
+    metrics: dict[str, Any] = json.loads([line for line in lines if "_aws" in line][-1])
+    return metrics
+
+
+def test_what_is_held_through_an_outage_is_overdue(
+    sqs: Any,
+    store: DynamoDbStore,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """An alarm on Overdue rings while SQS cannot be reached, though nothing waits for a dispatcher."""
+
+    def unreachable(queue_url: str, messages: list[OutgoingMessage]) -> list[Failure]:
+        return [Failure("Unreachable", QueueUnavailable("gone"), transient=True) for _ in messages]
+
+    store.store([parked("kept", -60)])
+    assert module.handler({}, Context())["released"] == 1
+    assert reported(capsys)["Overdue"] == [0]
+    store.store([parked("held", -60)])
+    monkeypatch.setattr(module.function().outbox._queues, "send_batch", unreachable)
+    assert module.handler({}, Context())["held"] == 1
+    assert store.next_due_ms() is None
+    assert reported(capsys)["Overdue"][0] >= 60_000
+
+
 def test_stops_in_time(
-    sqs: Any, store: DynamoDbStore, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    sqs: Any,
+    store: DynamoDbStore,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A claim is not begun when Lambda might cut it off; the rest is told as overdue."""
     monkeypatch.setattr(module, "BATCH", 2)
     store.store([parked(f"m{n}", -60) for n in range(5)])
     assert module.handler({}, Context(remaining_ms=9_999))["released"] == 2
-    metrics = [json.loads(line) for line in capsys.readouterr().out.splitlines() if "_aws" in line]
-    assert 60_000 <= metrics[-1]["Overdue"][0] < 65_000
-    assert metrics[-1]["Released"] == [2]
+    metrics = reported(capsys)
+    assert 60_000 <= metrics["Overdue"][0] < 65_000
+    assert metrics["Released"] == [2]
     assert module.handler({}, Context())["released"] == 3
 
 

@@ -48,6 +48,7 @@ def test_bad_context_is_one_line(run_app: RunApp) -> None:
             "queueArn": "arn:aws:sqs:eu-west-1:123456789012:orders",
             "alarmTopicArn": "arn:aws:sns:eu-west-1:123456789012:ops",
             "removalPolicy": "destroy",
+            "store": "dynamodb",
         },
     ],
     ids=["plain", "everything"],

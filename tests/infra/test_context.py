@@ -31,11 +31,13 @@ def test_everything_given() -> None:
         hopSeconds="60",
         alarmTopicArn=topic,
         removalPolicy="destroy",
+        store="dynamodb",
     )
     assert [endpoint.name for endpoint in deployment.endpoints] == ["orders", "invoices"]
     assert deployment.hop_seconds == 60
     assert deployment.alarm_topic_arn == topic
     assert deployment.removal_policy is RemovalPolicy.DESTROY
+    assert deployment.store == "dynamodb"
 
 
 @pytest.mark.parametrize("endpoint", [None, "orders"])
@@ -55,6 +57,8 @@ def test_existing_queue_names_the_endpoint(endpoint: str | None) -> None:
         ({"hopSeconds": "1.5"}, "hopSeconds='1.5'; use whole seconds"),
         ({"hopSeconds": "²"}, "hopSeconds='²'; use whole seconds"),
         ({"removalPolicy": "keep"}, "removalPolicy='keep'; use retain or destroy"),
+        ({"store": "redis"}, "store='redis'; use dynamodb, or leave it out for no store"),
+        ({"store": ""}, "store=''; use dynamodb, or leave it out for no store"),
         ({"alarmTopicArn": "ops"}, "'ops' is not an SNS topic ARN; write arn:aws:sns:"),
         ({"queueArn": "orders"}, "'orders' is not an ARN; write arn:aws:sqs:"),
         ({"queueArn": QUEUE_ARN + ".fifo"}, "is a FIFO queue"),

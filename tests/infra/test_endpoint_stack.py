@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from aws_cdk import RemovalPolicy
-from aws_cdk.assertions import Match, Template
+from aws_cdk.assertions import Match
 
 from infra.cdk_command import ROOT
 from infra.endpoint_stack import stack_name
@@ -22,24 +20,9 @@ from sqsdelay.limits import (
     MAX_RETENTION_SECONDS,
 )
 from sqsdelay.sqs.endpoints import delay_queue_attributes, delay_queue_problems
+from tests.infra.resources import Templates, arn, logical_id, only
 
-Templates = Callable[..., Template]
 ALARMS = 5
-
-
-def only(template: Template, kind: str, **properties: Any) -> dict[str, Any]:
-    """The one resource of a kind with these properties."""
-    [found] = template.find_resources(kind, {"Properties": properties}).values()
-    return dict(found)
-
-
-def logical_id(template: Template, kind: str, **properties: Any) -> str:
-    [found] = template.find_resources(kind, {"Properties": properties})
-    return str(found)
-
-
-def arn(template: Template, queue: str) -> dict[str, Any]:
-    return {"Fn::GetAtt": [logical_id(template, "AWS::SQS::Queue", QueueName=queue), "Arn"]}
 
 
 def test_delay_queue(endpoint_template: Templates) -> None:
@@ -291,11 +274,14 @@ def test_stack_names_stay_apart() -> None:
     assert not any("_" in name for name in names)
 
 
-def test_docs_name_the_queues_as_the_template_does(endpoint_template: Templates) -> None:
-    """Kept queues are imported under their logical ids, so these must never change."""
+def test_docs_name_what_is_kept_as_the_template_does(endpoint_template: Templates) -> None:
+    """Kept queues and tables are imported under their logical ids, so these must never change."""
     text = (ROOT / "docs" / "deploy.md").read_text()
-    for queue in endpoint_template().find_resources("AWS::SQS::Queue"):
+    template = endpoint_template(store="dynamodb")
+    for queue in template.find_resources("AWS::SQS::Queue"):
         assert f'"{queue}": {{"QueueUrl": ' in text
+    for table in template.find_resources("AWS::DynamoDB::Table"):
+        assert f'"{table}": {{"TableName": "orders.delayed"}}' in text
 
 
 def test_no_limit_is_typed_twice() -> None:

@@ -7,21 +7,40 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import boto3
 import pytest
 
-from infra.function_code import ROOT, FunctionCodeError, delay_consumer_code
-from lambdas.delay_consumer import contract
+from infra.function_code import ROOT, FunctionCodeError, delay_consumer_code, dispatcher_code
+from lambdas.delay_consumer import contract as delay_consumer
+from lambdas.dispatcher import contract as dispatcher
 
 MAX_ZIPPED_BYTES = 2 * 1024 * 1024
 
 
-@pytest.fixture(scope="session")
-def code(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder, built afresh."""
-    return delay_consumer_code(build=tmp_path_factory.mktemp("build"))
+BUILDS = {"delay_consumer": delay_consumer_code, "dispatcher": dispatcher_code}
+HANDLERS = {"delay_consumer": delay_consumer.HANDLER, "dispatcher": dispatcher.HANDLER}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """A function's folder, built afresh."""
+
+    function: str
+    folder: Path
+
+    def again(self, root: Path, build: Path) -> Path:
+        """Build it from another checkout."""
+        return BUILDS[self.function](root=root, build=build)
+
+
+@pytest.fixture(scope="session", params=sorted(BUILDS))
+def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Each function in turn."""
+    folder = BUILDS[request.param](build=tmp_path_factory.mktemp("build"))
+    return Built(function=request.param, folder=folder)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -43,69 +62,82 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def test_same_inputs_make_the_same_folder_in_any_directory(
-    code: Path, checkout: Path, tmp_path: Path
+    built: Built, checkout: Path, tmp_path: Path
 ) -> None:
     """A deploy from another machine changes nothing when nothing changed."""
-    again = delay_consumer_code(root=checkout, build=tmp_path / "build")
-    assert again.name == code.name
-    assert contents(again) == contents(code)
+    again = built.again(checkout, tmp_path / "build")
+    assert again.name == built.folder.name
+    assert contents(again) == contents(built.folder)
 
 
-def test_changed_source_makes_another_folder(code: Path, checkout: Path, tmp_path: Path) -> None:
+def test_changed_source_makes_another_folder(built: Built, checkout: Path, tmp_path: Path) -> None:
     """A folder built before a change is not taken for it."""
     limits = checkout / "sqsdelay" / "limits.py"
     limits.write_text(limits.read_text() + "\n# changed\n")
-    changed = delay_consumer_code(root=checkout, build=tmp_path / "build")
-    assert changed.name != code.name
+    changed = built.again(checkout, tmp_path / "build")
+    assert changed.name != built.folder.name
     assert (changed / "sqsdelay" / "limits.py").read_bytes() == limits.read_bytes()
 
 
 def test_nothing_is_written_into_the_sources(checkout: Path, tmp_path: Path) -> None:
     """Building leaves the checkout as it was."""
     before = contents(checkout)
-    delay_consumer_code(root=checkout, build=tmp_path / "build")
+    dispatcher_code(root=checkout, build=tmp_path / "build")
     assert contents(checkout) == before
 
 
-def test_small_and_without_what_lambda_brings(code: Path, tmp_path: Path) -> None:
-    """At most 2 MB zipped, no boto3, no build output, no metadata."""
+def test_small_and_without_what_lambda_brings(built: Built, tmp_path: Path) -> None:
+    """At most 2 MB zipped, no boto3, no build output, no metadata, no other function."""
     archive = tmp_path / "code.zip"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as zipped:
-        for name, data in contents(code).items():
+        for name, data in contents(built.folder).items():
             zipped.writestr(name, data)
     assert archive.stat().st_size <= MAX_ZIPPED_BYTES
-    top = {path.name for path in code.iterdir()}
+    top = {path.name for path in built.folder.iterdir()}
     assert {"lambdas", "sqsdelay", "aws_lambda_powertools"} <= top
     assert not {"boto3", "botocore", "bin", "cdk.out"} & top
-    assert not [n for n in contents(code) if "__pycache__" in n or ".dist-info" in n]
+    assert not [n for n in contents(built.folder) if "__pycache__" in n or ".dist-info" in n]
+    functions = {path.name for path in (built.folder / "lambdas").iterdir() if path.is_dir()}
+    assert functions == {built.function}
 
 
-def test_handler_loads_from_the_folder_alone(code: Path, tmp_path: Path) -> None:
-    """With boto3 as Lambda's runtime brings it, and nothing else installed, the handler imports."""
+def test_only_the_dispatcher_carries_a_store(built: Built) -> None:
+    """And of the stores just DynamoDB's: the others' drivers are not in a function."""
+    modules = {name for name in contents(built.folder) if name.startswith("sqsdelay/stores/")}
+    assert bool(modules) == (built.function == "dispatcher")
+    assert not [name for name in modules if "sqlite" in name or "postgres" in name]
+
+
+OPENS = {
+    "delay_consumer": "",
+    "dispatcher": "from sqsdelay.stores import open_store; "
+    "open_store('dynamodb://orders.delayed', endpoint='orders').close()",
+}
+
+
+def test_handler_loads_from_the_folder_alone(built: Built, tmp_path: Path) -> None:
+    """With boto3 as Lambda's runtime brings it, and nothing else installed, the handler imports, and
+    the dispatcher's store opens."""
     runtime = tmp_path / "runtime"
     runtime.mkdir()
     packages = Path(boto3.__file__).parents[1]
-    for name in ("boto3", "botocore", "s3transfer", "urllib3", "dateutil", "six.py"):
+    for name in ("boto3", "botocore", "s3transfer", "urllib3", "dateutil", "jmespath", "six.py"):
         (runtime / name).symlink_to(packages / name)
-    module, _, function = contract.HANDLER.rpartition(".")
-    script = f"import {module} as m; print(m.__file__, callable(m.{function}))"
+    module, _, function = HANDLERS[built.function].rpartition(".")
+    script = (
+        "import sys; sys.path[:0] = sys.argv[1:]; "
+        f"import {module} as m; print(m.__file__, callable(m.{function})); {OPENS[built.function]}"
+    )
     done = subprocess.run(
-        [
-            sys.executable,
-            "-I",
-            "-S",
-            "-B",
-            "-c",
-            f"import sys; sys.path[:0] = sys.argv[1:]; {script}",
-            str(code),
-            str(runtime),
-        ],
+        [sys.executable, "-I", "-S", "-B", "-c", script, str(built.folder), str(runtime)],
+        env={"AWS_REGION": "eu-west-1", "AWS_DEFAULT_REGION": "eu-west-1"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == [str(code / "lambdas/delay_consumer/handler.py"), "True"]
+    handler = built.folder / "lambdas" / built.function / "handler.py"
+    assert done.stdout.split() == [str(handler), "True"]
 
 
 def test_pins_are_those_everything_is_tested_with() -> None:

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 from aws_cdk import Stack
+from aws_cdk import aws_dynamodb as dynamodb
+from aws_cdk import aws_events as events
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_lambda as lambda_
@@ -91,6 +93,56 @@ def test_hop_out_of_range_is_refused(stack: Stack, hop_seconds: int) -> None:
     queue = sqs.Queue(stack, "Orders")
     with pytest.raises(ConfigurationError, match=f"hop_seconds={hop_seconds}; use 1 to 900"):
         UnrestrictedDelay(stack, "Delay", queue=queue, hop_seconds=hop_seconds)
+
+
+def test_no_store_unless_asked_for(stack: Stack) -> None:
+    """A store is a table, a function and a schedule, and costs as much."""
+    assert UnrestrictedDelay(stack, "Delay", queue=sqs.Queue(stack, "Orders")).store is None
+    template = Template.from_stack(stack)
+    for kind in ("AWS::DynamoDB::Table", "AWS::Events::Rule"):
+        template.resource_count_is(kind, 0)
+
+
+def test_exposes_the_store(stack: Stack) -> None:
+    """An app can build on table, dispatcher, schedule and alarms, and name the store to its code."""
+    orders = sqs.Queue(stack, "Orders", queue_name="orders")
+    store = UnrestrictedDelay(stack, "Delay", queue=orders, store="dynamodb").store
+    assert store is not None
+    assert isinstance(store.table, dynamodb.Table)
+    assert isinstance(store.function, lambda_.Function)
+    assert isinstance(store.schedule, events.Rule)
+    assert len(store.alarms.all) == 3
+    assert Stack.of(stack).resolve(store.url)["Fn::Join"][1][0] == "dynamodb://"
+
+
+def test_grant_store_gives_just_what_storing_needs(stack: Stack) -> None:
+    """Store, list, cancel and reschedule in one table and its index."""
+    orders = sqs.Queue(stack, "Orders", queue_name="orders")
+    store = UnrestrictedDelay(stack, "Delay", queue=orders, store="dynamodb").store
+    assert store is not None
+    store.grant_store(iam.User(stack, "Producer"))
+    [granted] = statements(Template.from_stack(stack))
+    assert granted["Action"] == [
+        f"dynamodb:{action}"
+        for action in ("DeleteItem", "GetItem", "PutItem", "Query", "UpdateItem")
+    ]
+    assert len(granted["Resource"]) == 2
+
+
+def test_unknown_store_is_refused(stack: Stack) -> None:
+    """With the kinds there are."""
+    queue = sqs.Queue(stack, "Orders")
+    with pytest.raises(ConfigurationError, match="store='redis'; use dynamodb, or leave it out"):
+        UnrestrictedDelay(stack, "Delay", queue=queue, store="redis")
+
+
+def test_customer_key_is_granted_to_the_dispatcher(stack: Stack) -> None:
+    """Releasing sends to the queue, which may be under a key of one's own."""
+    orders = sqs.Queue(stack, "Orders", encryption_master_key=kms.Key(stack, "Key"))
+    UnrestrictedDelay(stack, "Delay", queue=orders, store="dynamodb")
+    policies = Template.from_stack(stack).find_resources("AWS::IAM::Policy")
+    with_key = [name for name, policy in policies.items() if "kms:Generate" in str(policy)]
+    assert len([name for name in with_key if "Dispatcher" in name]) == 1
 
 
 def test_code_may_be_the_callers(stack: Stack) -> None:

@@ -1,0 +1,238 @@
+"""What ``store=dynamodb`` adds to an endpoint, property by property."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import boto3
+import pytest
+from aws_cdk import RemovalPolicy
+from aws_cdk.assertions import Template
+from moto import mock_aws
+
+from infra.dispatcher_function import INTERVAL_SECONDS, TIMEOUT_SECONDS
+from lambdas.dispatcher import contract, handler
+from sqsdelay.endpoint import Endpoint
+from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.sqs import create_endpoint
+from sqsdelay.stored import StoredMessage
+from sqsdelay.stores.dynamodb import DynamoDbStore, table_definition
+from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS
+from tests.infra.resources import Templates, arn, logical_id, only
+
+
+@pytest.fixture
+def template(endpoint_template: Templates) -> Template:
+    """Endpoint `orders` with a store."""
+    return endpoint_template(store="dynamodb")
+
+
+def dispatcher(template: Template) -> dict[str, Any]:
+    """The properties of the dispatcher's function."""
+    properties = only(template, "AWS::Lambda::Function", Handler=contract.HANDLER)["Properties"]
+    return dict(properties)
+
+
+def dispatcher_id(template: Template) -> str:
+    return logical_id(template, "AWS::Lambda::Function", Handler=contract.HANDLER)
+
+
+def table_arn(template: Template) -> dict[str, Any]:
+    return {"Fn::GetAtt": [logical_id(template, "AWS::DynamoDB::Table"), "Arn"]}
+
+
+def test_store_adds_and_changes_nothing_else(
+    endpoint_template: Templates, template: Template
+) -> None:
+    """Adding a store to a running endpoint touches its dashboard only; removing it likewise."""
+    without = endpoint_template().to_json()["Resources"]
+    resources = template.to_json()["Resources"]
+    changed = {name for name in without if resources[name] != without[name]}
+    assert {without[name]["Type"] for name in changed} == {"AWS::CloudWatch::Dashboard"}
+    assert all(name.startswith("DelayStore") for name in set(resources) - set(without))
+
+
+def test_table_is_the_one_the_store_would_make(template: Template) -> None:
+    """Keys, index and billing as `sqsdelay store create` has them."""
+    properties = dict(only(template, "AWS::DynamoDB::Table")["Properties"])
+    assert properties.pop("TableName") == "orders.delayed"
+    assert properties.pop("PointInTimeRecoverySpecification") == {
+        "PointInTimeRecoveryEnabled": True
+    }
+    assert properties.pop("SSESpecification") == {"SSEEnabled": True}
+    assert properties == table_definition()
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"), [(RemovalPolicy.RETAIN, "Retain"), (RemovalPolicy.DESTROY, "Delete")]
+)
+def test_table_goes_with_the_queues(
+    endpoint_template: Templates, policy: RemovalPolicy, expected: str
+) -> None:
+    """Messages that wait stay or go together, wherever they wait."""
+    template = endpoint_template(store="dynamodb", removal_policy=policy)
+    table = only(template, "AWS::DynamoDB::Table")
+    assert table["DeletionPolicy"] == table["UpdateReplacePolicy"] == expected
+
+
+def test_function(template: Template) -> None:
+    """arm64, current Python, one at a time, and told its queue and its store."""
+    properties = dispatcher(template)
+    assert properties["Architectures"] == ["arm64"]
+    assert properties["Runtime"] == "python3.14"
+    assert properties["MemorySize"] == 512
+    assert properties["Timeout"] == TIMEOUT_SECONDS
+    assert properties["ReservedConcurrentExecutions"] == 1
+    table = logical_id(template, "AWS::DynamoDB::Table")
+    assert properties["Environment"]["Variables"] == {
+        contract.ENDPOINT_VARIABLE: "orders",
+        contract.STORE_VARIABLE: {"Fn::Join": ["", ["dynamodb://", {"Ref": table}]]},
+    }
+
+
+def test_a_run_ends_before_the_next_and_in_time_for_message_timers() -> None:
+    """Runs do not meet; messages that a dead run held are free well before they are due."""
+    assert handler.KEPT_BACK_MS / 1000 < TIMEOUT_SECONDS < INTERVAL_SECONDS
+    assert DEFAULT_LEASE_SECONDS + 2 * INTERVAL_SECONDS < MAX_MESSAGE_TIMER_SECONDS
+
+
+def test_function_logs_json_for_a_month(template: Template) -> None:
+    """Structured lines, no level that would drop the metrics in them, and an end to their keeping."""
+    logging = dispatcher(template)["LoggingConfig"]
+    assert logging["LogFormat"] == "JSON"
+    assert "ApplicationLogLevel" not in logging
+    log_group = template.find_resources("AWS::Logs::LogGroup")[logging["LogGroup"]["Ref"]]
+    assert log_group["Properties"]["RetentionInDays"] == 30
+
+
+def test_schedule(template: Template) -> None:
+    """Every minute, for ever; a run that failed is not repeated, for the next one comes."""
+    rule = only(template, "AWS::Events::Rule")["Properties"]
+    assert (rule["ScheduleExpression"], rule["State"]) == ("rate(1 minute)", "ENABLED")
+    [target] = rule["Targets"]
+    assert target["Arn"] == {"Fn::GetAtt": [dispatcher_id(template), "Arn"]}
+    once = {"MaximumEventAgeInSeconds": INTERVAL_SECONDS, "MaximumRetryAttempts": 0}
+    assert target["RetryPolicy"] == once
+    invoke = only(template, "AWS::Lambda::EventInvokeConfig")["Properties"]
+    assert once.items() <= invoke.items()
+    permission = only(template, "AWS::Lambda::Permission")["Properties"]
+    assert permission["Principal"] == "events.amazonaws.com"
+    assert permission["SourceArn"]["Fn::GetAtt"][0] == logical_id(template, "AWS::Events::Rule")
+
+
+def test_role_may_do_just_what_it_does(template: Template) -> None:
+    """One table and its index, send on two queues, write one log; no wildcard, no managed policy."""
+    function = dispatcher(template)
+    role = template.find_resources("AWS::IAM::Role")[function["Role"]["Fn::GetAtt"][0]]
+    [policy] = role["Properties"]["Policies"]
+    statements = {s["Sid"]: s for s in policy["PolicyDocument"]["Statement"]}
+    assert {sid: (s["Action"], s["Resource"]) for sid, s in statements.items()} == {
+        "Find": (
+            "dynamodb:Query",
+            {"Fn::Join": ["", [table_arn(template), "/index/due"]]},
+        ),
+        "Claim": (
+            [
+                f"dynamodb:{action}"
+                for action in ("DeleteItem", "DescribeTable", "GetItem", "UpdateItem")
+            ],
+            table_arn(template),
+        ),
+        "Release": (
+            ["sqs:GetQueueUrl", "sqs:SendMessage"],
+            [arn(template, "orders-delay-error"), arn(template, "orders")],
+        ),
+        "Log": (
+            ["logs:CreateLogStream", "logs:PutLogEvents"],
+            {"Fn::GetAtt": [function["LoggingConfig"]["LogGroup"]["Ref"], "Arn"]},
+        ),
+    }
+    assert "ManagedPolicyArns" not in role["Properties"]
+    template.resource_count_is("AWS::IAM::Policy", 0)
+
+
+def test_role_covers_every_call_on_the_table(
+    template: Template, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a run asks of DynamoDB, with a message to release and one to reject, is what is granted."""
+    called: set[str] = set()
+
+    def record(params: dict[str, Any], model: Any, **_: Any) -> None:
+        called.add(f"dynamodb:{model.name}" + (" on the index" if "IndexName" in params else ""))
+
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "orders-dispatcher")
+    monkeypatch.setenv(contract.ENDPOINT_VARIABLE, "orders")
+    monkeypatch.setenv(contract.STORE_VARIABLE, "dynamodb://orders.delayed")
+    handler.function.cache_clear()
+    with mock_aws():
+        create_endpoint(boto3.client("sqs"), Endpoint.parse("orders"))
+        store = DynamoDbStore("orders.delayed", endpoint="orders")
+        store.set_up()
+        waiting = (("due", "orders", 0), ("lost", "nowhere", 0), ("far", "orders", MAX_DUE_MS))
+        store.store(
+            [
+                StoredMessage(message_id=name, destination=queue, due_ms=due_ms, body=b"body")
+                for name, queue, due_ms in waiting
+            ]
+        )
+        store.close()
+        session = boto3.Session()
+        session.events.register("provide-client-params.dynamodb", record)
+        monkeypatch.setattr(boto3, "DEFAULT_SESSION", session)
+        handler.handler({}, SimpleNamespace(get_remaining_time_in_millis=lambda: 50_000))
+        handler.function().store.close()
+    handler.function.cache_clear()
+    assert called == {
+        "dynamodb:DeleteItem",
+        "dynamodb:DescribeTable",
+        "dynamodb:GetItem",
+        "dynamodb:Query on the index",
+        "dynamodb:UpdateItem",
+    }
+
+
+def test_overdue_alarm(template: Template) -> None:
+    """What is due for two runs and still there rings; so does a dispatcher that reports nothing."""
+    alarm = only(template, "AWS::CloudWatch::Alarm", MetricName=contract.OVERDUE)["Properties"]
+    assert alarm["Namespace"] == contract.METRIC_NAMESPACE
+    assert alarm["Dimensions"] == [{"Name": contract.METRIC_DIMENSION, "Value": "orders"}]
+    assert (alarm["Statistic"], alarm["Threshold"]) == ("Maximum", 120_000)
+    assert alarm["ComparisonOperator"] == "GreaterThanThreshold"
+    assert alarm["TreatMissingData"] == "breaching"
+    assert "AlarmActions" not in alarm
+
+
+@pytest.mark.parametrize("metric", ["Errors", "Throttles"])
+def test_alarm_on_the_dispatcher(template: Template, metric: str) -> None:
+    """One error or throttle rings, and silence is no alarm."""
+    alarm = only(
+        template,
+        "AWS::CloudWatch::Alarm",
+        MetricName=metric,
+        Dimensions=[{"Name": "FunctionName", "Value": {"Ref": dispatcher_id(template)}}],
+    )["Properties"]
+    assert (alarm["Threshold"], alarm["TreatMissingData"]) == (0, "notBreaching")
+
+
+def test_alarms_tell_the_topic(endpoint_template: Templates) -> None:
+    """With alarmTopicArn the store's alarms notify it too."""
+    topic = "arn:aws:sns:eu-west-1:123456789012:ops"
+    template = endpoint_template(store="dynamodb", alarm_topic_arn=topic)
+    alarms = template.find_resources("AWS::CloudWatch::Alarm")
+    assert len([name for name in alarms if name.startswith("DelayStore")]) == 3
+    assert all(alarm["Properties"]["AlarmActions"] == [topic] for alarm in alarms.values())
+
+
+def test_dashboard_shows_what_the_dispatcher_reports(template: Template) -> None:
+    """Every metric of the function, under its name, namespace and dimension, and its alarms."""
+    body = str(only(template, "AWS::CloudWatch::Dashboard")["Properties"])
+    for name in (*contract.COUNTS, contract.LATENESS, contract.OVERDUE):
+        assert f'["{contract.METRIC_NAMESPACE}","{name}","service","orders"' in body
+    for name in template.find_resources("AWS::CloudWatch::Alarm"):
+        assert name in body
+
+
+def test_outputs_name_store_and_dispatcher(template: Template) -> None:
+    """The store's URL, as the command line takes it, can be read from the stack."""
+    assert {"StoreUrl", "DispatcherName"} <= set(template.find_outputs("*"))
