@@ -18,7 +18,7 @@ MAX_RECEIVES_VARIABLE: Final = "SQSDELAY_MAX_RECEIVES"
 STORE_VARIABLE: Final = "SQSDELAY_STORE"
 """URL of the endpoint's store, where far-away messages are parked; none are when unset."""
 
-PARK_AFTER_VARIABLE: Final = "SQSDELAY_PARK_AFTER_SECONDS"
+PARK_AFTER_SECONDS_VARIABLE: Final = "SQSDELAY_PARK_AFTER_SECONDS"
 """Messages with more than this remaining are parked."""
 
 METRIC_NAMESPACE: Final = "sqsdelay"

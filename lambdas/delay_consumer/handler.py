@@ -67,7 +67,9 @@ def function() -> Function:
             hop_seconds=_setting(contract.HOP_SECONDS_VARIABLE, MAX_MESSAGE_TIMER_SECONDS),
             max_receives=max_receives,
             store=_store(endpoint),
-            park_after_seconds=_setting(contract.PARK_AFTER_VARIABLE, DEFAULT_PARK_AFTER_SECONDS),
+            park_after_seconds=_setting(
+                contract.PARK_AFTER_SECONDS_VARIABLE, DEFAULT_PARK_AFTER_SECONDS
+            ),
         ),
         DueRelay(queues, endpoint, max_receives=max_receives) if endpoint.fifo else None,
         logger,
