@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from sqsdelay import wire
+from sqsdelay import fifo, wire
 from sqsdelay.decision import HandOver, Park, Reject, Requeue, check_hop, decide
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError, SqsDelayError
@@ -102,7 +102,7 @@ class Relay(Mover):
 
     def _read(self, copy: ReceivedMessage) -> Delayed | Reject:
         if self._endpoint.fifo:
-            ids = wire.read_fifo_ids(copy)
+            ids = fifo.read_fifo_ids(copy)
             if isinstance(ids, Reject):
                 return ids
         elif wire.DEDUPLICATION_ID in copy.attributes:
@@ -156,10 +156,10 @@ class Relay(Mover):
 
     def _handed_over(self, waiting: _Waiting, delay_seconds: int) -> OutgoingMessage:
         copy, message = waiting.copy, waiting.message
-        ids = wire.read_fifo_ids(copy) if self._endpoint.fifo else None
-        if not isinstance(ids, wire.FifoIds):
+        ids = fifo.read_fifo_ids(copy) if self._endpoint.fifo else None
+        if not isinstance(ids, fifo.FifoIds):
             return wire.handed_over(copy, message, delay_seconds)
-        return wire.for_due_queue(
+        return fifo.for_due_queue(
             copy.body,
             wire.users_attributes(copy),
             ids,

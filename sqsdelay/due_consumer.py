@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqsdelay import wire
+from sqsdelay import fifo
 from sqsdelay.decision import Reject
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import SqsDelayError
@@ -46,13 +46,13 @@ class DueRelay(Mover):
         return sorted(moves, key=_due_order)
 
     def _deliver(self, position: int, copy: ReceivedMessage) -> Move:
-        ids = wire.read_fifo_ids(copy)
+        ids = fifo.read_fifo_ids(copy)
         if isinstance(ids, Reject):
             return self._reject(position, copy, ids.reason)
         due_ms = _due_ms(copy)
         late_ms = None if due_ms is None else self._broker_now(copy) - due_ms
         outcome = Outcome(copy, Status.DELIVERED, due_ms, late_ms=late_ms)
-        return Move(position, copy, self._endpoint.queue, wire.delivered(copy, ids), outcome)
+        return Move(position, copy, self._endpoint.queue, fifo.delivered(copy, ids), outcome)
 
 
 def _due_ms(copy: ReceivedMessage) -> int | None:

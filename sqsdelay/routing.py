@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar, cast
 
-from sqsdelay import wire
+from sqsdelay import fifo, wire
 from sqsdelay.collision import refuse_collision
 from sqsdelay.decision import check_hop
 from sqsdelay.delay import checked_due_ms, delay_ms, due_at_ms, seconds_until
@@ -228,8 +228,8 @@ class Router:
         if message.due_at is not None:
             due_ms = due_at_ms(message.due_at)
         message_id = message.message_id or str(uuid.uuid4())
-        ids = wire.FifoIds(message.message_group_id or "", _deduplication_id(message, message_id))
-        entry = wire.for_due_queue(
+        ids = fifo.FifoIds(message.message_group_id or "", _deduplication_id(message, message_id))
+        entry = fifo.for_due_queue(
             message.body,
             attributes,
             ids,

@@ -13,6 +13,7 @@ from sqsdelay.batch import full_batches
 from sqsdelay.delay import seconds_until
 from sqsdelay.endpoint import Endpoint, QueueRef
 from sqsdelay.errors import InvalidMessage, QueueUnavailable, SqsDelayError
+from sqsdelay.fifo import FifoIds, for_due_queue
 from sqsdelay.limits import FORBIDDEN_BODY_CHARACTER, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.message import (
     OutgoingMessage,
@@ -23,7 +24,7 @@ from sqsdelay.message import (
 )
 from sqsdelay.ports import Failure, Queues, SendReceipt
 from sqsdelay.stored import StoredMessage
-from sqsdelay.wire import DEDUPLICATION_ID, ERROR, FifoIds, fits, for_due_queue, with_identity
+from sqsdelay.wire import DEDUPLICATION_ID, ERROR, fits, with_identity
 
 logger = logging.getLogger(__name__)
 

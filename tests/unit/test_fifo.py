@@ -8,14 +8,20 @@ from typing import Any
 
 import pytest
 
-from sqsdelay import wire
+from sqsdelay import fifo, wire
 from sqsdelay.clock import SystemClock
 from sqsdelay.consumer import Relay
 from sqsdelay.delay import utc
 from sqsdelay.due_consumer import DueRelay
 from sqsdelay.endpoint import Endpoint, QueueRef
-from sqsdelay.errors import ConfigurationError, InvalidMessage, QueueUnavailable, TooManyAttributes
-from sqsdelay.message import Message, OutgoingMessage, string
+from sqsdelay.errors import (
+    ConfigurationError,
+    InvalidMessage,
+    MessageTooLarge,
+    QueueUnavailable,
+    TooManyAttributes,
+)
+from sqsdelay.message import Message, OutgoingMessage, size_of, string
 from sqsdelay.moves import Outcome, Status
 from sqsdelay.sender import Route, Sender
 from sqsdelay.sqs.outbox import SqsOutbox
@@ -148,8 +154,8 @@ def test_through_the_store_it_arrives_the_same(queues: InMemoryQueues, clock: Ma
     arrived = received(queues, DUE)
     assert len(arrived) == 3
     for copy in arrived:
-        entry = wire.delivered(copy, wire.FifoIds("g", "d"))
-        assert wire.read_fifo_ids(copy) == wire.FifoIds("g", "d")
+        entry = fifo.delivered(copy, fifo.FifoIds("g", "d"))
+        assert fifo.read_fifo_ids(copy) == fifo.FifoIds("g", "d")
         assert set(entry.attributes) == {wire.MESSAGE_ID, wire.DUE_AT}
     assert sorted(copy.message_id for copy in arrived) == ["by-consumer", "by-hand", "by-sender"]
 
@@ -235,6 +241,19 @@ def test_a_message_without_fifo_ids_goes_to_the_error_queue(
     assert reason.startswith("sqsdelay.MessageDeduplicationId is None: the message was not sent")
 
 
+def test_a_copy_that_cannot_be_read_whole_is_rejected(
+    queues: InMemoryQueues, clock: ManualClock
+) -> None:
+    """It goes to the error queue rather than to the FIFO queue without what could not be read."""
+    Sender(queues).send(FIFO, "x", delay=10, message_group_id="g")
+    clock.advance(10)
+    (copy,) = received(queues, DUE)
+    spoiled = replace(copy, unreadable="message attribute 'a' has no value of its type")
+    (outcome,) = DueRelay(queues, ENDPOINT).process([spoiled])
+    assert (outcome.status, outcome.error) == (Status.REJECTED, spoiled.unreadable)
+    assert received(queues) == []
+
+
 def test_a_fifo_message_in_a_standard_endpoints_delay_queue_is_rejected(
     clock: ManualClock,
 ) -> None:
@@ -283,6 +302,26 @@ def test_six_attributes_of_the_users_travel_to_the_end(
     queues.delete_batch(FIFO, copies[1:2])
     copies += received(queues)
     assert [len(copy.attributes) for copy in copies] == [8] * 3
+
+
+def test_the_largest_message_keeps_its_id_to_the_end(
+    queues: InMemoryQueues, clock: ManualClock
+) -> None:
+    """To the byte: a long message id makes the last leg the largest, and that is counted too."""
+    ids = {"message_id": "m" * 128, "message_group_id": "g"}
+    own = 128 + len(wire.MESSAGE_ID) + len("String")
+    others = {wire.DUE_AT: string(str(clock.true_ms)), wire.GROUP_ID: string("g")}
+    others[wire.DEDUPLICATION_ID] = string("m" * 128)
+    most = 1_048_576 - own - size_of("", others)
+    with pytest.raises(MessageTooLarge, match="1048577 bytes"):
+        Sender(queues).send(FIFO, "b" * (most + 1), delay=1000, **ids)  # type: ignore[arg-type]
+    Sender(queues).send(FIFO, "b" * most, delay=1000, **ids)  # type: ignore[arg-type]
+    clock.advance(900)
+    hop(queues)
+    clock.advance(100)
+    (copy,) = received(queues, DUE)
+    assert size_of(copy.body, copy.attributes) == 1_048_576
+    assert copy.message_id == "m" * 128
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ PACKAGE = ROOT / "sqsdelay"
 
 CORE = {
     "batch", "circuit_breaker", "clock", "decision", "delay", "dispatch_settings", "endpoint", "errors",
-    "limits", "marks", "message", "payload", "ports", "store", "stored", "timeout_message",
+    "fifo", "limits", "marks", "message", "payload", "ports", "store", "stored", "timeout_message",
     "timeout_settings", "wire",
 }  # fmt: skip
 COST = {"cost"}

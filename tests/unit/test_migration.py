@@ -8,12 +8,12 @@ import pytest
 
 from sqsdelay.consumer import Relay
 from sqsdelay.errors import StoreUnavailable
+from sqsdelay.fifo import FifoIds, read_fifo_ids
 from sqsdelay.message import Message, string
 from sqsdelay.migration import Migration, MigrationStatus
 from sqsdelay.sender import Sender
 from sqsdelay.stored import StoredMessage, to_store
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
-from sqsdelay.wire import FifoIds, read_fifo_ids
 
 HOUR_MS = 3_600_000
 

@@ -1,0 +1,84 @@
+"""What travels to a FIFO queue: its ids ride in attributes, on the delay queue and on the due queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqsdelay.decision import Reject
+from sqsdelay.limits import ID
+from sqsdelay.message import Attribute, OutgoingMessage, size_of, string, text_of
+from sqsdelay.wire import (
+    DEDUPLICATION_ID,
+    GROUP_ID,
+    ReceivedMessage,
+    trace_header_to_pass_on,
+    with_identity,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FifoIds:
+    """What a FIFO queue orders and deduplicates by; it travels in attributes until then."""
+
+    group_id: str
+    deduplication_id: str
+
+    def attributes(self) -> dict[str, Attribute]:
+        return {GROUP_ID: string(self.group_id), DEDUPLICATION_ID: string(self.deduplication_id)}
+
+
+def read_fifo_ids(copy: ReceivedMessage) -> FifoIds | Reject:
+    """A copy's ids for its FIFO queue, or what is wrong with them."""
+    if copy.unreadable is not None:
+        return Reject(copy.unreadable)
+    found = []
+    for name in (GROUP_ID, DEDUPLICATION_ID):
+        text = text_of(copy.attributes, name)
+        if text is None or not ID.fullmatch(text):
+            return Reject(
+                f"{name} is {text!r}: the message was not sent for a FIFO queue "
+                "(was it sent for a standard endpoint of the same name?)"
+            )
+        found.append(text)
+    return FifoIds(*found)
+
+
+def for_due_queue(
+    body: str,
+    attributes: Mapping[str, Attribute],
+    ids: FifoIds,
+    *,
+    message_id: str,
+    due_ms: int,
+    delay_seconds: int,
+    trace_header: str | None,
+) -> OutgoingMessage:
+    """What the due queue of a FIFO endpoint gets: a message timer, and the FIFO queue's ids."""
+    wired = with_identity(
+        body, {**attributes, **ids.attributes()}, message_id=message_id, due_ms=due_ms
+    )
+    return OutgoingMessage(
+        body=body,
+        attributes=wired,
+        size=size_of(body, wired),
+        delay_seconds=delay_seconds,
+        trace_header=trace_header_to_pass_on(trace_header),
+    )
+
+
+def delivered(copy: ReceivedMessage, ids: FifoIds) -> OutgoingMessage:
+    """What the FIFO queue gets of a copy from the due queue."""
+    attributes = {
+        name: value
+        for name, value in copy.attributes.items()
+        if name not in (GROUP_ID, DEDUPLICATION_ID)
+    }
+    return OutgoingMessage(
+        body=copy.body,
+        attributes=attributes,
+        size=size_of(copy.body, attributes),
+        group_id=ids.group_id,
+        deduplication_id=ids.deduplication_id,
+        trace_header=trace_header_to_pass_on(copy.trace_header),
+    )
