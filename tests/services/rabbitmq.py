@@ -7,11 +7,13 @@ use that broker instead; those that stop the broker still start a private one.
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import socket
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pika
@@ -21,6 +23,7 @@ SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 CTL = SERVER.with_name("rabbitmqctl")
 POLICY = Path("/usr/sbin/policy-rc.d")
 START_SECONDS = 60
+PORTS = (20_000, 32_000)
 
 
 def install() -> None:
@@ -44,9 +47,12 @@ def install() -> None:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port below those of outgoing connections, one of which could take it while the node starts."""
+    while True:
+        port = random.randrange(*PORTS)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class RabbitNode:
@@ -90,6 +96,7 @@ class RabbitNode:
             "PATH": os.environ["PATH"],
             "HOME": str(self.folder / "home"),
             "LANG": "C.UTF-8",
+            "ERL_CRASH_DUMP": str(self.folder / "erl_crash.dump"),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "ERL_EPMD_PORT": str(self.epmd_port),
             "RABBITMQ_NODENAME": name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -203,12 +204,13 @@ def test_a_mistake_is_one_line(broker: Broker, tmp_path: Path) -> None:
 
 
 def test_without_the_extra(tmp_path: Path) -> None:
-    """One line that says what to install."""
+    """One line that says what to install; the URL may stand in the environment."""
     hidden = "import sys; sys.modules['pika'] = None\n"
     code = hidden + "from sqsdelay.cli import main; main()"
     store = ["--store", f"sqlite:///{tmp_path}/store.db"]
     done = subprocess.run(
-        [sys.executable, "-c", code, "dispatch", "orders", *store, "--to", "amqp://localhost"],
+        [sys.executable, "-c", code, "dispatch", "orders", *store],
+        env={**os.environ, "SQSDELAY_DISPATCH_TO": "amqp://localhost"},
         capture_output=True,
         text=True,
         timeout=60,
