@@ -60,6 +60,8 @@ class Dashboard(Construct):
 
     def _of_store(self, store: MessageStore) -> list[cloudwatch.GraphWidget]:
         moved = [
+            self._count(contract.PARKED),
+            self._count(contract.CANCELLED),
             *(self._count(name) for name in dispatcher.COUNTS),
             store.function.metric_errors(label="dispatcher errors"),
         ]
@@ -67,7 +69,7 @@ class Dashboard(Construct):
             self._metric(dispatcher.LATENESS, "max", label="released late (ms)"),
             self._metric(dispatcher.OVERDUE, "max", label="still in the store (ms)"),
         ]
-        return [_graph("Dispatcher", moved), _graph("Due in the store", late)]
+        return [_graph("Store", moved), _graph("Due in the store", late)]
 
     def _count(self, name: str) -> cloudwatch.Metric:
         return self._metric(name, "sum", label=name)

@@ -13,6 +13,7 @@ from constructs import Construct
 
 from infra.acknowledgement import acknowledge
 from infra.function_code import delay_consumer_code
+from infra.message_store import MessageStore
 from lambdas.delay_consumer import contract
 from sqsdelay.limits import FUNCTION_TIMEOUT_SECONDS, MAX_BATCH_ENTRIES
 
@@ -31,6 +32,7 @@ class DelayConsumerFunction(Construct):
         hop_seconds: the delay queue's delivery delay.
         max_concurrency: batches in hand at once, 2 to 1,000.
         code: the function's code; built from this checkout when left out.
+        store: where to park messages that are far away; they hop on when left out.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class DelayConsumerFunction(Construct):
         hop_seconds: int,
         max_concurrency: int = DEFAULT_MAX_CONCURRENCY,
         code: lambda_.Code | None = None,
+        store: MessageStore | None = None,
     ) -> None:
         super().__init__(scope, construct_id)
         log_group = logs.LogGroup(
@@ -54,7 +57,12 @@ class DelayConsumerFunction(Construct):
             removal_policy=RemovalPolicy.DESTROY,
         )
         self.role = _role(
-            self, log_group=log_group, queue=queue, delay_queue=delay_queue, error_queue=error_queue
+            self,
+            log_group=log_group,
+            queue=queue,
+            delay_queue=delay_queue,
+            error_queue=error_queue,
+            store=store,
         )
         self.function = lambda_.Function(
             self,
@@ -69,6 +77,7 @@ class DelayConsumerFunction(Construct):
             environment={
                 contract.ENDPOINT_VARIABLE: endpoint,
                 contract.HOP_SECONDS_VARIABLE: str(hop_seconds),
+                **({} if store is None else {contract.STORE_VARIABLE: store.url}),
             },
             # Relaying is a loop by design: unless told so, Lambda stops it after about 16 hops.
             recursive_loop=lambda_.RecursiveLoop.ALLOW,
@@ -97,6 +106,7 @@ def _role(
     queue: sqs.IQueue,
     delay_queue: sqs.IQueue,
     error_queue: sqs.IQueue,
+    store: MessageStore | None,
 ) -> iam.Role:
     relay = iam.PolicyStatement(
         sid="Relay",
@@ -118,16 +128,27 @@ def _role(
         actions=["logs:CreateLogStream", "logs:PutLogEvents"],
         resources=[log_group.log_group_arn],
     )
+    statements = [relay, consume, log, *([] if store is None else [_park(store)])]
     role = iam.Role(
         scope,
         "Role",
         assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
         # Inline, so that the event source, which needs them at once, is not created before them.
-        inline_policies={"DelayConsumer": iam.PolicyDocument(statements=[relay, consume, log])},
+        inline_policies={"DelayConsumer": iam.PolicyDocument(statements=statements)},
     )
     if queue.encryption_master_key is not None:
         queue.encryption_master_key.grant_encrypt_decrypt(role)
     return role
+
+
+def _park(store: MessageStore) -> iam.PolicyStatement:
+    """Park a message, read marks, and apply one to a message parked just now."""
+    actions = ("BatchGetItem", "DeleteItem", "PutItem", "UpdateItem")
+    return iam.PolicyStatement(
+        sid="Park",
+        actions=[f"dynamodb:{action}" for action in actions],
+        resources=[store.table.table_arn],
+    )
 
 
 def _acknowledge(function: lambda_.Function, event_source: lambda_.EventSourceMapping) -> None:

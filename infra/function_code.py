@@ -15,15 +15,17 @@ from sqsdelay.errors import SqsDelayError
 
 ROOT: Final = Path(__file__).parents[1]
 BUILD: Final = ROOT / "build" / "functions"
-SOURCES: Final = ("lambdas/__init__.py", "sqsdelay/*.py", "sqsdelay/sqs/*.py")
-"""What every function needs, beside its own folder under lambdas."""
-
-DYNAMODB_STORE: Final = (
+SOURCES: Final = (
+    "lambdas/__init__.py",
+    "sqsdelay/*.py",
+    "sqsdelay/sqs/*.py",
     "sqsdelay/stores/__init__.py",
     "sqsdelay/stores/answers.py",
     "sqsdelay/stores/lease.py",
     "sqsdelay/stores/dynamodb/*.py",
 )
+"""What both functions need, beside their own folders under lambdas; of the stores DynamoDB's."""
+
 REQUIREMENTS: Final = "lambdas/requirements.txt"
 PYTHON_VERSION: Final = "3.14"
 PIP_OPTIONS: Final = (
@@ -55,18 +57,18 @@ def delay_consumer_code(root: Path = ROOT, build: Path = BUILD) -> Path:
     Raises:
         FunctionCodeError: pip could not fetch the pinned dependencies.
     """
-    return _built("delay_consumer", SOURCES, root, build)
+    return _built("delay_consumer", root, build)
 
 
 def dispatcher_code(root: Path = ROOT, build: Path = BUILD) -> Path:
     """The dispatcher's folder to deploy, as `delay_consumer_code` is the delay consumer's."""
-    return _built("dispatcher", SOURCES + DYNAMODB_STORE, root, build)
+    return _built("dispatcher", root, build)
 
 
-def _built(function: str, shared: tuple[str, ...], root: Path, build: Path) -> Path:
+def _built(function: str, root: Path, build: Path) -> Path:
     sources = [
         path
-        for pattern in (f"lambdas/{function}/*.py", *shared)
+        for pattern in (f"lambdas/{function}/*.py", *SOURCES)
         for path in sorted(root.glob(pattern))
     ]
     folder = build / f"{function}-{_fingerprint(root, sources)}"

@@ -66,7 +66,7 @@ class MessageStore(Construct):
         return f"dynamodb://{self.table.table_name}"
 
     def grant_store(self, producer: iam.IGrantable) -> iam.Grant:
-        """Let ``producer`` store, list, cancel and reschedule messages."""
+        """Let ``producer`` store, list, find, cancel and reschedule messages."""
         actions = ("PutItem", "GetItem", "UpdateItem", "DeleteItem", "Query")
         return iam.Grant.add_to_principal(
             grantee=producer,

@@ -9,6 +9,7 @@ from aws_cdk import aws_dynamodb as dynamodb
 from constructs import Construct
 
 from sqsdelay.stores.dynamodb import table_definition
+from sqsdelay.stores.dynamodb.marks import EXPIRY
 
 TABLE_SUFFIX: Final = ".delayed"
 """After the endpoint's name, as in the SQLite and PostgreSQL stores."""
@@ -38,6 +39,8 @@ class StoreTable(dynamodb.Table):
             table_name=endpoint + TABLE_SUFFIX,
             **_keys(definition, definition),
             billing_mode=dynamodb.BillingMode(definition["BillingMode"]),
+            # Marks expire; messages have no such attribute and never do.
+            time_to_live_attribute=EXPIRY,
             encryption=dynamodb.TableEncryption.AWS_MANAGED,
             point_in_time_recovery_specification=dynamodb.PointInTimeRecoverySpecification(
                 point_in_time_recovery_enabled=True

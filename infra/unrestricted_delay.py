@@ -31,7 +31,8 @@ class UnrestrictedDelay(Construct):
         removal_policy: what becomes of the two queues and the store's table, and the messages in
             them, when removed.
         code: the delay consumer's code; built from this checkout when left out.
-        store: ``dynamodb`` adds a delayed message store with its dispatcher; left out, none.
+        store: ``dynamodb`` adds a delayed message store to park in, with its dispatcher; none when
+            left out.
         dispatcher_code: the dispatcher's code; built from this checkout when left out.
 
     Raises:
@@ -68,17 +69,6 @@ class UnrestrictedDelay(Construct):
         self.error_queue = ErrorQueue(
             self, "ErrorQueue", endpoint=endpoint, removal_policy=removal_policy
         )
-        self.function = DelayConsumerFunction(
-            self,
-            "DelayConsumer",
-            endpoint=endpoint,
-            queue=queue,
-            delay_queue=self.delay_queue,
-            error_queue=self.error_queue,
-            hop_seconds=hop_seconds,
-            max_concurrency=max_concurrency,
-            code=code,
-        ).function
         self.store = (
             None
             if store is None
@@ -93,6 +83,18 @@ class UnrestrictedDelay(Construct):
                 code=dispatcher_code,
             )
         )
+        self.function = DelayConsumerFunction(
+            self,
+            "DelayConsumer",
+            endpoint=endpoint,
+            queue=queue,
+            delay_queue=self.delay_queue,
+            error_queue=self.error_queue,
+            hop_seconds=hop_seconds,
+            max_concurrency=max_concurrency,
+            code=code,
+            store=self.store,
+        ).function
         self.alarms = Alarms(
             self,
             "Alarms",

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.testing.local_aws import LocalAws
 from tests.acceptance.deployment import receive
 
-CONTEXT = ("-c", "endpoint=orders", "-c", "store=dynamodb")
+CONTEXT = ("-c", "endpoint=orders", "-c", "store=dynamodb", "-c", "hopSeconds=1")
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +89,23 @@ def test_deployed_dispatcher_releases_what_is_due_soon(
     assert message["ArrivedAt"] * 1000 >= due["order-7"]
     assert [message.message_id for message in store.pending(10)] == ["order-8"]
     assert dispatch(aws, orders)["released"] == 0
+
+
+def test_deployed_delay_consumer_parks_what_is_far_away(
+    aws: LocalAws, orders: dict[str, str], store: DynamoDbStore
+) -> None:
+    """Sent with a month's delay, a message is in the store after one hop; moved there, it arrives."""
+    sqsdelay(aws, "send", "orders", "--body", "parked", "--delay", "30d", "--hop", "1")
+    deadline = time.monotonic() + 30
+    while not (parked := [m for m in store.pending(10) if m.body == b"parked"]):
+        assert time.monotonic() < deadline, "not parked within 30 s"
+        time.sleep(0.2)
+    message_id = parked[0].message_id
+    assert store.reschedule(message_id, round(time.time() * 1000) + 2000)
+    assert dispatch(aws, orders)["released"] == 1
+    [message] = receive(aws, orders["QueueUrl"], count=1, within=30)
+    assert message["Body"] == "parked"
+    assert message["MessageAttributes"]["sqsdelay.MessageId"]["StringValue"] == message_id
 
 
 def test_schedule_runs_the_dispatcher_every_minute(aws: LocalAws, orders: dict[str, str]) -> None:

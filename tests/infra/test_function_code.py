@@ -101,23 +101,22 @@ def test_small_and_without_what_lambda_brings(built: Built, tmp_path: Path) -> N
     assert functions == {built.function}
 
 
-def test_only_the_dispatcher_carries_a_store(built: Built) -> None:
-    """And of the stores just DynamoDB's: the others' drivers are not in a function."""
+def test_of_the_stores_just_dynamodbs(built: Built) -> None:
+    """The others' drivers are not in a function."""
     modules = {name for name in contents(built.folder) if name.startswith("sqsdelay/stores/")}
-    assert bool(modules) == (built.function == "dispatcher")
+    assert "sqsdelay/stores/dynamodb/store.py" in modules
     assert not [name for name in modules if "sqlite" in name or "postgres" in name]
 
 
-OPENS = {
-    "delay_consumer": "",
-    "dispatcher": "from sqsdelay.stores import open_store; "
-    "open_store('dynamodb://orders.delayed', endpoint='orders').close()",
-}
+OPEN_STORE = (
+    "from sqsdelay.stores import open_store; "
+    "open_store('dynamodb://orders.delayed', endpoint='orders').close()"
+)
 
 
 def test_handler_loads_from_the_folder_alone(built: Built, tmp_path: Path) -> None:
     """With boto3 as Lambda's runtime brings it, and nothing else installed, the handler imports, and
-    the dispatcher's store opens."""
+    its store opens."""
     runtime = tmp_path / "runtime"
     runtime.mkdir()
     packages = Path(boto3.__file__).parents[1]
@@ -126,7 +125,7 @@ def test_handler_loads_from_the_folder_alone(built: Built, tmp_path: Path) -> No
     module, _, function = HANDLERS[built.function].rpartition(".")
     script = (
         "import sys; sys.path[:0] = sys.argv[1:]; "
-        f"import {module} as m; print(m.__file__, callable(m.{function})); {OPENS[built.function]}"
+        f"import {module} as m; print(m.__file__, callable(m.{function})); {OPEN_STORE}"
     )
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-B", "-c", script, str(built.folder), str(runtime)],

@@ -12,12 +12,14 @@ from aws_cdk.assertions import Template
 from moto import mock_aws
 
 from infra.dispatcher_function import INTERVAL_SECONDS, TIMEOUT_SECONDS
+from lambdas.delay_consumer import contract as delay_consumer
 from lambdas.dispatcher import contract, handler
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.stored import StoredMessage
 from sqsdelay.stores.dynamodb import DynamoDbStore, table_definition
+from sqsdelay.stores.dynamodb.marks import EXPIRY
 from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS
 from tests.infra.resources import Templates, arn, logical_id, only
 
@@ -42,14 +44,16 @@ def table_arn(template: Template) -> dict[str, Any]:
     return {"Fn::GetAtt": [logical_id(template, "AWS::DynamoDB::Table"), "Arn"]}
 
 
-def test_store_adds_and_changes_nothing_else(
-    endpoint_template: Templates, template: Template
-) -> None:
-    """Adding a store to a running endpoint touches its dashboard only; removing it likewise."""
+def test_store_adds_and_replaces_nothing(endpoint_template: Templates, template: Template) -> None:
+    """Adding a store to a running endpoint changes its function, role and dashboard in place."""
     without = endpoint_template().to_json()["Resources"]
     resources = template.to_json()["Resources"]
     changed = {name for name in without if resources[name] != without[name]}
-    assert {without[name]["Type"] for name in changed} == {"AWS::CloudWatch::Dashboard"}
+    assert {without[name]["Type"] for name in changed} == {
+        "AWS::CloudWatch::Dashboard",
+        "AWS::IAM::Role",
+        "AWS::Lambda::Function",
+    }
     assert all(name.startswith("DelayStore") for name in set(resources) - set(without))
 
 
@@ -61,6 +65,10 @@ def test_table_is_the_one_the_store_would_make(template: Template) -> None:
         "PointInTimeRecoveryEnabled": True
     }
     assert properties.pop("SSESpecification") == {"SSEEnabled": True}
+    assert properties.pop("TimeToLiveSpecification") == {
+        "AttributeName": EXPIRY,
+        "Enabled": True,
+    }
     assert properties == table_definition()
 
 
@@ -192,6 +200,21 @@ def test_role_covers_every_call_on_the_table(
     }
 
 
+def test_delay_consumer_parks(template: Template) -> None:
+    """It is told the store, and may read marks, park, and apply a mark to what it parked: no more."""
+    function = only(template, "AWS::Lambda::Function", Handler=delay_consumer.HANDLER)["Properties"]
+    variables = function["Environment"]["Variables"]
+    stored_in = dispatcher(template)["Environment"]["Variables"][contract.STORE_VARIABLE]
+    assert variables[delay_consumer.STORE_VARIABLE] == stored_in
+    role = template.find_resources("AWS::IAM::Role")[function["Role"]["Fn::GetAtt"][0]]
+    [policy] = role["Properties"]["Policies"]
+    [park] = [s for s in policy["PolicyDocument"]["Statement"] if "dynamodb" in str(s["Action"])]
+    assert park["Action"] == [
+        f"dynamodb:{action}" for action in ("BatchGetItem", "DeleteItem", "PutItem", "UpdateItem")
+    ]
+    assert park["Resource"] == table_arn(template)
+
+
 def test_overdue_alarm(template: Template) -> None:
     """What is due for two runs and still there rings; so does a dispatcher that reports nothing."""
     alarm = only(template, "AWS::CloudWatch::Alarm", MetricName=contract.OVERDUE)["Properties"]
@@ -227,7 +250,8 @@ def test_alarms_tell_the_topic(endpoint_template: Templates) -> None:
 def test_dashboard_shows_what_the_dispatcher_reports(template: Template) -> None:
     """Every metric of the function, under its name, namespace and dimension, and its alarms."""
     body = str(only(template, "AWS::CloudWatch::Dashboard")["Properties"])
-    for name in (*contract.COUNTS, contract.LATENESS, contract.OVERDUE):
+    of_consumer = (delay_consumer.PARKED, delay_consumer.CANCELLED)
+    for name in (*of_consumer, *contract.COUNTS, contract.LATENESS, contract.OVERDUE):
         assert f'["{contract.METRIC_NAMESPACE}","{name}","service","orders"' in body
     for name in template.find_resources("AWS::CloudWatch::Alarm"):
         assert name in body
