@@ -31,7 +31,7 @@ from sqsdelay.cost import Bill, Prices, Workload, bills, shipped_prices
 from sqsdelay.dispatch_settings import DispatchSettings
 from sqsdelay.dispatcher import Dispatcher
 from sqsdelay.endpoint import Endpoint
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.message import size_of
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.outbox import SqsOutbox
@@ -51,9 +51,14 @@ ENDPOINT = Endpoint.parse("orders")
 
 # Asked once in a process's life, whatever the number of messages.
 LOOK_UPS = {
-    "GetQueueUrl", "GetQueueAttributes", "CreateQueue",
-    "DescribeTable", "CreateTable", "DescribeTimeToLive", "UpdateTimeToLive",
-}  # fmt: skip
+    "CreateQueue",
+    "CreateTable",
+    "DescribeTable",
+    "DescribeTimeToLive",
+    "GetQueueAttributes",
+    "GetQueueUrl",
+    "UpdateTimeToLive",
+}
 WRITES = {"PutItem", "UpdateItem", "DeleteItem"}
 
 
@@ -85,6 +90,9 @@ class Wire:
         elif operation in WRITES:
             # Each writes one item of at most 1 KiB, and its index entry.
             self.counts["dynamodb write units"] += 2
+        elif operation == "BatchGetItem":
+            (asked,) = json.loads(request.body)["RequestItems"].values()
+            self.counts["dynamodb marks"] += len(asked["Keys"])
         else:
             assert operation == "Query", operation
             self.counts["dynamodb half read units"] += 1
@@ -134,26 +142,68 @@ def relayed(delay_seconds: int, messages: int) -> Counted:
 
 
 def stored(delay_seconds: int, messages: int) -> Counted:
-    """Store, and release a message timer's length before they are due."""
+    """Put into the store by the sender, and released by the dispatcher."""
     with emulated() as (travel, wire, client):
         clock = TravellingClock()
-        table: Any = wire.watch(boto3.client("dynamodb", region_name="us-east-1"))
-        store = DynamoDbStore("messages", endpoint="orders", client=table, clock=clock)
-        store.set_up()
+        store = open_table(wire, clock)
         message = Message(BODY, delay=delay_seconds)
-        to_keep = [to_store(message, "orders", now_ms=clock.now_ms()) for _ in range(messages)]
-        store.store(to_keep)
-        outbox = SqsOutbox(SqsQueues(client, clock=clock), ENDPOINT)
-        dispatcher = Dispatcher(
-            store, outbox, settings=DispatchSettings(batch_size=messages), clock=clock
-        )
-        dispatcher.start()
+        now_ms = clock.now_ms()
+        store.store([to_store(message, "orders", now_ms=now_ms) for _ in range(messages)])
         travel.shift(delay_seconds - MAX_MESSAGE_TIMER_SECONDS)
-        done = dispatcher.dispatch()
-        assert len(done.released) == messages, done
-        outbox.close()
-        store.close()
+        release(store, client, clock, messages)
         return Counted(messages=messages, counts=wire.counts, invocations=1)
+
+
+def parked(delay_seconds: int, messages: int) -> Counted:
+    """Sent, parked by the delay consumer after one hop, and released by the dispatcher."""
+    with emulated() as (travel, wire, client):
+        clock = TravellingClock()
+        store = open_table(wire, clock)
+        DelaySender(client, clock=clock).send_many(
+            "orders", [Message(BODY, delay=delay_seconds)] * messages
+        )
+        consumer = DelayConsumer(
+            "orders",
+            client,
+            store=store,
+            # Parked whatever the delay, so that an hour can be compared.
+            park_after_seconds=MAX_MESSAGE_TIMER_SECONDS,
+            clock=clock,
+        )
+        consumer.start()
+        # The start asks the store once; that is no message's cost.
+        del wire.counts["dynamodb marks"]
+        travel.shift(MAX_MESSAGE_TIMER_SECONDS)
+        batches = 0
+        while outcomes := consumer.poll(wait_seconds=0):
+            assert {outcome.status for outcome in outcomes} == {Status.PARKED}
+            batches += 1
+            if batches * MAX_BATCH_ENTRIES >= messages:
+                break
+        travel.shift(delay_seconds - 2 * MAX_MESSAGE_TIMER_SECONDS)
+        release(store, client, clock, messages)
+        return Counted(messages=messages, counts=wire.counts, invocations=batches + 1, hops=1)
+
+
+def open_table(wire: Wire, clock: SystemClock) -> DynamoDbStore:
+    """A store whose requests are counted."""
+    client: Any = wire.watch(boto3.client("dynamodb", region_name="us-east-1"))
+    store = DynamoDbStore("messages", endpoint="orders", client=client, clock=clock)
+    store.set_up()
+    return store
+
+
+def release(store: DynamoDbStore, client: Any, clock: SystemClock, messages: int) -> None:
+    """Dispatch what is due within a message timer, and close the store."""
+    outbox = SqsOutbox(SqsQueues(client, clock=clock), ENDPOINT)
+    dispatcher = Dispatcher(
+        store, outbox, settings=DispatchSettings(batch_size=messages), clock=clock
+    )
+    dispatcher.start()
+    done = dispatcher.dispatch()
+    assert len(done.released) == messages, done
+    outbox.close()
+    store.close()
 
 
 def extrapolated(counted: Counted, delay_seconds: int) -> Counted:
@@ -187,6 +237,7 @@ def agrees(counted: Counted, bill: Bill) -> bool:
         "sqs fifo": "SQS FIFO",
         "sqs standard": "SQS standard",
         "dynamodb write units": "write units",
+        "dynamodb marks": "marks",
     }
     return all(
         counted.counts[name]
@@ -202,6 +253,7 @@ def priced(counted: Counted, bill: Bill, prices: Prices) -> Fraction:
         + counted.per_message("sqs standard") * prices.sqs_standard_request
         + counted.per_message("dynamodb write units") * prices.dynamodb_write_unit
         + counted.per_message("dynamodb half read units") / 2 * prices.dynamodb_read_unit
+        + counted.per_message("dynamodb marks") * prices.dynamodb_read_unit
     )
     others = sum(
         (
@@ -212,19 +264,6 @@ def priced(counted: Counted, bill: Bill, prices: Prices) -> Fraction:
         Fraction(0),
     )
     return (requests + others / counted.messages) * MILLION
-
-
-def parked(hop: Counted, kept: Counted) -> Counted:
-    """One counted hop through the delay queue in front of what a store takes."""
-    hop_counts = Counter(
-        {"sqs fifo": hop.counts["sqs fifo"] // hop.hops * kept.messages // hop.messages}
-    )
-    return Counted(
-        messages=kept.messages,
-        counts=kept.counts + hop_counts,
-        invocations=kept.invocations + kept.messages // hop.messages,
-        hops=1,
-    )
 
 
 def measure(delay_seconds: int, count_seconds: int) -> list[Measured]:
@@ -238,11 +277,12 @@ def measure(delay_seconds: int, count_seconds: int) -> list[Measured]:
         found.append(
             Measured(way, "relay", counted, load(delay_seconds, messages, messages), remark)
         )
-    kept = stored(delay_seconds, STORED)
     work = load(delay_seconds, STORED, 10)
-    found.append(Measured("stored by the sender", "stored", kept, work))
-    in_tens = parked(counted, kept)
-    found.append(Measured("parked", "parked", in_tens, work, "stored, and a hop of the row above"))
+    for way, strategy, count in (
+        ("stored by the sender", "stored", stored),
+        ("parked", "parked", parked),
+    ):
+        found.append(Measured(way, strategy, count(delay_seconds, STORED), work))
     return found
 
 

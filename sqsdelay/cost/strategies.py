@@ -31,6 +31,9 @@ behavior for SQS event source mappings"."""
 DISPATCH_EVERY_SECONDS: Final = 300
 """Schedule of the dispatcher function assumed here; message timers make up for the interval."""
 
+MARK_READS: Final = 2
+"""The delay consumer reads a message's mark before it decides, and again once it has parked it."""
+
 STORE_SHARDS: Final = 8
 """Index partitions an idle dispatcher looks into, twice: what is due, and what will be."""
 
@@ -156,7 +159,12 @@ def _stored(strategy: str, load: Workload, prices: Prices, *, hops: int) -> Bill
     lines = (*store_lines(load, prices), _standard(load, prices))
     lines += _function_lines("dispatcher", load.requests, prices)
     if hops:
-        lines = (*_hop_lines(load, hops, prices), *lines, _idle_polling(load, prices))
+        marks = Line(
+            what="DynamoDB read units (marks of cancelled and moved messages)",
+            quantity=load.messages * MARK_READS,
+            unit_price=prices.dynamodb_read_unit,
+        )
+        lines = (*_hop_lines(load, hops, prices), marks, *lines, _idle_polling(load, prices))
     return Bill(strategy=strategy, lines=(*lines, *_idle_dispatcher(load, prices)))
 
 
