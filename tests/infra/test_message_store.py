@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
-import boto3
 import pytest
 from aws_cdk import RemovalPolicy
 from aws_cdk.assertions import Template
-from moto import mock_aws
 
 from infra.dispatcher_function import INTERVAL_SECONDS, TIMEOUT_SECONDS
 from lambdas.delay_consumer import contract as delay_consumer
 from lambdas.dispatcher import contract, handler
-from sqsdelay.endpoint import Endpoint
-from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_TIMER_SECONDS
-from sqsdelay.sqs import create_endpoint
-from sqsdelay.stored import StoredMessage
-from sqsdelay.stores.dynamodb import DynamoDbStore, table_definition
+from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.stores.dynamodb import table_definition
 from sqsdelay.stores.dynamodb.marks import EXPIRY
 from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS
 from tests.infra.resources import Templates, arn, logical_id, only
@@ -158,46 +152,6 @@ def test_role_may_do_just_what_it_does(template: Template) -> None:
     }
     assert "ManagedPolicyArns" not in role["Properties"]
     template.resource_count_is("AWS::IAM::Policy", 0)
-
-
-def test_role_covers_every_call_on_the_table(
-    template: Template, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What a run asks of DynamoDB, with a message to release and one to reject, is what is granted."""
-    called: set[str] = set()
-
-    def record(params: dict[str, Any], model: Any, **_: Any) -> None:
-        called.add(f"dynamodb:{model.name}" + (" on the index" if "IndexName" in params else ""))
-
-    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "orders-dispatcher")
-    monkeypatch.setenv(contract.ENDPOINT_VARIABLE, "orders")
-    monkeypatch.setenv(contract.STORE_VARIABLE, "dynamodb://orders.delayed")
-    handler.function.cache_clear()
-    with mock_aws():
-        create_endpoint(boto3.client("sqs"), Endpoint.parse("orders"))
-        store = DynamoDbStore("orders.delayed", endpoint="orders")
-        store.set_up()
-        waiting = (("due", "orders", 0), ("lost", "nowhere", 0), ("far", "orders", MAX_DUE_MS))
-        store.store(
-            [
-                StoredMessage(message_id=name, destination=queue, due_ms=due_ms, body=b"body")
-                for name, queue, due_ms in waiting
-            ]
-        )
-        store.close()
-        session = boto3.Session()
-        session.events.register("provide-client-params.dynamodb", record)
-        monkeypatch.setattr(boto3, "DEFAULT_SESSION", session)
-        handler.handler({}, SimpleNamespace(get_remaining_time_in_millis=lambda: 50_000))
-        handler.function().store.close()
-    handler.function.cache_clear()
-    assert called == {
-        "dynamodb:DeleteItem",
-        "dynamodb:DescribeTable",
-        "dynamodb:GetItem",
-        "dynamodb:Query on the index",
-        "dynamodb:UpdateItem",
-    }
 
 
 def test_delay_consumer_parks(template: Template) -> None:

@@ -115,20 +115,6 @@ def test_exposes_the_store(stack: Stack) -> None:
     assert Stack.of(stack).resolve(store.url)["Fn::Join"][1][0] == "dynamodb://"
 
 
-def test_grant_store_gives_just_what_storing_needs(stack: Stack) -> None:
-    """Store, list, cancel and reschedule in one table and its index."""
-    orders = sqs.Queue(stack, "Orders", queue_name="orders")
-    store = UnrestrictedDelay(stack, "Delay", queue=orders, store="dynamodb").store
-    assert store is not None
-    store.grant_store(iam.User(stack, "Producer"))
-    [granted] = statements(Template.from_stack(stack))
-    assert granted["Action"] == [
-        f"dynamodb:{action}"
-        for action in ("DeleteItem", "GetItem", "PutItem", "Query", "UpdateItem")
-    ]
-    assert len(granted["Resource"]) == 2
-
-
 def test_unknown_store_is_refused(stack: Stack) -> None:
     """With the kinds there are."""
     queue = sqs.Queue(stack, "Orders")

@@ -1,0 +1,130 @@
+"""What is granted on the table, held against the calls that are made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import boto3
+import pytest
+from aws_cdk import Stack
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_sqs as sqs
+from aws_cdk.assertions import Template
+from moto import mock_aws
+
+from infra.unrestricted_delay import UnrestrictedDelay
+from lambdas.delay_consumer import contract as delay_consumer
+from lambdas.dispatcher import contract, handler
+from sqsdelay import Change, DelaySender
+from sqsdelay.endpoint import Endpoint
+from sqsdelay.limits import MAX_DUE_MS
+from sqsdelay.marks import Mark
+from sqsdelay.parking import Parking
+from sqsdelay.sqs import create_endpoint
+from sqsdelay.stored import StoredMessage
+from sqsdelay.stores.dynamodb import DynamoDbStore
+from tests.infra.resources import Templates, only
+
+
+@pytest.fixture
+def template(endpoint_template: Templates) -> Template:
+    """Endpoint `orders` with a store."""
+    return endpoint_template(store="dynamodb")
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
+    """Names of the calls made on the table of an endpoint on moto, from now on."""
+    called: set[str] = set()
+
+    def record(params: dict[str, Any], model: Any, **_: Any) -> None:
+        called.add(f"dynamodb:{model.name}")
+        # The dispatcher is granted Query on the index alone.
+        assert ("IndexName" in params) == (model.name == "Query")
+
+    with mock_aws():
+        create_endpoint(boto3.client("sqs"), Endpoint.parse("orders"))
+        store = DynamoDbStore("orders.delayed", endpoint="orders")
+        store.set_up()
+        store.close()
+        session = boto3.Session()
+        session.events.register("provide-client-params.dynamodb", record)
+        monkeypatch.setattr(boto3, "DEFAULT_SESSION", session)
+        yield called
+
+
+@pytest.fixture
+def store(calls: set[str]) -> Iterator[DynamoDbStore]:
+    """The store on that table."""
+    opened = DynamoDbStore("orders.delayed", endpoint="orders")
+    yield opened
+    opened.close()
+
+
+def stored(message_id: str, queue: str = "orders", due_ms: int = MAX_DUE_MS) -> StoredMessage:
+    return StoredMessage(message_id=message_id, destination=queue, due_ms=due_ms, body=b"body")
+
+
+def table_grants(template: Template, function: str) -> set[str]:
+    """Actions of DynamoDB that a function's role is granted."""
+    role = template.find_resources("AWS::IAM::Role")[
+        only(template, "AWS::Lambda::Function", Handler=function)["Properties"]["Role"][
+            "Fn::GetAtt"
+        ][0]
+    ]
+    [policy] = role["Properties"]["Policies"]
+    actions = [s["Action"] for s in policy["PolicyDocument"]["Statement"]]
+    listed = [a if isinstance(a, list) else [a] for a in actions]
+    return {action for some in listed for action in some if action.startswith("dynamodb:")}
+
+
+def test_dispatcher_is_granted_the_calls_it_makes(
+    template: Template, monkeypatch: pytest.MonkeyPatch, calls: set[str], store: DynamoDbStore
+) -> None:
+    """A run with a message to release, one to reject and one that is far away needs all and no more."""
+    store.store([stored("due", due_ms=0), stored("lost", "nowhere", due_ms=0), stored("far")])
+    calls.clear()
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "orders-dispatcher")
+    monkeypatch.setenv(contract.ENDPOINT_VARIABLE, "orders")
+    monkeypatch.setenv(contract.STORE_VARIABLE, "dynamodb://orders.delayed")
+    handler.function.cache_clear()
+    handler.handler({}, SimpleNamespace(get_remaining_time_in_millis=lambda: 50_000))
+    handler.function().store.close()
+    handler.function.cache_clear()
+    assert calls == table_grants(template, contract.HANDLER)
+
+
+def test_delay_consumer_is_granted_the_calls_it_makes(
+    template: Template, calls: set[str], store: DynamoDbStore
+) -> None:
+    """Parking, and honouring a cancellation and a new due time that came meanwhile."""
+    parking = Parking(store)
+    assert parking.park([stored("cancelled"), stored("moved")]) == [None, None]
+    store.mark(
+        [Mark(message_id="cancelled"), Mark(message_id="moved", due_ms=MAX_DUE_MS - 1)],
+        until_ms=MAX_DUE_MS,
+    )
+    assert parking.apply_marks(["cancelled", "moved"]) == {"cancelled"}
+    assert calls == table_grants(template, delay_consumer.HANDLER)
+
+
+def test_producer_is_granted_the_calls_it_makes(
+    stack: Stack, calls: set[str], store: DynamoDbStore
+) -> None:
+    """Storing, listing, moving and cancelling, whether or not the message is still there."""
+    sender = DelaySender(store=store)
+    sender.send("orders", "body", delay=30 * 86_400, message_id="order-7")
+    assert [m.message_id for m in sender.pending("orders")] == ["order-7"]
+    assert sender.reschedule("orders", "order-7", delay=60 * 86_400) is Change.DONE
+    assert sender.cancel("orders", "order-7") is Change.DONE
+    assert sender.cancel("orders", "order-7") is Change.MARKED
+    orders = sqs.Queue(stack, "Orders", queue_name="orders")
+    delay = UnrestrictedDelay(stack, "Delay", queue=orders, store="dynamodb")
+    assert delay.store is not None
+    delay.store.grant_store(iam.User(stack, "Producer"))
+    [policy] = Template.from_stack(stack).find_resources("AWS::IAM::Policy").values()
+    [statement] = policy["Properties"]["PolicyDocument"]["Statement"]
+    assert calls == set(statement["Action"])
+    assert len(statement["Resource"]) == 2
