@@ -56,6 +56,7 @@ class Deployment:
         endpoints = _endpoints(get("endpoint"))
         if queue_arn is not None:
             endpoints = _existing(str(queue_arn), endpoints, account=account, region=region)
+        _refuse_fifo(endpoints)
         return cls(
             endpoints=endpoints,
             queue_arn=queue_arn,
@@ -78,6 +79,15 @@ def _endpoints(value: Any) -> tuple[Endpoint, ...]:
                 "-c queueArn=ARN"
             )
     return tuple(Endpoint.parse(name) for name in names)
+
+
+def _refuse_fifo(endpoints: tuple[Endpoint, ...]) -> None:
+    for endpoint in endpoints:
+        if endpoint.fifo:
+            raise ConfigurationError(
+                f"endpoint {endpoint.name} is a FIFO queue, which this app does not deploy yet; "
+                f"use: sqsdelay endpoint create {endpoint.name}, and run its delay consumer"
+            )
 
 
 def _existing(
