@@ -118,13 +118,3 @@ def test_schedule_runs_the_dispatcher_every_minute(aws: LocalAws, orders: dict[s
     assert (rule["ScheduleExpression"], rule["State"]) == ("rate(1 minute)", "ENABLED")
     [target] = events.list_targets_by_rule(Rule=rule["Name"])["Targets"]
     assert target["Arn"] == function["FunctionArn"]
-
-
-def test_destroy_keeps_table_and_messages_by_default(
-    aws: LocalAws, cdk: CdkCommand, orders: dict[str, str], store: DynamoDbStore
-) -> None:
-    """Without its stack a message waits in the table, where it can still be listed and cancelled."""
-    cdk.destroy(*CONTEXT)
-    with pytest.raises(aws.client("lambda").exceptions.ResourceNotFoundException):
-        aws.client("lambda").get_function(FunctionName=orders["DispatcherName"])
-    assert [message.message_id for message in store.pending(10)] == ["order-8"]
