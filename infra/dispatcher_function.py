@@ -17,15 +17,10 @@ from infra.acknowledgement import acknowledge
 from infra.function_code import dispatcher_code
 from infra.store_table import StoreTable
 from lambdas.dispatcher import contract
-
-INTERVAL_SECONDS: Final = 60
-"""The shortest a schedule has. A message stored when it is due already waits as long."""
+from sqsdelay.dispatch_settings import FUNCTION_MEMORY_MB, SCHEDULE_SECONDS
 
 TIMEOUT_SECONDS: Final = 50
 """Below the interval, so that a run with a backlog is over when the next one comes."""
-
-MEMORY_MB: Final = 512
-"""Two batches of 100 messages at the 400 KiB of an item fit in."""
 
 _NOTHING_TO_KEEP: Final = (
     "The event that starts a run carries nothing: messages stay in the store, and the next run does "
@@ -74,7 +69,7 @@ class DispatcherFunction(Construct):
             handler=contract.HANDLER,
             runtime=lambda_.Runtime.PYTHON_3_14,
             architecture=lambda_.Architecture.ARM_64,
-            memory_size=MEMORY_MB,
+            memory_size=FUNCTION_MEMORY_MB,
             timeout=Duration.seconds(TIMEOUT_SECONDS),
             environment={
                 contract.ENDPOINT_VARIABLE: endpoint,
@@ -83,7 +78,7 @@ class DispatcherFunction(Construct):
             reserved_concurrent_executions=1,
             # A run that failed or was throttled is made up for by the next.
             retry_attempts=0,
-            max_event_age=Duration.seconds(INTERVAL_SECONDS),
+            max_event_age=Duration.seconds(SCHEDULE_SECONDS),
             role=self.role,
             log_group=log_group,
             # The metrics travel in log lines, which a level above INFO would drop.
@@ -99,10 +94,10 @@ def _schedule(scope: Construct, function: lambda_.IFunction, endpoint: str) -> e
         scope,
         "Schedule",
         description=f"Runs the dispatcher of {endpoint} (sqsdelay)",
-        schedule=events.Schedule.rate(Duration.seconds(INTERVAL_SECONDS)),
+        schedule=events.Schedule.rate(Duration.seconds(SCHEDULE_SECONDS)),
         targets=[
             targets.LambdaFunction(
-                function, retry_attempts=0, max_event_age=Duration.seconds(INTERVAL_SECONDS)
+                function, retry_attempts=0, max_event_age=Duration.seconds(SCHEDULE_SECONDS)
             )
         ],
     )

@@ -10,10 +10,10 @@ from aws_cdk import aws_sns as sns
 from constructs import Construct
 
 from infra.alarm import PERIOD, Alarm
-from infra.dispatcher_function import INTERVAL_SECONDS
 from lambdas.dispatcher import contract
+from sqsdelay.dispatch_settings import SCHEDULE_SECONDS
 
-OVERDUE_MS: Final = 2 * INTERVAL_SECONDS * 1000
+OVERDUE_MS: Final = 2 * SCHEDULE_SECONDS * 1000
 """A message stored when it is due already waits for one run; the second allows for a failed one."""
 
 

@@ -8,6 +8,13 @@ from typing import Final
 from sqsdelay.circuit_breaker import DEFAULT_FAILURES_PER_SECOND, DEFAULT_TRIGGER_SECONDS
 from sqsdelay.errors import ConfigurationError
 
+SCHEDULE_SECONDS: Final = 60
+"""How often the deployed dispatcher function runs: the shortest a schedule has. Message timers make up
+for the interval; only a message stored when it is due already waits as long."""
+
+FUNCTION_MEMORY_MB: Final = 512
+"""Of the dispatcher function: two batches of 100 messages at the 400 KiB of an item fit in."""
+
 DEFAULT_BATCH: Final = 500
 MAX_POLL_SECONDS: Final = 3600
 """What is due later than this need not wake anyone: PostgreSQL's store counts on it."""

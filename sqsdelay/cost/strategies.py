@@ -14,6 +14,7 @@ from sqsdelay.cost.bill import Bill, Line
 from sqsdelay.cost.prices import Prices
 from sqsdelay.cost.store import item_bytes, store_lines
 from sqsdelay.cost.workload import Workload
+from sqsdelay.dispatch_settings import SCHEDULE_SECONDS
 from sqsdelay.limits import (
     MAX_DYNAMODB_ITEM_BYTES,
     MAX_MESSAGE_TIMER_SECONDS,
@@ -27,9 +28,6 @@ FUNCTION_MS: Final = 100
 IDLE_POLLERS: Final = 5
 """Long polls that Lambda keeps open on an idle queue. Source: Lambda guide, "Configuring scaling
 behavior for SQS event source mappings"."""
-
-DISPATCH_EVERY_SECONDS: Final = 300
-"""Schedule of the dispatcher function assumed here; message timers make up for the interval."""
 
 MARK_READS: Final = 2
 """The delay consumer reads a message's mark before it decides, and again once it has parked it."""
@@ -207,9 +205,9 @@ def _idle_polling(load: Workload, prices: Prices) -> Line:
 
 
 def _idle_dispatcher(load: Workload, prices: Prices) -> tuple[Line, ...]:
-    runs = load.delay_seconds // DISPATCH_EVERY_SECONDS
+    runs = load.delay_seconds // SCHEDULE_SECONDS
     reads = Line(
-        what=f"DynamoDB read units (dispatcher, every {DISPATCH_EVERY_SECONDS} s)",
+        what=f"DynamoDB read units (dispatcher, every {SCHEDULE_SECONDS} s)",
         quantity=runs * STORE_SHARDS,
         unit_price=prices.dynamodb_read_unit,
         fixed=True,

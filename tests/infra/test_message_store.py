@@ -8,9 +8,10 @@ import pytest
 from aws_cdk import RemovalPolicy
 from aws_cdk.assertions import Template
 
-from infra.dispatcher_function import INTERVAL_SECONDS, TIMEOUT_SECONDS
+from infra.dispatcher_function import TIMEOUT_SECONDS
 from lambdas.delay_consumer import contract as delay_consumer
 from lambdas.dispatcher import contract, handler
+from sqsdelay.dispatch_settings import SCHEDULE_SECONDS
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.stores.dynamodb import table_definition
 from sqsdelay.stores.dynamodb.marks import EXPIRY
@@ -95,8 +96,8 @@ def test_function(template: Template) -> None:
 
 def test_a_run_ends_before_the_next_and_in_time_for_message_timers() -> None:
     """Runs do not meet; messages that a dead run held are free well before they are due."""
-    assert handler.KEPT_BACK_MS / 1000 < TIMEOUT_SECONDS < INTERVAL_SECONDS
-    assert DEFAULT_LEASE_SECONDS + 2 * INTERVAL_SECONDS < MAX_MESSAGE_TIMER_SECONDS
+    assert handler.KEPT_BACK_MS / 1000 < TIMEOUT_SECONDS < SCHEDULE_SECONDS
+    assert DEFAULT_LEASE_SECONDS + 2 * SCHEDULE_SECONDS < MAX_MESSAGE_TIMER_SECONDS
 
 
 def test_function_logs_json_for_a_month(template: Template) -> None:
@@ -114,7 +115,7 @@ def test_schedule(template: Template) -> None:
     assert (rule["ScheduleExpression"], rule["State"]) == ("rate(1 minute)", "ENABLED")
     [target] = rule["Targets"]
     assert target["Arn"] == {"Fn::GetAtt": [dispatcher_id(template), "Arn"]}
-    once = {"MaximumEventAgeInSeconds": INTERVAL_SECONDS, "MaximumRetryAttempts": 0}
+    once = {"MaximumEventAgeInSeconds": SCHEDULE_SECONDS, "MaximumRetryAttempts": 0}
     assert target["RetryPolicy"] == once
     invoke = only(template, "AWS::Lambda::EventInvokeConfig")["Properties"]
     assert once.items() <= invoke.items()
