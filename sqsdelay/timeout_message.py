@@ -14,7 +14,7 @@ from sqsdelay.decision import Reject
 from sqsdelay.delay import due_at_ms
 from sqsdelay.errors import InvalidMessage
 from sqsdelay.limits import ID
-from sqsdelay.message import text_of
+from sqsdelay.message import Attributes, text_of
 from sqsdelay.stored import StoredMessage
 from sqsdelay.wire import DUE_AT, GROUP_ID, MESSAGE_ID, ReceivedMessage, trace_header_to_pass_on
 
@@ -34,12 +34,9 @@ def read_timeout(copy: ReceivedMessage) -> StoredMessage | Reject:
     Its id is ``sqsdelay.MessageId``, or else the queue service's own, which stays the same when a
     copy is delivered again.
     """
-    destination = text_of(copy.attributes, DESTINATION) or text_of(
-        copy.attributes, NSERVICEBUS_DESTINATION
-    )
-    if not destination:
-        return Reject(f"neither {DESTINATION} nor {NSERVICEBUS_DESTINATION} says where it goes")
-    due_ms = _due_ms(copy)
+    destination, due_ms = destination_of(copy.attributes), due_ms_of(copy.attributes)
+    if isinstance(destination, Reject):
+        return destination
     if isinstance(due_ms, Reject):
         return due_ms
     group = text_of(copy.attributes, GROUP_ID)
@@ -57,13 +54,22 @@ def read_timeout(copy: ReceivedMessage) -> StoredMessage | Reject:
         return Reject(str(error))
 
 
-def _due_ms(copy: ReceivedMessage) -> int | Reject:
-    due = text_of(copy.attributes, DUE_AT)
+def destination_of(attributes: Attributes) -> str | Reject:
+    """The destination as written, or why there is none."""
+    destination = text_of(attributes, DESTINATION) or text_of(attributes, NSERVICEBUS_DESTINATION)
+    if destination:
+        return destination
+    return Reject(f"neither {DESTINATION} nor {NSERVICEBUS_DESTINATION} says where it goes")
+
+
+def due_ms_of(attributes: Attributes) -> int | Reject:
+    """The due time, epoch milliseconds, or why it cannot be told."""
+    due = text_of(attributes, DUE_AT)
     if due is not None:
         if not _MILLISECONDS.fullmatch(due):
             return Reject(f"{DUE_AT} is {due[:40]!r}, not epoch milliseconds")
         return int(due)
-    expire = text_of(copy.attributes, NSERVICEBUS_DUE)
+    expire = text_of(attributes, NSERVICEBUS_DUE)
     if expire is None:
         return Reject(f"neither {DUE_AT} nor {NSERVICEBUS_DUE} says when it is due")
     try:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from typing import Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +20,10 @@ from sqsdelay.errors import CriticalError
 from sqsdelay.limits import MAX_RECEIVE_WAIT_SECONDS
 from sqsdelay.timeout_manager import TimeoutManager, TimeoutSettings, TimeoutStatus
 from sqsdelay.timeout_settings import DEFAULT_ANNOUNCE_AGAIN_SECONDS, DEFAULT_OUTAGE_SECONDS
+
+if TYPE_CHECKING:
+    from sqsdelay.rabbitmq import RabbitMqTimeouts
+    from sqsdelay.sqs.timeouts import SqsTimeouts
 
 
 class _Report:
@@ -40,9 +45,26 @@ class _Report:
         return ", ".join(f"{count} {status}" for status, count in counts) or "nothing"
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Served:
+    """A transport, its two queues' names, and what creates them."""
+
+    transport: SqsTimeouts | RabbitMqTimeouts
+    queues: tuple[str, str]
+    set_up: Callable[[], object]
+
+
 def timeout_manager(
     endpoint: Annotated[str, typer.Argument(help="The endpoint whose timeouts these are.")],
     store: StoreUrl,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            envvar="SQSDELAY_TIMEOUT_MANAGER_TO",
+            help="RabbitMQ to serve on, amqp://user:password@host:5672/vhost or amqps://…; "
+            "SQS if left out.",
+        ),
+    ] = None,
     table: Table = None,
     schema: Schema = None,
     set_up: Annotated[
@@ -63,30 +85,25 @@ def timeout_manager(
 
     Exit code 75 when the storage failed for too long: let a supervisor restart it.
     """
-    from sqsdelay.sqs.client import default_client
-    from sqsdelay.sqs.outbox import DEFAULT_CONCURRENCY
-    from sqsdelay.sqs.queues import SqsQueues
-    from sqsdelay.sqs.timeouts import SqsTimeouts, create_timeout_queues, timeout_queues
     from sqsdelay.stores import open_store
 
     log_to_stderr()
     parsed = Endpoint.parse(endpoint)
-    timeouts, dispatcher = timeout_queues(parsed)
+    served = _on_sqs(parsed) if to is None else _on_rabbitmq(parsed, to)
     settings = TimeoutSettings(
         outage_seconds=outage, announce_again_seconds=announce_again, wait_seconds=wait
     )
     report = _Report(as_json=as_json)
-    client = default_client(connections=DEFAULT_CONCURRENCY)
     with (
         closing(open_store(store, endpoint=parsed.name, table=table, schema=schema)) as opened,
-        closing(SqsTimeouts(SqsQueues(client), parsed)) as transport,
+        closing(served.transport) as transport,
     ):
         if set_up:
-            create_timeout_queues(client, parsed)
+            served.set_up()
             opened.set_up()
         manager = TimeoutManager(opened, transport, settings=settings, on_done=report.done)
         stop = stop_on_signals()
-        told = f"serving {timeouts.name} and {dispatcher.name}; stop with Ctrl-C or SIGTERM"
+        told = f"serving {' and '.join(served.queues)}; stop with Ctrl-C or SIGTERM"
         err.print(told, highlight=False, soft_wrap=True)
         try:
             manager.run(stop)
@@ -94,3 +111,29 @@ def timeout_manager(
             err.print(f"sqsdelay: {critical}", highlight=False, markup=False, soft_wrap=True)
             raise typer.Exit(EXIT_CRITICAL) from critical
     err.print(f"stopped; {report}", highlight=False)
+
+
+def _on_sqs(endpoint: Endpoint) -> _Served:
+    from sqsdelay.sqs.client import default_client
+    from sqsdelay.sqs.outbox import DEFAULT_CONCURRENCY
+    from sqsdelay.sqs.queues import SqsQueues
+    from sqsdelay.sqs.timeouts import SqsTimeouts, create_timeout_queues, timeout_queues
+
+    timeouts, dispatcher = timeout_queues(endpoint)
+    client = default_client(connections=DEFAULT_CONCURRENCY)
+    return _Served(
+        transport=SqsTimeouts(SqsQueues(client), endpoint),
+        queues=(timeouts.name, dispatcher.name),
+        set_up=lambda: create_timeout_queues(client, endpoint),
+    )
+
+
+def _on_rabbitmq(endpoint: Endpoint, url: str) -> _Served:
+    from sqsdelay.rabbitmq import RabbitMqTimeouts, create_timeout_queues
+    from sqsdelay.rabbitmq.timeouts import timeout_queues
+
+    return _Served(
+        transport=RabbitMqTimeouts(url, endpoint.name),
+        queues=timeout_queues(endpoint.name),
+        set_up=lambda: create_timeout_queues(url, endpoint.name),
+    )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sqsdelay.rabbitmq.message import Message
     from sqsdelay.rabbitmq.outbox import RabbitMqOutbox
     from sqsdelay.rabbitmq.sender import DelaySender, Route, SendResult
+    from sqsdelay.rabbitmq.timeouts import RabbitMqTimeouts, create_timeout_queues
     from sqsdelay.rabbitmq.topology import MAX_DELAY_SECONDS, Topology
     from sqsdelay.rabbitmq.transfers import Transfer, transfer
     from sqsdelay.rabbitmq.verification import Problem, verify
@@ -28,11 +29,13 @@ __all__ = [
     "Message",
     "Problem",
     "RabbitMqOutbox",
+    "RabbitMqTimeouts",
     "Route",
     "SendResult",
     "Topology",
     "Transfer",
     "bind",
+    "create_timeout_queues",
     "declare",
     "teardown",
     "transfer",
@@ -45,11 +48,13 @@ _HOMES = {
     "Message": "message",
     "Problem": "verification",
     "RabbitMqOutbox": "outbox",
+    "RabbitMqTimeouts": "timeouts",
     "Route": "sender",
     "SendResult": "sender",
     "Topology": "topology",
     "Transfer": "transfers",
     "bind": "infrastructure",
+    "create_timeout_queues": "timeouts",
     "declare": "infrastructure",
     "teardown": "infrastructure",
     "transfer": "transfers",

@@ -24,6 +24,7 @@ from sqsdelay.message import Attribute
 from sqsdelay.ports import Failure
 from sqsdelay.rabbitmq.confirms import Publication
 from sqsdelay.rabbitmq.connection import NOT_FOUND, channel, parameters
+from sqsdelay.rabbitmq.envelope import PROPERTIES, unpacked
 from sqsdelay.rabbitmq.infrastructure import declare_queue, retrying_races
 from sqsdelay.rabbitmq.message import (
     COPY_HEADERS,
@@ -109,8 +110,8 @@ class RabbitMqOutbox:
                     f"message {message.message_id} is due in {message.due_ms - now_ms} ms, and an "
                     "outbox to RabbitMQ has no message timer; it is released later"
                 )
-            properties = _properties(message, {DUE_AT: str(message.due_ms)})
-            return Publication("", check_endpoint(message.destination), message.body, properties)
+            destination = check_endpoint(message.destination)
+            return Publication("", destination, message.body, released_properties(message))
 
         return self._publish(messages, to_destination)
 
@@ -176,16 +177,27 @@ def _failure(error: SqsDelayError) -> Failure:
     return Failure(code, outage, transient=True)
 
 
+def released_properties(message: StoredMessage) -> BasicProperties:
+    """The properties that a message is sent with once it is due.
+
+    Raises:
+        InvalidMessage: AMQP 0-9-1 cannot hold them.
+    """
+    return _properties(message, {DUE_AT: str(message.due_ms)})
+
+
 def _properties(message: StoredMessage, added: dict[str, str]) -> BasicProperties:
-    headers = {name: _header(name, value) for name, value in message.attributes.items()}
+    properties = unpacked(message.attributes)
+    headers = properties.headers or {}
+    for name, value in message.attributes.items():
+        if name != PROPERTIES:
+            headers[name] = _header(name, value)
     for name, text in ((GROUP_ID, message.group_id), (TRACE_HEADER, message.trace_header)):
         if text is not None:
             headers[name] = text
-    properties = BasicProperties(
-        headers={**headers, **added},
-        message_id=message.message_id,
-        delivery_mode=PERSISTENT,
-    )
+    properties.headers = {**headers, **added}
+    properties.message_id = message.message_id
+    properties.delivery_mode = PERSISTENT
     check_encoding(properties)
     return properties
 

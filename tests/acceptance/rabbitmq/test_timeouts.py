@@ -1,0 +1,316 @@
+"""The timeout manager on a real broker: from its queues to the store and on to the destination."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pika
+import pytest
+from pika import BasicProperties
+
+from sqsdelay.clock import SystemClock
+from sqsdelay.errors import QueueMissing, QueueUnavailable
+from sqsdelay.rabbitmq import RabbitMqTimeouts, create_timeout_queues
+from sqsdelay.stored import StoredMessage
+from sqsdelay.stores import open_store
+from sqsdelay.testing import InMemoryStore, ManualClock
+from sqsdelay.timeout_manager import TimeoutManager, TimeoutSettings, TimeoutStatus
+from tests.acceptance.rabbitmq.broker import Broker, Inbox
+from tests.services.tcp_proxy import TcpProxy
+
+TIMEOUTS = "orders.Timeouts"
+DISPATCHER = "orders.TimeoutsDispatcher"
+ERRORS = "orders-delay-error"
+GUIDE = (Path(__file__).parents[3] / "docs/timeout-manager.md").read_text()
+COMMAND = [sys.executable, "-c", "from sqsdelay.cli import main; main()", "timeout-manager"]
+QUICK = TimeoutSettings(wait_seconds=1)
+
+DYING = f"""
+import os, signal, sys
+from sqsdelay.rabbitmq import RabbitMqTimeouts
+from sqsdelay.stores import open_store
+from sqsdelay.timeout_manager import TimeoutManager
+
+url, store, task = sys.argv[1:]
+transport = RabbitMqTimeouts(url, "orders")
+transport.settle = lambda deliveries: os.kill(os.getpid(), signal.{signal.SIGKILL.name})
+manager = TimeoutManager(open_store(store, endpoint="orders"), transport)
+getattr(manager, task).turn()
+"""
+"""A worker that is killed where it would acknowledge what it has done."""
+
+
+@pytest.fixture
+def transport(broker: Broker) -> Iterator[RabbitMqTimeouts]:
+    create_timeout_queues(broker.url, "orders")
+    with closing(RabbitMqTimeouts(broker.url, "orders")) as transport:
+        transport.check()
+        yield transport
+
+
+class Served:
+    """A timeout manager whose tasks are taken turn by turn, and what it told."""
+
+    def __init__(self, store: Any, transport: RabbitMqTimeouts) -> None:
+        self.told: list[tuple[str, str]] = []
+        self.manager = TimeoutManager(store, transport, settings=QUICK, on_done=self._done)
+
+    def _done(self, status: TimeoutStatus, ids: Any) -> None:
+        self.told += [(str(status), message_id) for message_id in ids]
+
+
+def send(
+    broker: Broker,
+    headers: dict[str, Any],
+    *,
+    message_id: str = "m-1",
+    to: str = TIMEOUTS,
+    body: bytes = b"\x00\xff",
+    **properties: Any,
+) -> None:
+    given = BasicProperties(headers=headers, message_id=message_id, **properties)
+    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+        on = connection.channel()
+        on.confirm_delivery()
+        on.basic_publish("", to, body, given, mandatory=True)
+
+
+def users(properties: Any) -> dict[str, Any]:
+    """The headers without what the quorum queue we read from adds itself, in version 3.10 always."""
+    return {n: value for n, value in properties.headers.items() if n != "x-delivery-count"}
+
+
+def due(in_ms: int) -> dict[str, Any]:
+    now_ms = SystemClock().now_ms()
+    return {"sqsdelay.Destination": "orders", "sqsdelay.DueAt": str(now_ms + in_ms)}
+
+
+def test_the_guides_message_arrives_when_it_is_due(broker: Broker, tmp_path: Path) -> None:
+    """Set up and served by the command: stored, announced, dispatched, on time; queues are quorum."""
+    process = subprocess.Popen(
+        [*COMMAND, "orders", "--set-up", "--wait", "1", "--json"],
+        env={
+            **os.environ,
+            "SQSDELAY_TIMEOUT_MANAGER_TO": broker.url,
+            "SQSDELAY_STORE": f"sqlite:///{tmp_path}/store.db",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    assert f"serving {TIMEOUTS} and {DISPATCHER}" in process.stderr.readline()
+    (sending,) = [b for b in re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL) if "pika" in b]
+    names: dict[str, Any] = {}
+    with Inbox(broker.url, "orders") as inbox:
+        exec(sending.replace("amqp://guest:guest@localhost:5672/%2f", broker.url), names)
+        (arrival,) = inbox.wait(1, seconds=15)
+    assert 0 <= arrival.at_ms - names["due_ms"] < 2000
+    assert (arrival.body, arrival.properties.message_id) == (b'{"order": 7}', "order-7")
+    process.send_signal(signal.SIGTERM)
+    printed, errors = process.communicate(timeout=30)
+    assert process.returncode == 0, errors
+    told = [json.loads(line)["status"] for line in printed.splitlines()]
+    assert told == ["stored", "announced", "dispatched"]
+    assert [broker.count(q) for q in (TIMEOUTS, DISPATCHER, ERRORS)] == [0, 0, 0]
+    assert create_timeout_queues(broker.url, "orders") == []
+    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+        # Declared again as they should be: anything else would be refused.
+        for queue in (TIMEOUTS, DISPATCHER):
+            kept = {"x-queue-type": "quorum", "x-delivery-limit": 2**31 - 1}
+            connection.channel().queue_declare(queue, durable=True, arguments=kept)
+
+
+def test_due_already_is_sent_on_intact(broker: Broker, transport: RabbitMqTimeouts) -> None:
+    """At once, not stored; headers keep their types, and properties their values."""
+    store = InMemoryStore(SystemClock())
+    served = Served(store, transport)
+    headers = due(-1000) | {"n": 7, "raw": b"\x00\xff", "yes": True, "deep": {"list": [1, "a"]}}
+    user = urlsplit(broker.url).username
+    send(broker, headers, content_type="text/x", correlation_id="c", reply_to="r", user_id=user)
+    assert served.manager.arrivals.turn() == 1
+    assert served.told == [("sent-on", "m-1")]
+    assert store.pending_count() == 0
+    ((_, properties, body),) = broker.drain("orders")
+    assert (body, properties.message_id, properties.delivery_mode) == (b"\x00\xff", "m-1", 2)
+    assert (properties.content_type, properties.correlation_id) == ("text/x", "c")
+    assert (properties.reply_to, properties.user_id) == ("r", None)
+    wanted = {name: value for name, value in headers.items() if name != "sqsdelay.Destination"}
+    assert users(properties) == wanted
+    assert broker.wait_count(TIMEOUTS, 0) == 0
+
+
+def test_nservicebus_headers_are_understood(broker: Broker, transport: RabbitMqTimeouts) -> None:
+    """Its destination and due time, and they arrive with the message."""
+    headers = {
+        "NServiceBus.Timeout.RouteExpiredTimeoutTo": "orders",
+        "NServiceBus.Timeout.Expire": "2020-01-31 09:00:00:000000 Z",
+    }
+    send(broker, headers)
+    served = Served(InMemoryStore(SystemClock()), transport)
+    served.manager.arrivals.turn()
+    ((_, properties, _),) = broker.drain("orders")
+    assert users(properties) == headers | {"sqsdelay.DueAt": "1580461200000"}
+
+
+def test_an_id_that_is_no_longer_there_is_dropped(
+    broker: Broker, transport: RabbitMqTimeouts
+) -> None:
+    """Nothing is sent, and the id does not come again."""
+    assert transport.announce(["cancelled"]) == [None]
+    served = Served(InMemoryStore(SystemClock()), transport)
+    assert served.manager.dispatch.turn() == 1
+    assert served.told == [("dropped", "cancelled")]
+    transport.close()
+    assert broker.wait_count(DISPATCHER, 0) == 0
+    assert broker.count("orders") == 0
+
+
+def test_what_cannot_be_read_is_rejected(broker: Broker, transport: RabbitMqTimeouts) -> None:
+    """With the reason, body and headers as they were, also where they leave no room for it."""
+    send(broker, {"tenant": "acme"})
+    send(broker, {"big": "x" * 120_000})
+    send(broker, due(0) | {"sqsdelay.Destination": "a.#"})
+    send(broker, {}, to=DISPATCHER, body=b"\xff")
+    served = Served(InMemoryStore(SystemClock()), transport)
+    while broker.count(ERRORS) < 3:
+        served.manager.arrivals.turn()
+    served.manager.dispatch.turn()
+    assert served.told == []
+    plain, big, wildcard, no_id = broker.drain(ERRORS)
+    assert plain[1].headers["tenant"] == "acme"
+    assert plain[2] == b"\x00\xff"
+    reasons = [e[1].headers["sqsdelay.Error"] for e in (plain, wildcard, no_id)]
+    assert "neither sqsdelay.Destination nor" in reasons[0]
+    assert "wildcard" in reasons[1]
+    assert "no timeout manager sent it" in reasons[2]
+    assert json.loads(big[2])["body"] == "AP8="
+    assert broker.wait_count(TIMEOUTS, 0) == 0
+
+
+def test_a_worker_killed_before_it_acknowledges_a_stored_message(
+    broker: Broker, transport: RabbitMqTimeouts, tmp_path: Path
+) -> None:
+    """The broker delivers it again, the store has it once, and it is sent once."""
+    url = f"sqlite:///{tmp_path}/store.db"
+    with closing(open_store(url, endpoint="orders")) as store:
+        store.set_up()
+        send(broker, due(4000))
+        assert die(broker, url, "arrivals") == -signal.SIGKILL
+        assert broker.wait_count(TIMEOUTS, 1) == 1
+        assert store.pending_count() == 1
+        served = Served(store, transport)
+        served.manager.arrivals.turn()
+        assert store.pending_count() == 1
+        while store.pending_count():
+            served.manager.announcer.turn()
+            served.manager.dispatch.turn()
+    assert served.told == [("stored", "m-1"), ("announced", "m-1"), ("dispatched", "m-1")]
+    assert len(broker.drain("orders")) == 1
+
+
+def test_a_worker_killed_before_it_acknowledges_a_dispatched_id(
+    broker: Broker, transport: RabbitMqTimeouts, tmp_path: Path
+) -> None:
+    """The id is delivered again, finds nothing in the store, and is dropped: sent once."""
+    url = f"sqlite:///{tmp_path}/store.db"
+    with closing(open_store(url, endpoint="orders")) as store:
+        store.set_up()
+        store.store([stored("m-1")])
+        served = Served(store, transport)
+        assert served.manager.announcer.turn() == 1
+        assert die(broker, url, "dispatch") == -signal.SIGKILL
+        assert broker.wait_count(DISPATCHER, 1) == 1
+        served.manager.dispatch.turn()
+    assert served.told == [("announced", "m-1"), ("dropped", "m-1")]
+    assert len(broker.drain("orders")) == 1
+
+
+def test_a_missing_destination_is_tried_again_after_a_pause(
+    broker: Broker, transport: RabbitMqTimeouts
+) -> None:
+    """The id stays unacknowledged meanwhile; once the queue is there, the message arrives."""
+    store = InMemoryStore(SystemClock())
+    store.store([stored("m-1", destination="later")])
+    served = Served(store, transport)
+    served.manager.announcer.turn()
+    assert served.manager.dispatch.turn() == 1
+    assert served.manager.dispatch.turn() == 0
+    broker.queue("later")
+    assert served.manager.dispatch.turn() + served.manager.dispatch.turn() == 1
+    assert served.told[1:] == [("dispatched", "m-1")]
+    assert broker.count("later") == 1
+
+
+def test_an_announcement_by_a_clock_ahead_waits_for_ours(
+    broker: Broker, transport: RabbitMqTimeouts
+) -> None:
+    """Two processes' clocks differ: the message is as late as that, and not dropped."""
+    ahead = ManualClock(SystemClock().now_ms() + 1500)
+    store = InMemoryStore(SystemClock())
+    store.store([stored("m-1", in_ms=1400)])
+    with closing(RabbitMqTimeouts(broker.url, "orders", clock=ahead)) as early:
+        assert Served(store, early).manager.announcer.turn() == 1
+    served = Served(store, transport)
+    while not served.told:
+        served.manager.dispatch.turn()
+    assert served.told == [("dispatched", "m-1")]
+
+
+def test_a_lost_connection_is_opened_again(broker: Broker, transport: RabbitMqTimeouts) -> None:
+    """What was received over it comes again; what is not there or not reached is named."""
+    transport.announce(["m"])
+    port = urlsplit(broker.url).port or 0
+    with TcpProxy(port) as proxy:
+        url = broker.url.replace(f":{port}", f":{proxy.port}")
+        with closing(RabbitMqTimeouts(url, "orders")) as cut:
+            (delivery,) = cut.receive_due_ids(wait_seconds=5)
+            proxy.down()
+            with pytest.raises(QueueUnavailable, match="cannot be reached"):
+                cut.receive_due_ids(wait_seconds=5)
+            proxy.up()
+            (again,) = cut.receive_due_ids(wait_seconds=5)
+            assert again.content == "m"
+            cut.settle([delivery, again])
+    assert broker.wait_count(DISPATCHER, 0) == 0
+    broker.delete_queue(DISPATCHER)
+    with pytest.raises(QueueMissing, match=DISPATCHER):
+        transport.receive_due_ids(wait_seconds=0)
+    with pytest.raises(QueueMissing, match=DISPATCHER):
+        transport.check()
+
+
+def test_a_queue_deleted_while_it_is_received_from(
+    broker: Broker, transport: RabbitMqTimeouts
+) -> None:
+    """The receiver is told, and does not wait for messages that can never come."""
+    assert transport.receive_timeouts(wait_seconds=0) == []
+    broker.delete_queue(TIMEOUTS)
+    with pytest.raises(QueueUnavailable, match=f"ended the receiving from {TIMEOUTS}"):
+        transport.receive_timeouts(wait_seconds=5)
+    with pytest.raises(QueueMissing, match=TIMEOUTS):
+        transport.receive_timeouts(wait_seconds=5)
+
+
+def stored(message_id: str, *, in_ms: int = 0, destination: str = "orders") -> StoredMessage:
+    return StoredMessage(
+        message_id=message_id,
+        destination=destination,
+        due_ms=SystemClock().now_ms() + in_ms,
+        body=b"x",
+    )
+
+
+def die(broker: Broker, store_url: str, task: str) -> int:
+    command = [sys.executable, "-c", DYING, broker.url, store_url, task]
+    return subprocess.run(command, timeout=60).returncode
