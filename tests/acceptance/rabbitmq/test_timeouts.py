@@ -8,7 +8,10 @@ import re
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -25,7 +28,8 @@ from sqsdelay.stored import StoredMessage
 from sqsdelay.stores import open_store
 from sqsdelay.testing import InMemoryStore, ManualClock
 from sqsdelay.timeout_manager import TimeoutManager, TimeoutSettings, TimeoutStatus
-from tests.acceptance.rabbitmq.broker import Broker, Inbox
+from tests.acceptance.rabbitmq.broker import REGISTERED_SECONDS, Broker, Inbox
+from tests.services.rabbitmq import RabbitNode
 from tests.services.tcp_proxy import TcpProxy
 
 TIMEOUTS = "orders.Timeouts"
@@ -300,6 +304,45 @@ def test_a_queue_deleted_while_it_is_received_from(
         transport.receive_timeouts(wait_seconds=5)
     with pytest.raises(QueueMissing, match=TIMEOUTS):
         transport.receive_timeouts(wait_seconds=5)
+
+
+def test_a_power_cut_of_the_broker_while_it_is_served(fragile: RabbitNode, tmp_path: Path) -> None:
+    """The manager goes on once the broker is back: none lost, none early, none in the error queue."""
+    broker = Broker(fragile.url, fragile.management_url)
+    create_timeout_queues(broker.url, "orders")
+    stop = threading.Event()
+    with (
+        closing(open_store(f"sqlite:///{tmp_path}/store.db", endpoint="orders")) as store,
+        closing(RabbitMqTimeouts(broker.url, "orders")) as transport,
+        ThreadPoolExecutor() as threads,
+    ):
+        store.set_up()
+        for n in range(100):
+            send(broker, due(20 * n), message_id=str(n))
+        time.sleep(REGISTERED_SECONDS)
+        manager = TimeoutManager(store, transport, settings=QUICK)
+        running = threads.submit(manager.run, stop)
+        try:
+            assert broker.wait_count(TIMEOUTS, 0) == 0
+            fragile.kill()
+            fragile.start()
+            with Inbox(broker.url, "orders") as inbox:
+                wanted = {str(n) for n in range(100)}
+                deadline = time.monotonic() + 30
+                while ids(inbox) != wanted and time.monotonic() < deadline:
+                    time.sleep(0.1)
+        finally:
+            stop.set()
+        running.result(timeout=30)
+        assert ids(inbox) == wanted
+        assert store.pending_count() == 0
+    dues = [int(a.properties.headers["sqsdelay.DueAt"]) for a in inbox.arrivals]
+    assert all(a.at_ms >= due_ms for a, due_ms in zip(inbox.arrivals, dues, strict=True))
+    assert broker.count(ERRORS) == 0
+
+
+def ids(inbox: Inbox) -> set[str]:
+    return {arrival.properties.message_id for arrival in inbox.arrivals}
 
 
 def stored(message_id: str, *, in_ms: int = 0, destination: str = "orders") -> StoredMessage:
