@@ -24,8 +24,9 @@ class Deployment:
     """The endpoints to deploy and the settings they share.
 
     ``queue_arn`` names an existing destination queue; None creates one per endpoint.
-    ``removal_policy`` says what becomes of the queues and the table when their stack is removed.
+    ``removal_policy`` says what becomes of queues, table and bucket when their stack is removed.
     ``store`` is the kind of store to add to each endpoint; None adds none.
+    ``large_bodies`` adds a bucket for bodies above 1 MiB to each endpoint.
     """
 
     endpoints: tuple[Endpoint, ...] = ()
@@ -34,6 +35,7 @@ class Deployment:
     alarm_topic_arn: str | None = None
     removal_policy: RemovalPolicy = RemovalPolicy.RETAIN
     store: str | None = None
+    large_bodies: bool = False
 
     @classmethod
     def read(
@@ -48,10 +50,6 @@ class Deployment:
         Raises:
             ConfigurationError, InvalidEndpoint: a value that cannot be used, and what can.
         """
-        if get("largeBodies") is not None:
-            raise ConfigurationError(
-                "context largeBodies is not supported yet: bodies end at 1 MiB; leave it out"
-            )
         queue_arn = get("queueArn")
         endpoints = _endpoints(get("endpoint"))
         if queue_arn is not None:
@@ -64,6 +62,7 @@ class Deployment:
             alarm_topic_arn=_topic(get("alarmTopicArn")),
             removal_policy=_removal_policy(get("removalPolicy")),
             store=_store(get("store")),
+            large_bodies=_large_bodies(get("largeBodies")),
         )
 
 
@@ -157,3 +156,12 @@ def _store(value: Any) -> str | None:
             f"context store={value!r}; use {' or '.join(STORES)}, or leave it out for no store"
         )
     return str(value)
+
+
+def _large_bodies(value: Any) -> bool:
+    # The command line gives text, cdk.json a boolean.
+    if value is None or value is True or value == "true":
+        return value is not None
+    raise ConfigurationError(
+        f"context largeBodies={value!r}; use true, or leave it out for bodies up to 1 MiB"
+    )

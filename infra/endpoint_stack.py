@@ -54,6 +54,7 @@ class EndpointStack(Stack):
             else sns.Topic.from_topic_arn(self, "AlarmTopic", topic_arn),
             removal_policy=deployment.removal_policy,
             store=deployment.store,
+            large_bodies=deployment.large_bodies,
         )
         for output, value in _outputs(queue, delay).items():
             CfnOutput(self, output, value=value)
@@ -74,6 +75,8 @@ def _outputs(queue: sqs.IQueue, delay: UnrestrictedDelay) -> dict[str, str]:
             "StoreUrl": delay.store.url,
             "DispatcherName": delay.store.function.function_name,
         }
+    if delay.body_bucket is not None:
+        outputs["BodyBucketName"] = delay.body_bucket.bucket_name
     return outputs
 
 

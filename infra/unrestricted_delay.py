@@ -10,6 +10,7 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from infra.alarms import Alarms
+from infra.body_bucket import BodyBucket
 from infra.dashboard import Dashboard
 from infra.delay_consumer_function import DEFAULT_MAX_CONCURRENCY, DelayConsumerFunction
 from infra.delay_queue import DelayQueue
@@ -28,12 +29,13 @@ class UnrestrictedDelay(Construct):
         hop_seconds: the delay queue's delivery delay, 1 to 900.
         max_concurrency: batches the function has in hand at once, 2 to 1,000.
         alarm_topic: told of every alarm that starts.
-        removal_policy: what becomes of the two queues and the store's table, and the messages in
-            them, when removed.
+        removal_policy: what becomes of the two queues, the store's table and the bucket, and what is
+            in them, when removed.
         code: the delay consumer's code; built from this checkout when left out.
         store: ``dynamodb`` adds a delayed message store to park in, with its dispatcher; none when
             left out.
         dispatcher_code: the dispatcher's code; built from this checkout when left out.
+        large_bodies: adds a bucket for bodies that are too large for a message.
 
     Raises:
         InvalidEndpoint: the queue is FIFO, or its name is too long for our suffixes.
@@ -53,6 +55,7 @@ class UnrestrictedDelay(Construct):
         code: lambda_.Code | None = None,
         store: str | None = None,
         dispatcher_code: lambda_.Code | None = None,
+        large_bodies: bool = False,
     ) -> None:
         super().__init__(scope, construct_id)
         endpoint = _name(queue)
@@ -82,6 +85,10 @@ class UnrestrictedDelay(Construct):
                 removal_policy=removal_policy,
                 code=dispatcher_code,
             )
+        )
+        # The functions pass pointers on and read no body: they are granted nothing on it.
+        self.body_bucket = (
+            BodyBucket(self, "Bodies", removal_policy=removal_policy) if large_bodies else None
         )
         self.function = DelayConsumerFunction(
             self,
@@ -116,7 +123,12 @@ class UnrestrictedDelay(Construct):
         )
 
     def grant_send(self, producer: iam.IGrantable) -> iam.Grant:
-        """Let ``producer`` send with any delay: find and send to the queue and the delay queue."""
+        """Let ``producer`` send with any delay: find and send to the queue and the delay queue.
+
+        With a bucket for large bodies, also put bodies there.
+        """
+        if self.body_bucket is not None:
+            self.body_bucket.grant_offload(producer)
         if self.queue.encryption_master_key is not None:
             self.queue.encryption_master_key.grant_encrypt_decrypt(producer)
         if self.hop_seconds < MAX_MESSAGE_TIMER_SECONDS:

@@ -49,6 +49,7 @@ def test_bad_context_is_one_line(run_app: RunApp) -> None:
             "alarmTopicArn": "arn:aws:sns:eu-west-1:123456789012:ops",
             "removalPolicy": "destroy",
             "store": "dynamodb",
+            "largeBodies": "true",
         },
     ],
     ids=["plain", "everything"],

@@ -32,12 +32,14 @@ def test_everything_given() -> None:
         alarmTopicArn=topic,
         removalPolicy="destroy",
         store="dynamodb",
+        largeBodies="true",
     )
     assert [endpoint.name for endpoint in deployment.endpoints] == ["orders", "invoices"]
     assert deployment.hop_seconds == 60
     assert deployment.alarm_topic_arn == topic
     assert deployment.removal_policy is RemovalPolicy.DESTROY
     assert deployment.store == "dynamodb"
+    assert deployment.large_bodies is True
 
 
 @pytest.mark.parametrize("endpoint", [None, "orders"])
@@ -70,7 +72,8 @@ def test_existing_queue_names_the_endpoint(endpoint: str | None) -> None:
         ({"endpoint": "orders,orders"}, "names 'orders' twice"),
         ({"endpoint": QUEUE_ARN}, "for an existing queue use -c queueArn=ARN"),
         ({"endpoint": "x" * 69}, "the most is 68"),
-        ({"largeBodies": "true"}, "largeBodies is not supported yet"),
+        ({"largeBodies": "yes"}, "largeBodies='yes'; use true, or leave it out for bodies up to 1"),
+        ({"largeBodies": False}, "largeBodies=False; use true, or leave it out"),
     ],
 )
 def test_bad_context_is_one_clear_line(context: dict[str, Any], line: str) -> None:

@@ -1,0 +1,65 @@
+"""The bucket in which large bodies wait while pointers to them travel."""
+
+from __future__ import annotations
+
+from aws_cdk import RemovalPolicy
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_s3 as s3
+from constructs import Construct
+
+from infra.acknowledgement import acknowledge
+
+
+class BodyBucket(s3.Bucket):
+    """Private, encrypted, TLS only. No lifecycle rule: a body is needed until its message is received.
+
+    CloudFormation makes up the name, for bucket names are shared by all accounts.
+    """
+
+    def __init__(
+        self, scope: Construct, construct_id: str, *, removal_policy: RemovalPolicy
+    ) -> None:
+        super().__init__(
+            scope,
+            construct_id,
+            block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
+            encryption=s3.BucketEncryption.S3_MANAGED,
+            enforce_ssl=True,
+            object_ownership=s3.ObjectOwnership.BUCKET_OWNER_ENFORCED,
+            removal_policy=removal_policy,
+        )
+        acknowledge(
+            self,
+            "AwsSolutions-S1",
+            reason="An access log would need a bucket of its own, kept for ever as well; whoever has "
+            "to account for reads records S3 data events with CloudTrail.",
+        )
+
+    def grant_offload(self, producer: iam.IGrantable) -> iam.Grant:
+        """Let ``producer`` put bodies, and see that no lifecycle rule deletes them too early."""
+        return self._grant(
+            producer,
+            on_bucket="s3:GetLifecycleConfiguration",
+            on_bodies=["s3:PutObject"],
+        )
+
+    def grant_fetch(self, receiver: iam.IGrantable) -> iam.Grant:
+        """Let ``receiver`` read bodies, and delete them after their messages."""
+        # Without ListBucket S3 answers "denied" for an object that is gone.
+        return self._grant(
+            receiver,
+            on_bucket="s3:ListBucket",
+            on_bodies=["s3:DeleteObject", "s3:GetObject"],
+        )
+
+    def _grant(self, grantee: iam.IGrantable, *, on_bucket: str, on_bodies: list[str]) -> iam.Grant:
+        bucket = iam.Grant.add_to_principal(
+            grantee=grantee, actions=[on_bucket], resource_arns=[self.bucket_arn], scope=self
+        )
+        bodies = iam.Grant.add_to_principal(
+            grantee=grantee,
+            actions=on_bodies,
+            resource_arns=[self.arn_for_objects("*")],
+            scope=self,
+        )
+        return bucket.combine(bodies)
