@@ -11,7 +11,7 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from infra.alarm import PERIOD, Alarm
-from sqsdelay.limits import DELAY_QUEUE_VISIBILITY_SECONDS
+from sqsdelay.limits import DELAY_QUEUE_VISIBILITY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
 
 OVERDUE_MARGIN_SECONDS: Final = 2 * DELAY_QUEUE_VISIBILITY_SECONDS
 """A copy whose first attempt died is received again after one visibility timeout; the second allows
@@ -20,6 +20,8 @@ for a second such death."""
 
 class Alarms(Construct):
     """Error queue not empty, oldest message overdue, function errors, throttles, recursion drops.
+
+    With a due queue also its oldest message overdue.
 
     Args:
         hop_seconds: the delay queue's delivery delay.
@@ -36,6 +38,7 @@ class Alarms(Construct):
         function: lambda_.IFunction,
         hop_seconds: int,
         topic: sns.ITopic | None = None,
+        due_queue: sqs.IQueue | None = None,
     ) -> None:
         super().__init__(scope, construct_id)
         self.error_queue_not_empty = Alarm(
@@ -79,6 +82,20 @@ class Alarms(Construct):
             description="Lambda stops the relay as a recursive loop; it should be told to allow it",
             topic=topic,
         )
+        self.oldest_due_message = None if due_queue is None else self._overdue(due_queue, topic)
+
+    def _overdue(self, due_queue: sqs.IQueue, topic: sns.ITopic | None) -> Alarm:
+        return Alarm(
+            self,
+            "OldestDueMessage",
+            metric=due_queue.metric_approximate_age_of_oldest_message(
+                period=PERIOD, statistic="max"
+            ),
+            description="A message is in the due queue for longer than a message timer and a margin: "
+            "the relay is behind, or fails on it",
+            above=MAX_MESSAGE_TIMER_SECONDS + OVERDUE_MARGIN_SECONDS,
+            topic=topic,
+        )
 
     @property
     def all(self) -> list[cloudwatch.Alarm]:
@@ -89,4 +106,5 @@ class Alarms(Construct):
             self.errors,
             self.throttles,
             self.recursion_drops,
+            *([] if self.oldest_due_message is None else [self.oldest_due_message]),
         ]

@@ -77,7 +77,22 @@ def _endpoints(value: Any) -> tuple[Endpoint, ...]:
                 f"context endpoint={name!r} is not a queue name; for an existing queue use "
                 "-c queueArn=ARN"
             )
-    return tuple(Endpoint.parse(name) for name in names)
+    endpoints = tuple(Endpoint.parse(name) for name in names)
+    _refuse_shared_queues(endpoints)
+    return endpoints
+
+
+def _refuse_shared_queues(endpoints: tuple[Endpoint, ...]) -> None:
+    """``orders`` and ``orders.fifo`` would have one delay queue; ``orders-due`` is the latter's."""
+    owners: dict[str, str] = {}
+    for endpoint in endpoints:
+        for queue in endpoint.queues:
+            other = owners.setdefault(queue.name, endpoint.name)
+            if other != endpoint.name:
+                raise ConfigurationError(
+                    f"context endpoint names {other!r} and {endpoint.name!r}, which would share the "
+                    f"queue {queue.name!r}; name one of them otherwise"
+                )
 
 
 def _refuse_fifo(endpoints: tuple[Endpoint, ...]) -> None:

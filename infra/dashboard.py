@@ -9,6 +9,7 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from infra.message_store import MessageStore
+from infra.queue_name import beside
 from lambdas.delay_consumer import contract
 from lambdas.dispatcher import contract as dispatcher
 
@@ -27,6 +28,7 @@ class Dashboard(Construct):
         function: lambda_.IFunction,
         alarms: list[cloudwatch.Alarm],
         store: MessageStore | None = None,
+        due_queue: sqs.IQueue | None = None,
     ) -> None:
         super().__init__(scope, construct_id)
         self._endpoint = endpoint
@@ -36,6 +38,12 @@ class Dashboard(Construct):
             delay_queue.metric_approximate_number_of_messages_not_visible(label="in hand"),
         ]
         moved = [self._count(contract.HOPS), self._count(contract.HANDED_OVER)]
+        if due_queue is not None:
+            pending += [
+                due_queue.metric_approximate_number_of_messages_delayed(label="on their last leg"),
+                due_queue.metric_approximate_number_of_messages_visible(label="to be delivered"),
+            ]
+            moved.append(self._count(contract.DELIVERED))
         lateness = [self._lateness(statistic) for statistic in ("p50", "p99", "max")]
         errors = [
             self._count(contract.FAILED),
@@ -45,11 +53,11 @@ class Dashboard(Construct):
             error_queue.metric_approximate_number_of_messages_visible(label="in the error queue"),
         ]
         shown = alarms if store is None else alarms + store.alarms.all
-        # Dashboards share one name space across regions.
+        # Dashboards share one name space across regions, and their names take no dots.
         cloudwatch.Dashboard(
             self,
             "Dashboard",
-            dashboard_name=f"sqsdelay-{endpoint}-{Stack.of(self).region}",
+            dashboard_name=f"sqsdelay-{beside(endpoint, '')}-{Stack.of(self).region}",
             widgets=[
                 [cloudwatch.AlarmStatusWidget(title="Alarms", alarms=shown, width=24)],
                 [_graph("Pending messages", pending), _graph("Hops and hand-overs", moved)],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from aws_cdk import Duration, RemovalPolicy
@@ -24,7 +25,7 @@ MEMORY_MB: Final = 256
 
 
 class DelayConsumerFunction(Construct):
-    """The function on the delay queue's event source, allowed just what it does.
+    """The function on its queues' event sources, allowed just what it does.
 
     Args:
         endpoint: the destination queue's name, which may be a token.
@@ -33,6 +34,7 @@ class DelayConsumerFunction(Construct):
         max_concurrency: batches in hand at once, 2 to 1,000.
         code: the function's code; built from this checkout when left out.
         store: where to park messages that are far away; they hop on when left out.
+        due_queue: of a FIFO endpoint, served too.
     """
 
     def __init__(
@@ -48,8 +50,10 @@ class DelayConsumerFunction(Construct):
         max_concurrency: int = DEFAULT_MAX_CONCURRENCY,
         code: lambda_.Code | None = None,
         store: MessageStore | None = None,
+        due_queue: sqs.IQueue | None = None,
     ) -> None:
         super().__init__(scope, construct_id)
+        due_queues = () if due_queue is None else (due_queue,)
         log_group = logs.LogGroup(
             self,
             "Log",
@@ -60,7 +64,7 @@ class DelayConsumerFunction(Construct):
             self,
             log_group=log_group,
             queue=queue,
-            delay_queue=delay_queue,
+            consumed=(delay_queue, *due_queues),
             error_queue=error_queue,
             store=store,
         )
@@ -87,16 +91,27 @@ class DelayConsumerFunction(Construct):
             logging_format=lambda_.LoggingFormat.JSON,
             system_log_level_v2=lambda_.SystemLogLevel.WARN,
         )
+        _acknowledge_function(self.function)
+        self._serve("EventSource", delay_queue, max_concurrency)
+        if due_queue is not None:
+            self._serve("DueEventSource", due_queue, max_concurrency)
+
+    def _serve(self, construct_id: str, queue: sqs.IQueue, max_concurrency: int) -> None:
         event_source = lambda_.EventSourceMapping(
             self,
-            "EventSource",
+            construct_id,
             target=self.function,
-            event_source_arn=delay_queue.queue_arn,
+            event_source_arn=queue.queue_arn,
             batch_size=MAX_BATCH_ENTRIES,
             max_concurrency=max_concurrency,
             report_batch_item_failures=True,
         )
-        _acknowledge(self.function, event_source)
+        acknowledge(
+            event_source,
+            "Serverless-LambdaEventSourceMappingDestination",
+            reason="Lambda takes no failure destination for SQS sources; the function itself sends "
+            "what cannot be delivered to the error queue.",
+        )
 
 
 def _role(
@@ -104,14 +119,15 @@ def _role(
     *,
     log_group: logs.LogGroup,
     queue: sqs.IQueue,
-    delay_queue: sqs.IQueue,
+    consumed: Sequence[sqs.IQueue],
     error_queue: sqs.IQueue,
     store: MessageStore | None,
 ) -> iam.Role:
+    arns = [each.queue_arn for each in consumed]
     relay = iam.PolicyStatement(
         sid="Relay",
         actions=["sqs:GetQueueUrl", "sqs:SendMessage"],
-        resources=[queue.queue_arn, delay_queue.queue_arn, error_queue.queue_arn],
+        resources=[queue.queue_arn, *arns, error_queue.queue_arn],
     )
     consume = iam.PolicyStatement(
         sid="Consume",
@@ -121,7 +137,7 @@ def _role(
             "sqs:GetQueueAttributes",
             "sqs:ReceiveMessage",
         ],
-        resources=[delay_queue.queue_arn],
+        resources=arns,
     )
     log = iam.PolicyStatement(
         sid="Log",
@@ -151,7 +167,7 @@ def _park(store: MessageStore) -> iam.PolicyStatement:
     )
 
 
-def _acknowledge(function: lambda_.Function, event_source: lambda_.EventSourceMapping) -> None:
+def _acknowledge_function(function: lambda_.Function) -> None:
     acknowledge(
         function,
         "Serverless-LambdaTracing",
@@ -161,12 +177,6 @@ def _acknowledge(function: lambda_.Function, event_source: lambda_.EventSourceMa
     acknowledge(
         function,
         "Serverless-LambdaDLQ",
-        reason="It is invoked by an event source only, where a failed batch stays in the delay "
+        reason="It is invoked by event sources only, where a failed batch stays in its "
         "queue; the dead-letter queue of a function is for asynchronous invocations.",
-    )
-    acknowledge(
-        event_source,
-        "Serverless-LambdaEventSourceMappingDestination",
-        reason="Lambda takes no failure destination for SQS sources; the function itself sends what "
-        "cannot be delivered to the error queue.",
     )

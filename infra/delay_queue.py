@@ -7,6 +7,7 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from infra.acknowledgement import NO_REDRIVE, acknowledge
+from infra.queue_name import beside
 from sqsdelay.limits import (
     DELAY_QUEUE_SUFFIX,
     DELAY_QUEUE_VISIBILITY_SECONDS,
@@ -34,7 +35,7 @@ class DelayQueue(sqs.Queue):
         super().__init__(
             scope,
             construct_id,
-            queue_name=endpoint + DELAY_QUEUE_SUFFIX,
+            queue_name=beside(endpoint, DELAY_QUEUE_SUFFIX),
             fifo=True,
             deduplication_scope=sqs.DeduplicationScope.MESSAGE_GROUP,
             fifo_throughput_limit=sqs.FifoThroughputLimit.PER_MESSAGE_GROUP_ID,

@@ -9,14 +9,27 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from infra.acknowledgement import NO_REDRIVE, acknowledge
-from sqsdelay.limits import DEAD_LETTER_QUEUE_SUFFIX, MAX_RETENTION_SECONDS
+from infra.queue_name import beside
+from sqsdelay.errors import InvalidEndpoint
+from sqsdelay.limits import (
+    DEAD_LETTER_QUEUE_SUFFIX,
+    FIFO_SUFFIX,
+    MAX_QUEUE_NAME_CHARS,
+    MAX_RETENTION_SECONDS,
+)
 
 RECEIVES_BEFORE_DEAD_LETTER: Final = 5
 """How often the endpoint's own consumers may fail a message."""
 
 
 class DestinationQueue(Construct):
-    """A standard queue with a dead-letter queue for what the endpoint's own consumers cannot handle."""
+    """The queue, with a dead-letter queue for what the endpoint's own consumers cannot handle.
+
+    Both are FIFO if the endpoint's name says so.
+
+    Raises:
+        InvalidEndpoint: no room in the name for the suffix of a FIFO dead-letter queue.
+    """
 
     def __init__(
         self,
@@ -27,10 +40,13 @@ class DestinationQueue(Construct):
         removal_policy: RemovalPolicy,
     ) -> None:
         super().__init__(scope, construct_id)
+        # SQS does not take FifoQueue=false: a standard queue says nothing.
+        fifo = True if endpoint.endswith(FIFO_SUFFIX) else None
         self.dead_letter_queue = sqs.Queue(
             self,
             "DeadLetterQueue",
-            queue_name=endpoint + DEAD_LETTER_QUEUE_SUFFIX,
+            queue_name=_dead_letter_queue_name(endpoint),
+            fifo=fifo,
             retention_period=Duration.seconds(MAX_RETENTION_SECONDS),
             encryption=sqs.QueueEncryption.SQS_MANAGED,
             enforce_ssl=True,
@@ -41,6 +57,7 @@ class DestinationQueue(Construct):
             self,
             "Queue",
             queue_name=endpoint,
+            fifo=fifo,
             retention_period=Duration.seconds(MAX_RETENTION_SECONDS),
             encryption=sqs.QueueEncryption.SQS_MANAGED,
             enforce_ssl=True,
@@ -49,3 +66,18 @@ class DestinationQueue(Construct):
             ),
             removal_policy=removal_policy,
         )
+
+
+def _dead_letter_queue_name(endpoint: str) -> str:
+    """FIFO beside a FIFO queue: SQS takes no other."""
+    if not endpoint.endswith(FIFO_SUFFIX):
+        return endpoint + DEAD_LETTER_QUEUE_SUFFIX
+    name = beside(endpoint, DEAD_LETTER_QUEUE_SUFFIX + FIFO_SUFFIX)
+    too_long = len(name) - MAX_QUEUE_NAME_CHARS
+    if too_long > 0:
+        raise InvalidEndpoint(
+            f"endpoint {endpoint!r} has {len(beside(endpoint, ''))} characters before {FIFO_SUFFIX!r}; "
+            f"the most is {len(beside(endpoint, '')) - too_long} (its dead-letter queue {name!r} has "
+            f"{MAX_QUEUE_NAME_CHARS} at most); shorten it, or create the queue and use -c queueArn=ARN"
+        )
+    return name

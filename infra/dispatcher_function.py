@@ -33,7 +33,7 @@ class DispatcherFunction(Construct):
 
     Args:
         endpoint: the destination queue's name, which may be a token.
-        queue: the destination.
+        queue: where released messages go: the destination, or a FIFO endpoint's due queue.
         table: the store.
         store_url: the store as the function opens it.
         code: the function's code; built from this checkout when left out.

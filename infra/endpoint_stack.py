@@ -17,9 +17,9 @@ from sqsdelay.endpoint import Endpoint
 
 
 def stack_name(endpoint: Endpoint) -> str:
-    """``sqsdelay-<endpoint>``. CloudFormation takes no underscores: such names get a hash, so that
-    ``a_b`` and ``a-b`` stay two stacks."""
-    name = endpoint.name.replace("_", "-")
+    """``sqsdelay-<endpoint>``. CloudFormation takes no underscores and dots: such names get a hash, so
+    that ``a_b``, ``a-b``, ``a.fifo`` and ``a-fifo`` stay four stacks."""
+    name = endpoint.name.replace("_", "-").replace(".", "-")
     if name != endpoint.name:
         name += "-" + hashlib.sha256(endpoint.name.encode()).hexdigest()[:8]
     return f"sqsdelay-{name}"
@@ -70,6 +70,11 @@ def _outputs(queue: sqs.IQueue, delay: UnrestrictedDelay) -> dict[str, str]:
         "ErrorQueueUrl": delay.error_queue.queue_url,
         "FunctionName": delay.function.function_name,
     }
+    if delay.due_queue is not None:
+        outputs |= {
+            "DueQueueName": delay.due_queue.queue_name,
+            "DueQueueUrl": delay.due_queue.queue_url,
+        }
     if delay.store is not None:
         outputs |= {
             "StoreUrl": delay.store.url,

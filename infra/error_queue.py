@@ -7,6 +7,7 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from infra.acknowledgement import NO_REDRIVE, acknowledge
+from infra.queue_name import beside
 from sqsdelay.limits import ERROR_QUEUE_SUFFIX, MAX_RETENTION_SECONDS
 
 
@@ -28,7 +29,7 @@ class ErrorQueue(sqs.Queue):
         super().__init__(
             scope,
             construct_id,
-            queue_name=endpoint + ERROR_QUEUE_SUFFIX,
+            queue_name=beside(endpoint, ERROR_QUEUE_SUFFIX),
             retention_period=Duration.seconds(MAX_RETENTION_SECONDS),
             encryption=sqs.QueueEncryption.SQS_MANAGED,
             enforce_ssl=True,

@@ -24,7 +24,7 @@ class MessageStore(Construct):
 
     Args:
         endpoint: the destination queue's name, which may be a token.
-        queue: the destination.
+        queue: where released messages go: the destination, or a FIFO endpoint's due queue.
         alarm_topic: told of every alarm that starts.
         removal_policy: what becomes of the table, and the messages in it, when removed.
         code: the dispatcher's code; built from this checkout when left out.

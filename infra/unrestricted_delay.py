@@ -14,6 +14,7 @@ from infra.body_bucket import BodyBucket
 from infra.dashboard import Dashboard
 from infra.delay_consumer_function import DEFAULT_MAX_CONCURRENCY, DelayConsumerFunction
 from infra.delay_queue import DelayQueue
+from infra.due_queue import DueQueue
 from infra.error_queue import ErrorQueue
 from infra.message_store import STORES, MessageStore
 from sqsdelay.endpoint import Endpoint
@@ -24,12 +25,14 @@ from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 class UnrestrictedDelay(Construct):
     """Gives ``queue`` a delay queue, an error queue, the delay consumer, alarms and a dashboard.
 
+    A FIFO queue also gets a due queue, where its message timers run.
+
     Args:
-        queue: the destination, a standard queue of the stack's account and region.
+        queue: the destination, of the stack's account and region.
         hop_seconds: the delay queue's delivery delay, 1 to 900.
         max_concurrency: batches the function has in hand at once, 2 to 1,000.
         alarm_topic: told of every alarm that starts.
-        removal_policy: what becomes of the two queues, the store's table and the bucket, and what is
+        removal_policy: what becomes of our queues, the store's table and the bucket, and what is
             in them, when removed.
         code: the delay consumer's code; built from this checkout when left out.
         store: ``dynamodb`` adds a delayed message store to park in, with its dispatcher; none when
@@ -38,7 +41,8 @@ class UnrestrictedDelay(Construct):
         large_bodies: adds a bucket for bodies that are too large for a message.
 
     Raises:
-        InvalidEndpoint: the queue is FIFO, or its name is too long for our suffixes.
+        InvalidEndpoint: the queue's name is too long for our suffixes, or it is FIFO and has no name
+            of its own.
         ConfigurationError: a hop out of range, an unknown kind of store.
     """
 
@@ -72,6 +76,11 @@ class UnrestrictedDelay(Construct):
         self.error_queue = ErrorQueue(
             self, "ErrorQueue", endpoint=endpoint, removal_policy=removal_policy
         )
+        self.due_queue = (
+            DueQueue(self, "DueQueue", endpoint=endpoint, removal_policy=removal_policy)
+            if queue.fifo
+            else None
+        )
         self.store = (
             None
             if store is None
@@ -79,7 +88,7 @@ class UnrestrictedDelay(Construct):
                 self,
                 "Store",
                 endpoint=endpoint,
-                queue=queue,
+                queue=self.due_queue or queue,
                 error_queue=self.error_queue,
                 alarm_topic=alarm_topic,
                 removal_policy=removal_policy,
@@ -101,6 +110,7 @@ class UnrestrictedDelay(Construct):
             max_concurrency=max_concurrency,
             code=code,
             store=self.store,
+            due_queue=self.due_queue,
         ).function
         self.alarms = Alarms(
             self,
@@ -110,6 +120,7 @@ class UnrestrictedDelay(Construct):
             function=self.function,
             hop_seconds=hop_seconds,
             topic=alarm_topic,
+            due_queue=self.due_queue,
         )
         Dashboard(
             self,
@@ -120,13 +131,15 @@ class UnrestrictedDelay(Construct):
             function=self.function,
             alarms=self.alarms.all,
             store=self.store,
+            due_queue=self.due_queue,
         )
 
     def grant_send(self, producer: iam.IGrantable) -> iam.Grant:
         """Let ``producer`` send with any delay: find and send to the queue and the delay queue.
 
-        With a bucket for large bodies, also put bodies there.
+        A FIFO endpoint's due queue too. With a bucket for large bodies, also put bodies there.
         """
+        queues = [self.queue, self.delay_queue, *([self.due_queue] if self.due_queue else [])]
         if self.body_bucket is not None:
             self.body_bucket.grant_offload(producer)
         if self.queue.encryption_master_key is not None:
@@ -137,7 +150,7 @@ class UnrestrictedDelay(Construct):
         return iam.Grant.add_to_principal(
             grantee=producer,
             actions=["sqs:GetQueueUrl", "sqs:SendMessage"],
-            resource_arns=[self.queue.queue_arn, self.delay_queue.queue_arn],
+            resource_arns=[queue.queue_arn for queue in queues],
             scope=self,
         )
 
@@ -154,10 +167,10 @@ def _check(queue: sqs.IQueue, endpoint: str, hop_seconds: int, store: str | None
         raise ConfigurationError(f"hop_seconds={hop_seconds}; use 1 to {MAX_MESSAGE_TIMER_SECONDS}")
     if store is not None and store not in STORES:
         raise ConfigurationError(f"store={store!r}; use {' or '.join(STORES)}, or leave it out")
-    if queue.fifo:
+    if queue.fifo and Token.is_unresolved(endpoint):
         raise InvalidEndpoint(
-            f"queue {queue.node.path} is FIFO, which takes no message timers; "
-            "use a standard queue as the endpoint"
+            f"FIFO queue {queue.node.path} has no name of its own to name our queues after; "
+            "give it a queue_name, which ends in '.fifo'"
         )
     if not Token.is_unresolved(endpoint):
         Endpoint.parse(endpoint)

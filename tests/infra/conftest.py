@@ -15,7 +15,7 @@ from aws_cdk.assertions import Template
 
 from infra.cdk_command import ROOT
 from infra.context import Deployment
-from infra.endpoint_stack import EndpointStack
+from infra.endpoint_stack import EndpointStack, stack_name
 from sqsdelay.endpoint import Endpoint
 
 CONTEXT: dict[str, Any] = json.loads((ROOT / "cdk.json").read_text())["context"]
@@ -31,16 +31,17 @@ def stack() -> Stack:
 
 @pytest.fixture(scope="session")
 def endpoint_template() -> Callable[..., Template]:
-    """The template of endpoint `orders` under a deployment's settings; each made once."""
+    """The template of an endpoint, `orders` unless named, under a deployment's settings; each made
+    once."""
     made: dict[str, Template] = {}
 
-    def template(**settings: Any) -> Template:
-        key = repr(sorted(settings.items()))
+    def template(name: str = "orders", **settings: Any) -> Template:
+        key = repr((name, sorted(settings.items())))
         if key not in made:
-            endpoint = Endpoint.parse("orders")
+            endpoint = Endpoint.parse(name)
             stack = EndpointStack(
                 App(context=CONTEXT),
-                "sqsdelay-orders",
+                stack_name(endpoint),
                 endpoint=endpoint,
                 deployment=Deployment(endpoints=(endpoint,), **settings),
             )

@@ -51,8 +51,9 @@ def test_bad_context_is_one_line(run_app: RunApp) -> None:
             "store": "dynamodb",
             "largeBodies": "true",
         },
+        {"endpoint": "orders.fifo"},
     ],
-    ids=["plain", "everything"],
+    ids=["plain", "everything", "fifo"],
 )
 def test_nag_packs_find_nothing(run_app: RunApp, tmp_path: Path, context: dict[str, str]) -> None:
     """AwsSolutions and Serverless: every finding is fixed, or acknowledged with a reason."""

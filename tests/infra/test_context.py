@@ -50,6 +50,12 @@ def test_existing_queue_names_the_endpoint(endpoint: str | None) -> None:
     assert deployment.queue_arn == QUEUE_ARN
 
 
+def test_existing_fifo_queue_names_a_fifo_endpoint() -> None:
+    """A FIFO queue is an endpoint as any other."""
+    [endpoint] = read(queueArn=QUEUE_ARN + ".fifo").endpoints
+    assert endpoint.fifo
+
+
 @pytest.mark.parametrize(
     ("context", "line"),
     [
@@ -63,13 +69,14 @@ def test_existing_queue_names_the_endpoint(endpoint: str | None) -> None:
         ({"store": ""}, "store=''; use dynamodb, or leave it out for no store"),
         ({"alarmTopicArn": "ops"}, "'ops' is not an SNS topic ARN; write arn:aws:sns:"),
         ({"queueArn": "orders"}, "'orders' is not an ARN; write arn:aws:sqs:"),
-        ({"queueArn": QUEUE_ARN + ".fifo"}, "is a FIFO queue"),
         ({"queueArn": QUEUE_ARN, "endpoint": "invoices"}, "leave endpoint out"),
         ({"queueArn": QUEUE_ARN, "endpoint": "orders,invoices"}, "one endpoint at a time"),
         ({"queueArn": QUEUE_ARN, "account": "999999999999"}, "is in account 123456789012"),
         ({"queueArn": QUEUE_ARN, "region": "us-east-1"}, "is in region eu-west-1"),
         ({"endpoint": "or ders"}, "is not a queue name"),
         ({"endpoint": "orders,orders"}, "names 'orders' twice"),
+        ({"endpoint": "orders,orders.fifo"}, "would share the queue 'orders-delay.fifo'; name one"),
+        ({"endpoint": "orders.fifo,orders-due"}, "would share the queue 'orders-due'; name one"),
         ({"endpoint": QUEUE_ARN}, "for an existing queue use -c queueArn=ARN"),
         ({"endpoint": "x" * 69}, "the most is 68"),
         ({"largeBodies": "yes"}, "largeBodies='yes'; use true, or leave it out for bodies up to 1"),

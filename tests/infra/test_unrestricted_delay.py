@@ -73,13 +73,6 @@ def test_customer_key_is_granted_to_relay_and_producer(stack: Stack) -> None:
     assert all("kms:GenerateDataKey*" in s["Action"] for s in with_key)
 
 
-def test_fifo_destination_is_refused(stack: Stack) -> None:
-    """A FIFO queue takes no message timers, so the last stretch could not be waited for."""
-    fifo = sqs.Queue(stack, "Orders", fifo=True)
-    with pytest.raises(InvalidEndpoint, match=r"theirs/Orders is FIFO.*use a standard queue"):
-        UnrestrictedDelay(stack, "Delay", queue=fifo)
-
-
 def test_name_too_long_is_refused(stack: Stack) -> None:
     """Found at synth, not by SQS in the middle of a deployment."""
     long = sqs.Queue(stack, "Orders", queue_name="x" * 69)
