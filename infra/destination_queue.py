@@ -72,12 +72,13 @@ def _dead_letter_queue_name(endpoint: str) -> str:
     """FIFO beside a FIFO queue: SQS takes no other."""
     if not endpoint.endswith(FIFO_SUFFIX):
         return endpoint + DEAD_LETTER_QUEUE_SUFFIX
-    name = beside(endpoint, DEAD_LETTER_QUEUE_SUFFIX + FIFO_SUFFIX)
-    too_long = len(name) - MAX_QUEUE_NAME_CHARS
-    if too_long > 0:
+    suffix = DEAD_LETTER_QUEUE_SUFFIX + FIFO_SUFFIX
+    base = beside(endpoint, "")
+    most = MAX_QUEUE_NAME_CHARS - len(suffix)
+    if len(base) > most:
         raise InvalidEndpoint(
-            f"endpoint {endpoint!r} has {len(beside(endpoint, ''))} characters before {FIFO_SUFFIX!r}; "
-            f"the most is {len(beside(endpoint, '')) - too_long} (its dead-letter queue {name!r} has "
-            f"{MAX_QUEUE_NAME_CHARS} at most); shorten it, or create the queue and use -c queueArn=ARN"
+            f"endpoint {endpoint!r} has {len(base)} characters before {FIFO_SUFFIX!r}; the most is "
+            f"{most} (SQS takes {MAX_QUEUE_NAME_CHARS}, and {suffix!r} is added for its dead-letter "
+            "queue); shorten it, or create the queue yourself and use -c queueArn=ARN"
         )
-    return name
+    return base + suffix
