@@ -54,7 +54,6 @@ class Deployment:
         endpoints = _endpoints(get("endpoint"))
         if queue_arn is not None:
             endpoints = _existing(str(queue_arn), endpoints, account=account, region=region)
-        _refuse_fifo(endpoints)
         return cls(
             endpoints=endpoints,
             queue_arn=queue_arn,
@@ -93,15 +92,6 @@ def _refuse_shared_queues(endpoints: tuple[Endpoint, ...]) -> None:
                     f"context endpoint names {other!r} and {endpoint.name!r}, which would share the "
                     f"queue {queue.name!r}; name one of them otherwise"
                 )
-
-
-def _refuse_fifo(endpoints: tuple[Endpoint, ...]) -> None:
-    for endpoint in endpoints:
-        if endpoint.fifo:
-            raise ConfigurationError(
-                f"endpoint {endpoint.name} is a FIFO queue, which this app does not deploy yet; "
-                f"use: sqsdelay endpoint create {endpoint.name}, and run its delay consumer"
-            )
 
 
 def _existing(
