@@ -73,7 +73,7 @@ class Relay(Mover):
     ) -> None:
         check_hop(hop_seconds)
         super().__init__(queues, endpoint, endpoint.delay_queue, max_receives=max_receives)
-        self._hop_seconds = hop_seconds
+        self.hop_seconds = hop_seconds
         self._parking = None if store is None else Parking(store, after_seconds=park_after_seconds)
 
     def _decide(
@@ -129,7 +129,7 @@ class Relay(Mover):
         decision = decide(
             message.due_ms,
             now_ms,
-            hop_seconds=self._hop_seconds,
+            hop_seconds=self.hop_seconds,
             park_after_seconds=None if self._parking is None else self._parking.after_seconds,
         )
         if isinstance(decision, HandOver):
@@ -172,12 +172,12 @@ class Relay(Mover):
     def _requeue(self, waiting: _Waiting, decision: Requeue, now_ms: int) -> Move:
         copy = waiting.copy
         held_ms = now_ms - (copy.sent_ms or 0)
-        if 0 <= held_ms < self._hop_seconds * 500:
+        if 0 <= held_ms < self.hop_seconds * 500:
             # A queue whose delay was taken away would spin messages as fast as we can pay for. The
             # copy comes back after a backoff, and goes on once it has been here for half a hop.
             raise ConfigurationError(
                 f"{self.source.name} held a message for {held_ms} ms instead of "
-                f"{self._hop_seconds} s; set its DelaySeconds back to {self._hop_seconds}"
+                f"{self.hop_seconds} s; set its DelaySeconds back to {self.hop_seconds}"
             )
         return Move(
             waiting.position,

@@ -10,7 +10,8 @@ ENDPOINT_VARIABLE: Final = "SQSDELAY_ENDPOINT"
 """The destination queue's name, URL or ARN. Required."""
 
 HOP_SECONDS_VARIABLE: Final = "SQSDELAY_HOP_SECONDS"
-"""The delay queue's delivery delay; 900 when unset."""
+"""The delay queue's delivery delay as deployed; 900 when unset. The queue's own counts; while the two
+differ, the function reads it anew at each invocation."""
 
 MAX_RECEIVES_VARIABLE: Final = "SQSDELAY_MAX_RECEIVES"
 """Receives after which a copy SQS keeps refusing goes to the error queue."""

@@ -42,6 +42,7 @@ class Function:
     due_relay: DueRelay | None
     logger: Logger
     metrics: Metrics
+    settled: bool
 
 
 @cache
@@ -60,20 +61,31 @@ def function() -> Function:
     logger = Logger(service=endpoint.name)
     queues = SqsQueues(client)
     max_receives = _setting(contract.MAX_RECEIVES_VARIABLE, DEFAULT_MAX_RECEIVES)
-    return Function(
-        checked_relay(
-            queues,
-            endpoint,
-            hop_seconds=_setting(contract.HOP_SECONDS_VARIABLE, MAX_MESSAGE_TIMER_SECONDS),
-            max_receives=max_receives,
-            store=_store(endpoint),
-            park_after_seconds=_setting(
-                contract.PARK_AFTER_SECONDS_VARIABLE, DEFAULT_PARK_AFTER_SECONDS
-            ),
+    relay = checked_relay(
+        queues,
+        endpoint,
+        # Whatever the queue's delay is, it is the hop; refusing would cost a visibility timeout.
+        hop_seconds=1,
+        max_receives=max_receives,
+        store=_store(endpoint),
+        park_after_seconds=_setting(
+            contract.PARK_AFTER_SECONDS_VARIABLE, DEFAULT_PARK_AFTER_SECONDS
         ),
+    )
+    expected = _setting(contract.HOP_SECONDS_VARIABLE, MAX_MESSAGE_TIMER_SECONDS)
+    if relay.hop_seconds != expected:
+        logger.warning(
+            "the delay queue's delay is not the one this function was deployed with",
+            queue=endpoint.delay_queue.name,
+            delay_seconds=relay.hop_seconds,
+            expected_seconds=expected,
+        )
+    return Function(
+        relay,
         DueRelay(queues, endpoint, max_receives=max_receives) if endpoint.fifo else None,
         logger,
         metrics,
+        settled=relay.hop_seconds == expected,
     )
 
 
@@ -99,6 +111,9 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, list[dict[st
     """
     received_at = time.monotonic()
     this = function()
+    if not this.settled:
+        # A deployment is changing the queue: what it is then must not be missed.
+        function.cache_clear()
     records = event.get("Records")
     if not isinstance(records, list):
         this.logger.error("not an SQS event: it has no list of Records")

@@ -162,13 +162,22 @@ def test_a_setting_that_cannot_be_used_is_named(
         module.handler({"Records": [record("now", "900")]}, None)
 
 
-def test_a_delay_queue_shorter_than_the_hop_is_refused(sqs: Any) -> None:
-    """As the worker does."""
+def test_while_a_deployment_changes_the_hop_the_queue_is_read_each_time(sqs: Any) -> None:
+    """Refusing would hide the batch for a visibility timeout; remembering would make messages late."""
     url = sqs.get_queue_url(QueueName="orders-delay.fifo")["QueueUrl"]
     sqs.set_queue_attributes(QueueUrl=url, Attributes={"DelaySeconds": "10"})
-    with pytest.raises(
-        ConfigurationError, match="its delay of 10 s is shorter than the hop of 900 s"
-    ):
+    assert module.handler({"Records": [record("m-1", "1000")]}, None) == {"batchItemFailures": []}
+    assert module.function.cache_info().currsize == 0
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={"DelaySeconds": "900"})
+    module.handler({"Records": [record("m-2", "1000")]}, None)
+    assert module.function.cache_info().currsize == 1
+
+
+def test_a_delay_queue_without_a_delay_is_an_error_lambda_counts(sqs: Any) -> None:
+    """Requeueing would spin; nothing is sent, the alarm on errors rings, the messages stay."""
+    url = sqs.get_queue_url(QueueName="orders-delay.fifo")["QueueUrl"]
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={"DelaySeconds": "0"})
+    with pytest.raises(ConfigurationError, match="its delay of 0 s is shorter than the hop of 1 s"):
         module.handler({"Records": [record("now", "900")]}, None)
 
 
