@@ -22,7 +22,7 @@ from sqsdelay.moves import (
     Status,
     backoff_seconds,
 )
-from sqsdelay.parking import DEFAULT_PARK_AFTER_SECONDS, Parking
+from sqsdelay.parking import DEFAULT_PARK_AFTER_SECONDS, Parking, check_without_store
 from sqsdelay.ports import Queues
 from sqsdelay.store import DelayedMessageStore
 from sqsdelay.stored import parked
@@ -74,6 +74,8 @@ class Relay(Mover):
         check_hop(hop_seconds)
         super().__init__(queues, endpoint, endpoint.delay_queue, max_receives=max_receives)
         self.hop_seconds = hop_seconds
+        if store is None:
+            check_without_store(park_after_seconds)
         self._parking = None if store is None else Parking(store, after_seconds=park_after_seconds)
 
     def _decide(

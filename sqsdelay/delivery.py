@@ -12,7 +12,7 @@ from sqsdelay.circuit_breaker import CircuitBreaker
 from sqsdelay.clock import Clock, SystemClock
 from sqsdelay.dispatch_settings import DispatchSettings
 from sqsdelay.dispatcher import Dispatcher, Round
-from sqsdelay.errors import CriticalError, SqsDelayError, StoreMissing, StoreUnavailable
+from sqsdelay.errors import CriticalError, StoreMissing, StoreUnavailable
 from sqsdelay.exactly_once import ExactlyOnce
 from sqsdelay.ports import Outbox
 from sqsdelay.store import DelayedMessageStore
@@ -56,7 +56,7 @@ class DelayedDelivery:
             clock=clock,
         )
         self._stop = threading.Event()
-        self._error: SqsDelayError | None = None
+        self._error: Exception | None = None
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -113,8 +113,9 @@ class DelayedDelivery:
     def _run(self) -> None:
         try:
             self._dispatcher.run(self._stop)
-        except SqsDelayError as error:
-            logger.critical("dispatching stops: %s", error)
+        except Exception as error:
+            # Callbacks of the user's may raise anything; whoever stores must hear of it.
+            logger.critical("dispatching stops: %r", error)
             self._error = error
 
     def __enter__(self) -> DelayedDelivery:

@@ -235,7 +235,8 @@ class Dispatcher:
                 done.rejected.append(message)
             else:
                 logger.error("message %s not rejected: %s", message.message_id, failed.error)
-                done.outage = failed.error
+                if _is_outage(failed):
+                    done.outage = failed.error
                 self._count_failure(claim, message, done)
         claim.remove(_ids(done.rejected))
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqsdelay.errors import DeliveryFailed, StoreError
+from sqsdelay.errors import DeliveryFailed
 from sqsdelay.ports import Failure
 from sqsdelay.store import Claim
 from sqsdelay.stored import StoredMessage
@@ -51,12 +51,18 @@ class ExactlyOnce:
 
 def _attempted(claim: Claim, effect: Callable[..., None], *arguments: Any) -> Failure | None:
     """Run a callback in the claim's transaction; undone, and the failure returned, if it raises."""
+    raised: Exception | None = None
     try:
         with claim.attempt():
-            effect(claim.transaction, *arguments)
-    except StoreError:
-        raise
+            try:
+                effect(claim.transaction, *arguments)
+            except Exception as error:
+                raised = error
+                raise
     except Exception as error:
+        if error is not raised:
+            # Not the callback: the transaction itself is broken.
+            raise
         failed = DeliveryFailed(f"{type(error).__name__}: {error}")
         failed.__cause__ = error
         return Failure(type(error).__name__, failed, transient=True)

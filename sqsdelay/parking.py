@@ -46,14 +46,32 @@ class Parking:
         A message the store cannot keep (too large) fails alone; an outage fails them all.
         """
         try:
-            self._store.store(messages)
+            new = self._store.store(messages)
+            return [
+                None if is_new else self._refused(message)
+                for message, is_new in zip(messages, new, strict=True)
+            ]
         except InvalidMessage as error:
             if len(messages) == 1:
                 return [error]
             return [outcome for message in messages for outcome in self.park([message])]
         except StoreError as error:
             return [error] * len(messages)
-        return [None] * len(messages)
+
+    def _refused(self, message: StoredMessage) -> SqsDelayError | None:
+        """None where the store has this very message; it must not pass for another of its id."""
+        kept = self._store.find(message.message_id)
+        if kept is None:
+            return InvalidMessage(
+                f"message_id {message.message_id!r} was in the store and is being released; "
+                "use an id of its own for each message"
+            )
+        if (kept.body, kept.attributes) == (message.body, message.attributes):
+            return None
+        return InvalidMessage(
+            f"message_id {message.message_id!r} is in the store with another body or other attributes; "
+            "use an id of its own for each message"
+        )
 
     def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
         """The marks of these messages; none while the store cannot be asked.
@@ -126,6 +144,19 @@ class Stores:
     def parking(self, endpoint: str) -> Parking:
         """The same store, to park in."""
         return Parking(self.of(endpoint), after_seconds=self._after_seconds)
+
+
+def check_without_store(park_after_seconds: int) -> None:
+    """Refuse a setting that would do nothing.
+
+    Raises:
+        ConfigurationError: another ``park_after_seconds`` than the default, and no store.
+    """
+    if park_after_seconds != DEFAULT_PARK_AFTER_SECONDS:
+        raise ConfigurationError(
+            f"park_after_seconds={park_after_seconds} without a store, which nothing can be parked in; "
+            "give a store, or leave it out"
+        )
 
 
 def checked_after(seconds: int) -> int:

@@ -15,7 +15,13 @@ from sqsdelay.errors import ConfigurationError, InvalidDelay, NoStore, SqsDelayE
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.message import AttributeInput, Message
 from sqsdelay.offloading import Offloading
-from sqsdelay.parking import DEFAULT_PARK_AFTER_SECONDS, Parking, StoreOf, Stores
+from sqsdelay.parking import (
+    DEFAULT_PARK_AFTER_SECONDS,
+    Parking,
+    StoreOf,
+    Stores,
+    check_without_store,
+)
 from sqsdelay.ports import Failure, LargeBodies, Queues, SendReceipt
 from sqsdelay.routing import Asked, Route, Router, ToQueue, ToStore
 from sqsdelay.schedule import Change, Schedule
@@ -81,6 +87,8 @@ class Sender:
             raise ConfigurationError(f"concurrency={concurrency}; use 1 or more")
         self._queues = queues
         self._concurrency = concurrency
+        if store is None:
+            check_without_store(park_after_seconds)
         self._stores = None if store is None else Stores(store, after_seconds=park_after_seconds)
         self._offloading = None if large_bodies is None else Offloading(large_bodies)
         self._router = Router(
@@ -129,7 +137,7 @@ class Sender:
             (error,) = prepared.parking.park([prepared.stored])
             result = _parked(prepared, error)
         else:
-            (outcome,) = self._queues.send_batch(prepared.queue_url, [prepared.entry])
+            (outcome,) = self._send_batch([(0, prepared)])
             result = _sent(prepared, outcome)
         if result.error is not None:
             raise result.error

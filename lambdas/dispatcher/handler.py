@@ -80,7 +80,9 @@ def handler(event: object, context: Any) -> dict[str, int]:
         latest_ms = max([latest_ms, *done.late_ms()])
         for message in (*done.rejected, *done.failed, *done.held):
             this.logger.warning("not released", message_id=message.message_id)
-        if not done.settled or context.get_remaining_time_in_millis() < KEPT_BACK_MS:
+        # What was refused is hidden until its retry: what is behind it goes ahead.
+        out_of_reach = not done.claimed or done.held
+        if out_of_reach or context.get_remaining_time_in_millis() < KEPT_BACK_MS:
             break
     _report(this, counts, latest_ms)
     return counts

@@ -58,16 +58,25 @@ class SqsOutbox:
 
     def now_ms(self) -> int:
         """The broker's now; while SQS cannot be asked, the local clock's."""
+        try:
+            return self._broker_now()
+        except SqsDelayError as error:
+            logger.warning("the local clock is used, SQS cannot be asked: %s", error)
+            return self._queues.broker_clock.now_ms()
+
+    def _broker_now(self) -> int:
         clock = self._queues.broker_clock
         if not clock.synchronised:
-            try:
-                self._queues.synchronise(self._endpoint.queue)
-            except SqsDelayError as error:
-                logger.warning("the local clock is used, SQS cannot be asked: %s", error)
+            self._queues.synchronise(self._endpoint.queue)
         return clock.now_ms()
 
     def send(self, messages: Sequence[StoredMessage]) -> list[Failure | None]:
-        now_ms = self.now_ms()
+        try:
+            now_ms = self._broker_now()
+        except SqsDelayError as error:
+            # A message timer set by a wrong local clock would end early: rather wait.
+            outage = QueueUnavailable(f"the broker's time cannot be learned: {error}")
+            return [_failure(outage)] * len(messages)
 
         def to_destination(message: StoredMessage) -> tuple[QueueRef, OutgoingMessage]:
             destination = Endpoint.parse(message.destination)
@@ -175,7 +184,10 @@ def _rejected(message: StoredMessage, reason: str) -> OutgoingMessage:
         "failures": message.failures,
     }
     body = message.body.decode("utf-8", "replace")
-    if body.encode("utf-8") != message.body or FORBIDDEN_BODY_CHARACTER.search(body):
+    if not body:
+        about["bodyEncoding"] = "empty"
+        body = "-"  # SQS takes no empty body
+    elif body.encode("utf-8") != message.body or FORBIDDEN_BODY_CHARACTER.search(body):
         about["bodyEncoding"] = "base64"
         body = base64.b64encode(message.body).decode("ascii")
     attributes = {**message.attributes, ERROR: string(json.dumps(about))}

@@ -92,7 +92,15 @@ class PostgresStore:
             open=False,
             timeout=_CONNECT_SECONDS,
             reconnect_timeout=_CONNECT_SECONDS,
-            kwargs={"autocommit": True, "connect_timeout": int(_CONNECT_SECONDS)},
+            kwargs={
+                "autocommit": True,
+                "connect_timeout": int(_CONNECT_SECONDS),
+                # A server that has gone silent is noticed in seconds, not after the system's minutes.
+                "keepalives_idle": 5,
+                "keepalives_interval": 2,
+                "keepalives_count": 3,
+                "tcp_user_timeout": 10_000,
+            },
             name=f"sqsdelay-{self._table}",
         )
         self._opening = threading.Lock()

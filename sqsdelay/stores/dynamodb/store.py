@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from sqsdelay.clock import Clock, SystemClock
-from sqsdelay.errors import ConfigurationError, StoreMissing
+from sqsdelay.errors import ConfigurationError, StoreError, StoreMissing
 from sqsdelay.marks import Mark
 from sqsdelay.store import Claim, TransactionMode
 from sqsdelay.stored import StoredMessage, check_stored_due
@@ -33,6 +34,8 @@ from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS, checked_lease, kept_ali
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_SHARDS: Final = 8
 """A partition writes about 1,000 items a second; so many times that at one due minute."""
@@ -122,7 +125,13 @@ class DynamoDbStore:
             limit, "< :due", due={"S": due_key(due_by_ms + 1)}, now=self._now()
         )
         taken = self._table.each(lambda entry: self._take(entry, token), found)
-        messages = [message for message in taken if message is not None]
+        errors = [error for error in taken if isinstance(error, StoreError)]
+        messages = [message for message in taken if isinstance(message, StoredMessage)]
+        if errors and not messages:
+            raise errors[0]
+        for error in errors:
+            # The others of this claim go on; this one is free again when its lease, if any, ends.
+            logger.warning("message not claimed: %s", error)
         claim = DynamoDbClaim(self._table, self._clock, token, messages)
         if not messages:
             yield claim
@@ -135,7 +144,7 @@ class DynamoDbStore:
         finally:
             claim.release()
 
-    def _take(self, entry: Item, token: str) -> StoredMessage | None:
+    def _take(self, entry: Item, token: str) -> StoredMessage | StoreError | None:
         """Lease what the index shows, if nobody else did and it was not moved."""
         now_ms = self._clock.now_ms()
         try:
@@ -143,7 +152,8 @@ class DynamoDbStore:
                 self._client.update_item,
                 Key={KEY: entry[KEY]},
                 UpdateExpression="SET claimed_by = :claim, held_until_ms = :until",
-                ConditionExpression=f"{DUE} = :due AND held_until_ms <= :now",
+                # The second part: a first attempt of botocore's may have had it, its answer lost.
+                ConditionExpression=f"{DUE} = :due AND (held_until_ms <= :now OR claimed_by = :claim)",
                 ExpressionAttributeValues={
                     ":claim": {"S": token},
                     ":until": number(now_ms + round(self._lease_seconds * 1000)),
@@ -154,6 +164,8 @@ class DynamoDbStore:
             )
         except ConditionFailed:
             return None
+        except StoreError as error:
+            return error
         return message_of(answer["Attributes"])
 
     def next_due_ms(self) -> int | None:

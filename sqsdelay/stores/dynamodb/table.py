@@ -229,8 +229,11 @@ def first_of_each(messages: Iterable[StoredMessage]) -> dict[str, StoredMessage]
 
 
 def _default_client() -> DynamoDBClient:
+    # A table that does not answer must fail well within a function's 30 s, so that messages go on.
     config = Config(
-        retries={"mode": "standard", "max_attempts": 5},
+        connect_timeout=2,
+        read_timeout=3,
+        retries={"mode": "standard", "max_attempts": 2},
         max_pool_connections=_CONCURRENCY,
         tcp_keepalive=True,
     )
