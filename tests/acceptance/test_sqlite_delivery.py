@@ -10,8 +10,11 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from sqsdelay.clock import SystemClock
 from sqsdelay.delivery import DelayedDelivery
+from sqsdelay.errors import CriticalError
 from sqsdelay.stored import StoredMessage
 from sqsdelay.stores.sqlite import SqliteStore
 from sqsdelay.testing import InMemoryOutbox
@@ -34,6 +37,23 @@ def wait_for(what: Any, seconds: float = 10) -> None:
     while not what():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.01)
+
+
+def test_a_callback_that_raises_stops_delivery_loudly(tmp_path: Path) -> None:
+    """A thread that died unnoticed would keep taking messages and never send one."""
+
+    def broken(_: Any) -> None:
+        raise RuntimeError("the user's own")
+
+    with opened(tmp_path) as store:
+        delivery = DelayedDelivery(store, InMemoryOutbox(SystemClock()), on_round=broken)
+        delivery.start()
+        delivery.store([soon("a")])
+        wait_for(lambda: delivery._error is not None)
+        with pytest.raises(CriticalError, match="dispatching has stopped: the user's own"):
+            delivery.store([soon("b")])
+        with pytest.raises(CriticalError):
+            delivery.stop()
 
 
 def test_another_process_writing_is_waited_for(tmp_path: Path) -> None:

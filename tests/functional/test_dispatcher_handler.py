@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -92,6 +92,18 @@ def test_what_cannot_be_sent_is_rejected_with_a_reason(sqs: Any, store: DynamoDb
     assert "nowhere does not exist" in about["reason"]
     assert (about["messageId"], about["destination"]) == ("lost", "nowhere")
     assert received["Body"] == "body of lost"
+
+
+def test_refused_messages_do_not_block_those_behind_them(
+    sqs: Any, store: DynamoDbStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round that settles nothing is not the end while more is due."""
+    monkeypatch.setattr(module, "BATCH", 2)
+    monkeypatch.setenv("SQSDELAY_NUMBER_OF_RETRIES", "1000")
+    lost = [replace(parked(f"lost-{n}", -90), destination="nowhere") for n in range(4)]
+    store.store([*lost, parked("good", -60)])
+    counts = module.handler({}, Context())
+    assert (counts["released"], counts["failed"]) == (1, 4)
 
 
 def reported(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 
 import pytest
 
 from sqsdelay.dispatcher import Dispatcher
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.endpoint import Endpoint, QueueRef
 from sqsdelay.errors import QueueMissing, QueueUnavailable
 from sqsdelay.message import Attribute, OutgoingMessage
 from sqsdelay.ports import Failure, SendReceipt
@@ -68,6 +69,32 @@ def test_a_timer_holds_the_rest_and_is_never_early(
     visible_ms = queues.next_visible_ms()
     assert visible_ms is not None
     assert 0 <= visible_ms - due_ms < 1000
+
+
+class Untold(InMemoryQueues):
+    """Queues that take messages and do not tell the time."""
+
+    def synchronise(self, queue: QueueRef) -> None:
+        raise QueueUnavailable("throttled")
+
+
+def test_without_the_brokers_time_nothing_is_sent(clock: ManualClock) -> None:
+    """A timer set by a local clock ten minutes ahead would end ten minutes early."""
+    queues = Untold(clock, local=ManualClock(clock.true_ms, error_ms=600_000))
+    queues.create_endpoint("orders")
+    with closing(SqsOutbox(queues, Endpoint.parse("orders"))) as outbox:
+        (failure,) = outbox.send([message(clock, 500_000)])
+    assert failure is not None
+    assert isinstance(failure.error, QueueUnavailable)
+    assert queues.next_visible_ms() is None
+
+
+def test_an_empty_body_can_be_rejected(
+    outbox: SqsOutbox, queues: InMemoryQueues, clock: ManualClock
+) -> None:
+    """SQS takes none; the error queue says that there was none."""
+    assert outbox.reject([(message(clock, 0, body=b""), "empty")]) == [None]
+    assert errors(queues)["bodyEncoding"] == "empty"
 
 
 def test_a_wrong_local_clock_plays_no_part(clock: ManualClock) -> None:

@@ -129,6 +129,26 @@ def test_an_effect_may_store_the_next_message(tmp_path: Path) -> None:
         assert store._connection.execute("SELECT id FROM ticks").fetchall() == [("tick-1",)]
 
 
+def test_a_store_error_within_an_effect_is_that_messages_failure(tmp_path: Path) -> None:
+    """An effect may use another store; that one's trouble must not hold up the rest of this one."""
+    with opened(tmp_path) as store, closing(SqliteStore(tmp_path / "no.db", endpoint="x")) as other:
+        store.store([message("bad", 1), message("good", 2)])
+        rejected: list[str] = []
+
+        def deliver(transaction: Any, messages: Sequence[StoredMessage]) -> None:
+            if any(each.message_id == "bad" for each in messages):
+                other.store([message("next", 3)])
+
+        def reject(transaction: Any, message: StoredMessage, reason: str) -> None:
+            rejected.append(f"{message.message_id}: {reason}")
+
+        dispatcher = Dispatcher(store, ExactlyOnce(deliver=deliver, reject=reject))
+        dispatcher.start()
+        assert [each.message_id for each in dispatcher.dispatch().released] == ["good"]
+        assert len(rejected) == 1
+        assert rejected[0].startswith("bad: StoreMissing")
+
+
 class Broken(SqliteStore):
     """A store whose disk fails when told to."""
 

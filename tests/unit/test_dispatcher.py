@@ -214,6 +214,18 @@ def test_an_error_queue_that_is_away_loses_nothing(bench: Bench) -> None:
     assert ids(dispatcher.dispatch().rejected) == ["bad"]
 
 
+def test_what_cannot_even_be_rejected_is_no_outage(bench: Bench) -> None:
+    """One such message must not take the dispatcher down every half minute; it is tried again."""
+    bench.put("bad")
+    bench.outbox.fail = refused("bad", transient=False)
+    bench.outbox.fail_reject = refused("bad", transient=False)
+    dispatcher = bench.dispatcher()
+    for _ in range(120):
+        dispatcher.dispatch()
+        bench.clock.advance(1)
+    assert bench.store.pending_count() == 1
+
+
 class LosesRemovals(InMemoryStore):
     """A store that goes away between the send and the removal."""
 

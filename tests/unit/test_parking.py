@@ -12,7 +12,12 @@ from sqsdelay.consumer import Outcome, Relay, Status
 from sqsdelay.cost import break_even_seconds, shipped_prices
 from sqsdelay.decision import HandOver, Park, Requeue, decide
 from sqsdelay.endpoint import Endpoint
-from sqsdelay.errors import ConfigurationError, MessageTooLarge, StoreUnavailable
+from sqsdelay.errors import (
+    ConfigurationError,
+    InvalidMessage,
+    MessageTooLarge,
+    StoreUnavailable,
+)
 from sqsdelay.marks import Mark
 from sqsdelay.message import OutgoingMessage, string
 from sqsdelay.parking import DEFAULT_PARK_AFTER_SECONDS
@@ -68,6 +73,39 @@ def relay(queues: InMemoryQueues, store: Faulty) -> Relay:
 
 def poll(queues: InMemoryQueues, relay: Relay) -> list[Outcome]:
     return relay.process(queues.receive_batch(DELAY, wait_seconds=0))
+
+
+def test_an_id_used_again_for_another_message_is_refused_by_the_sender(
+    queues: InMemoryQueues, store: Faulty
+) -> None:
+    """The store keeps one message an id: reporting the second as sent would lose it."""
+    sender = Sender(queues, store=store, park_after_seconds=3600)
+    sender.send("orders", "first", delay=10 * DAY, message_id="customer-7")
+    sender.send("orders", "first", delay=10 * DAY, message_id="customer-7")
+    with pytest.raises(InvalidMessage, match="'customer-7' is in the store with another body"):
+        sender.send("orders", "second", delay=2 * DAY, message_id="customer-7")
+    assert [message.body for message in store.pending(10)] == [b"first"]
+
+
+def test_an_id_used_again_for_another_message_hops_on(
+    queues: InMemoryQueues, store: Faulty, relay: Relay, clock: ManualClock
+) -> None:
+    """The consumer parks the first and relays the second: neither is lost."""
+    for body in ("first", "second"):
+        Sender(queues).send("orders", body, delay=2 * DAY, message_id="customer-7")
+        clock.advance(900)
+        statuses = [outcome.status for outcome in poll(queues, relay)]
+    assert statuses == [Status.REQUEUED]
+    assert [message.body for message in store.pending(10)] == [b"first"]
+
+
+@pytest.mark.parametrize("after", [0, -5, 60])
+def test_park_after_without_a_store_is_refused(queues: InMemoryQueues, after: int) -> None:
+    """A setting that would do nothing is a mistake."""
+    with pytest.raises(ConfigurationError, match=f"park_after_seconds={after} without a store"):
+        Sender(queues, park_after_seconds=after)
+    with pytest.raises(ConfigurationError, match="without a store"):
+        Relay(queues, Endpoint.parse("orders"), park_after_seconds=after)
 
 
 @pytest.mark.parametrize(
