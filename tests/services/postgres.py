@@ -24,12 +24,12 @@ class PostgresServer:
         self.port = _free_port()
         self.conninfo = f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
         self._folder = folder
+        bin_folder = _installed()  # first: the package makes the user
         self._as_postgres: list[str] = []
         if os.geteuid() == 0:
             # The server refuses to run as root.
             self._as_postgres = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"]
             shutil.chown(folder, "postgres", "postgres")
-        bin_folder = _installed()
         self._initdb, self._pg_ctl = bin_folder / "initdb", bin_folder / "pg_ctl"
         data = str(folder / "data")
         options = ["-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C.UTF-8"]
