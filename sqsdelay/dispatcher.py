@@ -235,7 +235,8 @@ class Dispatcher:
                 done.rejected.append(message)
             else:
                 logger.error("message %s not rejected: %s", message.message_id, failed.error)
-                if _is_outage(failed):
+                if failed.transient:
+                    # The error queue is away or missing; a message it refuses is no outage of it.
                     done.outage = failed.error
                 self._count_failure(claim, message, done)
         claim.remove(_ids(done.rejected))

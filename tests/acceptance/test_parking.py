@@ -87,4 +87,4 @@ def test_cancelled_and_moved_wherever_they_wait(site: Site) -> None:
         assert json.loads(listed)["message_id"] == "moves"
         assert site.ok("reschedule", site.endpoint, "moves", "--delay", "2h").startswith("moves  m")
         assert site.ok("cancel", site.endpoint, "moves") == "moves  cancelled\n"
-        assert [m["message_id"] for m in site.received(2, idle=5)] == ["stays"]
+        assert [m["message_id"] for m in site.received(2, idle=12)] == ["stays"]
