@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -72,7 +73,7 @@ class Move:
 Outcomes = list[Outcome | None]
 
 
-class Mover:
+class Mover(ABC):
     """Settles what one receive of a queue returned; a subclass says where each copy goes.
 
     Args:
@@ -130,11 +131,11 @@ class Mover:
         self._send(self._decide(fresh, outcomes), outcomes)
         return [outcome for outcome in outcomes if outcome is not None]
 
+    @abstractmethod
     def _decide(
         self, copies: Sequence[tuple[int, ReceivedMessage]], outcomes: Outcomes
     ) -> list[Move]:
         """The sends that settle these copies; outcomes of those that need none are set."""
-        raise NotImplementedError
 
     def _reject(self, position: int, copy: ReceivedMessage, reason: str) -> Move:
         return Move(
