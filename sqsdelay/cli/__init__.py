@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from sqsdelay.cli import endpoint, rabbitmq, store
+from sqsdelay.cli import endpoint, pipeline, rabbitmq, store
 from sqsdelay.cli.consume import consume
 from sqsdelay.cli.cost import cost
 from sqsdelay.cli.demo import demo
@@ -25,6 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(endpoint.app, name="endpoint")
+app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(rabbitmq.app, name="rabbitmq")
 app.command()(demo)
 app.command()(send)

@@ -1,0 +1,7 @@
+"""``sqsdelay pipeline``: jobs over millions of messages. Spark is imported when one of them runs."""
+
+from __future__ import annotations
+
+import typer
+
+app = typer.Typer(help="Jobs over millions of messages, on Spark.", no_args_is_help=True)

@@ -1,0 +1,1 @@
+"""sqsdelay on Spark. Importing this does not import pyspark."""

@@ -1,0 +1,125 @@
+"""The Spark session of sqsdelay's own commands: one, local unless told otherwise, and quiet."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from sqsdelay.errors import ConfigurationError, MissingExtra
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LEAST_JAVA: Final = 17
+"""Oldest Java that Spark 4 runs on. Source: spark.apache.org/docs/4.0.0, "Overview"."""
+
+LOCAL: Final = "local[*,4]"
+"""All cores of this machine; a failed task is tried 4 times, which ``local[*]`` does once."""
+
+_VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
+_JAVA_TIMEOUT_SECONDS: Final = 30
+_LOGGING: Final = Path(__file__).parent / "log4j2.properties"
+_QUIET: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{_LOGGING}",
+}
+_TIME_ZONE: Final = "spark.sql.session.timeZone"
+_LOOPBACK: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+"""Or Spark would listen on the address of the machine's name, which may not even resolve."""
+
+
+@contextmanager
+def session(
+    app_name: str,
+    *,
+    master: str = LOCAL,
+    time_zone: str = "UTC",
+    settings: Mapping[str, str] | None = None,
+) -> Iterator[SparkSession]:
+    """The Spark session that runs already, or else a new one, which is stopped at the end.
+
+    Args:
+        app_name: the job's name in Spark's listings.
+        master: where Spark runs: ``local[2]``, ``spark://host:7077``, …
+        time_zone: the session's time zone: in it a timestamp without an offset is read.
+        settings: more of Spark's settings; they win over what is set here.
+
+    Raises:
+        MissingExtra: pyspark is not installed.
+        ConfigurationError: no Java, or one that is too old; Spark was not started.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise MissingExtra(
+            f"this needs Spark ({error}): pip install 'sqsdelay[spark]', "
+            f"and Java {LEAST_JAVA} or newer"
+        ) from error
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        with _time_zone(running, time_zone):
+            yield running
+        return
+    check_java()
+    chosen = _QUIET | {_TIME_ZONE: time_zone}
+    if master.startswith("local"):
+        chosen |= _LOOPBACK
+        # Spark's workers would be the PATH's python3, which need not be this one.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.master(master).appName(app_name)
+    for name, value in (chosen | dict(settings or {})).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _time_zone(spark: SparkSession, time_zone: str) -> Iterator[None]:
+    before = spark.conf.get(_TIME_ZONE)
+    spark.conf.set(_TIME_ZONE, time_zone)
+    try:
+        yield
+    finally:
+        spark.conf.set(_TIME_ZONE, before or "UTC")
+
+
+def check_java() -> None:
+    """Find out whether the Java that Spark would start is there and new enough.
+
+    Raises:
+        ConfigurationError: it is not; Spark itself would end in JAVA_GATEWAY_EXITED.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
+    if java is None:
+        raise _no_java(f"there is none in JAVA_HOME={home}" if home else "there is none")
+    done = subprocess.run(
+        [java, "-version"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_JAVA_TIMEOUT_SECONDS,
+    )
+    match = _VERSION.search(done.stderr + done.stdout)
+    if match is None:
+        raise _no_java(f"{java} does not tell its version")
+    if int(match[1]) < LEAST_JAVA:
+        raise _no_java(f"{java} is Java {match[1]}")
+
+
+def _no_java(found: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"Spark needs Java {LEAST_JAVA} or newer, and {found}: "
+        "install one, and set JAVA_HOME or put its java on the PATH"
+    )
