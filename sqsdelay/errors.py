@@ -36,6 +36,10 @@ class MalformedMessage(SqsDelayError, ValueError):
     """A received message whose delay attributes are missing, unreadable or contradictory."""
 
 
+class MalformedEvent(SqsDelayError, ValueError):
+    """A line that is no event of a ledger, or of a version this sqsdelay does not read."""
+
+
 class ConfigurationError(SqsDelayError):
     """Settings that do not fit each other or the deployed queues; nothing was started."""
 

@@ -42,6 +42,17 @@ class Failure:
     retry_at_once: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The broker has a stored message, and the outbox tells how it was sent.
+
+    ``timer_seconds`` is the message timer it got, ``batch`` how many messages shared the request.
+    """
+
+    timer_seconds: int
+    batch: int
+
+
 class Queues(Protocol):
     """Queues with message timers. Thread-safe.
 
@@ -130,9 +141,9 @@ class LargeBodies(Protocol):
 class Outbox(Protocol):
     """Where a dispatcher sends due messages. Thread-safe.
 
-    Batch methods take any number of messages, answer per message and in order (None: the broker
-    has it), and raise nothing: a call that failed as a whole is a failure of each message. A
-    failure whose error is QueueUnavailable is an outage, not the message's fault.
+    Batch methods take any number of messages, answer per message and in order (`Released` or None:
+    the broker has it), and raise nothing: a call that failed as a whole is a failure of each
+    message. A failure whose error is QueueUnavailable is an outage, not the message's fault.
     """
 
     @property
@@ -152,7 +163,7 @@ class Outbox(Protocol):
         """Now by the clock that due times are measured with, epoch milliseconds."""
         ...
 
-    def send(self, messages: Sequence[StoredMessage]) -> list[Failure | None]:
+    def send(self, messages: Sequence[StoredMessage]) -> Sequence[Failure | Released | None]:
         """Send each to its destination, with what remains until its due time as message timer."""
         ...
 

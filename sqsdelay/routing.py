@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, TypeVar, cast
 
 from sqsdelay import fifo, wire
@@ -34,18 +33,10 @@ from sqsdelay.message import (
 )
 from sqsdelay.parking import Parking
 from sqsdelay.ports import Queues
+from sqsdelay.route import Route
 from sqsdelay.stored import StoredMessage, to_store
 
 T = TypeVar("T")
-
-
-class Route(StrEnum):
-    """Where a message was sent first."""
-
-    DIRECT = "direct"
-    DELAY_QUEUE = "delay-queue"
-    DUE_QUEUE = "due-queue"
-    STORE = "store"
 
 
 @dataclass(slots=True)

@@ -23,7 +23,8 @@ from sqsdelay.parking import (
     check_without_store,
 )
 from sqsdelay.ports import Failure, LargeBodies, Queues, SendReceipt
-from sqsdelay.routing import Asked, Route, Router, ToQueue, ToStore
+from sqsdelay.route import Route
+from sqsdelay.routing import Asked, Router, ToQueue, ToStore
 from sqsdelay.schedule import Change, Schedule
 from sqsdelay.store import DelayedMessageStore
 from sqsdelay.stored import StoredMessage

@@ -13,20 +13,21 @@ PACKAGE = ROOT / "sqsdelay"
 
 CORE = {
     "batch", "circuit_breaker", "clock", "decision", "delay", "dispatch_settings", "endpoint", "errors",
-    "fifo", "limits", "marks", "message", "payload", "ports", "store", "stored", "timeout_message",
-    "timeout_settings", "wire",
+    "fifo", "ledger", "limits", "marks", "message", "payload", "ports", "received", "route", "store",
+    "stored", "timeout_message", "timeout_settings", "wire",
 }  # fmt: skip
 COST = {"cost"}
 """Arithmetic on the core's numbers and a file of prices that is part of the package."""
 
 USE_CASES = {
-    "collision", "sender", "consumer", "delivery", "dispatcher", "due_consumer", "exactly_once", "migration",
-    "moves", "offloading", "parking", "routing", "schedule", "timeout_announcer", "timeout_arrivals",
-    "timeout_dispatch", "timeout_manager", "timeout_task",
+    "collision", "sender", "consumer", "delivery", "dispatcher", "due_consumer", "events", "exactly_once",
+    "migration", "moves", "offloading", "parking", "routing", "schedule", "timeout_announcer",
+    "timeout_arrivals", "timeout_dispatch", "timeout_manager", "timeout_task",
 }  # fmt: skip
-ADAPTERS = {
+ADAPTERS: dict[str, set[str]] = {
     "sqs": {"boto3", "botocore", "tenacity", "mypy_boto3_sqs"},
     "rabbitmq": {"pika", "tenacity"},
+    "ledgers": set(),
     "s3": {"boto3", "botocore", "mypy_boto3_s3"},
     "stores": {
         "boto3",

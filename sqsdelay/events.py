@@ -1,0 +1,154 @@
+"""What sender, consumer and dispatcher did, as events of the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from sqsdelay.ledger import Event, EventKind, Source
+from sqsdelay.message import OutgoingMessage, size_of
+from sqsdelay.ports import Failure, Released, SendReceipt
+from sqsdelay.route import Route
+from sqsdelay.stored import StoredMessage
+
+if TYPE_CHECKING:
+    from sqsdelay.moves import Outcome
+    from sqsdelay.routing import ToQueue
+
+_SETTLED: Final = {
+    "handed-over": EventKind.HANDED_OVER,
+    "delivered": EventKind.HANDED_OVER,
+    "requeued": EventKind.HOP,
+    "parked": EventKind.PARKED,
+    "cancelled": EventKind.CANCELLED,
+    "rejected": EventKind.REJECTED,
+}
+"""By a copy's status; one that failed is received again, and nothing befell it."""
+
+
+def sent_to_queue(
+    endpoint: str,
+    batch: Sequence[ToQueue],
+    outcomes: Sequence[SendReceipt | Failure],
+    *,
+    at_ms: int,
+) -> Iterator[Event]:
+    """The messages of one request; those that SQS did not take were not sent."""
+    for prepared, outcome in zip(batch, outcomes, strict=True):
+        if isinstance(outcome, Failure):
+            continue
+        yield Event(
+            kind=EventKind.SENT,
+            at_ms=at_ms,
+            endpoint=endpoint,
+            message_id=prepared.message_id or outcome.sqs_message_id,
+            source=Source.SENDER,
+            due_ms=prepared.due_ms,
+            size=prepared.entry.size,
+            batch=len(batch),
+            route=prepared.route,
+            timer_seconds=prepared.entry.delay_seconds,
+            sqs_message_id=outcome.sqs_message_id,
+        )
+
+
+def sent_to_store(endpoint: str, stored: Iterable[StoredMessage], *, at_ms: int) -> Iterator[Event]:
+    """Messages that the sender parked at once; no request of a queue was needed."""
+    for message in stored:
+        yield Event(
+            kind=EventKind.SENT,
+            at_ms=at_ms,
+            endpoint=endpoint,
+            message_id=message.message_id,
+            source=Source.SENDER,
+            due_ms=message.due_ms,
+            size=len(message.body) + size_of("", message.attributes),
+            route=Route.STORE,
+        )
+
+
+def settled(
+    endpoint: str,
+    outcomes: Sequence[tuple[Outcome, OutgoingMessage | None]],
+    *,
+    at_ms: int,
+    receive_batch: int,
+    to_due_queue: bool = False,
+) -> Iterator[Event]:
+    """Copies that a consumer settled with one request, or with none where there is no message.
+
+    Args:
+        receive_batch: copies received together.
+        to_due_queue: a hand-over goes to a FIFO endpoint's due queue, which is not the last step.
+    """
+    for outcome, entry in outcomes:
+        kind = _SETTLED.get(outcome.status)
+        if kind is None:
+            continue
+        waits_on = to_due_queue and kind is EventKind.HANDED_OVER
+        yield Event(
+            kind=EventKind.HOP if waits_on else kind,
+            at_ms=at_ms,
+            endpoint=endpoint,
+            message_id=outcome.copy.message_id,
+            source=Source.CONSUMER,
+            due_ms=outcome.due_ms,
+            size=None if entry is None else entry.size,
+            batch=None if entry is None else len(outcomes),
+            receive_batch=receive_batch,
+            timer_seconds=outcome.delay_seconds,
+            late_ms=None if waits_on else outcome.late_ms,
+            reason=outcome.error,
+        )
+
+
+def released(
+    endpoint: str,
+    messages: Iterable[tuple[StoredMessage, Released | None]],
+    *,
+    at_ms: int,
+) -> Iterator[Event]:
+    """Messages that left their store for their destination."""
+    for message, how in messages:
+        timer_seconds = 0 if how is None else how.timer_seconds
+        yield Event(
+            kind=EventKind.RELEASED,
+            at_ms=at_ms,
+            endpoint=endpoint,
+            message_id=message.message_id,
+            source=Source.DISPATCHER,
+            due_ms=message.due_ms,
+            batch=None if how is None else how.batch,
+            timer_seconds=None if how is None else timer_seconds,
+            late_ms=at_ms + 1000 * timer_seconds - message.due_ms,
+        )
+
+
+def rejected(
+    endpoint: str, messages: Iterable[tuple[StoredMessage, str]], *, at_ms: int
+) -> Iterator[Event]:
+    """Messages that left their store for the error queue, and why."""
+    for message, reason in messages:
+        yield Event(
+            kind=EventKind.REJECTED,
+            at_ms=at_ms,
+            endpoint=endpoint,
+            message_id=message.message_id,
+            source=Source.DISPATCHER,
+            due_ms=message.due_ms,
+            reason=reason,
+        )
+
+
+def changed(
+    endpoint: str, message_id: str, *, at_ms: int, due_ms: int | None = None
+) -> Iterator[Event]:
+    """A message that waits in a store was moved to ``due_ms``, or cancelled without one."""
+    yield Event(
+        kind=EventKind.CANCELLED if due_ms is None else EventKind.RESCHEDULED,
+        at_ms=at_ms,
+        endpoint=endpoint,
+        message_id=message_id,
+        source=Source.SENDER,
+        due_ms=due_ms,
+    )

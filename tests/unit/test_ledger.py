@@ -1,0 +1,267 @@
+"""The ledger's lines: what is written is read back, and what cannot be read says why."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sqsdelay.errors import MalformedEvent, SqsDelayError
+from sqsdelay.ledger import (
+    LEDGER_VERSION,
+    Event,
+    EventKind,
+    Source,
+    from_json,
+    record_safely,
+    to_json,
+)
+from sqsdelay.received import record_received
+from sqsdelay.route import Route
+from sqsdelay.testing import ManualClock
+from sqsdelay.wire import DUE_AT, MESSAGE_ID
+
+SENT = Event(
+    kind=EventKind.SENT,
+    at_ms=1_700_000_000_000,
+    endpoint="orders",
+    message_id="order-7",
+    source=Source.SENDER,
+    due_ms=1_700_001_800_000,
+    size=120,
+    batch=10,
+    route=Route.DELAY_QUEUE,
+    sqs_message_id="5f1e",
+)
+LINE = (
+    '{"v":1,"event":"sent","at_ms":1700000000000,"endpoint":"orders","message_id":"order-7",'
+    '"source":"sender","due_ms":1700001800000,"size":120,"batch":10,"route":"delay-queue",'
+    '"sqs_message_id":"5f1e"}'
+)
+
+whole = st.integers(min_value=-(2**53), max_value=2**53)
+natural = st.integers(min_value=0, max_value=2**53)
+text = st.text(min_size=1)
+
+
+class Kept:
+    """A ledger in memory; fails while told to."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.full = False
+
+    def record(self, events: Sequence[Event]) -> None:
+        if self.full:
+            raise OSError(28, "No space left on device")
+        self.events += events
+
+
+def test_an_events_line_is_the_documented_one() -> None:
+    """Field names, their order, and that a field which is not known is left out."""
+    assert to_json(SENT) == LINE
+    assert from_json(LINE) == SENT
+    assert from_json(LINE.encode() + b"\n") == SENT
+
+
+@given(
+    st.builds(
+        Event,
+        kind=st.sampled_from(EventKind),
+        at_ms=whole,
+        endpoint=text,
+        message_id=text,
+        source=st.sampled_from(Source),
+        due_ms=st.none() | whole,
+        size=st.none() | natural,
+        batch=st.none() | st.integers(1, 10),
+        receive_batch=st.none() | st.integers(1, 10),
+        route=st.none() | st.sampled_from(Route),
+        timer_seconds=st.none() | st.integers(0, 900),
+        late_ms=st.none() | whole,
+        reason=st.none() | text,
+        sqs_message_id=st.none() | text,
+    )
+)
+def test_any_event_comes_back_from_its_line(event: Event) -> None:
+    """One line, whatever text an id or a reason holds."""
+    line = to_json(event)
+    assert line.isascii()
+    assert len(line.splitlines()) == 1
+    assert from_json(line) == event
+
+
+def test_fields_of_a_later_writer_are_passed_over() -> None:
+    """Within a version fields may be added; readers live on."""
+    assert from_json(LINE.replace('"v":1', '"v":1,"colour":"red"')) == SENT
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f'{{"level":"INFO","message":"event","service":"orders","ledger":{LINE}}}',
+        f'{{"level":"INFO","message":{LINE},"service":"orders"}}',
+        json.dumps({"level": "INFO", "message": LINE}),
+        f"2026-11-20T09:30:00.123Z {LINE}",
+        f'2026-11-20T09:30:00+00:00 {{"message":"event","ledger":{LINE}}}\n',
+    ],
+)
+def test_a_line_of_an_exported_log_is_read(line: str) -> None:
+    """As Powertools nests it, and with the timestamp that CloudWatch's exports put first."""
+    assert from_json(line) == SENT
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("", "not a line of JSON"),
+        (LINE[:40], "not a line of JSON"),
+        (b"\xff\xfe", "not a line of JSON"),
+        ("[" * 100_000, "not a line of JSON"),
+        ("[1]", "a JSON list, not a JSON object"),
+        ('{"level":"INFO","message":"started"}', 'it has no "v"'),
+        (LINE.replace('"v":1', '"v":"1"'), "v='1' is no version"),
+        (LINE.replace('"v":1', '"v":true'), "v=True is no version"),
+        (LINE.replace('"v":1', '"v":2'), f"v=2, this sqsdelay reads up to {LEDGER_VERSION}"),
+        (LINE.replace('"event":"sent",', ""), "event is missing"),
+        (LINE.replace('"order-7"', "null"), "message_id is missing"),
+        (LINE.replace('"sent"', '"lost"'), "event='lost'; known are sent, hop"),
+        (LINE.replace('"delay-queue"', '"by-air"'), "route='by-air'; known are direct"),
+        (LINE.replace("1700000000000", "1.5"), "at_ms=1.5 is not a whole number"),
+        (LINE.replace("120", "true"), "size=True is not a whole number"),
+        (LINE.replace("120", "-1"), "size=-1; the least is 0"),
+        (LINE.replace('"batch":10', '"batch":0'), "batch=0; the least is 1"),
+        (LINE.replace('"order-7"', "7"), "message_id=7 is not text"),
+        (LINE.replace('"order-7"', '""'), "message_id='' is not text"),
+    ],
+)
+def test_a_bad_line_says_what_is_wrong(line: str | bytes, wrong: str) -> None:
+    """A report keeps bad lines aside, with the reason."""
+    with pytest.raises(MalformedEvent) as raised:
+        from_json(line)
+    assert wrong in str(raised.value)
+    assert isinstance(raised.value, SqsDelayError)
+
+
+def test_every_field_is_in_the_line_of_an_event_that_has_them_all() -> None:
+    """A field added to the record and forgotten in the line would be lost without a word."""
+    line = json.loads(to_json(SENT))
+    known = {field.name for field in fields(Event)} - {"kind"} | {"v", "event"}
+    unset = {"receive_batch", "timer_seconds", "late_ms", "reason"}
+    assert set(line) == known - unset
+
+
+def test_a_failing_ledger_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """A full disk costs the events, and nothing else."""
+    ledger = Kept()
+    ledger.full = True
+    with caplog.at_level(logging.WARNING, "sqsdelay"):
+        record_safely(ledger, [SENT])
+    assert "events are missing in the ledger, it failed: [Errno 28]" in caplog.text
+
+
+def test_events_that_cannot_be_made_are_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """Making an event must not stop a consumer either."""
+
+    def broken() -> Iterator[Event]:
+        yield SENT
+        raise ValueError("no event of it")
+
+    ledger = Kept()
+    with caplog.at_level(logging.WARNING, "sqsdelay"):
+        record_safely(ledger, broken())
+    assert ledger.events == []
+    assert "no event of it" in caplog.text
+
+
+def boto3_message(**system: str) -> dict[str, Any]:
+    return {
+        "MessageId": "sqs-1",
+        "ReceiptHandle": "handle",
+        "Body": "text",
+        "Attributes": system,
+        "MessageAttributes": {
+            MESSAGE_ID: {"DataType": "String", "StringValue": "order-7"},
+            DUE_AT: {"DataType": "String", "StringValue": "1700000000000"},
+        },
+    }
+
+
+def lambda_record() -> dict[str, Any]:
+    message = boto3_message()
+    return {
+        "messageId": "sqs-1",
+        "receiptHandle": "handle",
+        "body": "text",
+        "attributes": {"ApproximateFirstReceiveTimestamp": "1700000000250"},
+        "messageAttributes": {
+            name: {"dataType": "String", "stringValue": value["StringValue"]}
+            for name, value in message["MessageAttributes"].items()
+        },
+    }
+
+
+RECEIVED = Event(
+    kind=EventKind.RECEIVED,
+    at_ms=1_700_000_000_250,
+    endpoint="orders",
+    message_id="order-7",
+    source=Source.RECEIVER,
+    due_ms=1_700_000_000_000,
+    batch=1,
+    late_ms=250,
+    sqs_message_id="sqs-1",
+)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [boto3_message(ApproximateFirstReceiveTimestamp="1700000000250"), lambda_record()],
+    ids=["boto3", "lambda"],
+)
+def test_a_receiver_records_how_late_a_message_came(message: dict[str, Any]) -> None:
+    """In boto3's spelling and in Lambda's; lateness is between two times of the broker's."""
+    ledger = Kept()
+    url = "https://sqs.eu-west-1.amazonaws.com/123456789012/orders"
+    record_received(ledger, url, [message])
+    assert ledger.events == [RECEIVED]
+
+
+def test_a_receiver_without_the_brokers_time_tells_no_lateness() -> None:
+    """The local clock says when, roughly; it must not pass for the broker's."""
+    ledger, clock = Kept(), ManualClock(1_700_000_009_000)
+    record_received(ledger, "orders", [boto3_message()], clock=clock)
+    (event,) = ledger.events
+    assert (event.at_ms, event.late_ms) == (1_700_000_009_000, None)
+
+
+def test_a_plain_message_is_known_by_sqss_own_id() -> None:
+    """A direct message without an id of its own: the sender recorded the same id."""
+    message = boto3_message(ApproximateFirstReceiveTimestamp="1700000000250")
+    del message["MessageAttributes"]
+    ledger = Kept()
+    record_received(ledger, "orders", [message])
+    (event,) = ledger.events
+    assert (event.message_id, event.due_ms, event.late_ms) == ("sqs-1", None, None)
+
+
+@pytest.mark.parametrize(("endpoint", "message"), [("no queue", boto3_message()), ("orders", {})])
+def test_recording_what_was_received_never_raises(
+    endpoint: str, message: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker's messages are not lost for its book-keeping."""
+    ledger = Kept()
+    record_received(ledger, endpoint, [message])
+    assert ledger.events == []
+    assert "events are missing in the ledger" in caplog.text
+
+
+def test_no_ledger_records_nothing() -> None:
+    """A worker need not ask whether its ledger is switched on."""
+    record_received(None, "orders", [boto3_message()])
