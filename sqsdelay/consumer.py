@@ -10,6 +10,7 @@ from sqsdelay import fifo, wire
 from sqsdelay.decision import HandOver, Park, Reject, Requeue, check_hop, decide
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError, SqsDelayError
+from sqsdelay.ledger import Ledger
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.marks import Mark
 from sqsdelay.message import OutgoingMessage
@@ -56,6 +57,7 @@ class Relay(Mover):
         max_receives: receives after which a copy that SQS keeps refusing goes to the error queue.
         store: where to park messages and to look for marks; without one neither is done.
         park_after_seconds: messages with more than this remaining are parked.
+        ledger: where to record what became of copies; None records nothing.
 
     Raises:
         ConfigurationError: a setting out of range.
@@ -70,9 +72,12 @@ class Relay(Mover):
         max_receives: int = DEFAULT_MAX_RECEIVES,
         store: DelayedMessageStore | None = None,
         park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
+        ledger: Ledger | None = None,
     ) -> None:
         check_hop(hop_seconds)
-        super().__init__(queues, endpoint, endpoint.delay_queue, max_receives=max_receives)
+        super().__init__(
+            queues, endpoint, endpoint.delay_queue, max_receives=max_receives, ledger=ledger
+        )
         self.hop_seconds = hop_seconds
         if store is None:
             check_without_store(park_after_seconds)

@@ -14,6 +14,7 @@ from sqsdelay.dispatch_settings import DispatchSettings
 from sqsdelay.dispatcher import Dispatcher, Round
 from sqsdelay.errors import CriticalError, StoreMissing, StoreUnavailable
 from sqsdelay.exactly_once import ExactlyOnce
+from sqsdelay.ledger import Ledger
 from sqsdelay.ports import Outbox
 from sqsdelay.store import DelayedMessageStore
 from sqsdelay.stored import StoredMessage
@@ -26,7 +27,7 @@ class DelayedDelivery:
 
     Args:
         store: where messages wait; set up on entering if it is missing, and open still on leaving.
-        destination, settings, on_round, clock: as for `Dispatcher`.
+        destination, settings, on_round, ledger, clock: as for `Dispatcher`.
         on_critical: called when a circuit breaker triggers, from the thread that noticed; if it
             returns, work goes on. Left out, dispatching stops, and `store` and `stop` raise the
             CriticalError.
@@ -40,6 +41,7 @@ class DelayedDelivery:
         settings: DispatchSettings | None = None,
         on_critical: Callable[[CriticalError], None] | None = None,
         on_round: Callable[[Round], None] | None = None,
+        ledger: Ledger | None = None,
         clock: Clock | None = None,
     ) -> None:
         settings = settings or DispatchSettings()
@@ -53,6 +55,7 @@ class DelayedDelivery:
             settings=settings,
             on_critical=on_critical,
             on_round=on_round,
+            ledger=ledger,
             clock=clock,
         )
         self._stop = threading.Event()

@@ -14,6 +14,8 @@ from sqsdelay.clock import Clock, SystemClock
 from sqsdelay.dispatch_settings import DispatchSettings
 from sqsdelay.errors import ConfigurationError, CriticalError, QueueUnavailable, StoreError
 from sqsdelay.exactly_once import ExactlyOnce
+from sqsdelay.journal import Journal
+from sqsdelay.ledger import Ledger
 from sqsdelay.ports import Failure, Outbox
 from sqsdelay.store import Claim, DelayedMessageStore, TransactionMode
 from sqsdelay.stored import StoredMessage
@@ -64,6 +66,7 @@ class Dispatcher:
         on_critical: called when a circuit breaker triggers; if it returns, the dispatcher goes on.
             Left out, the CriticalError ends `run`.
         on_round: called after each claim that found messages, from the dispatcher's thread.
+        ledger: where to record what was released and rejected; None records nothing.
         clock: the local clock.
 
     Raises:
@@ -78,6 +81,7 @@ class Dispatcher:
         settings: DispatchSettings | None = None,
         on_critical: Callable[[CriticalError], None] | None = None,
         on_round: Callable[[Round], None] | None = None,
+        ledger: Ledger | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._settings = settings or DispatchSettings()
@@ -96,6 +100,9 @@ class Dispatcher:
             "recovery", self._settings.maximum_recovery_failures_per_second, self._clock
         )
         self._sent: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self._journal = Journal(
+            ledger, now_ms=self._now_ms, in_transaction=isinstance(destination, ExactlyOnce)
+        )
 
     def start(self) -> None:
         """Check the store's mode and the destination. `run` calls it.
@@ -119,7 +126,8 @@ class Dispatcher:
         """
         done = Round(now_ms=self._now_ms())
         due_by_ms = done.now_ms + self._ahead_ms
-        with self._store.claim(self._settings.batch_size, due_by_ms=due_by_ms) as claim:
+        claiming = self._store.claim(self._settings.batch_size, due_by_ms=due_by_ms)
+        with self._journal.transaction(), claiming as claim:
             done.claimed = len(claim.messages)
             if claim.messages:
                 outcomes = self._deliver(claim)
@@ -184,14 +192,20 @@ class Dispatcher:
 
     def _deliver(self, claim: Claim) -> list[Failure | None]:
         if isinstance(self._destination, ExactlyOnce):
-            return self._destination.send(claim)
+            failures = self._destination.send(claim)
+            self._journal.released(claim.messages, failures)
+            return failures
         # Sent before, only the removal had failed: sending again would duplicate it.
         new = [message for message in claim.messages if _key(message) not in self._sent]
-        failures = dict(zip(map(_key, new), self._destination.send(new), strict=True))
-        for key, failure in failures.items():
-            if failure is None:
-                self._remember(key)
-        return [failures.get(_key(message)) for message in claim.messages]
+        sent = self._destination.send(new)
+        self._journal.released(new, sent)
+        failed: dict[tuple[str, int], Failure] = {}
+        for message, outcome in zip(new, sent, strict=True):
+            if isinstance(outcome, Failure):
+                failed[_key(message)] = outcome
+            else:
+                self._remember(_key(message))
+        return [failed.get(_key(message)) for message in claim.messages]
 
     def _remember(self, key: tuple[str, int]) -> None:
         self._sent[key] = None
@@ -230,6 +244,7 @@ class Dispatcher:
         if not hopeless:
             return
         rejections = self._reject(claim, hopeless)
+        self._journal.rejected(hopeless, rejections)
         for (message, _), failed in zip(hopeless, rejections, strict=True):
             if failed is None:
                 done.rejected.append(message)

@@ -8,6 +8,7 @@ from sqsdelay import fifo
 from sqsdelay.decision import Reject
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import SqsDelayError
+from sqsdelay.ledger import Ledger
 from sqsdelay.message import text_of
 from sqsdelay.moves import DEFAULT_MAX_RECEIVES, Move, Mover, Outcome, Outcomes, Status
 from sqsdelay.ports import Queues
@@ -27,12 +28,20 @@ class DueRelay(Mover):
         queues: the queue service.
         endpoint: a FIFO endpoint.
         max_receives: receives after which a copy that SQS keeps refusing goes to the error queue.
+        ledger: where to record what became of copies; None records nothing.
     """
 
     def __init__(
-        self, queues: Queues, endpoint: Endpoint, *, max_receives: int = DEFAULT_MAX_RECEIVES
+        self,
+        queues: Queues,
+        endpoint: Endpoint,
+        *,
+        max_receives: int = DEFAULT_MAX_RECEIVES,
+        ledger: Ledger | None = None,
     ) -> None:
-        super().__init__(queues, endpoint, endpoint.due_queue, max_receives=max_receives)
+        super().__init__(
+            queues, endpoint, endpoint.due_queue, max_receives=max_receives, ledger=ledger
+        )
 
     def _decide(
         self, copies: Sequence[tuple[int, ReceivedMessage]], outcomes: Outcomes

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from sqsdelay.endpoint import Endpoint
+from sqsdelay.errors import InvalidEndpoint
 from sqsdelay.ledger import Event, EventKind, Source
 from sqsdelay.message import OutgoingMessage, size_of
 from sqsdelay.ports import Failure, Released, SendReceipt
@@ -67,17 +70,19 @@ def sent_to_store(endpoint: str, stored: Iterable[StoredMessage], *, at_ms: int)
         )
 
 
-def settled(
+def settled_copies(
     endpoint: str,
     outcomes: Sequence[tuple[Outcome, OutgoingMessage | None]],
     *,
     at_ms: int,
+    batch: int | None,
     receive_batch: int,
     to_due_queue: bool = False,
 ) -> Iterator[Event]:
     """Copies that a consumer settled with one request, or with none where there is no message.
 
     Args:
+        batch: messages in that request.
         receive_batch: copies received together.
         to_due_queue: a hand-over goes to a FIFO endpoint's due queue, which is not the last step.
     """
@@ -94,7 +99,7 @@ def settled(
             source=Source.CONSUMER,
             due_ms=outcome.due_ms,
             size=None if entry is None else entry.size,
-            batch=None if entry is None else len(outcomes),
+            batch=batch,
             receive_batch=receive_batch,
             timer_seconds=outcome.delay_seconds,
             late_ms=None if waits_on else outcome.late_ms,
@@ -103,36 +108,34 @@ def settled(
 
 
 def released(
-    endpoint: str,
-    messages: Iterable[tuple[StoredMessage, Released | None]],
-    *,
-    at_ms: int,
+    messages: Iterable[tuple[StoredMessage, Released | None]], *, at_ms: int
 ) -> Iterator[Event]:
     """Messages that left their store for their destination."""
     for message, how in messages:
-        timer_seconds = 0 if how is None else how.timer_seconds
+        late_ms = at_ms - message.due_ms
+        if how is not None:
+            late_ms += 1000 * how.timer_seconds
         yield Event(
             kind=EventKind.RELEASED,
             at_ms=at_ms,
-            endpoint=endpoint,
+            endpoint=_endpoint_name(message.destination),
             message_id=message.message_id,
             source=Source.DISPATCHER,
             due_ms=message.due_ms,
             batch=None if how is None else how.batch,
-            timer_seconds=None if how is None else timer_seconds,
-            late_ms=at_ms + 1000 * timer_seconds - message.due_ms,
+            timer_seconds=None if how is None else how.timer_seconds,
+            # Ahead of its due time it has a message timer, which this outbox does not tell.
+            late_ms=None if how is None and late_ms < 0 else late_ms,
         )
 
 
-def rejected(
-    endpoint: str, messages: Iterable[tuple[StoredMessage, str]], *, at_ms: int
-) -> Iterator[Event]:
+def rejected(messages: Iterable[tuple[StoredMessage, str]], *, at_ms: int) -> Iterator[Event]:
     """Messages that left their store for the error queue, and why."""
     for message, reason in messages:
         yield Event(
             kind=EventKind.REJECTED,
             at_ms=at_ms,
-            endpoint=endpoint,
+            endpoint=_endpoint_name(message.destination),
             message_id=message.message_id,
             source=Source.DISPATCHER,
             due_ms=message.due_ms,
@@ -152,3 +155,12 @@ def changed(
         source=Source.SENDER,
         due_ms=due_ms,
     )
+
+
+@lru_cache
+def _endpoint_name(destination: str) -> str:
+    """The endpoint of a stored message's destination; a queue that is not SQS's is its own name."""
+    try:
+        return Endpoint.parse(destination).name
+    except InvalidEndpoint:
+        return destination

@@ -14,6 +14,8 @@ from sqsdelay import wire
 from sqsdelay.batch import full_batches
 from sqsdelay.endpoint import Endpoint, QueueRef
 from sqsdelay.errors import ConfigurationError, SqsDelayError
+from sqsdelay.events import settled_copies
+from sqsdelay.ledger import Ledger, record_safely
 from sqsdelay.limits import MAX_BACKOFF_SECONDS
 from sqsdelay.message import OutgoingMessage
 from sqsdelay.ports import Failure, Queues
@@ -81,15 +83,23 @@ class Mover(ABC):
         endpoint: whose error queue takes what cannot be moved.
         source: the queue that is served.
         max_receives: receives after which a copy that SQS keeps refusing goes to the error queue.
+        ledger: where to record what became of copies; None records nothing.
     """
 
     def __init__(
-        self, queues: Queues, endpoint: Endpoint, source: QueueRef, *, max_receives: int
+        self,
+        queues: Queues,
+        endpoint: Endpoint,
+        source: QueueRef,
+        *,
+        max_receives: int,
+        ledger: Ledger | None = None,
     ) -> None:
         check_max_receives(max_receives)
         self._queues = queues
         self._endpoint = endpoint
         self._max_receives = max_receives
+        self._ledger = ledger
         self._undeleted: OrderedDict[str, Outcome] = OrderedDict()
         self.source = source
 
@@ -128,7 +138,11 @@ class Mover(ABC):
             else:
                 # Sent before, only the delete had failed: sending again would duplicate it.
                 outcomes[position] = replace(done, copy=copy)
-        self._send(self._decide(fresh, outcomes), outcomes)
+        moves = self._decide(fresh, outcomes)
+        if self._ledger is not None:
+            without_a_send = (outcomes[position] for position, _ in fresh)
+            self._record([(o, None) for o in without_a_send if o is not None], len(copies))
+        self._send(moves, outcomes)
         return [outcome for outcome in outcomes if outcome is not None]
 
     @abstractmethod
@@ -162,7 +176,15 @@ class Mover(ABC):
         hopeless: list[Move] = []
         batches = full_batches(moves, target=lambda m: m.target, size=lambda m: m.entry.size)
         for batch in batches:
-            for move, failure in zip(batch, self._send_batch(batch), strict=True):
+            failures = self._send_batch(batch)
+            if self._ledger is not None:
+                settled = [
+                    (move.settled, move.entry)
+                    for move, failure in zip(batch, failures, strict=True)
+                    if failure is None
+                ]
+                self._record(settled, len(outcomes), batch=len(batch))
+            for move, failure in zip(batch, failures, strict=True):
                 if failure is None:
                     outcomes[move.position] = move.settled
                 elif self._is_hopeless(move, failure):
@@ -174,6 +196,27 @@ class Mover(ABC):
                     )
         if hopeless:
             self._send(hopeless, outcomes)
+
+    def _record(
+        self,
+        settled: Sequence[tuple[Outcome, OutgoingMessage | None]],
+        received: int,
+        *,
+        batch: int | None = None,
+    ) -> None:
+        """Before the copies are deleted: a worker that dies in between sends, and records, again."""
+        assert self._ledger is not None
+        record_safely(
+            self._ledger,
+            settled_copies(
+                self._endpoint.name,
+                settled,
+                at_ms=self._queues.broker_clock.now_ms(),
+                batch=batch,
+                receive_batch=received,
+                to_due_queue=self._endpoint.fifo and self.source == self._endpoint.delay_queue,
+            ),
+        )
 
     def _is_hopeless(self, move: Move, failure: Failure) -> bool:
         return (

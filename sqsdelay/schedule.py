@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Final
 
+from sqsdelay.events import changed
+from sqsdelay.ledger import Ledger, record_safely
 from sqsdelay.marks import MARK_LIFETIME_SECONDS, Mark
 from sqsdelay.store import DelayedMessageStore
 from sqsdelay.stored import StoredMessage
@@ -35,10 +37,16 @@ class Schedule:
 
     Args:
         store: the endpoint's store.
+        endpoint: its name, as the ledger is to have it.
+        ledger: where to record what was cancelled or moved in the store; None records nothing.
     """
 
-    def __init__(self, store: DelayedMessageStore) -> None:
+    def __init__(
+        self, store: DelayedMessageStore, *, endpoint: str = "", ledger: Ledger | None = None
+    ) -> None:
         self._store = store
+        self._endpoint = endpoint
+        self._ledger = ledger
 
     def cancel(self, message_id: str, *, now_ms: int) -> Change:
         """Cancel a message.
@@ -51,7 +59,9 @@ class Schedule:
             StoreUnavailable, StoreMissing: nothing is promised; the same call again is safe.
         """
         self._mark(Mark(message_id=message_id), now_ms)
-        return self._told(message_id, self._store.cancel([message_id]) == [True])
+        change = self._told(message_id, self._store.cancel([message_id]) == [True])
+        self._record(change, message_id, now_ms)
+        return change
 
     def reschedule(self, message_id: str, due_ms: int, *, now_ms: int) -> Change:
         """Move a message to another due time, epoch milliseconds.
@@ -61,7 +71,9 @@ class Schedule:
             StoreUnavailable, StoreMissing: nothing is promised; the same call again is safe.
         """
         self._mark(Mark(message_id=message_id, due_ms=due_ms), now_ms)
-        return self._told(message_id, self._store.reschedule(message_id, due_ms))
+        change = self._told(message_id, self._store.reschedule(message_id, due_ms))
+        self._record(change, message_id, now_ms, due_ms)
+        return change
 
     def pending(self) -> Iterator[StoredMessage]:
         """Messages in the store, the earliest due first; read page by page.
@@ -80,6 +92,14 @@ class Schedule:
         if done:
             return Change.DONE
         return Change.MARKED if self._store.find(message_id) is None else Change.RELEASED
+
+    def _record(
+        self, change: Change, message_id: str, now_ms: int, due_ms: int | None = None
+    ) -> None:
+        """What is only marked, the delay consumer records when it meets it, if it ever does."""
+        if self._ledger is not None and change is Change.DONE:
+            done = changed(self._endpoint, message_id, at_ms=now_ms, due_ms=due_ms)
+            record_safely(self._ledger, done)
 
     def _mark(self, mark: Mark, now_ms: int) -> None:
         self._store.mark([mark], until_ms=now_ms + MARK_LIFETIME_SECONDS * 1000)

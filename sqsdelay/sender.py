@@ -6,12 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 from sqsdelay.batch import full_batches
 from sqsdelay.delay import Delay, checked_due_ms, delay_ms, due_at_ms, utc
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError, InvalidDelay, NoStore, SqsDelayError
+from sqsdelay.events import sent_to_queue, sent_to_store
+from sqsdelay.ledger import Ledger, record_safely
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.message import AttributeInput, Message
 from sqsdelay.offloading import Offloading
@@ -68,6 +71,7 @@ class Sender:
             far away are parked there at once, and `cancel`, `reschedule` and `pending` work.
         park_after_seconds: messages with more than this remaining are parked.
         large_bodies: where bodies wait that are too large for a message, e.g. an S3 bucket.
+        ledger: where to record what was sent, cancelled and moved; None records nothing.
 
     Raises:
         ConfigurationError: a setting out of range.
@@ -83,11 +87,13 @@ class Sender:
         store: DelayedMessageStore | StoreOf | None = None,
         park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
         large_bodies: LargeBodies | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         if concurrency < 1:
             raise ConfigurationError(f"concurrency={concurrency}; use 1 or more")
         self._queues = queues
         self._concurrency = concurrency
+        self._ledger = ledger
         if store is None:
             check_without_store(park_after_seconds)
         self._stores = None if store is None else Stores(store, after_seconds=park_after_seconds)
@@ -133,12 +139,12 @@ class Sender:
             message_deduplication_id=message_deduplication_id,
             trace_header=trace_header,
         )
-        prepared = self._prepare(Endpoint.parse(endpoint), message, Asked())
+        parsed = Endpoint.parse(endpoint)
+        prepared = self._prepare(parsed, message, Asked())
         if isinstance(prepared, ToStore):
-            (error,) = prepared.parking.park([prepared.stored])
-            result = _parked(prepared, error)
+            (result,) = self._park(parsed, [prepared])
         else:
-            (outcome,) = self._send_batch([(0, prepared)])
+            (outcome,) = self._send_batch(parsed, [(0, prepared)])
             result = _sent(prepared, outcome)
         if result.error is not None:
             raise result.error
@@ -169,8 +175,8 @@ class Sender:
                 to_store.append((position, prepared))
             else:
                 ready.append((position, prepared))
-        _park(to_store, results)
-        self._send_all(ready, results)
+        self._park_all(parsed, to_store, results)
+        self._send_all(parsed, ready, results)
         return results
 
     def cancel(self, endpoint: str, message_id: str) -> Change:
@@ -237,29 +243,57 @@ class Sender:
                 "nor moved: SQS offers no way to; give DelaySender(store=…), and the delay consumer "
                 "the same store"
             )
-        return Schedule(self._stores.of(name))
+        return Schedule(self._stores.of(name), endpoint=name, ledger=self._ledger)
 
     def _parking(self, endpoint: Endpoint) -> Parking | None:
         return None if self._stores is None else self._stores.parking(endpoint.name)
 
-    def _send_all(self, ready: _Ready, results: list[SendResult]) -> None:
+    def _send_all(self, endpoint: Endpoint, ready: _Ready, results: list[SendResult]) -> None:
+        send = partial(self._send_batch, endpoint)
         batches = list(
             full_batches(ready, target=lambda r: r[1].queue_url, size=lambda r: r[1].entry.size)
         )
         if len(batches) <= 1 or self._concurrency == 1:
-            outcomes: Iterator[list[SendReceipt | Failure]] = map(self._send_batch, batches)
+            outcomes: Iterator[list[SendReceipt | Failure]] = map(send, batches)
             _collect(batches, outcomes, results)
         else:
             with ThreadPoolExecutor(min(self._concurrency, len(batches))) as pool:
-                _collect(batches, pool.map(self._send_batch, batches), results)
+                _collect(batches, pool.map(send, batches), results)
 
-    def _send_batch(self, batch: Sequence[tuple[int, ToQueue]]) -> list[SendReceipt | Failure]:
+    def _send_batch(
+        self, endpoint: Endpoint, batch: Sequence[tuple[int, ToQueue]]
+    ) -> list[SendReceipt | Failure]:
         now_ms = self._queues.broker_clock.now_ms()
         for _, prepared in batch:
             prepared.set_timer(now_ms)
-        return self._queues.send_batch(
+        outcomes = self._queues.send_batch(
             batch[0][1].queue_url, [prepared.entry for _, prepared in batch]
         )
+        if self._ledger is not None:
+            now_ms = self._queues.broker_clock.now_ms()
+            sent = [prepared for _, prepared in batch]
+            record_safely(self._ledger, sent_to_queue(endpoint.name, sent, outcomes, at_ms=now_ms))
+        return outcomes
+
+    def _park_all(
+        self,
+        endpoint: Endpoint,
+        to_store: Sequence[tuple[int, ToStore]],
+        results: list[SendResult],
+    ) -> None:
+        for start in range(0, len(to_store), _STORED_AT_ONCE):
+            chunk = to_store[start : start + _STORED_AT_ONCE]
+            parked = self._park(endpoint, [prepared for _, prepared in chunk])
+            for (position, _), result in zip(chunk, parked, strict=True):
+                results[position] = result
+
+    def _park(self, endpoint: Endpoint, chunk: Sequence[ToStore]) -> list[SendResult]:
+        errors = chunk[0].parking.park([prepared.stored for prepared in chunk])
+        if self._ledger is not None:
+            now_ms = self._queues.broker_clock.now_ms()
+            kept = [p.stored for p, error in zip(chunk, errors, strict=True) if error is None]
+            record_safely(self._ledger, sent_to_store(endpoint.name, kept, at_ms=now_ms))
+        return [_parked(p, error) for p, error in zip(chunk, errors, strict=True)]
 
 
 def _collect(
@@ -278,14 +312,6 @@ def _sent(prepared: ToQueue, outcome: SendReceipt | Failure) -> SendResult:
         return SendResult(prepared.message_id, prepared.route, due, error=outcome.error)
     message_id = prepared.message_id or outcome.sqs_message_id
     return SendResult(message_id, prepared.route, due, outcome.sqs_message_id)
-
-
-def _park(to_store: Sequence[tuple[int, ToStore]], results: list[SendResult]) -> None:
-    for start in range(0, len(to_store), _STORED_AT_ONCE):
-        chunk = to_store[start : start + _STORED_AT_ONCE]
-        errors = chunk[0][1].parking.park([prepared.stored for _, prepared in chunk])
-        for (position, prepared), error in zip(chunk, errors, strict=True):
-            results[position] = _parked(prepared, error)
 
 
 def _parked(prepared: ToStore, error: SqsDelayError | None) -> SendResult:

@@ -85,7 +85,7 @@ class TimeoutTask:
         sent, refused = [], []
         outcomes = self._transport.send([message for _, message in given]) if given else []
         for (delivery, message), failure in zip(given, outcomes, strict=True):
-            if failure is None:
+            if not isinstance(failure, Failure):
                 sent.append((delivery, message))
             elif failure.transient:
                 self._try_again(delivery, failure)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
     from sqsdelay.clock import Clock
+    from sqsdelay.ledger import Ledger
     from sqsdelay.store import DelayedMessageStore
 
 logger = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ class DelayConsumer:
         store: where to park messages and to look for marks; without one neither is done.
         park_after_seconds: messages with more than this remaining are parked.
         on_outcomes: called after each batch, from the receivers' threads.
+        ledger: where to record what became of copies; None records nothing.
         clock: the local clock.
 
     Raises:
@@ -66,6 +68,7 @@ class DelayConsumer:
         store: DelayedMessageStore | None = None,
         park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
         on_outcomes: Callable[[Sequence[Outcome]], None] | None = None,
+        ledger: Ledger | None = None,
         clock: Clock | None = None,
     ) -> None:
         if receivers < 1:
@@ -85,6 +88,7 @@ class DelayConsumer:
         self._store = store
         self._park_after_seconds = park_after_seconds
         self._on_outcomes = on_outcomes
+        self._ledger = ledger
         self._movers: list[Mover] = []
 
     def start(self) -> None:
@@ -106,6 +110,7 @@ class DelayConsumer:
             max_receives=self._max_receives,
             store=self._store,
             park_after_seconds=self._park_after_seconds,
+            ledger=self._ledger,
         )
         self._movers = [relay, *self._due_relays()]
 
@@ -115,7 +120,10 @@ class DelayConsumer:
         due_queue = self.endpoint.due_queue
         attributes = self._queues.attributes(self._queues.url(due_queue))
         _refuse(waiting_problems(due_queue.name, attributes))
-        return [DueRelay(self._queues, self.endpoint, max_receives=self._max_receives)]
+        due_relay = DueRelay(
+            self._queues, self.endpoint, max_receives=self._max_receives, ledger=self._ledger
+        )
+        return [due_relay]
 
     def _check_store(self) -> None:
         """Find out now that the table is missing; an outage is waited for by hopping on."""
@@ -189,6 +197,7 @@ def checked_relay(
     max_receives: int,
     store: DelayedMessageStore | None = None,
     park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
+    ledger: Ledger | None = None,
 ) -> Relay:
     """A relay for the delay queue as it is deployed; worker and function start with it.
 
@@ -209,6 +218,7 @@ def checked_relay(
         max_receives=max_receives,
         store=store,
         park_after_seconds=park_after_seconds,
+        ledger=ledger,
     )
 
 

@@ -22,7 +22,7 @@ from sqsdelay.message import (
     size_of,
     string,
 )
-from sqsdelay.ports import Failure, Queues, SendReceipt
+from sqsdelay.ports import Failure, Queues, Released, SendReceipt
 from sqsdelay.stored import StoredMessage
 from sqsdelay.wire import DEDUPLICATION_ID, ERROR, fits, with_identity
 
@@ -70,7 +70,7 @@ class SqsOutbox:
             self._queues.synchronise(self._endpoint.queue)
         return clock.now_ms()
 
-    def send(self, messages: Sequence[StoredMessage]) -> list[Failure | None]:
+    def send(self, messages: Sequence[StoredMessage]) -> list[Failure | Released]:
         try:
             now_ms = self._broker_now()
         except SqsDelayError as error:
@@ -89,7 +89,7 @@ class SqsOutbox:
         def to_error_queue(entry: tuple[StoredMessage, str]) -> tuple[QueueRef, OutgoingMessage]:
             return self._endpoint.error_queue, _rejected(*entry)
 
-        return self._send_all(messages, to_error_queue)
+        return failures(self._send_all(messages, to_error_queue))
 
     def close(self) -> None:
         """End the threads."""
@@ -99,8 +99,8 @@ class SqsOutbox:
         self,
         messages: Sequence[Any],
         addressed: Callable[[Any], tuple[QueueRef, OutgoingMessage]],
-    ) -> list[Failure | None]:
-        outcomes: list[Failure | None] = [None] * len(messages)
+    ) -> list[Failure | Released]:
+        outcomes: dict[int, Failure | Released] = {}
         ready: list[_Prepared] = []
         for position, message in enumerate(messages):
             try:
@@ -110,12 +110,21 @@ class SqsOutbox:
                 outcomes[position] = _failure(error)
         batches = list(full_batches(ready, target=lambda r: r[1], size=lambda r: r[2].size))
         for batch, sent in zip(batches, self._threads.map(self._send, batches), strict=True):
-            for (position, _, _), outcome in zip(batch, sent, strict=True):
-                outcomes[position] = outcome if isinstance(outcome, Failure) else None
-        return outcomes
+            for (position, _, entry), outcome in zip(batch, sent, strict=True):
+                outcomes[position] = (
+                    outcome
+                    if isinstance(outcome, Failure)
+                    else Released(entry.delay_seconds or 0, len(batch))
+                )
+        return [outcomes[position] for position in range(len(messages))]
 
     def _send(self, batch: Sequence[_Prepared]) -> list[SendReceipt | Failure]:
         return self._queues.send_batch(batch[0][1], [entry for _, _, entry in batch])
+
+
+def failures(outcomes: Sequence[Failure | Released]) -> list[Failure | None]:
+    """Just what failed, None where nothing did."""
+    return [outcome if isinstance(outcome, Failure) else None for outcome in outcomes]
 
 
 def _failure(error: SqsDelayError) -> Failure:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
     from sqsdelay.clock import Clock
+    from sqsdelay.ledger import Ledger
     from sqsdelay.ports import LargeBodies
     from sqsdelay.store import DelayedMessageStore
 
@@ -30,6 +31,7 @@ class DelaySender(Sender):
             far away are parked there at once, and `cancel`, `reschedule` and `pending` work.
         park_after_seconds: messages with more than this remaining are parked.
         large_bodies: where bodies wait that are too large for a message: `sqsdelay.s3.Bucket`.
+        ledger: where to record what was sent, cancelled and moved; None records nothing.
         clock: the local clock.
     """
 
@@ -43,6 +45,7 @@ class DelaySender(Sender):
         store: DelayedMessageStore | StoreOf | None = None,
         park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
         large_bodies: LargeBodies | None = None,
+        ledger: Ledger | None = None,
         clock: Clock | None = None,
     ) -> None:
         if client is None:
@@ -56,4 +59,5 @@ class DelaySender(Sender):
             store=store,
             park_after_seconds=park_after_seconds,
             large_bodies=large_bodies,
+            ledger=ledger,
         )

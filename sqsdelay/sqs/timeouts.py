@@ -21,7 +21,7 @@ from sqsdelay.limits import (
 from sqsdelay.message import OutgoingMessage, size_of
 from sqsdelay.ports import Delivery, Failure, Queues
 from sqsdelay.sqs.endpoints import create_queue, standard_queue_attributes
-from sqsdelay.sqs.outbox import SqsOutbox
+from sqsdelay.sqs.outbox import SqsOutbox, failures
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stored import StoredMessage
 from sqsdelay.timeout_message import id_body, read_id, read_timeout
@@ -132,7 +132,7 @@ class SqsTimeouts(SqsOutbox):
             body = id_body(message_id)
             return self._dispatcher, OutgoingMessage(body, {}, size_of(body, {}))
 
-        return self._send_all(message_ids, to_dispatcher)
+        return failures(self._send_all(message_ids, to_dispatcher))
 
     def reject_unreadable(self, deliveries: Sequence[Delivery[Any]]) -> list[Failure | None]:
         def to_error_queue(delivery: Delivery[Any]) -> tuple[QueueRef, OutgoingMessage]:
@@ -140,7 +140,7 @@ class SqsTimeouts(SqsOutbox):
                 delivery.receipt.copy, delivery.content.reason
             )
 
-        return self._send_all(deliveries, to_error_queue)
+        return failures(self._send_all(deliveries, to_error_queue))
 
     def settle(self, deliveries: Sequence[Delivery[Any]]) -> None:
         for url, receipts in _batches(deliveries):

@@ -13,8 +13,8 @@ from sqsdelay.dispatcher import Dispatcher
 from sqsdelay.endpoint import Endpoint, QueueRef
 from sqsdelay.errors import QueueMissing, QueueUnavailable
 from sqsdelay.message import Attribute, OutgoingMessage
-from sqsdelay.ports import Failure, SendReceipt
-from sqsdelay.sqs.outbox import SqsOutbox
+from sqsdelay.ports import Failure, Released, SendReceipt
+from sqsdelay.sqs.outbox import SqsOutbox, failures
 from sqsdelay.stored import StoredMessage
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 from sqsdelay.wire import ReceivedMessage
@@ -65,7 +65,8 @@ def test_a_timer_holds_the_rest_and_is_never_early(
 ) -> None:
     """What remains, in whole seconds rounded up."""
     due_ms = clock.true_ms + max(0, in_ms)
-    assert outbox.send([message(clock, in_ms)]) == [None]
+    (sent,) = outbox.send([message(clock, in_ms)])
+    assert sent == Released(max(0, -(-in_ms // 1000)), batch=1)
     visible_ms = queues.next_visible_ms()
     assert visible_ms is not None
     assert 0 <= visible_ms - due_ms < 1000
@@ -84,7 +85,7 @@ def test_without_the_brokers_time_nothing_is_sent(clock: ManualClock) -> None:
     queues.create_endpoint("orders")
     with closing(SqsOutbox(queues, Endpoint.parse("orders"))) as outbox:
         (failure,) = outbox.send([message(clock, 500_000)])
-    assert failure is not None
+    assert isinstance(failure, Failure)
     assert isinstance(failure.error, QueueUnavailable)
     assert queues.next_visible_ms() is None
 
@@ -116,7 +117,7 @@ def test_a_due_time_beyond_the_timers_is_not_clamped(
 ) -> None:
     """The estimate of the broker's clock moved: released later, never early."""
     (failure,) = outbox.send([message(clock, 900_001)])
-    assert failure is not None
+    assert isinstance(failure, Failure)
     assert isinstance(failure.error, QueueUnavailable)
     assert "901 s, a message timer holds 900 s" in str(failure.error)
     assert queues.next_visible_ms() is None
@@ -130,7 +131,7 @@ def test_a_receiver_gets_the_message_and_its_id(
         "Raw": {"DataType": "Binary.png", "BinaryValue": b"\x00\xff"}
     }
     stored = message(clock, 0, attributes=attributes, group_id="g", trace_header="Root=1")
-    assert outbox.send([stored]) == [None]
+    assert failures(outbox.send([stored])) == [None]
     (copy,) = received(queues)
     assert (copy.body, copy.group_id, copy.trace_header) == ("grüße", "g", "Root=1")
     identity: Attribute = {"DataType": "String", "StringValue": "m-1"}
@@ -150,7 +151,7 @@ def test_ten_attributes_are_the_most(
     attributes: dict[str, Attribute] = {
         f"a{n}": {"DataType": "String", "StringValue": "x"} for n in range(own)
     }
-    assert outbox.send([message(clock, 0, attributes=attributes)]) == [None]
+    assert failures(outbox.send([message(clock, 0, attributes=attributes)])) == [None]
     (copy,) = received(queues)
     assert set(copy.attributes) == set(attributes) | added
 
@@ -160,7 +161,7 @@ def test_more_than_sqs_takes_is_rejected(
 ) -> None:
     """Known before it is sent, and told with value and limit."""
     (failure,) = outbox.send([message(clock, 0, body=b"x" * 1_048_577)])
-    assert failure is not None
+    assert isinstance(failure, Failure)
     assert not failure.transient
     assert "1048577 bytes" in str(failure.error)
 
@@ -170,7 +171,7 @@ def test_each_message_has_its_own_outcome(
 ) -> None:
     """In order: sent, a missing queue, a name that is none, a body that is no text, sent."""
     queues.create_queue("others")
-    failures = outbox.send(
+    outcomes = outbox.send(
         [
             message(clock, 0, message_id="a"),
             message(clock, 0, message_id="b", destination="nowhere"),
@@ -179,7 +180,7 @@ def test_each_message_has_its_own_outcome(
             message(clock, 0, message_id="e", destination="others"),
         ]
     )
-    told = [None if f is None else (f.code, f.transient) for f in failures]
+    told = [None if f is None else (f.code, f.transient) for f in failures(outcomes)]
     assert told == [
         None,
         ("QueueMissing", True),
@@ -191,9 +192,10 @@ def test_each_message_has_its_own_outcome(
 
 
 def test_batches_are_full(queues: InMemoryQueues, outbox: SqsOutbox, clock: ManualClock) -> None:
-    """25 messages to one queue take 3 calls."""
+    """25 messages to one queue take 3 calls, and each message knows how many shared its own."""
     queues.calls.clear()
-    assert outbox.send([message(clock, 0, message_id=f"m{n}") for n in range(25)]) == [None] * 25
+    outcomes = outbox.send([message(clock, 0, message_id=f"m{n}") for n in range(25)])
+    assert outcomes == [Released(0, batch=10)] * 20 + [Released(0, batch=5)] * 5
     assert queues.calls.count("send") == 3
 
 

@@ -21,8 +21,8 @@ COST = {"cost"}
 
 USE_CASES = {
     "collision", "sender", "consumer", "delivery", "dispatcher", "due_consumer", "events", "exactly_once",
-    "migration", "moves", "offloading", "parking", "routing", "schedule", "timeout_announcer",
-    "timeout_arrivals", "timeout_dispatch", "timeout_manager", "timeout_task",
+    "journal", "migration", "moves", "offloading", "parking", "routing", "schedule",
+    "timeout_announcer", "timeout_arrivals", "timeout_dispatch", "timeout_manager", "timeout_task",
 }  # fmt: skip
 ADAPTERS: dict[str, set[str]] = {
     "sqs": {"boto3", "botocore", "tenacity", "mypy_boto3_sqs"},
