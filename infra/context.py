@@ -27,6 +27,7 @@ class Deployment:
     ``removal_policy`` says what becomes of queues, table and bucket when their stack is removed.
     ``store`` is the kind of store to add to each endpoint; None adds none.
     ``large_bodies`` adds a bucket for bodies above 1 MiB to each endpoint.
+    ``ledger`` has the functions record what happens to each message in their logs.
     """
 
     endpoints: tuple[Endpoint, ...] = ()
@@ -36,6 +37,7 @@ class Deployment:
     removal_policy: RemovalPolicy = RemovalPolicy.RETAIN
     store: str | None = None
     large_bodies: bool = False
+    ledger: bool = False
 
     @classmethod
     def read(
@@ -61,7 +63,8 @@ class Deployment:
             alarm_topic_arn=_topic(get("alarmTopicArn")),
             removal_policy=_removal_policy(get("removalPolicy")),
             store=_store(get("store")),
-            large_bodies=_large_bodies(get("largeBodies")),
+            large_bodies=_switch("largeBodies", get, left_out="bodies up to 1 MiB"),
+            ledger=_switch("ledger", get, left_out="no events in the functions' logs"),
         )
 
 
@@ -163,10 +166,9 @@ def _store(value: Any) -> str | None:
     return str(value)
 
 
-def _large_bodies(value: Any) -> bool:
+def _switch(key: str, get: Callable[[str], Any], *, left_out: str) -> bool:
+    value = get(key)
     # The command line gives text, cdk.json a boolean.
     if value is None or value is True or value == "true":
         return value is not None
-    raise ConfigurationError(
-        f"context largeBodies={value!r}; use true, or leave it out for bodies up to 1 MiB"
-    )
+    raise ConfigurationError(f"context {key}={value!r}; use true, or leave it out for {left_out}")

@@ -35,6 +35,7 @@ class DelayConsumerFunction(Construct):
         code: the function's code; built from this checkout when left out.
         store: where to park messages that are far away; they hop on when left out.
         due_queue: of a FIFO endpoint, served too.
+        ledger: has it record what it does in its log.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class DelayConsumerFunction(Construct):
         code: lambda_.Code | None = None,
         store: MessageStore | None = None,
         due_queue: sqs.IQueue | None = None,
+        ledger: bool = False,
     ) -> None:
         super().__init__(scope, construct_id)
         due_queues = () if due_queue is None else (due_queue,)
@@ -82,6 +84,7 @@ class DelayConsumerFunction(Construct):
                 contract.ENDPOINT_VARIABLE: endpoint,
                 contract.HOP_SECONDS_VARIABLE: str(hop_seconds),
                 **({} if store is None else {contract.STORE_VARIABLE: store.url}),
+                **({contract.LEDGER_VARIABLE: "true"} if ledger else {}),
             },
             # Relaying is a loop by design: unless told so, Lambda stops it after about 16 hops.
             recursive_loop=lambda_.RecursiveLoop.ALLOW,

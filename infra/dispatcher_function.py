@@ -37,6 +37,7 @@ class DispatcherFunction(Construct):
         table: the store.
         store_url: the store as the function opens it.
         code: the function's code; built from this checkout when left out.
+        ledger: has it record what it does in its log.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class DispatcherFunction(Construct):
         table: StoreTable,
         store_url: str,
         code: lambda_.Code | None = None,
+        ledger: bool = False,
     ) -> None:
         super().__init__(scope, construct_id)
         log_group = logs.LogGroup(
@@ -74,6 +76,7 @@ class DispatcherFunction(Construct):
             environment={
                 contract.ENDPOINT_VARIABLE: endpoint,
                 contract.STORE_VARIABLE: store_url,
+                **({contract.LEDGER_VARIABLE: "true"} if ledger else {}),
             },
             reserved_concurrent_executions=1,
             # A run that failed or was throttled is made up for by the next.

@@ -55,6 +55,7 @@ class EndpointStack(Stack):
             removal_policy=deployment.removal_policy,
             store=deployment.store,
             large_bodies=deployment.large_bodies,
+            ledger=deployment.ledger,
         )
         for output, value in _outputs(queue, delay).items():
             CfnOutput(self, output, value=value)

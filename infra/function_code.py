@@ -16,7 +16,7 @@ from sqsdelay.errors import SqsDelayError
 ROOT: Final = Path(__file__).parents[1]
 BUILD: Final = ROOT / "build" / "functions"
 SOURCES: Final = (
-    "lambdas/__init__.py",
+    "lambdas/*.py",
     "sqsdelay/*.py",
     "sqsdelay/sqs/*.py",
     "sqsdelay/stores/__init__.py",

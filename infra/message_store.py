@@ -28,6 +28,7 @@ class MessageStore(Construct):
         alarm_topic: told of every alarm that starts.
         removal_policy: what becomes of the table, and the messages in it, when removed.
         code: the dispatcher's code; built from this checkout when left out.
+        ledger: has the dispatcher record what it does in its log.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class MessageStore(Construct):
         alarm_topic: sns.ITopic | None = None,
         removal_policy: RemovalPolicy = RemovalPolicy.RETAIN,
         code: lambda_.Code | None = None,
+        ledger: bool = False,
     ) -> None:
         super().__init__(scope, construct_id)
         self.table = StoreTable(self, "Table", endpoint=endpoint, removal_policy=removal_policy)
@@ -53,6 +55,7 @@ class MessageStore(Construct):
             table=self.table,
             store_url=self.url,
             code=code,
+            ledger=ledger,
         )
         self.function = dispatcher.function
         self.schedule = dispatcher.schedule

@@ -39,6 +39,7 @@ class UnrestrictedDelay(Construct):
             left out.
         dispatcher_code: the dispatcher's code; built from this checkout when left out.
         large_bodies: adds a bucket for bodies that are too large for a message.
+        ledger: has the functions record what happens to each message in their logs.
 
     Raises:
         InvalidEndpoint: the queue's name is too long for our suffixes, or it is FIFO and has no name
@@ -60,6 +61,7 @@ class UnrestrictedDelay(Construct):
         store: str | None = None,
         dispatcher_code: lambda_.Code | None = None,
         large_bodies: bool = False,
+        ledger: bool = False,
     ) -> None:
         super().__init__(scope, construct_id)
         endpoint = _name(queue)
@@ -93,6 +95,7 @@ class UnrestrictedDelay(Construct):
                 alarm_topic=alarm_topic,
                 removal_policy=removal_policy,
                 code=dispatcher_code,
+                ledger=ledger,
             )
         )
         # The functions pass pointers on and read no body: they are granted nothing on it.
@@ -111,6 +114,7 @@ class UnrestrictedDelay(Construct):
             code=code,
             store=self.store,
             due_queue=self.due_queue,
+            ledger=ledger,
         ).function
         self.alarms = Alarms(
             self,

@@ -6,21 +6,38 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sqsdelay.ledgers.file import FileLedger
+    from sqsdelay.ledgers.logger import LoggerLedger
     from sqsdelay.message import Message
+    from sqsdelay.received import record_received
+    from sqsdelay.route import Route
     from sqsdelay.schedule import Change
-    from sqsdelay.sender import Route, SendResult
+    from sqsdelay.sender import SendResult
     from sqsdelay.sqs.consumer import DelayConsumer
     from sqsdelay.sqs.sender import DelaySender
 
-__all__ = ["Change", "DelayConsumer", "DelaySender", "Message", "Route", "SendResult"]
+__all__ = [
+    "Change",
+    "DelayConsumer",
+    "DelaySender",
+    "FileLedger",
+    "LoggerLedger",
+    "Message",
+    "Route",
+    "SendResult",
+    "record_received",
+]
 
 _HOMES = {
     "Change": "sqsdelay.schedule",
     "DelayConsumer": "sqsdelay.sqs.consumer",
     "DelaySender": "sqsdelay.sqs.sender",
+    "FileLedger": "sqsdelay.ledgers.file",
+    "LoggerLedger": "sqsdelay.ledgers.logger",
     "Message": "sqsdelay.message",
-    "Route": "sqsdelay.sender",
+    "Route": "sqsdelay.route",
     "SendResult": "sqsdelay.sender",
+    "record_received": "sqsdelay.received",
 }
 
 

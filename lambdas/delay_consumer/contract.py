@@ -22,6 +22,9 @@ STORE_VARIABLE: Final = "SQSDELAY_STORE"
 PARK_AFTER_SECONDS_VARIABLE: Final = "SQSDELAY_PARK_AFTER_SECONDS"
 """Messages with more than this remaining are parked."""
 
+LEDGER_VARIABLE: Final = "SQSDELAY_LEDGER"
+"""``true`` records what happens to each message in the function's log; nothing is when unset."""
+
 METRIC_NAMESPACE: Final = "sqsdelay"
 METRIC_DIMENSION: Final = "service"
 """Its value is the endpoint's name."""

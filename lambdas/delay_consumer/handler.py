@@ -18,6 +18,7 @@ from aws_lambda_powertools.metrics import MetricUnit
 from botocore.awsrequest import AWSRequest
 
 from lambdas.delay_consumer import contract
+from lambdas.powertools_ledger import ledger_if_on
 from sqsdelay.consumer import Relay
 from sqsdelay.due_consumer import DueRelay
 from sqsdelay.endpoint import Endpoint
@@ -59,6 +60,7 @@ def function() -> Function:
     client.meta.events.register("request-created.sqs", _drop_trace_header)
     metrics = Metrics(namespace=contract.METRIC_NAMESPACE, service=endpoint.name)
     logger = Logger(service=endpoint.name)
+    ledger = ledger_if_on(contract.LEDGER_VARIABLE, logger)
     queues = SqsQueues(client)
     max_receives = _setting(contract.MAX_RECEIVES_VARIABLE, DEFAULT_MAX_RECEIVES)
     relay = checked_relay(
@@ -71,6 +73,7 @@ def function() -> Function:
         park_after_seconds=_setting(
             contract.PARK_AFTER_SECONDS_VARIABLE, DEFAULT_PARK_AFTER_SECONDS
         ),
+        ledger=ledger,
     )
     expected = _setting(contract.HOP_SECONDS_VARIABLE, MAX_MESSAGE_TIMER_SECONDS)
     if relay.hop_seconds != expected:
@@ -80,9 +83,10 @@ def function() -> Function:
             delay_seconds=relay.hop_seconds,
             expected_seconds=expected,
         )
+    due_relay = DueRelay(queues, endpoint, max_receives=max_receives, ledger=ledger)
     return Function(
         relay,
-        DueRelay(queues, endpoint, max_receives=max_receives) if endpoint.fifo else None,
+        due_relay if endpoint.fifo else None,
         logger,
         metrics,
         settled=relay.hop_seconds == expected,

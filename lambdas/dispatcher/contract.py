@@ -18,6 +18,9 @@ NUMBER_OF_RETRIES_VARIABLE: Final = "SQSDELAY_NUMBER_OF_RETRIES"
 RELEASE_AHEAD_VARIABLE: Final = "SQSDELAY_RELEASE_AHEAD_SECONDS"
 """How long before its due time a message is sent; 900 when unset."""
 
+LEDGER_VARIABLE: Final = "SQSDELAY_LEDGER"
+"""``true`` records what happens to each message in the function's log; nothing is when unset."""
+
 METRIC_NAMESPACE: Final = "sqsdelay"
 METRIC_DIMENSION: Final = "service"
 """Its value is the endpoint's name."""

@@ -16,6 +16,7 @@ from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit
 
 from lambdas.dispatcher import contract
+from lambdas.powertools_ledger import ledger_if_on
 from sqsdelay.dispatch_settings import DispatchSettings
 from sqsdelay.dispatcher import Dispatcher, Round
 from sqsdelay.endpoint import Endpoint
@@ -56,10 +57,12 @@ def function() -> Function:
         ),
         batch_size=BATCH,
     )
-    dispatcher = Dispatcher(store, outbox, settings=settings)
+    logger = Logger(service=endpoint.name)
+    ledger = ledger_if_on(contract.LEDGER_VARIABLE, logger)
+    dispatcher = Dispatcher(store, outbox, settings=settings, ledger=ledger)
     dispatcher.start()
     metrics = Metrics(namespace=contract.METRIC_NAMESPACE, service=endpoint.name)
-    return Function(dispatcher, store, outbox, Logger(service=endpoint.name), metrics)
+    return Function(dispatcher, store, outbox, logger, metrics)
 
 
 def handler(event: object, context: Any) -> dict[str, int]:

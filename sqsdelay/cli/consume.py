@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sqsdelay.cli.console import err, print_json
+from sqsdelay.cli.opened_ledger import LedgerFile, opened_ledger
 from sqsdelay.cli.opened_store import OptionalStoreUrl, Schema, Table, optional_store
 from sqsdelay.cli.worker import log_to_stderr, stop_on_signals
 from sqsdelay.consumer import DEFAULT_MAX_RECEIVES
@@ -38,6 +39,7 @@ def consume(
     park_after: Annotated[
         int, typer.Option(help="Park messages with more than this remaining in the store, seconds.")
     ] = DEFAULT_PARK_AFTER_SECONDS,
+    ledger: LedgerFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line per message.")] = False,
 ) -> None:
     """Relay an endpoint's delayed messages until SIGTERM or Ctrl-C; then finish what is in hand."""
@@ -63,6 +65,7 @@ def consume(
             store=opened,
             park_after_seconds=park_after,
             on_outcomes=report,
+            ledger=opened_ledger(ledger),
         )
         stop = stop_on_signals()
         served = consumer.endpoint.delay_queue.name

@@ -19,13 +19,17 @@ from rich.table import Table
 
 from sqsdelay.cli.console import err, out, print_json
 from sqsdelay.cli.message_file import BadLine, Defaults, read_messages
+from sqsdelay.cli.opened_ledger import LedgerFile, opened_ledger
 from sqsdelay.cli.tracking import Summary, Tracker
 from sqsdelay.delay import utc
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import InvalidMessage
+from sqsdelay.ledger import record_safely
 from sqsdelay.message import Message
+from sqsdelay.received import received_events
 
 if TYPE_CHECKING:
+    from sqsdelay.ledgers import FileLedger
     from sqsdelay.testing.local_aws import LocalAws
 
 EXAMPLE: Final = Path("examples/reminders.jsonl")
@@ -43,6 +47,7 @@ def demo(
     hop: Annotated[
         int, typer.Option(help="Delivery delay of the delay queue, seconds; SQS's own is 900.")
     ] = 2,
+    ledger: LedgerFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Send delayed messages through a local AWS and watch each arrive on time.
@@ -52,11 +57,12 @@ def demo(
     """
     from sqsdelay.testing.local_aws import LocalAws
 
+    book = opened_ledger(ledger)
     with err.status("starting a local AWS (ministack)"), ExitStack() as started:
         aws = started.enter_context(LocalAws())
         running = started.pop_all()
     with running:
-        summary = _run(aws, file, hop, quiet=as_json)
+        summary = _run(aws, file, hop, book, quiet=as_json)
     if as_json:
         print_json(asdict(summary))
     else:
@@ -65,7 +71,7 @@ def demo(
         raise typer.Exit(1)
 
 
-def _run(aws: LocalAws, file: Path, hop: int, *, quiet: bool) -> Summary:
+def _run(aws: LocalAws, file: Path, hop: int, ledger: FileLedger | None, *, quiet: bool) -> Summary:
     from sqsdelay.sqs.consumer import DelayConsumer
     from sqsdelay.sqs.endpoints import create_endpoint
     from sqsdelay.sqs.queues import SqsQueues
@@ -75,13 +81,19 @@ def _run(aws: LocalAws, file: Path, hop: int, *, quiet: bool) -> Summary:
     tracker = Tracker()
     started_ms = time.time_ns() // 1_000_000
     messages = read_demo_file(file, utc(started_ms))
-    results = DelaySender(aws.client("sqs"), hop_seconds=hop).send_many(ENDPOINT, messages)
+    sender = DelaySender(aws.client("sqs"), hop_seconds=hop, ledger=ledger)
+    results = sender.send_many(ENDPOINT, messages)
     for message, result in zip(messages, results, strict=True):
         if result.error is not None:
             raise result.error
         tracker.sent(message, result)
     consumer = DelayConsumer(
-        ENDPOINT, aws.client("sqs"), hop_seconds=hop, wait_seconds=1, on_outcomes=tracker.relayed
+        ENDPOINT,
+        aws.client("sqs"),
+        hop_seconds=hop,
+        wait_seconds=1,
+        on_outcomes=tracker.relayed,
+        ledger=ledger,
     )
     destination = SqsQueues(aws.client("sqs"))
     url = destination.url(Endpoint.parse(ENDPOINT).queue)
@@ -89,6 +101,9 @@ def _run(aws: LocalAws, file: Path, hop: int, *, quiet: bool) -> Summary:
     def receive() -> None:
         copies = destination.receive_batch(url, wait_seconds=1)
         tracker.arrived(copies)
+        if ledger is not None:
+            now_ms = destination.broker_clock.now_ms()
+            record_safely(ledger, received_events(ENDPOINT, copies, now_ms=now_ms))
         if copies:
             destination.delete_batch(url, copies)
 

@@ -10,6 +10,7 @@ import typer
 
 from sqsdelay.circuit_breaker import DEFAULT_TRIGGER_SECONDS
 from sqsdelay.cli.console import err, print_json
+from sqsdelay.cli.opened_ledger import LedgerFile, opened_ledger
 from sqsdelay.cli.opened_store import Schema, StoreUrl, Table
 from sqsdelay.cli.worker import log_to_stderr, stop_on_signals
 from sqsdelay.delay import utc
@@ -60,6 +61,7 @@ def dispatch(
     dispatch_breaker: Annotated[
         float, typer.Option(help="Seconds the destination may fail before the dispatcher gives up.")
     ] = DEFAULT_TRIGGER_SECONDS,
+    ledger: LedgerFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line per message.")] = False,
 ) -> None:
     """Release due messages until SIGTERM or Ctrl-C; then finish what is in hand.
@@ -79,6 +81,7 @@ def dispatch(
         dispatch_breaker_seconds=dispatch_breaker,
     )
     counts: Counter[str] = Counter()
+    book = opened_ledger(ledger)
     with (
         closing(_outbox(parsed, to)) as outbox,
         closing(open_store(store, endpoint=parsed.name, table=table, schema=schema)) as opened,
@@ -88,6 +91,7 @@ def dispatch(
             outbox,
             settings=settings,
             on_round=lambda done: _report(done, counts, as_json=as_json),
+            ledger=book,
         )
         stop = stop_on_signals()
         err.print(f"dispatching {parsed.name}; stop with Ctrl-C or SIGTERM", highlight=False)

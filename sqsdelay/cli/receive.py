@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sqsdelay.cli.console import err, out, print_json
+from sqsdelay.cli.opened_ledger import LedgerFile, opened_ledger
 from sqsdelay.delay import utc
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import SqsDelayError
+from sqsdelay.ledger import record_safely
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_RECEIVE_WAIT_SECONDS
 from sqsdelay.message import Attribute, text_of
-from sqsdelay.wire import DUE_AT, MESSAGE_ID, ReceivedMessage, whole_number
+from sqsdelay.received import lateness_ms, received_events
+from sqsdelay.wire import MESSAGE_ID, ReceivedMessage
 
 if TYPE_CHECKING:
     from sqsdelay.s3 import BodyReader
@@ -36,6 +39,7 @@ def receive(
         bool,
         typer.Option("--fetch-bodies", help="Read large bodies from the S3 buckets they are in."),
     ] = False,
+    ledger: LedgerFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line per message.")] = False,
 ) -> None:
     """Print messages as they arrive, with how late they are, and delete them.
@@ -50,7 +54,8 @@ def receive(
     from sqsdelay.sqs.queues import SqsQueues
 
     queues = SqsQueues(default_client(connections=1))
-    url = queues.url(Endpoint.parse(endpoint).queue)
+    parsed, book = Endpoint.parse(endpoint), opened_ledger(ledger)
+    url = queues.url(parsed.queue)
     reader = BodyReader() if fetch_bodies else None
     received = unread = 0
     last = time.monotonic()
@@ -58,6 +63,9 @@ def receive(
         wait = min(idle, MAX_RECEIVE_WAIT_SECONDS) if idle else MAX_RECEIVE_WAIT_SECONDS
         most = min(count - received, MAX_BATCH_ENTRIES) if count else MAX_BATCH_ENTRIES
         copies = queues.receive_batch(url, wait_seconds=wait, limit=most)
+        if book is not None:
+            now_ms = queues.broker_clock.now_ms()
+            record_safely(book, received_events(parsed.name, copies, now_ms=now_ms))
         whole = [copy for copy in copies if _show(copy, reader, as_json=as_json)]
         unread += len(copies) - len(whole)
         if copies:
@@ -78,14 +86,6 @@ def _show(copy: ReceivedMessage, reader: BodyReader | None, *, as_json: bool) ->
         return False
     _print(replace(copy, body=body), as_json=as_json)
     return True
-
-
-def lateness_ms(copy: ReceivedMessage) -> int | None:
-    """How long after its due time the broker first handed the message out; None if it has none."""
-    due_ms = whole_number(text_of(copy.attributes, DUE_AT))
-    if due_ms is None or copy.first_receive_ms is None:
-        return None
-    return copy.first_receive_ms - due_ms
 
 
 def _print(copy: ReceivedMessage, *, as_json: bool) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from sqsdelay.cli.console import out, print_json
+from sqsdelay.cli.opened_ledger import LedgerFile, opened_ledger
 from sqsdelay.cli.opened_store import Schema, StoreUrl, Table, opened_store
 from sqsdelay.cli.store import Delay, DueAt, Json, new_due_ms
 from sqsdelay.clock import SystemClock
@@ -33,6 +34,7 @@ def cancel(
     store: StoreUrl,
     table: Table = None,
     schema: Schema = None,
+    ledger: LedgerFile = None,
     as_json: Json = False,
 ) -> None:
     """Cancel messages that wait in the store, or leave a mark for the delay consumer.
@@ -40,8 +42,9 @@ def cancel(
     Exit code 1 if any is being released, else 3 if any was not in the store and only marked.
     """
     now_ms = SystemClock().now_ms()
-    with opened_store(Endpoint.parse(endpoint).name, store, table, schema) as opened:
-        schedule = Schedule(opened)
+    name, book = Endpoint.parse(endpoint).name, opened_ledger(ledger)
+    with opened_store(name, store, table, schema) as opened:
+        schedule = Schedule(opened, endpoint=name, ledger=book)
         changes = {i: schedule.cancel(i, now_ms=now_ms) for i in message_ids}
     _tell(changes, "cancelled", as_json=as_json)
 
@@ -54,6 +57,7 @@ def reschedule(
     schema: Schema = None,
     delay: Delay = None,
     due_at: DueAt = None,
+    ledger: LedgerFile = None,
     as_json: Json = False,
 ) -> None:
     """Move a message that waits in the store, or leave a mark for the delay consumer.
@@ -62,8 +66,10 @@ def reschedule(
     """
     due_ms = new_due_ms(delay, due_at)
     now_ms = SystemClock().now_ms()
-    with opened_store(Endpoint.parse(endpoint).name, store, table, schema) as opened:
-        change = Schedule(opened).reschedule(message_id, due_ms, now_ms=now_ms)
+    name, book = Endpoint.parse(endpoint).name, opened_ledger(ledger)
+    with opened_store(name, store, table, schema) as opened:
+        schedule = Schedule(opened, endpoint=name, ledger=book)
+        change = schedule.reschedule(message_id, due_ms, now_ms=now_ms)
     _tell({message_id: change}, f"moved to {utc(due_ms).isoformat()}", as_json=as_json)
 
 

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from sqsdelay.cli.console import err, out, print_json
 from sqsdelay.cli.message_file import BadLine, Defaults, read_messages
+from sqsdelay.cli.opened_ledger import LedgerFile, opened_ledger
 from sqsdelay.delay import parse_delay, parse_due_at
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.message import Message
@@ -57,6 +58,7 @@ def send(
         str | None, typer.Option(help="S3 bucket for bodies that are too large for SQS.")
     ] = None,
     concurrency: Annotated[int, typer.Option(help="Batches in flight.")] = DEFAULT_CONCURRENCY,
+    ledger: LedgerFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line per message.")] = False,
 ) -> None:
     """Send one message or a file of messages with any delay. Exit code 1 if any was not sent."""
@@ -80,6 +82,7 @@ def send(
         hop_seconds=hop,
         concurrency=concurrency,
         large_bodies=None if bucket is None else Bucket(bucket),
+        ledger=opened_ledger(ledger),
     )
     if body is not None:
         result = sender.send(

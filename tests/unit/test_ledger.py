@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -24,7 +24,7 @@ from sqsdelay.ledger import (
 )
 from sqsdelay.received import record_received
 from sqsdelay.route import Route
-from sqsdelay.testing import ManualClock
+from sqsdelay.testing import InMemoryLedger, ManualClock
 from sqsdelay.wire import DUE_AT, MESSAGE_ID
 
 SENT = Event(
@@ -48,19 +48,6 @@ LINE = (
 whole = st.integers(min_value=-(2**53), max_value=2**53)
 natural = st.integers(min_value=0, max_value=2**53)
 text = st.text(min_size=1)
-
-
-class Kept:
-    """A ledger in memory; fails while told to."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.full = False
-
-    def record(self, events: Sequence[Event]) -> None:
-        if self.full:
-            raise OSError(28, "No space left on device")
-        self.events += events
 
 
 def test_an_events_line_is_the_documented_one() -> None:
@@ -159,8 +146,8 @@ def test_every_field_is_in_the_line_of_an_event_that_has_them_all() -> None:
 
 def test_a_failing_ledger_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     """A full disk costs the events, and nothing else."""
-    ledger = Kept()
-    ledger.full = True
+    ledger = InMemoryLedger()
+    ledger.fail = OSError(28, "No space left on device")
     with caplog.at_level(logging.WARNING, "sqsdelay"):
         record_safely(ledger, [SENT])
     assert "events are missing in the ledger, it failed: [Errno 28]" in caplog.text
@@ -173,7 +160,7 @@ def test_events_that_cannot_be_made_are_a_warning(caplog: pytest.LogCaptureFixtu
         yield SENT
         raise ValueError("no event of it")
 
-    ledger = Kept()
+    ledger = InMemoryLedger()
     with caplog.at_level(logging.WARNING, "sqsdelay"):
         record_safely(ledger, broken())
     assert ledger.events == []
@@ -227,7 +214,7 @@ RECEIVED = Event(
 )
 def test_a_receiver_records_how_late_a_message_came(message: dict[str, Any]) -> None:
     """In boto3's spelling and in Lambda's; lateness is between two times of the broker's."""
-    ledger = Kept()
+    ledger = InMemoryLedger()
     url = "https://sqs.eu-west-1.amazonaws.com/123456789012/orders"
     record_received(ledger, url, [message])
     assert ledger.events == [RECEIVED]
@@ -235,7 +222,7 @@ def test_a_receiver_records_how_late_a_message_came(message: dict[str, Any]) -> 
 
 def test_a_receiver_without_the_brokers_time_tells_no_lateness() -> None:
     """The local clock says when, roughly; it must not pass for the broker's."""
-    ledger, clock = Kept(), ManualClock(1_700_000_009_000)
+    ledger, clock = InMemoryLedger(), ManualClock(1_700_000_009_000)
     record_received(ledger, "orders", [boto3_message()], clock=clock)
     (event,) = ledger.events
     assert (event.at_ms, event.late_ms) == (1_700_000_009_000, None)
@@ -245,7 +232,7 @@ def test_a_plain_message_is_known_by_sqss_own_id() -> None:
     """A direct message without an id of its own: the sender recorded the same id."""
     message = boto3_message(ApproximateFirstReceiveTimestamp="1700000000250")
     del message["MessageAttributes"]
-    ledger = Kept()
+    ledger = InMemoryLedger()
     record_received(ledger, "orders", [message])
     (event,) = ledger.events
     assert (event.message_id, event.due_ms, event.late_ms) == ("sqs-1", None, None)
@@ -256,7 +243,7 @@ def test_recording_what_was_received_never_raises(
     endpoint: str, message: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     """A worker's messages are not lost for its book-keeping."""
-    ledger = Kept()
+    ledger = InMemoryLedger()
     record_received(ledger, endpoint, [message])
     assert ledger.events == []
     assert "events are missing in the ledger" in caplog.text

@@ -1,0 +1,41 @@
+"""A ledger in a function's log: a line of Powertools' JSON for each event, the event under ``ledger``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Final
+
+from aws_lambda_powertools import Logger
+
+from sqsdelay.errors import ConfigurationError
+from sqsdelay.ledger import Event, as_fields
+
+MESSAGE: Final = "ledger"
+
+
+class PowertoolsLedger:
+    """Logs events at level INFO.
+
+    Args:
+        logger: the function's own.
+    """
+
+    def __init__(self, logger: Logger) -> None:
+        self._logger = logger
+
+    def record(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self._logger.info(MESSAGE, ledger=as_fields(event))
+
+
+def ledger_if_on(variable: str, logger: Logger) -> PowertoolsLedger | None:
+    """A ledger if the environment's variable is ``true``, None where it is not set.
+
+    Raises:
+        ConfigurationError: any other value.
+    """
+    value = os.environ.get(variable, "")
+    if value not in ("", "true"):
+        raise ConfigurationError(f"{variable}={value!r}; use true, or leave it out for no ledger")
+    return PowertoolsLedger(logger) if value else None

@@ -1,0 +1,435 @@
+"""What sender, delay consumer and dispatcher record, and that a failing ledger costs them nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sqsdelay.consumer import Relay
+from sqsdelay.dispatch_settings import DispatchSettings
+from sqsdelay.dispatcher import Dispatcher
+from sqsdelay.due_consumer import DueRelay
+from sqsdelay.endpoint import Endpoint
+from sqsdelay.errors import QueueUnavailable, SendFailed, StoreUnavailable
+from sqsdelay.ledger import Event, EventKind, Source
+from sqsdelay.message import Message, OutgoingMessage, size_of, string
+from sqsdelay.moves import Mover
+from sqsdelay.ports import Failure, SendReceipt
+from sqsdelay.received import record_received
+from sqsdelay.route import Route
+from sqsdelay.schedule import Change
+from sqsdelay.sender import Sender
+from sqsdelay.sqs.outbox import SqsOutbox
+from sqsdelay.store import Claim
+from sqsdelay.stored import StoredMessage
+from sqsdelay.testing import (
+    InMemoryLedger,
+    InMemoryOutbox,
+    InMemoryQueues,
+    InMemoryStore,
+    ManualClock,
+)
+from sqsdelay.wire import MESSAGE_ID, ReceivedMessage
+
+DAY = 86_400
+ORDERS = Endpoint.parse("orders")
+FIFO = Endpoint.parse("payments.fifo")
+
+
+class Queues(InMemoryQueues):
+    """Queues whose deletes fail when told so, and that refuse some bodies."""
+
+    deletes_fail = False
+    refused: tuple[str, ...] = ()
+
+    def send_batch(
+        self, queue_url: str, entries: Sequence[OutgoingMessage]
+    ) -> list[SendReceipt | Failure]:
+        error = SendFailed("no such characters", code="InvalidMessageContents", transient=False)
+        refusal = Failure(error.code, error, transient=False)
+        return [
+            refusal
+            if entry.body in self.refused and not queue_url.endswith("-error")
+            else super(Queues, self).send_batch(queue_url, [entry])[0]
+            for entry in entries
+        ]
+
+    def delete_batch(
+        self, queue_url: str, copies: Sequence[ReceivedMessage]
+    ) -> list[Failure | None]:
+        if self.deletes_fail:
+            return [Failure("Away", QueueUnavailable("away"), transient=True)] * len(copies)
+        return super().delete_batch(queue_url, copies)
+
+
+class Site:
+    """Endpoints, a store and a ledger under virtual time."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.queues = Queues(self.clock)
+        self.store = InMemoryStore(self.clock)
+        self.ledger = InMemoryLedger()
+        for endpoint in (ORDERS, FIFO):
+            self.queues.create_endpoint(endpoint.name)
+
+    def sender(self, **settings: Any) -> Sender:
+        return Sender(self.queues, ledger=self.ledger, **settings)
+
+    def relay(self, endpoint: Endpoint = ORDERS, **settings: Any) -> Relay:
+        return Relay(self.queues, endpoint, ledger=self.ledger, **settings)
+
+    def poll(self, mover: Mover) -> None:
+        mover.process(self.queues.receive_batch(mover.source.name, wait_seconds=0))
+
+    def dispatch(self, *, retries: int = 0) -> None:
+        with closing(SqsOutbox(self.queues, ORDERS)) as outbox:
+            settings = DispatchSettings(number_of_retries=retries)
+            Dispatcher(self.store, outbox, settings=settings, ledger=self.ledger).dispatch()
+
+    def take(self) -> list[Event]:
+        """What was recorded since the last look."""
+        events, self.ledger.events = self.ledger.events, []
+        return events
+
+    def receive(self, queue: str) -> list[ReceivedMessage]:
+        return self.queues.receive_batch(queue, wait_seconds=0)
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+def test_a_message_sent_directly(site: Site) -> None:
+    """Its message timer, its size, and SQS's id for it."""
+    site.clock.advance(1)
+    site.sender().send("orders", "text", delay=90, message_id="m")
+    assert site.take() == [
+        Event(
+            kind=EventKind.SENT,
+            at_ms=site.clock.true_ms,
+            endpoint="orders",
+            message_id="m",
+            source=Source.SENDER,
+            due_ms=site.clock.true_ms + 90_000,
+            size=size_of("text", {MESSAGE_ID: string("m")}),
+            batch=1,
+            route=Route.DIRECT,
+            timer_seconds=90,
+            sqs_message_id="sqs-1",
+        )
+    ]
+
+
+def test_a_plain_message_has_sqss_own_id(site: Site) -> None:
+    """The receiver records the same, since the message carries no other."""
+    site.sender().send("orders", "text")
+    (sent,) = site.take()
+    assert (sent.message_id, sent.timer_seconds) == ("sqs-1", None)
+    (copy,) = site.receive("orders")
+    record_received(site.ledger, "orders", [as_boto3(copy)])
+    (received,) = site.take()
+    assert (received.message_id, received.sqs_message_id) == ("sqs-1", "sqs-1")
+
+
+def as_boto3(copy: ReceivedMessage) -> dict[str, Any]:
+    return {
+        "MessageId": copy.sqs_message_id,
+        "ReceiptHandle": copy.receipt_handle,
+        "Body": copy.body,
+        "Attributes": {"ApproximateFirstReceiveTimestamp": str(copy.first_receive_ms)},
+        "MessageAttributes": copy.attributes,
+    }
+
+
+def test_many_messages_share_their_requests(site: Site) -> None:
+    """So that requests can be counted: the shares of 12 messages in two requests add up to two."""
+    site.sender(concurrency=1).send_many("orders", [Message("x", delay=5000)] * 12)
+    events = site.take()
+    assert Counter(event.batch for event in events) == {10: 10, 2: 2}
+    assert {event.route for event in events} == {Route.DELAY_QUEUE}
+    assert len({event.message_id for event in events}) == 12
+
+
+def test_what_was_not_sent_is_not_recorded(site: Site) -> None:
+    """Neither what is refused beforehand, nor what SQS refuses."""
+    site.queues.refused = ("odd",)
+    messages = [Message("odd", message_id="a"), Message("", message_id="b"), Message("x")]
+    results = site.sender().send_many("orders", messages)
+    assert [result.error is None for result in results] == [False, False, True]
+    (sent,) = site.take()
+    assert sent.message_id == results[2].message_id
+
+
+def test_a_message_sent_into_the_store(site: Site) -> None:
+    """No request of a queue's has a share in it."""
+    sender = site.sender(store=site.store)
+    sender.send("orders", "é", delay=DAY, message_id="m", attributes={"a": 1})
+    (sent,) = site.take()
+    assert (sent.route, sent.batch, sent.sqs_message_id) == (Route.STORE, None, None)
+    assert sent.size == size_of("é", {"a": {"DataType": "Number", "StringValue": "1"}})
+
+
+def test_hops_and_hand_over_carry_the_exact_due_time(site: Site) -> None:
+    """The sender's is an estimate; what the broker's SentTimestamp makes of it stands from there on."""
+    site.sender().send("orders", "x", delay=1925, message_id="m")
+    due_ms = site.take()[0].due_ms
+    assert due_ms is not None
+    relay = site.relay()
+    for _ in range(2):
+        site.clock.advance(900)
+        site.poll(relay)
+    hop, handed_over = site.take()
+    assert hop == Event(
+        kind=EventKind.HOP,
+        at_ms=site.clock.true_ms - 900_000,
+        endpoint="orders",
+        message_id="m",
+        source=Source.CONSUMER,
+        due_ms=due_ms,
+        size=hop.size,
+        batch=1,
+        receive_batch=1,
+    )
+    assert handed_over.kind is EventKind.HANDED_OVER
+    assert (handed_over.due_ms, handed_over.timer_seconds, handed_over.late_ms) == (due_ms, 125, 0)
+
+
+def test_the_shares_of_a_mixed_batch_add_up_to_its_requests(site: Site) -> None:
+    """One receive, a send each to two queues, one delete: four requests for ten messages."""
+    messages = [Message("x", delay=1000)] * 4 + [Message("x", delay=5000)] * 6
+    site.sender().send_many("orders", messages)
+    site.take()
+    site.clock.advance(900)
+    site.poll(site.relay())
+    events = site.take()
+    assert Counter(event.kind for event in events) == {EventKind.HANDED_OVER: 4, EventKind.HOP: 6}
+    sends = sum(1 / (event.batch or 0) for event in events)
+    receives = sum(1 / (event.receive_batch or 0) for event in events)
+    assert (round(sends, 9), round(receives, 9)) == (2, 1)
+
+
+def test_parked_and_cancelled_by_a_mark(site: Site) -> None:
+    """Neither is sent anywhere; both were received and deleted."""
+    sender = site.sender()
+    for message_id in ("far", "unwanted"):
+        sender.send("orders", "x", delay=DAY, message_id=message_id)
+    changer = site.sender(store=site.store)
+    site.take()
+    assert changer.cancel("orders", "unwanted") is Change.MARKED
+    assert site.take() == []
+    site.clock.advance(900)
+    site.poll(site.relay(store=site.store))
+    told = {
+        event.message_id: (event.kind, event.batch, event.receive_batch) for event in site.take()
+    }
+    assert told == {
+        "far": (EventKind.PARKED, None, 2),
+        "unwanted": (EventKind.CANCELLED, None, 2),
+    }
+
+
+def test_cancelled_and_moved_in_the_store(site: Site) -> None:
+    """A wish that came too late, or found nothing, is no event."""
+    sender = site.sender(store=site.store)
+    for message_id in ("a", "b"):
+        sender.send("orders", "x", delay=DAY, message_id=message_id)
+    site.take()
+    assert sender.cancel("orders", "a") is Change.DONE
+    assert sender.reschedule("orders", "b", delay=2 * DAY) is Change.DONE
+    assert sender.cancel("orders", "never-sent") is Change.MARKED
+    cancelled, moved = site.take()
+    assert (cancelled.kind, cancelled.message_id) == (EventKind.CANCELLED, "a")
+    assert cancelled.due_ms is None
+    assert (moved.kind, moved.message_id) == (EventKind.RESCHEDULED, "b")
+    assert moved.due_ms == site.clock.true_ms + 2 * DAY * 1000
+    assert {cancelled.endpoint, moved.endpoint} == {"orders"}
+    assert {cancelled.source, moved.source} == {Source.SENDER}
+
+
+def test_a_message_moved_by_its_mark_shows_the_new_due_time(site: Site) -> None:
+    """No event of its own says so: it would also be told of a message that is gone."""
+    site.sender().send("orders", "x", delay=5000, message_id="m")
+    changer = site.sender(store=site.store)
+    assert changer.reschedule("orders", "m", delay=9000) is Change.MARKED
+    site.take()
+    new_ms = site.clock.true_ms + 9_000_000
+    site.clock.advance(900)
+    site.poll(site.relay(store=site.store))
+    (hop,) = site.take()
+    assert (hop.kind, hop.due_ms) == (EventKind.HOP, new_ms)
+
+
+def test_rejected_with_its_reason(site: Site) -> None:
+    """What does not say when it is due goes to the error queue."""
+    poison = OutgoingMessage("x", {}, 1, group_id="p", deduplication_id="p")
+    site.queues.send_batch("orders-delay.fifo", [poison])
+    site.clock.advance(900)
+    site.poll(site.relay())
+    (rejected,) = site.take()
+    assert (rejected.kind, rejected.message_id, rejected.due_ms) == (EventKind.REJECTED, "p", None)
+    assert rejected.reason == "message attribute NServiceBus.AmazonSQS.DelaySeconds is missing"
+
+
+def test_what_sqs_keeps_refusing_is_rejected_once(site: Site) -> None:
+    """No event while it comes back; the last receive's is the only one."""
+    site.sender().send("orders", "odd", delay=1000, message_id="m")
+    site.take()
+    site.queues.refused = ("odd",)
+    site.clock.advance(900)
+    relay = site.relay(max_receives=2)
+    site.poll(relay)
+    assert site.take() == []
+    site.clock.advance(5)
+    site.poll(relay)
+    (rejected,) = site.take()
+    assert (rejected.kind, rejected.due_ms) == (EventKind.REJECTED, None)
+    assert rejected.reason == "InvalidMessageContents: no such characters"
+
+
+def test_a_copy_that_was_not_deleted_is_recorded_once(site: Site) -> None:
+    """It comes back, is known, and is not sent a second time."""
+    site.sender().send("orders", "x", delay=1000, message_id="m")
+    site.take()
+    site.clock.advance(900)
+    relay = site.relay()
+    site.queues.deletes_fail = True
+    site.poll(relay)
+    site.clock.advance(300)
+    site.queues.deletes_fail = False
+    site.poll(relay)
+    assert [event.kind for event in site.take()] == [EventKind.HANDED_OVER]
+    assert site.receive("orders-delay.fifo") == []
+
+
+def test_a_fifo_endpoints_last_step_is_the_hand_over(site: Site) -> None:
+    """Into the due queue it hops; out of it, to the FIFO queue, it is handed over."""
+    sender = site.sender()
+    sender.send(FIFO.name, "x", delay=1000, message_id="long", message_group_id="g")
+    site.clock.advance(900)
+    site.poll(site.relay(FIFO))
+    sender.send(FIFO.name, "x", delay=100, message_id="short", message_group_id="g")
+    site.clock.advance(100.25)
+    site.poll(DueRelay(site.queues, FIFO, ledger=site.ledger))
+    long, short = (
+        [event for event in site.ledger.events if event.message_id == m] for m in ("long", "short")
+    )
+    assert [event.kind for event in long] == [EventKind.SENT, EventKind.HOP, EventKind.HANDED_OVER]
+    assert [event.timer_seconds for event in long] == [None, 100, None]
+    assert [event.late_ms for event in long] == [None, None, 250]
+    assert [event.route for event in short] == [Route.DUE_QUEUE, None]
+    assert [event.timer_seconds for event in short] == [100, None]
+    assert {event.endpoint for event in long + short} == {"payments.fifo"}
+
+
+def parked(site: Site, message_id: str, in_ms: int, **fields: Any) -> StoredMessage:
+    message = StoredMessage(
+        message_id=message_id, destination="orders", due_ms=site.clock.true_ms + in_ms, body=b"x"
+    )
+    return replace(message, **fields)
+
+
+def test_released_ahead_of_its_due_time_with_a_message_timer(site: Site) -> None:
+    """Lateness is when the destination shows it, and the batch is the request's."""
+    url = "https://sqs.eu-west-1.amazonaws.com/123456789012/orders"
+    site.store.store([parked(site, "soon", 59_400), parked(site, "late", -2_000)])
+    site.queues.create_queue("orders")
+    site.dispatch()
+    late, soon = sorted(site.take(), key=lambda event: event.message_id)
+    assert (soon.kind, soon.source) == (EventKind.RELEASED, Source.DISPATCHER)
+    assert (soon.timer_seconds, soon.late_ms, soon.batch) == (60, 600, 2)
+    assert (late.timer_seconds, late.late_ms, late.batch) == (0, 2_000, 2)
+    assert soon.endpoint == "orders"
+    site.store.store([parked(site, "by-url", 0, destination=url)])
+    site.dispatch()
+    (by_url,) = site.take()
+    assert by_url.endpoint == "orders"
+
+
+def test_an_outbox_that_does_not_tell_its_timer(site: Site) -> None:
+    """Ahead of the due time lateness is not known; past it, it is what has passed."""
+    site.store.store([parked(site, "ahead", 30_000), parked(site, "late", -40, destination="a.b#")])
+    outbox = InMemoryOutbox(site.clock, max_ahead_seconds=60)
+    Dispatcher(site.store, outbox, ledger=site.ledger, clock=site.clock).dispatch()
+    events = {event.message_id: event for event in site.take()}
+    assert (events["ahead"].late_ms, events["late"].late_ms) == (None, 40)
+    assert (events["ahead"].batch, events["ahead"].timer_seconds) == (None, None)
+    assert events["late"].endpoint == "a.b#"
+
+
+def test_rejected_from_the_store(site: Site) -> None:
+    """With the reason the error queue gets; a message that is tried again is no event yet."""
+    site.store.store([parked(site, "lost", 0, body=b"\xff"), parked(site, "good", 0)])
+    site.dispatch()
+    events = {event.message_id: event for event in site.take()}
+    assert events["good"].kind is EventKind.RELEASED
+    assert (events["lost"].kind, events["lost"].source) == (
+        EventKind.REJECTED,
+        Source.DISPATCHER,
+    )
+    assert (events["lost"].reason or "").startswith(
+        "InvalidMessage: the stored body of lost is not"
+    )
+    site.store.store([parked(site, "nowhere", 0, destination="nowhere")])
+    site.dispatch(retries=1)
+    assert site.take() == []
+
+
+class LosesRemovals(InMemoryStore):
+    """A store that goes away between the send and the removal, once."""
+
+    away = True
+
+    @contextmanager
+    def claim(self, limit: int, *, due_by_ms: int) -> Iterator[Claim]:
+        with super().claim(limit, due_by_ms=due_by_ms) as claim:
+            if self.away:
+                claim.remove = self._lose  # type: ignore[method-assign]
+            yield claim
+
+    def _lose(self, message_ids: Sequence[str]) -> list[bool]:
+        self.away = False
+        raise StoreUnavailable("gone")
+
+
+def test_a_release_that_was_not_removed_is_recorded_once(site: Site) -> None:
+    """Sent, and recorded, before the store went away; then it is only removed."""
+    store = LosesRemovals(site.clock)
+    store.store([parked(site, "m", 0)])
+    outbox = InMemoryOutbox(site.clock)
+    dispatcher = Dispatcher(store, outbox, ledger=site.ledger, clock=site.clock)
+    with pytest.raises(StoreUnavailable):
+        dispatcher.dispatch()
+    site.clock.advance(61)
+    dispatcher.dispatch()
+    assert store.pending_count() == 0
+    assert [event.kind for event in site.take()] == [EventKind.RELEASED]
+
+
+def test_a_failing_ledger_loses_nothing_and_duplicates_nothing(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Disk full from the sender to the destination: every message arrives once all the same."""
+    site.ledger.fail = OSError(28, "No space left on device")
+    sender, relay = site.sender(store=site.store), site.relay(store=site.store)
+    results = sender.send_many(
+        "orders", [Message("x", delay=delay) for delay in (0, 1000, 20_000, 2 * DAY)]
+    )
+    assert [result.error for result in results] == [None] * 4
+    for _ in range(200):
+        site.clock.advance(900)
+        site.poll(relay)
+        site.dispatch()
+    site.clock.advance(900)
+    assert len(site.receive("orders")) == 4
+    assert site.receive("orders-delay.fifo") == []
+    assert site.store.pending_count() == 0
+    assert site.receive("orders-delay-error") == []
+    assert site.ledger.events == []
+    assert "events are missing in the ledger, it failed: [Errno 28]" in caplog.text
