@@ -51,15 +51,15 @@ class Stub:
 
     url: str
 
-    def client(self, *, connections: int = 10) -> SQSClient:
-        """A boto3 client of the stub; botocore's defaults, without a proxy."""
+    def client(self, *, connections: int = 10, config: Config | None = None) -> SQSClient:
+        """A boto3 client of the stub; botocore's defaults, or a config's, without a proxy."""
         return boto3.client(
             "sqs",
             endpoint_url=self.url,
             region_name=REGION,
             aws_access_key_id="stub",
             aws_secret_access_key="stub",
-            config=Config(max_pool_connections=connections, proxies={}),
+            config=Config(max_pool_connections=connections, proxies={}).merge(config or Config()),
         )
 
     def requests(self) -> Counter[str]:

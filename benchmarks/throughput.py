@@ -16,10 +16,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from botocore.config import Config
+
 from sqs_stub import BODY, Stub, running_stub
 from sqsdelay import DelayConsumer, DelaySender, Message, wire
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.sender import DEFAULT_CONCURRENCY
+from sqsdelay.sqs.client import client_config
 
 ENDPOINT = "orders"
 DELAY_SECONDS = 24 * 3600
@@ -55,8 +58,8 @@ class Contestant:
 class PlainBoto3:
     """What one writes by hand: full batches, failures noticed, nothing more."""
 
-    def __init__(self, stub: Stub) -> None:
-        self._client = stub.client()
+    def __init__(self, stub: Stub, *, parameter_validation: bool = True) -> None:
+        self._client = stub.client(config=Config(parameter_validation=parameter_validation))
         account = f"{stub.url}/000000000000"
         self._destination = f"{account}/{ENDPOINT}"
         self._delay_queue = f"{account}/{ENDPOINT}-delay.fifo"
@@ -137,9 +140,14 @@ def _raise_failed(answer: Any) -> None:
         raise RuntimeError(f"the stub failed entries: {answer['Failed']}")
 
 
-def send_many(stub: Stub, *, concurrency: int) -> Work:
-    """`DelaySender.send_many` with so many batches in flight."""
-    sender = DelaySender(stub.client(), concurrency=concurrency)
+def send_many(stub: Stub, *, concurrency: int, given_client: bool = False) -> Work:
+    """`DelaySender.send_many` with so many batches in flight.
+
+    Args:
+        given_client: a client of botocore's defaults, instead of one as the sender makes itself.
+    """
+    own = client_config(connections=concurrency, parameter_validation=False)
+    sender = DelaySender(stub.client(config=None if given_client else own), concurrency=concurrency)
 
     def work(messages: int) -> None:
         results = sender.send_many(
@@ -207,7 +215,7 @@ def line(contestant: Contestant, rounds: Sequence[Round], plain: Sequence[Round]
     faster = statistics.median(p.seconds / r.seconds for r, p in pairs)
     dearer = statistics.median(r.cpu_seconds / p.cpu_seconds for r, p in pairs)
     return (
-        f"{contestant.name:<36}{speed:>9,.0f} msg/s{cpu * 1e6:>9.1f} µs CPU/msg"
+        f"{contestant.name:<40}{speed:>9,.0f} msg/s{cpu * 1e6:>9.1f} µs CPU/msg"
         f"{faster:>8.2f} x speed{dearer:>7.2f} x CPU{requests_per_batch(rounds):>7.2f} requests/10"
     )
 
@@ -227,6 +235,14 @@ def senders(stub: Stub, plain: PlainBoto3) -> list[Contestant]:
     """Sending to the delay queue."""
     return [
         Contestant(name="plain boto3, one thread", work=plain.send),
+        Contestant(
+            name="plain boto3, parameter_validation=False",
+            work=PlainBoto3(stub, parameter_validation=False).send,
+        ),
+        Contestant(
+            name="send_many, concurrency=1, given client",
+            work=send_many(stub, concurrency=1, given_client=True),
+        ),
         Contestant(name="send_many, concurrency=1", work=send_many(stub, concurrency=1)),
         Contestant(
             name=f"send_many, default concurrency ({DEFAULT_CONCURRENCY})",

@@ -87,7 +87,7 @@ class Endpoint:
     def error_queue(self) -> QueueRef:
         return self._beside(ERROR_QUEUE_SUFFIX)
 
-    @property
+    @cached_property
     def fifo(self) -> bool:
         """Whether the destination is a FIFO queue."""
         return self.queue.name.endswith(FIFO_SUFFIX)

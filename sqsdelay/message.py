@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -81,6 +82,11 @@ class OutgoingMessage:
     group_id: str | None = None
     deduplication_id: str | None = None
     trace_header: str | None = None
+
+
+def new_message_id() -> str:
+    """An id for a message whose sender gave none: 128 random bits."""
+    return secrets.token_hex(16)
 
 
 def string(value: str) -> Attribute:
@@ -163,6 +169,8 @@ def _check_attribute_name(name: str) -> None:
 
 
 def _check_characters(text: str, what: str) -> None:
+    if text.isprintable():
+        return  # None of the forbidden characters is; this is the quicker question.
     if match := FORBIDDEN_BODY_CHARACTER.search(text):
         raise InvalidMessage(
             f"{what} holds the character U+{ord(match.group()):04X} at position {match.start()}, "
@@ -193,6 +201,19 @@ def check_body(body: str) -> None:
     if not body:
         raise InvalidMessage("body is empty; SQS wants at least 1 character")
     _check_characters(body, "body")
+
+
+def check_trace_header(trace_header: str | None) -> None:
+    """Refuse a trace header that is no attribute value.
+
+    Raises:
+        InvalidMessage: not text, or empty.
+    """
+    if trace_header is not None and (not isinstance(trace_header, str) or not trace_header):
+        raise InvalidMessage(
+            f"trace_header={trace_header!r} is no X-Ray trace header; "
+            "give text such as 'Root=1-…', or leave it out"
+        )
 
 
 def check_ids(message: Message, *, fifo: bool) -> None:
@@ -238,8 +259,7 @@ def size_of(body: str, attributes: Attributes) -> int:
     """Bytes SQS counts: body, and names, types and values of the attributes, in UTF-8."""
     size = _utf8_bytes(body)
     for name, attribute in attributes.items():
-        size += _utf8_bytes(name) + _utf8_bytes(attribute["DataType"])
-        size += _utf8_bytes(attribute.get("StringValue", ""))
+        size += _utf8_bytes(name + attribute["DataType"] + attribute.get("StringValue", ""))
         size += len(attribute.get("BinaryValue", b""))
     return size
 

@@ -6,28 +6,12 @@ from dataclasses import replace
 from typing import Final
 
 from sqsdelay.errors import InvalidMessage
-from sqsdelay.limits import MAX_DUE_MS, MAX_ID_CHARS, MAX_MESSAGE_BYTES, MAX_RETENTION_SECONDS
-from sqsdelay.message import Message, attributes_of, check_body, size_of, string
+from sqsdelay.limits import MAX_MESSAGE_BYTES, MAX_RETENTION_SECONDS
+from sqsdelay.message import Message, attributes_of, check_body, size_of
 from sqsdelay.payload import LEGACY_PAYLOAD_SIZE, PAYLOAD_SIZE, Pointer, payload_size
 from sqsdelay.ports import LargeBodies
 from sqsdelay.routing import ToQueue, ToStore
-from sqsdelay.wire import (
-    DEDUPLICATION_ID,
-    DELAY_MS,
-    DELAY_SECONDS,
-    DUE_AT,
-    GROUP_ID,
-    MESSAGE_ID,
-)
-
-_ID = string("x" * MAX_ID_CHARS)
-_TIME = string(str(MAX_DUE_MS))
-_OURS_BYTES: Final = size_of(
-    "",
-    dict.fromkeys((MESSAGE_ID, GROUP_ID, DEDUPLICATION_ID), _ID)
-    | dict.fromkeys((DELAY_SECONDS, DELAY_MS, DUE_AT), _TIME),
-)
-"""The most that sqsdelay's own attributes add to a message."""
+from sqsdelay.wire import MOST_ADDED_BYTES
 
 _PLACEHOLDER: Final = Pointer("b" * 63, "k" * 1024).to_body()
 """As long as a pointer can be: S3 takes bucket names of 63 characters and keys of 1,024 bytes."""
@@ -51,7 +35,7 @@ class Offloading:
         """
         check_body(message.body)
         size = size_of(message.body, attributes_of(message.attributes))
-        return size > self._bodies.above_bytes or size + _OURS_BYTES > MAX_MESSAGE_BYTES
+        return size > self._bodies.above_bytes or size + MOST_ADDED_BYTES > MAX_MESSAGE_BYTES
 
     def stand_in(self, message: Message) -> Message:
         """The message with a pointer's room for a body: all else can be checked before the body is put.

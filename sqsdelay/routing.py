@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -29,6 +28,8 @@ from sqsdelay.message import (
     check_delay,
     check_ids,
     check_limits,
+    check_trace_header,
+    new_message_id,
     string,
 )
 from sqsdelay.parking import Parking
@@ -127,6 +128,7 @@ class Router:
         check_delay(message)
         check_body(message.body)
         check_ids(message, fifo=endpoint.fifo)
+        check_trace_header(message.trace_header)
         attributes = attributes_of(message.attributes) if message.attributes else {}
         if message.due_at is not None:
             due_ms = checked_due_ms(due_at_ms(message.due_at))
@@ -198,7 +200,7 @@ class Router:
             attributes={**attributes, **added},
             size=check_limits(message.body, attributes, added),
             group_id=message.message_group_id,
-            deduplication_id=_deduplication_id(message, message.message_id or str(uuid.uuid4())),
+            deduplication_id=_deduplication_id(message, message.message_id or new_message_id()),
             trace_header=message.trace_header,
         )
         queue_url = asked.once("queue", lambda: self._queues.url(endpoint.queue))
@@ -218,7 +220,7 @@ class Router:
         due_ms = now_ms + delay_ms(message.delay or 0)
         if message.due_at is not None:
             due_ms = due_at_ms(message.due_at)
-        message_id = message.message_id or str(uuid.uuid4())
+        message_id = message.message_id or new_message_id()
         ids = fifo.FifoIds(message.message_group_id or "", _deduplication_id(message, message_id))
         entry = fifo.for_due_queue(
             message.body,
@@ -257,7 +259,7 @@ class Router:
         remaining_ms: int,
         asked: Asked,
     ) -> ToQueue:
-        message_id = message.message_id or str(uuid.uuid4())
+        message_id = message.message_id or new_message_id()
         wired = wire.delayed(
             attributes,
             remaining_ms=remaining_ms,

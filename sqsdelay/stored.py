@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -22,6 +21,7 @@ from sqsdelay.message import (
     check_delay,
     check_ids,
     check_limits,
+    new_message_id,
     string,
     text_of,
 )
@@ -124,7 +124,7 @@ def to_store(message: Message, destination: str, *, now_ms: int) -> StoredMessag
     check_body(message.body)
     check_ids(message, fifo=fifo)
     attributes = attributes_of(message.attributes)
-    message_id = message.message_id or str(uuid.uuid4())
+    message_id = message.message_id or new_message_id()
     fifo_ids: dict[str, Attribute] = {}
     if fifo:
         attributes[DEDUPLICATION_ID] = string(message.message_deduplication_id or message_id)

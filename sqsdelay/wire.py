@@ -21,6 +21,7 @@ from sqsdelay.limits import (
     ID,
     MAX_ATTRIBUTES,
     MAX_DUE_MS,
+    MAX_ID_CHARS,
     MAX_MESSAGE_BYTES,
 )
 from sqsdelay.message import (
@@ -46,6 +47,16 @@ _HOP_PREFIX: Final = "hop."
 """Marks deduplication ids made at a hop, so that none is ever taken for a sender's message id."""
 
 _OURS: Final = (DELAY_SECONDS, DUE_AT, DELAY_MS, GROUP_ID, DEDUPLICATION_ID)
+_ID: Final = string("x" * MAX_ID_CHARS)
+_TIME: Final = string(str(MAX_DUE_MS))
+
+MOST_ADDED_BYTES: Final = size_of(
+    "",
+    dict.fromkeys((MESSAGE_ID, GROUP_ID, DEDUPLICATION_ID), _ID)
+    | dict.fromkeys((DELAY_SECONDS, DELAY_MS, DUE_AT), _TIME),
+)
+"""The most that sqsdelay's own attributes add to a message."""
+
 _WHOLE_NUMBER: Final = re.compile(r"\d{1,15}", re.ASCII)
 
 
@@ -307,6 +318,11 @@ def check_whole_way(
     Raises:
         TooManyAttributes, MessageTooLarge: before anything is sent, not by the relay weeks later.
     """
+    size = size_of(body, wired)
+    room_for_all = len(attributes) + len(_OURS) <= MAX_ATTRIBUTES
+    if room_for_all and size + MOST_ADDED_BYTES <= MAX_MESSAGE_BYTES:
+        # At no stage are there more of ours. Nearly every message ends here.
+        return size
     due = {DUE_AT: string(str(due_ms))}
     added = {name: value for name, value in wired.items() if name not in attributes}
     at_hops = {name: value for name, value in added.items() if name != DELAY_MS} | due

@@ -14,19 +14,34 @@ if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
 
-def default_client(*, connections: int) -> SQSClient:
-    """An SQS client of the default session (environment, profile and region as with the AWS CLI).
+def client_config(*, connections: int, parameter_validation: bool = True) -> Config:
+    """The settings of a client of sqsdelay's.
 
     Whole calls are retried by botocore ("standard" mode: throttling, 5xx, lost connections).
+
+    Args:
+        connections: requests in flight at a time.
+        parameter_validation: False for a caller that has checked all it passes: botocore's own
+            check of every value is a tenth of the work of a batch send.
+    """
+    return Config(
+        retries={"mode": "standard", "max_attempts": 5},
+        max_pool_connections=max(10, connections),
+        tcp_keepalive=True,
+        parameter_validation=parameter_validation,
+    )
+
+
+def default_client(*, connections: int, parameter_validation: bool = True) -> SQSClient:
+    """An SQS client of the default session (environment, profile and region as with the AWS CLI).
+
+    Args:
+        connections, parameter_validation: as for `client_config`.
 
     Raises:
         ConfigurationError: no region, an unknown profile, or another setting boto3 cannot use.
     """
-    config = Config(
-        retries={"mode": "standard", "max_attempts": 5},
-        max_pool_connections=max(10, connections),
-        tcp_keepalive=True,
-    )
+    config = client_config(connections=connections, parameter_validation=parameter_validation)
     try:
         return boto3.client("sqs", config=config)
     except (BotoCoreError, ValueError) as error:

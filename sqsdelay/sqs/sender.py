@@ -49,7 +49,8 @@ class DelaySender(Sender):
         clock: Clock | None = None,
     ) -> None:
         if client is None:
-            client = default_client(connections=concurrency)
+            # The router checks every value, which botocore then need not do again.
+            client = default_client(connections=concurrency, parameter_validation=False)
         connections = getattr(client.meta.config, "max_pool_connections", concurrency)
         super().__init__(
             SqsQueues(client, clock=clock),

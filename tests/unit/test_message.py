@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sqsdelay.errors import InvalidMessage, MessageTooLarge, TooManyAttributes
+from sqsdelay.limits import FORBIDDEN_BODY_CHARACTER
 from sqsdelay.message import attributes_of, check_body, check_id, check_limits, size_of, string
 
 MIB = 1_048_576
@@ -109,6 +110,12 @@ def test_size_counts_utf8_bytes_of_body_names_types_and_values() -> None:
     assert size_of("ä", {}) == 2
     assert size_of("a", {"nä": string("vö")}) == 1 + 3 + 6 + 3
     assert size_of("a", {"b": {"DataType": "Binary.x", "BinaryValue": b"123"}}) == 1 + 1 + 8 + 3
+
+
+@given(st.text(st.characters(), max_size=50))
+def test_printable_text_is_text_sqs_takes(text: str) -> None:
+    """The quick question before the search for forbidden characters never hides one."""
+    assert not (text.isprintable() and FORBIDDEN_BODY_CHARACTER.search(text))
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=50))

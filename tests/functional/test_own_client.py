@@ -1,0 +1,99 @@
+"""The client a sender makes itself does not check parameters again: the sender has checked them all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import pytest
+from botocore.awsrequest import AWSResponse
+from botocore.exceptions import ParamValidationError
+from moto import mock_aws
+
+from sqsdelay import DelayConsumer, DelaySender
+from sqsdelay.endpoint import Endpoint
+from sqsdelay.errors import SqsDelayError
+from sqsdelay.sqs import create_endpoint
+from sqsdelay.sqs.client import default_client
+
+
+def client_of(user: Any) -> Any:
+    return user._queues._client
+
+
+def checks_parameters(client: Any) -> bool:
+    answer = AWSResponse("", 200, {}, None), {}
+    client.meta.events.register("before-call.sqs", lambda **_: answer)
+    try:
+        client.get_queue_url()
+    except ParamValidationError:
+        return True
+    return False
+
+
+def test_only_the_senders_own_client_leaves_parameters_unchecked() -> None:
+    """Whoever else makes a client of the default session may pass on what nobody has checked."""
+    assert not checks_parameters(client_of(DelaySender()))
+    assert checks_parameters(client_of(DelayConsumer("orders")))
+    assert checks_parameters(default_client(connections=1))
+
+
+BAD: dict[str, dict[str, Any]] = {
+    "no body": {"body": None},
+    "bytes for a body": {"body": b"x"},
+    "an empty body": {"body": ""},
+    "a delay of text": {"delay": "60"},
+    "a negative delay": {"delay": -1},
+    "a due time of text": {"due_at": "2030-01-01"},
+    "a due time without a zone": {"due_at": datetime(2030, 1, 1)},  # noqa: DTZ001
+    "an attribute of no type": {"attributes": {"a": object()}},
+    "a list for an attribute": {"attributes": {"a": ["x"]}},
+    "a number as a StringValue": {"attributes": {"a": {"DataType": "Number", "StringValue": 1}}},
+    "text as a BinaryValue": {"attributes": {"a": {"DataType": "Binary", "BinaryValue": "x"}}},
+    "an unknown part": {"attributes": {"a": {"DataType": "String", "StringValue": "x", "B": 1}}},
+    "no data type": {"attributes": {"a": {"StringValue": "x"}}},
+    "a number for a name": {"attributes": {1: "x"}},
+    "a number for an id": {"message_id": 1},
+    "an empty group": {"message_group_id": ""},
+    "a number for a group": {"message_group_id": 1},
+    "a number for a deduplication id": {"message_deduplication_id": 1},
+    "a number for a trace header": {"trace_header": 1},
+    "an empty trace header": {"trace_header": ""},
+}
+
+
+class Watched:
+    """A sender with a client of its own, and the sends that left it."""
+
+    def __init__(self) -> None:
+        self.sender = DelaySender()
+        self.sent: list[str] = []
+        client = client_of(self.sender)
+        create_endpoint(client, Endpoint.parse("orders"))
+        client.meta.events.register("before-send.sqs.SendMessage", self._note)
+
+    def _note(self, **_: Any) -> None:
+        self.sent.append("x")
+
+
+@pytest.fixture(scope="module")
+def watched() -> Iterator[Watched]:
+    with mock_aws():
+        yield Watched()
+
+
+@pytest.mark.parametrize("delay", [60, 86_400], ids=["direct", "relayed"])
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+def test_what_boto3_would_have_refused_the_sender_refuses(
+    watched: Watched, bad: dict[str, Any], delay: int
+) -> None:
+    """Before anything is sent, with an error of sqsdelay's that says what is wrong."""
+    due = {} if "due_at" in bad else {"delay": delay}
+    watched.sent.clear()
+    with pytest.raises(SqsDelayError) as refused:
+        watched.sender.send("orders", **({"body": "x"} | due | bad))
+    assert isinstance(refused.value, ValueError)
+    assert watched.sent == []
+    watched.sender.send("orders", "x", **due, attributes={"a": "x"}, trace_header="Root=1-5-x")
+    assert watched.sent == ["x"]
