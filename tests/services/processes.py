@@ -7,12 +7,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SQSDELAY = [sys.executable, "-c", "from sqsdelay.cli import main; main()"]
+CELERY = [sys.executable, "-m", "celery"]
 
 
 def environment(extra: dict[str, str]) -> dict[str, str]:
@@ -38,7 +39,7 @@ def run(
 
 
 class Running:
-    """A running ``sqsdelay`` whose output can be waited for."""
+    """A running program whose output can be waited for."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -73,10 +74,12 @@ class Running:
 
 
 @contextmanager
-def running(*arguments: str, env: dict[str, str]) -> Iterator[Running]:
-    """``sqsdelay`` in the background; killed at the end if it still runs."""
+def running(
+    *arguments: str, env: dict[str, str], program: Sequence[str] = SQSDELAY
+) -> Iterator[Running]:
+    """``sqsdelay``, or another program, in the background; killed at the end if it still runs."""
     process = subprocess.Popen(
-        [*SQSDELAY, *arguments],
+        [*program, *arguments],
         env=environment(env),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -1,0 +1,128 @@
+"""Celery on SQS with any ``eta`` and ``countdown``: a transport for Celery's ``broker_transport`` setting.
+
+With ``app.conf.broker_transport = "sqsdelay.celery:Transport"`` a task that is due later waits in SQS, not
+in the memory of a worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from celery import current_app
+from celery.utils.time import maybe_iso8601, maybe_make_aware
+from kombu.transport import SQS
+
+from sqsdelay.errors import QueueUnavailable
+from sqsdelay.limits import ID, MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.sqs.sender import DelaySender
+
+if TYPE_CHECKING:
+    from mypy_boto3_sqs import SQSClient
+
+__all__ = ["HOP_OPTION", "Channel", "Transport"]
+
+HOP_OPTION: Final = "hop_seconds"
+"""In ``broker_transport_options``: the delay queues' delivery delay, 900 unless they were created with
+less."""
+
+
+class Channel(SQS.Channel):
+    """kombu's SQS channel; what is due later it sends with sqsdelay.
+
+    The queue and the message are those kombu would have sent, ``eta`` header included: the worker finds
+    it in the past and runs the task at once.
+    """
+
+    _sending: _Delayed | None = None
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._senders: dict[str | None, tuple[SQSClient, DelaySender]] = {}
+        super().__init__(*arguments, **options)
+
+    def _put(self, queue: str, message: dict[str, Any], **options: Any) -> None:
+        # A redelivered message is not sent: kombu changes the visibility of the one it has.
+        if not message.get("redelivered"):
+            self._sending = _delayed(message.get("headers") or {})
+        try:
+            super()._put(queue, message, **options)
+        finally:
+            self._sending = None
+
+    def sqs(self, queue: str | None = None) -> Any:
+        client = super().sqs(queue=queue)
+        return client if self._sending is None else _Client(self, queue, client, self._sending)
+
+    def sender(self, queue: str | None, client: SQSClient) -> DelaySender:
+        """The sender over kombu's client, made again when kombu has renewed that (STS)."""
+        known = self._senders.get(queue)
+        if known is None or known[0] is not client:
+            hop_seconds = self.transport_options.get(HOP_OPTION, MAX_MESSAGE_TIMER_SECONDS)
+            known = self._senders[queue] = (client, DelaySender(client, hop_seconds=hop_seconds))
+        return known[1]
+
+
+class Transport(SQS.Transport):
+    """kombu's SQS transport, over `Channel`.
+
+    A publish raises as kombu's does: a queue that cannot be used now is tried again by Celery's
+    ``task_publish_retry_policy`` and is ``kombu.exceptions.OperationalError`` in the end. sqsdelay's
+    other errors (no delay queue, message too large, …) come as they are.
+    """
+
+    Channel = Channel
+    connection_errors = (*SQS.Transport.connection_errors, QueueUnavailable)
+
+
+class _Delayed:
+    """When the message that is being sent is due, and its id."""
+
+    def __init__(self, due_at: datetime, message_id: str | None) -> None:
+        self.due_at = due_at
+        self.message_id = message_id
+
+
+class _Client:
+    """kombu's client while it sends a message that is due later."""
+
+    def __init__(
+        self, channel: Channel, queue: str | None, client: SQSClient, delayed: _Delayed
+    ) -> None:
+        self._channel = channel
+        self._queue = queue
+        self._client = client
+        self._delayed = delayed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def send_message(self, **request: Any) -> None:
+        self._channel.sender(self._queue, self._client).send(
+            request["QueueUrl"],
+            request["MessageBody"],
+            due_at=self._delayed.due_at,
+            attributes=request.get("MessageAttributes"),
+            message_id=self._delayed.message_id,
+            message_group_id=request.get("MessageGroupId"),
+            message_deduplication_id=request.get("MessageDeduplicationId"),
+        )
+
+
+def _delayed(headers: Mapping[str, Any]) -> _Delayed | None:
+    try:
+        eta = maybe_iso8601(headers.get("eta"))
+    except ValueError:
+        return None  # the worker says what is wrong with it
+    if eta is None:
+        return None
+    # One without a time zone is read as the worker reads it.
+    due_at = maybe_make_aware(eta, current_app.timezone)
+    return _Delayed(due_at, _message_id(headers)) if due_at > datetime.now(UTC) else None
+
+
+def _message_id(headers: Mapping[str, Any]) -> str | None:
+    """The task's id, with the number of the retry: a retry is another message of the same task."""
+    retries = headers.get("retries") or 0
+    message_id = f"{headers.get('id')}.{retries}" if retries else headers.get("id")
+    return message_id if isinstance(message_id, str) and ID.fullmatch(message_id) else None

@@ -1,0 +1,155 @@
+"""Real Celery workers on a local SQS: tasks due after the visibility timeout, with sqsdelay and without."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sqsdelay.testing.local_aws import LocalAws
+from tests.functional.test_celery_guide import guide_blocks
+from tests.services.processes import CELERY, Running, run, running
+
+HOP, VISIBILITY, COUNTDOWN = 2, 3, 8
+TASKS = "tests.acceptance.celery_tasks"
+WORKER = ("-A", TASKS, "worker", "--pool", "threads", "--concurrency", "2", "--loglevel", "WARNING")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """One app on one queue: its worker, and what was sent to it."""
+
+    queue: str
+    environment: dict[str, str]
+    worker: Running
+    sending: Running
+
+    def told(self, process: Running, what: str) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in process.lines if line.startswith("{")]
+        return [line for line in lines if what in line]
+
+    def ran(self) -> list[dict[str, Any]]:
+        return self.told(self.worker, "ran")
+
+    def held(self) -> list[list[str]]:
+        """What the worker kept in its memory for later, a list for each look."""
+        return [line["held"] for line in self.told(self.worker, "held")]
+
+
+def environment(local_aws: LocalAws, folder: Path, *, plain: bool) -> dict[str, str]:
+    (folder / "results").mkdir(parents=True)
+    (folder / "tasks.py").write_text(guide_blocks("python")[0])
+    return local_aws.environment() | {
+        "GUIDE_APP": str(folder),
+        "QUEUE": f"{'plain' if plain else 'tasks'}-{uuid.uuid4().hex[:8]}",
+        "RESULTS": str(folder / "results"),
+        "VISIBILITY": str(VISIBILITY),
+        "HOP": str(HOP),
+        "PLAIN": "1" if plain else "",
+    }
+
+
+@pytest.fixture(scope="module")
+def sites(
+    local_aws: LocalAws, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Site, Site]]:
+    """The guide's app with sqsdelay, and the same without, side by side; the tasks are on their way."""
+    with ExitStack() as stack:
+        envs = [
+            environment(local_aws, tmp_path_factory.mktemp(name) / "app", plain=name == "plain")
+            for name in ("ours", "plain")
+        ]
+        workers = [stack.enter_context(running(*WORKER, env=env, program=CELERY)) for env in envs]
+        for worker in workers:
+            worker.wait_for('"held"')
+        # The guide's order: the worker has made its queue, with its visibility timeout.
+        hop, name = ("--hop", str(HOP)), envs[0]["QUEUE"]
+        created = run("endpoint", "create", name, *hop, env=envs[0])
+        assert f"exists   {name}" in created.stdout, created.stdout + created.stderr
+        consumer = stack.enter_context(running("consume", name, *hop, "--wait", "1", env=envs[0]))
+        consumer.wait_for("consuming")
+        sites = []
+        for env, worker in zip(envs, workers, strict=True):
+            code = f"import {TASKS} as t; t.send({COUNTDOWN}, workflows={not env['PLAIN']})"
+            program = [sys.executable, "-c", code]
+            sending = stack.enter_context(running(env=env, program=program))
+            sites.append(
+                Site(queue=env["QUEUE"], environment=env, worker=worker, sending=sending)
+            )
+        yield sites[0], sites[1]
+
+
+def drained(local_aws: LocalAws, queue: str) -> bool:
+    """Whether nothing waits in the queue or its delay queue, or is in flight, within half a minute."""
+    client = local_aws.client("sqs")
+    urls = [client.get_queue_url(QueueName=n)["QueueUrl"] for n in (queue, f"{queue}-delay.fifo")]
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        counts: list[str] = []
+        for url in urls:
+            answer = client.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])
+            counts += [n for k, n in answer["Attributes"].items() if k.startswith("Approximate")]
+        if set(counts) == {"0"}:
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def test_delayed_tasks_run_once_and_on_time(
+    local_aws: LocalAws, sites: tuple[Site, Site]
+) -> None:
+    """Countdown, eta, retries, a chain and a chord: all run once, none early, none kept in memory."""
+    ours, _ = sites
+    assert ours.sending.end() == 0, ours.sending.text
+    (sent,) = ours.told(ours.sending, "due")
+    (answer,) = ours.told(ours.sending, "results")
+    names = [f"countdown-{n}" for n in range(3)]
+    assert answer["results"] == [*names, "eta", "stubborn", "second", "a+b!"]
+    assert drained(local_aws, ours.queue), ours.worker.text
+    ran = {run["ran"]: run["at"] for run in ours.ran()}
+    retries = [f"stubborn-{n}" for n in range(3)]
+    expected = [*names, "eta", *retries, "first", "second", "a", "b", "a+b!"]
+    assert Counter(run["ran"] for run in ours.ran()) == Counter(expected)
+    for name in [*names, "eta"]:
+        assert 0 <= ran[name] - sent["due"] < 4, name
+    for earlier, later in (*zip(retries, retries[1:], strict=False), ("first", "second")):
+        assert ran[later] - ran[earlier] >= COUNTDOWN / 2, later
+    assert len(ours.held()) > 10
+    assert not any(ours.held())
+    ours.worker.process.send_signal(signal.SIGTERM)
+    assert ours.worker.end() == 0, ours.worker.text
+
+
+def test_the_task_still_knows_its_eta(sites: tuple[Site, Site]) -> None:
+    """`request.eta` and the task's id are what the sender gave, as without sqsdelay."""
+    ours, plain = sites
+    for site in (ours, plain):
+        site.sending.end()
+        (sent,) = site.told(site.sending, "due")
+        notes = {run["id"]: run["eta"] for run in site.ran() if "id" in run}
+        assert set(sent["ids"]) <= set(notes)
+        assert all(notes[task_id] is not None for task_id in sent["ids"])
+
+
+def test_plain_celery_holds_them_and_runs_them_again(sites: tuple[Site, Site]) -> None:
+    """The same tasks without sqsdelay: kept in memory, delivered again, run more than once."""
+    _, plain = sites
+    assert plain.sending.end() == 0, plain.sending.text
+    runs: Counter[str] = Counter()
+    deadline = time.monotonic() + 30
+    while len(runs) < 4 or min(runs.values()) < 2:
+        assert time.monotonic() < deadline, plain.worker.text
+        runs = Counter(run["ran"] for run in plain.ran())
+        time.sleep(0.2)
+    held = [ids for ids in plain.held() if ids]
+    assert any(len(ids) > len(set(ids)) for ids in held), "several copies of one task, all waiting"

@@ -1,0 +1,268 @@
+"""What Celery's transport sends for a task that is due later, without a worker."""
+
+from __future__ import annotations
+
+import base64
+import json
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from celery import Celery, signals
+from kombu import Queue
+from kombu.exceptions import OperationalError
+
+from sqsdelay import DelaySender
+from sqsdelay.endpoint import Endpoint
+from sqsdelay.errors import DelayQueueMissing, QueueUnavailable
+from sqsdelay.sqs import create_endpoint
+from sqsdelay.stores.sqlite import SqliteStore
+from sqsdelay.testing.local_aws import LocalAws
+from sqsdelay.wire import DUE_AT, MESSAGE_ID
+
+HOUR = 3600
+
+
+class Site:
+    """A Celery app on the local SQS, and a look into its queues."""
+
+    def __init__(self, local_aws: LocalAws) -> None:
+        self.sqs = local_aws.client("sqs")
+        self.name = f"tasks-{uuid.uuid4().hex[:8]}"
+        broker = f"sqs://test:test@127.0.0.1:{local_aws.port}"
+        self.app = Celery(self.name, broker=broker, set_as_current=False)
+        self.app.conf.update(
+            broker_transport="sqsdelay.celery:Transport",
+            broker_transport_options={"region": "us-east-1", "hop_seconds": 1},
+            task_default_queue=self.name,
+        )
+
+    def options(self, **options: Any) -> None:
+        self.app.conf.broker_transport_options |= options
+
+    def endpoint(self, name: str | None = None) -> str:
+        name = name or self.name
+        create_endpoint(self.sqs, Endpoint.parse(name), hop_seconds=1)
+        return name
+
+    def url(self, queue: str) -> str:
+        return str(self.sqs.get_queue_url(QueueName=queue)["QueueUrl"])
+
+    def receive(self, queue: str, *, wait: int = 5) -> list[dict[str, Any]]:
+        answer = self.sqs.receive_message(
+            QueueUrl=self.url(queue),
+            MaxNumberOfMessages=10,
+            WaitTimeSeconds=wait,
+            MessageAttributeNames=["All"],
+            AttributeNames=["All"],
+        )
+        return list(answer.get("Messages", []))
+
+    def delayed(self, queue: str | None = None) -> dict[str, Any]:
+        """The one message in a queue's delay queue."""
+        (message,) = self.receive(f"{(queue or self.name).removesuffix('.fifo')}-delay.fifo")
+        return message
+
+
+@pytest.fixture
+def site(local_aws: LocalAws) -> Iterator[Site]:
+    site = Site(local_aws)
+    yield site
+    site.app.close()
+
+
+def attribute(message: dict[str, Any], name: str) -> str:
+    return str(message["MessageAttributes"][name]["StringValue"])
+
+
+def envelope(message: dict[str, Any]) -> dict[str, Any]:
+    """kombu's envelope, without the tag that differs with every send."""
+    content: dict[str, Any] = json.loads(base64.b64decode(message["Body"]))
+    del content["properties"]["delivery_tag"]
+    return content
+
+
+def test_the_message_is_the_one_kombu_would_have_sent(site: Site) -> None:
+    """Same envelope, same attributes; only the queue differs, and when it comes."""
+    site.endpoint()
+    call: dict[str, Any] = {
+        "args": (1, "zwei \N{SNOWMAN}"),
+        "kwargs": {"three": [3]},
+        "task_id": f"task-{uuid.uuid4()}",
+        "eta": datetime.now(UTC) + timedelta(hours=1),
+        "expires": datetime.now(UTC) + timedelta(hours=2),
+        "message_attributes": {"Tenant": {"DataType": "String", "StringValue": "7"}},
+        "origin": "here",
+    }
+    site.app.send_task("shop.remind", **call)
+    ours = site.delayed()
+    plain = Celery("plain", broker=site.app.conf.broker_url, set_as_current=False)
+    plain.conf.update(
+        broker_transport_options={"region": "us-east-1"}, task_default_queue=site.name
+    )
+    plain.send_task("shop.remind", **call)
+    plain.close()
+    (theirs,) = site.receive(site.name)
+    assert envelope(ours) == envelope(theirs)
+    assert envelope(ours)["headers"]["eta"] == call["eta"].isoformat()
+    assert attribute(ours, "Tenant") == attribute(theirs, "Tenant") == "7"
+    assert int(attribute(ours, DUE_AT)) == -(-int(call["eta"].timestamp() * 1_000_000) // 1000)
+
+
+def test_a_task_without_delay_is_left_to_kombu(site: Site) -> None:
+    """No eta, one in the past, or one nobody can read: sent as before, at once, without our id."""
+    for eta in (None, datetime.now(UTC) - timedelta(days=1), "tomorrow"):
+        site.app.send_task("t", eta=eta)
+        (message,) = site.receive(site.name)
+        assert "MessageAttributes" not in message
+
+
+def test_a_short_delay_is_a_message_timer(site: Site) -> None:
+    """No delay queue is needed, and the message stays hidden until it is due."""
+    site.app.send_task("t", countdown=0.8, task_id="soon")
+    assert site.receive(site.name, wait=0) == []
+    (message,) = site.receive(site.name)
+    assert attribute(message, MESSAGE_ID) == "soon"
+    assert envelope(message)["headers"]["eta"] <= datetime.now(UTC).isoformat()
+
+
+def test_the_queue_is_the_one_the_task_is_routed_to(site: Site) -> None:
+    """Routes, queues with an exchange of their own, and kombu's prefix lead to the delay queue beside."""
+    mail = site.endpoint(f"eu-mail-{site.name}")
+    site.options(queue_name_prefix="eu-")
+    site.app.conf.task_queues = [Queue(f"mail.{site.name}", routing_key="post")]
+    site.app.conf.task_routes = {"shop.*": {"queue": f"mail.{site.name}"}}
+    site.app.send_task("shop.remind", countdown=HOUR)
+    assert envelope(site.delayed(mail))["headers"]["task"] == "shop.remind"
+
+
+def test_a_predefined_queue_is_known_by_its_url(site: Site) -> None:
+    """The queue's name in the URL counts, not the one Celery calls it by; nothing is created."""
+    real = site.endpoint()
+    site.options(predefined_queues={"nick": {"url": site.url(real)}})
+    site.app.conf.task_default_queue = "nick"
+    site.app.send_task("t", countdown=HOUR)
+    assert envelope(site.delayed(real))["properties"]["delivery_info"]["routing_key"] == "nick"
+
+
+def test_a_fifo_queue_keeps_its_groups(site: Site) -> None:
+    """Group and deduplication id reach the FIFO queue; a short delay goes through the due queue."""
+    name = site.endpoint(f"{site.name}.fifo")
+    site.app.conf.task_default_queue = name
+    ids = {"MessageGroupId": "customer-7", "MessageDeduplicationId": "once"}
+    site.app.send_task("t", countdown=HOUR, **ids)
+    site.app.send_task("t", countdown=0.5, **ids)
+    (short,) = site.receive(f"{site.name}-due")
+    for message in (site.delayed(name), short):
+        assert attribute(message, "sqsdelay.MessageGroupId") == "customer-7"
+        assert attribute(message, "sqsdelay.MessageDeduplicationId") == "once"
+
+
+def test_a_body_without_base64_stays_plain(site: Site) -> None:
+    """kombu's own encoding option holds for delayed tasks, too."""
+    site.endpoint()
+    site.options(sqs_base64_encoding=False)
+    site.app.send_task("t", countdown=HOUR)
+    assert json.loads(site.delayed()["Body"])["headers"]["task"] == "t"
+
+
+def test_ids_tell_retries_apart(site: Site) -> None:
+    """The task's id, and for a retry its number: SQS must not take a retry for the task again."""
+    site.endpoint()
+    for retries in (0, 1, 2):
+        site.app.send_task("t", countdown=HOUR, task_id="task-7", retries=retries)
+    site.app.send_task("t", countdown=HOUR, task_id="an id SQS would refuse")
+    messages = []
+    while len(messages) < 4:
+        messages += site.receive(f"{site.name}-delay.fifo")
+    ids = {message["Attributes"]["MessageGroupId"] for message in messages}
+    assert {"task-7", "task-7.1", "task-7.2"} < ids
+    assert len(ids) == 4
+
+
+def test_an_eta_without_time_zone_is_the_apps(site: Site) -> None:
+    """Read as the worker reads it: in the time zone of the current app."""
+    site.endpoint()
+    site.app.conf.timezone = "Asia/Tokyo"
+    site.app.set_current()
+    eta = datetime.now() + timedelta(hours=30)  # noqa: DTZ005 - the case tested
+    site.app.send_task("t", eta=eta)
+    from celery.utils.time import maybe_make_aware
+
+    expected = maybe_make_aware(eta, site.app.timezone).timestamp()
+    assert int(attribute(site.delayed(), DUE_AT)) / 1000 == pytest.approx(expected, abs=0.001)
+
+
+def test_signals_fire_once(site: Site) -> None:
+    """`before_task_publish` and `after_task_publish` see a delayed task like any other."""
+    site.endpoint()
+    seen: list[tuple[str, Any]] = []
+
+    def before(headers: dict[str, Any], **_: Any) -> None:
+        headers["tenant"] = 7
+        seen.append(("before", headers["id"]))
+
+    def after(headers: dict[str, Any], **_: Any) -> None:
+        seen.append(("after", headers["id"]))
+
+    signals.before_task_publish.connect(before)
+    signals.after_task_publish.connect(after)
+    try:
+        result = site.app.send_task("t", countdown=HOUR)
+    finally:
+        signals.before_task_publish.disconnect(before)
+        signals.after_task_publish.disconnect(after)
+    assert seen == [("before", result.id), ("after", result.id)]
+    assert envelope(site.delayed())["headers"]["tenant"] == 7
+
+
+def test_a_missing_delay_queue_is_said_at_once(site: Site) -> None:
+    """Not tried again, not sent without its delay: the caller learns what to create."""
+    with pytest.raises(DelayQueueMissing, match=f"sqsdelay endpoint create {site.name}"):
+        site.app.send_task("t", countdown=HOUR)
+    assert site.receive(site.name, wait=0) == []
+
+
+def test_an_outage_is_tried_again_and_is_then_kombus_error(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`task_publish_retry_policy` holds; in the end the error is the one Celery's callers catch."""
+    site.endpoint()
+    failures = [QueueUnavailable("no route to SQS")] * 2
+    send = DelaySender.send
+
+    def flaky(self: DelaySender, *arguments: Any, **options: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return send(self, *arguments, **options)
+
+    monkeypatch.setattr(DelaySender, "send", flaky)
+    site.app.send_task("t", countdown=HOUR, task_id="late")
+    assert site.delayed()["Attributes"]["MessageGroupId"] == "late"
+    failures[:] = [QueueUnavailable("no route to SQS")] * 20
+    policy = {"max_retries": 2, "interval_start": 0, "interval_step": 0}
+    with pytest.raises(OperationalError, match="no route to SQS"):
+        site.app.send_task("t", countdown=HOUR, retry_policy=policy)
+
+
+def test_a_renewed_client_is_used(site: Site) -> None:
+    """kombu makes another client when a role's credentials end; the old one is let go."""
+    with site.app.connection_for_write() as connection:
+        channel = connection.default_channel
+        first, second = (channel.new_sqs_client("us-east-1", "k", "s") for _ in range(2))
+        sender = channel.sender("q", first)
+        assert channel.sender("q", first) is sender
+        assert channel.sender("q", second) is not sender
+
+
+def test_a_waiting_task_can_be_cancelled(site: Site, tmp_path: Any) -> None:
+    """With the delay consumer's store its id is enough: the copy in the delay queue is marked."""
+    site.endpoint()
+    store = SqliteStore(tmp_path / "store.db", endpoint=site.name)
+    store.set_up()
+    result = site.app.send_task("t", countdown=HOUR)
+    DelaySender(site.sqs, store=store, hop_seconds=1).cancel(site.name, result.id)
+    assert set(store.marks([result.id])) == {result.id}
+    store.close()
