@@ -66,9 +66,9 @@ class Channel(SQS.Channel):
 class Transport(SQS.Transport):
     """kombu's SQS transport, over `Channel`.
 
-    A publish raises as kombu's does: a queue that cannot be used now is tried again by Celery's
-    ``task_publish_retry_policy`` and is ``kombu.exceptions.OperationalError`` in the end. sqsdelay's
-    other errors (no delay queue, message too large, …) come as they are.
+    A publish fails as kombu's does: where SQS cannot be used now, kombu tries once more over a new
+    connection and then raises its ``OperationalError``. sqsdelay's other errors (no delay queue, message
+    too large, …) come as they are.
     """
 
     Channel = Channel

@@ -11,15 +11,15 @@ import sys
 import threading
 import time
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
 from celery import chain, chord, signals
-from celery.utils.time import maybe_iso8601
-from celery.worker.control import scheduled
 
 sys.path.insert(0, os.environ["GUIDE_APP"])
-from tasks import app
+app: Any = import_module("tasks").app
+control: Any = import_module("celery.worker.control")
 
 app.conf.update(
     task_default_queue=os.environ["QUEUE"],
@@ -42,13 +42,13 @@ def tell(**what: Any) -> None:
     os.write(1, (json.dumps(what) + "\n").encode())  # whole lines, from any thread
 
 
-@app.task(bind=True)
+@app.task(bind=True)  # type: ignore[untyped-decorator]
 def note(self: Any, name: str) -> str:
     tell(ran=name, at=time.time(), id=self.request.id, eta=self.request.eta)
     return name
 
 
-@app.task(bind=True, max_retries=2)
+@app.task(bind=True, max_retries=2)  # type: ignore[untyped-decorator]
 def stubborn(self: Any, name: str, countdown: float) -> str:
     tell(ran=f"{name}-{self.request.retries}", at=time.time())
     if self.request.retries < self.max_retries:
@@ -56,7 +56,7 @@ def stubborn(self: Any, name: str, countdown: float) -> str:
     return name
 
 
-@app.task
+@app.task  # type: ignore[untyped-decorator]
 def joined(names: list[str], last: str) -> str:
     tell(ran="+".join(sorted(names)) + last, at=time.time())
     return "+".join(sorted(names)) + last
@@ -89,12 +89,8 @@ def watch_memory(sender: Any, **_: Any) -> None:
         while True:
             now = datetime.now(UTC)
             # One that is due is on its way through the timer this moment: not held.
-            held = [
-                entry["request"]["id"]
-                for entry in scheduled(SimpleNamespace(consumer=sender))
-                if maybe_iso8601(entry["eta"]) > now
-            ]
-            tell(held=held)
+            held = control.scheduled(SimpleNamespace(consumer=sender))
+            tell(held=[e["request"]["id"] for e in held if datetime.fromisoformat(e["eta"]) > now])
             time.sleep(0.2)
 
     threading.Thread(target=watch, daemon=True).start()

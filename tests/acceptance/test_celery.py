@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +84,7 @@ def sites(
             code = f"import {TASKS} as t; t.send({COUNTDOWN}, workflows={not env['PLAIN']})"
             program = [sys.executable, "-c", code]
             sending = stack.enter_context(running(env=env, program=program))
-            sites.append(
-                Site(queue=env["QUEUE"], environment=env, worker=worker, sending=sending)
-            )
+            sites.append(Site(queue=env["QUEUE"], environment=env, worker=worker, sending=sending))
         yield sites[0], sites[1]
 
 
@@ -105,9 +104,7 @@ def drained(local_aws: LocalAws, queue: str) -> bool:
     return False
 
 
-def test_delayed_tasks_run_once_and_on_time(
-    local_aws: LocalAws, sites: tuple[Site, Site]
-) -> None:
+def test_delayed_tasks_run_once_and_on_time(local_aws: LocalAws, sites: tuple[Site, Site]) -> None:
     """Countdown, eta, retries, a chain and a chord: all run once, none early, none kept in memory."""
     ours, _ = sites
     assert ours.sending.end() == 0, ours.sending.text
@@ -122,7 +119,7 @@ def test_delayed_tasks_run_once_and_on_time(
     assert Counter(run["ran"] for run in ours.ran()) == Counter(expected)
     for name in [*names, "eta"]:
         assert 0 <= ran[name] - sent["due"] < 4, name
-    for earlier, later in (*zip(retries, retries[1:], strict=False), ("first", "second")):
+    for earlier, later in (*pairwise(retries), ("first", "second")):
         assert ran[later] - ran[earlier] >= COUNTDOWN / 2, later
     assert len(ours.held()) > 10
     assert not any(ours.held())
