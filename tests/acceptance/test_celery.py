@@ -23,7 +23,7 @@ from tests.services.processes import CELERY, Running, run, running
 
 HOP, VISIBILITY, COUNTDOWN = 2, 3, 8
 TASKS = "tests.acceptance.celery_tasks"
-WORKER = ("-A", TASKS, "worker", "--pool", "threads", "--concurrency", "2", "--loglevel", "WARNING")
+WORKER = ("-A", TASKS, "worker", "--concurrency", "2", "--loglevel", "WARNING")
 
 
 @dataclass(frozen=True, kw_only=True)
