@@ -23,6 +23,8 @@ import pika
 from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
 from kombu.messaging import Producer
+
+# celery-types types an older kombu, whose names took no prefix: hence the call-arg below.
 from kombu.transport.native_delayed_delivery import (
     bind_queue_to_native_delayed_delivery_exchange,
     calculate_routing_key,
@@ -101,13 +103,13 @@ class KombuSender:
         channel = self._connection.channel()
         declare_native_delayed_delivery_exchanges_and_queues(self._connection, "quorum", PREFIX)
         self._queue.bind(channel).declare()
-        bind_queue_to_native_delayed_delivery_exchange(self._connection, self._queue, PREFIX)
+        bind_queue_to_native_delayed_delivery_exchange(self._connection, self._queue, PREFIX)  # type: ignore[call-arg]
         self._producer = Producer(channel)
 
     def send(self, seconds: int, headers: dict[str, str]) -> None:
         self._producer.publish(
             BODY,
-            exchange=level_name(MAX_LEVEL, PREFIX),
+            exchange=level_name(MAX_LEVEL, PREFIX),  # type: ignore[call-arg]
             routing_key=calculate_routing_key(seconds, self._queue.name),
             headers=headers,
             delivery_mode=2,
@@ -155,7 +157,7 @@ def publish_pipelined_from_the_top(publisher: Publisher, count: int) -> float:
     """kombu's exchanges and keys, with our pipelined confirms: what the entry level costs alone."""
     publications = [
         Publication(
-            level_name(MAX_LEVEL, PREFIX),
+            level_name(MAX_LEVEL, PREFIX),  # type: ignore[call-arg]
             calculate_routing_key(seconds, "kombu"),
             BODY,
             pika.BasicProperties(delivery_mode=2, message_id=str(number)),
