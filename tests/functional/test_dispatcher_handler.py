@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from moto import mock_aws
 from lambdas.dispatcher import handler as module
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import QueueUnavailable, StoreMissing
+from sqsdelay.ledger import EventKind, from_json
 from sqsdelay.message import OutgoingMessage
 from sqsdelay.ports import Failure
 from sqsdelay.sqs import create_endpoint
@@ -158,3 +160,23 @@ def test_a_missing_table_is_an_error_each_time(sqs: Any) -> None:
     store.set_up()
     store.close()
     assert module.handler({}, Context())["released"] == 0
+
+
+@pytest.mark.parametrize(("value", "kinds"), [("", []), ("true", ["rejected", "released"])])
+def test_the_ledger_is_in_the_log_and_can_be_read_back(
+    sqs: Any, store: DynamoDbStore, monkeypatch: pytest.MonkeyPatch, value: str, kinds: list[str]
+) -> None:
+    """Off by default; on, a line for each message released or rejected."""
+    monkeypatch.setenv("SQSDELAY_LEDGER", value)
+    log = io.StringIO()
+    monkeypatch.setattr(module.function().logger.registered_handler, "stream", log)
+    store.store([parked("soon", 600), parked("lost", 0, destination="nowhere")])
+    module.handler({}, Context())
+    assert "not released" in log.getvalue()
+    lines = [line for line in log.getvalue().splitlines() if "ledger" in json.loads(line)]
+    events = {event.kind: event for event in map(from_json, lines)}
+    assert sorted(events) == kinds
+    if kinds:
+        released, rejected = events[EventKind.RELEASED], events[EventKind.REJECTED]
+        assert (released.timer_seconds, released.batch) == (600, 1)
+        assert "nowhere does not exist" in (rejected.reason or "")

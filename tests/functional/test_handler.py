@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 from collections.abc import Iterator
 from contextlib import closing
@@ -18,6 +19,7 @@ from moto import mock_aws
 from lambdas.delay_consumer import handler as module
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError, InvalidEndpoint, MalformedMessage, SqsDelayError
+from sqsdelay.ledger import EventKind, from_json
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores import open_store
 
@@ -151,6 +153,7 @@ def test_the_hop_is_the_deployed_queues(sqs: Any, monkeypatch: pytest.MonkeyPatc
         ("SQSDELAY_ENDPOINT", "", "is not a queue name"),
         ("SQSDELAY_HOP_SECONDS", "1.5", "SQSDELAY_HOP_SECONDS='1.5' is not a whole number"),
         ("SQSDELAY_MAX_RECEIVES", "0", "max_receives=0; use 1 or more"),
+        ("SQSDELAY_LEDGER", "file", "SQSDELAY_LEDGER='file'; use true, or leave it out"),
     ],
 )
 def test_a_setting_that_cannot_be_used_is_named(
@@ -305,3 +308,77 @@ def test_importing_the_handler_reads_no_environment() -> None:
     module.function.cache_clear()
     with pytest.raises(InvalidEndpoint, match="is not a queue name"):
         module.function()
+
+
+def function_log(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """What the function logs from here on. Its handler keeps the stream of the first test that ran."""
+    log = io.StringIO()
+    monkeypatch.setattr(module.function().logger.registered_handler, "stream", log)
+    return log
+
+
+def ledger_lines(log: io.StringIO) -> list[str]:
+    """The log lines that carry an event."""
+    return [line for line in log.getvalue().splitlines() if "ledger" in json.loads(line)]
+
+
+def test_the_ledger_is_off_unless_switched_on(sqs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log line for each message has its price."""
+    log = function_log(monkeypatch)
+    module.handler({"Records": [record("now", "900"), record("poison", "soon")]}, None)
+    assert "poison" in log.getvalue()
+    assert ledger_lines(log) == []
+
+
+def test_the_ledger_is_in_the_log_and_can_be_read_back(
+    sqs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A structured line for each event, beside the metrics; `from_json` takes it as it is."""
+    monkeypatch.setenv("SQSDELAY_LEDGER", "true")
+    records = [record("now", "900"), record("hops", "5000"), record("poison", "soon")]
+    log = function_log(monkeypatch)
+    assert module.handler({"Records": records}, None) == {"batchItemFailures": []}
+    lines = ledger_lines(log)
+    assert {json.loads(line)["service"] for line in lines} == {"orders"}
+    events = {event.message_id: event for event in map(from_json, lines)}
+    assert {name: event.kind for name, event in events.items()} == {
+        "now": EventKind.HANDED_OVER,
+        "hops": EventKind.HOP,
+        "poison": EventKind.REJECTED,
+    }
+    assert events["now"].due_ms == START_MS + 900_000
+    assert events["now"].receive_batch == 3
+
+
+def test_a_fifo_endpoints_due_queue_is_in_the_ledger_too(
+    sqs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last step to the FIFO queue is recorded by the same function."""
+    monkeypatch.setenv("SQSDELAY_LEDGER", "true")
+    monkeypatch.setenv("SQSDELAY_ENDPOINT", "pay.fifo")
+    create_endpoint(sqs, Endpoint.parse("pay.fifo"))
+    ours = {
+        name: {"dataType": "String", "stringValue": value}
+        for name, value in {
+            "sqsdelay.MessageGroupId": "g",
+            "sqsdelay.MessageDeduplicationId": "d",
+            "sqsdelay.MessageId": "m",
+            "sqsdelay.DueAt": str(START_MS + 899_500),
+        }.items()
+    }
+    due = record("m", None, **ours)
+    due["attributes"] = {
+        name: value for name, value in due["attributes"].items() if not name.startswith("Message")
+    }
+    due["eventSourceARN"] = "arn:aws:sqs:us-east-1:123456789012:pay-due"
+    log = function_log(monkeypatch)
+    assert module.handler({"Records": [due]}, None) == {"batchItemFailures": []}
+    (line,) = ledger_lines(log)
+    event = from_json(line)
+    assert (event.kind, event.endpoint, event.message_id) == (
+        EventKind.HANDED_OVER,
+        "pay.fifo",
+        "m",
+    )
+    assert event.late_ms is not None
+    assert 500 <= event.late_ms < 60_000

@@ -33,6 +33,7 @@ def test_everything_given() -> None:
         removalPolicy="destroy",
         store="dynamodb",
         largeBodies="true",
+        ledger="true",
     )
     assert [endpoint.name for endpoint in deployment.endpoints] == ["orders", "invoices"]
     assert deployment.hop_seconds == 60
@@ -40,6 +41,7 @@ def test_everything_given() -> None:
     assert deployment.removal_policy is RemovalPolicy.DESTROY
     assert deployment.store == "dynamodb"
     assert deployment.large_bodies is True
+    assert deployment.ledger is True
 
 
 @pytest.mark.parametrize("endpoint", [None, "orders"])
@@ -81,6 +83,7 @@ def test_existing_fifo_queue_names_a_fifo_endpoint() -> None:
         ({"endpoint": "x" * 69}, "the most is 68"),
         ({"largeBodies": "yes"}, "largeBodies='yes'; use true, or leave it out for bodies up to 1"),
         ({"largeBodies": False}, "largeBodies=False; use true, or leave it out"),
+        ({"ledger": "file"}, "ledger='file'; use true, or leave it out for no events"),
     ],
 )
 def test_bad_context_is_one_clear_line(context: dict[str, Any], line: str) -> None:

@@ -11,6 +11,7 @@ from aws_cdk.assertions import Match
 from infra.cdk_command import ROOT
 from infra.endpoint_stack import stack_name
 from lambdas.delay_consumer import contract
+from lambdas.dispatcher import contract as dispatcher_contract
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.limits import (
     DEDUPLICATION_INTERVAL_SECONDS,
@@ -299,3 +300,18 @@ def test_no_limit_is_typed_twice() -> None:
             if isinstance(node, ast.Constant) and isinstance(node.value, int)
         }
         assert not numbers & limits, path
+
+
+def test_the_functions_record_a_ledger_when_asked_to(endpoint_template: Templates) -> None:
+    """Both of them, by the variable they read; neither by default."""
+    for settings, expected in (({}, None), ({"ledger": True}, "true")):
+        template = endpoint_template(store="dynamodb", **settings)
+        environments = {
+            function["Properties"]["Handler"]: function["Properties"]["Environment"]["Variables"]
+            for function in template.find_resources("AWS::Lambda::Function").values()
+        }
+        assert set(environments) == {contract.HANDLER, dispatcher_contract.HANDLER}
+        told = environments[contract.HANDLER].get(contract.LEDGER_VARIABLE)
+        assert told == expected
+        told = environments[dispatcher_contract.HANDLER].get(dispatcher_contract.LEDGER_VARIABLE)
+        assert told == expected
