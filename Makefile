@@ -45,6 +45,7 @@ bench: setup  ## Accuracy over a virtual year; throughput; stores; RabbitMQ; wha
 	$(BIN)/python benchmarks/store.py
 	$(BIN)/python benchmarks/rabbitmq.py
 	$(BIN)/python benchmarks/cost.py
+	$(BIN)/python benchmarks/ledger.py
 
 lint: setup
 	$(BIN)/ruff check .

@@ -53,8 +53,8 @@ def receive(
     from sqsdelay.sqs.client import default_client
     from sqsdelay.sqs.queues import SqsQueues
 
-    queues = SqsQueues(default_client(connections=1))
     parsed, book = Endpoint.parse(endpoint), opened_ledger(ledger)
+    queues = SqsQueues(default_client(connections=1))
     url = queues.url(parsed.queue)
     reader = BodyReader() if fetch_bodies else None
     received = unread = 0

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from sqsdelay.ledger import EventKind, from_json
 from sqsdelay.testing.local_aws import LocalAws
 from tests.services.processes import run, running
 from tests.services.tcp_proxy import TcpProxy
@@ -170,11 +171,16 @@ def test_a_hop_longer_than_the_queues_delay_is_refused(local_aws: LocalAws, endp
 def test_the_demo(tmp_path: Path) -> None:
     """`sqsdelay demo` delivers all of its messages, on time, once, intact, within a minute."""
     started = time.monotonic()
-    done = run("demo", env={})
+    file = tmp_path / "demo.jsonl"
+    done = run("demo", "--ledger", str(file), env={})
     assert done.returncode == 0, done.stdout + done.stderr
     assert time.monotonic() - started < 60
     assert "sent 36, delivered 36, lost 0, duplicated 0, early 0, altered 0" in done.stdout
     assert "report-near-the-limit" in done.stdout
+    events = [from_json(line) for line in file.read_bytes().splitlines()]
+    for kind in (EventKind.SENT, EventKind.RECEIVED):
+        assert len({event.message_id for event in events if event.kind is kind}) == 36
+    assert all((event.late_ms or 0) >= 0 for event in events)
 
 
 def test_a_fifo_destination(local_aws: LocalAws) -> None:

@@ -91,3 +91,14 @@ def test_cost_fails_when_the_sums_are_wrong(
     printed = capsys.readouterr().out
     assert "FAILED: 1 hour, relay, one at a time:" in printed
     assert "parked:" not in printed
+
+
+def test_ledger_measures_and_misses_no_event() -> None:
+    """Three lines of figures, and an event in the file for each message sent or relayed."""
+    done = run("ledger.py", "--messages", "100", "--rounds", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.findall(r"^(\w[\w ]*?) +[\d.]+ µs/msg", done.stdout, re.M) == [
+        "send_many",
+        "poll",
+        "recording alone",
+    ]

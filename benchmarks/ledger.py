@@ -1,0 +1,132 @@
+"""What recording a ledger costs: `send_many` and `poll` with and without one, on the same fast stub.
+
+The two take turns, round by round; the figures are medians. Speed depends on the machine and is not
+judged; a ledger that misses an event fails the run (exit code 1).
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from sqs_stub import BODY, Stub, running_stub
+from sqsdelay import DelayConsumer, DelaySender, FileLedger, Message
+from sqsdelay.ledger import Event, EventKind, Ledger, Source
+from sqsdelay.limits import MAX_BATCH_ENTRIES
+from sqsdelay.route import Route
+
+ENDPOINT = "orders"
+DELAY_SECONDS = 24 * 3600
+
+Work = Callable[[int], None]
+"""Does the work for so many messages."""
+
+
+def send(stub: Stub, ledger: Ledger | None) -> Work:
+    """`DelaySender.send_many`, one batch at a time."""
+    sender = DelaySender(stub.client(), concurrency=1, ledger=ledger)
+
+    def work(messages: int) -> None:
+        sender.send_many(ENDPOINT, [Message(BODY, delay=DELAY_SECONDS)] * messages)
+
+    return work
+
+
+def poll(stub: Stub, ledger: Ledger | None) -> Work:
+    """`DelayConsumer.poll` until all messages are requeued."""
+    consumer = DelayConsumer(ENDPOINT, stub.client(), ledger=ledger)
+
+    def work(messages: int) -> None:
+        while messages > 0:
+            messages -= len(consumer.poll(wait_seconds=0))
+
+    return work
+
+
+def record(ledger: Ledger) -> Work:
+    """The recording alone: events made and appended, ten at a time."""
+
+    def work(messages: int) -> None:
+        for start in range(0, messages, MAX_BATCH_ENTRIES):
+            ledger.record([_event(start + n) for n in range(MAX_BATCH_ENTRIES)])
+
+    return work
+
+
+def _event(number: int) -> Event:
+    return Event(
+        kind=EventKind.SENT,
+        at_ms=1_800_000_000_000,
+        endpoint=ENDPOINT,
+        message_id=f"0b5b1a52-3f6e-4d4c-9f5e-{number:012}",
+        source=Source.SENDER,
+        due_ms=1_800_086_400_000,
+        size=len(BODY),
+        batch=MAX_BATCH_ENTRIES,
+        route=Route.DELAY_QUEUE,
+        sqs_message_id=f"7d1c2f0e-5a3b-4c8d-8e9f-{number:012}",
+    )
+
+
+def seconds(work: Work, messages: int) -> float:
+    """How long so many messages take."""
+    started = time.perf_counter()
+    work(messages)
+    return time.perf_counter() - started
+
+
+def compare(name: str, off: Sequence[float], on: Sequence[float], messages: int) -> str:
+    """A line: microseconds a message without and with a ledger, and the ratio of a turn's two."""
+    ratio = statistics.median(b / a for a, b in zip(off, on, strict=True))
+    without, having = (statistics.median(each) * 1e6 / messages for each in (off, on))
+    return f"{name:<24}{without:>9.1f} µs/msg off{having:>9.1f} µs/msg on{ratio:>8.2f} x time"
+
+
+def run(stub: Stub, file: Path, *, messages: int, rounds: int) -> int:
+    """Measure and print; returns how many events are missing."""
+    ledger = FileLedger(file)
+    for name, of in (("send_many", send), ("poll", poll)):
+        works = of(stub, None), of(stub, ledger)
+        turns: list[list[float]] = []
+        for _ in range(rounds + 1):
+            turn = []
+            for work in works:
+                if of is poll:
+                    stub.supply(messages, remaining_seconds=[DELAY_SECONDS])
+                turn.append(seconds(work, messages))
+            turns.append(turn)
+        off, on = zip(*turns[1:], strict=True)  # the first warms up
+        print(compare(name, off, on, messages), flush=True)
+    expected = 2 * (rounds + 1) * messages
+    with file.open("rb") as lines:
+        missing = expected - sum(1 for _ in lines)
+    alone = statistics.median(seconds(record(ledger), messages) for _ in range(rounds))
+    print(f"{'recording alone':<24}{alone * 1e6 / messages:>9.1f} µs/msg")
+    return missing
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--messages", type=int, default=5000, help="messages a round")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each, taking turns")
+    options = parser.parse_args()
+    if options.messages < MAX_BATCH_ENTRIES or options.rounds < 1:
+        parser.error(f"use at least {MAX_BATCH_ENTRIES} messages and 1 round")
+    messages = options.messages // MAX_BATCH_ENTRIES * MAX_BATCH_ENTRIES
+    print(f"{options.rounds} rounds of {messages} messages, 0 ms latency")
+    with tempfile.TemporaryDirectory() as folder, running_stub() as stub:
+        file = Path(folder) / "ledger.jsonl"
+        missing = run(stub, file, messages=messages, rounds=options.rounds)
+    if missing:
+        print(f"FAILED: {missing} events are missing in the ledger")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
