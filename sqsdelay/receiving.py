@@ -86,7 +86,7 @@ class Inbox(Protocol):
         Waits for another open transaction with the same message to end.
 
         Raises:
-            ConfigurationError: no connection of this database's driver.
+            ConfigurationError: no connection of this database's driver, or not in a transaction.
         """
         ...
 
@@ -165,7 +165,7 @@ class Deduplicator:
             transaction: the driver's connection to the inbox's database, in a transaction.
 
         Raises:
-            ConfigurationError: a connection of another driver.
+            ConfigurationError: a connection of another driver, or not in a transaction.
             StoreUnavailable, StoreMissing
         """
         now_ms = self._clock.now_ms()

@@ -36,7 +36,8 @@ def open_store(
         return SqliteStore(unquote(parts.path[1:]), endpoint=endpoint, table=table)
     if parts.scheme in ("postgresql", "postgres"):
         try:
-            from sqsdelay.stores.postgres import DEFAULT_SCHEMA, PostgresStore
+            from sqsdelay.stores.postgres import PostgresStore
+            from sqsdelay.stores.postgres_pool import DEFAULT_SCHEMA
         except ImportError as error:
             raise ConfigurationError(
                 f"PostgreSQL stores need psycopg ({error}); pip install 'sqsdelay[postgres]'"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from operator import itemgetter
@@ -13,26 +12,26 @@ from typing import Any, Final, cast
 import psycopg
 from psycopg import sql
 from psycopg.rows import tuple_row
-from psycopg_pool import ConnectionPool
 
 from sqsdelay.clock import Clock, SystemClock
 from sqsdelay.dispatch_settings import MAX_POLL_SECONDS
-from sqsdelay.errors import ConfigurationError, StoreError, StoreMissing, StoreUnavailable
-from sqsdelay.limits import MAX_POSTGRES_NAME_BYTES
+from sqsdelay.errors import ConfigurationError
 from sqsdelay.marks import Mark
 from sqsdelay.store import Claim, TransactionMode
 from sqsdelay.stored import StoredMessage, check_stored_due, from_store
 from sqsdelay.stores.answers import answered, new_once
 from sqsdelay.stores.postgres_listener import Listener
+from sqsdelay.stores.postgres_pool import (
+    DEFAULT_CONNECTIONS,
+    DEFAULT_SCHEMA,
+    Connection,
+    PostgresPool,
+    check_name,
+)
 from sqsdelay.stores.queries import read_queries
 
-DEFAULT_SCHEMA: Final = "public"
-DEFAULT_CONNECTIONS: Final = 8
-_CONNECT_SECONDS: Final = 5.0
 _SOON_MS: Final = MAX_POLL_SECONDS * 1000
 """The longest a dispatcher sleeps: what is due later it finds by polling in time."""
-
-_Connection = psycopg.Connection[tuple[Any, ...]]
 
 
 class PostgresStore:
@@ -67,7 +66,7 @@ class PostgresStore:
         self._conninfo = conninfo
         self._table = table or f"{endpoint}.delayed"
         for name in (schema, self._table):
-            _check_name(name)
+            check_name(name)
         digest = hashlib.sha256(f"{schema}\0{self._table}".encode()).hexdigest()[:32]
         self._channel = f"sqsdelay_{digest}"
         # psycopg reads %s in a query's text, so a percent sign of a name is written twice.
@@ -81,32 +80,15 @@ class PostgresStore:
             key: sql.SQL(query).format(**names).as_bytes()
             for key, query in read_queries("postgres.sql").items()
         }
-        try:
-            psycopg.conninfo.conninfo_to_dict(conninfo)
-        except psycopg.Error as error:
-            raise ConfigurationError(f"PostgreSQL connection string: {error}") from error
-        self._pool = ConnectionPool(
+        self._pool = PostgresPool(
             conninfo,
-            min_size=1,
-            max_size=connections,
-            open=False,
-            timeout=_CONNECT_SECONDS,
-            reconnect_timeout=_CONNECT_SECONDS,
-            kwargs={
-                "autocommit": True,
-                "connect_timeout": int(_CONNECT_SECONDS),
-                # A server that has gone silent is noticed in seconds, not after the system's minutes.
-                "keepalives_idle": 5,
-                "keepalives_interval": 2,
-                "keepalives_count": 3,
-                "tcp_user_timeout": 10_000,
-            },
-            name=f"sqsdelay-{self._table}",
+            table=self._table,
+            connections=connections,
+            remedy="run sqsdelay store create (set_up())",
         )
-        self._opening = threading.Lock()
 
     def set_up(self) -> None:
-        with self._connection() as connection, connection.transaction():
+        with self._pool.connection() as connection, connection.transaction():
             connection.execute(self._sql["lock_set_up"], {"channel": self._channel})
             connection.execute(self._sql["set_up"], {})
             connection.execute(self._sql["set_up_index"], {})
@@ -125,17 +107,17 @@ class PostgresStore:
             raise ConfigurationError(
                 f"transaction is a {type(transaction).__name__}; give the psycopg.Connection"
             )
-        # Not `_connection`: each layer less is felt in a call this short.
-        connection = transaction or self._taken()
+        # Not `connection`: each layer less is felt in a call this short.
+        connection = transaction or self._pool.taken()
         try:
             return self._insert(connection, messages)
         except psycopg.Error as error:
-            raise self._error(error) from error
+            raise self._pool.error(error) from error
         finally:
             if transaction is None:
-                self._pool.putconn(connection)
+                self._pool.give_back(connection)
 
-    def _insert(self, connection: _Connection, messages: Sequence[StoredMessage]) -> list[bool]:
+    def _insert(self, connection: Connection, messages: Sequence[StoredMessage]) -> list[bool]:
         now_ms = self._clock.now_ms()
         rows = [
             (m.message_id, m.destination, m.due_ms, m.body, m.headers(), m.failures)
@@ -155,7 +137,7 @@ class PostgresStore:
 
     @contextmanager
     def claim(self, limit: int, *, due_by_ms: int) -> Iterator[Claim]:
-        with self._connection() as connection:
+        with self._pool.connection() as connection:
             transaction = connection.transaction()
             transaction.__enter__()
             try:
@@ -165,7 +147,7 @@ class PostgresStore:
                 raise
             transaction.__exit__(None, None, None)
 
-    def _take(self, connection: _Connection, limit: int, due_by_ms: int) -> _PostgresClaim:
+    def _take(self, connection: Connection, limit: int, due_by_ms: int) -> _PostgresClaim:
         arguments = {"due_by_ms": due_by_ms, "limit": limit, "now_ms": self._clock.now_ms()}
         rows = connection.execute(self._sql["claim"], arguments, binary=True).fetchall()
         return _PostgresClaim(self, connection, [from_store(*row) for row in rows])
@@ -201,7 +183,7 @@ class PostgresStore:
             "dues": [mark.due_ms for mark in marks],
             "until_ms": until_ms,
         }
-        with self._connection() as connection, connection.transaction():
+        with self._pool.connection() as connection, connection.transaction():
             connection.execute(self._sql["forget_marks"], {"now_ms": self._clock.now_ms()})
             connection.execute(self._sql["mark"], arguments)
 
@@ -216,50 +198,13 @@ class PostgresStore:
         self._pool.close()
 
     def _rows(self, query: str, **arguments: object) -> list[tuple[Any, ...]]:
-        with self._connection() as connection:
+        with self._pool.connection() as connection:
             return connection.execute(self._sql[query], arguments).fetchall()
-
-    @contextmanager
-    def _connection(self) -> Iterator[_Connection]:
-        connection = self._taken()
-        try:
-            with self._translated():
-                yield connection
-        finally:
-            # The pool itself replaces a connection that broke, or was left inside a transaction.
-            self._pool.putconn(connection)
-
-    def _taken(self) -> _Connection:
-        try:
-            if self._pool.closed:
-                with self._opening:
-                    self._pool.open()
-            return self._pool.getconn()
-        except psycopg.Error as error:
-            raise self._error(error) from error
-
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except psycopg.Error as error:
-            raise self._error(error) from error
-
-    def _error(self, error: psycopg.Error) -> StoreError:
-        if isinstance(error, psycopg.errors.UndefinedTable):
-            return StoreMissing(
-                f"table {self._table} does not exist; run sqsdelay store create (set_up()), "
-                "or correct the name"
-            )
-        text = f"PostgreSQL store {self._table}: {error}"
-        if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
-            return StoreUnavailable(text)
-        return StoreError(text)
 
 
 class _PostgresClaim:
     def __init__(
-        self, store: PostgresStore, connection: _Connection, messages: list[StoredMessage]
+        self, store: PostgresStore, connection: Connection, messages: list[StoredMessage]
     ) -> None:
         self.messages = messages
         self.transaction: Any = connection
@@ -285,15 +230,6 @@ class _PostgresClaim:
 
     def _change(self, query: str, message_ids: Sequence[str], **arguments: object) -> list[bool]:
         arguments["ids"] = list(message_ids)
-        with self._store._translated():
+        with self._store._pool.translated():
             rows = self.transaction.execute(self._store._sql[query], arguments).fetchall()
         return answered(message_ids, (row[0] for row in rows))
-
-
-def _check_name(name: str) -> None:
-    size = len(name.encode("utf-8", "surrogatepass"))
-    if not 1 <= size <= MAX_POSTGRES_NAME_BYTES or "\0" in name:
-        raise ConfigurationError(
-            f"{name!r} has {size} bytes; a PostgreSQL name has 1 to {MAX_POSTGRES_NAME_BYTES} and no "
-            "NUL; give a shorter table="
-        )

@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from sqsdelay.clock import Clock, SystemClock
-from sqsdelay.errors import ConfigurationError, StoreError, StoreMissing, StoreUnavailable
+from sqsdelay.errors import ConfigurationError
 from sqsdelay.marks import Mark
 from sqsdelay.store import Claim, TransactionMode
 from sqsdelay.stored import StoredMessage, check_stored_due, from_store
 from sqsdelay.stores.answers import answered
 from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS, checked_lease, kept_alive
 from sqsdelay.stores.queries import read_queries
-
-_LOCK_WAIT_SECONDS: Final = 10.0
+from sqsdelay.stores.sqlite_file import opened, quoted, store_error, translated
 
 
 class SqliteStore:
@@ -57,18 +56,12 @@ class SqliteStore:
         name = table or f"{endpoint}.delayed"
         self._name = name
         self._sql = {
-            key: query.replace("{table}", _quoted(name))
-            .replace("{index}", _quoted(name + ".due"))
-            .replace("{marks}", _quoted(name + ".marks"))
+            key: query.replace("{table}", quoted(name))
+            .replace("{index}", quoted(name + ".due"))
+            .replace("{marks}", quoted(name + ".marks"))
             for key, query in read_queries("sqlite.sql").items()
         }
-        with _translated(name):
-            self._connection = sqlite3.connect(
-                path, timeout=_LOCK_WAIT_SECONDS, isolation_level=None, check_same_thread=False
-            )
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            # NORMAL could lose the last commits when the power fails.
-            self._connection.execute("PRAGMA synchronous = FULL")
+        self._connection = opened(path, name)
 
     def set_up(self) -> None:
         with self._transaction() as connection:
@@ -77,7 +70,7 @@ class SqliteStore:
             connection.execute(self._sql["set_up_marks"])
 
     def initialize(self, mode: TransactionMode) -> None:
-        with self._lock, _translated(self._name):
+        with self._lock, translated(self._name):
             self._connection.execute(self._sql["exists"])
         self._mode = mode
 
@@ -89,7 +82,7 @@ class SqliteStore:
         if not messages:
             return []
         if transaction is not None:
-            with _translated(self._name):
+            with translated(self._name):
                 return self._insert(transaction, messages)
         with self._transaction() as connection:
             head_ms = self._earliest(connection)
@@ -146,7 +139,7 @@ class SqliteStore:
         return _SqliteClaim(self, token, messages)
 
     def next_due_ms(self) -> int | None:
-        with self._lock, _translated(self._name):
+        with self._lock, translated(self._name):
             return self._earliest(self._connection)
 
     def _earliest(self, connection: sqlite3.Connection) -> int | None:
@@ -154,18 +147,18 @@ class SqliteStore:
         return None if row is None else int(row[0])
 
     def pending_count(self) -> int:
-        with self._lock, _translated(self._name):
+        with self._lock, translated(self._name):
             return int(self._connection.execute(self._sql["pending_count"]).fetchone()[0])
 
     def pending(self, limit: int, *, after: tuple[int, str] | None = None) -> list[StoredMessage]:
         after_ms, after_id = after or (-1, "")
         arguments = {"after_ms": after_ms, "after_id": after_id, "limit": limit}
-        with self._lock, _translated(self._name):
+        with self._lock, translated(self._name):
             rows = self._connection.execute(self._sql["pending"], arguments).fetchall()
         return [from_store(*row) for row in rows]
 
     def find(self, message_id: str) -> StoredMessage | None:
-        with self._lock, _translated(self._name):
+        with self._lock, translated(self._name):
             row = self._connection.execute(self._sql["find"], {"id": message_id}).fetchone()
         return None if row is None else from_store(*row)
 
@@ -189,7 +182,7 @@ class SqliteStore:
 
     def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
         arguments = {"ids": json.dumps(list(message_ids)), "now_ms": self._clock.now_ms()}
-        with self._lock, _translated(self._name):
+        with self._lock, translated(self._name):
             rows = self._connection.execute(self._sql["marks"], arguments).fetchall()
         return {row[0]: Mark(message_id=row[0], due_ms=row[1]) for row in rows}
 
@@ -219,19 +212,19 @@ class SqliteStore:
         """A write transaction, or the one this thread is already in (exactly once)."""
         with self._lock:
             if self._connection.in_transaction:
-                with _translated(self._name):
+                with translated(self._name):
                     yield self._connection
                 return
-            with _translated(self._name):
+            with translated(self._name):
                 self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield self._connection
             except BaseException as error:
                 self._connection.execute("ROLLBACK")
                 if isinstance(error, sqlite3.Error):
-                    raise _store_error(error, self._name) from error
+                    raise store_error(error, self._name) from error
                 raise
-            with _translated(self._name):
+            with translated(self._name):
                 self._connection.execute("COMMIT")
 
 
@@ -291,27 +284,3 @@ class _SqliteClaim:
 
     def _in(self, seconds: float) -> int:
         return self._store._clock.now_ms() + round(seconds * 1000)
-
-
-def _quoted(name: str) -> str:
-    if "\0" in name or name.startswith("sqlite_"):
-        raise ConfigurationError(f"{name!r} is no table name; leave out NUL and 'sqlite_'")
-    return '"' + name.replace('"', '""') + '"'
-
-
-@contextmanager
-def _translated(table: str) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise _store_error(error, table) from error
-
-
-def _store_error(error: sqlite3.Error, table: str) -> StoreError:
-    if "no such table" in str(error):
-        return StoreMissing(
-            f"table {table} does not exist; run sqsdelay store create (set_up()), or correct the name"
-        )
-    if isinstance(error, sqlite3.OperationalError):
-        return StoreUnavailable(f"SQLite store {table} cannot be used now: {error}")
-    return StoreError(f"SQLite store {table}: {error}")

@@ -21,7 +21,7 @@ COST = {"cost"}
 
 USE_CASES = {
     "collision", "sender", "consumer", "delivery", "dispatcher", "due_consumer", "events", "exactly_once",
-    "journal", "migration", "moves", "offloading", "parking", "routing", "schedule",
+    "journal", "migration", "moves", "offloading", "parking", "receiving", "routing", "schedule",
     "timeout_announcer", "timeout_arrivals", "timeout_dispatch", "timeout_manager", "timeout_task",
 }  # fmt: skip
 ADAPTERS: dict[str, set[str]] = {

@@ -1,0 +1,59 @@
+"""A SQLite file shared by threads and processes: how it is opened, names quoted, errors translated."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from sqsdelay.errors import ConfigurationError, StoreError, StoreMissing, StoreUnavailable
+
+STORE_REMEDY: Final = "run sqsdelay store create (set_up())"
+_LOCK_WAIT_SECONDS: Final = 10.0
+
+
+def opened(path: str | Path, table: str) -> sqlite3.Connection:
+    """A connection for all threads, in autocommit mode.
+
+    Raises:
+        StoreUnavailable: the file cannot be opened.
+    """
+    with translated(table):
+        connection = sqlite3.connect(
+            path, timeout=_LOCK_WAIT_SECONDS, isolation_level=None, check_same_thread=False
+        )
+        connection.execute("PRAGMA journal_mode = WAL")
+        # NORMAL could lose the last commits when the power fails.
+        connection.execute("PRAGMA synchronous = FULL")
+        return connection
+
+
+def quoted(name: str) -> str:
+    """A table's or an index's name for a query.
+
+    Raises:
+        ConfigurationError: SQLite takes no such name.
+    """
+    if "\0" in name or name.startswith("sqlite_"):
+        raise ConfigurationError(f"{name!r} is no table name; leave out NUL and 'sqlite_'")
+    return '"' + name.replace('"', '""') + '"'
+
+
+@contextmanager
+def translated(table: str, remedy: str = STORE_REMEDY) -> Iterator[None]:
+    """SQLite's errors as StoreError."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise store_error(error, table, remedy) from error
+
+
+def store_error(error: sqlite3.Error, table: str, remedy: str = STORE_REMEDY) -> StoreError:
+    """The error to raise for one of SQLite's; ``remedy`` is how the table is made."""
+    if "no such table" in str(error):
+        return StoreMissing(f"table {table} does not exist; {remedy}, or correct the name")
+    if isinstance(error, sqlite3.OperationalError):
+        return StoreUnavailable(f"SQLite store {table} cannot be used now: {error}")
+    return StoreError(f"SQLite store {table}: {error}")
