@@ -9,8 +9,8 @@ import psycopg
 from psycopg import sql
 from psycopg.pq import TransactionStatus
 
+from sqsdelay.deduplication import Copy
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.receiving import Copy
 from sqsdelay.stores.postgres_pool import (
     DEFAULT_CONNECTIONS,
     DEFAULT_SCHEMA,

@@ -7,8 +7,8 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
+from sqsdelay.deduplication import Copy
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.receiving import Copy
 from sqsdelay.stores.queries import read_queries
 from sqsdelay.stores.sqlite_file import opened, quoted, translated
 

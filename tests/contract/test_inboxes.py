@@ -13,8 +13,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from sqsdelay.deduplication import Copy, Deduplicator, Inbox
 from sqsdelay.errors import ConfigurationError, StoreMissing
-from sqsdelay.receiving import Copy, Deduplicator, Inbox
 from sqsdelay.stores.postgres_inbox import PostgresInbox
 from sqsdelay.stores.sqlite_inbox import SqliteInbox
 from sqsdelay.testing import ManualClock

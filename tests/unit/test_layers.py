@@ -20,8 +20,8 @@ COST = {"cost"}
 """Arithmetic on the core's numbers and a file of prices that is part of the package."""
 
 USE_CASES = {
-    "collision", "sender", "consumer", "delivery", "dispatcher", "due_consumer", "events", "exactly_once",
-    "journal", "migration", "moves", "offloading", "parking", "receiving", "routing", "schedule",
+    "collision", "sender", "consumer", "deduplication", "delivery", "dispatcher", "due_consumer", "events",
+    "exactly_once", "journal", "migration", "moves", "offloading", "parking", "routing", "schedule",
     "timeout_announcer", "timeout_arrivals", "timeout_dispatch", "timeout_manager", "timeout_task",
 }  # fmt: skip
 ADAPTERS: dict[str, set[str]] = {
