@@ -6,6 +6,7 @@ in the memory of a worker.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -14,12 +15,14 @@ from celery import current_app
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.transport import SQS
 
-from sqsdelay.errors import QueueUnavailable
+from sqsdelay.errors import QueueUnavailable, SqsDelayError
 from sqsdelay.limits import ID, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.sqs.sender import DelaySender
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["HOP_OPTION", "Channel", "Transport"]
 
@@ -42,11 +45,31 @@ class Channel(SQS.Channel):
         super().__init__(*arguments, **options)
 
     def _put(self, queue: str, message: dict[str, Any], **options: Any) -> None:
+        headers = message.get("headers") or {}
         # A redelivered message is not sent: kombu changes the visibility of the one it has.
-        if not message.get("redelivered"):
-            self._sending = _delayed(message.get("headers") or {})
-        try:
+        delayed = None if message.get("redelivered") else _delayed(headers)
+        if delayed is None:
             super()._put(queue, message, **options)
+            return
+        try:
+            self._put_delayed(delayed, queue, message, **options)
+        except QueueUnavailable:
+            raise
+        except SqsDelayError as error:
+            if not headers.get("retries"):
+                raise
+            # Celery rejects a task whose retry cannot be sent, and kombu 5.7 deletes it then.
+            logger.error("a retry of task %s waits in a worker: %s", headers.get("id"), error)
+            super()._put(queue, message, **options)
+
+    def _put_delayed(
+        self, delayed: _Delayed, queue: str, message: dict[str, Any], **options: Any
+    ) -> None:
+        self._sending = delayed
+        try:
+            # A copy: kombu takes the attributes out of what it sends, and it may be sent again.
+            copy = {**message, "properties": {**message["properties"]}}
+            super()._put(queue, copy, **options)
         finally:
             self._sending = None
 
@@ -68,7 +91,8 @@ class Transport(SQS.Transport):
 
     A publish fails as kombu's does: where SQS cannot be used now, kombu tries once more over a new
     connection and then raises its ``OperationalError``. sqsdelay's other errors (no delay queue, message
-    too large, …) come as they are.
+    too large, …) come as they are; but for one of these a retry is not lost: it waits in a worker, as it
+    would without sqsdelay, and the error is logged.
     """
 
     Channel = Channel

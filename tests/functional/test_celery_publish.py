@@ -228,6 +228,19 @@ def test_a_missing_delay_queue_is_said_at_once(site: Site) -> None:
     assert site.receive(site.name, wait=0) == []
 
 
+def test_a_retry_is_not_lost_for_a_missing_delay_queue(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Celery would drop the task if its retry could not be sent: it goes as without sqsdelay."""
+    tenant = {"Tenant": {"DataType": "String", "StringValue": "7"}}
+    site.send("t", countdown=HOUR, retries=1, task_id="task-7", message_attributes=tenant)
+    (message,) = site.receive(site.name)
+    assert attribute(message, "Tenant") == "7"
+    assert envelope(message)["headers"]["eta"] > datetime.now(UTC).isoformat()
+    assert "a retry of task task-7 waits in a worker: queue" in caplog.text
+    assert "sqsdelay endpoint create" in caplog.text
+
+
 def test_an_outage_is_tried_again_and_is_then_kombus_error(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,8 +255,11 @@ def test_an_outage_is_tried_again_and_is_then_kombus_error(
         return send(self, *arguments, **options)
 
     monkeypatch.setattr(DelaySender, "send", flaky)
-    site.send("t", countdown=HOUR, task_id="late")
-    assert site.delayed()["Attributes"]["MessageGroupId"] == "late"
+    tenant = {"Tenant": {"DataType": "String", "StringValue": "7"}}
+    site.send("t", countdown=HOUR, task_id="late", retries=1, message_attributes=tenant)
+    message = site.delayed()
+    assert message["Attributes"]["MessageGroupId"] == "late.1"
+    assert attribute(message, "Tenant") == "7"
     failures[:] = [QueueUnavailable("no route to SQS")] * 20
     with pytest.raises(OperationalError, match="no route to SQS"):
         site.send("t", countdown=HOUR)
