@@ -13,7 +13,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from sqsdelay.clock import BrokerClock, Clock, SystemClock
 from sqsdelay.endpoint import QueueRef
-from sqsdelay.errors import InvalidEndpoint
+from sqsdelay.errors import InvalidEndpoint, QueueUnavailable
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.message import OutgoingMessage
 from sqsdelay.ports import Failure, SendReceipt
@@ -95,7 +95,8 @@ class SqsQueues:
         wanted: dict[str, str] = {"QueueName": queue.name}
         if queue.account_id is not None:
             wanted["QueueOwnerAWSAccountId"] = queue.account_id
-        return str(self._call(queue.name, self._client.get_queue_url, **wanted)["QueueUrl"])
+        answer = self._call(queue.name, self._client.get_queue_url, **wanted)
+        return str(_told(answer, "QueueUrl", queue.name))
 
     def attributes(self, queue_url: str) -> Mapping[str, str]:
         answer = self._call(
@@ -104,7 +105,8 @@ class SqsQueues:
             QueueUrl=queue_url,
             AttributeNames=["All"],
         )
-        return {str(name): value for name, value in answer.get("Attributes", {}).items()}
+        attributes = _told(answer, "Attributes", queue_url)
+        return {str(name): value for name, value in attributes.items()}
 
     def send_batch(
         self, queue_url: str, entries: Sequence[OutgoingMessage]
@@ -155,7 +157,7 @@ class SqsQueues:
         except (ClientError, BotoCoreError) as error:
             return self._call_failure(error, queue_url)
         self._observe(answer)
-        return _receipt(answer)
+        return _receipt(answer) if "MessageId" in answer else _unanswered(queue_url)
 
     def _call_failure(self, error: ClientError | BotoCoreError, queue_url: str) -> Failure:
         failure = faults.failure_of(error, queue_url)
@@ -280,6 +282,13 @@ def _entry_failures(answer: Mapping[str, Any], queue_url: str) -> dict[str, Fail
 def _is_for_retry(outcome: SendReceipt | Failure) -> bool:
     """An entry that failed in an answered batch; calls that failed as a whole botocore has retried."""
     return isinstance(outcome, Failure) and outcome.retry_at_once
+
+
+def _told(answer: Mapping[str, Any], what: str, queue: str) -> Any:
+    """What an answer must hold; one without it is no answer, whatever its status."""
+    if what not in answer:
+        raise QueueUnavailable(f"the answer on queue {queue} has no {what}; try again later")
+    return answer[what]
 
 
 def _unanswered(queue_url: str) -> Failure:

@@ -149,6 +149,21 @@ def test_an_entry_the_answer_forgets_is_not_taken_for_sent(
     assert all(isinstance(outcome, SendReceipt) for outcome in outcomes)
 
 
+def test_an_answer_without_content_is_no_answer(stubbed: tuple[SqsQueues, Stubber]) -> None:
+    """A 200 that a gateway emptied: the send is repeated, a look-up is an outage; nothing breaks."""
+    queues, stubber = stubbed
+    stubber.add_response("send_message", {}, single("a"))
+    stubber.add_response("send_message", {"MessageId": "s0"}, single("a"))
+    (outcome,) = queues.send_batch(URL, entries("a"))
+    assert isinstance(outcome, SendReceipt)
+    stubber.add_response("get_queue_url", {}, {"QueueName": "orders"})
+    with pytest.raises(QueueUnavailable, match="the answer on queue orders has no QueueUrl"):
+        queues.url(QueueRef("orders"))
+    stubber.add_response("get_queue_attributes", {})
+    with pytest.raises(QueueUnavailable, match="has no Attributes"):
+        queues.attributes(URL)
+
+
 def test_deletes_answer_per_entry(stubbed: tuple[SqsQueues, Stubber]) -> None:
     """An expired receipt handle is that copy's failure alone."""
     from tests.unit.test_wire import copy
