@@ -95,6 +95,7 @@ def function(network: Network, party: str, endpoint: Endpoint) -> Work:
             }
         )
     )
+    lambda_function.invoke({"Records": []})  # the cold start, before messages wait for it
     queue_url = SqsQueues(client_of(network.aws, network.aws.endpoint_url)).url(
         endpoint.delay_queue
     )

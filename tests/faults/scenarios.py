@@ -42,6 +42,10 @@ class RealScenario:
     consumers: str
     time: str = "real"
 
+    @property
+    def name(self) -> str:
+        return f"{self.fault}: {self.consumers}"
+
     def run(self, aws: LocalAws, *, seed: int, messages: int) -> Tally:
         """Run it once."""
         return RealWorld(aws, self.setting, seed=seed, messages=messages).run()

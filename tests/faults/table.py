@@ -18,7 +18,7 @@ from tests.services.processes import ROOT
 DOCUMENT: Final = ROOT / "docs" / "reliability.md"
 BEGIN: Final = "<!-- made by make faults: begin -->"
 END: Final = "<!-- made by make faults: end -->"
-SIDE_BY_SIDE: Final = 6
+SIDE_BY_SIDE: Final = 8
 """Real-time scenarios mostly wait."""
 
 HEADER: Final = (
