@@ -216,6 +216,7 @@ class Router:
     ) -> ToQueue:
         asked.once("collision", lambda: self._check_collision(endpoint))
         # The due time orders the messages of a group: it must be the broker's, as near as can be.
+        # That is up to a second behind, so the timer of a relative delay is the whole delay.
         now_ms = self.broker_now(endpoint, asked)
         due_ms = now_ms + delay_ms(message.delay or 0)
         if message.due_at is not None:
@@ -233,7 +234,8 @@ class Router:
         )
         check_limits(message.body, attributes, ids.attributes() | wire.identity(message_id, due_ms))
         queue_url = asked.once("due queue", lambda: self._queues.url(endpoint.due_queue))
-        return ToQueue(queue_url, entry, Route.DUE_QUEUE, message_id, due_ms, absolute=True)
+        absolute = message.due_at is not None
+        return ToQueue(queue_url, entry, Route.DUE_QUEUE, message_id, due_ms, absolute)
 
     def _check_collision(self, endpoint: Endpoint) -> None:
         """Once for each endpoint: a delayed message must not reach the other one's destination."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -115,6 +116,23 @@ def test_up_to_900_seconds_waits_on_the_due_queue(
         wire.MESSAGE_ID: string("m"),
         wire.DUE_AT: string(str(clock.true_ms - 500)),
     }
+
+
+def test_a_delay_is_not_shortened_by_what_is_learned_of_the_time() -> None:
+    """A ``Date`` tells the broker's time up to a second late; a better answer makes nothing early."""
+    clock = ManualClock(1_800_000_000_999)
+    queues = InMemoryQueues(clock)
+    queues.create_endpoint(FIFO)
+
+    def messages() -> Iterator[Message]:
+        yield Message("x", delay=9.5, message_group_id="g")
+        queues.broker_clock.observe(clock.true_ms)
+
+    Sender(queues).send_many(FIFO, messages())
+    clock.advance(9.499)
+    assert received(queues, DUE) == []
+    clock.advance(0.501)
+    assert len(received(queues, DUE)) == 1
 
 
 def test_above_900_seconds_hops_and_then_waits_on_the_due_queue(
