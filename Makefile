@@ -1,4 +1,4 @@
-# make setup | demo | test | check | bench | deploy-local
+# make setup | demo | test | check | bench | faults | deploy-local
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 PYTHON ?= python3
@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-node demo deploy-local test check bench lint lock clean
+.PHONY: help setup setup-node demo deploy-local test check bench faults lint lock clean
 
 help:  ## Show these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,9 @@ bench: setup  ## Accuracy over a virtual year; throughput; stores; RabbitMQ; wha
 	$(BIN)/python benchmarks/rabbitmq.py
 	$(BIN)/python benchmarks/cost.py
 	$(BIN)/python benchmarks/ledger.py
+
+faults: setup  ## Break the relay on purpose, count every message, rewrite docs/reliability.md's table
+	$(BIN)/python -m tests.faults.table
 
 lint: setup
 	$(BIN)/ruff check .

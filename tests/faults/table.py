@@ -38,6 +38,8 @@ HEADER: Final = (
 )
 
 Scenario = RealScenario | VirtualScenario
+SCENARIOS: Final[tuple[Scenario, ...]] = (*VIRTUAL, *REAL)
+"""In the table's order."""
 
 
 def row(scenario: Scenario, counted: Tally) -> str:

@@ -36,7 +36,7 @@ def client_of(local_aws: LocalAws, proxy: SqsProxy) -> Any:
     return local_aws.client("sqs", endpoint_url=proxy.endpoint_url, config=once)
 
 
-def code_of(error: ClientError | BotoCoreError) -> str:
+def code_of(error: Exception) -> str:
     if isinstance(error, ClientError):
         return str(error.response["Error"]["Code"])
     return type(error).__name__

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.faults.causes import Cause
-from tests.faults.scenarios import REAL, VIRTUAL
-from tests.faults.table import BEGIN, DOCUMENT, END, cells, rewritten, table
+from tests.faults.scenarios import VIRTUAL
+from tests.faults.table import BEGIN, DOCUMENT, END, SCENARIOS, cells, rewritten, table
 from tests.faults.tally import Tally
 
 DOCUMENTED = DOCUMENT.read_text()
@@ -14,7 +14,7 @@ ROWS = cells(DOCUMENTED)
 def test_each_scenario_has_its_row() -> None:
     """A fault that is added or taken away changes the table: `make faults`."""
     told = [(row["fault"], row["time"], row["consumers"]) for row in ROWS]
-    assert told == [(s.fault, s.time, s.consumers) for s in (*VIRTUAL, *REAL)]
+    assert told == [(s.fault, s.time, s.consumers) for s in SCENARIOS]
 
 
 def test_nothing_was_lost_early_or_altered() -> None:
