@@ -65,6 +65,7 @@ class Link:
         self._channel: Any = None
         self._lost: BaseException | None = None
         self._blocked = ""
+        self._serving = False
         self._heard_at = clock.monotonic()
         self._connection: Any = pika.SelectConnection(
             given,
@@ -86,11 +87,15 @@ class Link:
 
     def serve(self) -> None:
         """Do jobs until the connection ends; what it left unanswered is settled as unconfirmed."""
+        self._serving = True
         try:
             self._pump()
             self._watch()
             self._connection.ioloop.start()
         finally:
+            # A `wake` may still run while the loop drops the connection: nobody would answer for
+            # what it took, and its sender would wait for ever.
+            self._serving = False
             self._settle_all()
 
     def wake(self, *, close: bool = False) -> None:
@@ -136,7 +141,12 @@ class Link:
 
     def _pump(self) -> None:
         """Publish while the window has room."""
-        while self._jobs and len(self._outstanding) < MAX_UNCONFIRMED and self._channel.is_open:
+        while (
+            self._serving
+            and self._jobs
+            and len(self._outstanding) < MAX_UNCONFIRMED
+            and self._channel.is_open
+        ):
             job = self._jobs.popleft()
             if isinstance(job, BindJob):
                 self._bind(job)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from urllib.parse import urlsplit
 
+import pika
 import pytest
+from pika import BasicProperties
 
+from sqsdelay.clock import SystemClock
 from sqsdelay.errors import ConfigurationError, QueueUnavailable, Unconfirmed
 from sqsdelay.rabbitmq import DelaySender, Message, SendResult, Topology, declare, transfer
+from sqsdelay.rabbitmq.confirms import Publication
+from sqsdelay.rabbitmq.link import Job, Link
 from tests.acceptance.rabbitmq.broker import REGISTERED_SECONDS, Broker, Inbox
 from tests.services.deaf_proxy import DeafProxy
 from tests.services.rabbitmq import RabbitNode
@@ -96,6 +101,30 @@ def test_a_confirm_that_never_comes(broker: Broker) -> None:
         assert time.monotonic() - started < 10
     bodies = [body for _, _, body in broker.drain("orders")]
     assert bodies == [b"heard", b"unheard", b"heard again"]
+
+
+def test_what_is_submitted_while_a_dead_connection_is_dropped_waits_for_the_next(
+    broker: Broker,
+) -> None:
+    """Taken by the old link, it would be answered by nobody, and its sender would wait for ever."""
+    broker.queue("orders")
+    unheard, late = (Publication("", "orders", body, BasicProperties()) for body in (b"1", b"2"))
+    jobs: deque[Job] = deque([unheard])
+    with DeafProxy(urlsplit(broker.url).port or 0) as proxy:
+        link = Link(
+            pika.URLParameters(through(proxy, broker)),
+            jobs,
+            confirm_seconds=0.2,
+            clock=SystemClock(),
+        )
+        link.open()
+        proxy.swallowing.set()
+        link.serve()
+        assert isinstance(unheard.error, Unconfirmed)
+        jobs.append(late)
+        link.wake()
+        link.dispose()
+    assert list(jobs) == [late]
 
 
 def test_a_broker_that_cannot_be_reached() -> None:
