@@ -15,21 +15,22 @@ MESSAGE: Final = "ledger"
 
 
 class PowertoolsLedger:
-    """Logs events at level INFO.
+    """Logs events at level INFO, whatever level the environment gives the function's own logger.
 
     Args:
-        logger: the function's own.
+        endpoint: its name; the lines' service is ``<endpoint>-ledger``.
     """
 
-    def __init__(self, logger: Logger) -> None:
-        self._logger = logger
+    def __init__(self, endpoint: str) -> None:
+        # Powertools has one logger, with one level, for each service.
+        self._logger = Logger(service=f"{endpoint}-ledger", level="INFO")
 
     def record(self, events: Sequence[Event]) -> None:
         for event in events:
             self._logger.info(MESSAGE, ledger=as_fields(event))
 
 
-def ledger_if_on(variable: str, logger: Logger) -> PowertoolsLedger | None:
+def ledger_if_on(variable: str, endpoint: str) -> PowertoolsLedger | None:
     """A ledger if the environment's variable is ``true``, None where it is not set.
 
     Raises:
@@ -38,4 +39,4 @@ def ledger_if_on(variable: str, logger: Logger) -> PowertoolsLedger | None:
     value = os.environ.get(variable, "")
     if value not in ("", "true"):
         raise ConfigurationError(f"{variable}={value!r}; use true, or leave it out for no ledger")
-    return PowertoolsLedger(logger) if value else None
+    return PowertoolsLedger(endpoint) if value else None

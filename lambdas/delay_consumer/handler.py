@@ -60,7 +60,7 @@ def function() -> Function:
     client.meta.events.register("request-created.sqs", _drop_trace_header)
     metrics = Metrics(namespace=contract.METRIC_NAMESPACE, service=endpoint.name)
     logger = Logger(service=endpoint.name)
-    ledger = ledger_if_on(contract.LEDGER_VARIABLE, logger)
+    ledger = ledger_if_on(contract.LEDGER_VARIABLE, endpoint.name)
     queues = SqsQueues(client)
     max_receives = _setting(contract.MAX_RECEIVES_VARIABLE, DEFAULT_MAX_RECEIVES)
     relay = checked_relay(

@@ -58,7 +58,7 @@ def function() -> Function:
         batch_size=BATCH,
     )
     logger = Logger(service=endpoint.name)
-    ledger = ledger_if_on(contract.LEDGER_VARIABLE, logger)
+    ledger = ledger_if_on(contract.LEDGER_VARIABLE, endpoint.name)
     dispatcher = Dispatcher(store, outbox, settings=settings, ledger=ledger)
     dispatcher.start()
     metrics = Metrics(namespace=contract.METRIC_NAMESPACE, service=endpoint.name)

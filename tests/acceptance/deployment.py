@@ -28,16 +28,21 @@ def receive(aws: LocalAws, queue_url: str, *, count: int, within: float) -> list
     return received
 
 
-def metric(aws: LocalAws, function_name: str, name: str) -> float:
-    """The sum of one of the function's metrics, from the log lines CloudWatch would take it from."""
+def log_lines(aws: LocalAws, function_name: str) -> list[str]:
+    """What the function has logged."""
     configuration = aws.client("lambda").get_function_configuration(FunctionName=function_name)
     pages = aws.client("logs").get_paginator("filter_log_events")
-    total = 0.0
-    for page in pages.paginate(logGroupName=configuration["LoggingConfig"]["LogGroup"]):
-        for event in page["events"]:
-            if '"_aws"' in event["message"]:
-                total += sum(json.loads(event["message"]).get(name, []))
-    return total
+    return [
+        event["message"]
+        for page in pages.paginate(logGroupName=configuration["LoggingConfig"]["LogGroup"])
+        for event in page["events"]
+    ]
+
+
+def metric(aws: LocalAws, function_name: str, name: str) -> float:
+    """The sum of one of the function's metrics, from the log lines CloudWatch would take it from."""
+    lines = [line for line in log_lines(aws, function_name) if '"_aws"' in line]
+    return sum((sum(json.loads(line).get(name, [])) for line in lines), 0.0)
 
 
 def queues(aws: LocalAws, prefix: str) -> list[str]:

@@ -13,11 +13,15 @@ from pathlib import Path
 import pytest
 
 from infra.cdk_command import CdkCommand
+from sqsdelay.ledger import EventKind, Source, from_json
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.testing.local_aws import LocalAws
-from tests.acceptance.deployment import receive
+from tests.acceptance.deployment import log_lines, receive
 
-CONTEXT = ("-c", "endpoint=orders", "-c", "store=dynamodb", "-c", "hopSeconds=1")
+CONTEXT = (
+    *("-c", "endpoint=orders", "-c", "store=dynamodb", "-c", "hopSeconds=1"),
+    *("-c", "ledger=true"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +98,7 @@ def test_deployed_dispatcher_releases_what_is_due_soon(
 def test_deployed_delay_consumer_parks_what_is_far_away(
     aws: LocalAws, orders: dict[str, str], store: DynamoDbStore
 ) -> None:
-    """Sent with a month's delay, a message is in the store after one hop; moved there, it arrives."""
+    """After one hop a message of a month is in the store; moved there, it arrives. Both are logged."""
     sqsdelay(aws, "send", "orders", "--body", "parked", "--delay", "30d", "--hop", "1")
     deadline = time.monotonic() + 30
     while not (parked := [m for m in store.pending(10) if m.body == b"parked"]):
@@ -106,6 +110,16 @@ def test_deployed_delay_consumer_parks_what_is_far_away(
     [message] = receive(aws, orders["QueueUrl"], count=1, within=30)
     assert message["Body"] == "parked"
     assert message["MessageAttributes"]["sqsdelay.MessageId"]["StringValue"] == message_id
+    told = [
+        (event.source, event.kind)
+        for name in (orders["FunctionName"], orders["DispatcherName"])
+        for event in map(from_json, (x for x in log_lines(aws, name) if '"ledger"' in x))
+        if event.message_id == message_id
+    ]
+    assert told == [
+        (Source.CONSUMER, EventKind.PARKED),
+        (Source.DISPATCHER, EventKind.RELEASED),
+    ]
 
 
 def test_schedule_runs_the_dispatcher_every_minute(aws: LocalAws, orders: dict[str, str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 import shlex
 import signal
@@ -16,7 +15,6 @@ from typing import Any
 import boto3
 import jmespath
 import pytest
-from aws_lambda_powertools import Logger
 from moto import mock_aws
 
 from lambdas.delay_consumer import contract as delay_consumer
@@ -141,19 +139,18 @@ def test_the_python(local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert (logged.route, logged.timer_seconds) == (Route.DIRECT, 60)
 
 
-def test_an_exported_log_is_a_ledger() -> None:
+def test_an_exported_log_is_a_ledger(capsys: pytest.CaptureFixture[str]) -> None:
     """What the guide's query takes from CloudWatch's answer is read line by line."""
     (example,) = map(from_json, blocks("json"))
-    log = io.StringIO()
-    logger = Logger(service=uuid.uuid4().hex, stream=log)
-    PowertoolsLedger(logger).record([example])
+    PowertoolsLedger(f"orders-{uuid.uuid4().hex}").record([example])
+    logged = capsys.readouterr().out
     query = re.findall(r"aws logs .*--query '(.*?)'", GUIDE)[0]
     with mock_aws():
         logs = boto3.client("logs")
         place = {"logGroupName": "orders", "logStreamName": "1"}
         logs.create_log_group(logGroupName="orders")
         logs.create_log_stream(**place)
-        written = [{"timestamp": SystemClock().now_ms(), "message": log.getvalue()}]
+        written = [{"timestamp": SystemClock().now_ms(), "message": logged}]
         logs.put_log_events(**place, logEvents=written)  # type: ignore[arg-type]
         answer = logs.filter_log_events(logGroupName="orders", interleaved=True)
     exported = "".join("\t".join(row) + "\n" for row in jmespath.search(query, answer))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -169,7 +170,10 @@ def test_the_ledger_is_in_the_log_and_can_be_read_back(
     """Off by default; on, a line for each message released or rejected."""
     monkeypatch.setenv("SQSDELAY_LEDGER", value)
     log = io.StringIO()
-    monkeypatch.setattr(module.function().logger.registered_handler, "stream", log)
+    module.function()
+    for name in ("orders", "orders-ledger"):
+        for handler in logging.getLogger(name).handlers:
+            monkeypatch.setattr(handler, "stream", log)
     store.store([parked("soon", 600), parked("lost", 0, destination="nowhere")])
     module.handler({}, Context())
     assert "not released" in log.getvalue()
