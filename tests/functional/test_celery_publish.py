@@ -24,6 +24,7 @@ from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores.sqlite import SqliteStore
 from sqsdelay.testing.local_aws import LocalAws
 from sqsdelay.wire import DUE_AT, MESSAGE_ID
+from tests.services.tcp_proxy import TcpProxy
 
 HOUR = 3600
 
@@ -31,10 +32,10 @@ HOUR = 3600
 class Site:
     """A Celery app on the local SQS, and a look into its queues."""
 
-    def __init__(self, local_aws: LocalAws) -> None:
+    def __init__(self, local_aws: LocalAws, port: int = 0) -> None:
         self.sqs = local_aws.client("sqs")
         self.name = f"tasks-{uuid.uuid4().hex[:8]}"
-        broker = f"sqs://test:test@127.0.0.1:{local_aws.port}"
+        broker = f"sqs://test:test@127.0.0.1:{port or local_aws.port}"
         self.app = Celery(self.name, broker=broker, set_as_current=False)
         self.app.conf.update(
             broker_transport="sqsdelay.celery:Transport",
@@ -118,8 +119,12 @@ def test_the_message_is_the_one_kombu_would_have_sent(site: Site) -> None:
 
 
 def test_a_task_without_delay_is_left_to_kombu(site: Site) -> None:
-    """No eta, one in the past, or one nobody can read: sent as before, at once, without our id."""
-    for eta in (None, datetime.now(UTC) - timedelta(days=1), "tomorrow"):
+    """No eta, one in the past, one nobody can read, or protocol 1: sent as before, without our id."""
+    in_an_hour = datetime.now(UTC) + timedelta(hours=1)
+    calls = [(2, None), (2, in_an_hour - timedelta(days=1)), (2, "tomorrow"), (1, in_an_hour)]
+    for protocol, eta in calls:
+        site.app.conf.task_protocol = protocol
+        site.app.amqp.__dict__.pop("create_task_message", None)  # made once for a protocol
         site.send("t", eta=eta)
         (message,) = site.receive(site.name)
         assert "MessageAttributes" not in message
@@ -243,10 +248,8 @@ def test_a_retry_is_not_lost_for_a_missing_delay_queue(
     assert "sqsdelay endpoint create" in caplog.text
 
 
-def test_an_outage_is_tried_again_and_is_then_kombus_error(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As kombu does it: once more, over a new connection; then the error Celery's callers catch."""
+def test_an_outage_is_tried_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As kombu does it: once more, over a new connection, with everything the message carried."""
     site.endpoint()
     failures = [QueueUnavailable("no route to SQS")]
     send = DelaySender.send
@@ -262,10 +265,33 @@ def test_an_outage_is_tried_again_and_is_then_kombus_error(
     message = site.delayed()
     assert message["Attributes"]["MessageGroupId"] == "late.1"
     assert attribute(message, "Tenant") == "7"
-    failures[:] = [QueueUnavailable("no route to SQS")] * 20
-    with pytest.raises(OperationalError, match="no route to SQS"):
-        site.send("t", countdown=HOUR)
-    assert len(failures) == 18
+
+
+def test_an_outage_that_lasts_is_kombus_error(local_aws: LocalAws) -> None:
+    """What the callers of `apply_async` catch already; when SQS is back, the same app sends again."""
+    with TcpProxy(local_aws.port) as network:
+        site = Site(local_aws, port=network.port)
+        site.endpoint()
+        site.options(**{"client-config": {"retries": {"max_attempts": 0}}})
+        site.send("t", countdown=HOUR, task_id="before")
+        network.down()
+        with pytest.raises(OperationalError):
+            site.send("t", countdown=HOUR, task_id="meanwhile")
+        network.up()
+        site.send("t", countdown=HOUR, task_id="after")
+        site.app.close()
+    messages: list[dict[str, Any]] = []
+    while len(messages) < 2:
+        messages += site.receive(f"{site.name}-delay.fifo")
+    assert {m["Attributes"]["MessageGroupId"] for m in messages} == {"before", "after"}
+
+
+def test_another_broker_of_a_list_is_kombus(site: Site) -> None:
+    """A limit of kombu's: it takes the transport of the next URL, not the one that was set."""
+    connection = site.app.connection("sqs://one;sqs://two")
+    assert connection.transport_cls == "sqsdelay.celery:Transport"
+    connection.switch("sqs://two")
+    assert connection.transport_cls == "sqs"
 
 
 def test_a_renewed_client_is_used(site: Site) -> None:
