@@ -61,13 +61,17 @@ class Setting:
 
 
 class RealWorld:
-    """One run of a setting on a local AWS."""
+    """One run of a setting on a local AWS; ``stretch`` makes the longest delays so much longer."""
 
-    def __init__(self, aws: LocalAws, setting: Setting, *, seed: int, messages: int) -> None:
+    def __init__(
+        self, aws: LocalAws, setting: Setting, *, seed: int, messages: int, stretch: float
+    ) -> None:
         self._aws = aws
         self._setting = setting
         self._seed = seed
         self._messages = messages
+        shortest, longest = setting.delays_ms
+        self._delays_ms = (shortest, round(longest * stretch))
         self._journal = Journal()
         self._endpoint = Endpoint.parse(f"f-{uuid.uuid4().hex[:10]}")
         self._client = client_of(aws, aws.endpoint_url)
@@ -127,7 +131,7 @@ class RealWorld:
     def _send(self, network: Network) -> list[Parcel]:
         client = client_of(self._aws, network.proxy("sender").endpoint_url)
         sender = DelaySender(client, hop_seconds=HOP_SECONDS, concurrency=2)
-        wanted = parcels(self._messages, self._setting.delays_ms, seed=self._seed, now_ms=_now_ms())
+        wanted = parcels(self._messages, self._delays_ms, seed=self._seed, now_ms=_now_ms())
         sent: list[Parcel] = []
         for start in range(0, len(wanted), _SENT_AT_ONCE):
             some = wanted[start : start + _SENT_AT_ONCE]

@@ -46,9 +46,10 @@ class RealScenario:
     def name(self) -> str:
         return f"{self.fault}: {self.consumers}"
 
-    def run(self, aws: LocalAws, *, seed: int, messages: int) -> Tally:
-        """Run it once."""
-        return RealWorld(aws, self.setting, seed=seed, messages=messages).run()
+    def run(self, aws: LocalAws, *, seed: int, messages: int, stretch: float = 1) -> Tally:
+        """Run it once, with delays up to ``stretch`` times the setting's."""
+        world = RealWorld(aws, self.setting, seed=seed, messages=messages, stretch=stretch)
+        return world.run()
 
 
 VIRTUAL: Final = (

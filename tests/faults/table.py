@@ -81,7 +81,7 @@ def rewritten(document: str, made: str) -> str:
     return f"{before}{BEGIN}\n{made}\n{END}{rest.partition(END)[2]}"
 
 
-def run_all(*, messages: int, seeds: int) -> Iterator[tuple[Scenario, Tally]]:
+def run_all(*, messages: int, seeds: int, stretch: float) -> Iterator[tuple[Scenario, Tally]]:
     """Every scenario's tally, checked, in the table's order.
 
     Raises:
@@ -90,20 +90,23 @@ def run_all(*, messages: int, seeds: int) -> Iterator[tuple[Scenario, Tally]]:
     for virtual in VIRTUAL:
         yield virtual, virtual.run(seeds=range(1, seeds + 1), messages=300)
     with LocalAws() as aws, ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-        runs = [pool.submit(real.run, aws, seed=1, messages=messages) for real in REAL]
+        runs = [
+            pool.submit(real.run, aws, seed=1, messages=messages, stretch=stretch) for real in REAL
+        ]
         for real, run in zip(REAL, runs, strict=True):
             yield real, run.result()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--messages", type=int, default=300, help="per real-time scenario")
-    parser.add_argument("--seeds", type=int, default=20, help="per virtual-time scenario")
+    parser.add_argument("--messages", type=int, default=200, help="per real-time scenario")
+    parser.add_argument("--seeds", type=int, default=10, help="per virtual-time scenario")
+    parser.add_argument("--stretch", type=float, default=3, help="of the longest real-time delays")
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
     os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
     tallies = []
-    for scenario, counted in run_all(messages=options.messages, seeds=options.seeds):
+    for scenario, counted in run_all(**vars(options)):
         sys.stdout.write(row(scenario, counted) + "\n")
         sys.stdout.flush()
         counted.check()

@@ -37,5 +37,5 @@ def test_the_promise_is_kept(scenario: RealScenario, runs: dict[str, Future[Tall
     counted = runs[scenario.name].result()
     counted.check()
     assert counted.sent + counted.unknown == MESSAGES
-    assert counted.hops > counted.sent
+    assert counted.hops > 0.8 * counted.sent  # all but those of a second or less
     assert counted.injected > 0 or scenario.setting.away_seconds

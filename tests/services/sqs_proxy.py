@@ -141,7 +141,11 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
+        length = int(self.headers["Content-Length"])
+        body = self.rfile.read(length)
+        if len(body) < length:
+            self.close_connection = True  # the client died meanwhile
+            return
         action = self.headers["X-Amz-Target"].rpartition(".")[2]
         proxy = self.server.proxy
         try:
