@@ -106,6 +106,10 @@ class SendFailed(SqsDelayError):
         self.transient = transient
 
 
+class NotAllSent(SqsDelayError):
+    """Some rows of a job could not be sent, and there was no place to keep them; the others were."""
+
+
 class Unconfirmed(SqsDelayError):
     """The broker did not say whether it has the message: it may have it, or not. It was not repeated."""
 

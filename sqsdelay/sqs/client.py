@@ -32,18 +32,25 @@ def client_config(*, connections: int, parameter_validation: bool = True) -> Con
     )
 
 
-def default_client(*, connections: int, parameter_validation: bool = True) -> SQSClient:
+def default_client(
+    *,
+    connections: int,
+    parameter_validation: bool = True,
+    region: str | None = None,
+    endpoint_url: str | None = None,
+) -> SQSClient:
     """An SQS client of the default session (environment, profile and region as with the AWS CLI).
 
     Args:
         connections, parameter_validation: as for `client_config`.
+        region, endpoint_url: instead of the session's.
 
     Raises:
         ConfigurationError: no region, an unknown profile, or another setting boto3 cannot use.
     """
     config = client_config(connections=connections, parameter_validation=parameter_validation)
     try:
-        return boto3.client("sqs", config=config)
+        return boto3.client("sqs", config=config, region_name=region, endpoint_url=endpoint_url)
     except (BotoCoreError, ValueError) as error:
         raise ConfigurationError(
             f"{error} Set AWS_REGION and AWS_PROFILE (or AWS_ENDPOINT_URL) as for the AWS CLI."
