@@ -81,6 +81,18 @@ class Stub:
             "supply", {"messages": messages, "remaining_seconds": list(remaining_seconds)}
         )
 
+    def keep(self) -> None:
+        """Keep the entries of all sends from now on, and forget those kept before."""
+        self._control("keep", {})
+
+    def kept(self) -> list[dict[str, Any]]:
+        """The entries sent since `keep`, each with the name of its ``queue``."""
+        return list(self._control("kept", {})["entries"])
+
+    def refuse(self, code: str, *, calls: int, action: str = "SendMessageBatch") -> None:
+        """Answer the next ``calls`` calls of an action with an error of this code."""
+        self._control("refuse", {"code": code, "calls": calls, "action": action})
+
     def _control(self, what: str, argument: dict[str, Any]) -> dict[str, Any]:
         with closing(HTTPConnection(urlsplit(self.url).netloc, timeout=10)) as connection:
             headers = {"X-Amz-Target": f"Stub.{what}"}
@@ -115,6 +127,8 @@ class Service:
         self.latency_seconds = latency_seconds
         self.port = 0
         self._requests: Counter[str] = Counter()
+        self._kept: list[dict[str, Any]] | None = None
+        self._refusals: dict[str, dict[str, Any]] = {}
         self._supplied = 0
         self._remaining_seconds: Sequence[int] = ()
         self._numbers = count(1)
@@ -131,6 +145,9 @@ class Service:
             "Stub.requests": lambda _: dict(self._requests),
             "Stub.latency": self._set_latency,
             "Stub.supply": self._supply,
+            "Stub.keep": lambda _: self._keep(),
+            "Stub.kept": lambda _: {"entries": self._kept},
+            "Stub.refuse": self._refuse,
         }
 
     def answer(self, target: str, body: bytes) -> tuple[int, dict[str, Any], float]:
@@ -142,6 +159,8 @@ class Service:
             error = {"__type": "InvalidAction", "message": f"the stub has no action {target!r}"}
             return 400, error, 0
         self._requests[target.partition(".")[2]] += 1
+        if (code := self._refusal(target)) is not None:
+            return 400, {"__type": f"com.amazonaws.sqs#{code}", "message": "so told"}, 0
         request = json.loads(body)
         if _is_fifo_destination(request.get("QueueName", "")):
             error = {"__type": "com.amazonaws.sqs#QueueDoesNotExist", "message": "no such queue"}
@@ -157,6 +176,21 @@ class Service:
         self._remaining_seconds = wanted["remaining_seconds"]
         return {}
 
+    def _keep(self) -> dict[str, Any]:
+        self._kept = []
+        return {}
+
+    def _refuse(self, wanted: dict[str, Any]) -> dict[str, Any]:
+        self._refusals[f"AmazonSQS.{wanted['action']}"] = wanted
+        return {}
+
+    def _refusal(self, target: str) -> str | None:
+        refusal = self._refusals.get(target)
+        if refusal is None or refusal["calls"] == 0:
+            return None
+        refusal["calls"] -= 1
+        return str(refusal["code"])
+
     def _get_queue_url(self, request: dict[str, Any]) -> dict[str, Any]:
         return {"QueueUrl": f"http://127.0.0.1:{self.port}/000000000000/{request['QueueName']}"}
 
@@ -165,14 +199,21 @@ class Service:
         return {"Attributes": delay_queue_attributes() if fifo else {"DelaySeconds": "0"}}
 
     def _send_message(self, request: dict[str, Any]) -> dict[str, Any]:
-        md5 = hashlib.md5(request["MessageBody"].encode(), usedforsecurity=False).hexdigest()
+        if self._kept is not None:
+            queue = request["QueueUrl"].rpartition("/")[2]
+            self._kept.append({**request, "queue": queue})
+        return self._sent(request)
+
+    def _sent(self, entry: dict[str, Any]) -> dict[str, Any]:
+        md5 = hashlib.md5(entry["MessageBody"].encode(), usedforsecurity=False).hexdigest()
         return {"MessageId": f"stub-{next(self._numbers)}", "MD5OfMessageBody": md5}
 
     def _send_message_batch(self, request: dict[str, Any]) -> dict[str, Any]:
+        if self._kept is not None:
+            queue = request["QueueUrl"].rpartition("/")[2]
+            self._kept += [{**entry, "queue": queue} for entry in request["Entries"]]
         return {
-            "Successful": [
-                {"Id": entry["Id"], **self._send_message(entry)} for entry in request["Entries"]
-            ]
+            "Successful": [{"Id": entry["Id"], **self._sent(entry)} for entry in request["Entries"]]
         }
 
     def _acknowledge_batch(self, request: dict[str, Any]) -> dict[str, Any]:

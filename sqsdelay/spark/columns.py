@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 )
 
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.spark.options import Options
+from sqsdelay.spark.options import DEFAULT_KEY, Options
 
 BODY: Final = "body"
 DELAY: Final = "delay_seconds"
@@ -64,6 +64,10 @@ def checked_columns(schema: StructType, options: Options) -> Columns:
         if names.count(name) > 1:
             raise ConfigurationError(f"column {name!r} is there twice; drop or rename one")
     key = options.key if options.key in names else None
+    if key is None and options.key != DEFAULT_KEY:
+        raise ConfigurationError(
+            f"option key={options.key!r} names no column; there are {', '.join(names)}"
+        )
     for field in schema.fields:
         _check_type(field.name, field.dataType, key)
     if BODY not in names:
@@ -124,10 +128,6 @@ def _check_identity(names: list[str], key: str | None, options: Options) -> None
     if key == REASON:
         raise ConfigurationError(
             f"the key column is named {REASON!r}, as a column of the rejects table is; rename it"
-        )
-    if key is None and options.key != "key":
-        raise ConfigurationError(
-            f"option key={options.key!r} names no column; there are {', '.join(names)}"
         )
     if key is None and MESSAGE_ID not in names:
         raise ConfigurationError(

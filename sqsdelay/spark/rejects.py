@@ -57,7 +57,7 @@ class RejectsFolder:
     def open(self, part: Part, schema: pa.Schema) -> pq.ParquetWriter:
         """Begin a part; close it when the task is done."""
         self._fs.create_dir(part.staged.rpartition("/")[0])
-        return pq.ParquetWriter(part.staged, _with_reason(schema), filesystem=self._fs)
+        return pq.ParquetWriter(part.staged, schema, filesystem=self._fs)
 
     def commit(self, parts: Iterable[Part], write_ids: Iterable[str]) -> None:
         """Make the parts visible, and drop what other attempts left."""
@@ -76,8 +76,9 @@ class RejectsFolder:
 def rejected(rows: pa.RecordBatch, positions: Sequence[int], reasons: Sequence[str]) -> Any:
     """The rows at these positions, each with its reason."""
     taken = rows.take(pa.array(positions, pa.int64()))
+    schema = rows.schema.append(pa.field(REASON, pa.string(), nullable=False))
     return pa.RecordBatch.from_arrays(
-        [*taken.columns, pa.array(reasons, pa.string())], schema=_with_reason(rows.schema)
+        [*taken.columns, pa.array(reasons, pa.string())], schema=schema
     )
 
 
@@ -96,7 +97,3 @@ def opened(path: str, option: str) -> tuple[fs.FileSystem, str]:
             "machines share, or s3://…"
         ) from error
     return found, root.rstrip("/")
-
-
-def _with_reason(schema: pa.Schema) -> pa.Schema:
-    return schema.append(pa.field(REASON, pa.string(), nullable=False))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sqs_stub import Stub, running_stub
 from sqsdelay.spark import register
 from sqsdelay.spark.session import session
 
@@ -21,3 +22,18 @@ def spark(own_aws_settings: None) -> Iterator[SparkSession]:
     with session("tests", master="local[2,4]", settings=settings) as started:
         register(started)
         yield started
+
+
+@pytest.fixture(scope="session")
+def one_stub() -> Iterator[Stub]:
+    with running_stub() as stub:
+        yield stub
+
+
+@pytest.fixture
+def sqs(one_stub: Stub) -> Stub:
+    """A stub of SQS in which every queue exists, and which keeps what it is sent."""
+    one_stub.set_latency(0)
+    one_stub.refuse("", calls=0)
+    one_stub.keep()
+    return one_stub

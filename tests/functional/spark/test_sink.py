@@ -1,21 +1,198 @@
-"""The data source: rows of a table become delayed messages, each once under its own id."""
+"""The data source: rows of a table become delayed messages, each under an id of its own."""
 
 from __future__ import annotations
 
+import json
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from sqsdelay.endpoint import Endpoint
-from sqsdelay.sqs import create_endpoint
-from sqsdelay.testing.local_aws import REGION, LocalAws
+import pytest
+from pyspark.errors import PySparkException
+
+from sqs_stub import Stub
+from sqsdelay import wire
+from sqsdelay.delay import parse_due_at
+from sqsdelay.spark.rows import derived_id
+from tests.functional.spark.sent import due_ms, ids, message_id, options
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+ROWS = """
+    select concat('body ', id) body, concat('m', id) message_id, {due} from range({rows})
+"""
 
 
-def test_rows(spark: SparkSession, local_aws: LocalAws) -> None:
-    """x"""
-    create_endpoint(local_aws.client("sqs"), Endpoint.parse("spark-orders"))
-    df = spark.sql("select cast(id as string) body, concat('m', id) message_id, 2 delay_seconds from range(25)")
-    df.write.format("sqsdelay").options(endpoint="spark-orders", region=REGION, endpoint_url=local_aws.endpoint_url, summary="/tmp/x/summary.json").mode("append").save()
-    print(open("/tmp/x/summary.json").read())
+def save(rows: DataFrame, sqs: Stub, **more: Any) -> None:
+    rows.write.format("sqsdelay").options(**options(sqs, **more)).mode("append").save()
+
+
+def messages(spark: SparkSession, rows: int, due: str = "86400 delay_seconds") -> DataFrame:
+    return spark.sql(ROWS.format(rows=rows, due=due))
+
+
+def test_every_row_is_sent_once_in_full_batches(
+    spark: SparkSession, sqs: Stub, tmp_path: Path
+) -> None:
+    """All rows, all columns, as few requests as SQS allows; and the counts are told."""
+    rows = messages(spark, 500).selectExpr(
+        "*", "map('kind', 'reminder') attributes", "'orders' endpoint"
+    )
+    before = sqs.requests()
+    save(rows.coalesce(2), sqs, summary=tmp_path / "summary.json")
+    entries = sqs.kept()
+    assert {entry["queue"] for entry in entries} == {"orders-delay.fifo"}
+    assert sorted(map(message_id, entries)) == sorted(f"m{i}" for i in range(500))
+    assert {entry["MessageBody"] for entry in entries} == {f"body {i}" for i in range(500)}
+    assert {entry["MessageAttributes"]["kind"]["StringValue"] for entry in entries} == {"reminder"}
+    assert (sqs.requests() - before)["SendMessageBatch"] == 50
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary == {
+        "committed": True,
+        "tasks": 2,
+        "tasks_failed": 0,
+        "sent": 500,
+        "rejected": 0,
+        "routes": {"delay-queue": 500},
+        "reasons": {},
+    }
+
+
+def test_a_relative_delay_counts_from_one_instant_for_the_whole_job(
+    spark: SparkSession, sqs: Stub
+) -> None:
+    """A row that is sent again must keep its due time: no attempt counts from its own now."""
+    before_ms = time.time_ns() // 1_000_000
+    save(messages(spark, 40), sqs)
+    after_ms = time.time_ns() // 1_000_000
+    (due,) = {due_ms(entry) for entry in sqs.kept()}
+    assert before_ms + 86_400_000 <= due <= after_ms + 86_400_000 + 1000
+
+
+def test_a_timestamp_is_the_instant_the_sessions_time_zone_makes_it(
+    spark: SparkSession, sqs: Stub
+) -> None:
+    """TIMESTAMP is an instant; its text is read in the session's time zone, summer time included."""
+    before = spark.conf.get("spark.sql.session.timeZone")
+    try:
+        spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+        save(messages(spark, 1, "timestamp'2035-07-01 09:00:00' due_at"), sqs)
+        spark.conf.set("spark.sql.session.timeZone", "America/Los_Angeles")
+        save(messages(spark, 1, "timestamp'2035-07-01 09:00:00.0001' due_at"), sqs)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(before))
+    berlin, los_angeles = (due_ms(entry) for entry in sqs.kept())
+    assert berlin == parse_due_at("2035-07-01T07:00:00Z").timestamp() * 1000
+    assert los_angeles == parse_due_at("2035-07-01T16:00:00.001Z").timestamp() * 1000
+
+
+def test_ids_are_derived_from_key_and_job(spark: SparkSession, sqs: Stub) -> None:
+    """The same job on the same rows sends the same ids, another job others."""
+    rows = spark.sql("select id, 'x' body, 86400 delay_seconds from range(3)")
+    for job in ("renewals", "renewals", "other"):
+        save(rows, sqs, key="id", job=job)
+    assert ids(sqs) == {
+        **{derived_id("renewals", n): 2 for n in range(3)},
+        **{derived_id("other", n): 1 for n in range(3)},
+    }
+
+
+def test_rows_that_cannot_be_sent_are_kept_with_the_reason(
+    spark: SparkSession, sqs: Stub, tmp_path: Path
+) -> None:
+    """Each bad row once, as it came; all others are sent; mended, the table can be sent itself."""
+    rows = spark.sql(
+        "select * from values ('good', 'm1', 60L), ('', 'm2', 60L), ('x', 'm3', -1L), ('x', NULL, 60L), "
+        "('x', 'm5', NULL), (NULL, 'm6', 60L) as t(body, message_id, delay_seconds)"
+    )
+    rejects, summary = tmp_path / "rejects", tmp_path / "summary.json"
+    save(rows, sqs, rejects=rejects, summary=summary)
+    assert ids(sqs) == {"m1": 1}
+    table = spark.read.parquet(str(rejects))
+    assert table.columns == [*rows.columns, "reason"]
+    found = {(r.message_id, r.body): r.reason for r in table.collect()}
+    assert len(found) == table.count() == 5
+    assert "empty" in found["m2", ""]
+    assert "negative" in found["m3", "x"]
+    assert "message_id is NULL" in found[None, "x"]
+    assert "delay_seconds is NULL" in found["m5", "x"]
+    assert "body is NULL" in found["m6", None]
+    assert json.loads(summary.read_text())["rejected"] == 5
+    assert not [p.name for p in rejects.iterdir() if p.name.startswith("_staging")]
+
+    mended = (
+        table.where("message_id = 'm3'")
+        .drop("reason")
+        .selectExpr("body", "message_id", "abs(delay_seconds) delay_seconds")
+    )
+    save(mended, sqs)
+    assert ids(sqs) == {"m1": 1, "m3": 1}
+
+
+def test_without_a_rejects_table_the_job_fails_and_says_why(
+    spark: SparkSession, sqs: Stub, tmp_path: Path
+) -> None:
+    """Once, at the end: no task is retried for it, and what was sent is told."""
+    rows = messages(spark, 100).selectExpr(
+        "if(message_id = 'm7', '', body) body", "message_id", "delay_seconds"
+    )
+    with pytest.raises(PySparkException) as failed:
+        save(rows, sqs, summary=tmp_path / "summary.json")
+    assert "1 of 100 rows could not be sent" in str(failed.value)
+    assert "body is empty" in str(failed.value)
+    assert ids(sqs) == {f"m{i}": 1 for i in range(100) if i != 7}
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["committed"], summary["sent"], summary["rejected"]) == (False, 99, 1)
+
+
+def test_throttled_rows_are_sent_again_not_rejected(
+    spark: SparkSession, sqs: Stub, tmp_path: Path
+) -> None:
+    """Beyond what botocore retries, the task goes on; it does not fail, nor start anew."""
+    sqs.refuse("AccessDenied", calls=7)
+    save(messages(spark, 200), sqs, rejects=tmp_path)
+    assert ids(sqs) == {f"m{i}": 1 for i in range(200)}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_outage_fails_the_job_after_a_while(
+    spark: SparkSession, sqs: Stub, tmp_path: Path
+) -> None:
+    """Rows that SQS does not take for the moment are no rejects; the job says so, and leaves none."""
+    sqs.refuse("AccessDenied", calls=1_000_000)
+    rows = messages(spark, 100).selectExpr(
+        "if(message_id = 'm7', '', body) body", "message_id", "delay_seconds"
+    )
+    with pytest.raises(PySparkException, match="retry_seconds"):
+        save(rows.coalesce(1), sqs, rejects=tmp_path, retry_seconds=0)
+    assert sqs.kept() == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_table_is_refused_before_anything_is_sent(spark: SparkSession, sqs: Stub) -> None:
+    """Through Spark the message still names the column and the remedy."""
+    with pytest.raises(PySparkException, match="column 'extra' is unknown"):
+        save(messages(spark, 1).selectExpr("*", "1 extra"), sqs)
+    with pytest.raises(PySparkException, match="cannot be overwritten"):
+        messages(spark, 1).write.format("sqsdelay").options(**options(sqs)).mode("overwrite").save()
+    assert sqs.kept() == []
+
+
+def test_rows_go_to_the_endpoints_they_name(spark: SparkSession, sqs: Stub, tmp_path: Path) -> None:
+    """The column wins over the option; a name that is none is the row's own fault."""
+    rows = spark.sql(
+        "select * from values ('eu-orders'), (NULL), ('no queue!') as t(endpoint)"
+    ).selectExpr("endpoint", "'x' body", "coalesce(endpoint, 'm') message_id", "60 delay_seconds")
+    rows = rows.selectExpr(
+        "endpoint", "body", "replace(message_id, ' ') message_id", "delay_seconds"
+    )
+    save(rows, sqs, rejects=tmp_path)
+    assert {
+        (e["queue"], e["MessageAttributes"][wire.MESSAGE_ID]["StringValue"]) for e in sqs.kept()
+    } == {
+        ("eu-orders", "eu-orders"),
+        ("orders", "m"),
+    }
+    (rejected,) = spark.read.parquet(str(tmp_path)).collect()
+    assert "not a queue name" in rejected.reason

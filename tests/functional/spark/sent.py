@@ -1,0 +1,30 @@
+"""What the stub of SQS was sent, in the words of the tests."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from sqs_stub import REGION, Stub
+from sqsdelay import wire
+
+
+def options(sqs: Stub, **more: Any) -> dict[str, Any]:
+    """The data source's options for writing to ``orders`` on a stub."""
+    return {"endpoint": "orders", "region": REGION, "endpoint_url": sqs.url} | more
+
+
+def message_id(entry: dict[str, Any]) -> str:
+    """A message's id: in the delay queue its group, elsewhere an attribute."""
+    carried = entry.get("MessageAttributes", {}).get(wire.MESSAGE_ID, {}).get("StringValue")
+    return str(carried or entry["MessageGroupId"])
+
+
+def due_ms(entry: dict[str, Any]) -> int:
+    """The due time that a message in the delay queue carries."""
+    return int(entry["MessageAttributes"][wire.DUE_AT]["StringValue"])
+
+
+def ids(sqs: Stub) -> Counter[str]:
+    """How often each message was sent."""
+    return Counter(message_id(entry) for entry in sqs.kept())
