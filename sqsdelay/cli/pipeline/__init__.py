@@ -4,4 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from sqsdelay.cli.pipeline.schedule import schedule
+
 app = typer.Typer(help="Jobs over millions of messages, on Spark.", no_args_is_help=True)
+app.command()(schedule)

@@ -1,0 +1,184 @@
+"""``sqsdelay pipeline schedule``: a file of millions of messages, sent by Spark."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+from sqsdelay.cli.console import err, out, print_json
+from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_FORMATS: Final = {
+    ".parquet": "parquet",
+    ".csv": "csv",
+    ".json": "jsonl",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+}
+_POLL_SECONDS: Final = 0.2
+_SETTINGS: Final = {"spark.sql.adaptive.advisoryPartitionSizeInBytes": "4MB"}
+"""Small tasks: one that fails sends few rows again, and the bar moves."""
+
+
+def schedule(
+    table: Annotated[
+        str, typer.Argument(metavar="INPUT", help="Parquet, CSV or JSON lines: file, folder, glob.")
+    ],
+    endpoint: Annotated[
+        str | None, typer.Option(help="Destination queue of rows without a column endpoint.")
+    ] = None,
+    file_format: Annotated[
+        str | None,
+        typer.Option("--format", help="parquet, csv or jsonl, where the name does not tell."),
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(help="Column that, with --job, makes the message ids.")
+    ] = None,
+    job: Annotated[
+        str | None, typer.Option(help="The job's name: under the same name, the same ids.")
+    ] = None,
+    rejects: Annotated[
+        str | None, typer.Option(help="Folder for rows that cannot be sent, with the reason.")
+    ] = None,
+    time_zone: Annotated[
+        str, typer.Option(help="Time zone of due times that come without an offset.")
+    ] = "UTC",
+    master: Annotated[
+        str | None, typer.Option(help="Where Spark runs; all cores of this machine if left out.")
+    ] = None,
+    concurrency: Annotated[int | None, typer.Option(help="Batches in flight per task.")] = None,
+    hop: Annotated[
+        int, typer.Option(help="Delivery delay of the endpoint's delay queue, seconds.")
+    ] = MAX_MESSAGE_TIMER_SECONDS,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Send every row of a table as a delayed message. Exit code 1 if any was not sent.
+
+    Columns: body, and delay_seconds or due_at; message_id or --key with --job; if you like endpoint,
+    attributes, message_group_id, message_deduplication_id.
+    """
+    chosen = file_format or _FORMATS.get(Path(table.rstrip("/")).suffix)
+    if chosen is None or chosen not in _FORMATS.values():
+        raise typer.BadParameter(f"give --format parquet, csv or jsonl for {table}")
+    given = {
+        "endpoint": endpoint,
+        "key": key,
+        "job": job,
+        "rejects": rejects,
+        "concurrency": concurrency,
+        "hop_seconds": hop,
+    }
+    options = {name: str(value) for name, value in given.items() if value is not None}
+    started = time.monotonic()
+    summary = _run(table, chosen, options, time_zone=time_zone, master=master)
+    if as_json:
+        print_json(summary)
+    else:
+        _print(summary, time.monotonic() - started, rejects)
+    if summary["rejected"]:
+        raise typer.Exit(1)
+
+
+def _run(
+    table: str, file_format: str, options: dict[str, str], *, time_zone: str, master: str | None
+) -> dict[str, Any]:
+    from sqsdelay.spark.session import LOCAL, session
+
+    with (
+        TemporaryDirectory(prefix="sqsdelay-") as folder,
+        session(
+            "sqsdelay pipeline schedule",
+            master=master or LOCAL,
+            time_zone=time_zone,
+            settings=_SETTINGS,
+        ) as spark,
+    ):
+        from pyspark.errors import PySparkException
+
+        from sqsdelay.spark import register
+        from sqsdelay.spark.archive import archive
+        from sqsdelay.spark.failure import failure
+        from sqsdelay.spark.table import Format, read_table
+
+        register(spark)
+        if not (master or LOCAL).startswith("local"):
+            spark.sparkContext.addPyFile(str(archive(Path(folder) / "sqsdelay.zip")))
+        summary = Path(folder) / "summary.json"
+        try:
+            rows = read_table(spark, table, Format(file_format)).hint("rebalance")
+            _save(spark, rows, options | {"summary": str(summary)})
+        except PySparkException as error:
+            raise failure(error) from error
+        return dict(json.loads(summary.read_text()))
+
+
+def _save(spark: SparkSession, rows: DataFrame, options: dict[str, str]) -> None:
+    with _progress(spark):
+        rows.write.format("sqsdelay").options(**options).mode("append").save()
+
+
+@contextmanager
+def _progress(spark: SparkSession) -> Iterator[None]:
+    """A bar of the tasks that Spark has done, until the block ends."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("tasks"),
+        TimeElapsedColumn(),
+    )
+    ended = threading.Event()
+    with Progress(*columns, console=err, transient=True) as progress:
+        watcher = threading.Thread(target=_watch, args=(spark, progress, ended), daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            watcher.join()
+
+
+def _watch(spark: SparkSession, progress: Progress, ended: threading.Event) -> None:
+    tracker = spark.sparkContext.statusTracker()
+    bar = progress.add_task("reading", total=None)
+    while not ended.wait(_POLL_SECONDS):
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        running = [stage for stage in stages if stage is not None]
+        if running:
+            done, total = running[-1].numCompletedTasks, running[-1].numTasks
+            progress.update(bar, completed=done, total=total, description=_doing(running[-1].name))
+
+
+def _doing(stage: str) -> str:
+    return "sending" if stage.startswith("save") else "reading"
+
+
+def _print(summary: dict[str, Any], seconds: float, rejects: str | None) -> None:
+    routes = ", ".join(f"{number:,} {route}" for route, number in summary["routes"].items())
+    told = f" ({routes})" if routes else ""
+    out.print(f"{summary['sent']:,} sent{told} in {seconds:,.0f} s", highlight=False)
+    if summary["rejected"]:
+        out.print(f"{summary['rejected']:,} not sent: kept in {rejects}", highlight=False)
+        for kind, reason in summary["reasons"].items():
+            text = f"  {reason['rows']:,} {kind}, e.g. {reason['example']}"
+            out.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,125 @@
+"""spark-submit with the zip file, as the guide shows it, on a cluster of separate processes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import sysconfig
+import time
+import venv
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyspark
+import pytest
+
+from sqs_stub import REGION, Stub
+from sqsdelay.spark.rows import derived_id
+from tests.functional.spark.sent import due_ms, ids
+from tests.services.processes import ROOT, environment
+
+FILES, ROWS = 4, 1_000
+DUE_AT = datetime(2035, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def python_without_sqsdelay(tmp_path: Path) -> Path:
+    """A Python that has what sqsdelay needs, but not sqsdelay: an executor's."""
+    folder = tmp_path / "venv"
+    venv.create(folder, symlinks=True)
+    (packages,) = (folder / "lib").glob("python*/site-packages")
+    (packages / "shared.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return folder / "bin" / "python"
+
+
+def write_table(folder: Path) -> None:
+    folder.mkdir()
+    for number in range(FILES):
+        keys = [f"{number}-{row}" for row in range(ROWS)]
+        bodies = ["" if row == 500 else "x" for row in range(ROWS)]
+        table = pa.table({"order_id": keys, "body": bodies, "due_at": [DUE_AT] * ROWS})
+        pq.write_table(table, folder / f"{number}.parquet")
+
+
+def kill_an_executor(submitted: subprocess.Popen[str], sqs: Stub, *, after: int) -> None:
+    """Kill one of the executors when so many messages were sent."""
+    deadline = time.monotonic() + 120
+    while len(sqs.kept()) < after:
+        assert submitted.poll() is None, "spark-submit ended early"
+        assert time.monotonic() < deadline, "nothing is being sent"
+        time.sleep(0.1)
+    executors = []
+    for process in psutil.Process(submitted.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+            if "CoarseGrainedExecutorBackend" in " ".join(process.cmdline()):
+                executors.append(process)
+    assert len(executors) == 2
+    executors[0].kill()
+    sqs.set_latency(0)
+
+
+def test_an_executor_killed_in_the_middle_of_a_write(
+    sqs: Stub, tmp_path: Path, python_without_sqsdelay: Path
+) -> None:
+    """The job finishes; no message is lost; duplicates have one id and one due time; rejects are
+    kept once. sqsdelay comes from the zip file alone."""
+    archive, submit, job = guide()
+    write_table(tmp_path / "renewals.parquet")
+    (tmp_path / "job.py").write_text(job)
+    subprocess.run([sys.executable, *archive.split()[1:]], cwd=tmp_path, env=plain(), check=True)
+    sqs.set_latency(500)
+    command = [
+        f"{Path(pyspark.__file__).parent}/bin/{submit.split()[0]}",
+        "--master",
+        "local-cluster[2,1,1024]",
+        "--conf",
+        "spark.driver.host=127.0.0.1",
+        *submit.split()[1:],
+    ]
+    settings = {
+        "PYSPARK_PYTHON": str(python_without_sqsdelay),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "AWS_ENDPOINT_URL": sqs.url,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": REGION,
+    }
+    with (
+        (tmp_path / "log").open("w") as log,
+        subprocess.Popen(
+            command, cwd=tmp_path, env=plain() | settings, stdout=log, stderr=log, text=True
+        ) as submitted,
+    ):
+        try:
+            kill_an_executor(submitted, sqs, after=FILES * ROWS // 4)
+            code = submitted.wait(timeout=200)
+        finally:
+            submitted.kill()
+    assert code == 0, (tmp_path / "log").read_text()[-5000:]
+    counted = ids(sqs)
+    expected = {f"{n}-{row}" for n in range(FILES) for row in range(ROWS) if row != 500}
+    assert set(counted) == {derived_id("renewals-2027", key) for key in expected}
+    duplicates = counted.total() - len(counted)
+    assert 0 < duplicates < FILES * ROWS
+    assert {due_ms(entry) for entry in sqs.kept()} == {int(DUE_AT.timestamp() * 1000)}
+    rejects = pq.read_table(tmp_path / "rejects").to_pylist()
+    assert sorted(row["order_id"] for row in rejects) == [f"{n}-500" for n in range(FILES)]
+
+
+def guide() -> tuple[str, str, str]:
+    """The guide's two commands and its job."""
+    text = (ROOT / "docs" / "spark.md").read_text().partition("## On a cluster")[2]
+    (commands,) = re.findall(r"```\n(python -m .*?)```", text, re.DOTALL)
+    (job,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    archive, submit = commands.strip().splitlines()
+    return archive, submit, job
+
+
+def plain() -> dict[str, str]:
+    """An environment in which Python finds no sqsdelay by path."""
+    return {k: v for k, v in environment({}).items() if k != "PYTHONPATH" and "SPARK" not in k}
