@@ -14,7 +14,7 @@ def register(spark: SparkSession) -> None:
     """Make ``format("sqsdelay")`` known to a session.
 
     Needed only where Spark does not find it by itself; it does where the package
-    ``pyspark_sqsdelay``, which comes with sqsdelay, lies in a folder or zip file of Python's path.
+    ``pyspark_sqsdelay``, which comes with sqsdelay, lies in a folder of the driver's Python's path.
     """
     from sqsdelay.spark.data_source import SqsDelayDataSource
 

@@ -7,23 +7,19 @@ import zipfile
 from pathlib import Path
 from typing import Final
 
-_PACKAGES: Final = ("sqsdelay", "pyspark_sqsdelay")
-_HOME: Final = Path(__file__).parents[2]
-"""The folder that holds both: ``site-packages``, or a checkout."""
+_PACKAGE: Final = Path(__file__).parents[1]
 
 
 def archive(path: str | Path) -> Path:
     """Write a zip file of sqsdelay, without what it depends on, and return its path.
 
-    Executors need boto3, tenacity and pyarrow installed besides. A package ``pyspark_sqsdelay`` is
-    part of it, by which Spark finds the data source without `sqsdelay.spark.register`.
+    Executors need boto3, tenacity and pyarrow installed besides.
     """
     target = Path(path)
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as file:
-        for package in _PACKAGES:
-            for source in sorted((_HOME / package).rglob("*")):
-                if source.is_file() and "__pycache__" not in source.parts:
-                    file.write(source, source.relative_to(_HOME).as_posix())
+        for source in sorted(_PACKAGE.rglob("*")):
+            if source.is_file() and "__pycache__" not in source.parts:
+                file.write(source, source.relative_to(_PACKAGE.parent).as_posix())
     return target
 
 

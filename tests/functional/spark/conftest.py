@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sqs_stub import Stub, running_stub
-from sqsdelay.spark import register
 from sqsdelay.spark.session import session
+from tests.services.processes import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,11 +17,16 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark(own_aws_settings: None) -> Iterator[SparkSession]:
-    """Its workers inherit the tests' AWS settings; where SQS is, the tests say by options."""
+    """Its workers inherit the tests' AWS settings; where SQS is, the tests say by options.
+
+    Nobody registers the data source: Spark finds ``pyspark_sqsdelay``, here on Python's path as it
+    is in the site-packages of an installed sqsdelay.
+    """
     settings = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
-    with session("tests", master="local[2,4]", settings=settings) as started:
-        register(started)
-        yield started
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))
+        with session("tests", master="local[2,4]", settings=settings) as started:
+            yield started
 
 
 @pytest.fixture(scope="session")
