@@ -141,9 +141,9 @@ def test_destroy_keeps_queues_and_messages_by_default(
 ) -> None:
     """Without its stack a message waits where it is; importing the kept queues delivers it."""
     # A hop long enough that the stack is gone before the message can be in the function's hands.
-    context = ("-c", "endpoint=kept", "-c", "hopSeconds=20")
+    context = ("-c", "endpoint=kept", "-c", "hopSeconds=30")
     outputs = cdk.deploy(*context)
-    DelaySender(aws.client("sqs"), hop_seconds=20).send("kept", "patient", delay=21)
+    DelaySender(aws.client("sqs"), hop_seconds=30).send("kept", "patient", delay=31)
     cdk.destroy(*context)
     answer = aws.client("sqs").get_queue_attributes(
         QueueUrl=outputs["DelayQueueUrl"], AttributeNames=["ApproximateNumberOfMessagesDelayed"]
