@@ -87,7 +87,7 @@ def queues(url: str, *names: str, delete: bool = False) -> None:
 
 def kombu_names() -> list[str]:
     """What kombu's sender leaves on the broker besides its queue."""
-    levels = [level_name(level, PREFIX) for level in range(LEVELS)]
+    levels = [level_name(level, PREFIX) for level in range(LEVELS)]  # type: ignore[call-arg]
     return [*levels, f"{PREFIX}_celery_delayed_delivery", f"{PREFIX}-kombu"]
 
 
@@ -101,7 +101,7 @@ class KombuSender:
             queue, exchange, routing_key=queue, queue_arguments={"x-queue-type": "quorum"}
         )
         channel = self._connection.channel()
-        declare_native_delayed_delivery_exchanges_and_queues(self._connection, "quorum", PREFIX)
+        declare_native_delayed_delivery_exchanges_and_queues(self._connection, "quorum", PREFIX)  # type: ignore[call-arg]
         self._queue.bind(channel).declare()
         bind_queue_to_native_delayed_delivery_exchange(self._connection, self._queue, PREFIX)  # type: ignore[call-arg]
         self._producer = Producer(channel)
