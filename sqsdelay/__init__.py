@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sqsdelay.sender import SendResult
     from sqsdelay.sqs.consumer import DelayConsumer
     from sqsdelay.sqs.sender import DelaySender
+    from sqsdelay.sqs.unrestricted import unrestricted
 
 __all__ = [
     "Change",
@@ -26,6 +27,7 @@ __all__ = [
     "Route",
     "SendResult",
     "record_received",
+    "unrestricted",
 ]
 
 _HOMES = {
@@ -38,6 +40,7 @@ _HOMES = {
     "Route": "sqsdelay.route",
     "SendResult": "sqsdelay.sender",
     "record_received": "sqsdelay.received",
+    "unrestricted": "sqsdelay.sqs.unrestricted",
 }
 
 

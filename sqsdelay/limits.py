@@ -112,5 +112,8 @@ QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 ID: Final = re.compile(r"[!-~]{1,128}", re.ASCII)
 """A message group or deduplication id: letters, digits, punctuation. Source: SendMessage API reference."""
 
+BATCH_ENTRY_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,80}", re.ASCII)
+"""An entry's id in a batch call. Source: SendMessageBatchRequestEntry API reference."""
+
 ATTRIBUTE_NAME: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", re.ASCII)
 """Source: sqs-message-metadata.html: A-Z a-z 0-9 _ - and single inner periods."""

@@ -49,7 +49,9 @@ def failure_of(error: ClientError | BotoCoreError, queue_url: str) -> Failure:
     """What a failed call means for each of its entries."""
     code = _code(error)
     permanent = code in PERMANENT or isinstance(error, ParamValidationError)
-    return Failure(code, translated(error, queue_url), transient=not permanent)
+    told = translated(error, queue_url)
+    told.__cause__ = error
+    return Failure(code, told, transient=not permanent)
 
 
 def translated(error: ClientError | BotoCoreError, queue: str) -> SqsDelayError:

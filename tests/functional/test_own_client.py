@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from botocore.awsrequest import AWSResponse
+from botocore.compat import HTTPHeaders
 from botocore.exceptions import ParamValidationError
 from moto import mock_aws
 
@@ -23,7 +24,7 @@ def client_of(user: Any) -> Any:
 
 
 def checks_parameters(client: Any) -> bool:
-    answer = AWSResponse("", 200, {}, None), {}
+    answer: Any = AWSResponse("", 200, HTTPHeaders(), None), {}
     client.meta.events.register("before-call.sqs", lambda **_: answer)
     try:
         client.get_queue_url()
@@ -89,7 +90,7 @@ def test_what_boto3_would_have_refused_the_sender_refuses(
     watched: Watched, bad: dict[str, Any], delay: int
 ) -> None:
     """Before anything is sent, with an error of sqsdelay's that says what is wrong."""
-    due = {} if "due_at" in bad else {"delay": delay}
+    due: dict[str, Any] = {} if "due_at" in bad else {"delay": delay}
     watched.sent.clear()
     with pytest.raises(SqsDelayError) as refused:
         watched.sender.send("orders", **({"body": "x"} | due | bad))
