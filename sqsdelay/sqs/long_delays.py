@@ -39,12 +39,16 @@ class LongDelays:
         sender: with one thread, so that ``witness`` sees what it does.
         witness: the sender's client.
         above_seconds: delays up to this are boto3's own affair.
+        any_size: bodies may be larger than SQS takes; the sender knows where to leave them.
     """
 
-    def __init__(self, sender: DelaySender, witness: Witness, *, above_seconds: int) -> None:
+    def __init__(
+        self, sender: DelaySender, witness: Witness, *, above_seconds: int, any_size: bool
+    ) -> None:
         self._sender = sender
         self._witness = witness
         self._above_seconds = above_seconds
+        self._any_size = any_size
 
     def concern(self, queue_url: Any, entry: Any) -> bool:
         """Whether SQS would refuse the entry's delay. What is no number boto3 refuses itself."""
@@ -80,7 +84,7 @@ class LongDelays:
             ClientError, BotoCoreError: nothing was sent.
         """
         queue_url, entries = kwargs["QueueUrl"], [_plain_bytes(e) for e in kwargs["Entries"]]
-        check_batch(client, entries)
+        check_batch(client, entries, any_size=self._any_size)
         delayed = [entry for entry in entries if self.concern(queue_url, entry)]
         others = [entry for entry in entries if not self.concern(queue_url, entry)]
         messages = _messages(client, _BATCH, queue_url, delayed)

@@ -28,8 +28,11 @@ _INVALID: Final = ("InvalidParameterValue", "InvalidParameterValueException")
 """A code and, where it differs, the newer name that boto3's exception classes go by."""
 
 
-def check_batch(client: Any, entries: Sequence[Mapping[str, Any]]) -> None:
+def check_batch(client: Any, entries: Sequence[Mapping[str, Any]], *, any_size: bool) -> None:
     """Refuse a batch that SQS refuses as a whole; parts of it could each pass.
+
+    Args:
+        any_size: large bodies will not be sent to SQS.
 
     Raises:
         ClientError: with the code SQS gives; nothing was sent.
@@ -53,7 +56,7 @@ def check_batch(client: Any, entries: Sequence[Mapping[str, Any]]) -> None:
     size = sum(
         size_of(entry["MessageBody"], entry.get("MessageAttributes", {})) for entry in entries
     )
-    if size > MAX_BATCH_BYTES:
+    if size > MAX_BATCH_BYTES and not any_size:
         text = f"Batch requests cannot be longer than {MAX_BATCH_BYTES} bytes. You have sent {size} bytes."
         raise _batch_refusal(client, "BatchRequestTooLong", text)
 

@@ -105,7 +105,12 @@ def _unrestricted_client(client: Any, settings: dict[str, Any]) -> Any:
     witness = _derived(Witness, client, _seen=threading.local())
     # One thread: what SQS answered is noted per thread, and a call's batches are few.
     sender = DelaySender(witness, concurrency=1, **settings)
-    long_delays = LongDelays(sender, witness, above_seconds=settings["hop_seconds"])
+    long_delays = LongDelays(
+        sender,
+        witness,
+        above_seconds=settings["hop_seconds"],
+        any_size=settings["large_bodies"] is not None,
+    )
     return _derived(UnrestrictedClient, client, _long_delays=long_delays)
 
 

@@ -484,8 +484,14 @@ def test_a_large_body_is_answered_with_its_own_md5(shop: Shop) -> None:
     answer = sqs.send_message(QueueUrl=shop.url, MessageBody=body, DelaySeconds=YEAR)
     assert answer["MD5OfMessageBody"] == md5(body)
     assert "MD5OfMessageAttributes" not in answer
-    (copy,) = waiting("orders-delay.fifo")
-    assert "s3BucketName" in copy.body
+    batch = [
+        {"Id": "a", "MessageBody": body, "DelaySeconds": YEAR},
+        {"Id": "b", "MessageBody": "x"},
+    ]
+    told = sqs.send_message_batch(QueueUrl=shop.url, Entries=batch)["Successful"]
+    assert [done["MD5OfMessageBody"] for done in told] == [md5(body), md5("x")]
+    copies = waiting("orders-delay.fifo")
+    assert ["s3BucketName" in copy.body for copy in copies] == [True, True]
 
 
 def test_an_md5_that_does_not_fit_what_was_sent_is_passed_on(shop: Shop, sqs: Any) -> None:
