@@ -39,12 +39,13 @@ test: setup setup-node lint  ## Everything: lint, types, all tests
 check: setup lint  ## Fast: lint, types, unit tests
 	$(BIN)/pytest tests/unit
 
-bench: setup  ## Accuracy over a virtual year; throughput; stores; RabbitMQ; what delays cost (about 12 minutes)
+bench: setup  ## Accuracy over a virtual year; throughput; stores; RabbitMQ; what delays cost; import time (about 12 minutes)
 	$(BIN)/python benchmarks/accuracy.py
 	$(BIN)/python benchmarks/throughput.py
 	$(BIN)/python benchmarks/store.py
 	$(BIN)/python benchmarks/rabbitmq.py
 	$(BIN)/python benchmarks/cost.py
+	$(BIN)/python benchmarks/import_time.py
 	$(BIN)/python benchmarks/ledger.py
 
 faults: setup  ## Break the relay on purpose, count every message, rewrite docs/reliability.md's table

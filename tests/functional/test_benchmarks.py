@@ -11,6 +11,7 @@ import pytest
 
 import accuracy
 import cost
+import import_time
 
 ROOT = Path(__file__).parents[2]
 
@@ -102,3 +103,28 @@ def test_ledger_measures_and_misses_no_event() -> None:
         "poll",
         "recording alone",
     ]
+
+
+@pytest.mark.parametrize(("added_ms", "code", "verdict"), [(49, 0, "ok"), (51, 1, "FAILED")])
+def test_import_time_is_the_difference_to_python_itself(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    added_ms: int,
+    code: int,
+    verdict: str,
+) -> None:
+    """Whatever Python's own start takes on this machine, an import that adds too much fails."""
+    monkeypatch.setattr(
+        import_time, "started_ms", lambda program: 30 + added_ms * (program == import_time.OURS)
+    )
+    monkeypatch.setattr(sys, "argv", ["import_time.py", "--rounds", "3"])
+    assert import_time.main() == code
+    printed = capsys.readouterr().out
+    assert re.search(rf"^{verdict} +import sqsdelay adds {added_ms}.0 ms", printed, re.M)
+
+
+def test_import_time_starts_processes() -> None:
+    """Each program is run, and takes its time."""
+    columns = import_time.measure(1)
+    assert [len(times) for times in columns] == [1] * len(import_time.PROGRAMS)
+    assert all(times[0] > 0 for times in columns)
