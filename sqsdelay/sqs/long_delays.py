@@ -139,7 +139,8 @@ def _message(entry: Mapping[str, Any], *, fifo: bool) -> Message:
     deduplication_id = entry.get("MessageDeduplicationId")
     if fifo and deduplication_id is None:
         # Content-based deduplication: this is how SQS derives the id, from the body.
-        deduplication_id = hashlib.sha256(entry["MessageBody"].encode()).hexdigest()
+        body = entry["MessageBody"].encode("utf-8", "surrogatepass")
+        deduplication_id = hashlib.sha256(body).hexdigest()
     system = entry.get("MessageSystemAttributes", {})
     for name in system:
         if name != _TRACE_HEADER:

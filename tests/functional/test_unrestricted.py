@@ -307,8 +307,12 @@ def test_what_sqs_refuses_is_raised_as_boto3_raised_it(shop: Shop, sqs: Any) -> 
 
 def stub_lookups(stub: Stubber) -> None:
     """What is asked once for an endpoint: has it a twin, and where is its delay queue."""
-    stub.add_client_error("get_queue_url", "QueueDoesNotExist")
-    stub.add_response("get_queue_url", {"QueueUrl": "http://x/1/orders-delay.fifo"})
+    due, delay = (
+        {"QueueName": name, "QueueOwnerAWSAccountId": DEFAULT_ACCOUNT_ID}
+        for name in ("orders-due", "orders-delay.fifo")
+    )
+    stub.add_client_error("get_queue_url", "QueueDoesNotExist", expected_params=due)
+    stub.add_response("get_queue_url", {"QueueUrl": "http://x/1/orders-delay.fifo"}, delay)
 
 
 @pytest.mark.parametrize("around_the_given", [True, False], ids=["given", "unrestricted"])
@@ -459,6 +463,10 @@ def test_a_fifo_message_without_an_id_is_deduplicated_by_its_content(shop: Shop,
     (late,) = waiting("payments-delay.fifo")
     given = late.message_attributes["sqsdelay.MessageDeduplicationId"]["StringValue"]
     assert given == hashlib.sha256(b"x").hexdigest()
+    with pytest.raises(shop.client.exceptions.InvalidMessageContents, match="U\\+D800"):
+        sqs.send_message(
+            QueueUrl=shop.fifo_url, MessageBody="\ud800", MessageGroupId="g", DelaySeconds=YEAR
+        )
 
 
 def test_a_parked_message_is_answered_with_the_id_it_has_in_the_store(shop: Shop) -> None:
