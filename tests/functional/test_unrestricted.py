@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import pickle
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -19,7 +21,7 @@ from moto import mock_aws
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.sqs.models import sqs_backends
 
-from sqsdelay import unrestricted
+from sqsdelay import FileLedger, unrestricted
 from sqsdelay.clock import SystemClock
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError, DelayQueueMissing, InvalidMessage
@@ -482,6 +484,16 @@ def test_a_parked_message_is_answered_with_the_id_it_has_in_the_store(shop: Shop
         assert answer[name] == direct[name]
     assert answer["ResponseMetadata"]["HTTPStatusCode"] == 200
     assert waiting("orders-delay.fifo") == []
+
+
+def test_a_ledger_has_the_delayed_messages(shop: Shop, tmp_path: Path) -> None:
+    """With the id of the answer; direct messages are boto3's own and not in it."""
+    sqs = unrestricted(shop.client, ledger=FileLedger(tmp_path / "ledger.jsonl"))
+    sqs.send_message(QueueUrl=shop.url, MessageBody="x")
+    answer = sqs.send_message(QueueUrl=shop.url, MessageBody="x", DelaySeconds=YEAR)
+    (event,) = map(json.loads, (tmp_path / "ledger.jsonl").read_text().splitlines())
+    told = event["event"], event["route"], event["message_id"], event["sqs_message_id"]
+    assert told == ("sent", "delay-queue", answer["sqsdelay.MessageId"], answer["MessageId"])
 
 
 def test_a_large_body_is_answered_with_its_own_md5(shop: Shop) -> None:
