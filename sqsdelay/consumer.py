@@ -13,7 +13,6 @@ from sqsdelay.errors import ConfigurationError, SqsDelayError
 from sqsdelay.ledger import Ledger
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.marks import Mark
-from sqsdelay.message import OutgoingMessage
 from sqsdelay.moves import (
     DEFAULT_MAX_RECEIVES,
     Move,
@@ -108,13 +107,7 @@ class Relay(Mover):
         return moves + self._park(to_park, outcomes)
 
     def _read(self, copy: ReceivedMessage) -> Delayed | Reject:
-        if self._endpoint.fifo:
-            ids = fifo.read_fifo_ids(copy)
-            if isinstance(ids, Reject):
-                return ids
-        elif wire.DEDUPLICATION_ID in copy.attributes:
-            return Reject(f"the message was sent for the FIFO queue {self._endpoint.twin.name}")
-        return wire.read_delay(copy)
+        return fifo.misdirected(copy, self._endpoint) or wire.read_delay(copy)
 
     def _marked(self, readable: Sequence[_Waiting], outcomes: Outcomes) -> Iterable[_Waiting]:
         """The copies with the due times their marks give them; cancelled ones are settled."""
@@ -151,7 +144,9 @@ class Relay(Mover):
             waiting.position,
             waiting.copy,
             self._endpoint.hand_over_queue,
-            self._handed_over(waiting, seconds),
+            fifo.for_hand_over(
+                waiting.copy, waiting.message, self._endpoint, delay_seconds=seconds
+            ),
             Outcome(
                 waiting.copy,
                 Status.HANDED_OVER,
@@ -159,21 +154,6 @@ class Relay(Mover):
                 seconds,
                 now_ms + seconds * 1000 - due_ms,
             ),
-        )
-
-    def _handed_over(self, waiting: _Waiting, delay_seconds: int) -> OutgoingMessage:
-        copy, message = waiting.copy, waiting.message
-        ids = fifo.read_fifo_ids(copy) if self._endpoint.fifo else None
-        if not isinstance(ids, fifo.FifoIds):
-            return wire.handed_over(copy, message, delay_seconds)
-        return fifo.for_due_queue(
-            copy.body,
-            wire.users_attributes(copy),
-            ids,
-            message_id=message.message_id,
-            due_ms=message.due_ms,
-            delay_seconds=delay_seconds,
-            trace_header=copy.trace_header,
         )
 
     def _requeue(self, waiting: _Waiting, decision: Requeue, now_ms: int) -> Move:

@@ -6,13 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sqsdelay.decision import Reject
+from sqsdelay.endpoint import Endpoint
 from sqsdelay.limits import ID
 from sqsdelay.message import Attribute, OutgoingMessage, size_of, string, text_of
 from sqsdelay.wire import (
     DEDUPLICATION_ID,
     GROUP_ID,
+    Delayed,
     ReceivedMessage,
+    handed_over,
     trace_header_to_pass_on,
+    users_attributes,
     with_identity,
 )
 
@@ -42,6 +46,34 @@ def read_fifo_ids(copy: ReceivedMessage) -> FifoIds | Reject:
             )
         found.append(text)
     return FifoIds(*found)
+
+
+def misdirected(copy: ReceivedMessage, endpoint: Endpoint) -> Reject | None:
+    """Why a copy is not for this endpoint but for one of the other kind; None where it is."""
+    if endpoint.fifo:
+        ids = read_fifo_ids(copy)
+        return ids if isinstance(ids, Reject) else None
+    if DEDUPLICATION_ID in copy.attributes:
+        return Reject(f"the message was sent for the FIFO queue {endpoint.twin.name}")
+    return None
+
+
+def for_hand_over(
+    copy: ReceivedMessage, message: Delayed, endpoint: Endpoint, *, delay_seconds: int
+) -> OutgoingMessage:
+    """What a copy from the delay queue is on the last leg: on the destination, or on the due queue."""
+    ids = read_fifo_ids(copy) if endpoint.fifo else None
+    if not isinstance(ids, FifoIds):
+        return handed_over(copy, message, delay_seconds)
+    return for_due_queue(
+        copy.body,
+        users_attributes(copy),
+        ids,
+        message_id=message.message_id,
+        due_ms=message.due_ms,
+        delay_seconds=delay_seconds,
+        trace_header=copy.trace_header,
+    )
 
 
 def for_due_queue(

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from sqsdelay import wire
 from sqsdelay.batch import full_batches
 from sqsdelay.endpoint import Endpoint, QueueRef
 from sqsdelay.errors import ConfigurationError, SqsDelayError
@@ -19,6 +18,7 @@ from sqsdelay.ledger import Ledger, record_safely
 from sqsdelay.limits import MAX_BACKOFF_SECONDS
 from sqsdelay.message import OutgoingMessage
 from sqsdelay.ports import Failure, Queues
+from sqsdelay.rejection import rejected
 from sqsdelay.wire import ReceivedMessage
 
 logger = logging.getLogger(__name__)
@@ -156,7 +156,7 @@ class Mover(ABC):
             position,
             copy,
             self._endpoint.error_queue,
-            wire.rejected(copy, reason),
+            rejected(copy, reason),
             Outcome(copy, Status.REJECTED, error=reason),
         )
 

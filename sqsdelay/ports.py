@@ -120,6 +120,14 @@ class Queues(Protocol):
         ...
 
 
+class QueueAges(Protocol):
+    """Who knows how old a queue's oldest message is; SQS itself does not tell."""
+
+    def oldest_seconds(self, queues: Sequence[QueueRef]) -> Mapping[QueueRef, int]:
+        """The ages, in seconds, of those queues whose oldest message it can tell; raises nothing."""
+        ...
+
+
 class LargeBodies(Protocol):
     """Where bodies wait that are too large for a message. Thread-safe."""
 

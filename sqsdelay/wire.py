@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from sqsdelay.decision import Reject
 from sqsdelay.errors import MalformedMessage
 from sqsdelay.limits import (
     CONTRADICTION_MS,
-    FORBIDDEN_BODY_CHARACTER,
     ID,
     MAX_ATTRIBUTES,
     MAX_DUE_MS,
@@ -42,11 +40,14 @@ GROUP_ID: Final = "sqsdelay.MessageGroupId"
 DEDUPLICATION_ID: Final = "sqsdelay.MessageDeduplicationId"
 """Only on messages for a FIFO queue, and always on those."""
 ERROR: Final = "sqsdelay.Error"
+"""On what waits in an error queue: why, as JSON. See ``sqsdelay.rejection``."""
 
 _HOP_PREFIX: Final = "hop."
 """Marks deduplication ids made at a hop, so that none is ever taken for a sender's message id."""
 
-_OURS: Final = (DELAY_SECONDS, DUE_AT, DELAY_MS, GROUP_ID, DEDUPLICATION_ID)
+DELAY_ATTRIBUTES: Final = (DELAY_SECONDS, DUE_AT, DELAY_MS, GROUP_ID, DEDUPLICATION_ID)
+"""What carries a delay on its way; the destination sees ``DUE_AT`` alone of it."""
+
 _ID: Final = string("x" * MAX_ID_CHARS)
 _TIME: Final = string(str(MAX_DUE_MS))
 
@@ -356,7 +357,7 @@ def handed_over(copy: ReceivedMessage, message: Delayed, delay_seconds: int) -> 
 
 def users_attributes(copy: ReceivedMessage) -> dict[str, Attribute]:
     """The copy's attributes without those that carry its delay."""
-    return {name: value for name, value in copy.attributes.items() if name not in _OURS}
+    return {name: value for name, value in copy.attributes.items() if name not in DELAY_ATTRIBUTES}
 
 
 def with_identity(
@@ -373,42 +374,6 @@ def with_identity(
 def identity(message_id: str, due_ms: int) -> dict[str, Attribute]:
     """The two attributes a receiver tells a message and its lateness by."""
     return {MESSAGE_ID: string(message_id), DUE_AT: string(str(due_ms))}
-
-
-def rejected(copy: ReceivedMessage, reason: str) -> OutgoingMessage:
-    """What the error queue gets: the copy as it came, plus why, as JSON in ``sqsdelay.Error``.
-
-    Where ten attributes leave no room the delay attributes move into that JSON; where nothing fits
-    (ten attributes of the user's, or 1 MiB) the copy goes unchanged and only the log has the reason.
-    """
-    about: dict[str, Any] = {
-        "reason": FORBIDDEN_BODY_CHARACTER.sub("?", reason),
-        "messageId": copy.message_id,
-        "sqsMessageId": copy.sqs_message_id,
-        "messageGroupId": copy.group_id,
-        "messageDeduplicationId": copy.deduplication_id,
-        "sentTimestamp": copy.sent_ms,
-        "receiveCount": copy.receive_count,
-    }
-    attributes = {**copy.attributes, ERROR: string(json.dumps(about))}
-    if not fits(copy.body, attributes):
-        ours = [name for name in _OURS if name in copy.attributes]
-        about["attributes"] = {name: _plain(attributes.pop(name)) for name in ours}
-        attributes[ERROR] = string(json.dumps(about))
-    if not fits(copy.body, attributes):
-        attributes = dict(copy.attributes)
-    return OutgoingMessage(
-        body=copy.body,
-        attributes=attributes,
-        size=size_of(copy.body, attributes),
-        trace_header=trace_header_to_pass_on(copy.trace_header),
-    )
-
-
-def _plain(attribute: Attribute) -> str:
-    if "StringValue" in attribute:
-        return attribute["StringValue"]
-    return base64.b64encode(attribute["BinaryValue"]).decode()
 
 
 def fits(body: str, attributes: Mapping[str, Attribute]) -> bool:

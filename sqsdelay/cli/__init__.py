@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from sqsdelay.cli import endpoint, pipeline, rabbitmq, store
+from sqsdelay.cli import endpoint, errors, pipeline, rabbitmq, store
 from sqsdelay.cli.consume import consume
 from sqsdelay.cli.cost import cost
 from sqsdelay.cli.demo import demo
@@ -15,6 +15,7 @@ from sqsdelay.cli.migrate import migrate
 from sqsdelay.cli.receive import receive
 from sqsdelay.cli.schedule import cancel, reschedule
 from sqsdelay.cli.send import send
+from sqsdelay.cli.status import status
 from sqsdelay.cli.timeout_manager import timeout_manager
 from sqsdelay.errors import SqsDelayError
 
@@ -39,6 +40,8 @@ app.command()(store.pending)
 app.command()(cancel)
 app.command()(reschedule)
 app.command()(cost)
+app.command()(status)
+app.add_typer(errors.app, name="errors")
 
 
 def main() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,17 +12,12 @@ from sqsdelay.delay import seconds_until
 from sqsdelay.endpoint import Endpoint, QueueRef
 from sqsdelay.errors import InvalidMessage, QueueUnavailable, SqsDelayError
 from sqsdelay.fifo import FifoIds, for_due_queue
-from sqsdelay.limits import FORBIDDEN_BODY_CHARACTER, MAX_MESSAGE_TIMER_SECONDS
-from sqsdelay.message import (
-    OutgoingMessage,
-    check_body,
-    check_limits,
-    size_of,
-    string,
-)
+from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.message import OutgoingMessage, check_body, check_limits, string
 from sqsdelay.ports import Failure, Queues, Released, SendReceipt
+from sqsdelay.rejection import rejected_stored
 from sqsdelay.stored import StoredMessage
-from sqsdelay.wire import DEDUPLICATION_ID, ERROR, fits, with_identity
+from sqsdelay.wire import DEDUPLICATION_ID, with_identity
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +80,7 @@ class SqsOutbox:
 
     def reject(self, messages: Sequence[tuple[StoredMessage, str]]) -> list[Failure | None]:
         def to_error_queue(entry: tuple[StoredMessage, str]) -> tuple[QueueRef, OutgoingMessage]:
-            return self._endpoint.error_queue, _rejected(*entry)
+            return self._endpoint.error_queue, rejected_stored(*entry)
 
         return failures(self._send_all(messages, to_error_queue))
 
@@ -179,33 +172,5 @@ def _for_due_queue(message: StoredMessage, body: str, delay_seconds: int) -> Out
         message_id=message.message_id,
         due_ms=message.due_ms,
         delay_seconds=delay_seconds,
-        trace_header=message.trace_header,
-    )
-
-
-def _rejected(message: StoredMessage, reason: str) -> OutgoingMessage:
-    """The message as it was, plus why; a body that is no text of SQS's as base64, and says so."""
-    about: dict[str, Any] = {
-        "reason": FORBIDDEN_BODY_CHARACTER.sub("?", reason),
-        "messageId": message.message_id,
-        "destination": message.destination,
-        "dueMs": message.due_ms,
-        "failures": message.failures,
-    }
-    body = message.body.decode("utf-8", "replace")
-    if not body:
-        about["bodyEncoding"] = "empty"
-        body = "-"  # SQS takes no empty body
-    elif body.encode("utf-8") != message.body or FORBIDDEN_BODY_CHARACTER.search(body):
-        about["bodyEncoding"] = "base64"
-        body = base64.b64encode(message.body).decode("ascii")
-    attributes = {**message.attributes, ERROR: string(json.dumps(about))}
-    if not fits(body, attributes):
-        # Better without our words than not at all; the log has the reason.
-        attributes = dict(message.attributes)
-    return OutgoingMessage(
-        body=body,
-        attributes=attributes,
-        size=size_of(body, attributes),
         trace_header=message.trace_header,
     )

@@ -20,12 +20,13 @@ from sqsdelay.limits import (
 )
 from sqsdelay.message import OutgoingMessage, size_of
 from sqsdelay.ports import Delivery, Failure, Queues
+from sqsdelay.rejection import rejected
 from sqsdelay.sqs.endpoints import create_queue, standard_queue_attributes
 from sqsdelay.sqs.outbox import SqsOutbox, failures
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stored import StoredMessage
 from sqsdelay.timeout_message import id_body, read_id, read_timeout
-from sqsdelay.wire import GROUP_ID, ReceivedMessage, rejected
+from sqsdelay.wire import GROUP_ID, ReceivedMessage
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient

@@ -107,7 +107,16 @@ class InMemoryQueues:
         self._broker_clock.observe(self.clock.true_ms // 1000 * 1000)
 
     def attributes(self, queue_url: str) -> Mapping[str, str]:
-        return dict(self._queue(queue_url).attributes)
+        queue, now = self._queue(queue_url), self.clock.true_ms
+        with self._lock:
+            hidden = [m for m in queue.messages.values() if m.visible_ms > now]
+            in_flight = sum(1 for m in hidden if m.receive_count)
+            counts = {
+                "ApproximateNumberOfMessages": len(queue.messages) - len(hidden),
+                "ApproximateNumberOfMessagesNotVisible": in_flight,
+                "ApproximateNumberOfMessagesDelayed": len(hidden) - in_flight,
+            }
+        return queue.attributes | {name: str(count) for name, count in counts.items()}
 
     def send_batch(
         self, queue_url: str, entries: Sequence[OutgoingMessage]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from typing import Any
 
 import pytest
@@ -323,34 +322,6 @@ def test_a_full_foreign_message_is_handed_over_with_what_fits() -> None:
     attributes = users | {wire.DELAY_SECONDS: string("50")}
     entry = wire.handed_over(copy(attributes=attributes), Delayed("m-1", SENT), 0)
     assert entry.attributes == users | {wire.MESSAGE_ID: string("m-1")}
-
-
-def test_a_rejected_message_carries_its_reason_and_everything_it_came_with() -> None:
-    """Nothing of it is lost: body, attributes, ids, times."""
-    attributes = {"user": string("x"), wire.DELAY_SECONDS: string("soon")}
-    entry = wire.rejected(copy(attributes=attributes), "not a number\x00")
-    error = json.loads(entry.attributes.pop(wire.ERROR)["StringValue"])
-    assert entry.attributes == attributes
-    assert error["reason"] == "not a number?"
-    assert error["messageId"] == "m-1"
-    assert error["sentTimestamp"] == SENT
-
-
-def test_a_full_rejected_message_carries_its_delay_within_the_reason() -> None:
-    """With ten attributes the delay attributes make room; their values are kept in the JSON."""
-    users = {f"a{n}": string("x") for n in range(9)}
-    entry = wire.rejected(copy(attributes=users | {wire.DELAY_SECONDS: string("soon")}), "why")
-    error = json.loads(entry.attributes.pop(wire.ERROR)["StringValue"])
-    assert entry.attributes == users
-    assert error["attributes"] == {wire.DELAY_SECONDS: "soon"}
-
-
-def test_a_rejected_message_without_any_room_goes_unchanged() -> None:
-    """Better without a reason than not at all."""
-    ten = {f"a{n}": string("x") for n in range(10)}
-    assert wire.rejected(copy(attributes=ten), "why").attributes == ten
-    full = copy(body="b" * (1_048_576 - 1 - 6 - 1), attributes={"a": string("x")})
-    assert wire.rejected(full, "why").attributes == {"a": string("x")}
 
 
 @pytest.mark.parametrize(

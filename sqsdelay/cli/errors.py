@@ -1,0 +1,173 @@
+"""``sqsdelay errors ENDPOINT list|retry``: look at an error queue, and send its messages on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated, Any, Final
+
+import typer
+from rich.table import Column
+from rich.table import Table as PrintedTable
+
+from sqsdelay.cli.console import err, out, print_json
+from sqsdelay.cli.store import Delay, DueAt, new_due_ms
+from sqsdelay.decision import Reject
+from sqsdelay.delay import utc
+from sqsdelay.endpoint import Endpoint
+from sqsdelay.error_queue import ErrorQueue, Retry, RetryStatus
+from sqsdelay.message import size_of
+from sqsdelay.rejection import Rejection
+
+app = typer.Typer(help="Look at an endpoint's error queue; send its messages on.")
+
+Json = Annotated[bool, typer.Option("--json", help="Print a JSON line per message.")]
+
+BODY_START: Final = 60
+"""Characters of a body in a table; --json prints all of it."""
+
+_NO_REASON: Final = "(no room for it on the message: see the consumer's log)"
+
+
+@app.callback(no_args_is_help=True)
+def of_endpoint(
+    ctx: typer.Context,
+    endpoint: Annotated[str, typer.Argument(help="The destination queue's name, URL or ARN.")],
+) -> None:
+    """Look at an endpoint's error queue; send its messages on."""
+    ctx.obj = endpoint
+
+
+@app.command("list")
+def list_errors(
+    ctx: typer.Context,
+    limit: Annotated[int, typer.Option(min=1, help="How many to show at most.")] = 50,
+    bodies: Annotated[
+        bool, typer.Option("--bodies", help="Show bodies, too. They may hold secrets.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show what could not be delivered, and why; leave it where it is.
+
+    SQS shows a message only to who receives it: receive counts grow, and meanwhile nobody else sees
+    the messages.
+    """
+    endpoint, queue = _opened(ctx.obj)
+    found = queue.look(limit)
+    if as_json:
+        for rejection in found:
+            print_json(_as_json(rejection, bodies=bodies))
+        return
+    headers = ["message id", "due", "rejected", "receives", "bytes", "reason"]
+    printed = PrintedTable(*(Column(header, overflow="fold") for header in headers))
+    if bodies:
+        printed.add_column("body", overflow="fold")
+    for rejection in found:
+        printed.add_row(*_row(rejection, bodies=bodies))
+    out.print(printed)
+    out.print(f"{len(found)} shown of {endpoint.error_queue.name}", highlight=False)
+
+
+@app.command()
+def retry(
+    ctx: typer.Context,
+    message_id: Annotated[
+        list[str] | None, typer.Option(help="Which message; may be given several times.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    delay: Delay = None,
+    due_at: DueAt = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Send nothing; say what would be sent where.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Send messages on: to the destination, or to the delay queue if they are due later than that.
+
+    A message keeps its id and its due time; one whose due time has passed is delivered at once.
+    --delay and --due-at serve messages that do not say when they are due. A message is deleted from
+    the error queue only after its next home has confirmed it.
+
+    Exit code 1 if any was left, or not found.
+    """
+    if (not message_id) == (not every):
+        raise typer.BadParameter("give one of --message-id and --all")
+    _, queue = _opened(ctx.obj)
+    given = None if delay is None and due_at is None else new_due_ms(delay, due_at)
+    counts: Counter[RetryStatus] = Counter()
+    missing = dict.fromkeys(message_id or ())
+    for done in queue.retry(message_id or None, due_ms=given, dry_run=dry_run):
+        counts[done.status] += 1
+        missing.pop(done.rejection.message_id, None)
+        _tell(done, as_json=as_json)
+    for absent in missing:
+        err.print(f"{absent}  not found", highlight=False, markup=False, soft_wrap=True)
+    told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+    err.print(told or "nothing was there", highlight=False)
+    if missing or counts[RetryStatus.LEFT] or counts[RetryStatus.NOT_DELETED]:
+        raise typer.Exit(1)
+
+
+def _opened(endpoint: str) -> tuple[Endpoint, ErrorQueue]:
+    from sqsdelay.sqs.client import default_client
+    from sqsdelay.sqs.queues import SqsQueues
+
+    parsed = Endpoint.parse(endpoint)
+    return parsed, ErrorQueue(SqsQueues(default_client(connections=1)), parsed)
+
+
+def _row(rejection: Rejection, *, bodies: bool) -> list[str]:
+    copy = rejection.copy
+    row = [
+        rejection.message_id,
+        _due(rejection) or "-",
+        "-" if copy.sent_ms is None else utc(copy.sent_ms).isoformat(timespec="seconds"),
+        str(copy.receive_count or "-"),
+        str(size_of(copy.body, {})),
+        rejection.reason or _NO_REASON,
+    ]
+    if bodies:
+        cut = len(copy.body) > BODY_START
+        row.append(f"{copy.body[: BODY_START - 1]}…" if cut else copy.body)
+    return row
+
+
+def _as_json(rejection: Rejection, *, bodies: bool) -> dict[str, Any]:
+    copy = rejection.copy
+    line = {
+        "message_id": rejection.message_id,
+        "due": _due(rejection),
+        "rejected": None if copy.sent_ms is None else utc(copy.sent_ms).isoformat(),
+        "receives": copy.receive_count,
+        "bytes": size_of(copy.body, {}),
+        "reason": rejection.reason,
+        "destination": rejection.destination,
+    }
+    return {**line, "body": copy.body} if bodies else line
+
+
+def _due(rejection: Rejection) -> str | None:
+    return None if isinstance(rejection.due, Reject) else _instant(rejection.due)
+
+
+def _instant(epoch_ms: int) -> str:
+    return utc(epoch_ms).isoformat(timespec="milliseconds")
+
+
+def _tell(done: Retry, *, as_json: bool) -> None:
+    message_id = done.rejection.message_id
+    due = None if done.due_ms is None else _instant(done.due_ms)
+    if as_json:
+        print_json(
+            {
+                "message_id": message_id,
+                "status": done.status,
+                "queue": done.queue,
+                "due": due,
+                "error": done.error,
+            }
+        )
+        return
+    told = f"{done.status}: {done.error}"
+    if done.error is None:
+        told = f"{done.status} to {done.queue}, due {due}"
+    out.print(f"{message_id}  {told}", highlight=False, markup=False, soft_wrap=True)

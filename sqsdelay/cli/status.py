@@ -1,0 +1,106 @@
+"""``sqsdelay status``: what waits for an endpoint, what failed, and what is due next."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table as PrintedTable
+
+from sqsdelay.cli.console import err, out, print_json
+from sqsdelay.cli.opened_store import OptionalStoreUrl, Schema, Table, optional_store
+from sqsdelay.delay import utc
+from sqsdelay.endpoint import Endpoint
+from sqsdelay.errors import StoreError
+from sqsdelay.status import EndpointStatus, StoreStatus, endpoint_status, store_status
+
+
+def status(
+    endpoint: Annotated[str, typer.Argument(help="The destination queue's name, URL or ARN.")],
+    store: OptionalStoreUrl = None,
+    table: Table = None,
+    schema: Schema = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what is pending, in flight, failed, and parked.
+
+    Counts of queues are SQS's approximations. The age of the oldest message comes from CloudWatch,
+    a few minutes old; it is "-" where CloudWatch has none or may not be asked. Parked messages and
+    the next due time are exact, and known with --store only.
+
+    Exit code 1 if the store cannot be asked.
+    """
+    from sqsdelay.sqs.ages import CloudWatchAges, default_cloudwatch
+    from sqsdelay.sqs.client import default_client
+    from sqsdelay.sqs.queues import SqsQueues
+
+    parsed = Endpoint.parse(endpoint)
+    queues = SqsQueues(default_client(connections=1))
+    found = endpoint_status(queues, parsed, CloudWatchAges(default_cloudwatch()))
+    parked, trouble = None, None
+    try:
+        with optional_store(parsed.name, store, table, schema) as opened:
+            parked = None if opened is None else store_status(opened)
+    except StoreError as error:
+        trouble = error  # The queues are worth showing all the same.
+    if as_json:
+        print_json(_as_json(found, parked))
+    else:
+        _print(found, parked)
+    if trouble is not None:
+        err.print(f"store: {trouble}", highlight=False, markup=False, soft_wrap=True)
+        raise typer.Exit(1)
+
+
+def _as_json(found: EndpointStatus, parked: StoreStatus | None) -> dict[str, Any]:
+    return {
+        "endpoint": found.endpoint,
+        "pending": found.pending,
+        "in_flight": found.in_flight,
+        "oldest_seconds": found.oldest_seconds,
+        "errors": found.errors,
+        "parked": None if parked is None else parked.parked,
+        "next_due": _next_due(parked),
+        "queues": [asdict(queue) for queue in found.queues],
+    }
+
+
+def _next_due(parked: StoreStatus | None) -> str | None:
+    if parked is None or parked.next_due_ms is None:
+        return None
+    return utc(parked.next_due_ms).isoformat(timespec="milliseconds")
+
+
+def _print(found: EndpointStatus, parked: StoreStatus | None) -> None:
+    summary = PrintedTable(box=None, show_header=False)
+    for name, value in (
+        ("pending", f"about {found.pending:,}"),
+        ("in flight", f"about {found.in_flight:,}"),
+        ("oldest", age(found.oldest_seconds)),
+        ("errors", f"about {found.errors:,}"),
+        ("parked", "-" if parked is None else f"{parked.parked:,}"),
+        ("next due", _next_due(parked) or "-"),
+    ):
+        summary.add_row(name, value)
+    printed = PrintedTable("queue", "", "visible", "in flight", "delayed", "oldest")
+    for column in printed.columns[2:]:
+        column.justify = "right"
+    for queue in found.queues:
+        counts = (queue.visible, queue.in_flight, queue.delayed)
+        shown = [f"{count:,}" for count in counts]
+        printed.add_row(queue.name, queue.role, *shown, age(queue.oldest_seconds))
+    out.print(summary)
+    out.print(printed)
+
+
+def age(seconds: int | None) -> str:
+    """An age for people: its two largest units."""
+    if seconds is None:
+        return "-"
+    parts = []
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
+        count, seconds = divmod(seconds, length)
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2]) or "0 s"
