@@ -1,4 +1,4 @@
-"""The alarms of one endpoint; docs/deploy.md says what to do when each rings."""
+"""The alarms of one endpoint; docs/operations.md says what to do when each rings."""
 
 from __future__ import annotations
 

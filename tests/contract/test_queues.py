@@ -196,6 +196,27 @@ def test_attributes_of_the_delay_queue(broker: Broker) -> None:
     assert (attributes["DelaySeconds"], attributes["FifoQueue"]) == (str(HOP), "true")
 
 
+def test_attributes_count_what_is_visible_in_flight_and_delayed(broker: Broker) -> None:
+    """On the real SQS approximately; what `sqsdelay status` shows."""
+    entries = [standard("a"), standard("b"), standard("c"), standard("later", 600)]
+    broker.queues.send_batch(broker.queue, entries)
+    broker.queues.receive_batch(broker.queue, wait_seconds=0, limit=2)
+    attributes = broker.queues.attributes(broker.queue)
+    counts = [
+        attributes[f"ApproximateNumberOfMessages{which}"] for which in ("", "NotVisible", "Delayed")
+    ]
+    assert counts == ["1", "2", "1"]
+
+
+def test_a_standard_queue_takes_a_message_group(broker: Broker) -> None:
+    """Fair queues have them; a rejected message of 1 MiB keeps its id there."""
+    entry = OutgoingMessage("x", {}, 1, group_id="m-1")
+    (receipt,) = broker.queues.send_batch(broker.queue, [entry])
+    assert isinstance(receipt, SendReceipt)
+    (copy,) = broker.receive(broker.queue)
+    assert copy.group_id == "m-1"
+
+
 def test_the_brokers_clock_is_learned(broker: Broker) -> None:
     """One cheap request is enough to know the broker's time to within a second or two."""
     broker.queues.synchronise(broker.endpoint.queue)

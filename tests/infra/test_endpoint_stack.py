@@ -8,8 +8,10 @@ import pytest
 from aws_cdk import RemovalPolicy
 from aws_cdk.assertions import Match
 
+from infra.alarms import OVERDUE_MARGIN_SECONDS
 from infra.cdk_command import ROOT
 from infra.endpoint_stack import stack_name
+from infra.store_alarms import OVERDUE_MS
 from lambdas.delay_consumer import contract
 from lambdas.dispatcher import contract as dispatcher_contract
 from sqsdelay.endpoint import Endpoint
@@ -283,6 +285,22 @@ def test_docs_name_what_is_kept_as_the_template_does(endpoint_template: Template
         assert f'"{queue}": {{"QueueUrl": ' in text
     for table in template.find_resources("AWS::DynamoDB::Table"):
         assert f'"{table}": {{"TableName": "orders.delayed"}}' in text
+
+
+def test_docs_say_what_each_alarm_means(endpoint_template: Templates) -> None:
+    """A row for each alarm that can ring, with the thresholds that are deployed."""
+    text = (ROOT / "docs" / "operations.md").read_text()
+    _, _, section = text.partition("| alarm | what it means")
+    rows = [line for line in section.splitlines() if line.startswith("| ") and "alarm" not in line]
+    alarms = endpoint_template("orders.fifo", store="dynamodb").find_resources(
+        "AWS::CloudWatch::Alarm"
+    )
+    assert len(rows) == len(alarms) == 9
+    thresholds = {alarm["Properties"]["Threshold"] for alarm in alarms.values()}
+    assert thresholds == {0, MAX_MESSAGE_TIMER_SECONDS + OVERDUE_MARGIN_SECONDS, OVERDUE_MS}
+    assert f"the hop + {OVERDUE_MARGIN_SECONDS} s" in section
+    assert f"older than {MAX_MESSAGE_TIMER_SECONDS + OVERDUE_MARGIN_SECONDS} s" in section
+    assert f"above {OVERDUE_MS // 1000} s" in section
 
 
 def test_no_limit_is_typed_twice() -> None:

@@ -1,0 +1,261 @@
+"""``sqsdelay status`` and ``sqsdelay errors`` on the local AWS: what they print and answer."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.stub import Stubber
+
+from sqsdelay import DelaySender, Message
+from sqsdelay.cli import main
+from sqsdelay.clock import SystemClock
+from sqsdelay.delay import utc
+from sqsdelay.endpoint import Endpoint, QueueRef
+from sqsdelay.message import OutgoingMessage, string
+from sqsdelay.rejection import rejected
+from sqsdelay.sqs import SqsQueues, create_endpoint
+from sqsdelay.sqs.ages import CloudWatchAges
+from sqsdelay.stored import to_store
+from sqsdelay.stores import open_store
+from sqsdelay.testing.local_aws import LocalAws
+from sqsdelay.wire import DELAY_SECONDS, ReceivedMessage, identity
+
+Cli = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def cli(
+    local_aws: LocalAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Cli:
+    """Run ``sqsdelay`` in this process, on the local AWS; gives exit code, stdout, stderr."""
+    monkeypatch.setenv("COLUMNS", "200")
+    for name, value in local_aws.environment().items():
+        monkeypatch.setenv(name, value)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["sqsdelay", *arguments])
+        try:
+            main()
+            code = 0
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return call
+
+
+@pytest.fixture
+def orders(local_aws: LocalAws) -> Endpoint:
+    """An endpoint of its own for each test."""
+    endpoint = Endpoint.parse(f"orders-{uuid.uuid4().hex[:8]}")
+    create_endpoint(local_aws.client("sqs"), endpoint)
+    return endpoint
+
+
+def reject(aws: LocalAws, endpoint: Endpoint, message_id: str, *, seconds: str) -> int:
+    """A copy as the delay consumer rejects it; returns when it was sent, epoch milliseconds."""
+    queues = SqsQueues(aws.client("sqs"))
+    sent_ms = SystemClock().now_ms()
+    copy = ReceivedMessage(
+        body=f"secret of {message_id}",
+        attributes={DELAY_SECONDS: string(seconds), "user": string("x")},
+        receipt_handle="r",
+        sqs_message_id="s",
+        received_at=0,
+        sent_ms=sent_ms,
+        group_id=message_id,
+        deduplication_id=message_id,
+    )
+    queues.send_batch(queues.url(endpoint.error_queue), [rejected(copy, "SQS refused it")])
+    return sent_ms
+
+
+def received(aws: LocalAws, queue: QueueRef) -> list[ReceivedMessage]:
+    queues = SqsQueues(aws.client("sqs"))
+    return queues.receive_batch(queues.url(queue), wait_seconds=1)
+
+
+def test_status_shows_queues_ages_and_the_store(
+    cli: Cli, local_aws: LocalAws, orders: Endpoint, tmp_path: Path
+) -> None:
+    """Everything the summary adds up, as a table and as JSON; ages are CloudWatch's."""
+    sender = DelaySender(local_aws.client("sqs"))
+    sender.send_many(orders.name, [Message("x", delay=3600)] * 3 + [Message("x", delay=60)])
+    reject(local_aws, orders, "m-1", seconds="1000")
+    url = f"sqlite:///{tmp_path}/orders.db"
+    due_ms = SystemClock().now_ms() + 86_400_000
+    with closing(open_store(url, endpoint=orders.name)) as store:
+        store.set_up()
+        store.store([to_store(Message("x", due_at=utc(due_ms)), orders.name, now_ms=0)])
+    local_aws.client("cloudwatch").put_metric_data(
+        Namespace="AWS/SQS",
+        MetricData=[
+            {
+                "MetricName": "ApproximateAgeOfOldestMessage",
+                "Dimensions": [{"Name": "QueueName", "Value": orders.delay_queue.name}],
+                "Value": 907,
+            }
+        ],
+    )
+    code, out, _ = cli("status", orders.name, "--store", url, "--json")
+    status = json.loads(out)
+    queues = {queue.pop("role"): queue for queue in status.pop("queues")}
+    assert code == 0
+    assert status == {
+        "endpoint": orders.name,
+        "pending": 4,
+        "in_flight": 0,
+        "oldest_seconds": 907,
+        "errors": 1,
+        "parked": 1,
+        "next_due": utc(due_ms).isoformat(timespec="milliseconds"),
+    }
+    assert queues["delay queue"] == {
+        "name": orders.delay_queue.name,
+        "visible": 0,
+        "in_flight": 0,
+        "delayed": 3,
+        "oldest_seconds": 907,
+    }
+    code, out, _ = cli("status", orders.name)
+    rows = {line[:10].strip(): line[10:].strip() for line in out.splitlines()[:6]}
+    assert code == 0
+    assert rows == {
+        "pending": "about 4",
+        "in flight": "about 0",
+        "oldest": "15 min 7 s",
+        "errors": "about 1",
+        "parked": "-",
+        "next due": "-",
+    }
+    assert orders.error_queue.name in out
+
+
+def test_status_of_a_store_that_is_missing_shows_the_queues_all_the_same(
+    cli: Cli, orders: Endpoint, tmp_path: Path
+) -> None:
+    """In an outage the rest is what one wants to see; the exit code tells."""
+    code, out, err = cli("status", orders.name, "--store", f"sqlite:///{tmp_path}/none.db")
+    assert code == 1
+    assert orders.delay_queue.name in out
+    assert err.startswith("store: ")
+
+
+def test_a_missing_endpoint_is_one_line(cli: Cli) -> None:
+    """What is missing, and the command that creates it."""
+    code, out, err = cli("status", "nowhere")
+    assert (code, out) == (1, "")
+    assert "queue nowhere-delay.fifo does not exist" in err
+    assert "sqsdelay endpoint create nowhere" in err
+    for command in (("list",), ("retry", "--all")):
+        code, out, err = cli("errors", "nowhere", *command)
+        assert (code, out) == (1, "")
+        assert "queue nowhere-delay-error does not exist" in err
+
+
+def test_ages_need_no_permission_to_show_the_rest(caplog: pytest.LogCaptureFixture) -> None:
+    """Where CloudWatch may not be asked, no age is known, and a warning says why."""
+    import boto3
+
+    client = boto3.client("cloudwatch")
+    with Stubber(client) as stubbed:
+        stubbed.add_client_error("get_metric_data", "AccessDenied")
+        assert CloudWatchAges(client).oldest_seconds([QueueRef("orders")]) == {}
+    assert "ages of the oldest messages are not known" in caplog.text
+
+
+def test_a_queue_of_another_account_is_asked_for_there() -> None:
+    """Ours may have a queue of the same name."""
+    import boto3
+
+    client: Any = boto3.client("cloudwatch")
+    asked: list[Any] = []
+    client.meta.events.register(
+        "provide-client-params.cloudwatch.GetMetricData",
+        lambda params, **_: asked.extend(params["MetricDataQueries"]),
+    )
+    with Stubber(client) as stubbed:
+        answer = [{"Id": f"q{n}", "Timestamps": [], "Values": []} for n in (0, 1)]
+        stubbed.add_response("get_metric_data", {"MetricDataResults": answer})
+        queues = [QueueRef("orders"), QueueRef("orders", "123456789012")]
+        assert CloudWatchAges(client).oldest_seconds(queues) == {}
+    assert [query.get("AccountId") for query in asked] == [None, "123456789012"]
+
+
+def test_errors_list_shows_and_leaves(cli: Cli, local_aws: LocalAws, orders: Endpoint) -> None:
+    """Reason, due time and size; bodies only when asked for."""
+    sent_ms = reject(local_aws, orders, "m-1", seconds="1000")
+    reject(local_aws, orders, "m-2", seconds="soon")
+    code, out, _ = cli("errors", orders.name, "list", "--json")
+    lines = {line["message_id"]: line for line in map(json.loads, out.splitlines())}
+    assert (code, set(lines)) == (0, {"m-1", "m-2"})
+    due = utc(sent_ms + 1_000_000).isoformat(timespec="milliseconds")
+    assert {name: lines["m-1"][name] for name in ("due", "receives", "bytes", "reason")} == {
+        "due": due, "receives": 1, "bytes": len("secret of m-1"), "reason": "SQS refused it",
+    }  # fmt: skip
+    assert lines["m-2"]["due"] is None
+    assert "secret" not in out
+    code, out, _ = cli("errors", orders.name, "list")
+    assert (code, "secret" in out, due in out) == (0, False, True)
+    assert f"2 shown of {orders.error_queue.name}" in out
+    code, out, _ = cli("errors", orders.name, "list", "--bodies", "--limit", "1")
+    assert "secret of m-" in out
+    code, out, _ = cli("errors", orders.name, "list", "--bodies", "--json")
+    assert json.loads(out.splitlines()[0])["body"].startswith("secret of m-")
+    assert len(received(local_aws, orders.error_queue)) == 2
+
+
+def test_errors_retry_sends_on_what_it_is_told(
+    cli: Cli, local_aws: LocalAws, orders: Endpoint
+) -> None:
+    """By id, dry, and all: with what is left, and why, and the exit code."""
+    due_ms = reject(local_aws, orders, "m-1", seconds="0")
+    reject(local_aws, orders, "m-2", seconds="5000")
+    reject(local_aws, orders, "poison", seconds="soon")
+    code, out, err = cli("errors", orders.name, "retry", "--all", "--dry-run")
+    assert (code, err.strip()) == (1, "1 left, 2 would-send")
+    due = utc(due_ms).isoformat(timespec="milliseconds")
+    assert f"m-1  would-send to {orders.name}, due {due}" in out
+    code, out, err = cli("errors", orders.name, "retry", "--message-id", "m-1", "--json")
+    assert (code, json.loads(out)) == (0, {
+        "message_id": "m-1", "status": "sent", "queue": orders.name, "due": due, "error": None,
+    })  # fmt: skip
+    (copy,) = received(local_aws, orders.queue)
+    assert copy.body == "secret of m-1"
+    assert copy.attributes == {"user": string("x"), **identity("m-1", due_ms)}
+    code, out, err = cli("errors", orders.name, "retry", "--message-id", "m-1")
+    assert (code, out) == (1, "")
+    assert err.splitlines() == ["m-1  not found", "nothing was there"]
+    code, out, err = cli("errors", orders.name, "retry", "--all", "--delay", "0")
+    assert (code, err.strip()) == (0, "2 sent")
+    assert f"m-2  sent to {orders.delay_queue.name}, due " in out
+    assert received(local_aws, orders.error_queue) == []
+    (poison,) = received(local_aws, orders.queue)
+    assert poison.body == "secret of poison"
+
+
+@pytest.mark.parametrize(
+    "arguments", [("retry",), ("retry", "--all", "--message-id", "x"), ("list", "--limit", "0")]
+)
+def test_misuse_is_told(cli: Cli, orders: Endpoint, arguments: tuple[str, ...]) -> None:
+    """One of --message-id and --all; a limit of at least one."""
+    code, _, err = cli("errors", orders.name, *arguments)
+    assert code == 2
+    assert "--" in err
+
+
+def test_what_is_no_rejection_is_listed_too(
+    cli: Cli, local_aws: LocalAws, orders: Endpoint
+) -> None:
+    """Somebody put it there; it has no reason and no due time."""
+    queues = SqsQueues(local_aws.client("sqs"))
+    queues.send_batch(queues.url(orders.error_queue), [OutgoingMessage("x", {}, 1)])
+    code, out, _ = cli("errors", orders.name, "list")
+    assert (code, "no room for it on the message" in out) == (0, True)

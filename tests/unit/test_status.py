@@ -1,0 +1,101 @@
+"""What an endpoint's status counts, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from sqsdelay.cli.status import age
+from sqsdelay.consumer import Relay
+from sqsdelay.endpoint import Endpoint, QueueRef
+from sqsdelay.errors import QueueMissing
+from sqsdelay.message import Message
+from sqsdelay.sender import Sender
+from sqsdelay.status import Role, StoreStatus, endpoint_status, store_status
+from sqsdelay.stored import to_store
+from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
+
+
+class Ages:
+    """Ages by queue name."""
+
+    def __init__(self, ages: dict[str, int]) -> None:
+        self._ages = ages
+
+    def oldest_seconds(self, queues: Sequence[QueueRef]) -> Mapping[QueueRef, int]:
+        return {q: self._ages[q.name] for q in queues if q.name in self._ages}
+
+
+def test_every_message_is_counted_where_it_is() -> None:
+    """Pending waits for its due time, wherever; in flight is in the delay consumer's hands."""
+    clock = ManualClock()
+    queues = InMemoryQueues(clock)
+    endpoint = queues.create_endpoint("orders")
+    sender = Sender(queues)
+    sender.send_many("orders", [Message("x", delay=5000)] * 3)
+    clock.advance(900)
+    copies = queues.receive_batch("orders-delay.fifo", wait_seconds=0, limit=2)
+    Relay(queues, endpoint).process(copies[:1])
+    sender.send_many("orders", [Message("x"), Message("x", delay=60)])
+    sender.send("orders", "x", delay=1000)
+    queues.send_batch("orders-delay-error", [])
+    found = endpoint_status(queues, endpoint, Ages({"orders-delay.fifo": 901, "orders": 5000}))
+    rows = [(q.role, q.visible, q.in_flight, q.delayed, q.oldest_seconds) for q in found.queues]
+    assert rows == [
+        (Role.DELAY, 1, 1, 2, 901),
+        (Role.DESTINATION, 1, 0, 1, 5000),
+        (Role.ERROR, 0, 0, 0, None),
+    ]
+    assert (found.pending, found.in_flight, found.oldest_seconds, found.errors) == (4, 1, 901, 0)
+
+
+def test_a_fifo_endpoints_due_queue_counts_too() -> None:
+    """Its messages wait there for the last leg; the older queue tells the age."""
+    queues = InMemoryQueues(ManualClock())
+    endpoint = queues.create_endpoint("orders.fifo")
+    Sender(queues).send("orders.fifo", "x", delay=60, message_group_id="g")
+    ages = Ages({"orders-delay.fifo": 7, "orders-due": 30})
+    found = endpoint_status(queues, endpoint, ages)
+    assert [q.role for q in found.queues] == [Role.DELAY, Role.DUE, Role.DESTINATION, Role.ERROR]
+    assert (found.pending, found.oldest_seconds) == (1, 30)
+    assert endpoint_status(queues, endpoint).oldest_seconds is None
+
+
+@pytest.mark.parametrize("gone", ["orders", "orders-delay.fifo", "orders-delay-error"])
+def test_a_missing_queue_is_named_with_the_remedy(gone: str) -> None:
+    """Half an endpoint is none."""
+    queues = InMemoryQueues(ManualClock())
+    endpoint = queues.create_endpoint("orders")
+    queues.delete_queue(gone)
+    with pytest.raises(QueueMissing, match=f"queue {gone} does not exist.*endpoint create orders"):
+        endpoint_status(queues, endpoint)
+    with pytest.raises(QueueMissing, match="endpoint create nowhere"):
+        endpoint_status(queues, Endpoint.parse("nowhere"))
+
+
+def test_a_store_tells_how_many_are_parked_and_the_next() -> None:
+    """Exactly."""
+    clock = ManualClock()
+    store = InMemoryStore(clock)
+    assert store_status(store) == StoreStatus(parked=0, next_due_ms=None)
+    messages = [Message("x", delay=hours * 3600) for hours in (9, 8)]
+    store.store([to_store(message, "orders", now_ms=clock.true_ms) for message in messages])
+    eight_ms = clock.true_ms + 8 * 3_600_000
+    assert store_status(store) == StoreStatus(parked=2, next_due_ms=eight_ms)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (None, "-"),
+        (0, "0 s"),
+        (59, "59 s"),
+        (901, "15 min 1 s"),
+        (90_061, "1 d 1 h"),
+        (3600, "1 h"),
+    ],
+)
+def test_ages_are_readable(seconds: int | None, shown: str) -> None:
+    """Two units are enough."""
+    assert age(seconds) == shown
