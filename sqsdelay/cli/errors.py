@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Annotated, Any, Final
 
 import typer
+from rich.markup import escape
 from rich.table import Column
 from rich.table import Table as PrintedTable
 
@@ -62,7 +63,7 @@ def list_errors(
     if bodies:
         printed.add_column("body", overflow="fold")
     for rejection in found:
-        printed.add_row(*_row(rejection, bodies=bodies))
+        printed.add_row(*map(escape, _row(rejection, bodies=bodies)))
     out.print(printed)
     out.print(f"{len(found)} shown of {endpoint.error_queue.name}", highlight=False)
 

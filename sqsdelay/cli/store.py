@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Column
 from rich.table import Table as PrintedTable
 
@@ -120,7 +121,7 @@ def pending(
     # An id that is cut off cannot be copied into `cancel`.
     printed = PrintedTable("due", Column("message id", overflow="fold"), "bytes", "failures")
     for m in messages:
-        printed.add_row(_due(m), m.message_id, str(len(m.body)), str(m.failures))
+        printed.add_row(_due(m), escape(m.message_id), str(len(m.body)), str(m.failures))
     out.print(printed)
     out.print(f"{len(messages)} of {count} pending", highlight=False)
 

@@ -254,8 +254,8 @@ def test_misuse_is_told(cli: Cli, orders: Endpoint, arguments: tuple[str, ...]) 
 def test_what_is_no_rejection_is_listed_too(
     cli: Cli, local_aws: LocalAws, orders: Endpoint
 ) -> None:
-    """Somebody put it there; it has no reason and no due time."""
+    """Somebody put it there; it has no reason and no due time, and brackets are no markup."""
     queues = SqsQueues(local_aws.client("sqs"))
-    queues.send_batch(queues.url(orders.error_queue), [OutgoingMessage("x", {}, 1)])
-    code, out, _ = cli("errors", orders.name, "list")
-    assert (code, "no room for it on the message" in out) == (0, True)
+    queues.send_batch(queues.url(orders.error_queue), [OutgoingMessage("[/x]", {}, 4)])
+    code, out, _ = cli("errors", orders.name, "list", "--bodies")
+    assert (code, "no room for it on the message" in out, "[/x]" in out) == (0, True, True)
