@@ -1,4 +1,4 @@
-# make setup | demo | test | check | bench | faults | deploy-local
+# make setup | demo | test | check | docs | bench | faults | deploy-local
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 PYTHON ?= python3
@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-node demo deploy-local test check bench faults lint lock clean
+.PHONY: help setup setup-node demo deploy-local test check docs bench faults lint lock clean
 
 help:  ## Show these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -36,8 +36,14 @@ deploy-local: setup setup-node  ## cdk deploy to a local AWS and leave it runnin
 test: setup setup-node lint  ## Everything: lint, types, all tests
 	$(BIN)/pytest
 
-check: setup lint  ## Fast: lint, types, unit tests
+check: setup lint docs  ## Fast: lint, types, documentation, unit tests
 	$(BIN)/pytest tests/unit
+
+docs: setup  ## Build the documentation site; a broken link fails it
+	@# The variable silences the theme's advertisement of a future MkDocs.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "the documentation: build/site/index.html"
+	@echo "with search: $(BIN)/python -m http.server --bind 127.0.0.1 --directory build/site"
 
 bench: setup  ## Accuracy over a virtual year; throughput; stores; RabbitMQ; what delays cost; import time (about 12 minutes)
 	$(BIN)/python benchmarks/accuracy.py

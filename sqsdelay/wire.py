@@ -320,7 +320,7 @@ def check_whole_way(
         TooManyAttributes, MessageTooLarge: before anything is sent, not by the relay weeks later.
     """
     size = size_of(body, wired)
-    room_for_all = len(attributes) + len(_OURS) <= MAX_ATTRIBUTES
+    room_for_all = len(attributes) + len(DELAY_ATTRIBUTES) <= MAX_ATTRIBUTES
     if room_for_all and size + MOST_ADDED_BYTES <= MAX_MESSAGE_BYTES:
         # At no stage are there more of ours. Nearly every message ends here.
         return size

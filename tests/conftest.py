@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 from sqsdelay.testing.local_aws import LocalAws
 from tests.services.postgres import postgres_conninfo
+
+if TYPE_CHECKING:
+    from tests.acceptance.rabbitmq.broker import Broker
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("repeatable")
@@ -47,3 +51,31 @@ def postgres() -> Iterator[str]:
     """A connection string of a real PostgreSQL; tests use tables of their own."""
     with postgres_conninfo() as conninfo:
         yield conninfo
+
+
+@pytest.fixture(scope="session")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """The broker that ``SQSDELAY_TEST_RABBITMQ`` names, or a private one."""
+    from tests.acceptance.rabbitmq.broker import Broker
+    from tests.services.rabbitmq import RabbitNode
+
+    given = os.environ.get("SQSDELAY_TEST_RABBITMQ")
+    if given is not None:
+        yield Broker(given, os.environ["SQSDELAY_TEST_RABBITMQ_MANAGEMENT"])
+        return
+    private = RabbitNode(tmp_path_factory.mktemp("rabbitmq"))
+    try:
+        private.start()
+        yield Broker(private.url, private.management_url)
+    finally:
+        private.stop()
+
+
+@pytest.fixture
+def broker(node: Broker, request: pytest.FixtureRequest) -> Iterator[Broker]:
+    """A virtual host of the test's own."""
+    from tests.acceptance.rabbitmq.broker import virtual_host
+
+    name = f"sqsdelay-test {request.node.name}"
+    yield virtual_host(node.url, node.management_url, name)
+    virtual_host(node.url, node.management_url, name, method="DELETE")

@@ -75,7 +75,10 @@ class Running:
 
 @contextmanager
 def running(
-    *arguments: str, env: dict[str, str], program: Sequence[str] = SQSDELAY
+    *arguments: str,
+    env: dict[str, str],
+    program: Sequence[str] = SQSDELAY,
+    cwd: Path = ROOT,
 ) -> Iterator[Running]:
     """``sqsdelay``, or another program, in the background; killed at the end if it still runs."""
     process = subprocess.Popen(
@@ -85,7 +88,7 @@ def running(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        cwd=ROOT,
+        cwd=cwd,
     )
     started = Running(process)
     try:

@@ -1,0 +1,179 @@
+"""The documentation site: it builds strictly, needs no network, and says what the code says."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import sqsdelay
+from sqsdelay import limits
+from sqsdelay.cli.cost import dollars
+from sqsdelay.cost import Workload, bills, shipped_prices
+from sqsdelay.rabbitmq import MAX_DELAY_SECONDS
+from tests.guides.page import ROOT
+
+_LOADED = re.compile(r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"?([^\"\s>]+)|<link\b([^>]*)>")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built as `make docs` builds it; a link, an anchor or a page that is missing fails it."""
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(folder)],
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_the_site_is_built_of_every_page(site: Path) -> None:
+    """And without the tool that builds it."""
+    pages = {path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")}
+    built = {path.relative_to(site).with_suffix(".md") for path in site.rglob("*.html")}
+    assert built - pages == {Path("404.md")}
+    assert pages <= built
+    assert not (site / "docstrings.py").exists()
+
+
+def test_nothing_is_loaded_from_the_network(site: Path) -> None:
+    """Fonts, scripts, images and styles are the site's own."""
+    for page in site.rglob("*.html"):
+        for source, link in _LOADED.findall(page.read_text()):
+            loaded = source or ("" if "canonical" in link else link)
+            assert "//" not in loaded.replace("data:image/svg+xml", ""), f"{page.name}: {loaded}"
+    for style in site.rglob("*.css"):
+        assert not re.search(r"url\([\"']?(https?:)?//", style.read_text()), style
+
+
+def test_the_readmes_links_lead_somewhere(site: Path) -> None:
+    """To a file of the repository and, where one is named, to a heading of its page."""
+    links = re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text())
+    assert len(links) > 15
+    for link in links:
+        path, _, anchor = link.partition("#")
+        assert (ROOT / path).exists(), link
+        if anchor:
+            built = site / Path(path).relative_to("docs").with_suffix(".html")
+            assert f'id="{anchor}"' in built.read_text(), link
+
+
+def documented() -> set[str]:
+    """What the API pages document, as dotted names."""
+    text = "".join(path.read_text() for path in (ROOT / "docs/api").glob("*.md"))
+    return set(re.findall(r"^::: (\S+)", text, re.MULTILINE))
+
+
+def found(name: str) -> Any:
+    """The object of a dotted name."""
+    module, _, attribute = name.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except AttributeError:
+        return importlib.import_module(name)
+
+
+def public() -> dict[str, Any]:
+    """Every name in the ``__all__`` of sqsdelay and its packages."""
+    packages: list[ModuleType] = [sqsdelay]
+    for package in pkgutil.walk_packages(sqsdelay.__path__, "sqsdelay."):
+        if package.ispkg and not package.name.startswith("sqsdelay.cli"):
+            packages.append(importlib.import_module(package.name))
+    return {
+        f"{package.__name__}.{name}": getattr(package, name)
+        for package in packages
+        for name in getattr(package, "__all__", ())
+    }
+
+
+def test_the_api_pages_and_all_agree() -> None:
+    """What is public is documented, under one of its names at least, and what is documented exists."""
+    shown = [found(name) for name in documented()]
+    names = documented()
+    missing = [
+        name
+        for name, value in public().items()
+        if name not in names and not any(value is each for each in shown)
+    ]
+    assert missing == [], f"add '::: {missing[0]}' to a page of docs/api"
+
+
+def test_what_is_public_has_a_docstring() -> None:
+    """The reference is made of them."""
+    bare = [
+        name
+        for name, value in public().items()
+        if (isinstance(value, type) or callable(value)) and not value.__doc__
+    ]
+    assert bare == []
+
+
+def test_a_docstrings_shared_entries_become_entries() -> None:
+    """Each name its own, with the words they share, or those of its class."""
+    spec = spec_from_file_location("docstrings", ROOT / "docs/docstrings.py")
+    assert spec is not None
+    assert spec.loader is not None
+    docstrings = module_from_spec(spec)
+    spec.loader.exec_module(docstrings)
+    text = (
+        "Do it.\n\nArgs:\n    a, b: as before;\n        for long.\n\n"
+        "Raises:\n    Gone, Away,\n    Lost\n    Broken: it broke."
+    )
+    assert docstrings.separated(text, {"Gone": "It is gone.", "Lost": "It is lost."}) == (
+        "Do it.\n\nArgs:\n    a: as before;\n    b: as before;\n        for long.\n\n"
+        "Raises:\n    Gone: It is gone.\n    Away:\n    Lost: It is lost.\n    Broken: it broke."
+    )
+
+
+def test_the_limits_page_has_the_codes_numbers() -> None:
+    """Limits stand once in the code; the page repeats them."""
+    text = " ".join((ROOT / "docs/limits.md").read_text().split())
+    for shown in (
+        f"| {limits.MAX_ENDPOINT_CHARS} characters, without `.fifo`",
+        f"SQS takes {limits.MAX_QUEUE_NAME_CHARS}, and the longest suffix needs "
+        f"{limits.MAX_QUEUE_NAME_CHARS - limits.MAX_ENDPOINT_CHARS}",
+        f"8 of SQS's {limits.MAX_ATTRIBUTES}",
+        f"{limits.MAX_ID_CHARS} letters, digits and punctuation; "
+        f"{limits.MAX_STORED_ID_CHARS} characters",
+        f"{limits.MAX_DYNAMODB_ITEM_BYTES // 1024} KiB; a larger one hops on",
+        f"{limits.MAX_RETENTION_SECONDS // 86_400} days, then SQS drops",
+        f"| {limits.MAX_MESSAGE_TIMER_SECONDS} s; none on single messages",
+        f"| {limits.MAX_MESSAGE_BYTES:,} bytes |",
+        f"| messages in a batch | {limits.MAX_BATCH_ENTRIES} |",
+        f"| {limits.DEDUPLICATION_INTERVAL_SECONDS // 60} minutes, also after a delete",
+        f"| RabbitMQ | {MAX_DELAY_SECONDS:,} s",
+    ):
+        assert shown in text, shown
+
+
+def test_the_comparisons_prices_are_the_cost_commands() -> None:
+    """A million messages of 200 bytes, in batches of ten, for a year."""
+    text = (ROOT / "docs/comparison.md").read_text()
+    load = Workload(delay_seconds=365 * 86_400, messages=10**6, message_bytes=200, batch=10)
+    year = {bill.strategy: bill for bill in bills(load, shipped_prices())}
+    for strategy, row in (
+        ("parked", "sqsdelay, parked"),
+        ("eventbridge-scheduler", "EventBridge Scheduler"),
+    ):
+        (line,) = [line for line in text.splitlines() if line.startswith("| ") and row in line]
+        assert line.endswith(f"${dollars(year[strategy].for_messages)} |")
+    assert f"${round(year['relay'].for_messages):,} |" in text
+    assert f"${round(year['formula'].for_messages):,} by its documentation" in text
+    load = Workload(delay_seconds=30 * 86_400, messages=10**6, message_bytes=200, batch=10)
+    month = {bill.strategy: bill for bill in bills(load, shipped_prices())}
+    assert f"${dollars(month['step-functions'].for_messages)} |" in text
