@@ -41,7 +41,7 @@ check: setup lint docs  ## Fast: lint, types, documentation, unit tests
 
 docs: setup  ## Build the documentation site; a broken link fails it
 	@# The variable silences the theme's advertisement of a future MkDocs.
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 	@echo "the documentation: build/site/index.html"
 	@echo "with search: $(BIN)/python -m http.server --bind 127.0.0.1 --directory build/site"
 

@@ -1,4 +1,4 @@
-"""Commands of the documentation that the guide tests do not run themselves, and who does."""
+"""What of the documentation the guide tests do not run themselves, and who does."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ ELSEWHERE: Final = (
     Elsewhere(r"make (setup( setup-node)?|test|check|docs)\b.*", "made, or is, this very test run"),
     Elsewhere(r"git pull && make setup.*", "an upgrade needs a newer version"),
     Elsewhere(r"pip install 'sqsdelay\[\w+\]'", "extras are in the environment of this test run"),
+    Elsewhere(r"make faults\b.*", "takes minutes; run with less to do", "tests/faults/__init__.py"),
     Elsewhere(
         r"rabbitmqctl set_policy .*",
         "needs the broker's own user",
@@ -46,6 +47,21 @@ ELSEWHERE: Final = (
     ),
     Elsewhere(r"rabbitmqctl eval .*", "a cure for a broker that lost power; it cannot be staged"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class WholePage:
+    """A page with a test of its own, which runs this many blocks of it."""
+
+    blocks: int
+    test: str
+
+
+WHOLE_PAGES: Final = {
+    "docs/celery.md": WholePage(3, "tests/functional/test_celery_guide.py"),
+    "docs/ledger.md": WholePage(7, "tests/acceptance/test_ledger_guide.py"),
+}
+"""Pages that take more than typing: another program's workers, or minutes."""
 
 
 def elsewhere(command: str) -> Elsewhere | None:

@@ -135,16 +135,6 @@ def a_broker(reader: Reader, request: pytest.FixtureRequest) -> None:
     reader.replaced["amqp://guest:guest@localhost:5672/%2f"] = broker.url
 
 
-def seen_twice(reader: Reader, request: pytest.FixtureRequest) -> None:
-    """The page's own receiver acts once on two copies of a message."""
-    acted: list[str] = []
-    for attributes in ({"sqsdelay.MessageId": string("m-1")}, {}):
-        message = {"MessageId": "s-1", "Body": "x", "MessageAttributes": attributes}
-        for _ in range(2):
-            reader.names["once"](message, acted.append)
-    assert acted == ["x", "x"]
-
-
 BEFORE: Final[dict[tuple[str, int], Step]] = {
     ("README.md", 0): orders,
     ("docs/index.md", 0): orders,
@@ -162,12 +152,8 @@ BEFORE: Final[dict[tuple[str, int], Step]] = {
     ("docs/parking.md", 2): a_store_in_a_file,
     ("docs/parking.md", 3): a_parked_message,
     ("docs/rabbitmq.md", 0): a_broker,
+    ("docs/receiving.md", 1): orders,
     ("docs/stores.md", 4): my_application,
     ("docs/timeout-manager.md", 0): a_broker,
 }
 """Before a block of a page, by page and number of the block."""
-
-AFTER: Final[dict[tuple[str, int], Step]] = {
-    ("docs/guarantees.md", 0): seen_twice,
-}
-"""After a block: what only the page's own code can show."""

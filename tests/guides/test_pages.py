@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
-from tests.guides.elsewhere import ELSEWHERE, elsewhere
+from tests.guides.elsewhere import ELSEWHERE, WHOLE_PAGES, elsewhere
 from tests.guides.page import ROOT, blocks, pages, runnable
 from tests.guides.reader import Reader
-from tests.guides.taken_for_granted import AFTER, BEFORE
+from tests.guides.taken_for_granted import BEFORE
 
-LANGUAGES = {"", "console", "json", "python"}
+LANGUAGES = {"", "bash", "console", "json", "python"}
+TYPED = [page for page in pages() if runnable(page) and page not in WHOLE_PAGES]
 COMMAND = re.compile(r"(\$ )?(\.venv/bin/)?(sqsdelay|make|pip|npx|python|export|aws|git)\b")
 
 
-@pytest.mark.parametrize("page", [page for page in pages() if runnable(page)])
+@pytest.mark.parametrize("page", TYPED)
 def test_every_block_of_a_page_runs(
     page: str, reader: Reader, request: pytest.FixtureRequest
 ) -> None:
@@ -25,8 +27,6 @@ def test_every_block_of_a_page_runs(
         if place in BEFORE:
             BEFORE[place](reader, request)
         reader.read(block)
-        if place in AFTER:
-            AFTER[place](reader, request)
 
 
 def test_no_command_hides_in_a_block_that_is_not_run() -> None:
@@ -43,9 +43,9 @@ def test_what_is_run_elsewhere_is_run_there() -> None:
     """Each exception is needed by some page, and each test it names exists."""
     typed = {
         command
-        for page in pages()
+        for page in TYPED
         for block in runnable(page)
-        if block.language == "console"
+        if block.language != "python"
         for command in block.commands()
     }
     used = {entry for command in typed if (entry := elsewhere(command)) is not None}
@@ -54,7 +54,15 @@ def test_what_is_run_elsewhere_is_run_there() -> None:
         assert entry.test is None or (ROOT / entry.test).is_file(), entry
 
 
+@pytest.mark.parametrize("page", WHOLE_PAGES)
+def test_a_page_with_a_test_of_its_own_has_no_new_block(page: str) -> None:
+    """Whoever adds one sees to it that the page's test runs it, and counts again."""
+    own = WHOLE_PAGES[page]
+    assert len(runnable(page)) == own.blocks, f"does {own.test} run the new block?"
+    assert Path(page).name in (ROOT / own.test).read_text()
+
+
 def test_what_is_prepared_is_read() -> None:
     """No preparation outlives its block."""
     places = {(page, block.number) for page in pages() for block in runnable(page)}
-    assert set(BEFORE) | set(AFTER) <= places
+    assert set(BEFORE) <= places
