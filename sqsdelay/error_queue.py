@@ -26,6 +26,9 @@ HOLD_SECONDS: Final = 120
 _WAIT_SECONDS: Final = 1
 """A long poll asks all of SQS's servers; a short one may miss messages that are there."""
 
+_ATTEMPTS: Final = 3
+"""Receives in a row that bring nothing new, after which there is nothing new."""
+
 
 class RetryStatus(StrEnum):
     """What became of a message of the error queue."""
@@ -138,7 +141,9 @@ class ErrorQueue:
 
     def _retry(
         self, wanted: Sequence[Rejection], held: _Held, *, due_ms: int | None, dry_run: bool
-    ) -> Iterator[Retry]:
+    ) -> list[Retry]:
+        """All of a batch at once: who stops reading in between leaves nothing half done."""
+        done = []
         ways = []
         for rejection in wanted:
             try:
@@ -146,13 +151,15 @@ class ErrorQueue:
             except SqsDelayError as error:
                 way = Reject(str(error))
             if isinstance(way, Reject):
-                yield Retry(rejection=rejection, status=RetryStatus.LEFT, error=way.reason)
+                left = Retry(rejection=rejection, status=RetryStatus.LEFT, error=way.reason)
+                done.append(left)
             elif dry_run:
-                yield way.ended(RetryStatus.WOULD_SEND)
+                done.append(way.ended(RetryStatus.WOULD_SEND))
             else:
                 ways.append(way)
-        for sent in full_batches(ways, target=lambda w: w.target, size=lambda w: w.entry.size):
-            yield from self._send(sent, held)
+        for batch in full_batches(ways, target=lambda w: w.target, size=lambda w: w.entry.size):
+            done += self._send(batch, held)
+        return done
 
     def _way(self, rejection: Rejection, due_ms: int | None) -> _Way | Reject:
         """Where a message goes from here; rejecting it again would be for nothing."""
@@ -188,25 +195,25 @@ class ErrorQueue:
                 return Reject(f"its destination is {destination}, not {self._endpoint.name}")
         return fifo.misdirected(rejection.original, self._endpoint)
 
-    def _send(self, ways: Sequence[_Way], held: _Held) -> Iterator[Retry]:
+    def _send(self, ways: Sequence[_Way], held: _Held) -> list[Retry]:
         try:
             url = self._queues.url(ways[0].target)
         except SqsDelayError as error:
-            yield from (way.ended(RetryStatus.LEFT, error) for way in ways)
-            return
-        sent = []
+            return [way.ended(RetryStatus.LEFT, error) for way in ways]
+        done, sent = [], []
         outcomes = self._queues.send_batch(url, [way.entry for way in ways])
         for way, outcome in zip(ways, outcomes, strict=True):
             if isinstance(outcome, Failure):
-                yield way.ended(RetryStatus.LEFT, outcome.error)
+                done.append(way.ended(RetryStatus.LEFT, outcome.error))
             else:
                 sent.append(way)
         failures = held.delete([way.rejection.copy for way in sent])
         for way, failure in zip(sent, failures, strict=True):
             if failure is None:
-                yield way.ended(RetryStatus.SENT)
+                done.append(way.ended(RetryStatus.SENT))
             else:
-                yield way.ended(RetryStatus.NOT_DELETED, failure.error)
+                done.append(way.ended(RetryStatus.NOT_DELETED, failure.error))
+        return done
 
 
 class _Held:
@@ -219,19 +226,23 @@ class _Held:
         self._seen: set[str] = set()
 
     def batches(self, limit: int | None = None) -> Iterator[list[ReceivedMessage]]:
-        """Receive until nothing new comes, or ``limit`` messages have."""
-        while limit is None or len(self._seen) < limit:
+        """Receive until nothing (new) comes any more, or ``limit`` messages have."""
+        without_new = 0
+        while without_new < _ATTEMPTS and (limit is None or len(self._seen) < limit):
             most = MAX_BATCH_ENTRIES if limit is None else limit - len(self._seen)
             copies = self._queues.receive_batch(
                 self._url, wait_seconds=_WAIT_SECONDS, limit=min(most, MAX_BATCH_ENTRIES)
             )
+            if not copies:
+                return
             new = [copy for copy in copies if copy.sqs_message_id not in self._seen]
             self._held |= {copy.sqs_message_id: copy for copy in copies}
             self._seen |= {copy.sqs_message_id for copy in new}
-            if not new:
-                return
             self._queues.hide_batch(self._url, [(copy, HOLD_SECONDS) for copy in copies])
-            yield new
+            # Those held for long come again; behind them there may be others.
+            without_new = 0 if new else without_new + 1
+            if new:
+                yield new
 
     def delete(self, copies: Sequence[ReceivedMessage]) -> list[Failure | None]:
         """Delete; None per message that is gone."""

@@ -27,7 +27,7 @@ DELAY, ERRORS, DUE = "orders-delay.fifo", "orders-delay-error", "orders-due"
 
 
 class Faulty(InMemoryQueues):
-    """Queues that refuse what is sent to some of them, or every delete."""
+    """Queues that refuse what is sent to some of them, or some bodies, or every delete."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock)
@@ -37,10 +37,15 @@ class Faulty(InMemoryQueues):
     def send_batch(
         self, queue_url: str, entries: Sequence[OutgoingMessage]
     ) -> list[SendReceipt | Failure]:
-        if queue_url in self.refusing:
-            error = SendFailed("refused", code="InvalidMessageContents", transient=False)
-            return [Failure(error.code, error, transient=False)] * len(entries)
-        return super().send_batch(queue_url, entries)
+        if not self.refusing:
+            return super().send_batch(queue_url, entries)
+        refused = [queue_url in self.refusing or entry.body in self.refusing for entry in entries]
+        error = SendFailed("refused", code="InvalidMessageContents", transient=False)
+        failure = Failure(error.code, error, transient=False)
+        return [
+            failure if no else super(Faulty, self).send_batch(queue_url, [entry])[0]
+            for entry, no in zip(entries, refused, strict=True)
+        ]
 
     def delete_batch(
         self, queue_url: str, copies: Sequence[ReceivedMessage]
@@ -228,6 +233,36 @@ def test_a_message_is_deleted_only_after_its_next_home_has_it(
     assert done.status is RetryStatus.LEFT
     assert f"queue {gone} does not exist" in (done.error or "")
     assert len(ErrorQueue(queues, ORDERS).look(9)) == 1
+
+
+def test_who_stops_reading_leaves_nothing_sent_and_not_deleted(
+    queues: Faulty, clock: ManualClock
+) -> None:
+    """A terminal that goes away between two lines must not make duplicates."""
+    for body in ("bad", "good"):
+        refused(queues, clock, delay=1000, message_id=body, body=body)
+    queues.refusing = {"bad"}
+    retrying = ErrorQueue(queues, ORDERS).retry()
+    first = next(retrying)
+    retrying.close()
+    assert (first.rejection.message_id, first.status) == ("bad", RetryStatus.LEFT)
+    assert [r.message_id for r in ErrorQueue(queues, ORDERS).look(9)] == ["bad"]
+
+
+def test_what_was_held_for_long_does_not_hide_what_comes_after(
+    queues: Faulty, clock: ManualClock
+) -> None:
+    """A retry of many takes longer than a hold lasts; what it left comes again, and it goes on."""
+    for n in range(30):
+        put(queues, f"m-{n:02}")
+    clock.advance(900)
+    for _ in range(3):
+        relay(queues)
+    left = []
+    for done in ErrorQueue(queues, ORDERS).retry():
+        left.append(done.rejection.message_id)
+        clock.advance(HOLD_SECONDS / 9)
+    assert sorted(left) == [f"m-{n:02}" for n in range(30)]
 
 
 def test_a_delete_that_fails_is_said(queues: Faulty, clock: ManualClock) -> None:
