@@ -51,7 +51,7 @@ ELSEWHERE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class WholePage:
-    """A page with a test of its own, which runs this many blocks of it."""
+    """A page with a test of its own, and how many fenced blocks it has, JSON and drawings among them."""
 
     blocks: int
     test: str
@@ -59,9 +59,10 @@ class WholePage:
 
 WHOLE_PAGES: Final = {
     "docs/celery.md": WholePage(3, "tests/functional/test_celery_guide.py"),
-    "docs/ledger.md": WholePage(7, "tests/acceptance/test_ledger_guide.py"),
+    "docs/ledger.md": WholePage(8, "tests/acceptance/test_ledger_guide.py"),
+    "docs/spark.md": WholePage(6, "tests/functional/spark/test_cluster.py"),
 }
-"""Pages that take more than typing: another program's workers, or minutes."""
+"""Pages that take more than typing: workers of another program, a cluster, or minutes."""
 
 
 def elsewhere(command: str) -> Elsewhere | None:
