@@ -58,8 +58,8 @@ class WholePage:
 
 
 WHOLE_PAGES: Final = {
-    "docs/celery.md": WholePage(3, "tests/functional/test_celery_guide.py"),
-    "docs/ledger.md": WholePage(8, "tests/acceptance/test_ledger_guide.py"),
+    "docs/celery.md": WholePage(4, "tests/functional/test_celery_guide.py"),
+    "docs/ledger.md": WholePage(9, "tests/acceptance/test_ledger_guide.py"),
     "docs/spark.md": WholePage(6, "tests/functional/spark/test_cluster.py"),
 }
 """Pages that take more than typing: workers of another program, a cluster, or minutes."""
