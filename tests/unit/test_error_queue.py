@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import pytest
@@ -244,6 +244,7 @@ def test_who_stops_reading_leaves_nothing_sent_and_not_deleted(
     queues.refusing = {"bad"}
     retrying = ErrorQueue(queues, ORDERS).retry()
     first = next(retrying)
+    assert isinstance(retrying, Generator)
     retrying.close()
     assert (first.rejection.message_id, first.status) == ("bad", RetryStatus.LEFT)
     assert [r.message_id for r in ErrorQueue(queues, ORDERS).look(9)] == ["bad"]
