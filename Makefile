@@ -57,9 +57,6 @@ bench: setup  ## Accuracy over a virtual year; throughput; stores; RabbitMQ; wha
 faults: setup  ## Break the relay on purpose, count every message, rewrite docs/reliability.md's table
 	$(BIN)/python -m tests.faults.table
 
-faults: setup  ## Break the relay on purpose, count every message, rewrite docs/reliability.md's table
-	$(BIN)/python -m tests.faults.table
-
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
