@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
@@ -19,6 +20,7 @@ DEFAULT_RETRY_SECONDS: Final = 60
 """How long a task sends rows again that SQS throttles or cannot take for the moment."""
 
 DEFAULT_KEY: Final = "key"
+_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 
 
@@ -32,6 +34,7 @@ class Options:
         job: the job's name. Run again under the same name, a job sends the same ids.
         rejects: folder for rows that cannot be sent; without one such rows fail the job.
         summary: file for the job's counts; for a stream a folder with a file per micro-batch.
+        ledger: folder, on local or shared disks, for a ledger file of each process that sends.
         concurrency: batches one task keeps in flight.
         hop_seconds: the delay queues' delivery delay.
         retry_seconds: how long a task retries rows that may be taken later.
@@ -44,6 +47,7 @@ class Options:
     job: str | None = None
     rejects: str | None = None
     summary: str | None = None
+    ledger: str | None = None
     concurrency: int = DEFAULT_CONCURRENCY
     hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS
     retry_seconds: int = DEFAULT_RETRY_SECONDS
@@ -69,7 +73,7 @@ class Options:
         for name, least in (("concurrency", 1), ("hop_seconds", 1), ("retry_seconds", 0)):
             if name in values:
                 values[name] = _whole(name, values[name], least)
-        for name in ("rejects", "summary"):
+        for name in ("rejects", "summary", "ledger"):
             if name in values:
                 values[name] = absolute(values[name])
         options = cls(**values, checkpoint=lowered.get("checkpointlocation"))
@@ -81,7 +85,7 @@ class Options:
 
 def absolute(path: str) -> str:
     """A path that means the same in every process; URIs as they are."""
-    return path if "://" in path or path.startswith("file:") else os.path.abspath(path)
+    return path if _URI.match(path) else os.path.abspath(path)
 
 
 def _whole(name: str, text: str, least: int) -> int:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import tenacity
 
 from sqsdelay.errors import ConfigurationError, QueueUnavailable, SendFailed, SqsDelayError
+from sqsdelay.ledgers.file import FileLedger
 from sqsdelay.message import Message
 from sqsdelay.sender import SendResult
 from sqsdelay.spark.counts import Counts
@@ -131,7 +135,10 @@ def chunks(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 def sender_client(options: Options) -> SQSClient:
     """The client that the options ask for; raises ConfigurationError as `default_client` does."""
     return default_client(
-        connections=options.concurrency, region=options.region, endpoint_url=options.endpoint_url
+        connections=options.concurrency,
+        parameter_validation=False,  # the sender checks every value
+        region=options.region,
+        endpoint_url=options.endpoint_url,
     )
 
 
@@ -139,8 +146,17 @@ def sender_client(options: Options) -> SQSClient:
 def _sender(options: Options) -> DelaySender:
     """This process's sender: Spark uses its Python workers for one task after another."""
     return DelaySender(
-        sender_client(options), hop_seconds=options.hop_seconds, concurrency=options.concurrency
+        sender_client(options),
+        hop_seconds=options.hop_seconds,
+        concurrency=options.concurrency,
+        ledger=None if options.ledger is None else _ledger(Path(options.ledger)),
     )
+
+
+def _ledger(folder: Path) -> FileLedger:
+    """This process's own file: a file system that is shared keeps lines of two of them not apart."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return FileLedger(folder / f"{socket.gethostname()}-{os.getpid()}.jsonl")
 
 
 def task_of(rows: Rows) -> Task:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 from pathlib import Path
 
@@ -107,3 +108,18 @@ def test_surfaces_are_imported_by_nobody() -> None:
             continue
         assert not rooms(path) & {"celery", "cli", "spark"}, path
         assert not {n.split(".")[0] for n in imports(path)} & {"lambdas", "infra", "tests"}, path
+
+
+def test_spark_is_imported_by_its_own_room_only() -> None:
+    """The core, the functions and the other commands run without it; commands load it when they run."""
+    spark = {"pyspark", "pyarrow"}
+    for path in [*PACKAGE.rglob("*.py"), *(ROOT / "lambdas").rglob("*.py")]:
+        if not path.is_relative_to(PACKAGE / "spark") and "pipeline" not in path.parts:
+            assert not third_party(path) & spark, path
+    program = (
+        "import sys, sqsdelay.cli, sqsdelay.spark; print({'pyspark', 'pyarrow'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "set()\n"

@@ -59,6 +59,9 @@ def schedule(
     rejects: Annotated[
         str | None, typer.Option(help="Folder for rows that cannot be sent, with the reason.")
     ] = None,
+    ledger: Annotated[
+        str | None, typer.Option(help="Folder for ledger files: what was sent, and when.")
+    ] = None,
     time_zone: Annotated[
         str, typer.Option(help="Time zone of due times that come without an offset.")
     ] = "UTC",
@@ -84,6 +87,7 @@ def schedule(
         "key": key,
         "job": job,
         "rejects": rejects,
+        "ledger": ledger,
         "concurrency": concurrency,
         "hop_seconds": hop,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,23 +17,25 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def spark(own_aws_settings: None) -> Iterator[SparkSession]:
-    """Its workers inherit the tests' AWS settings; where SQS is, the tests say by options.
+def one_stub() -> Iterator[Stub]:
+    with running_stub() as stub:
+        yield stub
+
+
+@pytest.fixture(scope="session")
+def spark(own_aws_settings: None, one_stub: Stub) -> Iterator[SparkSession]:
+    """A session whose workers know the stub as SQS: they have the environment it is started in.
 
     Nobody registers the data source: Spark finds ``pyspark_sqsdelay``, here on Python's path as it
     is in the site-packages of an installed sqsdelay.
     """
     settings = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(ROOT))
-        with session("tests", master="local[2,4]", settings=settings) as started:
-            yield started
-
-
-@pytest.fixture(scope="session")
-def one_stub() -> Iterator[Stub]:
-    with running_stub() as stub:
-        yield stub
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYTHONPATH", str(ROOT))
+            patch.setenv("AWS_ENDPOINT_URL", one_stub.url)
+            started = stack.enter_context(session("tests", master="local[2,4]", settings=settings))
+        yield started
 
 
 @pytest.fixture

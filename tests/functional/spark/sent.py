@@ -5,13 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from sqs_stub import REGION, Stub
+from sqs_stub import Stub
 from sqsdelay import wire
-
-
-def options(sqs: Stub, **more: Any) -> dict[str, Any]:
-    """The data source's options for writing to ``orders`` on a stub."""
-    return {"endpoint": "orders", "region": REGION, "endpoint_url": sqs.url} | more
 
 
 def message_id(entry: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from sqs_stub import Stub
 from sqsdelay import wire
 from sqsdelay.delay import parse_due_at
 from sqsdelay.spark.rows import derived_id
-from tests.functional.spark.sent import due_ms, ids, message_id, options
+from tests.functional.spark.sent import due_ms, ids, message_id
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,8 +24,9 @@ ROWS = """
 """
 
 
-def save(rows: DataFrame, sqs: Stub, **more: Any) -> None:
-    rows.write.format("sqsdelay").options(**options(sqs, **more)).mode("append").save()
+def save(rows: DataFrame, **options: Any) -> None:
+    given = {"endpoint": "orders"} | options
+    rows.write.format("sqsdelay").options(**given).mode("append").save()
 
 
 def messages(spark: SparkSession, rows: int, due: str = "86400 delay_seconds") -> DataFrame:
@@ -40,7 +41,7 @@ def test_every_row_is_sent_once_in_full_batches(
         "*", "map('kind', 'reminder') attributes", "'orders' endpoint"
     )
     before = sqs.requests()
-    save(rows.coalesce(2), sqs, summary=tmp_path / "summary.json")
+    save(rows.coalesce(2), summary=tmp_path / "summary.json")
     entries = sqs.kept()
     assert {entry["queue"] for entry in entries} == {"orders-delay.fifo"}
     assert sorted(map(message_id, entries)) == sorted(f"m{i}" for i in range(500))
@@ -64,7 +65,7 @@ def test_a_relative_delay_counts_from_one_instant_for_the_whole_job(
 ) -> None:
     """A row that is sent again must keep its due time: no attempt counts from its own now."""
     before_ms = time.time_ns() // 1_000_000
-    save(messages(spark, 40), sqs)
+    save(messages(spark, 40))
     after_ms = time.time_ns() // 1_000_000
     (due,) = {due_ms(entry) for entry in sqs.kept()}
     assert before_ms + 86_400_000 <= due <= after_ms + 86_400_000 + 1000
@@ -77,9 +78,9 @@ def test_a_timestamp_is_the_instant_the_sessions_time_zone_makes_it(
     before = spark.conf.get("spark.sql.session.timeZone")
     try:
         spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
-        save(messages(spark, 1, "timestamp'2035-07-01 09:00:00' due_at"), sqs)
+        save(messages(spark, 1, "timestamp'2035-07-01 09:00:00' due_at"))
         spark.conf.set("spark.sql.session.timeZone", "America/Los_Angeles")
-        save(messages(spark, 1, "timestamp'2035-07-01 09:00:00.0001' due_at"), sqs)
+        save(messages(spark, 1, "timestamp'2035-07-01 09:00:00.0001' due_at"))
     finally:
         spark.conf.set("spark.sql.session.timeZone", str(before))
     berlin, los_angeles = (due_ms(entry) for entry in sqs.kept())
@@ -91,7 +92,7 @@ def test_ids_are_derived_from_key_and_job(spark: SparkSession, sqs: Stub) -> Non
     """The same job on the same rows sends the same ids, another job others."""
     rows = spark.sql("select id, 'x' body, 86400 delay_seconds from range(3)")
     for job in ("renewals", "renewals", "other"):
-        save(rows, sqs, key="id", job=job)
+        save(rows, key="id", job=job)
     assert ids(sqs) == {
         **{derived_id("renewals", n): 2 for n in range(3)},
         **{derived_id("other", n): 1 for n in range(3)},
@@ -107,7 +108,7 @@ def test_rows_that_cannot_be_sent_are_kept_with_the_reason(
         "('x', 'm5', NULL), (NULL, 'm6', 60L) as t(body, message_id, delay_seconds)"
     )
     rejects, summary = tmp_path / "rejects", tmp_path / "summary.json"
-    save(rows, sqs, rejects=rejects, summary=summary)
+    save(rows, rejects=rejects, summary=summary)
     assert ids(sqs) == {"m1": 1}
     table = spark.read.parquet(str(rejects))
     assert table.columns == [*rows.columns, "reason"]
@@ -126,7 +127,7 @@ def test_rows_that_cannot_be_sent_are_kept_with_the_reason(
         .drop("reason")
         .selectExpr("body", "message_id", "abs(delay_seconds) delay_seconds")
     )
-    save(mended, sqs)
+    save(mended)
     assert ids(sqs) == {"m1": 1, "m3": 1}
 
 
@@ -138,7 +139,7 @@ def test_without_a_rejects_table_the_job_fails_and_says_why(
         "if(message_id = 'm7', '', body) body", "message_id", "delay_seconds"
     )
     with pytest.raises(PySparkException) as failed:
-        save(rows, sqs, summary=tmp_path / "summary.json")
+        save(rows, summary=tmp_path / "summary.json")
     assert "1 of 100 rows could not be sent" in str(failed.value)
     assert "body is empty" in str(failed.value)
     assert ids(sqs) == {f"m{i}": 1 for i in range(100) if i != 7}
@@ -151,7 +152,7 @@ def test_throttled_rows_are_sent_again_not_rejected(
 ) -> None:
     """Beyond what botocore retries, the task goes on; it does not fail, nor start anew."""
     sqs.refuse("AccessDenied", calls=7)
-    save(messages(spark, 200), sqs, rejects=tmp_path)
+    save(messages(spark, 200), rejects=tmp_path)
     assert ids(sqs) == {f"m{i}": 1 for i in range(200)}
     assert list(tmp_path.iterdir()) == []
 
@@ -165,7 +166,7 @@ def test_an_outage_fails_the_job_after_a_while(
         "if(message_id = 'm7', '', body) body", "message_id", "delay_seconds"
     )
     with pytest.raises(PySparkException, match="retry_seconds"):
-        save(rows.coalesce(1), sqs, rejects=tmp_path, retry_seconds=0)
+        save(rows.coalesce(1), rejects=tmp_path, retry_seconds=0)
     assert sqs.kept() == []
     assert list(tmp_path.iterdir()) == []
 
@@ -173,9 +174,9 @@ def test_an_outage_fails_the_job_after_a_while(
 def test_a_wrong_table_is_refused_before_anything_is_sent(spark: SparkSession, sqs: Stub) -> None:
     """Through Spark the message still names the column and the remedy."""
     with pytest.raises(PySparkException, match="column 'extra' is unknown"):
-        save(messages(spark, 1).selectExpr("*", "1 extra"), sqs)
+        save(messages(spark, 1).selectExpr("*", "1 extra"))
     with pytest.raises(PySparkException, match="cannot be overwritten"):
-        messages(spark, 1).write.format("sqsdelay").options(**options(sqs)).mode("overwrite").save()
+        messages(spark, 1).write.format("sqsdelay").mode("overwrite").save()
     assert sqs.kept() == []
 
 
@@ -187,7 +188,7 @@ def test_rows_go_to_the_endpoints_they_name(spark: SparkSession, sqs: Stub, tmp_
     rows = rows.selectExpr(
         "endpoint", "body", "replace(message_id, ' ') message_id", "delay_seconds"
     )
-    save(rows, sqs, rejects=tmp_path)
+    save(rows, rejects=tmp_path)
     assert {
         (e["queue"], e["MessageAttributes"][wire.MESSAGE_ID]["StringValue"]) for e in sqs.kept()
     } == {

@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from sqs_stub import Stub
-from tests.functional.spark.sent import due_ms, ids, message_id, options
+from tests.functional.spark.sent import due_ms, ids, message_id
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 SCHEMA = "body string, key long, delay_seconds double"
 
 
-def stream(spark: SparkSession, folder: Path, sqs: Stub, **more: Any) -> DataStreamWriter:
+def stream(spark: SparkSession, folder: Path, **more: Any) -> DataStreamWriter:
     """A stream of the JSON files in ``folder``, which ends when it has read them all."""
     rows = spark.readStream.schema(SCHEMA).json(str(folder / "in"))
-    given = options(sqs, job="stream", checkpointLocation=str(folder / "checkpoint"), **more)
+    checkpoint = str(folder / "checkpoint")
+    given = {"endpoint": "orders", "job": "stream", "checkpointLocation": checkpoint} | more
     return rows.writeStream.format("sqsdelay").options(**given).trigger(availableNow=True)
 
 
@@ -39,11 +40,11 @@ def test_a_micro_batch_that_is_run_again_keeps_ids_and_due_times(
     rows = [{"body": "x", "key": n, "delay_seconds": 86400.5} for n in range(20)]
     arrive(tmp_path, "1.json", *rows, {"body": "", "key": 20, "delay_seconds": 60})
     with pytest.raises(PySparkException, match="1 of 21 rows could not be sent"):
-        stream(spark, tmp_path, sqs).start().awaitTermination()
+        stream(spark, tmp_path).start().awaitTermination()
     assert set(ids(sqs).values()) == {1}
 
     kept = {"rejects": tmp_path / "rejects", "summary": tmp_path / "summary"}
-    stream(spark, tmp_path, sqs, **kept).start().awaitTermination()
+    stream(spark, tmp_path, **kept).start().awaitTermination()
     assert len(ids(sqs)) == 20
     assert set(ids(sqs).values()) == {2}
     assert len({(message_id(entry), due_ms(entry)) for entry in sqs.kept()}) == 20
@@ -51,7 +52,7 @@ def test_a_micro_batch_that_is_run_again_keeps_ids_and_due_times(
     assert json.loads((kept["summary"] / "0.json").read_text())["sent"] == 20
 
     arrive(tmp_path, "2.json", {"body": "y", "key": 21, "delay_seconds": 86400})
-    stream(spark, tmp_path, sqs, **kept).start().awaitTermination()
+    stream(spark, tmp_path, **kept).start().awaitTermination()
     assert len(ids(sqs)) == 21
     assert spark.read.parquet(str(kept["rejects"])).count() == 1
     assert json.loads((kept["summary"] / "1.json").read_text())["sent"] == 1
@@ -63,5 +64,5 @@ def test_a_stream_is_checked_before_it_sends(
     """As a table is."""
     arrive(tmp_path, "1.json", {"body": "x", "key": 1, "delay_seconds": 60})
     with pytest.raises(PySparkException, match="names no column"):
-        stream(spark, tmp_path, sqs, key="nope").start().awaitTermination()
+        stream(spark, tmp_path, key="nope").start().awaitTermination()
     assert sqs.kept() == []

@@ -1,0 +1,128 @@
+"""A table that cannot be sent is refused before anything is, naming the column."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.types import StructType
+
+from sqsdelay.errors import ConfigurationError, InvalidEndpoint, SqsDelayError
+from sqsdelay.spark.columns import checked_columns
+from sqsdelay.spark.data_source import SqsDelayDataSource
+from sqsdelay.spark.options import Options
+
+pytestmark = pytest.mark.usefixtures("spark")  # it reads the types' names
+
+GOOD = "body string, message_id string, delay_seconds long"
+
+
+def check(ddl: str, **options: str) -> frozenset[str]:
+    parsed = Options.parse({"endpoint": "orders"} | options)
+    return checked_columns(StructType.fromDDL(ddl), parsed).names
+
+
+@pytest.mark.parametrize(
+    "ddl",
+    [
+        GOOD,
+        "body string, message_id string, delay_seconds double",
+        "body string, message_id string, due_at timestamp",
+        f"{GOOD}, endpoint string, attributes map<string,string>, message_group_id string, "
+        "message_deduplication_id string, _corrupt_record string",
+    ],
+)
+def test_a_good_table_is_taken(ddl: str) -> None:
+    """All columns of the guide, in their types."""
+    assert check(ddl) == frozenset(StructType.fromDDL(ddl).fieldNames())
+
+
+@pytest.mark.parametrize(
+    ("ddl", "told"),
+    [
+        ("message_id string, delay_seconds long", "'body' is missing; there are message_id"),
+        ("body string, message_id string", "'delay_seconds' and 'due_at' are both missing"),
+        (f"{GOOD}, due_at timestamp", "'delay_seconds' and 'due_at' are both there"),
+        ("body binary, message_id string, delay_seconds long", "'body' is binary; .* string"),
+        ("body string, message_id long, delay_seconds long", "'message_id' is bigint"),
+        ("body string, message_id string, delay_seconds string", "'delay_seconds' is string"),
+        ("body string, message_id string, delay_seconds decimal(9,3)", "'delay_seconds' is dec"),
+        ("body string, message_id string, due_at string", "'due_at' is string; .* timestamp"),
+        ("body string, message_id string, due_at date", "'due_at' is date"),
+        ("body string, message_id string, due_at timestamp_ntz", "'due_at' is timestamp_ntz"),
+        (f"{GOOD}, attributes map<string,int>", "'attributes' is map<string,int>"),
+        (f"{GOOD}, attributes struct<a:string>", "'attributes' is struct<a:string>"),
+        (f"{GOOD}, endpoint int", "'endpoint' is int"),
+        (f"{GOOD}, price double", "'price' is unknown; known are body, .*option.'key', 'price'"),
+        (f"{GOOD}, body string", "'body' is there twice"),
+        ("body string, delay_seconds long", "no message id that stays the same"),
+    ],
+)
+def test_a_wrong_table_is_refused(ddl: str, told: str) -> None:
+    """With the column, what it is, and what it must be."""
+    with pytest.raises(ConfigurationError, match=told):
+        check(ddl)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"key": "order_id"}, "give it one: option.'job'"),
+        ({"key": "nope", "job": "j"}, "key='nope' names no column"),
+        ({"job": "j"}, "'order_id' is unknown"),
+    ],
+)
+def test_a_key_needs_a_job_and_a_column(options: dict[str, str], told: str) -> None:
+    """Ids must be the same whenever Spark sends a row again."""
+    with pytest.raises(ConfigurationError, match=told):
+        check("body string, delay_seconds long, order_id long", **options)
+
+
+@pytest.mark.parametrize("key", ["order_id double", "order_id array<int>", "reason string"])
+def test_a_key_is_text_or_a_whole_number(key: str) -> None:
+    """Others have more than one spelling; and the rejects table has a column of its own."""
+    with pytest.raises(ConfigurationError, match="the key"):
+        check(f"body string, delay_seconds long, {key}", key=key.split()[0], job="j")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "told"),
+    [
+        ({"endpont": "orders"}, ConfigurationError, "'endpont' is unknown; known are concurrency"),
+        ({"endpoint": "no queue"}, InvalidEndpoint, "not a queue name"),
+        ({"concurrency": "0"}, ConfigurationError, "concurrency='0'; use a whole number, 1 or"),
+        ({"concurrency": "x"}, ConfigurationError, "concurrency='x'"),
+        ({"hop_seconds": "901"}, ConfigurationError, "hop_seconds=901"),
+        (
+            {"endpoint": "orders", "rejects": "dbfs:/x"},
+            ConfigurationError,
+            "rejects=.*cannot be used",
+        ),
+        (
+            {"endpoint": "orders", "rejects": "ftp://h/x"},
+            ConfigurationError,
+            "rejects=.*cannot be used",
+        ),
+        ({}, ConfigurationError, "no endpoint"),
+    ],
+)
+def test_wrong_options_are_refused(
+    options: dict[str, str], error: type[SqsDelayError], told: str
+) -> None:
+    """A mistyped name is not passed over: without its rejects a job would fail."""
+    source = SqsDelayDataSource(options)
+    with pytest.raises(error, match=told):
+        source.writer(StructType.fromDDL(GOOD), False)
+
+
+def test_names_of_options_come_in_any_case() -> None:
+    """Spark's options do; and the stream's own are passed over."""
+    parsed = Options.parse({"HOP_Seconds": "60", "checkpointLocation": "/c", "queryName": "q"})
+    assert (parsed.hop_seconds, parsed.checkpoint) == (60, "/c")
+
+
+def test_sent_messages_are_not_overwritten() -> None:
+    """Tables and streams are appended to."""
+    source = SqsDelayDataSource({"endpoint": "orders"})
+    with pytest.raises(ConfigurationError, match="cannot be overwritten; use mode"):
+        source.writer(StructType.fromDDL(GOOD), True)
+    with pytest.raises(ConfigurationError, match="cannot be overwritten"):
+        source.streamWriter(StructType.fromDDL(GOOD), True)

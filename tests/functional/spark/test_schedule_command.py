@@ -1,0 +1,144 @@
+"""`sqsdelay pipeline schedule`: files of three formats become delayed messages."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner, Result
+
+from sqs_stub import REGION, Stub
+from sqsdelay.cli import app
+from sqsdelay.errors import SqsDelayError
+from sqsdelay.ledger import EventKind, from_json
+from sqsdelay.spark.rows import derived_id
+from tests.functional.spark.sent import due_ms, ids, message_id
+from tests.services.processes import run
+
+IN_UTC = datetime(2035, 7, 1, 9, tzinfo=UTC)
+
+
+def schedule(*arguments: str | Path) -> Result:
+    """The command in this process, on the tests' session, which it finds and uses."""
+    told = ["pipeline", "schedule", *map(str, arguments), "--endpoint", "orders"]
+    return CliRunner().invoke(app, told, catch_exceptions=False)
+
+
+@pytest.fixture(autouse=True)
+def running(spark: object, sqs: Stub) -> None:
+    """A session, and an SQS that has been sent nothing."""
+
+
+def test_csv(sqs: Stub, tmp_path: Path) -> None:
+    """Quoted line breaks and doubled quotes are text; a line that cannot be read is kept whole."""
+    table, rejects = tmp_path / "rows.csv", tmp_path / "rejects"
+    table.write_text(
+        "order_id,due_at,body\n"
+        '1,2035-07-01T09:00:00Z,"two\nlines, ""quoted"""\n'
+        "2,2035-07-01 11:00:00,x\n"
+        "3,soon,y\n"
+    )
+    done = schedule(
+        table,
+        "--key",
+        "order_id",
+        "--job",
+        "j",
+        "--rejects",
+        rejects,
+        "--time-zone",
+        "Europe/Berlin",
+    )
+    assert done.exit_code == 1
+    assert "2 sent (2 delay-queue)" in done.stdout
+    assert f"1 not sent: kept in {rejects}" in done.stdout.replace("\n", "")
+    assert "could not read this line: 3,soon,y" in done.stdout
+    found = {message_id(e): (e["MessageBody"], due_ms(e)) for e in sqs.kept()}
+    at = int(IN_UTC.timestamp() * 1000)
+    assert found == {
+        derived_id("j", 1): ('two\nlines, "quoted"', at),
+        derived_id("j", 2): ("x", at),
+    }
+    (rejected,) = pq.read_table(rejects).to_pylist()
+    assert rejected["_corrupt_record"] == "3,soon,y"
+
+
+def test_json_lines(sqs: Stub, tmp_path: Path) -> None:
+    """Objects are sent as JSON text; fields may first appear in a late line; events are recorded."""
+    table, ledger = tmp_path / "rows.jsonl", tmp_path / "ledger"
+    lines = [
+        {"body": {"a": [1, 2]}, "delay_seconds": 1000.5, "message_id": f"m{n}"} for n in range(50)
+    ]
+    lines.append(lines.pop() | {"attributes": {"kind": "late", "n": 5}})
+    table.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    done = schedule(table, "--ledger", ledger, "--json")
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["sent"] == 50
+    entries = {message_id(entry): entry for entry in sqs.kept()}
+    assert set(entries) == {f"m{n}" for n in range(50)}
+    assert {entry["MessageBody"] for entry in entries.values()} == {'{"a": [1, 2]}'}
+    attributes = entries["m49"]["MessageAttributes"]
+    assert attributes["kind"]["StringValue"] == "late"
+    assert attributes["n"]["StringValue"] == "5"
+    written = [line for file in ledger.glob("*.jsonl") for line in file.read_text().splitlines()]
+    events = [from_json(line) for line in written]
+    assert sorted(event.message_id for event in events) == sorted(ids(sqs))
+    assert {event.kind for event in events} == {EventKind.SENT}
+
+
+def test_parquet(sqs: Stub, tmp_path: Path) -> None:
+    """Times without a zone, as pandas writes them, are read in --time-zone."""
+    naive = pa.array([IN_UTC.replace(tzinfo=None)], pa.timestamp("us"))
+    table = pa.table({"body": ["x"], "message_id": ["m"], "due_at": naive})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    done = schedule(tmp_path / "rows.parquet")
+    assert (done.exit_code, len(sqs.kept())) == (0, 1)
+    assert due_ms(sqs.kept()[0]) == IN_UTC.timestamp() * 1000
+
+
+def test_what_cannot_be_run_is_told_in_one_line(sqs: Stub, tmp_path: Path) -> None:
+    """sqsdelay's own message, or Spark's first line; nothing is sent."""
+    (tmp_path / "rows.csv").write_text("body,delay_seconds\nx,1\n")
+    with pytest.raises(SqsDelayError, match=r"\Arows have no message id .*'renewals-2027'\)\Z"):
+        schedule(tmp_path / "rows.csv")
+    with pytest.raises(SqsDelayError, match=r"\A\[PATH_NOT_FOUND\].*nope.csv"):
+        schedule(tmp_path / "nope.csv")
+    assert sqs.kept() == []
+
+
+def test_a_name_that_tells_no_format_needs_one(tmp_path: Path) -> None:
+    """The message names the option."""
+    done = schedule(tmp_path / "rows.txt")
+    assert done.exit_code == 2
+    assert "give --format parquet, csv or jsonl" in done.stderr
+
+
+def test_the_guides_command_in_a_process_of_its_own(sqs: Stub, tmp_path: Path) -> None:
+    """It starts Spark by itself, quietly, and prints one line."""
+    (tmp_path / "renewals.csv").write_text(
+        "order_id,delay_seconds,body\n" + "".join(f"{n},86400,renew {n}\n" for n in range(100))
+    )
+    guide = (Path(__file__).parents[3] / "docs" / "spark.md").read_text()
+    (command,) = [line for line in guide.splitlines() if line.startswith("sqsdelay pipeline")]
+    arguments = [
+        str(tmp_path / word) if word in ("renewals.csv", "rejects") else word
+        for word in command.split()[1:]
+    ]
+    settings = {
+        "AWS_ENDPOINT_URL": sqs.url,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": REGION,
+    }
+    done = run(*arguments, env=settings, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("100 sent (100 delay-queue) in ")
+    assert set(done.stderr.splitlines()) <= {
+        "WARNING: Using incubator modules: jdk.incubator.vector",
+        "",
+    }
+    assert set(ids(sqs)) == {derived_id("renewals-2027", n) for n in range(100)}

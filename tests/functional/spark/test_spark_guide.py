@@ -1,0 +1,101 @@
+"""docs/spark.md does what it says."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sqs_stub import Stub
+from sqsdelay import DelayConsumer
+from sqsdelay.endpoint import Endpoint
+from sqsdelay.spark.columns import COLUMNS
+from sqsdelay.spark.options import Options
+from sqsdelay.spark.rows import derived_id
+from sqsdelay.sqs import create_endpoint
+from sqsdelay.testing.local_aws import REGION, LocalAws
+from tests.functional.spark.sent import ids
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+GUIDE = (Path(__file__).parents[3] / "docs" / "spark.md").read_text()
+
+
+def test_the_guides_programs_run(spark: SparkSession, sqs: Stub, tmp_path: Path) -> None:
+    """The table and the stream; the job for a cluster has a test of its own."""
+    table, stream, _ = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+    arriving = tmp_path / "arriving"
+    arriving.mkdir()
+    row = {"body": "x", "delay_seconds": 86400, "key": 1}
+    (arriving / "1.json").write_text(json.dumps(row))
+    names: dict[str, object] = {}
+    for program in (table, stream):
+        for folder in ("rejects", "arriving", "checkpoint"):
+            program = program.replace(f'"{folder}")', f'"{tmp_path / folder}")')
+        exec(program, names)
+    assert set(ids(sqs)) == {
+        derived_id("renewals-2027", "order-1"),
+        derived_id("renewals-2027", "order-2"),
+        derived_id("arrivals", 1),
+    }
+
+
+def test_the_guide_names_every_column_and_option() -> None:
+    """And no others; with the defaults that are the code's."""
+    columns, options = re.findall(r"(?m)^(?:\|.*\n)+", GUIDE)[:2]
+    assert set(re.findall(r"`(\w+)`", "".join(re.findall(r"(?m)^\|[^|]*", columns)))) == set(
+        COLUMNS
+    )
+    defaults = dict(re.findall(r"(?m)^\| `(\w+)`(?:, `endpoint_url`)? \| `?(\w*)`? *\|", options))
+    known = {field.name: field.default for field in dataclasses.fields(Options)}
+    del known["checkpoint"], known["endpoint_url"]
+    assert defaults == {name: str(value or "") for name, value in known.items()}
+
+
+def test_rows_arrive_when_they_are_due(spark: SparkSession, local_aws: LocalAws) -> None:
+    """On a local AWS: relayed by hops of a second or sent directly, never early, each once."""
+    client = local_aws.client("sqs")
+    create_endpoint(client, Endpoint.parse("spark-orders"), hop_seconds=1)
+    rows = spark.range(40).selectExpr(
+        "concat('body ', id) body",
+        "id key",
+        "current_timestamp() + make_dt_interval(0, 0, 0, 6) due_at",
+    )
+    rows = spark.createDataFrame(rows.collect(), rows.schema)
+    due = rows.first()["due_at"].timestamp()  # type: ignore[index]
+    here = {"region": REGION, "endpoint_url": local_aws.endpoint_url}
+    rows.write.format("sqsdelay").options(
+        endpoint="spark-orders", job="arrive", hop_seconds=1, **here
+    ).mode("append").save()
+    queue = client.get_queue_url(QueueName="spark-orders")["QueueUrl"]
+    arrived: dict[str, str] = {}
+    consumer = DelayConsumer("spark-orders", client, hop_seconds=1)
+    ended = threading.Event()
+
+    def relay() -> None:
+        while not ended.is_set():
+            consumer.poll(wait_seconds=1)
+
+    relaying = threading.Thread(target=relay)
+    relaying.start()
+    try:
+        for _ in range(30):
+            answer = client.receive_message(
+                QueueUrl=queue, MaxNumberOfMessages=10, WaitTimeSeconds=1,
+                MessageAttributeNames=["All"], AttributeNames=["All"],
+            )  # fmt: skip
+            for message in answer.get("Messages", ()):
+                assert int(message["Attributes"]["ApproximateFirstReceiveTimestamp"]) >= due * 1000
+                identity = message["MessageAttributes"]["sqsdelay.MessageId"]["StringValue"]
+                assert identity not in arrived
+                arrived[identity] = message["Body"]
+            if len(arrived) == 40:
+                break
+    finally:
+        ended.set()
+        relaying.join()
+    assert arrived == {derived_id("arrive", n): f"body {n}" for n in range(40)}

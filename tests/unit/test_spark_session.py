@@ -1,0 +1,88 @@
+"""Java is looked for before Spark is started, and what is wrong is told in one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sqsdelay.errors import ConfigurationError
+from sqsdelay.spark.session import check_java
+
+OPENJDK = 'openjdk version "{}" 2025-04-15'
+
+
+def java(folder: Path, version: str) -> None:
+    """A program that tells a version as java does: on stderr."""
+    (folder / "bin").mkdir(parents=True)
+    program = folder / "bin" / "java"
+    program.write_text(f"#!/bin/sh\necho '{version}' >&2\n")
+    program.chmod(0o755)
+
+
+@pytest.mark.parametrize("version", ["17.0.15", "21", "25.0.1"])
+def test_java_17_and_newer_will_do(
+    version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by JAVA_HOME or on the PATH, as Spark finds it."""
+    java(tmp_path, OPENJDK.format(version))
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    check_java()
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin")
+    check_java()
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [
+        (OPENJDK.format("11.0.2"), "is Java 11:"),
+        ('java version "1.8.0_402"', "is Java 8:"),
+        ("something else", "does not tell its version"),
+    ],
+)
+def test_an_old_java_is_refused(
+    version: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what was found and what is needed."""
+    java(tmp_path, version)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(ConfigurationError, match=f"Java 17 or newer, and .*{told}"):
+        check_java()
+
+
+def test_without_java_a_command_says_so_in_one_line(tmp_path: Path) -> None:
+    """Not Spark's JAVA_GATEWAY_EXITED, and no trace."""
+    (tmp_path / "rows.csv").write_text("body\n")
+    done = run(["pipeline", "schedule", "rows.csv", "--endpoint", "orders"], tmp_path, "")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "sqsdelay: Spark needs Java 17 or newer, and there is none: "
+        "install one, and set JAVA_HOME or put its java on the PATH\n"
+    )
+
+
+def test_without_pyspark_a_command_names_the_extra(tmp_path: Path) -> None:
+    """In one line too; and neither it nor the other commands import pyspark to say so."""
+    (tmp_path / "rows.csv").write_text("body\n")
+    block = "sys.modules['pyspark'] = None; "
+    done = run(["pipeline", "schedule", "rows.csv", "--endpoint", "orders"], tmp_path, block)
+    assert done.returncode == 1
+    assert "pip install 'sqsdelay[spark]'" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert run(["pipeline", "--help"], tmp_path, block).returncode == 0
+
+
+def run(arguments: list[str], folder: Path, before: str) -> subprocess.CompletedProcess[str]:
+    program = f"import sys; {before}from sqsdelay.cli import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env={"PATH": str(folder), "COLUMNS": "200"},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
