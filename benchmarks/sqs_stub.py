@@ -66,6 +66,10 @@ class Stub:
         """Requests answered so far, per action."""
         return Counter(self._control("requests", {}))
 
+    def cpu_seconds(self) -> float:
+        """The processor time that the stub has used so far: at one a second it is the bottleneck."""
+        return float(self._control("cpu", {})["seconds"])
+
     def set_latency(self, milliseconds: float) -> None:
         """Answer so much later from now on."""
         self._control("latency", {"milliseconds": milliseconds})
@@ -143,6 +147,7 @@ class Service:
         }
         self._controls: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "Stub.requests": lambda _: dict(self._requests),
+            "Stub.cpu": lambda _: {"seconds": time.process_time()},
             "Stub.latency": self._set_latency,
             "Stub.supply": self._supply,
             "Stub.keep": lambda _: self._keep(),
