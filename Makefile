@@ -53,6 +53,7 @@ bench: setup  ## Accuracy over a virtual year; throughput; stores; RabbitMQ; wha
 	$(BIN)/python benchmarks/cost.py
 	$(BIN)/python benchmarks/import_time.py
 	$(BIN)/python benchmarks/ledger.py
+	$(BIN)/python benchmarks/spark.py
 
 faults: setup  ## Break the relay on purpose, count every message, rewrite docs/reliability.md's table
 	$(BIN)/python -m tests.faults.table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -32,7 +33,7 @@ def spark(own_aws_settings: None, one_stub: Stub) -> Iterator[SparkSession]:
     settings = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
     with ExitStack() as stack:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("PYTHONPATH", str(ROOT))
+            patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{ROOT / 'benchmarks'}")
             patch.setenv("AWS_ENDPOINT_URL", one_stub.url)
             started = stack.enter_context(session("tests", master="local[2,4]", settings=settings))
         yield started

@@ -15,9 +15,15 @@ pytestmark = pytest.mark.usefixtures("spark")  # it reads the types' names
 GOOD = "body string, message_id string, delay_seconds long"
 
 
+def table(ddl: str) -> StructType:
+    schema = StructType.fromDDL(ddl)
+    assert isinstance(schema, StructType)
+    return schema
+
+
 def check(ddl: str, **options: str) -> frozenset[str]:
     parsed = Options.parse({"endpoint": "orders"} | options)
-    return checked_columns(StructType.fromDDL(ddl), parsed).names
+    return checked_columns(table(ddl), parsed).names
 
 
 @pytest.mark.parametrize(
@@ -32,7 +38,7 @@ def check(ddl: str, **options: str) -> frozenset[str]:
 )
 def test_a_good_table_is_taken(ddl: str) -> None:
     """All columns of the guide, in their types."""
-    assert check(ddl) == frozenset(StructType.fromDDL(ddl).fieldNames())
+    assert check(ddl) == frozenset(table(ddl).fieldNames())
 
 
 @pytest.mark.parametrize(
@@ -110,7 +116,7 @@ def test_wrong_options_are_refused(
     """A mistyped name is not passed over: without its rejects a job would fail."""
     source = SqsDelayDataSource(options)
     with pytest.raises(error, match=told):
-        source.writer(StructType.fromDDL(GOOD), False)
+        source.writer(table(GOOD), False)
 
 
 def test_names_of_options_come_in_any_case() -> None:
@@ -123,6 +129,6 @@ def test_sent_messages_are_not_overwritten() -> None:
     """Tables and streams are appended to."""
     source = SqsDelayDataSource({"endpoint": "orders"})
     with pytest.raises(ConfigurationError, match="cannot be overwritten; use mode"):
-        source.writer(StructType.fromDDL(GOOD), True)
+        source.writer(table(GOOD), True)
     with pytest.raises(ConfigurationError, match="cannot be overwritten"):
-        source.streamWriter(StructType.fromDDL(GOOD), True)
+        source.streamWriter(table(GOOD), True)

@@ -53,7 +53,12 @@ def test_killed_workers_lose_nothing(spark: SparkSession, sqs: Stub, tmp_path: P
         "if(id % 600 = 3, '', 'x') body", "id key", "86400 delay_seconds"
     )
     writer = rows.write.format("sqsdelay").mode("append")
-    given = {"endpoint": "orders", "job": "killed", "concurrency": 1, "rejects": str(tmp_path)}
+    given: dict[str, Any] = {
+        "endpoint": "orders",
+        "job": "killed",
+        "concurrency": 1,
+        "rejects": str(tmp_path),
+    }
     sqs.set_latency(30)
     with ThreadPoolExecutor(1) as pool:
         killed = pool.submit(kill_once, spark, sqs, after=ROWS // 4)

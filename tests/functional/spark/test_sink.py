@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
+import spark_sink
 from sqs_stub import Stub
 from sqsdelay import wire
 from sqsdelay.delay import parse_due_at
@@ -197,3 +199,35 @@ def test_rows_go_to_the_endpoints_they_name(spark: SparkSession, sqs: Stub, tmp_
     }
     (rejected,) = spark.read.parquet(str(tmp_path)).collect()
     assert "not a queue name" in rejected.reason
+
+
+def test_the_benchmark_compares_the_same_work(
+    spark: SparkSession, sqs: Stub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By hand or by the sink, the same messages are sent; each is told with its aim."""
+    spark_sink.compare(spark, sqs, 1, 0, rounds=1, share=0.001)
+    told = capsys.readouterr().out
+    assert re.search(
+        r"send_message .* rows/s .* sink is [\d.]+ x as fast  aim 8: (met|MISSED)", told
+    )
+    assert re.search(r"send_message_batch .* aim 1: (met|MISSED)", told)
+    spark_sink.compare(spark, sqs, 1, 20, rounds=1, share=0.001)
+    assert re.search(r"send_message_batch .* aim 15: (met|MISSED)", capsys.readouterr().out)
+    sqs.keep()
+    table = spark_sink.table(spark, 20, 1)
+    for save in (
+        spark_sink.plain(sqs.url, batched=False),
+        spark_sink.plain(sqs.url, batched=True),
+        spark_sink.sink(sqs.url),
+    ):
+        save(table)
+    assert set(ids(sqs).values()) == {3}
+    sent = {json.dumps(without_noise(entry), sort_keys=True) for entry in sqs.kept()}
+    assert len(sent) == 20
+
+
+def without_noise(entry: dict[str, Any]) -> dict[str, Any]:
+    """An entry without what differs by position, or by a second."""
+    attributes = {k: v for k, v in entry["MessageAttributes"].items() if k != wire.DELAY_SECONDS}
+    kept = {k: v for k, v in entry.items() if k not in ("Id", "QueueUrl")}
+    return kept | {"MessageAttributes": attributes}

@@ -14,7 +14,7 @@ from tests.functional.spark.sent import due_ms, ids, message_id
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import DataStreamWriter
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 SCHEMA = "body string, key long, delay_seconds double"
 
