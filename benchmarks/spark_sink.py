@@ -12,9 +12,12 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import psutil
 
 from sqs_stub import BODY, REGION, Stub, running_stub
 from sqsdelay import wire
@@ -44,9 +47,11 @@ Save = Callable[["DataFrame"], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """One timed round: rows a second, and the part of the time the stub was busy."""
+    """One timed round: rows a second, Spark's processor time, and the part the stub was busy."""
 
     speed: float
+    cpu_micros: float
+    """Of Java and Python, per row: what a busy machine distorts least."""
     stub_busy: float
 
 
@@ -120,12 +125,28 @@ def table(spark: SparkSession, rows: int, cores: int) -> DataFrame:
     )
 
 
-def measure(stub: Stub, save: Save, rows: DataFrame, number: int) -> Round:
+def cpu_seconds(spark: SparkSession) -> float:
+    """Processor time that Spark's Java and its Python workers have used so far."""
+    gateway: Any = spark.sparkContext._gateway
+    java = psutil.Process(gateway.proc.pid)
+    used = 0.0
+    for process in (java, *java.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            used += times.user + times.system
+    return used
+
+
+def measure(spark: SparkSession, stub: Stub, save: Save, rows: DataFrame, number: int) -> Round:
     """One round, timed."""
-    busy, started = stub.cpu_seconds(), time.perf_counter()
+    busy, used, started = stub.cpu_seconds(), cpu_seconds(spark), time.perf_counter()
     save(rows)
     seconds = time.perf_counter() - started
-    return Round(speed=number / seconds, stub_busy=(stub.cpu_seconds() - busy) / seconds)
+    return Round(
+        speed=number / seconds,
+        cpu_micros=(cpu_seconds(spark) - used) / number * 1e6,
+        stub_busy=(stub.cpu_seconds() - busy) / seconds,
+    )
 
 
 def compare(
@@ -146,7 +167,7 @@ def compare(
         save(table(spark, MAX_BATCH_ENTRIES * cores, cores))
     turns = [
         {
-            name: measure(stub, save, table(spark, numbers[name], cores), numbers[name])
+            name: measure(spark, stub, save, table(spark, numbers[name], cores), numbers[name])
             for name, save in contestants.items()
         }
         for _ in range(rounds)
@@ -159,9 +180,10 @@ def compare(
 def line(name: str, rows: int, latency_ms: int, turns: Sequence[dict[str, Round]]) -> str:
     """A contestant's medians, and how much faster the sink was in the same turn."""
     speed = statistics.median(turn[name].speed for turn in turns)
+    cpu = statistics.median(turn[name].cpu_micros for turn in turns)
     busy = max(turn[name].stub_busy for turn in turns)
     faster = statistics.median(turn["sink"].speed / turn[name].speed for turn in turns)
-    told = f"  {name:<20}{rows:>8,} rows{speed:>9,.0f} rows/s   stub {busy:>4.0%} busy"
+    told = f"  {name:<20}{rows:>8,} rows{speed:>9,.0f} rows/s{cpu:>7,.0f} µs CPU/row   stub {busy:>4.0%} busy"
     if name == "sink":
         return told
     aim = AIMS.get((name, latency_ms))
