@@ -12,7 +12,16 @@ import typer
 from rich.table import Table
 
 from sqsdelay.cli.console import err, out, print_json
-from sqsdelay.cost import Bill, Prices, Workload, bills, parse_prices, shipped_prices, shipped_text
+from sqsdelay.cost import (
+    Bill,
+    Prices,
+    Workload,
+    bills,
+    dollars,
+    parse_prices,
+    shipped_prices,
+    shipped_text,
+)
 from sqsdelay.delay import delay_ms, parse_delay
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.limits import MAX_BATCH_ENTRIES
@@ -63,7 +72,7 @@ def cost(
         message_bytes=parse_size(size),
         batch=batch,
     )
-    used = shipped_prices() if prices is None else _read(prices)
+    used = read_prices(prices)
     found = bills(load, used)
     if as_json:
         print_json(_as_json(load, used, found))
@@ -84,7 +93,14 @@ def parse_size(text: str) -> int:
     return int(number) * _FACTORS[(unit or "").upper()[:1]]
 
 
-def _read(path: Path) -> Prices:
+def read_prices(path: Path | None) -> Prices:
+    """The prices of a file, or the shipped ones.
+
+    Raises:
+        ConfigurationError: it cannot be read, or is no price file.
+    """
+    if path is None:
+        return shipped_prices()
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -114,16 +130,6 @@ def _print(load: Workload, prices: Prices, found: list[Bill]) -> None:
         highlight=False,
         soft_wrap=True,
     )
-
-
-def dollars(amount: Fraction) -> str:
-    """An amount for people: cents from a dollar on, four significant digits below."""
-    decimal = Decimal(amount.numerator) / Decimal(amount.denominator)
-    if amount >= 1 or amount == 0:
-        return f"{decimal:,.2f}"
-    places = -decimal.adjusted() + 3
-    text = f"{round(decimal, places):f}"
-    return text.rstrip("0").rstrip(".")
 
 
 def _as_json(load: Workload, prices: Prices, found: list[Bill]) -> dict[str, Any]:

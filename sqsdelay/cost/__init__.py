@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqsdelay.cost.bill import Bill, Line
+from sqsdelay.cost.bill import Bill, Line, dollars
 from sqsdelay.cost.break_even import break_even_seconds
 from sqsdelay.cost.prices import Prices, parse_prices, shipped_prices, shipped_text
 from sqsdelay.cost.strategies import bills, documented_formula
@@ -16,6 +16,7 @@ __all__ = [
     "bills",
     "break_even_seconds",
     "documented_formula",
+    "dollars",
     "parse_prices",
     "shipped_prices",
     "shipped_text",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 
 
@@ -41,3 +42,13 @@ class Bill:
     @property
     def total(self) -> Fraction:
         return self.for_messages + self.fixed
+
+
+def dollars(amount: Fraction) -> str:
+    """An amount for people: cents from a dollar on, four significant digits below."""
+    decimal = Decimal(amount.numerator) / Decimal(amount.denominator)
+    if amount >= 1 or amount == 0:
+        return f"{decimal:,.2f}"
+    places = -decimal.adjusted() + 3
+    text = f"{round(decimal, places):f}"
+    return text.rstrip("0").rstrip(".")

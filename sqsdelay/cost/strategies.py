@@ -141,7 +141,7 @@ def _hop_lines(load: Workload, hops: int, prices: Prices) -> tuple[Line, ...]:
             quantity=hops * (2 * load.billed_requests + load.requests),
             unit_price=prices.sqs_fifo_request,
         ),
-        *_function_lines("delay consumer", hops * load.requests, prices),
+        *function_lines("delay consumer", hops * load.requests, prices),
     )
 
 
@@ -155,7 +155,7 @@ def _stored(strategy: str, load: Workload, prices: Prices, *, hops: int) -> Bill
             f"{item_bytes(load)}; use a PostgreSQL store",
         )
     lines = (*store_lines(load, prices), _standard(load, prices))
-    lines += _function_lines("dispatcher", load.requests, prices)
+    lines += function_lines("dispatcher", load.requests, prices)
     if hops:
         marks = Line(
             what="DynamoDB read units (marks of cancelled and moved messages)",
@@ -174,9 +174,10 @@ def _standard(load: Workload, prices: Prices) -> Line:
     )
 
 
-def _function_lines(
+def function_lines(
     function: str, invocations: int, prices: Prices, *, fixed: bool = False
 ) -> tuple[Line, ...]:
+    """What so many batches cost on Lambda, at the assumed memory and time."""
     gb_seconds = Fraction(FUNCTION_MEMORY_MB, 1024) * Fraction(FUNCTION_MS, 1000)
     return (
         Line(
@@ -212,4 +213,4 @@ def _idle_dispatcher(load: Workload, prices: Prices) -> tuple[Line, ...]:
         unit_price=prices.dynamodb_read_unit,
         fixed=True,
     )
-    return (reads, *_function_lines("dispatcher's schedule", runs, prices, fixed=True))
+    return (reads, *function_lines("dispatcher's schedule", runs, prices, fixed=True))

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from sqsdelay.cli import app
-from sqsdelay.cli.cost import dollars, parse_size
-from sqsdelay.cost import shipped_text
+from sqsdelay.cli.cost import parse_size
+from sqsdelay.cost import dollars, shipped_text
 from sqsdelay.errors import ConfigurationError
 
 
