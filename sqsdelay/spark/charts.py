@@ -49,6 +49,7 @@ _SETTINGS: Final = {
     "timezone": "UTC",
 }
 _INCHES: Final = (7.2, 3.2)
+_WIDE_INCHES: Final = (13.0, 3.4)
 _ROOM_ABOVE: Final = 1.15
 """Of the highest bar, for its figure."""
 
@@ -66,6 +67,7 @@ def lateness_chart(bars: Sequence[tuple[str, int]]) -> str:
         axes.bar_label(drawn, [f"{count:,}" if count else "" for _, count in shown], padding=3)
         axes.set_ylim(0, max(count for _, count in shown) * _ROOM_ABOVE)
         axes.set_ylabel("messages")
+        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
         if len(shown) > 5:
             axes.tick_params("x", rotation=30)
 
@@ -84,11 +86,12 @@ def waiting_chart(points: Sequence[tuple[int, int]]) -> str:
         counts = [count for _, count in points]
         axes.fill_between(times, counts, step="post", color=_OF["good"], alpha=0.25, linewidth=0)  # type: ignore[arg-type]
         axes.step(times, counts, where="post", color=_OF["good"], linewidth=1.6)  # type: ignore[arg-type]
-        locator = AutoDateLocator(maxticks=7)
+        locator = AutoDateLocator()
         axes.xaxis.set_major_locator(locator)
         axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
         axes.set_ylim(0, max(1, most) * _ROOM_ABOVE)
         axes.set_ylabel("waiting")
+        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.set_xlabel("UTC")
 
     first, last = (utc(at_ms).isoformat(timespec="seconds") for at_ms in (points[0][0], points[-1][0]))
@@ -113,16 +116,14 @@ def cost_chart(bands: Sequence[tuple[str, float, float, float]], currency: str) 
         axes.set_ylim(0, max(totals) * _ROOM_ABOVE or 1)
         axes.set_ylabel(currency)
         axes.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1), borderpad=0)
-        if len(bands) > 5:
-            axes.tick_params("x", rotation=30)
 
     told = ", ".join(f"{name}: {total:.4g}" for name, total in zip(names, totals, strict=True))
-    return _svg("cost", "Cost by delay", f"Cost in {currency} by delay. {told}.", draw)
+    return _svg("cost", "Cost by delay", f"Cost in {currency} by delay. {told}.", draw, _WIDE_INCHES)
 
 
-def _svg(name: str, title: str, description: str, draw: Callable[[Axes], None]) -> str:
+def _svg(name: str, title: str, description: str, draw: Callable[[Axes], None], inches: tuple[float, float] = _INCHES) -> str:
     with mpl.rc_context(_SETTINGS):
-        figure = Figure(figsize=_INCHES, layout="constrained")
+        figure = Figure(figsize=inches, layout="constrained")
         figure.patch.set_alpha(0)
         axes = figure.add_subplot()
         axes.patch.set_alpha(0)

@@ -123,14 +123,15 @@ def _distribution(messages: DataFrame) -> list[tuple[str, int]]:
 
 
 def _bar_names() -> list[str]:
-    edges = [_duration(edge) for edge in LATENESS_MS]
+    edges = [duration(edge) for edge in LATENESS_MS]
     between = [f"{low} – {high}" for low, high in zip(edges, edges[1:], strict=False)]
     return ["early", *between, f"above {edges[-1]}"]
 
 
-def _duration(ms: int) -> str:
+def duration(ms: int) -> str:
+    """Milliseconds in the largest unit that they fill whole."""
     for unit, size in (("h", 3_600_000), ("min", 60_000), ("s", 1000)):
-        if ms >= size:
+        if ms >= size and ms % size == 0:
             return f"{ms // size} {unit}"
     return f"{ms} ms"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from fractions import Fraction
 from typing import Any, Final
 
@@ -12,7 +11,7 @@ from markupsafe import Markup
 from sqsdelay.cost import dollars
 from sqsdelay.delay import utc
 from sqsdelay.spark.charts import cost_chart, lateness_chart, waiting_chart
-from sqsdelay.spark.figures import MOST_ENDPOINTS, MOST_LISTED, Content
+from sqsdelay.spark.figures import MOST_ENDPOINTS, MOST_LISTED, Content, duration
 
 PAGE: Final = "report.html"
 
@@ -33,7 +32,7 @@ def render(content: Content) -> str:
     return environment.get_template("report.html").render(
         content=content,
         figures=content.figures,
-        grace=str(timedelta(seconds=content.figures.grace_seconds)),
+        grace=duration(content.figures.grace_seconds * 1000),
         most_listed=MOST_LISTED,
         most_endpoints=MOST_ENDPOINTS,
         totals=_totals(content),

@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from sqsdelay.spark.folder import MARK, replaced
 from sqsdelay.spark.messages import KEY, gathered, judged
 from sqsdelay.spark.page import PAGE, render
 from sqsdelay.spark.reading import Reading, read_ledger
-from sqsdelay.spark.waiting import SCHEMA, waiting
+from sqsdelay.spark.waiting import waiting
 
 DEFAULT_GRACE_SECONDS: Final = 3600
 """How long after its due time a message that has not arrived counts as late, not as lost."""
@@ -32,6 +32,15 @@ DEFAULT_GRACE_SECONDS: Final = 3600
 _ROWS_A_FILE: Final = 1_000_000
 _GATHERED: Final = "gathered"
 _INSTANTS: Final = "spark.sql.parquet.outputTimestampType"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Span:
+    """How many messages there are, when the first was sent, and the instant the report speaks of."""
+
+    messages: int
+    first_ms: int | None
+    as_of_ms: int
 
 
 def write_report(
@@ -63,23 +72,23 @@ def write_report(
         raise ConfigurationError(f"grace_seconds={grace_seconds}; use 0 or more")
     with replaced(folder) as new, _told_in_one_line(ledger), _instants(spark):
         reading = read_ledger(spark, ledger)
-        rows = _gathered(reading, new / _GATHERED, as_of_ms)
-        counts = reading.counts.get
-        newest_ms = rows.agg(F.max("last.at_ms")).collect()[0][0]
-        if newest_ms is None:
-            raise _no_events(ledger, reading, counts["lines"], as_of_ms)
-        as_of_ms = newest_ms if as_of_ms is None else as_of_ms
-        messages = _write_messages(
-            judged(rows, as_of_ms=as_of_ms, grace_ms=grace_seconds * 1000), new / "messages"
-        )
+        rows = _write_gathered(reading, new / _GATHERED, as_of_ms)
+        lines = reading.counts.get["lines"]
+        bad_lines = lines - reading.counts.get["events"]
+        span = _span(rows, as_of_ms)
+        if span is None:
+            raise _no_events(ledger, reading, lines, bad_lines, as_of_ms)
+        known = judged(rows, as_of_ms=span.as_of_ms, grace_ms=grace_seconds * 1000)
+        messages = _write_messages(known, span.messages, new / "messages")
         shutil.rmtree(new / _GATHERED)
-        written = _write_tables(spark, messages, reading, new, prices, as_of_ms)
+        written = _write_tables(messages, new, prices, span)
+        written["bad_lines"] = _write_bad_lines(reading, bad_lines, new / "bad_lines")
         figures = Figures.of(
             written["summary"],
-            as_of=utc(as_of_ms).isoformat(timespec="milliseconds"),
+            as_of=utc(span.as_of_ms).isoformat(timespec="milliseconds"),
             grace_seconds=grace_seconds,
-            lines=counts["lines"],
-            bad_lines=counts["lines"] - counts["events"],
+            lines=lines,
+            bad_lines=bad_lines,
         )
         page = render(contents(figures, messages, written, prices, ledger))
         (new / PAGE).write_text(page, encoding="utf-8")
@@ -87,49 +96,67 @@ def write_report(
     return figures
 
 
-def _gathered(reading: Reading, folder: Path, as_of_ms: int | None) -> DataFrame:
+def _write_gathered(reading: Reading, folder: Path, as_of_ms: int | None) -> DataFrame:
     """On disk, since it is read several times, and need not fit in memory."""
     events = reading.events
     if as_of_ms is not None:
         events = events.where(F.col("at_ms") <= as_of_ms)
-    gathered(events).write.parquet(str(folder))
-    return events.sparkSession.read.parquet(str(folder))
+    return _written(gathered(events), folder)
 
 
-def _write_messages(messages: DataFrame, folder: Path) -> DataFrame:
-    files = -(-messages.count() // _ROWS_A_FILE)
+def _span(rows: DataFrame, as_of_ms: int | None) -> _Span | None:
+    (found,) = rows.agg(
+        F.count(F.lit(1)).alias("messages"),
+        F.min("sent.at_ms").alias("first_ms"),
+        F.max("last.at_ms").alias("newest_ms"),
+    ).collect()
+    if not found.messages:
+        return None
+    return _Span(
+        messages=found.messages,
+        first_ms=found.first_ms,
+        as_of_ms=found.newest_ms if as_of_ms is None else as_of_ms,
+    )
+
+
+def _write_messages(messages: DataFrame, count: int, folder: Path) -> DataFrame:
+    files = -(-count // _ROWS_A_FILE)
     ordered = messages.repartitionByRange(files, *KEY) if files > 1 else messages.coalesce(1)
-    ordered.sortWithinPartitions(*KEY).write.parquet(str(folder))
-    return messages.sparkSession.read.parquet(str(folder))
+    return _written(ordered.sortWithinPartitions(*KEY), folder)
 
 
 def _write_tables(
-    spark: SparkSession,
-    messages: DataFrame,
-    reading: Reading,
-    folder: Path,
-    prices: Prices,
-    as_of_ms: int,
+    messages: DataFrame, folder: Path, prices: Prices, span: _Span
 ) -> dict[str, DataFrame]:
     made = {
         "summary": tables.summary(messages),
         "lateness": tables.lateness(messages),
-        "cost": tables.cost(messages, prices, as_of_ms=as_of_ms),
-        "waiting": spark.createDataFrame(waiting(messages, as_of_ms=as_of_ms), SCHEMA),
-        "bad_lines": reading.aside.sort("file", "line"),
+        "cost": tables.cost(messages, prices, as_of_ms=span.as_of_ms),
+        "waiting": waiting(messages, first_ms=span.first_ms, as_of_ms=span.as_of_ms),
     }
-    for name, table in made.items():
-        table.coalesce(1).write.parquet(str(folder / name))
-    return {name: spark.read.parquet(str(folder / name)) for name in made}
+    return {name: _written(table.coalesce(1), folder / name) for name, table in made.items()}
+
+
+def _write_bad_lines(reading: Reading, count: int, folder: Path) -> DataFrame:
+    aside = reading.aside
+    if not count:
+        # The ledger need not be read once more to find none.
+        aside = aside.sparkSession.createDataFrame([], aside.schema)
+    return _written(aside.sort("file", "line").coalesce(1), folder)
+
+
+def _written(table: DataFrame, folder: Path) -> DataFrame:
+    table.write.parquet(str(folder))
+    return table.sparkSession.read.schema(table.schema).parquet(str(folder))
 
 
 def _no_events(
-    ledger: str, reading: Reading, lines: int, as_of_ms: int | None
+    ledger: str, reading: Reading, lines: int, bad_lines: int, as_of_ms: int | None
 ) -> ConfigurationError:
-    before = "" if as_of_ms is None else f" up to {utc(as_of_ms).isoformat()}"
-    first = reading.aside.first() if lines else None
-    told = "" if first is None else f"; one of them: {first.reason}"
-    return ConfigurationError(f"ledger {ledger} has no events{before} in {lines} lines{told}")
+    until = "" if as_of_ms is None else f" up to {utc(as_of_ms).isoformat()}"
+    first = reading.aside.first() if bad_lines else None
+    told = "" if first is None else f"; the first of {bad_lines} bad ones: {first.reason}"
+    return ConfigurationError(f"ledger {ledger} has no events{until} in its {lines} lines{told}")
 
 
 @contextmanager
@@ -137,9 +164,10 @@ def _told_in_one_line(ledger: str) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
-        told = str(error).strip().splitlines()
-        cause = next((line for line in told if "Caused by:" in line), told[0] if told else "")
-        raise ConfigurationError(f"the report of {ledger} failed: {cause.strip()}") from error
+        told = [line.strip() for line in str(error).splitlines() if line.strip()]
+        causes = [line for line in told if line.startswith("Caused by:")]
+        cause = (causes or told or ["Spark does not say why"])[0]
+        raise ConfigurationError(f"the report of {ledger} failed: {cause}") from error
 
 
 @contextmanager
