@@ -28,6 +28,15 @@ from sqsdelay.limits import MAX_BATCH_ENTRIES
 
 _SIZE: Final = re.compile(r"(\d{1,12})\s*(B|K|KB|KIB|M|MB|MIB)?", re.ASCII | re.IGNORECASE)
 _FACTORS: Final = {"": 1, "B": 1, "K": 1024, "M": 1024 * 1024}
+PricesFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--prices",
+        help="A price file of your own, instead of the shipped one.",
+        exists=True,
+        dir_okay=False,
+    ),
+]
 
 
 def cost(
@@ -44,14 +53,7 @@ def cost(
     size: Annotated[
         str, typer.Option(help="Body and attributes of one message: 500, 4KB (4,096 bytes), 1MB.")
     ] = "1KB",
-    prices: Annotated[
-        Path | None,
-        typer.Option(
-            help="A price file of your own, instead of the shipped one.",
-            exists=True,
-            dir_okay=False,
-        ),
-    ] = None,
+    prices: PricesFile = None,
     show_prices: Annotated[
         bool, typer.Option("--show-prices", help="Print the shipped price file, and nothing else.")
     ] = False,

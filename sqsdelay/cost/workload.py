@@ -24,6 +24,7 @@ DELAY_ATTRIBUTES_BYTES: Final = size_of(
 """What the delay itself adds to a message in the delay queue."""
 
 MAX_MESSAGES: Final = 10**12
+MAX_DELAY_SECONDS: Final = 10**12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,7 @@ class Workload:
 
     def __post_init__(self) -> None:
         for name, least, most in (
-            ("delay_seconds", 0, 10**12),
+            ("delay_seconds", 0, MAX_DELAY_SECONDS),
             ("messages", 1, MAX_MESSAGES),
             ("message_bytes", 1, MAX_MESSAGE_BYTES - DELAY_ATTRIBUTES_BYTES),
             ("batch", 1, MAX_BATCH_ENTRIES),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 from xml.sax.saxutils import escape
 
 import matplotlib as mpl
@@ -29,7 +29,7 @@ _COLOURS: Final = {
 """Stand-ins in the drawing for the page's own colours, which differ by day and by night."""
 _OF: Final = {name: stand_in for stand_in, name in _COLOURS.items()}
 
-_SETTINGS: Final = {
+_SETTINGS: Final[dict[Any, Any]] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "sqsdelay",
     "font.family": "sans-serif",
@@ -94,23 +94,25 @@ def waiting_chart(points: Sequence[tuple[int, int]]) -> str:
         axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.set_xlabel("UTC")
 
-    first, last = (utc(at_ms).isoformat(timespec="seconds") for at_ms in (points[0][0], points[-1][0]))
+    first, last = (
+        utc(at_ms).isoformat(timespec="seconds") for at_ms in (points[0][0], points[-1][0])
+    )
     told = f"Messages sent and not yet arrived, from {first} to {last}: at most {most:,}, "
     return _svg("waiting", "Pending over time", f"{told}{points[-1][1]:,} at the end.", draw)
 
 
-def cost_chart(bands: Sequence[tuple[str, float, float, float]], currency: str) -> str:
-    """What each band of delays cost: SQS, Lambda, store."""
+def cost_chart(bands: Sequence[tuple[str, Sequence[float]]], currency: str) -> str:
+    """What each band of delays cost: SQS requests, Lambda, the store."""
     if not bands:
         return ""
-    names = [name for name, *_ in bands]
+    names = [name for name, _ in bands]
     parts = (("SQS requests", "good"), ("Lambda", "second"), ("DynamoDB", "third"))
-    totals = [sum(amounts) for _, *amounts in bands]
+    totals = [sum(amounts) for _, amounts in bands]
 
     def draw(axes: Axes) -> None:
         below = [0.0] * len(bands)
         for place, (part, colour) in enumerate(parts):
-            amounts = [band[1 + place] for band in bands]
+            amounts = [each[place] for _, each in bands]
             axes.bar(names, amounts, bottom=below, color=_OF[colour], label=part)
             below = [low + amount for low, amount in zip(below, amounts, strict=True)]
         axes.set_ylim(0, max(totals) * _ROOM_ABOVE or 1)
@@ -118,10 +120,18 @@ def cost_chart(bands: Sequence[tuple[str, float, float, float]], currency: str) 
         axes.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1), borderpad=0)
 
     told = ", ".join(f"{name}: {total:.4g}" for name, total in zip(names, totals, strict=True))
-    return _svg("cost", "Cost by delay", f"Cost in {currency} by delay. {told}.", draw, _WIDE_INCHES)
+    return _svg(
+        "cost", "Cost by delay", f"Cost in {currency} by delay. {told}.", draw, _WIDE_INCHES
+    )
 
 
-def _svg(name: str, title: str, description: str, draw: Callable[[Axes], None], inches: tuple[float, float] = _INCHES) -> str:
+def _svg(
+    name: str,
+    title: str,
+    description: str,
+    draw: Callable[[Axes], None],
+    inches: tuple[float, float] = _INCHES,
+) -> str:
     with mpl.rc_context(_SETTINGS):
         figure = Figure(figsize=inches, layout="constrained")
         figure.patch.set_alpha(0)

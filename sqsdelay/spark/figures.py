@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from itertools import pairwise
 from typing import Any, Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from sqsdelay.cost import Prices
@@ -116,15 +118,16 @@ def _rows(table: DataFrame, most: int) -> list[dict[str, Any]]:
 
 def _distribution(messages: DataFrame) -> list[tuple[str, int]]:
     """Names of the bars, and how many messages each has."""
-    place = sum((F.col("late_ms") >= edge).cast("int") for edge in LATENESS_MS)
-    counted = messages.where("late_ms IS NOT NULL").groupBy(place.alias("place")).count()
+    reached = [(F.col("late_ms") >= edge).cast("int") for edge in LATENESS_MS]
+    place = reduce(Column.__add__, reached).alias("place")
+    counted = messages.where("late_ms IS NOT NULL").groupBy(place).count()
     found = {row.place: row["count"] for row in counted.collect()}
     return [(name, found.get(place, 0)) for place, name in enumerate(_bar_names())]
 
 
 def _bar_names() -> list[str]:
     edges = [duration(edge) for edge in LATENESS_MS]
-    between = [f"{low} – {high}" for low, high in zip(edges, edges[1:], strict=False)]
+    between = [f"{low} to {high}" for low, high in pairwise(edges)]
     return ["early", *between, f"above {edges[-1]}"]
 
 

@@ -12,7 +12,6 @@ from sqsdelay.cost.bands import BANDS
 from sqsdelay.ledger import EventKind
 from sqsdelay.route import Route
 from sqsdelay.spark.requests import (
-    SHARES,
     ends_hop,
     event_is,
     fifo_requests,
@@ -114,7 +113,9 @@ def judged(rows: DataFrame, *, as_of_ms: int, grace_ms: int) -> DataFrame:
     )
     known = dated.join(F.broadcast(recorded), "endpoint")
     known = known.withColumn("status", _status(as_of_ms, grace_ms))
-    known = known.withColumn("delay_seconds", F.round((F.col("promised_ms") - F.col("sent_ms")) / 1000))
+    known = known.withColumn(
+        "delay_seconds", F.round((F.col("promised_ms") - F.col("sent_ms")) / 1000)
+    )
     return known.select(*_shown())
 
 

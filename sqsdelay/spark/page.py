@@ -14,6 +14,7 @@ from sqsdelay.spark.charts import cost_chart, lateness_chart, waiting_chart
 from sqsdelay.spark.figures import MOST_ENDPOINTS, MOST_LISTED, Content, duration
 
 PAGE: Final = "report.html"
+_NONE: Final = "-"
 
 
 def render(content: Content) -> str:
@@ -27,7 +28,7 @@ def render(content: Content) -> str:
     )
     environment.filters |= {"whole": _whole, "ms": _ms, "instant": _instant, "money": _money}
     bands = [
-        (band.delay, band.sqs_cost, band.lambda_cost, band.store_cost) for band in content.costs
+        (band.delay, (band.sqs_cost, band.lambda_cost, band.store_cost)) for band in content.costs
     ]
     return environment.get_template("report.html").render(
         content=content,
@@ -51,18 +52,18 @@ def _totals(content: Content) -> dict[str, float]:
 
 
 def _whole(number: float | None) -> str:
-    return "–" if number is None else f"{number:,.0f}"
+    return _NONE if number is None else f"{number:,.0f}"
 
 
 def _ms(ms: float | None) -> str:
     """A lateness for people."""
     if ms is None:
-        return "–"
+        return _NONE
     return f"{ms:,.0f} ms" if abs(ms) < 10_000 else f"{ms / 1000:,.1f} s"
 
 
 def _instant(ms: int | None) -> str:
-    return "–" if ms is None else f"{utc(ms):%Y-%m-%d %H:%M:%S}"
+    return _NONE if ms is None else f"{utc(ms):%Y-%m-%d %H:%M:%S}"
 
 
 def _money(amount: Any) -> str:

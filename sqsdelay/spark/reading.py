@@ -41,7 +41,6 @@ _TIMESTAMPED: Final = r"^\d{4}-\d\d-\d\dT[\d:.,+Z-]+\s+(?=\{)"
 """What a line of an exported CloudWatch log begins with."""
 
 
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """The lines of a ledger.

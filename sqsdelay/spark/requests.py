@@ -76,9 +76,7 @@ def _leaves_due_queue() -> Column:
 
 def _sends() -> Column:
     """The message was sent to some queue, the error queue included."""
-    moved = event_is(
-        EventKind.HOP, EventKind.HANDED_OVER, EventKind.RELEASED, EventKind.REJECTED
-    )
+    moved = event_is(EventKind.HOP, EventKind.HANDED_OVER, EventKind.RELEASED, EventKind.REJECTED)
     return moved | sent_by(Route.DIRECT, Route.DELAY_QUEUE, Route.DUE_QUEUE)
 
 

@@ -46,7 +46,9 @@ def lateness(messages: DataFrame) -> DataFrame:
     the reception, or the hand-over (the instant from which the destination shows the message)."""
     measures = F.array(
         F.struct(F.lit("received").alias("measure"), F.col("received_late_ms").alias("late_ms")),
-        F.struct(F.lit("handed-over").alias("measure"), F.col("hand_over_late_ms").alias("late_ms")),
+        F.struct(
+            F.lit("handed-over").alias("measure"), F.col("hand_over_late_ms").alias("late_ms")
+        ),
     )
     hour = F.timestamp_millis(F.floor(F.col("due_ms") / _HOUR_MS) * _HOUR_MS)
     key = ("endpoint", "hour", "measure")
@@ -70,7 +72,9 @@ def cost(messages: DataFrame, prices: Prices, *, as_of_ms: int) -> DataFrame:
         *[F.sum(f"{name}_shares").alias(f"{name}_shares") for name in _SHARED],
     )
     stored = _store_costs(messages, prices, as_of_ms=as_of_ms)
-    both = sums.join(stored, [F.equal_null(sums[name], stored[f"stored_{name}"]) for name in key], "left")
+    both = sums.join(
+        stored, [F.equal_null(sums[name], stored[f"stored_{name}"]) for name in key], "left"
+    )
     fifo, standard, invoked = (_whole(F.col(f"{name}_shares")) for name in _SHARED)
     invocation = sum((line.amount for line in function_lines("", 1, prices)), Fraction(0))
     sqs = fifo * float(prices.sqs_fifo_request) + standard * float(prices.sqs_standard_request)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import typer
 
+from sqsdelay.cli.pipeline.cost import cost
+from sqsdelay.cli.pipeline.report import report
 from sqsdelay.cli.pipeline.schedule import schedule
 
 app = typer.Typer(help="Jobs over millions of messages, on Spark.", no_args_is_help=True)
 app.command()(schedule)
+app.command()(report)
+app.command()(cost)

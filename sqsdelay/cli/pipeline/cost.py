@@ -1,0 +1,153 @@
+"""``sqsdelay pipeline cost``: what delaying a whole table of messages will cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.table import Table
+
+from sqsdelay.cli.console import err, out, print_json
+from sqsdelay.cli.cost import PricesFile, read_prices
+from sqsdelay.cost import Prices, dollars
+from sqsdelay.cost.rates import ways
+from sqsdelay.delay import delay_ms, parse_delay
+from sqsdelay.errors import ConfigurationError
+from sqsdelay.parking import DEFAULT_PARK_AFTER_SECONDS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from sqsdelay.spark.workload import Estimate
+
+_FORMATS: Final = {
+    ".parquet": "parquet",
+    ".csv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+}
+DEFAULT_PARK_AFTER: Final = ["1h", f"{DEFAULT_PARK_AFTER_SECONDS}s", "1d"]
+"""The middle one is the delay consumer's own."""
+
+
+def cost(
+    workload: Annotated[
+        str,
+        typer.Argument(
+            help="Parquet, CSV or JSON lines (.parquet, .csv, .jsonl, or .gz of the latter): columns "
+            "delay_seconds and size (bytes), and if you like messages."
+        ),
+    ],
+    park_after: Annotated[
+        list[str],
+        typer.Option(
+            help="Park what has more than this remaining; give it once for each to compare."
+        ),
+    ] = DEFAULT_PARK_AFTER,
+    prices: PricesFile = None,
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="New folder for the estimate as a Parquet table.")
+    ] = None,
+    master: Annotated[
+        str | None, typer.Option(help="Where Spark runs; all cores of this machine if left out.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the estimate as JSON.")] = False,
+) -> None:
+    """Compare what ways of delaying a table of messages cost, and name the cheapest for each delay.
+
+    Without what runs however few messages there are, free tiers, volume discounts and taxes.
+    """
+    compared = ways([-(-delay_ms(parse_delay(text)) // 1000) for text in park_after])
+    used = read_prices(prices)
+    if folder is not None and folder.exists():
+        raise ConfigurationError(f"{folder} exists; name a new folder")
+    from sqsdelay.spark.session import LOCAL, session
+
+    with (
+        err.status("reading the workload with Spark"),
+        session("sqsdelay pipeline cost", master=master or LOCAL) as spark,
+    ):
+        from sqsdelay.spark.workload import estimate
+
+        found = estimate(_read(spark, workload), used, compared)
+        if folder is not None:
+            rows = [asdict(each) for each in found]
+            spark.createDataFrame(rows, _SCHEMA).coalesce(1).write.parquet(str(folder))
+    if as_json:
+        print_json(_as_json(found, used))
+    else:
+        _print(found, [way.name for way in compared], used)
+
+
+_SCHEMA: Final = (
+    "band string, way string, messages bigint, impossible bigint, "
+    "cost decimal(38,18), cheapest boolean"
+)
+
+
+def _read(spark: SparkSession, workload: str) -> DataFrame:
+    from pyspark.errors import AnalysisException
+
+    name = Path(workload.removesuffix(".gz").rstrip("/"))
+    kind = _FORMATS.get(name.suffix)
+    if kind is None:
+        raise ConfigurationError(
+            f"workload {workload}: its name does not end in {', '.join(_FORMATS)}; rename it"
+        )
+    reader = spark.read.options(header=True, primitivesAsString=True)
+    try:
+        return reader.load(workload, format=kind)
+    except AnalysisException as error:
+        told = str(error).splitlines()[0]
+        raise ConfigurationError(f"workload {workload} cannot be read: {told}") from error
+
+
+def _print(found: Sequence[Estimate], names: Sequence[str], prices: Prices) -> None:
+    table = Table("delay", "messages", *names, box=None)
+    table.columns[0].no_wrap = True
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for band in dict.fromkeys(each.band for each in found):
+        cells = [each for each in found if each.band == band]
+        table.add_row(band, f"{cells[0].messages:,}", *[_cell(each) for each in cells])
+    totals = [[each for each in found if each.way == name] for name in names]
+    summed = [sum((each.cost for each in cells), Decimal(0)) for cells in totals]
+    too_large = [sum(each.impossible for each in cells) for cells in totals]
+    everyone = sum(each.messages for each in totals[0])
+    shown = [
+        "-" if impossible else _amount(total)
+        for total, impossible in zip(summed, too_large, strict=True)
+    ]
+    table.add_row("all", f"{everyone:,}", *shown, style="bold")
+    out.print(table)
+    err.print(
+        f"{prices.currency}, {prices.region}, prices read on {prices.read_on}; * the cheapest; "
+        "- some messages are too large for it",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _cell(each: Estimate) -> str:
+    if each.impossible:
+        return "-"
+    return ("* " if each.cheapest else "") + _amount(each.cost)
+
+
+def _amount(cost: Decimal) -> str:
+    return dollars(Fraction(cost))
+
+
+def _as_json(found: Sequence[Estimate], prices: Prices) -> dict[str, Any]:
+    return {
+        "currency": prices.currency,
+        "region": prices.region,
+        "prices_read_on": prices.read_on.isoformat(),
+        "estimates": [{**asdict(each), "cost": f"{each.cost:f}"} for each in found],
+    }

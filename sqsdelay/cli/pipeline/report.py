@@ -1,0 +1,120 @@
+"""``sqsdelay pipeline report``: what became of all messages of a ledger."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich.table import Table
+
+from sqsdelay.cli.console import err, out, print_json
+from sqsdelay.cli.cost import PricesFile, read_prices
+from sqsdelay.delay import due_at_ms, parse_due_at
+from sqsdelay.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from sqsdelay.spark.figures import Figures
+
+GRACE_SECONDS: Final = 3600
+"""`sqsdelay.spark.report.DEFAULT_GRACE_SECONDS`, which cannot be imported without Spark."""
+
+
+def report(
+    ledger: Annotated[
+        str,
+        typer.Argument(help="JSON lines, plain or .gz: a file, a folder with all below, a glob."),
+    ],
+    folder: Annotated[
+        Path,
+        typer.Option("--out", help="Folder for the tables and the page; a report is replaced."),
+    ],
+    as_of: Annotated[
+        str | None,
+        typer.Option(help="Leave out later events: 2027-01-31T09:00:00Z. The newest if left out."),
+    ] = None,
+    grace: Annotated[
+        int, typer.Option(help="Seconds after its due time from which a message counts as lost.")
+    ] = GRACE_SECONDS,
+    prices: PricesFile = None,
+    master: Annotated[
+        str | None, typer.Option(help="Where Spark runs; all cores of this machine if left out.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Join a ledger's events into one row per message: delivered, lost, duplicated, early, how late.
+
+    Writes tables in Parquet and one page, report.html. What is found does not change the exit code.
+    """
+    as_of_ms = None if as_of is None else due_at_ms(parse_due_at(as_of))
+    figures = reported(ledger, folder, grace=grace, as_of_ms=as_of_ms, prices=prices, master=master)
+    if as_json:
+        print_json(asdict(figures))
+    else:
+        print_figures(figures, folder)
+
+
+def reported(
+    ledger: str,
+    folder: Path,
+    *,
+    grace: int = GRACE_SECONDS,
+    as_of_ms: int | None = None,
+    prices: Path | None = None,
+    master: str | None = None,
+) -> Figures:
+    """Write the report, with a sign of life on stderr.
+
+    Raises:
+        MissingExtra, ConfigurationError: nothing was written.
+    """
+    check_extras()
+    used = read_prices(prices)
+    from sqsdelay.spark.session import LOCAL, session
+
+    with (
+        err.status("reading the ledger with Spark"),
+        session("sqsdelay pipeline report", master=master or LOCAL) as spark,
+    ):
+        from sqsdelay.spark.report import write_report
+
+        return write_report(
+            spark, ledger, folder, prices=used, as_of_ms=as_of_ms, grace_seconds=grace
+        )
+
+
+def check_extras() -> None:
+    """Find out whether a report can be made, before anything is begun.
+
+    Raises:
+        MissingExtra: a package is missing.
+        ConfigurationError: no Java, or one that is too old.
+    """
+    from sqsdelay.spark.session import check_java
+
+    try:
+        import jinja2  # noqa: F401
+        import matplotlib  # noqa: F401
+        import pyspark  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra(
+            f"a report needs more packages ({error}): pip install 'sqsdelay[spark,report]'"
+        ) from error
+    check_java()
+
+
+def print_figures(figures: Figures, folder: Path) -> None:
+    """The figures, and where the page is."""
+    table = Table(box=None, show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for name in (
+        "messages", "delivered", "handed_over", "pending", "lost", "duplicated", "early", "cancelled",
+        "rejected", "lines", "bad_lines",
+    ):  # fmt: skip
+        table.add_row(name.replace("_", " "), f"{getattr(figures, name):,}")
+    if figures.max_ms is not None:
+        table.add_row("latest", f"{figures.max_ms / 1000:,.3f} s")
+    out.print(table)
+    out.print(f"{folder / 'report.html'}", highlight=False, markup=False, soft_wrap=True)

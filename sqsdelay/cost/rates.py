@@ -1,0 +1,122 @@
+"""What one message more costs, by its delay and size: for sums over many messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from math import lcm
+from typing import Final
+
+from sqsdelay.cost.prices import Prices
+from sqsdelay.cost.strategies import eventbridge_scheduler, parked, relay
+from sqsdelay.cost.workload import Workload
+from sqsdelay.errors import ConfigurationError
+from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
+
+_HOP: Final = MAX_MESSAGE_TIMER_SECONDS
+_FULL_BATCHES: Final = lcm(*range(1, MAX_BATCH_ENTRIES + 1))
+"""So many messages fill batches of any size: none is charged for a last batch with room."""
+
+_STRATEGIES: Final = {
+    "relay": relay,
+    "parked": parked,
+    "eventbridge-scheduler": eventbridge_scheduler,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """A strategy, and how many messages share a request.
+
+    With ``park_after_seconds`` the delay consumer parks, at the first hop, a message that has more
+    than that remaining; others hop on.
+    """
+
+    name: str
+    strategy: str
+    batch: int
+    park_after_seconds: int | None = None
+
+    @property
+    def parks_above_seconds(self) -> int | None:
+        """The delays above which messages are parked."""
+        after = self.park_after_seconds
+        return None if after is None else max(_HOP, after + _HOP)
+
+    def strategy_of(self, delay_seconds: int) -> str:
+        """What becomes of a message."""
+        above = self.parks_above_seconds
+        return "parked" if above is not None and delay_seconds > above else self.strategy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """A message's cost: a base, so much for each hop, and so much for each second of its delay."""
+
+    base: Fraction
+    hop: Fraction
+    second: Fraction
+
+
+def ways(park_after_seconds: Sequence[int]) -> list[Way]:
+    """Relaying one by one and in full batches, parking after each of these, and AWS's scheduler.
+
+    Raises:
+        ConfigurationError: a negative number of seconds.
+    """
+    if below := [seconds for seconds in park_after_seconds if seconds < 0]:
+        raise ConfigurationError(f"park_after_seconds={below[0]}; use 0 or more")
+    full = MAX_BATCH_ENTRIES
+    parking = [
+        Way(
+            name=f"parked after {seconds / 3600:g} h",
+            strategy="relay",
+            batch=full,
+            park_after_seconds=seconds,
+        )
+        for seconds in sorted(set(park_after_seconds))
+    ]
+    return [
+        Way(name="relay", strategy="relay", batch=1),
+        Way(name=f"relay, batches of {full}", strategy="relay", batch=full),
+        *parking,
+        Way(name="eventbridge-scheduler", strategy="eventbridge-scheduler", batch=1),
+    ]
+
+
+@lru_cache(maxsize=100_000)
+def rate(
+    strategy: str, message_bytes: int, batch: int, prices: Prices, *, direct: bool
+) -> Rate | None:
+    """What a message of this size costs; None if it is too large for the strategy.
+
+    It leaves out what runs however few messages there are. ``direct``: delays that one message
+    timer holds.
+
+    Raises:
+        ConfigurationError: a value out of range.
+    """
+
+    def each(delay_seconds: int) -> Fraction | None:
+        messages = _FULL_BATCHES if batch > 1 else 1
+        load = Workload(
+            delay_seconds=delay_seconds,
+            messages=messages,
+            message_bytes=message_bytes,
+            batch=batch,
+        )
+        bill = _STRATEGIES[strategy](load, prices)
+        return None if bill.impossible else bill.for_messages / messages
+
+    if direct:
+        base = each(_HOP)
+        return None if base is None else Rate(base=base, hop=Fraction(0), second=Fraction(0))
+    # A bill grows evenly with hops and with seconds: three of them tell how.
+    one_hop, longer, two_hops = each(_HOP + 1), each(2 * _HOP), each(3 * _HOP)
+    if one_hop is None or longer is None or two_hops is None:
+        return None
+    second = (longer - one_hop) / (_HOP - 1)
+    hop = two_hops - longer - _HOP * second
+    return Rate(base=longer - hop - 2 * _HOP * second, hop=hop, second=second)
