@@ -64,7 +64,17 @@ def table(tallies: Sequence[tuple[Scenario, Tally]]) -> str:
     """All lines, and their sum."""
     lines = ["| " + " | ".join(HEADER) + " |", "|" + "---|" * len(HEADER)]
     lines += [row(scenario, counted) for scenario, counted in tallies]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", summary([counted for _, counted in tallies])])
+
+
+def summary(tallies: Sequence[Tally]) -> str:
+    """One sentence about all scenarios."""
+    counted = sum(tallies[1:], tallies[0])
+    return (
+        f"In all: {counted.sent:,} messages sent, {counted.hops:,} hops, {counted.injected:,} faults; "
+        f"lost {len(counted.lost)}, early {len(counted.early)}, altered {len(counted.altered)}, "
+        f"duplicated {counted.duplicated:,}."
+    )
 
 
 def cells(document: str) -> list[dict[str, str]]:

@@ -37,5 +37,6 @@ def test_rewriting_replaces_the_table_alone() -> None:
     made = rewritten(DOCUMENTED, table([(VIRTUAL[0], counted)]))
     (row,) = cells(made)
     assert (row["sent"], row["lost"], row["why"]) == ("1,234", "0", f"{Cause.DIED} 1")
+    assert "In all: 1,234 messages sent, 9 hops, 2 faults; lost 0, early 0, altered 0" in made
     assert made.partition(BEGIN)[0] == DOCUMENTED.partition(BEGIN)[0]
     assert made.partition(END)[2] == DOCUMENTED.partition(END)[2]
