@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -10,6 +11,8 @@ from typing import Final, Protocol
 
 PROOF_LIFETIME_SECONDS: Final = 300.0
 APART_TOLERANCE_SECONDS: Final = 0.5
+DATE_RESOLUTION_MS: Final = 1000
+"""An HTTP ``Date`` tells whole seconds. Source: RFC 9110, 5.6.7."""
 _PROOFS_KEPT: Final = 64
 
 
@@ -42,6 +45,8 @@ class _Proof:
     broker_ms: int
     taken_at: float
     wall_ms: int
+    asked_at: float | None = None
+    """Where the proof is an answer's date: a time at which its second had not ended yet."""
 
     @property
     def lead_ms(self) -> float:
@@ -71,15 +76,18 @@ class BrokerClock:
         self._best: _Proof | None = None
         self._lock = threading.Lock()
 
-    def observe(self, broker_ms: int, *, at: float | None = None) -> None:
+    def observe(
+        self, broker_ms: int, *, at: float | None = None, asked_at: float | None = None
+    ) -> None:
         """Record that the broker's clock read at least ``broker_ms`` (epoch milliseconds).
 
-        ``at`` is the local monotonic time of the proof, now by default.
+        ``at`` is the local monotonic time of the proof, now by default. ``asked_at`` is given for an
+        answer's date: when it was asked for, at which time that second had not ended yet.
         """
         mono = self.local.monotonic()
         taken_at = mono if at is None else at
         wall_ms = self.local.now_ms() - round((mono - taken_at) * 1000)
-        proof = _Proof(broker_ms, taken_at, wall_ms)
+        proof = _Proof(broker_ms, taken_at, wall_ms, asked_at)
         with self._lock:
             self._proofs.append(proof)
             if self._best is None or proof.lead_ms >= self._best.lead_ms:
@@ -97,6 +105,20 @@ class BrokerClock:
         if best is None:
             return self.local.now_ms()
         return best.broker_ms + int((mono - best.taken_at) * 1000)
+
+    def latest_ms(self) -> int:
+        """The most the broker's clock may read now; `now_ms` while no dated answer is known.
+
+        What a delay counts from where no SentTimestamp will tell: from `now_ms` it would be early.
+        """
+        mono, wall_ms = self.local.monotonic(), self.local.now_ms()
+        with self._lock:
+            bounds = [
+                proof.broker_ms + DATE_RESOLUTION_MS + math.ceil((mono - proof.asked_at) * 1000)
+                for proof in self._proofs
+                if proof.asked_at is not None and proof.holds(mono, wall_ms)
+            ]
+        return min(bounds) if bounds else self.now_ms()
 
     def _usable(self, mono: float) -> _Proof | None:
         """The tightest proof that still holds; others are looked at only once the best does not."""

@@ -146,7 +146,7 @@ class Router:
         asked.once("collision", lambda: self._check_collision(endpoint))
         parking = self._parking(endpoint)
         if parking is not None and remaining > parking.after_seconds:
-            now_ms = self.broker_now(endpoint, asked)
+            now_ms = self.broker_latest(endpoint, asked)
             return ToStore(parking, to_store(message, endpoint.address, now_ms=now_ms))
         return self._through_delay_queue(
             endpoint, message, attributes, due_ms, due_ms - now_ms, asked
@@ -158,6 +158,11 @@ class Router:
         if not clock.synchronised:
             asked.once("clock", lambda: self._queues.synchronise(endpoint.queue))
         return clock.now_ms()
+
+    def broker_latest(self, endpoint: Endpoint, asked: Asked) -> int:
+        """What a relative delay counts from that waits in a store, so that it is never early."""
+        self.broker_now(endpoint, asked)
+        return self._queues.broker_clock.latest_ms()
 
     def _direct(
         self,

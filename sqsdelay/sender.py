@@ -212,10 +212,12 @@ class Sender:
         if (delay is None) == (due_at is None):
             raise InvalidDelay("give one of delay and due_at, the new due time")
         schedule = self._schedule(endpoint)
-        now_ms = self._router.broker_now(Endpoint.parse(endpoint), Asked())
-        due_ms = now_ms + delay_ms(delay) if delay is not None else 0
+        parsed, asked = Endpoint.parse(endpoint), Asked()
+        now_ms = self._router.broker_now(parsed, asked)
         if due_at is not None:
             due_ms = due_at_ms(due_at)
+        else:
+            due_ms = self._router.broker_latest(parsed, asked) + delay_ms(delay or 0)
         return schedule.reschedule(message_id, checked_due_ms(due_ms), now_ms=now_ms)
 
     def pending(self, endpoint: str) -> Iterator[StoredMessage]:

@@ -135,6 +135,7 @@ class SqsQueues:
     def _send_once(self, queue_url: str, wired: list[Any]) -> list[SendReceipt | Failure]:
         if len(wired) == 1:
             return [self._send_single(queue_url, wired[0])]
+        asked_at = self._clock.monotonic()
         try:
             answer = self._client.send_message_batch(QueueUrl=queue_url, Entries=wired)
         except (ClientError, BotoCoreError) as error:
@@ -143,7 +144,7 @@ class SqsQueues:
                 # One entry can make SQS refuse the whole batch: find out which, lose none.
                 return [self._send_single(queue_url, entry) for entry in wired]
             return [failure] * len(wired)
-        self._observe(answer)
+        self._observe(answer, asked_at)
         by_id: dict[str, SendReceipt | Failure] = {
             sent["Id"]: _receipt(sent) for sent in answer.get("Successful", ())
         }
@@ -152,11 +153,12 @@ class SqsQueues:
 
     def _send_single(self, queue_url: str, wired: dict[str, Any]) -> SendReceipt | Failure:
         arguments = {name: value for name, value in wired.items() if name != "Id"}
+        asked_at = self._clock.monotonic()
         try:
             answer = self._client.send_message(QueueUrl=queue_url, **arguments)
         except (ClientError, BotoCoreError) as error:
             return self._call_failure(error, queue_url)
-        self._observe(answer)
+        self._observe(answer, asked_at)
         return _receipt(answer) if "MessageId" in answer else _unanswered(queue_url)
 
     def _call_failure(self, error: ClientError | BotoCoreError, queue_url: str) -> Failure:
@@ -208,11 +210,12 @@ class SqsQueues:
     def _per_entry(
         self, queue_url: str, call: Callable[..., Any], entries: list[dict[str, Any]]
     ) -> list[Failure | None]:
+        asked_at = self._clock.monotonic()
         try:
             answer = call(QueueUrl=queue_url, Entries=entries)
         except (ClientError, BotoCoreError) as error:
             return [faults.failure_of(error, queue_url)] * len(entries)
-        self._observe(answer)
+        self._observe(answer, asked_at)
         failures = _entry_failures(answer, queue_url)
         done = {entry["Id"] for entry in answer.get("Successful", ())}
         return [
@@ -221,15 +224,19 @@ class SqsQueues:
         ]
 
     def _call(self, queue: str, call: Callable[..., _Answer], **arguments: Any) -> _Answer:
+        asked_at = self._clock.monotonic()
         try:
             answer = call(**arguments)
         except (ClientError, BotoCoreError) as error:
             raise faults.translated(error, queue) from error
-        self._observe(answer)
+        self._observe(answer, asked_at)
         return answer
 
-    def _observe(self, answer: Mapping[str, Any]) -> None:
-        """Learn the broker's time from an answer's ``Date``: at least that second had begun."""
+    def _observe(self, answer: Mapping[str, Any], asked_at: float) -> None:
+        """Learn the broker's time from an answer's ``Date``.
+
+        That second had begun when it came, and had not ended when it was asked for.
+        """
         date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
         if not date:
             return
@@ -238,7 +245,7 @@ class SqsQueues:
                 self._last_date = (date, round(parsedate_to_datetime(date).timestamp() * 1000))
             except ValueError:
                 return
-        self._broker_clock.observe(self._last_date[1])
+        self._broker_clock.observe(self._last_date[1], asked_at=asked_at)
 
 
 def _send_entry(entry_id: str, message: OutgoingMessage) -> dict[str, Any]:

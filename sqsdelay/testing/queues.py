@@ -104,7 +104,8 @@ class InMemoryQueues:
     def synchronise(self, queue: QueueRef) -> None:
         """As a ``Date`` header tells it: to the whole second."""
         self.calls.append("synchronise")
-        self._broker_clock.observe(self.clock.true_ms // 1000 * 1000)
+        asked_at = self._broker_clock.local.monotonic()
+        self._broker_clock.observe(self.clock.true_ms // 1000 * 1000, asked_at=asked_at)
 
     def attributes(self, queue_url: str) -> Mapping[str, str]:
         queue, now = self._queue(queue_url), self.clock.true_ms

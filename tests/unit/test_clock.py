@@ -91,3 +91,35 @@ def test_the_system_clock_tells_epoch_milliseconds() -> None:
     clock = SystemClock()
     assert clock.now_ms() > 1_700_000_000_000
     assert clock.monotonic() <= clock.monotonic()
+
+
+@given(
+    st.integers(-10 * MINUTE, 10 * MINUTE),
+    st.lists(
+        st.tuples(st.integers(0, 1500), st.integers(0, 2000), st.integers(0, 2000)),
+        min_size=1,
+        max_size=80,
+    ),
+)
+def test_the_latest_is_never_behind(error_ms: int, answers: list[tuple[int, int, int]]) -> None:
+    """From dates of whole seconds the broker's time is known to a second and the quickest answer."""
+    local = ManualClock(1_000_000_123, error_ms=error_ms)
+    clock = BrokerClock(local)
+    assert clock.latest_ms() == clock.now_ms()
+    for pause_ms, there_ms, back_ms in answers:
+        local.advance(pause_ms / 1000)
+        asked_at = local.monotonic()
+        local.advance(there_ms / 1000)
+        date = local.true_ms // 1000 * 1000
+        local.advance(back_ms / 1000)
+        clock.observe(date, asked_at=asked_at)
+        assert clock.now_ms() <= local.true_ms <= clock.latest_ms()
+        assert clock.latest_ms() <= local.true_ms + 1001 + there_ms + back_ms
+
+
+def test_the_latest_without_dates_is_now() -> None:
+    """Receive stamps are exact, but how long ago they were made nobody knows."""
+    local = ManualClock(1_000_000)
+    clock = BrokerClock(local)
+    clock.observe(local.true_ms - 5)
+    assert clock.latest_ms() == clock.now_ms() == local.true_ms - 5

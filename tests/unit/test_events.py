@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sqsdelay.clock import DATE_RESOLUTION_MS
 from sqsdelay.consumer import Relay
 from sqsdelay.dispatch_settings import DispatchSettings
 from sqsdelay.dispatcher import Dispatcher
@@ -248,7 +249,7 @@ def test_cancelled_and_moved_in_the_store(site: Site) -> None:
     assert (cancelled.kind, cancelled.message_id) == (EventKind.CANCELLED, "a")
     assert cancelled.due_ms is None
     assert (moved.kind, moved.message_id) == (EventKind.RESCHEDULED, "b")
-    assert moved.due_ms == site.clock.true_ms + 2 * DAY * 1000
+    assert moved.due_ms == site.clock.true_ms + DATE_RESOLUTION_MS + 2 * DAY * 1000
     assert {cancelled.endpoint, moved.endpoint} == {"orders"}
     assert {cancelled.source, moved.source} == {Source.SENDER}
 
@@ -259,7 +260,7 @@ def test_a_message_moved_by_its_mark_shows_the_new_due_time(site: Site) -> None:
     changer = site.sender(store=site.store)
     assert changer.reschedule("orders", "m", delay=9000) is Change.MARKED
     site.take()
-    new_ms = site.clock.true_ms + 9_000_000
+    new_ms = site.clock.true_ms + DATE_RESOLUTION_MS + 9_000_000
     site.clock.advance(900)
     site.poll(site.relay(store=site.store))
     (hop,) = site.take()

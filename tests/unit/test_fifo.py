@@ -163,7 +163,7 @@ def test_through_the_store_it_arrives_the_same(queues: InMemoryQueues, clock: Ma
     store.store([to_store(by_hand, FIFO, now_ms=clock.true_ms)])
     clock.advance(900)
     assert [o.status for o in hop(queues, store=store)] == [Status.PARKED]
-    clock.advance(89_100)
+    clock.advance(89_101)
     outbox = SqsOutbox(queues, ENDPOINT)
     outbox.check()
     stored = store.pending(9)
