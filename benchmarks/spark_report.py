@@ -192,7 +192,9 @@ def run(sizes: Sequence[int]) -> list[str]:
             f"{events:,} events: Spark takes {spark.seconds / duck.seconds:.1f} times as long as "
             f"DuckDB and {spark.peak_bytes / duck.peak_bytes:.1f} times its memory"
         )
-        if differing := [name for name in duck.figures if duck.figures[name] != spark.figures[name]]:
+        if differing := [
+            name for name in duck.figures if duck.figures[name] != spark.figures[name]
+        ]:
             problems.append(f"{events:,} events: Spark and DuckDB differ in {', '.join(differing)}")
     if len(sizes) > 1:
         least, most = results[min(sizes)], results[max(sizes)]

@@ -17,8 +17,8 @@ import pytest
 
 import sqsdelay
 from sqsdelay import limits
-from sqsdelay.cli.cost import dollars
 from sqsdelay.cost import Workload, bills, shipped_prices
+from sqsdelay.cost.bill import dollars
 from sqsdelay.rabbitmq import MAX_DELAY_SECONDS
 from tests.guides.page import ROOT
 
