@@ -10,11 +10,13 @@ from sqsdelay.errors import SqsDelayError
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException
 
-_OURS: Final = re.compile(r"^(?:E\s+)?sqsdelay\.errors\.\w+: (.+)$", re.MULTILINE)
+_OURS: Final = re.compile(r"^sqsdelay\.errors\.\w+: (.+)$", re.MULTILINE)
+_PYTHONS: Final = re.compile(r"^[\w.]+(?:Error|Exception): .+$", re.MULTILINE)
+"""The last line of a trace from one of Spark's workers."""
 
 
 def failure(error: PySparkException) -> SqsDelayError:
-    """sqsdelay's own error, if that is what ended the job, or else the first line of Spark's."""
+    """sqsdelay's own error if that ended the job, or else Python's, or the first line of Spark's."""
     text = str(error)
-    ours = _OURS.findall(text)
-    return SqsDelayError(ours[-1] if ours else text.strip().partition("\n")[0])
+    told = _OURS.findall(text) or _PYTHONS.findall(text) or [text.strip().partition("\n")[0]]
+    return SqsDelayError(told[-1])

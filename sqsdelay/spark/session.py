@@ -23,13 +23,16 @@ LEAST_JAVA: Final = 17
 LOCAL: Final = "local[*,4]"
 """All cores of this machine; a failed task is tried 4 times, which ``local[*]`` does once."""
 
+ONE_PROCESS: Final = re.compile(r"local(\[.*\])?")
+"""Masters that run tasks in this machine's one Java process, with this Python's packages."""
+
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 _JAVA_TIMEOUT_SECONDS: Final = 30
-_LOGGING: Final = Path(__file__).parent / "log4j2.properties"
+_LOGGING: Final = (Path(__file__).parent / "log4j2.properties").as_uri()
 _QUIET: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{_LOGGING}",
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING}",
 }
 _TIME_ZONE: Final = "spark.sql.session.timeZone"
 _LOOPBACK: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}

@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 
 from sqsdelay.errors import ConfigurationError
+from sqsdelay.spark.failure import failure
 from sqsdelay.spark.session import check_java
 
 OPENJDK = 'openjdk version "{}" 2025-04-15'
@@ -86,3 +88,22 @@ def run(arguments: list[str], folder: Path, before: str) -> subprocess.Completed
         check=False,
         timeout=60,
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "[X] failed:\nTraceback:\n  File\nsqsdelay.errors.NotAllSent: 1 of 2 rows\n x",
+            "1 of 2 rows",
+        ),
+        (
+            "An exception:\nTraceback:\nModuleNotFoundError: No module\n",
+            "ModuleNotFoundError: No module",
+        ),
+        ("[PATH_NOT_FOUND] no such path\n at org.apache", "[PATH_NOT_FOUND] no such path"),
+    ],
+)
+def test_a_failed_job_is_told_in_one_line(text: str, told: str) -> None:
+    """sqsdelay's own message, or the worker's, or Spark's first line; without the traces."""
+    assert str(failure(PySparkException(text))) == told

@@ -105,7 +105,7 @@ def schedule(
 def _run(
     table: str, file_format: str, options: dict[str, str], *, time_zone: str, master: str | None
 ) -> dict[str, Any]:
-    from sqsdelay.spark.session import LOCAL, session
+    from sqsdelay.spark.session import LOCAL, ONE_PROCESS, session
 
     with (
         TemporaryDirectory(prefix="sqsdelay-") as folder,
@@ -123,9 +123,9 @@ def _run(
         from sqsdelay.spark.failure import failure
         from sqsdelay.spark.table import Format, read_table
 
-        register(spark)
-        if not (master or LOCAL).startswith("local"):
+        if not ONE_PROCESS.fullmatch(master or LOCAL):
             spark.sparkContext.addPyFile(str(archive(Path(folder) / "sqsdelay.zip")))
+        register(spark)
         summary = Path(folder) / "summary.json"
         try:
             rows = read_table(spark, table, Format(file_format)).hint("rebalance")

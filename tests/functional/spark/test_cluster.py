@@ -21,7 +21,9 @@ import pytest
 from sqs_stub import REGION, Stub
 from sqsdelay.spark.rows import derived_id
 from tests.functional.spark.sent import due_ms, ids
-from tests.services.processes import ROOT, environment
+from tests.services.processes import ROOT, environment, run
+
+pytestmark = pytest.mark.timeout(600)  # three Javas start: half a minute, more beside others
 
 FILES, ROWS = 4, 1_000
 DUE_AT = datetime(2035, 1, 1, tzinfo=UTC)
@@ -48,7 +50,7 @@ def write_table(folder: Path) -> None:
 
 def kill_an_executor(submitted: subprocess.Popen[str], sqs: Stub, *, after: int) -> None:
     """Kill one of the executors when so many messages were sent."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while len(sqs.kept()) < after:
         assert submitted.poll() is None, "spark-submit ended early"
         assert time.monotonic() < deadline, "nothing is being sent"
@@ -81,14 +83,7 @@ def test_an_executor_killed_in_the_middle_of_a_write(
         "spark.driver.host=127.0.0.1",
         *submit.split()[1:],
     ]
-    settings = {
-        "PYSPARK_PYTHON": str(python_without_sqsdelay),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "AWS_ENDPOINT_URL": sqs.url,
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": REGION,
-    }
+    settings = on_the_stub(sqs, python_without_sqsdelay)
     with (
         (tmp_path / "log").open("w") as log,
         subprocess.Popen(
@@ -109,6 +104,34 @@ def test_an_executor_killed_in_the_middle_of_a_write(
     assert {due_ms(entry) for entry in sqs.kept()} == {int(DUE_AT.timestamp() * 1000)}
     rejects = pq.read_table(tmp_path / "rejects").to_pylist()
     assert sorted(row["order_id"] for row in rejects) == [f"{n}-500" for n in range(FILES)]
+
+
+def test_the_command_ships_itself_to_a_cluster(
+    sqs: Stub, tmp_path: Path, python_without_sqsdelay: Path
+) -> None:
+    """Executors without sqsdelay get it from the command."""
+    table = {"message_id": ["m1", "m2"], "body": ["x", "y"], "due_at": [DUE_AT] * 2}
+    pq.write_table(pa.table(table), tmp_path / "rows.parquet")
+    done = run(
+        "pipeline", "schedule", str(tmp_path / "rows.parquet"), "--endpoint", "orders",
+        "--master", "local-cluster[1,1,1024]",
+        env=on_the_stub(sqs, python_without_sqsdelay),
+        timeout=250,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert ids(sqs) == {"m1": 1, "m2": 1}
+
+
+def on_the_stub(sqs: Stub, python: Path) -> dict[str, str]:
+    """The environment of a driver, and so of its local cluster."""
+    return {
+        "PYSPARK_PYTHON": str(python),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "AWS_ENDPOINT_URL": sqs.url,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": REGION,
+    }
 
 
 def guide() -> tuple[str, str, str]:
