@@ -1,24 +1,30 @@
-"""The Spark jobs, measured: the sink against plain boto3 in ``foreachPartition``.
+"""The Spark jobs, measured: ``sink`` against plain boto3, ``report`` beside DuckDB.
 
-``python benchmarks/spark.py`` runs all parts; name one to run it alone, with options of its own.
+``python benchmarks/spark.py`` runs both; name one to run it alone, with options of its own. Each has a
+process of its own: Spark starts once in one.
 """
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from pathlib import Path
 
-import spark_sink
-
-PARTS = {"sink": spark_sink.main}
+PARTS = ("sink", "report")
 
 
-def main() -> int:
-    if len(sys.argv) > 1 and sys.argv[1] in PARTS:
-        return PARTS[sys.argv[1]](sys.argv[2:])
-    if len(sys.argv) > 1:
+def run(part: str, *options: str) -> int:
+    program = Path(__file__).with_name(f"spark_{part}.py")
+    return subprocess.run([sys.executable, str(program), *options], check=False).returncode
+
+
+def main(arguments: list[str]) -> int:
+    if not arguments:
+        return max(run(part) for part in PARTS)
+    if arguments[0] not in PARTS:
         sys.exit(f"usage: spark.py [{'|'.join(PARTS)} [OPTIONS]]")
-    return max(part([]) for part in PARTS.values())
+    return run(*arguments)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

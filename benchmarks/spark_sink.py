@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -217,3 +218,7 @@ def main(arguments: Sequence[str]) -> int:
                         share=options.share,
                     )
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
