@@ -122,11 +122,12 @@ def rejected_stored(message: StoredMessage, reason: str) -> OutgoingMessage:
     about: dict[str, Any] = {
         "reason": FORBIDDEN_BODY_CHARACTER.sub("?", reason),
         "messageId": message.message_id,
-        "messageGroupId": message.group_id,
         "destination": message.destination,
         "dueMs": message.due_ms,
         "failures": message.failures,
     }
+    if message.group_id is not None:
+        about["messageGroupId"] = message.group_id
     body = message.body.decode("utf-8", "replace")
     if not body:
         about["bodyEncoding"] = "empty"
