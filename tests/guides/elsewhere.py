@@ -60,7 +60,7 @@ class WholePage:
 WHOLE_PAGES: Final = {
     "docs/celery.md": WholePage(4, "tests/functional/test_celery_guide.py"),
     "docs/ledger.md": WholePage(9, "tests/acceptance/test_ledger_guide.py"),
-    "docs/spark.md": WholePage(6, "tests/functional/spark/test_cluster.py"),
+    "docs/spark.md": WholePage(6, "tests/functional/spark/test_spark_guide.py"),
 }
 """Pages that take more than typing: workers of another program, a cluster, or minutes."""
 

@@ -139,6 +139,7 @@ BEFORE: Final[dict[tuple[str, int], Step]] = {
     ("README.md", 0): orders,
     ("docs/index.md", 0): orders,
     ("docs/benchmarks.md", 0): orders,
+    ("docs/boto3.md", 0): orders,
     ("docs/deploy.md", 0): orders,
     ("docs/deploy.md", 1): a_cdk_app,
     ("docs/deploy.md", 2): the_deployed_table,

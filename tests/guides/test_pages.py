@@ -14,7 +14,7 @@ from tests.guides.taken_for_granted import BEFORE
 
 LANGUAGES = {"", "bash", "console", "json", "python"}
 TYPED = [page for page in pages() if runnable(page) and page not in WHOLE_PAGES]
-COMMAND = re.compile(r"(\$ )?(\.venv/bin/)?(sqsdelay|make|pip|npx|python|export|aws|git)\b")
+COMMAND = re.compile(r"(\$ )?(\.venv/bin/)?(sqsdelay|make|pip|npx|python (?!-c)|export|aws|git)\b")
 
 
 @pytest.mark.parametrize("page", TYPED)
