@@ -143,7 +143,11 @@ class JsonFileStore:
 
     def mark(self, marks: Sequence[Mark], *, until_ms: int) -> None:
         with self._rows(".marks") as rows:
-            rows.update({m.message_id: {"due_ms": m.due_ms, "until_ms": until_ms} for m in marks})
+            for mark in marks:
+                before = rows.get(mark.message_id, {"due_ms": 0, "until_ms": 0})
+                cancelled = before["due_ms"] is None and before["until_ms"] > self._clock.now_ms()
+                if mark.due_ms is None or not cancelled:
+                    rows[mark.message_id] = {"due_ms": mark.due_ms, "until_ms": until_ms}
 
     def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
         with self._rows(".marks") as rows:

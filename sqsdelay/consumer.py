@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from sqsdelay import fifo, wire
 from sqsdelay.decision import HandOver, Park, Reject, Requeue, check_hop, decide
 from sqsdelay.endpoint import Endpoint
-from sqsdelay.errors import ConfigurationError, SqsDelayError
+from sqsdelay.errors import ConfigurationError, InvalidMessage, SqsDelayError
 from sqsdelay.ledger import Ledger
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.marks import Mark
@@ -25,7 +25,7 @@ from sqsdelay.moves import (
 from sqsdelay.parking import DEFAULT_PARK_AFTER_SECONDS, Parking, check_without_store
 from sqsdelay.ports import Queues
 from sqsdelay.store import DelayedMessageStore
-from sqsdelay.stored import parked
+from sqsdelay.stored import StoredMessage, parked
 from sqsdelay.wire import Delayed, ReceivedMessage
 
 __all__ = ["DEFAULT_MAX_RECEIVES", "Outcome", "Relay", "Status", "backoff_seconds"]
@@ -178,13 +178,12 @@ class Relay(Mover):
         """Park in one call; what the store does not take hops on, which loses nothing."""
         if self._parking is None or not to_park:
             return []
-        messages = [parked(w.copy, w.message, self._endpoint.address) for w, _ in to_park]
-        errors = self._parking.park(messages)
+        to_park, messages, moves = self._parkable(to_park)
+        errors = self._parking.park(messages) if messages else []
         in_store = [
             m.message_id for m, error in zip(messages, errors, strict=True) if error is None
         ]
         cancelled = self._parking.apply_marks(in_store) if in_store else set()
-        moves = []
         for (waiting, decision), error in zip(to_park, errors, strict=True):
             if error is None:
                 gone = waiting.message.message_id in cancelled
@@ -199,6 +198,21 @@ class Relay(Mover):
             except SqsDelayError as stays:
                 outcomes[waiting.position] = self._failed(waiting.copy, str(stays))
         return moves
+
+    def _parkable(
+        self, to_park: Sequence[tuple[_Waiting, Park]]
+    ) -> tuple[list[tuple[_Waiting, Park]], list[StoredMessage], list[Move]]:
+        """What a store can keep, in its form; the rest (an id no sender may give) is rejected."""
+        fit: list[tuple[_Waiting, Park]] = []
+        messages: list[StoredMessage] = []
+        rejects: list[Move] = []
+        for waiting, decision in to_park:
+            try:
+                messages.append(parked(waiting.copy, waiting.message, self._endpoint.address))
+                fit.append((waiting, decision))
+            except InvalidMessage as error:
+                rejects.append(self._reject(waiting.position, waiting.copy, str(error)))
+        return fit, messages, rejects
 
 
 def _moved(waiting: _Waiting, mark: Mark | None) -> _Waiting:

@@ -32,7 +32,12 @@ def delay_ms(delay: Delay) -> int:
     elif isinstance(delay, float) and not math.isfinite(delay):
         raise InvalidDelay(f"delay={delay!r} is not finite; give a timedelta or seconds")
     elif abs(delay) > MAX_DUE_MS:
-        milliseconds = MAX_DUE_MS + 1 if delay > 0 else -1
+        # Not shown as it is: Python refuses to print an int of more than 4,300 digits.
+        raise InvalidDelay(
+            f"delay of more than {MAX_DUE_MS} s ends after the year 9999; give a shorter delay"
+            if delay > 0
+            else "delay is negative; the least is 0 (a due_at in the past is sent at once)"
+        )
     else:
         milliseconds = delay * 1000 if isinstance(delay, int) else math.ceil(delay * 1000)
     if milliseconds < 0 or (isinstance(delay, int | float) and delay < 0):

@@ -12,7 +12,13 @@ from typing import Final
 from sqsdelay.circuit_breaker import CircuitBreaker, FailureRateBreaker
 from sqsdelay.clock import Clock, SystemClock
 from sqsdelay.dispatch_settings import DispatchSettings
-from sqsdelay.errors import ConfigurationError, CriticalError, QueueUnavailable, StoreError
+from sqsdelay.errors import (
+    ConfigurationError,
+    CriticalError,
+    InvalidMessage,
+    QueueUnavailable,
+    StoreError,
+)
 from sqsdelay.exactly_once import ExactlyOnce
 from sqsdelay.journal import Journal
 from sqsdelay.ledger import Ledger
@@ -196,7 +202,7 @@ class Dispatcher:
             self._journal.released(claim.messages, failures)
             return failures
         # Sent before, only the removal had failed: sending again would duplicate it.
-        new = [message for message in claim.messages if _key(message) not in self._sent]
+        new = [m for m in claim.messages if not m.unreadable and _key(m) not in self._sent]
         sent = self._destination.send(new)
         self._journal.released(new, sent)
         failed: dict[tuple[str, int], Failure] = {}
@@ -205,7 +211,7 @@ class Dispatcher:
                 failed[_key(message)] = outcome
             else:
                 self._remember(_key(message))
-        return [failed.get(_key(message)) for message in claim.messages]
+        return [failed.get(_key(m)) or _unreadable(m) for m in claim.messages]
 
     def _remember(self, key: tuple[str, int]) -> None:
         self._sent[key] = None
@@ -313,6 +319,12 @@ def _checked_ahead(seconds: int | None, destination: Outbox | ExactlyOnce) -> in
             f"release_ahead_seconds={seconds}; the destination's message timers allow 0 to {most}"
         )
     return seconds
+
+
+def _unreadable(message: StoredMessage) -> Failure | None:
+    if message.unreadable is None:
+        return None
+    return Failure("Unreadable", InvalidMessage(message.unreadable), transient=False)
 
 
 def _is_outage(failure: Failure) -> bool:

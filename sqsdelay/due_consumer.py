@@ -12,7 +12,7 @@ from sqsdelay.ledger import Ledger
 from sqsdelay.message import text_of
 from sqsdelay.moves import DEFAULT_MAX_RECEIVES, Move, Mover, Outcome, Outcomes, Status
 from sqsdelay.ports import Queues
-from sqsdelay.wire import DUE_AT, ReceivedMessage
+from sqsdelay.wire import DUE_AT, ReceivedMessage, whole_number
 
 __all__ = ["DueRelay"]
 
@@ -65,8 +65,7 @@ class DueRelay(Mover):
 
 
 def _due_ms(copy: ReceivedMessage) -> int | None:
-    text = text_of(copy.attributes, DUE_AT)
-    return int(text) if text is not None and text.isdecimal() else None
+    return whole_number(text_of(copy.attributes, DUE_AT))
 
 
 def _due_order(move: Move) -> tuple[int, int]:

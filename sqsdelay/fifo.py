@@ -40,8 +40,9 @@ def read_fifo_ids(copy: ReceivedMessage) -> FifoIds | Reject:
     for name in (GROUP_ID, DEDUPLICATION_ID):
         text = text_of(copy.attributes, name)
         if text is None or not ID.fullmatch(text):
+            shown = None if text is None else text[:40]
             return Reject(
-                f"{name} is {text!r}: the message was not sent for a FIFO queue "
+                f"{name} is {shown!r}: the message was not sent for a FIFO queue "
                 "(was it sent for a standard endpoint of the same name?)"
             )
         found.append(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,3 +33,13 @@ class Mark:
         check_stored_id(self.message_id)
         if self.due_ms is not None:
             check_stored_due(self.due_ms)
+
+
+def in_force(marks: Iterable[Mark]) -> dict[str, Mark]:
+    """Of each message the mark that counts: the last, unless it was cancelled before."""
+    last: dict[str, Mark] = {}
+    for mark in marks:
+        before = last.get(mark.message_id)
+        if before is None or before.due_ms is not None or mark.due_ms is None:
+            last[mark.message_id] = mark
+    return last

@@ -118,7 +118,7 @@ def _attribute(name: str, value: AttributeInput) -> Attribute:
     elif isinstance(value, bytes | bytearray):
         attribute = {"DataType": "Binary", "BinaryValue": bytes(value)}
     elif isinstance(value, int | float | Decimal) and not isinstance(value, bool):
-        attribute = {"DataType": "Number", "StringValue": str(value)}
+        attribute = {"DataType": "Number", "StringValue": _digits(name, value)}
     else:
         raise InvalidMessage(
             f"attribute {name!r} is a {type(value).__name__}; "
@@ -129,6 +129,13 @@ def _attribute(name: str, value: AttributeInput) -> Attribute:
     if text := attribute.get("StringValue"):
         _check_characters(text, f"attribute {name!r}")
     return attribute
+
+
+def _digits(name: str, value: int | float | Decimal) -> str:
+    try:
+        return str(value)
+    except ValueError as error:  # an int of more than 4,300 digits
+        raise InvalidMessage(f"attribute {name!r} is too large a number: {error}") from error
 
 
 def _boto3_shape(name: str, value: Attribute) -> Attribute:

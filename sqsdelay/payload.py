@@ -51,7 +51,9 @@ def read_pointer(body: str, attributes: Mapping[str, Attribute]) -> Pointer | No
     try:
         _, place = json.loads(body)
         return Pointer(str(place["s3BucketName"]), str(place["s3Key"]))
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        # Not the body itself: errors end up in logs.
         raise MalformedMessage(
-            f"the message has the attribute {PAYLOAD_SIZE}, and its body is no pointer: {body[:80]!r}"
+            f"the message has the attribute {PAYLOAD_SIZE}, and its body of {len(body)} characters "
+            "is no pointer to a large body"
         ) from error

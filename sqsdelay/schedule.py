@@ -26,7 +26,8 @@ class Change(StrEnum):
 
     MARKED = "marked"
     """It does not wait in the store. If it is in the delay queue, the delay consumer cancels or moves
-    it at its next hop or hand-over. If it was released before, or never was, nothing happens."""
+    it at its next hop or hand-over. If it was released or cancelled before, or never was, nothing
+    happens."""
 
 
 class Schedule:

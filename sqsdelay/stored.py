@@ -54,6 +54,8 @@ class StoredMessage:
         group_id: message group at the destination.
         trace_header: X-Ray trace header.
         failures: how often its release has failed; counted by the store.
+        unreadable: why the store's headers of it cannot be read; no outbox gets such a message but
+            to reject it.
 
     Raises:
         InvalidMessage: an empty or too long id, an empty destination, a body that is no ``bytes``,
@@ -68,6 +70,7 @@ class StoredMessage:
     group_id: str | None = None
     trace_header: str | None = None
     failures: int = 0
+    unreadable: str | None = None
 
     def __post_init__(self) -> None:
         check_stored_id(self.message_id)
@@ -95,18 +98,34 @@ def from_store(
     message_id: str, destination: str, due_ms: int, body: bytes, headers: str, failures: int
 ) -> StoredMessage:
     """The message of a store's row; the inverse of `StoredMessage.headers`."""
-    known: dict[str, Any] = {} if headers == "{}" else json.loads(headers)
-    attributes = known.get("attributes") or {}
+    known, unreadable = _known(headers)
     return StoredMessage(
         message_id=message_id,
         destination=destination,
         due_ms=due_ms,
         body=body,
-        attributes={name: _from_json(value) for name, value in attributes.items()},
+        attributes=known.get("attributes", {}),
         group_id=known.get("group_id"),
         trace_header=known.get("trace_header"),
         failures=failures,
+        unreadable=unreadable,
     )
+
+
+def _known(headers: str) -> tuple[dict[str, Any], str | None]:
+    """What the headers say, or why that cannot be told: one bad row must not stop a dispatcher."""
+    if headers == "{}":
+        return {}, None
+    try:
+        known = json.loads(headers)
+        attributes = known.get("attributes") or {}
+        known["attributes"] = {name: _from_json(value) for name, value in attributes.items()}
+        for text in (known.get("group_id"), known.get("trace_header")):
+            if not isinstance(text, str | None):
+                raise TypeError(f"{type(text).__name__} instead of text")
+        return known, None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        return {}, f"the store's headers of it cannot be read: {error!r}"[:200]
 
 
 def to_store(message: Message, destination: str, *, now_ms: int) -> StoredMessage:
@@ -197,6 +216,9 @@ def _to_json(attribute: Attribute) -> dict[str, str]:
 
 
 def _from_json(shaped: Mapping[str, str]) -> Attribute:
+    given = (shaped["type"], shaped["base64"] if "base64" in shaped else shaped["text"])
+    if not all(isinstance(text, str) for text in given):
+        raise TypeError("an attribute's type or value is no text")
     if "base64" in shaped:
-        return {"DataType": shaped["type"], "BinaryValue": base64.b64decode(shaped["base64"])}
-    return {"DataType": shaped["type"], "StringValue": shaped["text"]}
+        return {"DataType": given[0], "BinaryValue": base64.b64decode(given[1])}
+    return {"DataType": given[0], "StringValue": given[1]}

@@ -15,7 +15,7 @@ from sqsdelay.delay import due_at_ms
 from sqsdelay.errors import InvalidMessage
 from sqsdelay.limits import ID
 from sqsdelay.message import Attributes, text_of
-from sqsdelay.stored import StoredMessage
+from sqsdelay.stored import StoredMessage, check_stored_id
 from sqsdelay.wire import DUE_AT, GROUP_ID, MESSAGE_ID, ReceivedMessage, trace_header_to_pass_on
 
 DESTINATION: Final = "sqsdelay.Destination"
@@ -34,6 +34,8 @@ def read_timeout(copy: ReceivedMessage) -> StoredMessage | Reject:
     Its id is ``sqsdelay.MessageId``, or else the queue service's own, which stays the same when a
     copy is delivered again.
     """
+    if copy.unreadable is not None:
+        return Reject(copy.unreadable)
     destination, due_ms = destination_of(copy.attributes), due_ms_of(copy.attributes)
     if isinstance(destination, Reject):
         return destination
@@ -89,6 +91,8 @@ def read_id(body: str) -> str | Reject:
         message_id = json.loads(body)["message_id"]
     except (ValueError, TypeError, KeyError, RecursionError):
         message_id = None
-    if not isinstance(message_id, str):
+    try:
+        check_stored_id(message_id)
+    except InvalidMessage:
         return Reject('the body is not {"message_id": "…"}: no timeout manager sent it')
-    return message_id
+    return str(message_id)

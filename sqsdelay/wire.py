@@ -58,6 +58,9 @@ MOST_ADDED_BYTES: Final = size_of(
 )
 """The most that sqsdelay's own attributes add to a message."""
 
+_TEXTS: Final = ("MessageGroupId", "MessageDeduplicationId", "AWSTraceHeader")
+"""System attributes that are passed on."""
+
 _WHOLE_NUMBER: Final = re.compile(r"\d{1,15}", re.ASCII)
 
 
@@ -175,7 +178,8 @@ def _received(
     if not isinstance(body, str) or not isinstance(receipt_handle, str):
         raise MalformedMessage("a received message needs a body and a receipt handle")
     shaped = {name: _shaped(*value) for name, value in given.items()}
-    unfit = sorted(str(name) for name, attribute in shaped.items() if attribute is None)
+    unfit = [f"message attribute {n!r}" for n, attribute in shaped.items() if attribute is None]
+    unfit += [f"{n}" for n in _TEXTS if not isinstance(system.get(n), str | None)]
     attributes = {name: attribute for name, attribute in shaped.items() if attribute is not None}
     return ReceivedMessage(
         body=body,
@@ -186,11 +190,15 @@ def _received(
         sent_ms=whole_number(system.get("SentTimestamp")),
         first_receive_ms=whole_number(system.get("ApproximateFirstReceiveTimestamp")),
         receive_count=whole_number(system.get("ApproximateReceiveCount")),
-        group_id=system.get("MessageGroupId"),
-        deduplication_id=system.get("MessageDeduplicationId"),
-        trace_header=system.get("AWSTraceHeader"),
-        unreadable=f"message attribute {unfit[0]!r} has no value of its type" if unfit else None,
+        group_id=_text(system.get("MessageGroupId")),
+        deduplication_id=_text(system.get("MessageDeduplicationId")),
+        trace_header=_text(system.get("AWSTraceHeader")),
+        unreadable=f"{min(unfit)} has no value of its type" if unfit else None,
     )
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def whole_number(text: Any) -> int | None:
@@ -299,7 +307,7 @@ def hop_deduplication_id(copy: ReceivedMessage, message_id: str) -> str:
     message id may fill all 128 characters.
     """
     told = f"{message_id}:{copy.sqs_message_id}:{copy.sent_ms}"
-    return _HOP_PREFIX + hashlib.sha256(told.encode()).hexdigest()
+    return _HOP_PREFIX + hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def check_whole_way(

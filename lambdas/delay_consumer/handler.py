@@ -30,7 +30,7 @@ from sqsdelay.sqs.consumer import checked_relay
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.store import DelayedMessageStore
 from sqsdelay.stores import open_store
-from sqsdelay.wire import ReceivedMessage, from_lambda_event
+from sqsdelay.wire import ReceivedMessage, from_lambda_event, whole_number
 
 TRACE_HEADER = "X-Amzn-Trace-Id"
 
@@ -95,11 +95,12 @@ def function() -> Function:
 
 def _setting(variable: str, default: int) -> int:
     text = os.environ.get(variable, str(default))
-    if not text.isascii() or not text.isdigit():
+    value = whole_number(text)
+    if value is None:
         raise ConfigurationError(
             f"{variable}={text!r} is not a whole number; leave it out for {default}"
         )
-    return int(text)
+    return value
 
 
 def _store(endpoint: Endpoint) -> DelayedMessageStore | None:
@@ -118,7 +119,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, list[dict[st
     if not this.settled:
         # A deployment is changing the queue: what it is then must not be missed.
         function.cache_clear()
-    records = event.get("Records")
+    records = event.get("Records") if isinstance(event, Mapping) else None
     if not isinstance(records, list):
         this.logger.error("not an SQS event: it has no list of Records")
         raise MalformedMessage("not an SQS event: it has no list of Records")

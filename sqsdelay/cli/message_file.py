@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -84,9 +83,14 @@ def read_message(line: str, defaults: Defaults) -> Message:
 def _body(body: Any, repeat: Any) -> str:
     """The body; ``body_repeat`` keeps a file of large bodies small."""
     if not isinstance(body, str):
-        body = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
-    if not isinstance(repeat, int) or isinstance(repeat, bool) or repeat < 1:
+        try:
+            body = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+        except RecursionError as error:
+            raise InvalidMessage("body is nested too deep") from error
+    if not isinstance(repeat, int) or isinstance(repeat, bool):
         raise InvalidMessage(f"body_repeat={repeat!r}; use a whole number, 1 or more")
+    if not 1 <= repeat <= MAX_MESSAGE_BYTES:
+        raise InvalidMessage(f"body_repeat={str(repeat)[:20]}; use 1 to {MAX_MESSAGE_BYTES}")
     if repeat > 1 and len(body) * repeat > MAX_MESSAGE_BYTES:
         raise InvalidMessage(
             f"body_repeat={repeat} makes a body of {len(body) * repeat} characters; "
@@ -128,7 +132,7 @@ def _attribute(name: str, value: Any) -> AttributeInput:
     if isinstance(value, dict) and isinstance(value.get("BinaryValue"), str):
         try:
             return {**value, "BinaryValue": base64.b64decode(value["BinaryValue"], validate=True)}  # type: ignore[return-value]
-        except binascii.Error as error:
+        except ValueError as error:
             raise InvalidMessage(
                 f"attribute {name!r}: BinaryValue is not base64: {error}"
             ) from error

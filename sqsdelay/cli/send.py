@@ -115,7 +115,8 @@ def _print_one(result: SendResult, *, as_json: bool) -> None:
     if as_json:
         print_json(_as_json(None, result))
     else:
-        out.print(f"{result.message_id}  {result.route}  due {result.due}", highlight=False)
+        told = f"{result.message_id}  {result.route}  due {result.due}"
+        out.print(told, highlight=False, markup=False)
 
 
 def _send_file(

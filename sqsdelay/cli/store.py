@@ -10,6 +10,7 @@ import typer
 from rich.markup import escape
 from rich.table import Column
 from rich.table import Table as PrintedTable
+from rich.text import Text
 
 from sqsdelay.cli.console import err, out, print_json
 from sqsdelay.cli.message_file import BadLine, Defaults, read_messages
@@ -19,7 +20,7 @@ from sqsdelay.delay import checked_due_ms, delay_ms, due_at_ms, parse_delay, par
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.message import Message
-from sqsdelay.stored import StoredMessage, to_store
+from sqsdelay.stored import StoredMessage, check_stored_id, to_store
 
 if TYPE_CHECKING:
     from sqsdelay.store import DelayedMessageStore
@@ -121,7 +122,7 @@ def pending(
     # An id that is cut off cannot be copied into `cancel`.
     printed = PrintedTable("due", Column("message id", overflow="fold"), "bytes", "failures")
     for m in messages:
-        printed.add_row(_due(m), escape(m.message_id), str(len(m.body)), str(m.failures))
+        printed.add_row(_due(m), Text(m.message_id), str(len(m.body)), str(m.failures))
     out.print(printed)
     out.print(f"{len(messages)} of {count} pending", highlight=False)
 
@@ -135,6 +136,8 @@ def cancel(
     schema: Schema = None,
 ) -> None:
     """Remove messages before they are released. Exit code 1 if any was not there any more."""
+    for message_id in message_ids:
+        check_stored_id(message_id)
     with _opened(endpoint, store, table, schema) as opened:
         cancelled = opened.cancel(message_ids)
     for message_id, done in zip(message_ids, cancelled, strict=True):
@@ -156,6 +159,7 @@ def reschedule(
 ) -> None:
     """Move a message to another due time. Exit code 1 if it was not there any more."""
     due_ms = new_due_ms(delay, due_at)
+    check_stored_id(message_id)
     with _opened(endpoint, store, table, schema) as opened:
         moved = opened.reschedule(message_id, due_ms)
     told = f"due {utc(due_ms)}" if moved else "not in the store (released already, or never stored)"

@@ -37,12 +37,12 @@ def parameters(url: str) -> pika.URLParameters:
         )
     try:
         given = pika.URLParameters(url)
-    except (ValueError, TypeError, SyntaxError, AttributeError, OSError) as error:
+        given.client_properties = {**(given.client_properties or {}), "product": "sqsdelay"}
+    except Exception as error:  # pika evaluates parts of the URL: anything may go wrong
         raise ConfigurationError(
             f"the RabbitMQ URL cannot be used ({type(error).__name__}); "
             "write e.g. amqp://user:password@host:5672/vhost"
         ) from None
-    given.client_properties = {**(given.client_properties or {}), "product": "sqsdelay"}
     return given
 
 

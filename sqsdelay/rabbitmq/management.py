@@ -6,6 +6,7 @@ import base64
 import json
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
@@ -26,14 +27,18 @@ class Management:
     """
 
     def __init__(self, url: str, virtual_host: str) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urlsplit(url)
+            fit = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            fit = False
+        if not fit:
             raise ConfigurationError(
                 "the management URL does not start with http:// or https:// and a host; "
                 "write e.g. http://user:password@host:15672"
-            )
+            ) from None
         login = f"{unquote(parts.username or 'guest')}:{unquote(parts.password or 'guest')}"
-        self._authorization = "Basic " + base64.b64encode(login.encode()).decode()
+        self._authorization = "Basic " + base64.b64encode(login.encode("utf-8", "replace")).decode()
         host = parts.netloc.rpartition("@")[2]
         self._base = urlunsplit((parts.scheme, host, parts.path.rstrip("/") + "/api", "", ""))
         self._virtual_host = quote(virtual_host, safe="")
@@ -72,7 +77,7 @@ class Management:
                 f"the management API at {self._base} answers {error.code} {error.reason} to {path}; "
                 "check user, password and virtual host (the user needs the tag 'monitoring')"
             ) from error
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, HTTPException) as error:
             raise QueueUnavailable(
                 f"the management API at {self._base} cannot be reached: {error}; enable it with: "
                 "rabbitmq-plugins enable rabbitmq_management"

@@ -38,7 +38,7 @@ from sqsdelay.timeout_message import (
     id_body,
     read_id,
 )
-from sqsdelay.wire import DUE_AT, ERROR, MESSAGE_ID
+from sqsdelay.wire import DUE_AT, ERROR, MESSAGE_ID, whole_number
 
 TIMEOUTS_SUFFIX: Final = ".Timeouts"
 TIMEOUTS_DISPATCHER_SUFFIX: Final = ".TimeoutsDispatcher"
@@ -238,8 +238,7 @@ def _said(properties: BasicProperties) -> dict[str, Attribute]:
 
 def _announced_ms(properties: BasicProperties) -> int:
     """When it was announced; 0 where nobody tells."""
-    told = (properties.headers or {}).get(ANNOUNCED_AT)
-    return int(told) if isinstance(told, str) and told.isdecimal() else 0
+    return whole_number((properties.headers or {}).get(ANNOUNCED_AT)) or 0
 
 
 def _unreadable(received: Received, reason: str) -> tuple[bytes, BasicProperties]:

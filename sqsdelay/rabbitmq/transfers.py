@@ -14,12 +14,14 @@ from pika.exceptions import ChannelClosedByBroker
 from sqsdelay.clock import Clock
 from sqsdelay.delay import utc
 from sqsdelay.errors import ConfigurationError
+from sqsdelay.limits import MAX_DUE_MS
 from sqsdelay.rabbitmq.connection import NOT_FOUND, channel, parameters
 from sqsdelay.rabbitmq.message import DELAY_HEADER, DUE_AT_HEADER, Message
 from sqsdelay.rabbitmq.routing import Delayed, read_key
 from sqsdelay.rabbitmq.sender import DelaySender
 from sqsdelay.rabbitmq.topology import MAX_LEVEL, Topology
 from sqsdelay.rabbitmq.undeliverable import settle_acks
+from sqsdelay.wire import whole_number
 
 CHUNK: Final = 30
 """Messages taken from a level, sent and acknowledged together. RabbitMQ holds back a channel's 33rd
@@ -144,10 +146,15 @@ def due_of(key: Delayed | None, properties: BasicProperties, *, level: int) -> i
     In this order: our own header; NServiceBus's time of sending and delay; the second at which the
     broker let it go from the level above (rounded up), and the delay from this level down.
     """
+    due_ms = _told(key, properties, level=level)
+    return due_ms if due_ms is not None and 0 <= due_ms <= MAX_DUE_MS else None
+
+
+def _told(key: Delayed | None, properties: BasicProperties, *, level: int) -> int | None:
     headers = properties.headers or {}
-    due = str(headers.get(DUE_AT_HEADER, ""))
-    if due.isascii() and due.isdigit():
-        return int(due)
+    due_ms = whole_number(str(headers.get(DUE_AT_HEADER, "")))
+    if due_ms is not None:
+        return due_ms
     delay = headers.get(DELAY_HEADER)
     sent = _time_sent(headers.get(TIME_SENT_HEADER))
     if sent is not None and isinstance(delay, int):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.store import DelayedMessageStore
 
 SCHEMES: Final = "sqlite:///FILE, postgresql://… or dynamodb://TABLE"
+
+DYNAMODB_TABLE: Final = re.compile(r"[A-Za-z0-9_.-]{3,255}", re.ASCII)
+"""Source: CreateTable API reference, TableName."""
 
 
 def open_store(
@@ -27,14 +31,17 @@ def open_store(
         ConfigurationError: no such kind of URL, or its driver is not installed.
         StoreUnavailable: the SQLite file cannot be opened.
     """
-    parts = urlsplit(url)
+    parts = _parts(url)
     if schema is not None and parts.scheme not in ("postgresql", "postgres"):
         raise ConfigurationError(f"schema={schema!r}: only PostgreSQL stores have schemas")
     if parts.scheme == "sqlite" and not parts.netloc and len(parts.path) > 1:
         from sqsdelay.stores.sqlite import SqliteStore
 
-        return SqliteStore(unquote(parts.path[1:]), endpoint=endpoint, table=table)
-    if parts.scheme in ("postgresql", "postgres"):
+        path = unquote(parts.path[1:])
+        if "\0" in path:
+            raise ConfigurationError("the store's URL names a file with a NUL in it; correct it")
+        return SqliteStore(path, endpoint=endpoint, table=table)
+    if parts.scheme in ("postgresql", "postgres") and url.startswith(f"{parts.scheme}://"):
         try:
             from sqsdelay.stores.postgres import PostgresStore
             from sqsdelay.stores.postgres_pool import DEFAULT_SCHEMA
@@ -43,11 +50,24 @@ def open_store(
                 f"PostgreSQL stores need psycopg ({error}); pip install 'sqsdelay[postgres]'"
             ) from error
         return PostgresStore(url, endpoint=endpoint, table=table, schema=schema or DEFAULT_SCHEMA)
-    if parts.scheme == "dynamodb" and parts.netloc and not parts.path:
+    if parts.scheme == "dynamodb" and DYNAMODB_TABLE.fullmatch(parts.netloc) and not parts.path:
         if table is not None:
             raise ConfigurationError(f"table={table!r}: the URL names the DynamoDB table itself")
         from sqsdelay.stores.dynamodb import DynamoDbStore
 
         return DynamoDbStore(parts.netloc, endpoint=endpoint)
-    shown = url.replace(parts.password, "***") if parts.password else url
-    raise ConfigurationError(f"store {shown!r} is not understood; give {SCHEMES}")
+    raise _not_understood(parts.scheme)
+
+
+def _parts(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError:
+        # Without its cause, which may repeat the URL's password.
+        raise _not_understood("") from None
+
+
+def _not_understood(scheme: str) -> ConfigurationError:
+    """The error for what is no store's URL; it shows no more than the scheme, for a password's sake."""
+    shown = f"the store's URL, of the kind {scheme}:," if scheme else "the store's URL"
+    return ConfigurationError(f"{shown} is not understood; give {SCHEMES}")

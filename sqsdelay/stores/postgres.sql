@@ -107,12 +107,13 @@ RETURNING pg_notify(%(channel)s, '')
 DELETE FROM {marks} WHERE until_ms <= %(now_ms)s
 
 -- name: mark
--- Given one id twice the last one counts, as in two calls.
+-- A message that was cancelled is not moved any more. Given one id twice, it is as in two calls.
 INSERT INTO {marks} (message_id, due_ms, until_ms)
 SELECT DISTINCT ON (message_id) message_id, due_ms, %(until_ms)s
 FROM unnest(%(ids)s::text[], %(dues)s::bigint[]) WITH ORDINALITY AS given (message_id, due_ms, place)
-ORDER BY message_id, place DESC
+ORDER BY message_id, due_ms IS NOT NULL, place DESC
 ON CONFLICT (message_id) DO UPDATE SET due_ms = excluded.due_ms, until_ms = excluded.until_ms
+WHERE {marks}.due_ms IS NOT NULL OR excluded.due_ms IS NULL
 
 -- name: marks
 SELECT message_id, due_ms FROM {marks} WHERE message_id = ANY(%(ids)s) AND until_ms > %(now_ms)s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from sqsdelay.limits import MAX_POSTGRES_NAME_BYTES
 DEFAULT_SCHEMA: Final = "public"
 DEFAULT_CONNECTIONS: Final = 8
 _CONNECT_SECONDS: Final = 5.0
+_UNFIT: Final = re.compile("[\0\ud800-\udfff]")
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -38,8 +40,12 @@ class PostgresPool:
         self._remedy = remedy
         try:
             psycopg.conninfo.conninfo_to_dict(conninfo)
-        except psycopg.Error as error:
-            raise ConfigurationError(f"PostgreSQL connection string: {error}") from error
+        except (psycopg.Error, ValueError):
+            # Without its cause: libpq repeats the part it does not understand, which may be a password.
+            raise ConfigurationError(
+                "the PostgreSQL connection string is not understood; write e.g. "
+                "postgresql://user:password@host:5432/db, with %40 for an @ in the password"
+            ) from None
         self._pool = ConnectionPool(
             conninfo,
             min_size=1,
@@ -119,8 +125,8 @@ def check_name(name: str) -> None:
         ConfigurationError
     """
     size = len(name.encode("utf-8", "surrogatepass"))
-    if not 1 <= size <= MAX_POSTGRES_NAME_BYTES or "\0" in name:
+    if not 1 <= size <= MAX_POSTGRES_NAME_BYTES or _UNFIT.search(name):
         raise ConfigurationError(
-            f"{name!r} has {size} bytes; a PostgreSQL name has 1 to {MAX_POSTGRES_NAME_BYTES} and no "
-            "NUL; give a shorter table="
+            f"{name!r} has {size} bytes; a PostgreSQL name has 1 to {MAX_POSTGRES_NAME_BYTES} in UTF-8 "
+            "and no NUL; give another table="
         )

@@ -91,8 +91,10 @@ WHERE message_id = :message_id AND (claim IS NULL OR held_until_ms <= :now_ms)
 DELETE FROM {marks} WHERE until_ms <= :now_ms
 
 -- name: mark
+-- A message that was cancelled is not moved any more.
 INSERT INTO {marks} (message_id, due_ms, until_ms) VALUES (?, ?, ?)
 ON CONFLICT (message_id) DO UPDATE SET due_ms = excluded.due_ms, until_ms = excluded.until_ms
+WHERE {marks}.due_ms IS NOT NULL OR excluded.due_ms IS NULL
 
 -- name: marks
 SELECT message_id, due_ms FROM {marks}

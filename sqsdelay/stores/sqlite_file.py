@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from sqsdelay.errors import ConfigurationError, StoreError, StoreMissing, StoreU
 
 STORE_REMEDY: Final = "run sqsdelay store create (set_up())"
 _LOCK_WAIT_SECONDS: Final = 10.0
+_UNFIT: Final = re.compile("[\0\ud800-\udfff]")
 
 
 def opened(path: str | Path, table: str) -> sqlite3.Connection:
@@ -36,8 +38,10 @@ def quoted(name: str) -> str:
     Raises:
         ConfigurationError: SQLite takes no such name.
     """
-    if "\0" in name or name.startswith("sqlite_"):
-        raise ConfigurationError(f"{name!r} is no table name; leave out NUL and 'sqlite_'")
+    if _UNFIT.search(name) or name.lower().startswith("sqlite_"):
+        raise ConfigurationError(
+            f"{name!r} is no table name; leave out NUL, lone surrogates and 'sqlite_'"
+        )
     return '"' + name.replace('"', '""') + '"'
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from sqsdelay.clock import Clock
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.marks import Mark
+from sqsdelay.marks import Mark, in_force
 from sqsdelay.store import Claim, TransactionMode
 from sqsdelay.stored import StoredMessage, check_stored_due
 
@@ -130,7 +130,11 @@ class InMemoryStore:
         return None if leased else row
 
     def mark(self, marks: Sequence[Mark], *, until_ms: int) -> None:
-        self._marks.update({mark.message_id: (mark, until_ms) for mark in marks})
+        with self._lock:
+            before = self.marks([mark.message_id for mark in marks])
+            for mark in in_force([*before.values(), *marks]).values():
+                if mark is not before.get(mark.message_id):
+                    self._marks[mark.message_id] = (mark, until_ms)
 
     def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
         now_ms = self._clock.now_ms()

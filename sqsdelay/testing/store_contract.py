@@ -265,7 +265,7 @@ class StoreContract:
     ) -> None:
         """A delay consumer elsewhere reads what a sender left; the last mark of a message counts."""
         until_ms = clock.now_ms() + 60_000
-        store.mark([Mark(message_id="a"), Mark(message_id="b")], until_ms=until_ms)
+        store.mark([Mark(message_id="a"), Mark(message_id="b", due_ms=2)], until_ms=until_ms)
         moved = Mark(message_id="b", due_ms=clock.now_ms() + 5)
         other = make_store(clock)
         try:
@@ -278,6 +278,20 @@ class StoreContract:
                 other.close()
         clock.advance(61)
         assert store.marks(["a", "b"]) == {}
+
+    def test_what_was_cancelled_is_not_moved_any_more(
+        self, store: DelayedMessageStore, clock: ManualClock
+    ) -> None:
+        """A cancellation that was confirmed cannot be undone by a wish that comes later."""
+        until_ms = clock.now_ms() + 60_000
+        moved, other = Mark(message_id="a", due_ms=1), Mark(message_id="b", due_ms=2)
+        store.mark([moved], until_ms=until_ms)
+        store.mark([Mark(message_id="a"), Mark(message_id="b"), other], until_ms=until_ms)
+        store.mark([moved, other], until_ms=until_ms)
+        assert store.marks(["a", "b"]) == {n: Mark(message_id=n) for n in ("a", "b")}
+        clock.advance(61)
+        store.mark([moved], until_ms=clock.now_ms() + 60_000)
+        assert store.marks(["a"]) == {"a": moved}
 
     def test_marks_are_no_messages(self, store: DelayedMessageStore, clock: Clock) -> None:
         """They may be of messages stored elsewhere, or here, and touch neither."""

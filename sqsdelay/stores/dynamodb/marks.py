@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 EXPIRY: Final = "expires_at"
 """The attribute DynamoDB's time to live reads: epoch seconds."""
 
+NOT_CANCELLED: Final = (
+    f"attribute_not_exists({KEY}) OR attribute_exists(due_ms) OR {EXPIRY} <= :now_s"
+)
+"""A cancellation stays; DynamoDB may keep expired ones for days."""
+
 _MAX_KEYS: Final = 100
 """Keys of one BatchGetItem. Source: BatchGetItem API reference."""
 

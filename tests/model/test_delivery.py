@@ -1,0 +1,123 @@
+"""Whatever breaks, in whatever order: nothing lost, nothing early, nothing delivered that was cancelled."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import run_state_machine_as_test
+
+from sqsdelay import consumer, decision, wire
+from sqsdelay.parking import Parking
+from sqsdelay.schedule import Schedule
+from sqsdelay.sqs import outbox
+from sqsdelay.stores.sqlite import SqliteStore
+from sqsdelay.testing import InMemoryStore, ManualClock
+from sqsdelay.testing.store import _InMemoryClaim
+from tests.model.machine import DeliveryMachine
+from tests.model.world import World
+
+
+class InMemory(DeliveryMachine):
+    endpoint = "orders"
+    make_store = InMemoryStore
+
+
+class InMemoryFifo(InMemory):
+    endpoint = "orders.fifo"
+
+
+def sqlite_in_memory(clock: ManualClock) -> SqliteStore:
+    return SqliteStore(":memory:", endpoint="orders", clock=clock)
+
+
+class Sqlite(DeliveryMachine):
+    endpoint = "orders"
+    make_store = sqlite_in_memory
+
+
+class SqliteFifo(Sqlite):
+    endpoint = "orders.fifo"
+
+
+def explore(machine: type[DeliveryMachine], examples: int, **changes: object) -> None:
+    """So many runs of up to 40 steps; as many as the profile says where that is not the usual one."""
+    profile = settings.get_profile(settings.get_current_profile_name())
+    count = examples if profile.derandomize else profile.max_examples
+    chosen = settings(profile, max_examples=count, stateful_step_count=40, **changes)  # type: ignore[arg-type]
+    run_state_machine_as_test(machine, settings=chosen)
+
+
+@pytest.mark.parametrize(
+    ("machine", "examples"),
+    [(InMemory, 400), (InMemoryFifo, 300), (Sqlite, 150), (SqliteFifo, 100)],
+)
+def test_every_promise_holds(machine: type[DeliveryMachine], examples: int) -> None:
+    """At least once, never early, on time, intact, once unless something broke, never once cancelled."""
+    explore(machine, examples)
+
+
+def early(due_ms: int, now_ms: int) -> int:
+    return max(0, (due_ms - now_ms) // 1000)
+
+
+BUGS = {
+    "seconds rounded down at a hop": (decision, "seconds_until", early),
+    "seconds rounded down at a release": (outbox, "seconds_until", early),
+    "a requeued copy is another message": (
+        wire, "hop_deduplication_id", lambda *_: f"hop.{uuid.uuid4()}"
+    ),
+    "a delay counted anew at every hop": (
+        consumer.Relay, "_read", lambda self, copy: wire.Delayed(copy.message_id, copy.sent_ms + 5_000_000)
+    ),
+    "marks not read after parking": (Parking, "apply_marks", lambda *_: set()),
+    "a cancellation that leaves no mark": (Schedule, "_mark", lambda *_: None),
+    "what was released stays in the store": (
+        _InMemoryClaim, "remove", lambda self, ids: [True] * len(ids)
+    ),
+    "what fails to be sent is taken for sent": (
+        consumer.Relay, "_failed", lambda self, copy, *_: consumer.Outcome(copy, consumer.Status.REQUEUED)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_planted_bugs_are_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that finds nothing must have been able to find something."""
+    monkeypatch.setattr(*BUGS[bug])
+    with pytest.raises(AssertionError):
+        explore(
+            InMemory,
+            400,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+            report_multiple_bugs=False,
+            database=None,
+        )
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 4_000), st.sampled_from("ab"), st.booleans()),
+        min_size=2,
+        max_size=12,
+        unique_by=lambda message: message[0] // 3,
+    )
+)
+def test_a_group_keeps_the_order_of_its_due_times(messages: list[tuple[int, str, bool]]) -> None:
+    """On a FIFO endpoint whose consumer keeps up, for due times two seconds and more apart."""
+    world = World("orders.fifo", InMemoryStore, park_after_seconds=1500, error_ms=0)
+    for position, (seconds, group, exact) in enumerate(messages):
+        due_seconds = seconds // 3 * 3 + (1 if exact else 0.5)
+        world.send(f"m-{position}", "x", group, due_seconds, parks=True)
+    world.drain()
+    world.close()
+    assert not world.wrong
+    delivered = [promise for promise in world.arrived if promise.group_id == "a"]
+    assert [p.message_id for p in delivered] == [
+        p.message_id for p in sorted(delivered, key=lambda promise: min(promise.dues))
+    ]
+    assert len(world.arrived) == len(messages)
