@@ -1,4 +1,4 @@
-# make setup | demo | test | check | docs | bench | faults | deploy-local
+# make setup | demo | test | check | docs | bench | faults | fuzz | deploy-local
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 PYTHON ?= python3
@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-node demo deploy-local test check docs bench faults lint lock clean
+.PHONY: help setup setup-node demo deploy-local test check docs bench faults fuzz lint lock clean
 
 help:  ## Show these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -57,6 +57,12 @@ bench: setup  ## Accuracy over a virtual year; throughput; stores; RabbitMQ; wha
 
 faults: setup  ## Break the relay on purpose, count every message, rewrite docs/reliability.md's table
 	$(BIN)/python -m tests.faults.table
+
+FUZZ_SECONDS ?= 60
+
+fuzz: setup  ## Look for new hostile input, FUZZ_SECONDS (60) for each target; what is new joins the corpus
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r tests/fuzz/requirements.txt
+	$(BIN)/python -m tests.fuzz $(FUZZ_SECONDS)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -105,8 +105,8 @@ def from_store(
         due_ms=due_ms,
         body=body,
         attributes=known.get("attributes", {}),
-        group_id=known.get("group_id"),
-        trace_header=known.get("trace_header"),
+        group_id=known.get("group_id") or None,
+        trace_header=known.get("trace_header") or None,
         failures=failures,
         unreadable=unreadable,
     )

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from tests.acceptance.rabbitmq.broker import Broker
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
-settings.load_profile("repeatable")
+settings.register_profile("long", max_examples=5000, deadline=None, print_blob=True)
+settings.load_profile("repeatable")  # --hypothesis-profile=long looks for new ways to fail
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sqlite3
 import threading
 import uuid
@@ -20,7 +19,7 @@ from sqsdelay.stored import StoredMessage, check_stored_due, from_store
 from sqsdelay.stores.answers import answered
 from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS, checked_lease, kept_alive
 from sqsdelay.stores.queries import read_queries
-from sqsdelay.stores.sqlite_file import opened, quoted, store_error, translated
+from sqsdelay.stores.sqlite_file import opened, store_error, translated, with_names
 
 
 class SqliteStore:
@@ -57,9 +56,7 @@ class SqliteStore:
         name = table or f"{endpoint}.delayed"
         self._name = name
         self._sql = {
-            key: query.replace("{table}", quoted(name))
-            .replace("{index}", quoted(name + ".due"))
-            .replace("{marks}", quoted(name + ".marks"))
+            key: with_names(query, table=name, index=name + ".due", marks=name + ".marks")
             for key, query in read_queries("sqlite.sql").items()
         }
         self._connection = opened(path, name)

@@ -45,6 +45,17 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def with_names(query: str, **names: str) -> str:
+    """The query with quoted names for ``{table}`` and the like.
+
+    In one pass: a name may itself hold what looks like another's place.
+
+    Raises:
+        ConfigurationError: SQLite takes no such name.
+    """
+    return re.sub(r"\{(\w+)\}", lambda place: quoted(names[place[1]]), query)
+
+
 @contextmanager
 def translated(table: str, remedy: str = STORE_REMEDY) -> Iterator[None]:
     """SQLite's errors as StoreError."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 from sqsdelay.deduplication import Copy
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.stores.queries import read_queries
-from sqsdelay.stores.sqlite_file import opened, quoted, translated
+from sqsdelay.stores.sqlite_file import opened, translated, with_names
 
 _REMEDY: Final = "call set_up()"
 
@@ -30,9 +30,7 @@ class SqliteInbox:
     def __init__(self, path: str | Path, *, endpoint: str, table: str | None = None) -> None:
         self._table = table or f"{endpoint}.received"
         self._sql = {
-            key: query.replace("{table}", quoted(self._table)).replace(
-                "{index}", quoted(self._table + ".until")
-            )
+            key: with_names(query, table=self._table, index=self._table + ".until")
             for key, query in read_queries("sqlite_inbox.sql").items()
         }
         self._lock = threading.Lock()

@@ -18,7 +18,7 @@ from sqsdelay.limits import (
 from sqsdelay.message import OutgoingMessage
 from sqsdelay.ports import Failure, SendReceipt
 from sqsdelay.testing.clock import ManualClock
-from sqsdelay.wire import ReceivedMessage
+from sqsdelay.wire import ReceivedMessage, whole_number
 
 
 @dataclass(slots=True)
@@ -213,10 +213,10 @@ class InMemoryQueues:
         with self._lock:
             queue = self._queue(queue_url)
             sequence, _, count = copy.receipt_handle.partition(":")
-            stored = queue.messages.get(int(sequence))
+            stored = queue.messages.get(whole_number(sequence) or 0)
             if stored is None:
                 return None
-            expired = stored.visible_ms <= self.clock.true_ms or stored.receive_count != int(count)
+            expired = stored.visible_ms <= self.clock.true_ms or str(stored.receive_count) != count
             if queue.fifo and expired:
                 error = SendFailed(
                     "the receipt handle has expired", code="InvalidParameterValue", transient=False

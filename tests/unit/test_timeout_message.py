@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pytest
 
 from sqsdelay.decision import Reject
@@ -107,3 +110,16 @@ def test_any_id_survives_the_announcement(message_id: str) -> None:
 def test_another_body_is_no_id(body: str) -> None:
     """What somebody else put there is rejected, not guessed at."""
     assert isinstance(read_id(body), Reject)
+
+
+@pytest.mark.parametrize("message_id", ["", "a\0", "\ud800", "x" * 251, 5, None, ["m"]])
+def test_an_announced_id_no_store_can_hold_is_rejected(message_id: object) -> None:
+    """Looked up, it would make the database refuse the whole batch, again and again."""
+    assert isinstance(read_id(json.dumps({"message_id": message_id})), Reject)
+
+
+def test_a_copy_with_an_unreadable_attribute_is_rejected() -> None:
+    """It must not be kept, and later delivered, without that attribute."""
+    whole = copy(OURS)
+    assert isinstance(read_timeout(whole), StoredMessage)
+    assert isinstance(read_timeout(replace(whole, unreadable="an attribute is odd")), Reject)

@@ -1,0 +1,16 @@
+"""One run of libFuzzer on one target, by atheris: a process of its own, for it ends the process."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import atheris
+
+with atheris.instrument_imports(include=["sqsdelay"]):
+    from tests.fuzz.targets import TARGETS
+
+if __name__ == "__main__":
+    logging.disable(logging.CRITICAL)
+    atheris.Setup([sys.argv[0], *sys.argv[2:]], TARGETS[sys.argv[1]])
+    atheris.Fuzz()
