@@ -8,6 +8,9 @@ import sys
 import atheris
 
 with atheris.instrument_imports(include=["sqsdelay"]):
+    # Stores are imported only as they are opened: here, so that they are instrumented.
+    import sqsdelay.stores.postgres
+    import sqsdelay.stores.sqlite  # noqa: F401
     from tests.fuzz.targets import TARGETS
 
 if __name__ == "__main__":
