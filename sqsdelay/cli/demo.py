@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -20,6 +21,7 @@ from rich.table import Table
 from sqsdelay.cli.console import err, out, print_json
 from sqsdelay.cli.message_file import BadLine, Defaults, read_messages
 from sqsdelay.cli.opened_ledger import LedgerFile, opened_ledger
+from sqsdelay.cli.pipeline.report import check_report, reported
 from sqsdelay.cli.tracking import Summary, Tracker
 from sqsdelay.delay import utc
 from sqsdelay.endpoint import Endpoint
@@ -38,6 +40,8 @@ PLAYED_FROM: Final = datetime(2030, 1, 1, tzinfo=UTC)
 """Absolute due times are played as if it were this instant when the demo starts."""
 PATIENCE_SECONDS: Final = 10
 """How long after the last due time a message that has not arrived counts as lost."""
+GRACE_SECONDS: Final = 1
+"""The report's: it is made when the demo has waited for its patience."""
 
 
 def demo(
@@ -48,6 +52,12 @@ def demo(
         int, typer.Option(help="Delivery delay of the delay queue, seconds; SQS's own is 900.")
     ] = 2,
     ledger: LedgerFile = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for the report of the demo's ledger, see `pipeline report`; needs Java."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Send delayed messages through a local AWS and watch each arrive on time.
@@ -57,18 +67,29 @@ def demo(
     """
     from sqsdelay.testing.local_aws import LocalAws
 
-    book = opened_ledger(ledger)
-    with err.status("starting a local AWS (ministack)"), ExitStack() as started:
-        aws = started.enter_context(LocalAws())
-        running = started.pop_all()
-    with running:
-        summary = _run(aws, file, hop, book, quiet=as_json)
-    if as_json:
-        print_json(asdict(summary))
-    else:
-        _print_summary(summary)
+    if report is not None:
+        check_report(report)
+    with TemporaryDirectory(prefix="sqsdelay-") as folder:
+        kept = Path(folder) / "ledger.jsonl" if report is not None and ledger is None else ledger
+        book = opened_ledger(kept)
+        with err.status("starting a local AWS (ministack)"), ExitStack() as started:
+            aws = started.enter_context(LocalAws())
+            running = started.pop_all()
+        with running:
+            summary = _run(aws, file, hop, book, quiet=as_json)
+        if as_json:
+            print_json(asdict(summary))
+        else:
+            _print_summary(summary)
+        if report is not None and kept is not None:
+            _report(kept, report)
     if not summary.good:
         raise typer.Exit(1)
+
+
+def _report(ledger: Path, folder: Path) -> None:
+    reported(str(ledger), folder, grace=GRACE_SECONDS, as_of_ms=time.time_ns() // 1_000_000)
+    err.print(f"report: {folder / 'report.html'}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _run(aws: LocalAws, file: Path, hop: int, ledger: FileLedger | None, *, quiet: bool) -> Summary:

@@ -69,7 +69,7 @@ def reported(
     Raises:
         MissingExtra, ConfigurationError: nothing was written.
     """
-    check_extras()
+    check_report(folder)
     used = read_prices(prices)
     from sqsdelay.spark.session import LOCAL, session
 
@@ -84,13 +84,14 @@ def reported(
         )
 
 
-def check_extras() -> None:
-    """Find out whether a report can be made, before anything is begun.
+def check_report(folder: Path) -> None:
+    """Find out whether a report can be made there, before anything is begun.
 
     Raises:
         MissingExtra: a package is missing.
-        ConfigurationError: no Java, or one that is too old.
+        ConfigurationError: no Java, or one that is too old; or the folder holds something else.
     """
+    from sqsdelay.spark.folder import check_replaceable
     from sqsdelay.spark.session import check_java
 
     try:
@@ -102,6 +103,7 @@ def check_extras() -> None:
             f"a report needs more packages ({error}): pip install 'sqsdelay[spark,report]'"
         ) from error
     check_java()
+    check_replaceable(folder)
 
 
 def print_figures(figures: Figures, folder: Path) -> None:

@@ -1,0 +1,264 @@
+"""The report of a ledger: what became of each message, in any order of lines, on a page and in tables."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyarrow import parquet
+from selenium.webdriver.common.by import By
+from typer.testing import CliRunner
+
+from sqsdelay.cli import app
+from sqsdelay.cost import Workload, bills, shipped_prices
+from sqsdelay.cost.workload import DELAY_ATTRIBUTES_BYTES
+from sqsdelay.errors import ConfigurationError, MalformedEvent
+from sqsdelay.ledger import EventKind, from_json, to_json
+from sqsdelay.spark.figures import Figures
+from sqsdelay.spark.reading import read_ledger
+from sqsdelay.spark.report import write_report
+from tests.functional.spark import told
+from tests.services.chromium import chromium
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PRICES = shipped_prices()
+TABLES = ("messages", "summary", "lateness", "cost", "waiting", "bad_lines")
+
+
+def table(report: Path, name: str) -> list[dict[str, Any]]:
+    """A table's rows, in order, read without Spark."""
+    files = sorted((report / name).glob("*.parquet"))
+    return [row for file in files for row in parquet.read_table(file).to_pylist()]
+
+
+@pytest.fixture(scope="module")
+def reported(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Figures]:
+    """The report of a ledger with one of everything, in order."""
+    folder = tmp_path_factory.mktemp("report")
+    ledger = folder / "ledger.jsonl"
+    ledger.write_text("\n".join(told.lines()) + "\n\n")
+    figures = write_report(spark, str(ledger), folder / "out", prices=PRICES)
+    return folder / "out", figures
+
+
+def test_each_message_ends_with_the_status_of_its_events(reported: tuple[Path, Figures]) -> None:
+    """Delivered, handed over, pending, lost, cancelled, rejected; duplicated and early beside it."""
+    expected = {
+        event.message_id: status for status, events in told.everything().items() for event in events
+    }
+    rows = {row["message_id"]: row for row in table(reported[0], "messages")}
+    assert {name: row["status"] for name, row in rows.items()} == expected
+    assert [name for name, row in rows.items() if row["duplicated"]] == ["twice"]
+    assert [name for name, row in rows.items() if row["early"]] == ["early"]
+    assert rows["moved"]["due_ms"] == told.T0 + 20 * told.HOUR
+    assert rows["moved"]["delay_seconds"] == 2000
+    assert rows["lost-in-queue"]["last_event"] == "handed-over"
+    assert rows["fine"]["hops"] == 2
+    assert rows["direct"]["hops"] == 0
+    assert rows["received-again"]["copies"] == 1
+
+
+def test_the_figures_are_the_tables(reported: tuple[Path, Figures]) -> None:
+    """What the command prints, report.json, and the summary's row of all endpoints."""
+    report, figures = reported
+    assert json.loads((report / "report.json").read_text())["messages"] == figures.messages == 13
+    (total, *endpoints) = table(report, "summary")
+    assert total["endpoint"] is None
+    assert [row["endpoint"] for row in endpoints] == ["orders", "silent"]
+    for name in ("delivered", "handed_over", "pending", "lost", "cancelled", "rejected", "early"):
+        assert getattr(figures, name) == total[name] == sum(row[name] for row in endpoints), name
+    assert (figures.delivered, figures.lost, figures.duplicated, figures.early) == (5, 2, 1, 1)
+
+
+def test_lateness_by_endpoint_and_hour(reported: tuple[Path, Figures]) -> None:
+    """Of receptions and of hand-overs, each with its percentiles."""
+    rows = {(row["endpoint"], row["measure"]): row for row in table(reported[0], "lateness")}
+    assert set(rows) == {
+        ("orders", "received"),
+        ("orders", "handed-over"),
+        ("silent", "handed-over"),
+    }
+    orders = rows["orders", "received"]
+    assert (orders["messages"], orders["p50_ms"], orders["max_ms"]) == (5, 200, 200)
+    assert rows["silent", "handed-over"]["p99_ms"] == 40
+    assert orders["hour"].timestamp() * 1000 % told.HOUR == 0
+
+
+def test_bad_lines_are_kept_aside_with_a_reason(reported: tuple[Path, Figures]) -> None:
+    """Each with its file; none stops the report."""
+    report, figures = reported
+    rows = table(report, "bad_lines")
+    assert sorted(row["line"] for row in rows) == sorted(told.BAD)
+    assert figures.bad_lines == len(told.BAD) == len(rows)
+    reasons = {row["line"]: row["reason"] for row in rows}
+    assert "install a newer one" in reasons['{"v": 2, "event": "sent"}']
+    assert all(row["file"].endswith("/ledger.jsonl") for row in rows)
+    assert all(reasons.values())
+
+
+def test_the_same_events_in_another_order_and_twice_give_the_same_tables(
+    spark: SparkSession, reported: tuple[Path, Figures], tmp_path: Path
+) -> None:
+    """Shuffled, some lines twice, in folders of plain and packed files, wrapped as logs have them."""
+    lines = [line for line in told.lines() if line not in told.BAD]
+    shuffled = lines + lines[::3]
+    random.Random(7).shuffle(shuffled)
+    logged = [line for event in shuffled[::4] for line in told.wrapped(event)]
+    (tmp_path / "ledger/deep").mkdir(parents=True)
+    (tmp_path / "ledger/a.jsonl").write_text("\n".join(shuffled[::2]))
+    packed = "\n".join(shuffled[1::2] + logged + told.BAD)
+    (tmp_path / "ledger/deep/b.jsonl.gz").write_bytes(gzip.compress(packed.encode()))
+    write_report(spark, str(tmp_path / "ledger"), tmp_path / "out", prices=PRICES)
+    for name in TABLES:
+        first, second = (table(report, name) for report in (reported[0], tmp_path / "out"))
+        for row in (*first, *second):
+            row.pop("file", None)
+        assert first == second, name
+
+
+@pytest.mark.parametrize("line", told.lines())
+def test_what_the_ledger_reads_the_report_reads(line: str) -> None:
+    """Corpus of the agreement: the bad lines are bad for both, but numbers out of range."""
+    try:
+        from_json(line)
+    except MalformedEvent:
+        assert line in told.BAD
+    else:
+        assert line not in told.BAD or "000000" in line
+
+
+def test_as_of_an_earlier_instant(spark: SparkSession, tmp_path: Path) -> None:
+    """Later events are left out: what was delivered since was pending then."""
+    ledger = tmp_path / "ledger.jsonl"
+    ledger.write_text("\n".join(told.lines()))
+    reading = read_ledger(spark, str(ledger))
+    assert reading.events.count() == len(told.lines()) - len(told.BAD)
+    figures = write_report(
+        spark, str(ledger), tmp_path / "out", prices=PRICES, as_of_ms=told.T0 + 1_000_000
+    )
+    assert (figures.delivered, figures.lost, figures.duplicated) == (1, 0, 0)
+    assert figures.as_of == "2026-09-21T14:30:00.000+00:00"
+
+
+def test_requests_cost_what_the_cost_model_says(spark: SparkSession, tmp_path: Path) -> None:
+    """Ten messages of two hops in one batch: the bill of a relay, to the last digit."""
+    load = Workload(delay_seconds=2700, messages=10, message_bytes=10_000, batch=10)
+    messages = [
+        told.sent(f"m{n}", delay=2700, size=load.message_bytes + DELAY_ATTRIBUTES_BYTES)
+        for n in range(10)
+    ]
+    events = [
+        event for each in messages for event in (each, told.hop(each), told.handed_over(each))
+    ]
+    ledger = tmp_path / "ledger.jsonl"
+    ledger.write_text("\n".join(to_json(event) for event in events))
+    write_report(spark, str(ledger), tmp_path / "out", prices=PRICES)
+    (relay,) = [bill for bill in bills(load, PRICES) if bill.strategy == "relay"]
+    (row,) = table(tmp_path / "out", "cost")
+    assert row["hops"] == load.hops * 10 == 20
+    assert row["sqs_cost"] + row["lambda_cost"] == pytest.approx(
+        float(relay.for_messages), rel=1e-12
+    )
+    quantities = {line.what: line.quantity for line in relay.lines}
+    assert row["fifo_requests"] == quantities["SQS FIFO requests (send, receive, delete a hop)"]
+
+
+def test_the_page_shows_its_figures_and_plots(reported: tuple[Path, Figures]) -> None:
+    """In a real browser, by day and by night, with a hostile message id, and nothing from outside."""
+    report, figures = reported
+    page = (report / "report.html").resolve()
+    assert "http" not in page.read_text().replace("http-equiv", "").replace(
+        "http://www.w3.org/", ""
+    )
+    with chromium() as browser:
+        papers = []
+        for scheme in ("light", "dark"):
+            media = [{"name": "prefers-color-scheme", "value": scheme}]
+            browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": media})
+            browser.get(page.as_uri())
+            papers.append(browser.find_element(By.TAG_NAME, "body").value_of_css_property("color"))
+        assert papers[0] != papers[1]
+        for name in ("messages", "delivered", "pending", "lost", "duplicated", "early", "rejected"):
+            shown = browser.find_element(By.ID, f"figure-{name}").text
+            assert shown == f"{getattr(figures, name):,}", name
+        for name in ("lateness", "waiting", "cost"):
+            plot = browser.find_element(By.ID, f"chart-{name}")
+            assert plot.size["width"] > 300
+            assert plot.size["height"] > 100
+            assert plot.accessible_name
+            assert plot.find_elements(By.TAG_NAME, "path")
+        lost = browser.find_element(By.ID, "lost").text
+        assert "lost-in-queue" in lost
+        assert told.HOSTILE in browser.find_element(By.ID, "rejected").text
+        assert "no <b>due</b> time" in browser.find_element(By.ID, "rejected").text
+        assert not browser.find_elements(By.TAG_NAME, "script")
+        ids = browser.execute_script("return [...document.querySelectorAll('[id]')].map(e => e.id)")  # type: ignore[no-untyped-call]
+        assert len(ids) == len(set(ids))
+        assert browser.get_log("browser") == []  # type: ignore[no-untyped-call]
+
+
+def test_a_folder_of_something_else_is_left_alone(
+    spark: SparkSession, reported: tuple[Path, Figures], tmp_path: Path
+) -> None:
+    """Refused before anything is read; a report's own folder stays as it was if the next one fails."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.txt").write_text("years of work")
+    with pytest.raises(ConfigurationError, match="is not empty and holds no report"):
+        write_report(spark, "nowhere", tmp_path / "mine", prices=PRICES)
+    assert [path.name for path in tmp_path.rglob("*")] == ["mine", "thesis.txt"]
+    before = (reported[0] / "report.json").read_text()
+    with pytest.raises(ConfigurationError, match="ledger nowhere: there is no such file"):
+        write_report(spark, "nowhere", reported[0], prices=PRICES)
+    assert (reported[0] / "report.json").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("content", "told_by"),
+    [
+        (b"", "has no events in its 0 lines"),
+        (
+            b"not json\n",
+            "has no events in its 1 lines; the first of 1 bad ones: not a line of JSON",
+        ),
+    ],
+)
+def test_a_ledger_without_events(
+    spark: SparkSession, tmp_path: Path, content: bytes, told_by: str
+) -> None:
+    """One line says so, and nothing is written."""
+    (tmp_path / "ledger.jsonl").write_bytes(content)
+    with pytest.raises(ConfigurationError, match=told_by):
+        write_report(spark, str(tmp_path / "ledger.jsonl"), tmp_path / "out", prices=PRICES)
+    assert [path.name for path in tmp_path.iterdir()] == ["ledger.jsonl"]
+
+
+def test_a_broken_file_is_one_line(spark: SparkSession, tmp_path: Path) -> None:
+    """Not a page of Java."""
+    (tmp_path / "ledger.jsonl.gz").write_bytes(b"\x1f\x8b no gzip")
+    with pytest.raises(ConfigurationError, match=r"^the report of .* failed: [^\n]+$"):
+        write_report(spark, str(tmp_path / "ledger.jsonl.gz"), tmp_path / "out", prices=PRICES)
+
+
+def test_the_command_prints_the_figures_and_where_the_page_is(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """And again into the same folder: a report replaces a report."""
+    ledger = tmp_path / "ledger.jsonl"
+    fine = told.sent("fine")
+    ledger.write_text(to_json(fine) + "\n" + to_json(told.received(fine)) + "\n")
+    arguments = ["pipeline", "report", str(ledger), "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, [*arguments, "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout.splitlines()[-1])["delivered"] == 1
+    done = CliRunner().invoke(app, [*arguments, "--as-of", "2026-09-21T14:14:00Z"])
+    assert done.exit_code == 0, done.output
+    assert f"{tmp_path / 'out' / 'report.html'}" in done.stdout
+    (row,) = table(tmp_path / "out", "messages")
+    assert row["status"] == "pending"
+    assert EventKind(row["last_event"]) is EventKind.SENT

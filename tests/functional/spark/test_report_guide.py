@@ -1,0 +1,115 @@
+"""docs/report.md does what it says, and the demo's report is the demo's."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyarrow import parquet
+from typer.testing import CliRunner
+
+import spark_report
+from sqsdelay.cli import app
+from sqsdelay.cli.pipeline import cost as cost_command
+from sqsdelay.cli.pipeline import report as report_command
+from sqsdelay.cost import shipped_prices
+from sqsdelay.errors import ConfigurationError, MissingExtra
+from sqsdelay.ledger import to_json
+from sqsdelay.spark import messages, report, requests, waiting
+from sqsdelay.spark.report import write_report
+from tests.functional.spark import told
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+GUIDE = (Path(__file__).parents[3] / "docs/report.md").read_text()
+
+
+@pytest.fixture
+def placed(spark: SparkSession, tmp_path: Path) -> dict[str, str]:
+    """The guide's files, where Spark finds them."""
+    fine = told.sent("fine")
+    events = [fine, told.hop(fine), told.handed_over(fine), told.received(fine)]
+    (tmp_path / "ledger.jsonl").write_text("\n".join(map(to_json, events)))
+    (tmp_path / "workload.csv").write_text("delay_seconds,size,messages\n86400,500,1000\n")
+    (tmp_path / "demo.jsonl").write_text(
+        "".join(f'{{"body": "{delay}", "delay": {delay}}}\n' for delay in (0, 1, 5))
+    )
+    return {name: str(tmp_path / name) for name in ("ledger.jsonl", "workload.csv", "report")}
+
+
+def test_its_commands_and_its_tables(placed: dict[str, str], tmp_path: Path) -> None:
+    """Every command, the demo's with three short messages; each table has the columns it names."""
+    commands = re.findall(r"^sqsdelay (.*)$", GUIDE, re.M)
+    commands = [command for command in commands if not command.endswith(":")]
+    assert len(commands) == 3
+    for command in commands:
+        arguments = [placed.get(word, word) for word in shlex.split(command)]
+        if arguments[0] == "demo":
+            arguments += ["--file", str(tmp_path / "demo.jsonl"), "--json"]
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 0, done.output
+        if arguments[0] == "demo":
+            summary = json.loads(done.stdout)
+    figures = json.loads((tmp_path / "report/report.json").read_text())
+    assert summary["sent"] == figures["messages"] == figures["delivered"] == 3
+    assert figures["max_ms"] == summary["worst_late_ms"]
+    rows = re.findall(r"^\| `(\w+)` \| (?:[^|]+) \| ([\w, ]+) \|$", GUIDE, re.M)
+    tables = {path.name for path in (tmp_path / "report").iterdir() if path.is_dir()}
+    assert {name for name, _ in rows} == tables
+    for name, columns in rows:
+        (file,) = (tmp_path / "report" / name).glob("*.parquet")
+        assert parquet.read_schema(file).names == columns.split(", "), name
+
+
+def test_its_numbers_are_the_codes() -> None:
+    """Each stands once in the code; the guide repeats them."""
+    for text in (
+        f"{report.DEFAULT_GRACE_SECONDS:,} if left out",
+        f"up to {messages.CLOCK_TOLERANCE_MS:,} ms",
+        f"{requests.SHARES:,} to a request",
+        f"up to {waiting.POINTS + 1} instants",
+    ):
+        assert text in " ".join(GUIDE.split()), text
+    assert report_command.GRACE_SECONDS == report.DEFAULT_GRACE_SECONDS
+    assert cost_command.DEFAULT_PARK_AFTER == ["1h", "26100s", "1d"]
+    statuses = re.findall(r"^\| `([\w-]+)` \| [A-Z]", GUIDE, re.M)
+    assert sorted(statuses) == sorted(messages.STATUSES)
+
+
+def test_without_java_the_demo_does_not_begin(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """One line, before a local AWS is started."""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    done = CliRunner().invoke(app, ["demo", "--report", str(tmp_path / "report")])
+    assert isinstance(done.exception, ConfigurationError)
+    assert "Spark needs Java 17" in str(done.exception)
+
+
+def test_a_missing_package_is_named_with_its_remedy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """pip's command, in one line."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    done = CliRunner().invoke(app, ["pipeline", "report", "x", "--out", str(tmp_path / "out")])
+    assert isinstance(done.exception, MissingExtra)
+    assert "pip install 'sqsdelay[spark,report]'" in str(done.exception)
+
+
+def test_the_benchmark_compares_what_is_equal(spark: SparkSession, tmp_path: Path) -> None:
+    """DuckDB's SQL and the report find the same in the ledger that the benchmark makes."""
+    ledger = tmp_path / "ledger"
+    ledger.mkdir()
+    spark_report.generate(ledger, 8000)
+    theirs = spark_report.with_duckdb(ledger, tmp_path / "duckdb")
+    ours = write_report(spark, str(ledger), tmp_path / "report", prices=shipped_prices())
+    assert theirs == {name: getattr(ours, name) for name in theirs}
+    assert theirs["messages"] == 2000
+    assert theirs["lost"] == 2
+    assert theirs["duplicated"] == 4

@@ -1,0 +1,62 @@
+"""A headless Chromium, Debian's, with a profile of its own that goes when it ends."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from tempfile import TemporaryDirectory
+
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+
+_FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--window-size=1200,900",
+)
+
+
+def install() -> None:
+    """Install Debian's packages where they are missing."""
+    if shutil.which("chromium") and shutil.which("chromedriver"):
+        return
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for command in (
+        ["apt-get", "update", "-qq"],
+        [
+            "apt-get",
+            "install",
+            "-y",
+            "-qq",
+            "--no-install-recommends",
+            "chromium",
+            "chromium-driver",
+        ],
+    ):
+        subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+
+
+@contextmanager
+def chromium() -> Iterator[webdriver.Chrome]:
+    """A browser; ended with its driver."""
+    install()
+    with TemporaryDirectory(prefix="sqsdelay-chromium-") as profile:
+        options = webdriver.ChromeOptions()
+        options.binary_location = shutil.which("chromium") or "/usr/bin/chromium"
+        for flag in (*_FLAGS, f"--user-data-dir={profile}"):
+            options.add_argument(flag)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+        try:
+            yield driver
+        finally:
+            driver.quit()
