@@ -73,11 +73,11 @@ def write_report(
     with replaced(folder) as new, _told_in_one_line(ledger), _instants(spark):
         reading = read_ledger(spark, ledger)
         rows = _write_gathered(reading, new / _GATHERED, as_of_ms)
-        lines = reading.counts.get["lines"]
-        bad_lines = lines - reading.counts.get["events"]
         span = _span(rows, as_of_ms)
         if span is None:
-            raise _no_events(ledger, reading, lines, bad_lines, as_of_ms)
+            raise _no_events(ledger, reading, as_of_ms)
+        lines = reading.counts.get["lines"]
+        bad_lines = lines - reading.counts.get["events"]
         known = judged(rows, as_of_ms=span.as_of_ms, grace_ms=grace_seconds * 1000)
         messages = _write_messages(known, span.messages, new / "messages")
         shutil.rmtree(new / _GATHERED)
@@ -150,13 +150,11 @@ def _written(table: DataFrame, folder: Path) -> DataFrame:
     return table.sparkSession.read.schema(table.schema).parquet(str(folder))
 
 
-def _no_events(
-    ledger: str, reading: Reading, lines: int, bad_lines: int, as_of_ms: int | None
-) -> ConfigurationError:
+def _no_events(ledger: str, reading: Reading, as_of_ms: int | None) -> ConfigurationError:
     until = "" if as_of_ms is None else f" up to {utc(as_of_ms).isoformat()}"
-    first = reading.aside.first() if bad_lines else None
-    told = "" if first is None else f"; the first of {bad_lines} bad ones: {first.reason}"
-    return ConfigurationError(f"ledger {ledger} has no events{until} in its {lines} lines{told}")
+    first, bad_lines = reading.aside.first(), reading.aside.count()
+    told = "" if first is None else f"; {bad_lines} lines are none, the first: {first.reason}"
+    return ConfigurationError(f"ledger {ledger} has no events{until}{told}")
 
 
 @contextmanager

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 import spark_report
 from sqsdelay.cli import app
-from sqsdelay.cli.pipeline import cost as cost_command
-from sqsdelay.cli.pipeline import report as report_command
+from sqsdelay.cli.pipeline.cost import DEFAULT_PARK_AFTER
+from sqsdelay.cli.pipeline.report import GRACE_SECONDS
 from sqsdelay.cost import shipped_prices
 from sqsdelay.errors import ConfigurationError, MissingExtra
 from sqsdelay.ledger import to_json
@@ -76,8 +76,8 @@ def test_its_numbers_are_the_codes() -> None:
         f"up to {waiting.POINTS + 1} instants",
     ):
         assert text in " ".join(GUIDE.split()), text
-    assert report_command.GRACE_SECONDS == report.DEFAULT_GRACE_SECONDS
-    assert cost_command.DEFAULT_PARK_AFTER == ["1h", "26100s", "1d"]
+    assert GRACE_SECONDS == report.DEFAULT_GRACE_SECONDS
+    assert DEFAULT_PARK_AFTER == ["1h", "26100s", "1d"]
     statuses = re.findall(r"^\| `([\w-]+)` \| [A-Z]", GUIDE, re.M)
     assert sorted(statuses) == sorted(messages.STATUSES)
 
