@@ -40,7 +40,9 @@ def placed(spark: SparkSession, tmp_path: Path) -> dict[str, str]:
     (tmp_path / "demo.jsonl").write_text(
         "".join(f'{{"body": "{delay}", "delay": {delay}}}\n' for delay in (0, 1, 5))
     )
-    return {name: str(tmp_path / name) for name in ("ledger.jsonl", "workload.csv", "report")}
+    return {
+        name: str(tmp_path / name) for name in ("ledger.jsonl", "workload.csv", "orders-report")
+    }
 
 
 def test_its_commands_and_its_tables(placed: dict[str, str], tmp_path: Path) -> None:
@@ -56,14 +58,16 @@ def test_its_commands_and_its_tables(placed: dict[str, str], tmp_path: Path) -> 
         assert done.exit_code == 0, done.output
         if arguments[0] == "demo":
             summary = json.loads(done.stdout)
-    figures = json.loads((tmp_path / "report/report.json").read_text())
+    figures = json.loads((tmp_path / "orders-report/report.json").read_text())
     assert summary["sent"] == figures["messages"] == figures["delivered"] == 3
-    assert figures["max_ms"] == summary["worst_late_ms"]
+    # A direct message's due time is the sender's estimate here, and exact for the demo itself.
+    off = abs(figures["max_ms"] - summary["worst_late_ms"])
+    assert off <= messages.CLOCK_TOLERANCE_MS
     rows = re.findall(r"^\| `(\w+)` \| (?:[^|]+) \| ([\w, ]+) \|$", GUIDE, re.M)
-    tables = {path.name for path in (tmp_path / "report").iterdir() if path.is_dir()}
+    tables = {path.name for path in (tmp_path / "orders-report").iterdir() if path.is_dir()}
     assert {name for name, _ in rows} == tables
     for name, columns in rows:
-        (file,) = (tmp_path / "report" / name).glob("*.parquet")
+        (file,) = (tmp_path / "orders-report" / name).glob("*.parquet")
         assert parquet.read_schema(file).names == columns.split(", "), name
 
 
