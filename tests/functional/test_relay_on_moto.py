@@ -98,6 +98,7 @@ def test_1925_seconds_take_two_hops_and_a_message_timer(world: World) -> None:
     }
 
 
+@pytest.mark.timeout(900)  # 35,040 hops through moto take a minute or five
 @pytest.mark.parametrize(("days", "hops"), [(1, 96), (365, 35_040)])
 def test_long_delays_arrive_to_the_second(world: World, days: int, hops: int) -> None:
     """A day and a year of hops, each received 0.4 s late: lateness does not add up."""
