@@ -8,6 +8,7 @@ import sys
 import sysconfig
 import time
 import venv
+from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +27,7 @@ from tests.services.processes import ROOT, environment, run
 pytestmark = pytest.mark.timeout(600)  # three Javas start: half a minute, more beside others
 
 FILES, ROWS = 4, 1_000
+JOB = "renewals-2027"
 DUE_AT = datetime(2035, 1, 1, tzinfo=UTC)
 
 
@@ -48,13 +50,20 @@ def write_table(folder: Path) -> None:
         pq.write_table(table, folder / f"{number}.parquet")
 
 
-def kill_an_executor(submitted: subprocess.Popen[str], sqs: Stub, *, after: int) -> None:
-    """Kill one of the executors when so many messages were sent."""
+def kill_an_executor(submitted: subprocess.Popen[str], sqs: Stub) -> None:
+    """Kill one of the executors while both are in the middle of a task.
+
+    A task sends one file after the other, so two files that are begun and not finished are two tasks.
+    """
+    files = {derived_id(JOB, f"{n}-{row}"): n for n in range(FILES) for row in range(ROWS)}
     deadline = time.monotonic() + 300
-    while len(sqs.kept()) < after:
+    half_sent = 0
+    while half_sent < 2:
         assert submitted.poll() is None, "spark-submit ended early"
-        assert time.monotonic() < deadline, "nothing is being sent"
+        assert time.monotonic() < deadline, "the executors are not both sending"
         time.sleep(0.1)
+        sent = Counter(files[sent] for sent in ids(sqs))
+        half_sent = sum(ROWS / 10 <= rows <= ROWS * 0.97 for rows in sent.values())
     executors = []
     for process in psutil.Process(submitted.pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
@@ -74,7 +83,7 @@ def test_an_executor_killed_in_the_middle_of_a_write(
     write_table(tmp_path / "renewals.parquet")
     (tmp_path / "job.py").write_text(job)
     subprocess.run([sys.executable, *archive.split()[1:]], cwd=tmp_path, env=plain(), check=True)
-    sqs.set_latency(500)
+    sqs.set_latency(8_000)
     command = [
         f"{Path(pyspark.__file__).parent}/bin/{submit.split()[0]}",
         "--master",
@@ -91,14 +100,14 @@ def test_an_executor_killed_in_the_middle_of_a_write(
         ) as submitted,
     ):
         try:
-            kill_an_executor(submitted, sqs, after=FILES * ROWS // 4)
+            kill_an_executor(submitted, sqs)
             code = submitted.wait(timeout=200)
         finally:
             submitted.kill()
     assert code == 0, (tmp_path / "log").read_text()[-5000:]
     counted = ids(sqs)
     expected = {f"{n}-{row}" for n in range(FILES) for row in range(ROWS) if row != 500}
-    assert set(counted) == {derived_id("renewals-2027", key) for key in expected}
+    assert set(counted) == {derived_id(JOB, key) for key in expected}
     duplicates = counted.total() - len(counted)
     assert 0 < duplicates < FILES * ROWS
     assert {due_ms(entry) for entry in sqs.kept()} == {int(DUE_AT.timestamp() * 1000)}
