@@ -53,5 +53,5 @@ def default_client(
         return boto3.client("sqs", config=config, region_name=region, endpoint_url=endpoint_url)
     except (BotoCoreError, ValueError) as error:
         raise ConfigurationError(
-            f"{error} Set AWS_REGION and AWS_PROFILE (or AWS_ENDPOINT_URL) as for the AWS CLI."
+            f"{error} Set AWS_DEFAULT_REGION and AWS_PROFILE (or AWS_ENDPOINT_URL) as for the AWS CLI."
         ) from error

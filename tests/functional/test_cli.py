@@ -298,8 +298,8 @@ def test_a_foreign_due_time_is_no_crash(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        ({"AWS_DEFAULT_REGION": None}, "Set AWS_REGION"),
-        ({"AWS_PROFILE": "nobody"}, "Set AWS_REGION and AWS_PROFILE"),
+        ({"AWS_DEFAULT_REGION": None}, "Set AWS_DEFAULT_REGION"),
+        ({"AWS_PROFILE": "nobody"}, "Set AWS_DEFAULT_REGION and AWS_PROFILE"),
         (
             {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None},
             "set AWS_PROFILE or AWS_ACCESS_KEY_ID",
