@@ -41,6 +41,11 @@ ELSEWHERE: Final = (
     Elsewhere(r"pip install 'sqsdelay\[\w+\]'", "extras are in the environment of this test run"),
     Elsewhere(r"make faults\b.*", "takes minutes; run with less to do", "tests/faults/__init__.py"),
     Elsewhere(
+        r"sqsdelay pipeline .*",
+        "starts Spark; run in the one session of Spark's tests",
+        "tests/functional/spark/test_spark_guide.py",
+    ),
+    Elsewhere(
         r"rabbitmqctl set_policy .*",
         "needs the broker's own user",
         "tests/acceptance/rabbitmq/test_undeliverable.py",
@@ -59,6 +64,7 @@ class WholePage:
 
 WHOLE_PAGES: Final = {
     "docs/celery.md": WholePage(4, "tests/functional/test_celery_guide.py"),
+    "docs/report.md": WholePage(4, "tests/functional/spark/test_report_guide.py"),
     "docs/ledger.md": WholePage(9, "tests/acceptance/test_ledger_guide.py"),
     "docs/spark.md": WholePage(6, "tests/functional/spark/test_spark_guide.py"),
 }
