@@ -200,7 +200,7 @@ def read_rejection(copy: ReceivedMessage) -> Rejection:
 def _about(copy: ReceivedMessage) -> dict[str, Any]:
     try:
         about = json.loads(text_of(copy.attributes, ERROR) or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return about if isinstance(about, dict) else {}
 

@@ -25,6 +25,7 @@ from sqsdelay.dispatcher import Dispatcher
 from sqsdelay.due_consumer import DueRelay
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import MalformedMessage, SqsDelayError
+from sqsdelay.ledger import from_json, to_json
 from sqsdelay.limits import MAX_ATTRIBUTES, MAX_MESSAGE_BYTES
 from sqsdelay.message import OutgoingMessage, size_of
 from sqsdelay.payload import read_pointer
@@ -36,6 +37,7 @@ from sqsdelay.rabbitmq.message import check_encoding
 from sqsdelay.rabbitmq.routing import binding_key, check_endpoint, read_key, routing_key
 from sqsdelay.rabbitmq.timeouts import read_timeout as read_rabbitmq_timeout
 from sqsdelay.rabbitmq.transfers import due_of
+from sqsdelay.rejection import read_rejection, rejected
 from sqsdelay.sender import Sender
 from sqsdelay.stored import StoredMessage, from_store
 from sqsdelay.stores import open_store
@@ -97,9 +99,10 @@ def record(data: bytes) -> None:
         size_of(copy.body, copy.attributes) <= MAX_MESSAGE_BYTES
     )
     if fitted:
-        out = wire.rejected(copy, "reason")
+        out = rejected(copy, "reason")
         assert out.size <= MAX_MESSAGE_BYTES
         assert len(out.attributes) <= MAX_ATTRIBUTES
+    read_rejection(copy)
     timeout = read_timeout(copy)
     assert isinstance(timeout, Reject | StoredMessage)
     read_id(copy.body)
@@ -219,6 +222,14 @@ def rabbitmq_message(data: bytes) -> None:
     due_of(read_key("0." * 28 + "orders"), properties, level=3)
 
 
+def ledger(data: bytes) -> None:
+    """A line of a ledger, which anybody may have written into a log."""
+    with suppress(SqsDelayError):
+        event = from_json(data)
+        assert from_json(to_json(event)) == event
+        assert from_json(text_of(data)).kind == event.kind
+
+
 def delay(data: bytes) -> None:
     """A delay or a due time as a person writes it."""
     text = text_of(data)
@@ -252,6 +263,7 @@ TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
         store_url,
         rabbitmq,
         rabbitmq_message,
+        ledger,
         delay,
         endpoint,
     )

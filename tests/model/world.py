@@ -141,8 +141,8 @@ class World:
         if result is not None:
             promise.required = True
         if due_at is None and (result is None or result.route is Route.STORE):
-            # A parked message's delay counts from the broker's clock as far as it is known then.
-            promise.dues = {exact_ms, exact_ms - KNOWN_TO_MS}
+            # A parked message's delay counts from the latest that the broker's clock may have read.
+            promise.dues = {exact_ms, exact_ms + KNOWN_TO_MS}
 
     def cancel(self, message_id: str) -> None:
         """Cancel a message."""
