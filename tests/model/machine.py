@@ -91,13 +91,13 @@ class DeliveryMachine(RuleBasedStateMachine):
     def reschedule(self, data: st.DataObject, seconds: float) -> None:
         self.world.reschedule(self.one(data), self.in_(seconds))
 
-    @precondition(lambda self: self.world.promises)
+    @precondition(lambda self: self.world.waiting_ids())
     @rule(data=st.data(), calls=st.integers(0, 6), seconds=st.none() | SECONDS, worker=WORKER)
     def somebody_changes_their_mind_meanwhile(
         self, data: st.DataObject, calls: int, seconds: float | None, worker: int
     ) -> None:
         """Cancel or move a message between two calls of whoever works on it."""
-        message_id = self.one(data)
+        message_id = data.draw(st.sampled_from(self.world.waiting_ids()))
         self.time_passes_until_something_happens()
         due_at = None if seconds is None else self.in_(seconds)
         for work in (self.world.relay, self.world.dispatch):

@@ -283,6 +283,10 @@ class World:
         queues += [self.endpoint.due_queue.name] if self.endpoint.fifo else []
         return self.store.pending_count() + sum(map(self.queues.count, queues))
 
+    def waiting_ids(self) -> list[str]:
+        """The messages that a change can still reach."""
+        return [i for i in sorted(self.promises) if self._copies(i) or self._stored(i)]
+
     def seconds_to_next(self) -> float:
         """Until a queue shows something, or the dispatcher has something to release."""
         sources = [self.endpoint.delay_queue.name]
