@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -53,9 +53,7 @@ class StrictQueues(InMemoryQueues):
     """Queues in memory that refuse what no SQS would take, and so whatever got past sqsdelay's checks."""
 
     def send_batch(
-        self,
-        queue_url: str,
-        entries: list[OutgoingMessage],  # type: ignore[override]
+        self, queue_url: str, entries: Sequence[OutgoingMessage]
     ) -> list[SendReceipt | Failure]:
         for entry in entries:
             assert isinstance(entry.body, str)

@@ -54,12 +54,13 @@ def typed(*arguments: str) -> tuple[int, str, str]:
             main()
         except SystemExit as ended:
             code = int(ended.code or 0)
-    texts = []
-    for stream in (out, err):
-        stream.flush()
-        stream.seek(0)
-        texts.append(stream.read())
-    return code, *texts
+    return code, written(out), written(err)
+
+
+def written(stream: io.TextIOWrapper) -> str:
+    stream.flush()
+    stream.seek(0)
+    return stream.read()
 
 
 words = texts.filter(lambda text: "\0" not in text).map(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import ClassVar
 
@@ -32,8 +31,11 @@ class DeliveryMachine(RuleBasedStateMachine):
     """Drives a `World`; a subclass says over which store and to what kind of endpoint."""
 
     endpoint: ClassVar[str]
-    make_store: ClassVar[Callable[[ManualClock], DelayedMessageStore]]
     world: World
+
+    def make_store(self, clock: ManualClock) -> DelayedMessageStore:
+        """A store on the clock."""
+        raise NotImplementedError
 
     @initialize(
         park_after=st.sampled_from((0, 1000, 26_100)),
@@ -43,7 +45,7 @@ class DeliveryMachine(RuleBasedStateMachine):
     def deploy(self, park_after: int, error_ms: int, start_ms: int) -> None:
         self.world = World(
             self.endpoint,
-            type(self).make_store,
+            self.make_store,
             park_after_seconds=park_after,
             error_ms=error_ms,
         )

@@ -23,20 +23,20 @@ from tests.model.world import World
 
 class InMemory(DeliveryMachine):
     endpoint = "orders"
-    make_store = InMemoryStore
+
+    def make_store(self, clock: ManualClock) -> InMemoryStore:
+        return InMemoryStore(clock)
 
 
 class InMemoryFifo(InMemory):
     endpoint = "orders.fifo"
 
 
-def sqlite_in_memory(clock: ManualClock) -> SqliteStore:
-    return SqliteStore(":memory:", endpoint="orders", clock=clock)
-
-
 class Sqlite(DeliveryMachine):
     endpoint = "orders"
-    make_store = sqlite_in_memory
+
+    def make_store(self, clock: ManualClock) -> SqliteStore:
+        return SqliteStore(":memory:", endpoint="orders", clock=clock)
 
 
 class SqliteFifo(Sqlite):
