@@ -34,7 +34,7 @@ deploy-local: setup setup-node  ## cdk deploy to a local AWS and leave it runnin
 	$(BIN)/python -m infra.deploy_local
 
 test: setup setup-node lint  ## Everything: lint, types, all tests
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
 check: setup lint docs  ## Fast: lint, types, documentation, unit tests
 	$(BIN)/pytest tests/unit
