@@ -15,6 +15,7 @@ from constructs import Construct
 from infra.acknowledgement import acknowledge
 from infra.function_code import delay_consumer_code
 from infra.message_store import MessageStore
+from infra.queue_key import SEND_UNDER_KEY
 from lambdas.delay_consumer import contract
 from sqsdelay.limits import FUNCTION_TIMEOUT_SECONDS, MAX_BATCH_ENTRIES
 
@@ -156,13 +157,14 @@ def _role(
         inline_policies={"DelayConsumer": iam.PolicyDocument(statements=statements)},
     )
     if queue.encryption_master_key is not None:
-        queue.encryption_master_key.grant_encrypt_decrypt(role)
+        queue.encryption_master_key.grant(role, *SEND_UNDER_KEY)
     return role
 
 
 def _park(store: MessageStore) -> iam.PolicyStatement:
-    """Park a message, read marks, and apply one to a message parked just now."""
-    actions = ("BatchGetItem", "DeleteItem", "PutItem", "UpdateItem")
+    """Park a message, know it again when its copy comes back, read marks, and apply one to a message
+    parked just now."""
+    actions = ("BatchGetItem", "DeleteItem", "GetItem", "PutItem", "UpdateItem")
     return iam.PolicyStatement(
         sid="Park",
         actions=[f"dynamodb:{action}" for action in actions],

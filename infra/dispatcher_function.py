@@ -15,6 +15,7 @@ from constructs import Construct
 
 from infra.acknowledgement import acknowledge
 from infra.function_code import dispatcher_code
+from infra.queue_key import SEND_UNDER_KEY
 from infra.store_table import StoreTable
 from lambdas.dispatcher import contract
 from sqsdelay.dispatch_settings import FUNCTION_MEMORY_MB, SCHEDULE_SECONDS
@@ -142,7 +143,7 @@ def _role(
         inline_policies={"Dispatcher": iam.PolicyDocument(statements=[find, claim, release, log])},
     )
     if queue.encryption_master_key is not None:
-        queue.encryption_master_key.grant_encrypt_decrypt(role)
+        queue.encryption_master_key.grant(role, *SEND_UNDER_KEY)
     return role
 
 

@@ -70,10 +70,17 @@ class MessageStore(Construct):
 
     def grant_store(self, producer: iam.IGrantable) -> iam.Grant:
         """Let ``producer`` store, list, find, cancel and reschedule messages."""
-        actions = ("PutItem", "GetItem", "UpdateItem", "DeleteItem", "Query")
-        return iam.Grant.add_to_principal(
+        actions = ("PutItem", "GetItem", "UpdateItem", "DeleteItem")
+        messages = iam.Grant.add_to_principal(
             grantee=producer,
             actions=[f"dynamodb:{action}" for action in actions],
-            resource_arns=[self.table.table_arn, *self.table.index_arns],
+            resource_arns=[self.table.table_arn],
             scope=self,
         )
+        order = iam.Grant.add_to_principal(
+            grantee=producer,
+            actions=["dynamodb:Query"],
+            resource_arns=self.table.index_arns,
+            scope=self,
+        )
+        return messages.combine(order)

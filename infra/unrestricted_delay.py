@@ -17,6 +17,7 @@ from infra.delay_queue import DelayQueue
 from infra.due_queue import DueQueue
 from infra.error_queue import ErrorQueue
 from infra.message_store import STORES, MessageStore
+from infra.queue_key import SEND_UNDER_KEY
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError, InvalidEndpoint
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
@@ -147,7 +148,7 @@ class UnrestrictedDelay(Construct):
         if self.body_bucket is not None:
             self.body_bucket.grant_offload(producer)
         if self.queue.encryption_master_key is not None:
-            self.queue.encryption_master_key.grant_encrypt_decrypt(producer)
+            self.queue.encryption_master_key.grant(producer, *SEND_UNDER_KEY)
         if self.hop_seconds < MAX_MESSAGE_TIMER_SECONDS:
             # A sender that counts on a shorter hop makes sure of it once.
             self.delay_queue.grant(producer, "sqs:GetQueueAttributes")

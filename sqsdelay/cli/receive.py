@@ -35,10 +35,10 @@ def receive(
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave the messages in the queue (they come back).")
     ] = False,
-    fetch_bodies: Annotated[
-        bool,
-        typer.Option("--fetch-bodies", help="Read large bodies from the S3 buckets they are in."),
-    ] = False,
+    bucket: Annotated[
+        str | None,
+        typer.Option(help="Read large bodies from this S3 bucket, the one given to send."),
+    ] = None,
     ledger: LedgerFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line per message.")] = False,
 ) -> None:
@@ -56,7 +56,7 @@ def receive(
     parsed, book = Endpoint.parse(endpoint), opened_ledger(ledger)
     queues = SqsQueues(default_client(connections=1))
     url = queues.url(parsed.queue)
-    reader = BodyReader() if fetch_bodies else None
+    reader = None if bucket is None else BodyReader(bucket)
     received = unread = 0
     last = time.monotonic()
     while not (count and received >= count) and not (idle and time.monotonic() - last > idle):

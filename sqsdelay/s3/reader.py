@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import boto3
 
+from sqsdelay.errors import MalformedMessage
 from sqsdelay.message import Attribute
-from sqsdelay.payload import read_pointer
+from sqsdelay.payload import Pointer, read_pointer
 from sqsdelay.s3.faults import translated
 
 if TYPE_CHECKING:
@@ -16,13 +17,20 @@ if TYPE_CHECKING:
 
 
 class BodyReader:
-    """Reads the bodies that messages point to, from the buckets they name.
+    """Reads the bodies that messages point to, from one bucket.
+
+    Who may send a message may write any pointer; so the bucket is the receiver's to name. A pointer
+    to anything else is refused, and nothing is read or deleted with the receiver's rights.
 
     Args:
+        bucket: the bucket's name, as senders have it.
         client: a boto3 S3 client; made from the default session when left out.
+        prefix: of the objects' keys; give the sender's where the bucket holds other things too.
     """
 
-    def __init__(self, client: S3Client | None = None) -> None:
+    def __init__(self, bucket: str, client: S3Client | None = None, *, prefix: str = "") -> None:
+        self._bucket = bucket
+        self._prefix = prefix
         self._client = client or boto3.client("s3")
 
     def read(self, body: str, attributes: Mapping[str, Attribute]) -> str:
@@ -30,15 +38,22 @@ class BodyReader:
 
         Raises:
             BodyMissing: the object is gone. Do not delete the message: the object may be restored.
-            MalformedMessage: it is no pointer though it says so.
+            MalformedMessage: it is no pointer though it says so, it points elsewhere, or what it
+                points to is no text.
             BodyStoreMissing, BodyStoreUnavailable
         """
-        pointer = read_pointer(body, attributes)
+        pointer = self._own_pointer(body, attributes)
         if pointer is None:
             return body
         with translated(pointer.bucket, key=pointer.key):
             found = self._client.get_object(Bucket=pointer.bucket, Key=pointer.key)
-            return found["Body"].read().decode("utf-8")
+            content = found["Body"].read()
+        try:
+            return content.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise MalformedMessage(
+                f"the object {pointer.key!r} in bucket {pointer.bucket} is not UTF-8, so no body: {error}"
+            ) from error
 
     def delete(self, body: str, attributes: Mapping[str, Attribute]) -> None:
         """Delete the object a message points to, if it does. Delete the message first.
@@ -46,7 +61,19 @@ class BodyReader:
         Raises:
             MalformedMessage, BodyStoreMissing, BodyStoreUnavailable
         """
-        pointer = read_pointer(body, attributes)
+        pointer = self._own_pointer(body, attributes)
         if pointer is not None:
             with translated(pointer.bucket, key=pointer.key):
                 self._client.delete_object(Bucket=pointer.bucket, Key=pointer.key)
+
+    def _own_pointer(self, body: str, attributes: Mapping[str, Attribute]) -> Pointer | None:
+        pointer = read_pointer(body, attributes)
+        if pointer is None or (
+            pointer.bucket == self._bucket and pointer.key.startswith(self._prefix)
+        ):
+            return pointer
+        place = f"bucket {self._bucket!r}" + (f", keys {self._prefix!r}…" if self._prefix else "")
+        raise MalformedMessage(
+            f"the message points to {pointer.key[:80]!r} in bucket {pointer.bucket[:80]!r}, and this "
+            f"reader reads {place} only; if you trust who sent it, give the reader that bucket"
+        )

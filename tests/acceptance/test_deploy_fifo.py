@@ -34,7 +34,8 @@ def test_messages_reach_a_fifo_queue_in_order_and_whole(tmp_path: Path) -> None:
             for body, delay in ((large, 6), ("soon", 1))
         ]
         received = receive(aws, orders["QueueUrl"], count=2, within=60)
-        read = [BodyReader(s3).read(m["Body"], m["MessageAttributes"]) for m in received]
+        reader = BodyReader(orders["BodyBucketName"], s3)
+        read = [reader.read(m["Body"], m["MessageAttributes"]) for m in received]
         assert read == ["soon", large]
         for message, result in zip(received, reversed(sent), strict=True):
             assert result.due is not None

@@ -30,7 +30,7 @@ from sqsdelay.errors import (
     TooManyAttributes,
 )
 from sqsdelay.message import Message, string
-from sqsdelay.payload import PAYLOAD_SIZE
+from sqsdelay.payload import PAYLOAD_SIZE, Pointer
 from sqsdelay.s3 import BodyReader, Bucket
 from sqsdelay.sender import Route, Sender
 from sqsdelay.sqs import create_endpoint
@@ -77,7 +77,7 @@ def test_a_large_body_travels_as_a_pointer(s3: Any, queues: InMemoryQueues) -> N
         "a": string("b"),
         "ExtendedPayloadSize": {"DataType": "Number", "StringValue": "1200000"},
     }
-    reader = BodyReader(s3)
+    reader = BodyReader("bodies", s3)
     assert reader.read(large.body, large.attributes) == LARGE
     assert (small.body, small.attributes) == ("small", {})
     assert reader.read(small.body, small.attributes) == "small"
@@ -125,7 +125,7 @@ def test_every_route_takes_it(s3: Any, queues: InMemoryQueues) -> None:
         *queues.receive_batch("orders-delay.fifo", wait_seconds=0),
         *queues.receive_batch("payments-due", wait_seconds=0),
     ]
-    reader = BodyReader(s3)
+    reader = BodyReader("bodies", s3)
     assert [reader.read(copy.body, copy.attributes) for copy in found] == ["b" * 11] * 3
     (stored,) = store.pending(9)
     assert reader.read(stored.body.decode(), stored.attributes) == "b" * 11
@@ -197,15 +197,47 @@ def test_a_vanished_object_is_named(s3: Any) -> None:
     with pytest.raises(
         BodyMissing, match=f"the body {key} is no longer in bucket bodies; keep the"
     ):
-        BodyReader(s3).read(pointer, attributes)
+        BodyReader("bodies", s3).read(pointer, attributes)
     with pytest.raises(MalformedMessage, match="its body is no pointer: 'hello'"):
-        BodyReader(s3).read("hello", attributes)
+        BodyReader("bodies", s3).read("hello", attributes)
 
 
 def test_the_libraries_older_attribute_is_read(s3: Any) -> None:
     """Messages of version 1 of AWS's libraries point the same way."""
     pointer = Bucket("bodies", s3).put("x", needed_until_ms=0)
-    assert BodyReader(s3).read(pointer, {"SQSLargePayloadSize": string("1")}) == "x"
+    assert BodyReader("bodies", s3).read(pointer, {"SQSLargePayloadSize": string("1")}) == "x"
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        Pointer("payroll", "orders/1"),
+        Pointer("bodies", "private"),
+        Pointer("bodies", "../orders/1"),
+        Pointer("arn:aws:s3:eu-west-1:123456789012:accesspoint/bodies", "orders/1"),
+    ],
+    ids=["bucket", "key", "dots", "access-point"],
+)
+def test_a_forged_pointer_reads_and_deletes_nothing(s3: Any, place: Pointer) -> None:
+    """Who may send must not borrow the receiver's rights on other objects."""
+    s3.create_bucket(Bucket="payroll")
+    for bucket, key in (("payroll", "orders/1"), ("bodies", "private"), ("bodies", "orders/1")):
+        s3.put_object(Bucket=bucket, Key=key, Body=b"secret")
+    reader = BodyReader("bodies", s3, prefix="orders/")
+    forged = (place.to_body(), {PAYLOAD_SIZE: string("6")})
+    for use in (reader.read, reader.delete):
+        with pytest.raises(MalformedMessage, match=r"reads bucket 'bodies', keys 'orders/'… only"):
+            use(*forged)
+    assert len(keys(s3)) == 2
+    assert s3.get_object(Bucket="payroll", Key="orders/1")["Body"].read() == b"secret"
+
+
+def test_an_object_that_is_no_text_is_no_body(s3: Any) -> None:
+    """A receiver's loop meets our error, not a decoder's."""
+    s3.put_object(Bucket="bodies", Key="orders/1", Body=b"\xff")
+    pointer = Pointer("bodies", "orders/1").to_body()
+    with pytest.raises(MalformedMessage, match="'orders/1' in bucket bodies is not UTF-8"):
+        BodyReader("bodies", s3).read(pointer, {PAYLOAD_SIZE: string("1")})
 
 
 NOW = datetime(2027, 1, 1, tzinfo=UTC)
@@ -315,7 +347,7 @@ def test_awss_own_library_reads_a_relayed_large_body(local_aws: LocalAws) -> Non
 def test_receive_reads_bodies_and_keeps_what_it_cannot_read(
     local_aws: LocalAws,
 ) -> None:
-    """With --fetch-bodies the body is printed whole; a vanished one is named, its message not deleted."""
+    """With --bucket the body is printed whole; a vanished one is named, its message not deleted."""
     name = f"orders-{uuid.uuid4().hex[:8]}"
     s3 = local_aws.client("s3")
     s3.create_bucket(Bucket=name)
@@ -328,7 +360,7 @@ def test_receive_reads_bodies_and_keeps_what_it_cannot_read(
         sent = run("send", name, "--file", "-", "--bucket", name, env=env, stdin=line)
         assert sent.returncode == 0, sent.stderr
 
-    receiving = ("receive", name, "--count", "1", "--fetch-bodies", "--json")
+    receiving = ("receive", name, "--count", "1", "--bucket", name, "--json")
     send()
     whole = run(*receiving, env=env)
     assert (whole.returncode, len(json.loads(whole.stdout)["body"])) == (0, 1_048_576)

@@ -158,7 +158,7 @@ def test_grant_fetch_covers_every_call_on_the_bucket(
     delay.body_bucket.grant_fetch(iam.User(stack, "Receiver"))
     message = large_message()
     called.clear()
-    reader = BodyReader()
+    reader = BodyReader("bodies")
     assert reader.read(message["Body"], message["MessageAttributes"]) == LARGE
     reader.delete(message["Body"], message["MessageAttributes"])
     grants = granted(Template.from_stack(stack))
