@@ -1,11 +1,14 @@
-"""The grants, on a local AWS that enforces IAM: enough for producer and relay, and no more needed."""
+"""The grants, on a local AWS that enforces IAM: enough for all, and none that nobody needs.
+
+Each grant of the deployed stack is taken away in turn; what it is for breaks, and nothing else does.
+"""
 
 from __future__ import annotations
 
-import copy
-import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,14 +19,134 @@ from sqsdelay import DelaySender
 from sqsdelay.message import string
 from sqsdelay.testing.local_aws import LocalAws
 from sqsdelay.wire import DELAY_SECONDS
+from tests.acceptance import behaviours
+from tests.acceptance.behaviours import Site
 from tests.acceptance.deployment import receive
+from tests.acceptance.grants import (
+    Actor,
+    Grant,
+    Policy,
+    deployed_policy,
+    granted,
+    in_local_words,
+    template_policies,
+)
 
 PRODUCER_APP = f"{sys.executable} -m tests.acceptance.producer_app"
-BATCH_NAMES = {
-    "sqs:SendMessage": "sqs:SendMessageBatch",
-    "sqs:ChangeMessageVisibility": "sqs:ChangeMessageVisibilityBatch",
+STACK = "shop"
+RELAYING = ("start", "hand over", "hop", "reject")
+DISPATCHING = ("start", "release", "reject", "remove")
+
+EXPECTED: dict[str, dict[tuple[str, str], tuple[str, ...]]] = {
+    "delay_consumer": {
+        ("sqs:GetQueueUrl", "queue"): ("hand over",),
+        ("sqs:SendMessage", "queue"): ("hand over",),
+        ("sqs:GetQueueUrl", "delay queue"): RELAYING,
+        ("sqs:SendMessage", "delay queue"): ("hop",),
+        ("sqs:GetQueueUrl", "error queue"): ("reject",),
+        ("sqs:SendMessage", "error queue"): ("reject",),
+        ("sqs:GetQueueAttributes", "delay queue"): RELAYING,
+        ("sqs:ReceiveMessage", "delay queue"): ("receive",),
+        ("sqs:DeleteMessage", "delay queue"): ("delete",),
+        ("sqs:ChangeMessageVisibility", "delay queue"): ("hold back",),
+        ("dynamodb:PutItem", "table"): ("park", "park again"),
+        ("dynamodb:GetItem", "table"): ("park again",),
+        ("dynamodb:BatchGetItem", "table"): ("read marks", "cancel", "move"),
+        ("dynamodb:DeleteItem", "table"): ("cancel",),
+        ("dynamodb:UpdateItem", "table"): ("move",),
+        ("logs:CreateLogStream", "log"): ("begin a log",),
+        ("logs:PutLogEvents", "log"): ("write the log",),
+    },
+    "dispatcher": {
+        ("dynamodb:DescribeTable", "table"): DISPATCHING,
+        ("dynamodb:Query", "index"): ("release", "reject", "remove", "report what is overdue"),
+        ("dynamodb:UpdateItem", "table"): ("release", "reject", "remove"),
+        # The messages of the claim are sent, and once more when their leases end.
+        ("dynamodb:DeleteItem", "table"): ("reject", "remove"),
+        ("dynamodb:GetItem", "table"): ("report what is overdue",),
+        ("sqs:GetQueueUrl", "queue"): DISPATCHING,
+        ("sqs:SendMessage", "queue"): ("release", "remove"),
+        ("sqs:GetQueueUrl", "error queue"): DISPATCHING,
+        ("sqs:SendMessage", "error queue"): ("reject",),
+        ("logs:CreateLogStream", "log"): ("begin a log",),
+        ("logs:PutLogEvents", "log"): ("write the log",),
+    },
+    "producer": {
+        ("sqs:GetQueueUrl", "queue"): ("send",),
+        ("sqs:SendMessage", "queue"): ("send",),
+        ("sqs:GetQueueUrl", "delay queue"): ("send with a long delay",),
+        ("sqs:SendMessage", "delay queue"): ("send with a long delay",),
+        ("sqs:GetQueueAttributes", "delay queue"): ("send with a long delay",),
+        ("s3:PutObject", "bodies"): ("keep a large body",),
+        ("s3:GetLifecycleConfiguration", "bucket"): ("heed lifecycle rules",),
+    },
+    "keeper": {
+        ("dynamodb:PutItem", "table"): ("store", "leave a mark"),
+        ("dynamodb:GetItem", "table"): ("list", "find"),
+        ("dynamodb:UpdateItem", "table"): ("reschedule",),
+        ("dynamodb:DeleteItem", "table"): ("cancel",),
+        ("dynamodb:Query", "index"): ("list",),
+    },
+    "receiver": {
+        ("s3:GetObject", "bodies"): ("read", "tell gone from denied"),
+        ("s3:DeleteObject", "bodies"): ("delete",),
+        # Not asked for by the local AWS, which says of any object that it is gone; S3 does ask.
+        ("s3:ListBucket", "bucket"): (),
+    },
 }
-"""IAM has one action for the single call and its batch; the local AWS wants a name for each."""
+"""What breaks without a grant, for every grant of every holder."""
+
+TRIED: dict[str, Callable[[Site, Actor], set[str]]] = {
+    "delay_consumer": behaviours.delay_consumer,
+    "dispatcher": behaviours.dispatcher,
+    "producer": behaviours.producer,
+    "keeper": behaviours.keeper,
+    "receiver": behaviours.receiver,
+}
+
+
+@dataclass(frozen=True)
+class Shop:
+    """The deployed stack `shop`: a queue, our construct on it, users who hold a helper's grants."""
+
+    aws: LocalAws
+    outputs: dict[str, str]
+    template: Path
+
+    def policies(self) -> dict[str, Policy]:
+        """The policies as synthesised, under the names used here."""
+        return {_holder(name): policy for name, policy in template_policies(self.template).items()}
+
+    def deployed(self, holder: str) -> Policy:
+        """A policy as the account has it."""
+        [name] = [n for n in template_policies(self.template) if _holder(n) == holder]
+        return deployed_policy(self.aws, STACK, name)
+
+    def resource(self, arn: str) -> str:
+        """What an ARN of a policy names."""
+        o = self.outputs
+        names = {
+            o["QueueArn"]: "queue",
+            o["DelayQueueArn"]: "delay queue",
+            o["ErrorQueueArn"]: "error queue",
+            o["TableArn"]: "table",
+            f"{o['TableArn']}/index/due": "index",
+            o["BucketArn"]: "bucket",
+            f"{o['BucketArn']}/*": "bodies",
+        }
+        return "log" if ":log-group:" in arn else names[arn]
+
+
+def _holder(logical_id: str) -> str:
+    """Whose policy it is."""
+    known = {
+        "DelayDelayConsumerRole": "delay_consumer",
+        "DelayStoreDispatcherRole": "dispatcher",
+        "Producer": "producer",
+        "Keeper": "keeper",
+        "Receiver": "receiver",
+    }
+    return known[logical_id[:-8]]
 
 
 @pytest.fixture(scope="module")
@@ -34,34 +157,23 @@ def aws() -> Iterator[LocalAws]:
 
 
 @pytest.fixture(scope="module")
-def shop(aws: LocalAws, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The outputs of the deployed stack `shop`: a queue, our construct on it, and a producer."""
-    cdk = CdkCommand(aws, tmp_path_factory.mktemp("cdk"))
+def shop(aws: LocalAws, tmp_path_factory: pytest.TempPathFactory) -> Shop:
+    """The deployed stack; its policies know the local AWS's names of batch calls, too."""
+    folder = tmp_path_factory.mktemp("cdk")
+    cdk = CdkCommand(aws, folder)
     cdk.run("bootstrap")
     outputs = cdk.deploy("--app", PRODUCER_APP)
-    user = outputs["ProducerName"]
-    iam = aws.client("iam")
+    # Its runs would release what the tests put into the table.
+    for rule in aws.client("events").list_rules()["Rules"]:
+        aws.client("events").disable_rule(Name=rule["Name"])
+    deployed = Shop(aws, outputs, folder / "cdk.out" / f"{STACK}.template.json")
+    user, iam = outputs["ProducerName"], aws.client("iam")
     [name] = iam.list_user_policies(UserName=user)["PolicyNames"]
-    policy = iam.get_user_policy(UserName=user, PolicyName=name)["PolicyDocument"]
-    iam.put_user_policy(UserName=user, PolicyName=name, PolicyDocument=with_batch_names(policy))
+    document = in_local_words(deployed.deployed("producer"))
+    iam.put_user_policy(UserName=user, PolicyName=name, PolicyDocument=document)
     role = Role(aws, outputs["FunctionName"])
     role.set_policy(role.deployed)
-    return outputs
-
-
-def with_batch_names(policy: dict[str, Any]) -> str:
-    """The same grants, in the words of the local AWS."""
-    policy = copy.deepcopy(policy)
-    for statement in policy["Statement"]:
-        actions = listed(statement["Action"])
-        batched = [BATCH_NAMES[action] for action in actions if action in BATCH_NAMES]
-        statement["Action"] = [*actions, *batched]
-    return json.dumps(policy)
-
-
-def listed(value: str | list[str]) -> list[str]:
-    """A policy writes a list of one as the one."""
-    return [value] if isinstance(value, str) else value
+    return deployed
 
 
 class Role:
@@ -69,37 +181,35 @@ class Role:
 
     def __init__(self, aws: LocalAws, function_name: str) -> None:
         configuration = aws.client("lambda").get_function_configuration(FunctionName=function_name)
-        self.arn: str = configuration["Role"]
-        self._name = self.arn.rpartition("/")[2]
+        self._name = configuration["Role"].rpartition("/")[2]
         self._iam = aws.client("iam")
-        assert self._iam.list_attached_role_policies(RoleName=self._name)["AttachedPolicies"] == []
         [self._policy] = self._iam.list_role_policies(RoleName=self._name)["PolicyNames"]
         granted = self._iam.get_role_policy(RoleName=self._name, PolicyName=self._policy)
-        self.deployed: dict[str, Any] = granted["PolicyDocument"]
+        self.deployed: Policy = granted["PolicyDocument"]
 
-    def set_policy(self, policy: dict[str, Any]) -> None:
+    def set_policy(self, policy: Policy) -> None:
         self._iam.put_role_policy(
             RoleName=self._name,
             PolicyName=self._policy,
-            PolicyDocument=with_batch_names(policy),
+            PolicyDocument=in_local_words(policy),
         )
 
-    def without(self, action: str, resource: str) -> dict[str, Any]:
-        """The deployed policy less one action on one queue."""
-        policy: dict[str, Any] = copy.deepcopy(self.deployed)
-        for statement in list(policy["Statement"]):
-            resources = listed(statement["Resource"])
-            if action in listed(statement["Action"]) and resource in resources:
-                policy["Statement"].remove(statement)
-                kept = [other for other in resources if other != resource]
-                policy["Statement"].append({**statement, "Resource": kept})
-        assert policy != self.deployed
-        return policy
+
+@pytest.fixture(scope="module")
+def site(aws: LocalAws, shop: Shop) -> Site:
+    """The stack with its event source off, and a message of each kind taken from its delay queue."""
+    function = aws.client("lambda")
+    [source] = function.list_event_source_mappings(FunctionName=shop.outputs["FunctionName"])[
+        "EventSourceMappings"
+    ]
+    function.update_event_source_mapping(UUID=source["UUID"], Enabled=False)
+    return behaviours.prepared(aws, shop.outputs, runs=len(EXPECTED["delay_consumer"]) + 1)
 
 
-def producer(aws: LocalAws, shop: dict[str, str]) -> Any:
+def producer(aws: LocalAws, shop: Shop) -> Any:
     """An SQS client with the producer's own keys."""
-    key = aws.client("iam").create_access_key(UserName=shop["ProducerName"])["AccessKey"]
+    user = shop.outputs["ProducerName"]
+    key = aws.client("iam").create_access_key(UserName=user)["AccessKey"]
     return aws.client(
         "sqs",
         aws_access_key_id=key["AccessKeyId"],
@@ -107,69 +217,94 @@ def producer(aws: LocalAws, shop: dict[str, str]) -> Any:
     )
 
 
-def test_granted_producer_and_relay_deliver(aws: LocalAws, shop: dict[str, str]) -> None:
+def test_granted_producer_and_relay_deliver(aws: LocalAws, shop: Shop) -> None:
     """With just its grants a producer sends, the relay hops, hands over and reports poison."""
     sqs = producer(aws, shop)
-    DelaySender(sqs, hop_seconds=1).send(shop["QueueName"], "granted", delay=4)
+    DelaySender(sqs, hop_seconds=1).send(shop.outputs["QueueName"], "granted", delay=4)
     sqs.send_message(
-        QueueUrl=shop["DelayQueueUrl"],
+        QueueUrl=shop.outputs["DelayQueueUrl"],
         MessageBody="poison",
         MessageGroupId="poison",
         MessageDeduplicationId="poison",
         MessageAttributes={DELAY_SECONDS: string("soon")},
     )
-    [message] = receive(aws, shop["QueueUrl"], count=1, within=60)
+    [message] = receive(aws, shop.outputs["QueueUrl"], count=1, within=60)
     assert message["Body"] == "granted"
-    [poison] = receive(aws, shop["ErrorQueueUrl"], count=1, within=60)
+    [poison] = receive(aws, shop.outputs["ErrorQueueUrl"], count=1, within=60)
     assert poison["Body"] == "poison"
 
 
-def test_producer_may_not_receive(aws: LocalAws, shop: dict[str, str]) -> None:
+def test_producer_may_not_receive(aws: LocalAws, shop: Shop) -> None:
     """A grant to send is none to read or to empty a queue; and IAM is indeed enforced here."""
     sqs = producer(aws, shop)
-    for url in (shop["QueueUrl"], shop["DelayQueueUrl"]):
+    for url in (shop.outputs["QueueUrl"], shop.outputs["DelayQueueUrl"]):
         with pytest.raises(ClientError, match="AccessDenied"):
             sqs.receive_message(QueueUrl=url)
         with pytest.raises(ClientError, match="AccessDenied"):
             sqs.purge_queue(QueueUrl=url)
 
 
-def test_missing_grant_holds_a_message_until_it_is_given(
-    aws: LocalAws, shop: dict[str, str]
-) -> None:
+def test_missing_grant_holds_a_message_until_it_is_given(aws: LocalAws, shop: Shop) -> None:
     """Without SendMessage on the destination nothing arrives and nothing is lost. It comes seconds
     after the grant, not a visibility timeout later: the role may change visibility too."""
-    role = Role(aws, shop["FunctionName"])
-    sqs = aws.client("sqs")
-    destination = sqs.get_queue_attributes(QueueUrl=shop["QueueUrl"], AttributeNames=["QueueArn"])
-    role.set_policy(role.without("sqs:SendMessage", destination["Attributes"]["QueueArn"]))
-    DelaySender(sqs, hop_seconds=1).send(shop["QueueName"], "held", delay=2)
+    role = Role(aws, shop.outputs["FunctionName"])
+    [send] = [
+        grant
+        for grant in granted(role.deployed)
+        if (grant.action, grant.resource) == ("sqs:SendMessage", shop.outputs["QueueArn"])
+    ]
+    role.set_policy(send.taken_from(role.deployed))
+    DelaySender(aws.client("sqs"), hop_seconds=1).send(shop.outputs["QueueName"], "held", delay=2)
     with pytest.raises(AssertionError, match="0 of 1 messages"):
-        receive(aws, shop["QueueUrl"], count=1, within=6)
+        receive(aws, shop.outputs["QueueUrl"], count=1, within=6)
     role.set_policy(role.deployed)
-    [message] = receive(aws, shop["QueueUrl"], count=1, within=60)
+    [message] = receive(aws, shop.outputs["QueueUrl"], count=1, within=60)
     assert message["Body"] == "held"
 
 
-@pytest.mark.parametrize(
-    "action", ["sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"]
-)
-def test_event_source_may_poll_the_delay_queue_only(
-    aws: LocalAws, shop: dict[str, str], action: str
+def test_no_grant_without_a_stated_reason(shop: Shop) -> None:
+    """What is synthesised is deployed as it is, and each of its grants is tried below."""
+    assert set(shop.policies()) == set(EXPECTED) == set(TRIED)
+    for holder, policy in shop.policies().items():
+        found = granted(shop.deployed(holder))
+        assert {(g.action, shop.resource(g.resource)) for g in found} == set(EXPECTED[holder])
+        assert [(g.statement, g.action) for g in found] == [
+            (g.statement, g.action) for g in granted(policy)
+        ]
+
+
+@pytest.mark.parametrize("holder", EXPECTED)
+def test_each_grant_taken_away_breaks_just_what_it_is_for(
+    aws: LocalAws, shop: Shop, site: Site, holder: str
 ) -> None:
-    """Lambda polls with the function's role; the local AWS polls without asking, so IAM is asked."""
-    role = Role(aws, shop["FunctionName"])
-    for url, expected in (
-        (shop["DelayQueueUrl"], "allowed"),
-        (shop["QueueUrl"], "implicitDeny"),
-        (shop["ErrorQueueUrl"], "implicitDeny"),
+    """With all grants everything works; without one, that which it is for stops, and all else goes on."""
+    actor, policy = Actor(aws, f"as-{holder}"), shop.deployed(holder)
+    actor.allow(policy)
+    assert TRIED[holder](site, actor) == set()
+    broken: dict[tuple[str, str], set[str]] = {}
+    for grant in granted(policy):
+        actor.allow(grant.taken_from(policy))
+        broken[grant.action, shop.resource(grant.resource)] = TRIED[holder](site, actor)
+    assert broken == {grant: set(named) for grant, named in EXPECTED[holder].items()}
+
+
+def test_a_grant_in_other_words_would_be_noticed(shop: Shop) -> None:
+    """A wildcard, a NotAction or a condition is no grant that the test above could take away."""
+    policy = shop.deployed("producer")
+    for odd in (
+        {"Effect": "Allow", "NotAction": "sqs:*", "Resource": "*"},
+        {"Effect": "Allow", "Action": "sqs:*", "Resource": "arn:aws:sqs:eu-west-1:1:orders"},
+        {"Effect": "Allow", "Action": "sqs:SendMessage", "Resource": "*"},
+        {"Effect": "Allow", "Action": "sqs:SendMessage", "Resource": "a", "Condition": {}},
     ):
-        attributes = aws.client("sqs").get_queue_attributes(
-            QueueUrl=url, AttributeNames=["QueueArn"]
-        )["Attributes"]
-        answer = aws.client("iam").simulate_principal_policy(
-            PolicySourceArn=role.arn,
-            ActionNames=[action],
-            ResourceArns=[attributes["QueueArn"]],
-        )
-        assert [r["EvalDecision"] for r in answer["EvaluationResults"]] == [expected]
+        with pytest.raises(AssertionError):
+            granted({"Statement": [*policy["Statement"], odd]})
+
+
+def test_a_grant_is_taken_away_alone() -> None:
+    """The rest of its statement stays."""
+    policy: Policy = {
+        "Statement": [{"Effect": "Allow", "Action": ["a:B", "a:C"], "Resource": ["x", "y"]}]
+    }
+    left = granted(Grant(0, "a:B", "y").taken_from(policy))
+    assert {(g.action, g.resource) for g in left} == {("a:B", "x"), ("a:C", "x"), ("a:C", "y")}
