@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-node demo deploy-local test check docs bench faults fuzz lint lock clean
+.PHONY: help setup setup-node demo deploy-local test check docs bench faults fuzz audit lint lock clean
 
 help:  ## Show these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -17,7 +17,7 @@ $(VENV)/.installed: requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(f"Python {sys.version.split()[0]} found, 3.11 or newer is needed: make PYTHON=python3.11 …" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
 setup-node: node_modules/.installed  ## The CDK's command line, pinned, in node_modules (needs Node)
@@ -63,6 +63,12 @@ FUZZ_SECONDS ?= 60
 fuzz: setup  ## Look for new hostile input, FUZZ_SECONDS (60) for each target; what is new joins the corpus
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r tests/fuzz/requirements.txt
 	$(BIN)/python -m tests.fuzz $(FUZZ_SECONDS)
+
+audit:  ## Known vulnerabilities in the locked dependencies (asks PyPI and npm; not part of test)
+	$(PYTHON) -m venv build/audit
+	build/audit/bin/pip install --quiet --disable-pip-version-check pip-audit==2.10.1
+	build/audit/bin/pip-audit --strict --disable-pip --require-hashes -r requirements.txt -r lambdas/requirements.txt
+	npm audit --package-lock-only
 
 lint: setup
 	$(BIN)/ruff check .

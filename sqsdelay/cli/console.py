@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
+from rich.text import Text
 
-out = Console()
-err = Console(stderr=True)
+_CONTROL: Final = {
+    code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"
+}
+"""Characters by which a terminal is told to do things, and how they are shown."""
+
+
+class SafeConsole(Console):
+    """Shows control characters as ``\\x1b``: bodies, ids and reasons are whoever's who may send."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(text.translate(_CONTROL), **options)
+
+
+out = SafeConsole()
+err = SafeConsole(stderr=True)
 
 
 def print_json(value: Any) -> None:

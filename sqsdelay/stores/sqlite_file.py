@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -17,12 +18,14 @@ _UNFIT: Final = re.compile("[\0\ud800-\udfff]")
 
 
 def opened(path: str | Path, table: str) -> sqlite3.Connection:
-    """A connection for all threads, in autocommit mode.
+    """A connection for all threads, in autocommit mode. A file that it makes is its owner's alone.
 
     Raises:
         StoreUnavailable: the file cannot be opened.
     """
     with translated(table):
+        if str(path) != ":memory:":
+            _make_private(Path(path))
         connection = sqlite3.connect(
             path, timeout=_LOCK_WAIT_SECONDS, isolation_level=None, check_same_thread=False
         )
@@ -30,6 +33,13 @@ def opened(path: str | Path, table: str) -> sqlite3.Connection:
         # NORMAL could lose the last commits when the power fails.
         connection.execute("PRAGMA synchronous = FULL")
         return connection
+
+
+def _make_private(path: Path) -> None:
+    """Make the file, for bodies wait in it in the clear; SQLite gives its -wal and -shm the same mode."""
+    with suppress(OSError):
+        # What is wrong with the path SQLite says better; an existing file keeps its mode.
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
 
 def quoted(name: str) -> str:

@@ -186,7 +186,11 @@ def dispatcher(site: Site, actor: Actor) -> set[str]:
     endpoint = Endpoint.parse(site.outputs["QueueName"])
     store = site.store(_impatient(actor, "dynamodb"))
     outbox = SqsOutbox(SqsQueues(_impatient(actor, "sqs")), endpoint)
-    due, hopeless, far = site.message(due_ms=1), site.message(due_ms=1, body=b"\xff"), site.message()
+    due, hopeless, far = (
+        site.message(due_ms=1),
+        site.message(due_ms=1, body=b"\xff"),
+        site.message(),
+    )
     with site.stored(due, hopeless, far) as owners:
         with tries("start"):
             settings = DispatchSettings(batch_size=BATCH)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
@@ -55,6 +56,21 @@ def test_commits_survive_the_power(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+
+
+def test_a_new_file_is_its_owners_alone(tmp_path: Path) -> None:
+    """Bodies wait in it in the clear, in the journal beside it too; a mode that was set is kept."""
+    before = os.umask(0o022)
+    try:
+        with opened(tmp_path) as store:
+            store.store([soon("m")])
+            modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    finally:
+        os.umask(before)
+    assert modes == dict.fromkeys(("store.db", "store.db-wal", "store.db-shm"), 0o600)
+    (tmp_path / "store.db").chmod(0o640)
+    with opened(tmp_path):
+        assert (tmp_path / "store.db").stat().st_mode & 0o777 == 0o640
 
 
 def test_a_dead_dispatchers_lease_runs_out(tmp_path: Path) -> None:
