@@ -34,7 +34,7 @@ from tests.acceptance.grants import (
 
 PRODUCER_APP = f"{sys.executable} -m tests.acceptance.producer_app"
 STACK = "shop"
-RELAYING = ("start", "hand over", "hop", "reject")
+RELAYING = ("start", "hand over", "hop", "reject", "work as a worker")
 DISPATCHING = ("start", "release", "reject", "remove")
 
 EXPECTED: dict[str, dict[tuple[str, str], tuple[str, ...]]] = {
@@ -46,7 +46,7 @@ EXPECTED: dict[str, dict[tuple[str, str], tuple[str, ...]]] = {
         ("sqs:GetQueueUrl", "error queue"): ("reject",),
         ("sqs:SendMessage", "error queue"): ("reject",),
         ("sqs:GetQueueAttributes", "delay queue"): RELAYING,
-        ("sqs:ReceiveMessage", "delay queue"): ("receive",),
+        ("sqs:ReceiveMessage", "delay queue"): ("receive", "work as a worker"),
         ("sqs:DeleteMessage", "delay queue"): ("delete",),
         ("sqs:ChangeMessageVisibility", "delay queue"): ("hold back",),
         ("dynamodb:PutItem", "table"): ("park", "park again"),

@@ -1,0 +1,100 @@
+"""docs/permissions.md: its policies are those that are deployed and tried."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from aws_cdk import Stack
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_sqs as sqs
+from aws_cdk.assertions import Template
+
+from infra.cdk_command import ROOT
+from infra.unrestricted_delay import UnrestrictedDelay
+
+GUIDE = (ROOT / "docs" / "permissions.md").read_text()
+SECTION = re.compile(r"^## (.+?)$(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+ACCOUNT = "REGION:ACCOUNT"
+
+Grants = set[tuple[str, str]]
+
+
+def documented(section: str) -> Grants:
+    """Action and resource of every grant in a section's policy."""
+    text = dict(SECTION.findall(GUIDE))[section]
+    [policy] = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    return set(grants(json.loads(policy), {}))
+
+
+def grants(policy: dict[str, Any], arns: dict[str, str]) -> Iterator[tuple[str, str]]:
+    for statement in policy["Statement"]:
+        assert statement["Effect"] == "Allow"
+        for action in listed(statement["Action"]):
+            for resource in listed(statement["Resource"]):
+                yield action, resource if isinstance(resource, str) else written(resource, arns)
+
+
+def listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def written(resource: dict[str, Any], arns: dict[str, str]) -> str:
+    """A template's expression of an ARN as text."""
+    if "Fn::GetAtt" in resource:
+        return arns[resource["Fn::GetAtt"][0]]
+    _, parts = resource["Fn::Join"]
+    return "".join(part if isinstance(part, str) else written(part, arns) for part in parts)
+
+
+@pytest.fixture
+def deployed(stack: Stack) -> dict[str, Grants]:
+    """The grants of the roles, less their logs, and of users with one helper's grants each."""
+    orders = sqs.Queue(stack, "Orders", queue_name="orders")
+    delay = UnrestrictedDelay(stack, "Delay", queue=orders, store="dynamodb", large_bodies=True)
+    assert delay.store is not None
+    assert delay.body_bucket is not None
+    delay.grant_send(iam.User(stack, "Producer"))
+    delay.store.grant_store(iam.User(stack, "Keeper"))
+    delay.body_bucket.grant_fetch(iam.User(stack, "Receiver"))
+    resources = Template.from_stack(stack).to_json()["Resources"]
+    arns = dict(all_arns(resources))
+    found: dict[str, Grants] = {}
+    for name, resource in resources.items():
+        properties = resource.get("Properties", {})
+        for policy in properties.get("Policies", ()):
+            found[name[:-8]] = set(grants(policy["PolicyDocument"], arns))
+        if resource["Type"] == "AWS::IAM::Policy":
+            [user] = properties["Users"]
+            found[user["Ref"][:-8]] = set(grants(properties["PolicyDocument"], arns))
+    return {
+        name: {grant for grant in each if not grant[0].startswith("logs:")}
+        for name, each in found.items()
+    }
+
+
+def all_arns(resources: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, resource in resources.items():
+        properties = resource.get("Properties", {})
+        if resource["Type"] == "AWS::SQS::Queue":
+            yield name, f"arn:aws:sqs:{ACCOUNT}:{properties['QueueName']}"
+        elif resource["Type"] == "AWS::DynamoDB::Table":
+            yield name, f"arn:aws:dynamodb:{ACCOUNT}:table/{properties['TableName']}"
+        elif resource["Type"] == "AWS::S3::Bucket":
+            yield name, "arn:aws:s3:::BUCKET"
+        elif resource["Type"] == "AWS::Logs::LogGroup":
+            yield name, "log"
+
+
+def test_the_guides_policies_are_those_deployed(deployed: dict[str, Grants]) -> None:
+    """Word for word what the stack and its helpers grant, so what is tried with IAM enforced."""
+    assert deployed == {
+        "DelayDelayConsumerRole": documented("Consume"),
+        "DelayStoreDispatcherRole": documented("Dispatch"),
+        "Producer": documented("Send"),
+        "Keeper": documented("Store, list, cancel, reschedule"),
+        "Receiver": documented("Fetch large bodies"),
+    }
