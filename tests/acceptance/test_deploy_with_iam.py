@@ -107,20 +107,23 @@ TRIED: dict[str, Callable[[Site, Actor], set[str]]] = {
 
 @dataclass(frozen=True)
 class Shop:
-    """The deployed stack `shop`: a queue, our construct on it, users who hold a helper's grants."""
+    """The deployed stack `shop`: a queue, our construct on it, users who hold a helper's grants.
 
-    aws: LocalAws
+    Each holder's policy as it was synthesised, and as it came to be in the account.
+    """
+
     outputs: dict[str, str]
-    template: Path
+    synthesised: dict[str, Policy]
+    deployed: dict[str, Policy]
 
-    def policies(self) -> dict[str, Policy]:
-        """The policies as synthesised, under the names used here."""
-        return {_holder(name): policy for name, policy in template_policies(self.template).items()}
-
-    def deployed(self, holder: str) -> Policy:
-        """A policy as the account has it."""
-        [name] = [n for n in template_policies(self.template) if _holder(n) == holder]
-        return deployed_policy(self.aws, STACK, name)
+    @classmethod
+    def read(cls, aws: LocalAws, outputs: dict[str, str], template: Path) -> Shop:
+        policies = template_policies(template)
+        return cls(
+            outputs,
+            {_holder(name): policy for name, policy in policies.items()},
+            {_holder(name): deployed_policy(aws, STACK, name) for name in policies},
+        )
 
     def resource(self, arn: str) -> str:
         """What an ARN of a policy names."""
@@ -166,33 +169,23 @@ def shop(aws: LocalAws, tmp_path_factory: pytest.TempPathFactory) -> Shop:
     # Its runs would release what the tests put into the table.
     for rule in aws.client("events").list_rules()["Rules"]:
         aws.client("events").disable_rule(Name=rule["Name"])
-    deployed = Shop(aws, outputs, folder / "cdk.out" / f"{STACK}.template.json")
+    read = Shop.read(aws, outputs, folder / "cdk.out" / f"{STACK}.template.json")
     user, iam = outputs["ProducerName"], aws.client("iam")
     [name] = iam.list_user_policies(UserName=user)["PolicyNames"]
-    document = in_local_words(deployed.deployed("producer"))
+    document = in_local_words(read.deployed["producer"])
     iam.put_user_policy(UserName=user, PolicyName=name, PolicyDocument=document)
-    role = Role(aws, outputs["FunctionName"])
-    role.set_policy(role.deployed)
-    return deployed
+    set_functions_policy(aws, read, read.deployed["delay_consumer"])
+    return read
 
 
-class Role:
-    """The function's role and its one inline policy, as deployed."""
-
-    def __init__(self, aws: LocalAws, function_name: str) -> None:
-        configuration = aws.client("lambda").get_function_configuration(FunctionName=function_name)
-        self._name = configuration["Role"].rpartition("/")[2]
-        self._iam = aws.client("iam")
-        [self._policy] = self._iam.list_role_policies(RoleName=self._name)["PolicyNames"]
-        granted = self._iam.get_role_policy(RoleName=self._name, PolicyName=self._policy)
-        self.deployed: Policy = granted["PolicyDocument"]
-
-    def set_policy(self, policy: Policy) -> None:
-        self._iam.put_role_policy(
-            RoleName=self._name,
-            PolicyName=self._policy,
-            PolicyDocument=in_local_words(policy),
-        )
+def set_functions_policy(aws: LocalAws, shop: Shop, policy: Policy) -> None:
+    """Put it in place of the one inline policy of the deployed delay consumer's role."""
+    function = aws.client("lambda").get_function_configuration(
+        FunctionName=shop.outputs["FunctionName"]
+    )
+    role, iam = function["Role"].rpartition("/")[2], aws.client("iam")
+    [name] = iam.list_role_policies(RoleName=role)["PolicyNames"]
+    iam.put_role_policy(RoleName=role, PolicyName=name, PolicyDocument=in_local_words(policy))
 
 
 @pytest.fixture(scope="module")
@@ -247,26 +240,26 @@ def test_producer_may_not_receive(aws: LocalAws, shop: Shop) -> None:
 def test_missing_grant_holds_a_message_until_it_is_given(aws: LocalAws, shop: Shop) -> None:
     """Without SendMessage on the destination nothing arrives and nothing is lost. It comes seconds
     after the grant, not a visibility timeout later: the role may change visibility too."""
-    role = Role(aws, shop.outputs["FunctionName"])
+    policy = shop.deployed["delay_consumer"]
     [send] = [
         grant
-        for grant in granted(role.deployed)
+        for grant in granted(policy)
         if (grant.action, grant.resource) == ("sqs:SendMessage", shop.outputs["QueueArn"])
     ]
-    role.set_policy(send.taken_from(role.deployed))
+    set_functions_policy(aws, shop, send.taken_from(policy))
     DelaySender(aws.client("sqs"), hop_seconds=1).send(shop.outputs["QueueName"], "held", delay=2)
     with pytest.raises(AssertionError, match="0 of 1 messages"):
         receive(aws, shop.outputs["QueueUrl"], count=1, within=6)
-    role.set_policy(role.deployed)
+    set_functions_policy(aws, shop, policy)
     [message] = receive(aws, shop.outputs["QueueUrl"], count=1, within=60)
     assert message["Body"] == "held"
 
 
 def test_no_grant_without_a_stated_reason(shop: Shop) -> None:
     """What is synthesised is deployed as it is, and each of its grants is tried below."""
-    assert set(shop.policies()) == set(EXPECTED) == set(TRIED)
-    for holder, policy in shop.policies().items():
-        found = granted(shop.deployed(holder))
+    assert set(shop.synthesised) == set(EXPECTED) == set(TRIED)
+    for holder, policy in shop.synthesised.items():
+        found = granted(shop.deployed[holder])
         assert {(g.action, shop.resource(g.resource)) for g in found} == set(EXPECTED[holder])
         assert [(g.statement, g.action) for g in found] == [
             (g.statement, g.action) for g in granted(policy)
@@ -278,7 +271,7 @@ def test_each_grant_taken_away_breaks_just_what_it_is_for(
     aws: LocalAws, shop: Shop, site: Site, holder: str
 ) -> None:
     """With all grants everything works; without one, that which it is for stops, and all else goes on."""
-    actor, policy = Actor(aws, f"as-{holder}"), shop.deployed(holder)
+    actor, policy = Actor(aws, f"as-{holder}"), shop.deployed[holder]
     actor.allow(policy)
     assert TRIED[holder](site, actor) == set()
     broken: dict[tuple[str, str], set[str]] = {}
@@ -290,7 +283,7 @@ def test_each_grant_taken_away_breaks_just_what_it_is_for(
 
 def test_a_grant_in_other_words_would_be_noticed(shop: Shop) -> None:
     """A wildcard, a NotAction or a condition is no grant that the test above could take away."""
-    policy = shop.deployed("producer")
+    policy = shop.deployed["producer"]
     for odd in (
         {"Effect": "Allow", "NotAction": "sqs:*", "Resource": "*"},
         {"Effect": "Allow", "Action": "sqs:*", "Resource": "arn:aws:sqs:eu-west-1:1:orders"},

@@ -1,0 +1,49 @@
+"""What SECURITY.md says that no other test shows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import psutil
+
+from infra.delay_consumer_function import DEFAULT_MAX_CONCURRENCY
+from sqsdelay.limits import MAX_DUE_MS, MAX_RETENTION_SECONDS
+from sqsdelay.testing.local_aws import LocalAws
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "SECURITY.md").read_text()
+
+
+def test_the_local_aws_listens_on_loopback_only(local_aws: LocalAws) -> None:
+    """It takes any key: nobody else on the network may reach it."""
+    assert local_aws._process is not None
+    server = psutil.Process(local_aws._process.pid)
+    listening = [
+        connection.laddr
+        for process in (server, *server.children(recursive=True))
+        for connection in process.net_connections(kind="inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert local_aws.port in {address.port for address in listening}
+    assert {address.ip for address in listening} == {"127.0.0.1"}
+
+
+def test_its_numbers_are_the_codes() -> None:
+    """Limits stand once in the code; the page repeats them."""
+    assert f"maximal concurrency ({DEFAULT_MAX_CONCURRENCY} by default)" in TEXT
+    assert f"error queue for up to {MAX_RETENTION_SECONDS // 86_400} days" in TEXT
+    assert MAX_DUE_MS // 1000 == 253_402_300_799, "the end of the year 9999"
+
+
+def test_what_it_names_exists() -> None:
+    """Pages it links, files and targets it names."""
+    for link in re.findall(r"\]\(([^)]+)\)", TEXT):
+        assert (ROOT / link).is_file(), link
+    for name in re.findall(r"`((?:tests|lambdas|docs)/[^`]+|[a-z-]+\.(?:txt|json|toml))`", TEXT):
+        assert (ROOT / name).is_file(), name
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"`make ([a-z-]+)`", TEXT))
+    assert {"setup", "audit"} <= targets
+    for target in targets:
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
