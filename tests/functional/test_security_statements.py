@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
+import boto3
 import psutil
+from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 
 from infra.delay_consumer_function import DEFAULT_MAX_CONCURRENCY
+from sqsdelay.endpoint import Endpoint
 from sqsdelay.limits import MAX_DUE_MS, MAX_RETENTION_SECONDS
+from sqsdelay.ports import Failure
+from sqsdelay.sqs.outbox import SqsOutbox
+from sqsdelay.sqs.queues import SqsQueues
+from sqsdelay.stored import StoredMessage
 from sqsdelay.testing.local_aws import LocalAws
 
 ROOT = Path(__file__).parents[2]
@@ -27,6 +35,35 @@ def test_the_local_aws_listens_on_loopback_only(local_aws: LocalAws) -> None:
     ]
     assert local_aws.port in {address.port for address in listening}
     assert {address.ip for address in listening} == {"127.0.0.1"}
+
+
+def test_no_request_follows_a_queue_url_to_its_host() -> None:
+    """Who writes a store may name any destination; bodies and signatures go to AWS all the same."""
+    asked: list[tuple[str, bytes]] = []
+
+    def answer(request: AWSPreparedRequest, **_: object) -> AWSResponse:
+        asked.append((request.url, request.headers["X-Amz-Target"]))
+        refusal = SimpleNamespace(stream=lambda: [b"{}"])
+        return AWSResponse(request.url, 403, {}, refusal)
+
+    client = boto3.client(
+        "sqs", region_name="eu-west-1", aws_access_key_id="k", aws_secret_access_key="s"
+    )
+    client.meta.events.register("before-send.sqs", answer)
+    message = StoredMessage(
+        message_id="m",
+        destination="https://sqs.evil.example/123456789012/orders",
+        due_ms=0,
+        body=b"secret",
+    )
+    queues = SqsQueues(client)
+    queues.broker_clock.observe(1)
+    outbox = SqsOutbox(queues, Endpoint.parse("orders"))
+    (failure,) = outbox.send([message])
+    outbox.close()
+    assert isinstance(failure, Failure)
+    target = b"AmazonSQS.SendMessage"
+    assert set(asked) == {("https://sqs.eu-west-1.amazonaws.com/", target)}
 
 
 def test_its_numbers_are_the_codes() -> None:

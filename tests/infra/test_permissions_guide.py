@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from aws_cdk import Stack
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_sqs as sqs
@@ -50,10 +49,10 @@ def written(resource: dict[str, Any], arns: dict[str, str]) -> str:
     return "".join(part if isinstance(part, str) else written(part, arns) for part in parts)
 
 
-@pytest.fixture
-def deployed(stack: Stack) -> dict[str, Grants]:
+def deployed(stack: Stack, endpoint: str) -> dict[str, Grants]:
     """The grants of the roles, less their logs, and of users with one helper's grants each."""
-    orders = sqs.Queue(stack, "Orders", queue_name="orders")
+    fifo = True if endpoint.endswith(".fifo") else None
+    orders = sqs.Queue(stack, "Orders", queue_name=endpoint, fifo=fifo)
     delay = UnrestrictedDelay(stack, "Delay", queue=orders, store="dynamodb", large_bodies=True)
     assert delay.store is not None
     assert delay.body_bucket is not None
@@ -89,12 +88,36 @@ def all_arns(resources: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield name, "log"
 
 
-def test_the_guides_policies_are_those_deployed(deployed: dict[str, Grants]) -> None:
+def test_the_guides_policies_are_those_deployed(stack: Stack) -> None:
     """Word for word what the stack and its helpers grant, so what is tried with IAM enforced."""
-    assert deployed == {
+    assert deployed(stack, "orders") == {
         "DelayDelayConsumerRole": documented("Consume"),
         "DelayStoreDispatcherRole": documented("Dispatch"),
         "Producer": documented("Send"),
         "Keeper": documented("Store, list, cancel, reschedule"),
         "Receiver": documented("Fetch large bodies"),
+    }
+
+
+def test_a_fifo_endpoints_policies_differ_as_the_guide_says(stack: Stack) -> None:
+    """Its names, and its due queue: sent to in place of the destination, or consumed beside the delay
+    queue; nothing else."""
+    granted = deployed(stack, "orders.fifo")
+    due = f"arn:aws:sqs:{ACCOUNT}:orders-due"
+    send = {("sqs:GetQueueUrl", due), ("sqs:SendMessage", due)}
+    consume = documented("Consume")
+    waiting = {action for action, arn in consume if arn.endswith(":orders-delay.fifo")}
+    assert granted["DelayDelayConsumerRole"] == fifo(consume) | {(each, due) for each in waiting}
+    dispatch = {grant for grant in documented("Dispatch") if not grant[1].endswith(":orders")}
+    assert granted["DelayStoreDispatcherRole"] == fifo(dispatch) | send
+    assert granted["Producer"] == fifo(documented("Send")) | send
+    assert granted["Keeper"] == fifo(documented("Store, list, cancel, reschedule"))
+    assert granted["Receiver"] == documented("Fetch large bodies")
+
+
+def fifo(grants: Grants) -> Grants:
+    """The same grants under the names of `orders.fifo`."""
+    return {
+        (action, re.sub(r"([:/])orders(?=$|\.delayed)", r"\1orders.fifo", arn))
+        for action, arn in grants
     }
