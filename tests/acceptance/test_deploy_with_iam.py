@@ -249,7 +249,7 @@ def test_missing_grant_holds_a_message_until_it_is_given(aws: LocalAws, shop: Sh
     set_functions_policy(aws, shop, send.taken_from(policy))
     DelaySender(aws.client("sqs"), hop_seconds=1).send(shop.outputs["QueueName"], "held", delay=2)
     with pytest.raises(AssertionError, match="0 of 1 messages"):
-        receive(aws, shop.outputs["QueueUrl"], count=1, within=6)
+        receive(aws, shop.outputs["QueueUrl"], count=1, within=4)
     set_functions_policy(aws, shop, policy)
     [message] = receive(aws, shop.outputs["QueueUrl"], count=1, within=60)
     assert message["Body"] == "held"

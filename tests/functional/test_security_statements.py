@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import boto3
 import psutil
 from botocore.awsrequest import AWSPreparedRequest, AWSResponse
+from botocore.compat import HTTPHeaders
 
 from infra.delay_consumer_function import DEFAULT_MAX_CONCURRENCY
 from sqsdelay.endpoint import Endpoint
@@ -39,12 +41,12 @@ def test_the_local_aws_listens_on_loopback_only(local_aws: LocalAws) -> None:
 
 def test_no_request_follows_a_queue_url_to_its_host() -> None:
     """Who writes a store may name any destination; bodies and signatures go to AWS all the same."""
-    asked: list[tuple[str, bytes]] = []
+    asked: list[tuple[str, object]] = []
 
-    def answer(request: AWSPreparedRequest, **_: object) -> AWSResponse:
+    def answer(request: AWSPreparedRequest, **_: object) -> Any:
         asked.append((request.url, request.headers["X-Amz-Target"]))
         refusal = SimpleNamespace(stream=lambda: [b"{}"])
-        return AWSResponse(request.url, 403, {}, refusal)
+        return AWSResponse(request.url, 403, HTTPHeaders(), refusal)
 
     client = boto3.client(
         "sqs", region_name="eu-west-1", aws_access_key_id="k", aws_secret_access_key="s"

@@ -165,7 +165,8 @@ def test_delay_consumer_parks(template: Template) -> None:
     [policy] = role["Properties"]["Policies"]
     [park] = [s for s in policy["PolicyDocument"]["Statement"] if "dynamodb" in str(s["Action"])]
     assert park["Action"] == [
-        f"dynamodb:{action}" for action in ("BatchGetItem", "DeleteItem", "PutItem", "UpdateItem")
+        f"dynamodb:{action}"
+        for action in ("BatchGetItem", "DeleteItem", "GetItem", "PutItem", "UpdateItem")
     ]
     assert park["Resource"] == table_arn(template)
 
