@@ -1,12 +1,13 @@
-# make setup | demo | test | check | docs | bench | faults | fuzz | deploy-local
+# make setup | demo | test | check | docs | bench | faults | fuzz | capacity | soak | deploy-local
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+MINUTES ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-node demo deploy-local test check docs bench faults fuzz audit lint lock clean
+.PHONY: help setup setup-node demo deploy-local test check docs bench faults fuzz capacity soak audit lint lock clean
 
 help:  ## Show these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -63,6 +64,12 @@ FUZZ_SECONDS ?= 60
 fuzz: setup  ## Look for new hostile input, FUZZ_SECONDS (60) for each target; what is new joins the corpus
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r tests/fuzz/requirements.txt
 	$(BIN)/python -m tests.fuzz $(FUZZ_SECONDS)
+
+capacity: setup  ## Simulate how much one endpoint holds, rewrite docs/capacity.md's tables and plots
+	$(BIN)/python benchmarks/capacity.py
+
+soak: setup  ## A worker under steady load for an hour (MINUTES=10): flat memory and sockets, or it fails
+	$(BIN)/python benchmarks/soak.py --minutes $(MINUTES)
 
 audit:  ## Known vulnerabilities in the locked dependencies (asks PyPI and npm; not part of test)
 	$(PYTHON) -m venv build/audit

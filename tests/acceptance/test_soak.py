@@ -1,0 +1,40 @@
+"""A worker under a steady load stays as it is; `make soak` does this for an hour."""
+
+from __future__ import annotations
+
+import sys
+
+from soak import judged, soak
+
+LEAKING = """
+from sqsdelay.cli import main
+from sqsdelay.sqs.queues import SqsQueues
+
+kept = []
+receive = SqsQueues.receive_batch
+
+
+def keeping(self, *arguments, **more):
+    copies = receive(self, *arguments, **more)
+    kept.append([(copy, bytes(2048)) for copy in copies])
+    return copies
+
+
+SqsQueues.receive_batch = keeping
+main()
+"""
+
+
+def test_memory_and_sockets_stay_flat() -> None:
+    """Thousands of messages later a worker uses what it used, has its sockets and still moves messages."""
+    verdict = judged(soak(15))
+    assert not verdict.problems, verdict.line()
+    assert verdict.messages > 300, verdict.line()
+    assert 0 < verdict.sockets <= 10, verdict.line()
+
+
+def test_a_leak_is_noticed() -> None:
+    """A worker that keeps what it receives fails the same judgement on its memory, and nothing else."""
+    verdict = judged(soak(10, program=[sys.executable, "-c", LEAKING]))
+    assert len(verdict.problems) == 1, verdict.line()
+    assert "memory grew by" in verdict.problems[0]
