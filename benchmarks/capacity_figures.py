@@ -1,0 +1,209 @@
+"""What the capacity simulation is fed with: AWS's quotas, assumptions, the deployment, measured costs.
+
+Every number of AWS stands here once, with its source; those that sqsdelay itself lives by come from
+`sqsdelay.limits`. What the deployment sets comes from ``infra/`` (a test keeps the two equal, for
+importing the CDK takes seconds).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from lambdas.dispatcher.handler import BATCH, KEPT_BACK_MS
+from sqsdelay.dispatch_settings import DEFAULT_BATCH, FUNCTION_MEMORY_MB, SCHEDULE_SECONDS
+from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS, MAX_RETENTION_SECONDS
+from sqsdelay.sqs.consumer import DEFAULT_RECEIVERS
+from sqsdelay.sqs.outbox import DEFAULT_CONCURRENCY
+from sqsdelay.stores.dynamodb.store import DEFAULT_SHARDS
+
+READ_ON: Final = "2026-11-20"
+"""When the quotas were read."""
+
+MEASURED_FILE: Final = Path(__file__).parent / "capacity_measured.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A number that is not ours, and where it is from."""
+
+    name: str
+    value: float
+    unit: str
+    source: str
+
+
+FIFO_CALLS: Final = Figure(
+    name="FIFO queue with high throughput: calls of each action (N. Virginia, Oregon, Ireland)",
+    value=70_000,
+    unit="calls/s",
+    source="SQS quotas-messages.html",
+)
+FIFO_CALLS_ELSEWHERE: Final = Figure(
+    name="the same in regions that the page does not name",
+    value=2_400,
+    unit="calls/s",
+    source="SQS quotas-messages.html",
+)
+PLAIN_FIFO_CALLS: Final = Figure(
+    name="FIFO queue without high throughput: calls of each action",
+    value=300,
+    unit="calls/s",
+    source="SQS quotas-messages.html",
+)
+FIFO_IN_FLIGHT: Final = Figure(
+    name="messages in flight in a FIFO queue (20,000 before November 2024)",
+    value=120_000,
+    unit="messages",
+    source="SQS quotas-fifo.html",
+)
+MOST_CONCURRENCY: Final = Figure(
+    name="batches in hand of one SQS event source",
+    value=1_000,
+    unit="batches",
+    source="Lambda services-sqs-scaling.html",
+)
+FULL_PROCESSOR_MB: Final = Figure(
+    name="function memory that comes with one whole processor; less memory, as much less of it",
+    value=1_769,
+    unit="MB",
+    source="Lambda configuration-memory.html",
+)
+TABLE_WRITES: Final = Figure(
+    name="new on-demand DynamoDB table, or its index: write units",
+    value=4_000,
+    unit="units/s",
+    source="DynamoDB on-demand-capacity-mode.html",
+)
+PARTITION_WRITES: Final = Figure(
+    name="one DynamoDB partition: write units",
+    value=1_000,
+    unit="units/s",
+    source="DynamoDB bp-partition-key-design.html",
+)
+QUOTAS: Final = (
+    FIFO_CALLS,
+    FIFO_CALLS_ELSEWHERE,
+    PLAIN_FIFO_CALLS,
+    FIFO_IN_FLIGHT,
+    MOST_CONCURRENCY,
+    FULL_PROCESSOR_MB,
+    TABLE_WRITES,
+    PARTITION_WRITES,
+)
+
+SQS_SECONDS: Final = Figure(
+    name="answer of SQS",
+    value=0.020,
+    unit="s",
+    source="the example of SQS sqs-throughput-horizontal-scaling-and-batching.html",
+)
+DYNAMODB_SECONDS: Final = Figure(
+    name="answer of DynamoDB",
+    value=0.005,
+    unit="s",
+    source="“single-digit milliseconds”, DynamoDB on-demand-capacity-mode.html",
+)
+POSTGRES_SECONDS: Final = Figure(
+    name="round trip to PostgreSQL, commit included", value=0.002, unit="s", source="our guess"
+)
+INVOKE_SECONDS: Final = Figure(
+    name="from a batch received to the handler called, warm",
+    value=0.010,
+    unit="s",
+    source="our guess",
+)
+WRITE_UNITS: Final = Figure(
+    name="write units a release: claim and delete, a 1 KiB message being 2 KiB with its keys",
+    value=4,
+    unit="units",
+    source="docs/parking.md",
+)
+INDEX_WRITE_UNITS: Final = Figure(
+    name="the same in the index", value=2, unit="units", source="docs/parking.md"
+)
+ASSUMPTIONS: Final = (
+    SQS_SECONDS,
+    DYNAMODB_SECONDS,
+    POSTGRES_SECONDS,
+    INVOKE_SECONDS,
+    WRITE_UNITS,
+    INDEX_WRITE_UNITS,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployment:
+    """What ``infra/`` and the defaults set."""
+
+    hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS
+    batch: int = MAX_BATCH_ENTRIES
+    max_concurrency: int = 10
+    consumer_memory_mb: int = 256
+    dispatcher_memory_mb: int = FUNCTION_MEMORY_MB
+    dispatcher_timeout_seconds: int = 50
+    dispatcher_kept_back_seconds: float = KEPT_BACK_MS / 1000
+    dispatcher_every_seconds: int = SCHEDULE_SECONDS
+    dispatcher_claim: int = BATCH
+    dynamodb_threads: int = 16
+    shards: int = DEFAULT_SHARDS
+    receivers: int = DEFAULT_RECEIVERS
+    worker_claim: int = DEFAULT_BATCH
+    outbox_batches: int = DEFAULT_CONCURRENCY
+    ahead_seconds: int = MAX_MESSAGE_TIMER_SECONDS
+    retention_seconds: int = MAX_RETENTION_SECONDS
+
+
+DEPLOYED: Final = Deployment()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What 1,000 messages cost their process: one hop each, or one release each."""
+
+    requests: Mapping[str, float]
+    cpu_seconds: float
+    start_mib: float
+    grown_mib: float
+
+    def cpu_of(self, messages: int) -> float:
+        """Seconds of a whole processor."""
+        return self.cpu_seconds * messages / 1000
+
+
+CHECKED_MESSAGES: Final = 2_000
+CHECKED_RELEASES: Final = 5_000
+"""How many the real runs have that the simulation is compared with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """A real run: seconds until half of its messages were through, and until all were."""
+
+    what: str
+    real_half: float
+    real_all: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """The stored measurements."""
+
+    machine: str
+    measured_on: str
+    costs: Mapping[str, Cost]
+    checks: Mapping[str, Check]
+
+    @classmethod
+    def load(cls, path: Path = MEASURED_FILE) -> Measured:
+        """What ``capacity.py --measure`` has stored."""
+        stored: dict[str, Any] = json.loads(path.read_text())
+        return cls(
+            machine=stored["machine"],
+            measured_on=stored["measured_on"],
+            costs={name: Cost(**cost) for name, cost in stored["costs"].items()},
+            checks={name: Check(**check) for name, check in stored["checks"].items()},
+        )

@@ -1,0 +1,212 @@
+"""The systems that are simulated: consumers and dispatchers, built from measured costs and assumptions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import relay_simulation as relay
+import store_simulation as store
+from capacity_figures import (
+    CHECKED_MESSAGES,
+    CHECKED_RELEASES,
+    DEPLOYED,
+    DYNAMODB_SECONDS,
+    FIFO_CALLS,
+    FIFO_CALLS_ELSEWHERE,
+    FULL_PROCESSOR_MB,
+    INDEX_WRITE_UNITS,
+    INVOKE_SECONDS,
+    MOST_CONCURRENCY,
+    PARTITION_WRITES,
+    PLAIN_FIFO_CALLS,
+    POSTGRES_SECONDS,
+    SQS_SECONDS,
+    TABLE_WRITES,
+    WRITE_UNITS,
+    Cost,
+    Measured,
+)
+from relay_simulation import Consumer
+from store_simulation import Dispatcher
+
+ON_TIME_SECONDS: Final = 3.0
+"""Latest that still counts as on time: a second for rounding up, and two for a simulated cohort's size."""
+
+_OVERLOAD: Final = 2
+_BISECTIONS: Final = 7
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelayCapacity:
+    """What a consumer can do, in messages."""
+
+    throughput: float
+    pending: int
+    due_spread: int
+    due_together: int
+    saturates: str
+    lost_above: int
+
+
+class Systems:
+    """All that is compared, on these measurements."""
+
+    def __init__(self, measured: Measured) -> None:
+        self.measured = measured
+
+    @cached_property
+    def deployed(self) -> Consumer:
+        """The function as ``cdk deploy`` sets it up."""
+        return self._function(
+            f"function, {DEPLOYED.max_concurrency} at once (as deployed)",
+            lanes=DEPLOYED.max_concurrency,
+            calls=FIFO_CALLS_ELSEWHERE.value,
+        )
+
+    @cached_property
+    def consumers(self) -> list[Consumer]:
+        """Those that relay."""
+        most = int(MOST_CONCURRENCY.value)
+        return [
+            self.worker,
+            self.deployed,
+            self._function("function, 100 at once", lanes=100, calls=FIFO_CALLS_ELSEWHERE.value),
+            self._function(
+                f"function, {most:,} at once, without high throughput",
+                lanes=most,
+                calls=PLAIN_FIFO_CALLS.value,
+            ),
+            self._function(
+                f"function, {most:,} at once", lanes=most, calls=FIFO_CALLS_ELSEWHERE.value
+            ),
+            self._function(
+                f"function, {most:,} at once, Ireland", lanes=most, calls=FIFO_CALLS.value
+            ),
+        ]
+
+    @cached_property
+    def worker(self) -> Consumer:
+        """One process of ``sqsdelay consume``: its receivers share one processor."""
+        cpu = self.measured.costs["worker"].cpu_of(DEPLOYED.batch)
+        return Consumer(
+            name=f"worker, {DEPLOYED.receivers} receivers (default)",
+            lanes=DEPLOYED.receivers,
+            batch_seconds=3 * SQS_SECONDS.value,
+            shared_cpu_seconds=cpu,
+            calls_per_second=FIFO_CALLS_ELSEWHERE.value,
+        )
+
+    def _function(self, name: str, *, lanes: int, calls: float) -> Consumer:
+        cost = self.measured.costs["function"]
+        return Consumer(
+            name=name, lanes=lanes, batch_seconds=_relaying(cost), calls_per_second=calls
+        )
+
+    @property
+    def parked_a_second(self) -> float:
+        """What the deployed function parks: marks are read twice, ten items put side by side, no send."""
+        cost = self.measured.costs["function, parking"]
+        seconds = _relaying(cost) - SQS_SECONDS.value + 3 * DYNAMODB_SECONDS.value
+        return DEPLOYED.max_concurrency * DEPLOYED.batch / seconds
+
+    @cached_property
+    def dispatcher(self) -> Dispatcher:
+        """The dispatcher function, every minute, on DynamoDB."""
+        claim = DEPLOYED.dispatcher_claim
+        rounds = math.ceil(claim / DEPLOYED.dynamodb_threads)
+        sends = math.ceil(claim / DEPLOYED.batch / DEPLOYED.outbox_batches)
+        cpu = self.measured.costs["dispatcher function"].cpu_of(claim)
+        processor = DEPLOYED.dispatcher_memory_mb / FULL_PROCESSOR_MB.value
+        return Dispatcher(
+            name="function on DynamoDB (as deployed)",
+            claim=claim,
+            parts={
+                f"processor ({DEPLOYED.dispatcher_memory_mb} MB)": cpu / processor,
+                "answers of DynamoDB": (1 + 2 * rounds) * DYNAMODB_SECONDS.value,
+                "answers of SQS": sends * SQS_SECONDS.value,
+            },
+            every_seconds=DEPLOYED.dispatcher_every_seconds,
+            run_seconds=DEPLOYED.dispatcher_timeout_seconds - DEPLOYED.dispatcher_kept_back_seconds,
+            releases_per_second=min(self.store_limits.values()),
+        )
+
+    @property
+    def store_limits(self) -> dict[str, float]:
+        """Releases a second that DynamoDB's quotas allow."""
+        return {
+            "table writes": TABLE_WRITES.value / WRITE_UNITS.value,
+            "index writes": TABLE_WRITES.value / INDEX_WRITE_UNITS.value,
+            "index partitions": DEPLOYED.shards * PARTITION_WRITES.value / INDEX_WRITE_UNITS.value,
+        }
+
+    @cached_property
+    def dispatcher_worker(self) -> Dispatcher:
+        """One process of ``sqsdelay dispatch`` on PostgreSQL."""
+        claim = DEPLOYED.worker_claim
+        sends = math.ceil(claim / DEPLOYED.batch / DEPLOYED.outbox_batches)
+        return Dispatcher(
+            name="worker on PostgreSQL",
+            claim=claim,
+            parts={
+                "processor": self.measured.costs["dispatcher worker"].cpu_of(claim),
+                "answers of PostgreSQL": 3 * POSTGRES_SECONDS.value,
+                "answers of SQS": sends * SQS_SECONDS.value,
+            },
+        )
+
+    def relay_capacity(self, consumer: Consumer) -> RelayCapacity:
+        """Simulated: overloaded for what it moves a second, then what is due in a minute."""
+        bound = consumer.lanes / consumer.batch_seconds * DEPLOYED.batch
+        bound = min(bound, consumer.calls_per_second * DEPLOYED.batch)
+        overloaded = relay.steady(consumer, round(_OVERLOAD * bound * DEPLOYED.hop_seconds))
+        throughput = overloaded.throughput
+        return RelayCapacity(
+            throughput=throughput,
+            pending=int(throughput * DEPLOYED.hop_seconds),
+            due_spread=most(
+                lambda due: relay.due_in_a_minute(consumer, due, together=False).late_share(1),
+                round(throughput * DEPLOYED.hop_seconds),
+            ),
+            due_together=most(
+                lambda due: relay.due_in_a_minute(consumer, due, together=True).late_share(1),
+                round(throughput * 60),
+            ),
+            saturates=max(overloaded.utilisation, key=overloaded.utilisation.__getitem__),
+            lost_above=int(throughput * DEPLOYED.retention_seconds),
+        )
+
+
+def most(late: Callable[[int], float], about: int) -> int:
+    """The largest number that is still on time, within some percent, looked for from ``about`` on."""
+    low, high = about // 2, max(10, about)
+    if late(max(10, low)) > ON_TIME_SECONDS:
+        low = 0
+    while late(high) <= ON_TIME_SECONDS:
+        low, high = high, 2 * high
+    for _ in range(_BISECTIONS):
+        middle = (low + high) // 2
+        if late(max(10, middle)) <= ON_TIME_SECONDS:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _relaying(cost: Cost) -> float:
+    """A batch in the function: receive, invoke, send, delete; its share of a processor is small."""
+    processor = DEPLOYED.consumer_memory_mb / FULL_PROCESSOR_MB.value
+    return 3 * SQS_SECONDS.value + INVOKE_SECONDS.value + cost.cpu_of(DEPLOYED.batch) / processor
+
+
+def checked(systems: Systems) -> dict[str, tuple[float, float]]:
+    """What the simulation says of the checks: seconds until half, and until all are through."""
+    relayed = relay.drained(systems.worker, CHECKED_MESSAGES)
+    released = store.drained(systems.dispatcher_worker, CHECKED_RELEASES)
+    return {
+        "worker": (relayed[len(relayed) // 2], relayed[-1]),
+        "dispatcher worker": (released[len(released) // 2], released[-1]),
+    }
