@@ -46,7 +46,7 @@ FIFO_CALLS_ELSEWHERE: Final = Figure(
     name="the same in regions that the page does not name",
     value=2_400,
     unit="calls/s",
-    source="SQS quotas-messages.html",
+    source="SQS quotas-messages.html, second-hand",
 )
 PLAIN_FIFO_CALLS: Final = Figure(
     name="FIFO queue without high throughput: calls of each action",
@@ -55,7 +55,7 @@ PLAIN_FIFO_CALLS: Final = Figure(
     source="SQS quotas-messages.html",
 )
 FIFO_IN_FLIGHT: Final = Figure(
-    name="messages in flight in a FIFO queue (20,000 before November 2024)",
+    name="messages in flight in a FIFO queue (20,000 in older texts)",
     value=120_000,
     unit="messages",
     source="SQS quotas-fifo.html",
@@ -82,7 +82,7 @@ PARTITION_WRITES: Final = Figure(
     name="one DynamoDB partition: write units",
     value=1_000,
     unit="units/s",
-    source="DynamoDB bp-partition-key-design.html",
+    source="DynamoDB TroubleshootingThrottlingOnDemand.html",
 )
 QUOTAS: Final = (
     FIFO_CALLS,
@@ -181,11 +181,12 @@ CHECKED_RELEASES: Final = 5_000
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """A real run: seconds until half of its messages were through, and until all were."""
+    """A real run: seconds until half of its messages were through, until all were, and SQS's mean answer."""
 
     what: str
     real_half: float
     real_all: float
+    answer_seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)

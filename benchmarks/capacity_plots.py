@@ -38,7 +38,7 @@ def draw(systems: Systems, folder: Path) -> None:
     )
     _plot(folder / "capacity-pending.svg", PENDING, pending, "messages pending, as many always")
     due: list[Curve] = []
-    for consumer in (systems.worker, systems.deployed, systems.consumers[-1]):
+    for consumer in (systems.worker(), systems.deployed, systems.consumers[-1]):
         for together, style, how in (
             (False, "-", "sent at any time"),
             (True, ":", "sent together"),
@@ -52,7 +52,7 @@ def draw(systems: Systems, folder: Path) -> None:
                     ).late_share(1),
                 )
             )
-    for dispatcher in (systems.dispatcher, systems.dispatcher_worker):
+    for dispatcher in (systems.dispatcher, systems.dispatcher_worker()):
         due.append(
             (
                 f"parked: {dispatcher.name}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -72,7 +72,7 @@ class Systems:
         """Those that relay."""
         most = int(MOST_CONCURRENCY.value)
         return [
-            self.worker,
+            self.worker(),
             self.deployed,
             self._function("function, 100 at once", lanes=100, calls=FIFO_CALLS_ELSEWHERE.value),
             self._function(
@@ -88,14 +88,13 @@ class Systems:
             ),
         ]
 
-    @cached_property
-    def worker(self) -> Consumer:
+    def worker(self, answer_seconds: float = SQS_SECONDS.value) -> Consumer:
         """One process of ``sqsdelay consume``: its receivers share one processor."""
         cpu = self.measured.costs["worker"].cpu_of(DEPLOYED.batch)
         return Consumer(
             name=f"worker, {DEPLOYED.receivers} receivers (default)",
             lanes=DEPLOYED.receivers,
-            batch_seconds=3 * SQS_SECONDS.value,
+            batch_seconds=3 * answer_seconds,
             shared_cpu_seconds=cpu,
             calls_per_second=FIFO_CALLS_ELSEWHERE.value,
         )
@@ -143,8 +142,7 @@ class Systems:
             "index partitions": DEPLOYED.shards * PARTITION_WRITES.value / INDEX_WRITE_UNITS.value,
         }
 
-    @cached_property
-    def dispatcher_worker(self) -> Dispatcher:
+    def dispatcher_worker(self, answer_seconds: float = SQS_SECONDS.value) -> Dispatcher:
         """One process of ``sqsdelay dispatch`` on PostgreSQL."""
         claim = DEPLOYED.worker_claim
         sends = math.ceil(claim / DEPLOYED.batch / DEPLOYED.outbox_batches)
@@ -154,7 +152,7 @@ class Systems:
             parts={
                 "processor": self.measured.costs["dispatcher worker"].cpu_of(claim),
                 "answers of PostgreSQL": 3 * POSTGRES_SECONDS.value,
-                "answers of SQS": sends * SQS_SECONDS.value,
+                "answers of SQS": sends * answer_seconds,
             },
         )
 
@@ -202,10 +200,15 @@ def _relaying(cost: Cost) -> float:
     return 3 * SQS_SECONDS.value + INVOKE_SECONDS.value + cost.cpu_of(DEPLOYED.batch) / processor
 
 
-def checked(systems: Systems) -> dict[str, tuple[float, float]]:
-    """What the simulation says of the checks: seconds until half, and until all are through."""
-    relayed = relay.drained(systems.worker, CHECKED_MESSAGES)
-    released = store.drained(systems.dispatcher_worker, CHECKED_RELEASES)
+def checked(systems: Systems, answers: Mapping[str, float]) -> dict[str, tuple[float, float]]:
+    """What the simulation says of the checks: seconds until half, and until all are through.
+
+    Args:
+        answers: how long SQS takes to answer, seconds, for each check.
+    """
+    relayed = relay.drained(systems.worker(answers["worker"]), CHECKED_MESSAGES)
+    dispatcher = systems.dispatcher_worker(answers["dispatcher worker"])
+    released = store.drained(dispatcher, CHECKED_RELEASES)
     return {
         "worker": (relayed[len(relayed) // 2], relayed[-1]),
         "dispatcher worker": (released[len(released) // 2], released[-1]),

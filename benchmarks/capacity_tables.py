@@ -7,7 +7,7 @@ from typing import Final
 
 import relay_simulation as relay
 import store_simulation as store
-from capacity_figures import ASSUMPTIONS, DEPLOYED, QUOTAS, READ_ON
+from capacity_figures import ASSUMPTIONS, DEPLOYED, QUOTAS, READ_ON, SQS_SECONDS, Check
 from capacity_systems import ON_TIME_SECONDS, Systems, checked, most
 
 YEAR: Final = 365 * 24 * 3600
@@ -79,7 +79,7 @@ def answers(systems: Systems) -> str:
                 can.saturates,
             )
         )
-    for dispatcher in (systems.dispatcher, systems.dispatcher_worker):
+    for dispatcher in (systems.dispatcher, systems.dispatcher_worker()):
         many = round(dispatcher.throughput * DEPLOYED.ahead_seconds)
         at_once = most(
             lambda n, d=dispatcher: store.due_in_a_minute(d, n).late_share(1),  # type: ignore[misc]
@@ -126,11 +126,11 @@ def pending(systems: Systems) -> str:
 def due(systems: Systems) -> str:
     """Lateness when so many are due in one minute: half of them, the last."""
     rows = []
-    for consumer in (systems.worker, systems.deployed, systems.consumers[-1]):
+    for consumer in (systems.worker(), systems.deployed, systems.consumers[-1]):
         for together, how in ((False, "sent at any time"), (True, "sent together")):
             runs = [relay.due_in_a_minute(consumer, n, together=together) for n in DUE]
             rows.append((f"relay: {consumer.name}, {how}", *(_late(run) for run in runs)))
-    for dispatcher in (systems.dispatcher, systems.dispatcher_worker):
+    for dispatcher in (systems.dispatcher, systems.dispatcher_worker()):
         released = [store.due_in_a_minute(dispatcher, n) for n in DUE]
         rows.append((f"parked: {dispatcher.name}", *(_late(run) for run in released)))
     return _table(("", *(_about(n) for n in DUE)), rows)
@@ -142,30 +142,44 @@ def parked(systems: Systems) -> str:
     for number, over, seconds in PARKED:
         rate = number / seconds
         cells = []
-        for dispatcher in (systems.dispatcher, systems.dispatcher_worker):
+        for dispatcher in (systems.dispatcher, systems.dispatcher_worker()):
             run = store.steady(dispatcher, rate)
-            behind = run.waiting * (rate > dispatcher.throughput)
-            cells.append(_late(run) + (f", {_about(behind)} overdue" if behind else ""))
+            overdue = f", {_about(run.overdue)} overdue" if run.overdue else ""
+            cells.append(_late(run) + overdue)
         rows.append((_about(number), over, f"{rate:,.1f}", *cells))
     header = ("parked", "due over", "due a second", "function on DynamoDB", "worker on PostgreSQL")
     return _table(header, rows)
 
 
 def check(systems: Systems) -> str:
-    """Real runs beside the simulation."""
-    simulated = checked(systems)
-    rows = []
-    for name, real in systems.measured.checks.items():
-        half, whole = simulated[name]
-        rows.append(
-            (
-                real.what,
-                f"{real.real_half:.2f} s / {real.real_all:.2f} s",
-                f"{half:.2f} s / {whole:.2f} s",
-                f"{half / real.real_half - 1:+.0%} / {whole / real.real_all - 1:+.0%}",
-            )
+    """Real runs beside the simulation, with the answer time assumed and with that of the run."""
+    checks = systems.measured.checks
+    assumed = checked(systems, dict.fromkeys(checks, SQS_SECONDS.value))
+    as_it_was = checked(systems, {name: real.answer_seconds for name, real in checks.items()})
+    rows = [
+        (
+            real.what,
+            f"{real.real_half:.2f} s / {real.real_all:.2f} s",
+            _compared(assumed[name], real),
+            f"{real.answer_seconds * 1000:.1f} ms",
+            _compared(as_it_was[name], real),
         )
-    return _table(("half / all of", "real", "simulated", "error"), rows)
+        for name, real in checks.items()
+    ]
+    header = (
+        "half / all of",
+        "real",
+        f"simulated, {SQS_SECONDS.value * 1000:.0f} ms an answer",
+        "mean answer of the run",
+        "simulated with that",
+    )
+    return _table(header, rows)
+
+
+def _compared(simulated: tuple[float, float], real: Check) -> str:
+    half, whole = simulated
+    errors = f"{half / real.real_half - 1:+.0%} / {whole / real.real_all - 1:+.0%}"
+    return f"{half:.2f} s / {whole:.2f} s ({errors})"
 
 
 def _late(run: relay.Relayed | store.Emptied) -> str:

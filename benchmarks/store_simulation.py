@@ -64,6 +64,7 @@ class Emptied:
     parked: int
     released: int
     waiting: int
+    overdue: int
     late: list[float]
 
     def late_share(self, share: float) -> float:
@@ -91,6 +92,7 @@ class Simulation:
             parked=self._cohorts * self._messages,
             released=len(self._late) * self._messages,
             waiting=len(self._due) * self._messages,
+            overdue=sum(due <= self._env.now for due in self._due) * self._messages,
             late=list(self._late),
         )
 
