@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+from functools import cache
 from typing import TYPE_CHECKING
 
 import boto3
@@ -29,7 +31,16 @@ def client_config(*, connections: int, parameter_validation: bool = True) -> Con
         max_pool_connections=max(10, connections),
         tcp_keepalive=True,
         parameter_validation=parameter_validation,
+        user_agent=_user_agent(),
     )
+
+
+@cache
+def _user_agent() -> str:
+    """Who asks, put together once: botocore's own is put together twice for each request, a tenth of
+    the work of a batch send."""
+    # boto3 adds botocore's name and version.
+    return f"sqsdelay Boto3/{boto3.__version__} Python/{platform.python_version()}"
 
 
 def default_client(

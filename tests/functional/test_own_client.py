@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
@@ -38,6 +39,21 @@ def test_only_the_senders_own_client_leaves_parameters_unchecked() -> None:
     assert not checks_parameters(client_of(DelaySender()))
     assert checks_parameters(client_of(DelayConsumer("orders")))
     assert checks_parameters(default_client(connections=1))
+
+
+def test_the_user_agent_is_put_together_once() -> None:
+    """Botocore would do it twice for each request; AWS's logs still tell who asks, and with what."""
+    agents: list[str] = []
+    client = default_client(connections=1, region="eu-west-1")
+
+    def note(request: Any, **_: Any) -> None:
+        agents.append(request.headers["User-Agent"].decode())
+        raise RuntimeError("far enough")
+
+    client.meta.events.register("before-send.sqs.GetQueueUrl", note)
+    with pytest.raises(RuntimeError, match="far enough"):
+        client.get_queue_url(QueueName="orders")
+    assert re.fullmatch(r"sqsdelay Boto3/\S+ Python/\S+ Botocore/\S+", agents[0])
 
 
 BAD: dict[str, dict[str, Any]] = {
