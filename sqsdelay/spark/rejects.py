@@ -60,10 +60,18 @@ class RejectsFolder:
         return pq.ParquetWriter(part.staged, schema, filesystem=self._fs)
 
     def commit(self, parts: Iterable[Part], write_ids: Iterable[str]) -> None:
-        """Make the parts visible, and drop what other attempts left."""
-        for part in parts:
-            self._fs.move(part.staged, f"{self._root}/{part.name}")
-        self.drop(write_ids)
+        """Make the parts visible, and drop what other attempts left.
+
+        A write that is run again need not have the same tasks: its earlier parts go, too.
+        """
+        kept = {part.name: part for part in parts}
+        for name, part in kept.items():
+            self._fs.move(part.staged, f"{self._root}/{name}")
+        ids = set(write_ids)
+        for info in self._fs.get_file_info(fs.FileSelector(self._root, allow_not_found=True)):
+            if info.base_name not in kept and _write_of(info.base_name) in ids:
+                self._fs.delete_file(info.path)
+        self.drop(ids)
 
     def drop(self, write_ids: Iterable[str]) -> None:
         """Delete all that is not committed."""
@@ -71,6 +79,11 @@ class RejectsFolder:
             staging = self.staging(write_id)
             if self._fs.get_file_info(staging).type is not fs.FileType.NotFound:
                 self._fs.delete_dir(staging)
+
+
+def _write_of(name: str) -> str:
+    """The write that a part belongs to, by its name."""
+    return name.removeprefix("part-").rpartition("-")[0]
 
 
 def rejected(rows: pa.RecordBatch, positions: Sequence[int], reasons: Sequence[str]) -> Any:

@@ -48,6 +48,22 @@ def test_only_committed_attempts_count(path: str) -> None:
     assert pq.read_table(root, filesystem=system).to_pylist() == [{"body": "y", "reason": "bad"}]
 
 
+def test_a_write_that_is_run_again_replaces_its_parts(path: str) -> None:
+    """Though it has fewer tasks now, or rejects fewer rows; other writes' parts stay."""
+    folder = RejectsFolder(path)
+    folder.create()
+    kept = rejected(ROWS, [1], ["bad"])
+    for write, partitions in (("query-1", (0, 3)), ("query-11", (0,)), ("query-1", (2,))):
+        parts = [folder.part(write, number, attempt=1) for number in partitions]
+        for part in parts:
+            with folder.open(part, kept.schema) as file:
+                file.write_batch(kept)
+        folder.commit(parts, [write])
+    system, root = fs.FileSystem.from_uri(path.replace("s3a:", "s3:"))
+    left = sorted(info.base_name for info in system.get_file_info(fs.FileSelector(root)))
+    assert left == ["part-query-1-00002.parquet", "part-query-11-00000.parquet"]
+
+
 def test_a_write_that_failed_leaves_nothing(path: str) -> None:
     """Its finished tasks' rejects included: the job is to be run again, with all its rows."""
     folder = RejectsFolder(path)
