@@ -76,6 +76,11 @@ class Options:
         for name in ("rejects", "summary", "ledger"):
             if name in values:
                 values[name] = absolute(values[name])
+        if _URI.match(values.get("ledger", "")):
+            raise ConfigurationError(
+                f"option ledger={values['ledger']!r} is a URI; ledger files grow line by line, which "
+                "only a disk takes: give a folder on a local or shared disk"
+            )
         options = cls(**values, checkpoint=lowered.get("checkpointlocation"))
         check_hop(options.hop_seconds)
         if options.endpoint is not None:

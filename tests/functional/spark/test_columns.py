@@ -107,6 +107,7 @@ def test_a_key_is_text_or_a_whole_number(key: str) -> None:
             ConfigurationError,
             "rejects=.*cannot be used",
         ),
+        ({"ledger": "s3://bucket/l"}, ConfigurationError, "ledger='s3://bucket/l' is a URI"),
         ({}, ConfigurationError, "no endpoint"),
     ],
 )
