@@ -15,6 +15,15 @@ _PYTHONS: Final = re.compile(r"^[\w.]+(?:Error|Exception): .+$", re.MULTILINE)
 """The last line of a trace from one of Spark's workers."""
 
 
+def cause(error: Exception) -> str:
+    """The one line of a Java trace that says why."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    for mark in ("Caused by:", ":"):
+        if told := [line for line in lines if line.startswith(mark)]:
+            return told[0].removeprefix(":").strip()
+    return lines[0] if lines else "Spark does not say why"
+
+
 def failure(error: PySparkException) -> SqsDelayError:
     """sqsdelay's own error if that ended the job, or else Python's, or the first line of Spark's."""
     text = str(error)

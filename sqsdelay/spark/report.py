@@ -19,6 +19,7 @@ from sqsdelay.cost import Prices
 from sqsdelay.delay import utc
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.spark import tables
+from sqsdelay.spark.failure import cause
 from sqsdelay.spark.figures import Figures, contents
 from sqsdelay.spark.folder import MARK, replaced
 from sqsdelay.spark.messages import KEY, gathered, judged
@@ -162,10 +163,7 @@ def _told_in_one_line(ledger: str) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
-        told = [line.strip() for line in str(error).splitlines() if line.strip()]
-        causes = [line for line in told if line.startswith("Caused by:")]
-        cause = (causes or told or ["Spark does not say why"])[0]
-        raise ConfigurationError(f"the report of {ledger} failed: {cause}") from error
+        raise ConfigurationError(f"the report of {ledger} failed: {cause(error)}") from error
 
 
 @contextmanager

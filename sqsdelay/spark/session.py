@@ -29,10 +29,12 @@ ONE_PROCESS: Final = re.compile(r"local(\[.*\])?")
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 _JAVA_TIMEOUT_SECONDS: Final = 30
 _LOGGING: Final = (Path(__file__).parent / "log4j2.properties").as_uri()
+LOGGING_OPTION: Final = f"-Dlog4j2.configurationFile={_LOGGING}"
+"""Of Java: quiet logs."""
 _QUIET: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING}",
+    "spark.driver.extraJavaOptions": LOGGING_OPTION,
 }
 _TIME_ZONE: Final = "spark.sql.session.timeZone"
 _LOOPBACK: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
@@ -57,7 +59,8 @@ def session(
 
     Raises:
         MissingExtra: pyspark is not installed.
-        ConfigurationError: no Java, or one that is too old; Spark was not started.
+        ConfigurationError: no Java, or one that is too old; a master or a time zone that Spark does
+            not know.
     """
     try:
         from pyspark.sql import SparkSession
@@ -72,7 +75,7 @@ def session(
             yield running
         return
     check_java()
-    chosen = _QUIET | {_TIME_ZONE: time_zone}
+    chosen = dict(_QUIET)
     if master.startswith("local"):
         chosen |= _LOOPBACK
         # Spark's workers would be the PATH's python3, which need not be this one.
@@ -80,17 +83,37 @@ def session(
     builder = SparkSession.builder.master(master).appName(app_name)
     for name, value in (chosen | dict(settings or {})).items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    spark = _started(builder, master)
     try:
-        yield spark
+        with _time_zone(spark, time_zone):
+            yield spark
     finally:
         spark.stop()
 
 
+def _started(builder: SparkSession.Builder, master: str) -> SparkSession:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    from sqsdelay.spark.failure import cause
+
+    try:
+        return builder.getOrCreate()
+    except (PySparkException, Py4JError) as error:
+        raise ConfigurationError(f"Spark does not start on {master}: {cause(error)}") from error
+
+
 @contextmanager
 def _time_zone(spark: SparkSession, time_zone: str) -> Iterator[None]:
+    from pyspark.errors import IllegalArgumentException
+
     before = spark.conf.get(_TIME_ZONE)
-    spark.conf.set(_TIME_ZONE, time_zone)
+    try:
+        spark.conf.set(_TIME_ZONE, time_zone)
+    except IllegalArgumentException as error:
+        raise ConfigurationError(
+            f"time zone {time_zone!r} is none that Spark knows; write e.g. Europe/Berlin or +02:00"
+        ) from error
     try:
         yield
     finally:

@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.spark.failure import failure
+from sqsdelay.spark.failure import cause, failure
 from sqsdelay.spark.session import check_java
 
 OPENJDK = 'openjdk version "{}" 2025-04-15'
@@ -107,3 +107,17 @@ def run(arguments: list[str], folder: Path, before: str) -> subprocess.Completed
 def test_a_failed_job_is_told_in_one_line(text: str, told: str) -> None:
     """sqsdelay's own message, or the worker's, or Spark's first line; without the traces."""
     assert str(failure(PySparkException(text))) == told
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("An error:\n: X: 0 threads\n\tat a.b\n", "X: 0 threads"),
+        ("[FAILED] it\n: X\nCaused by: Y: no gzip\nCaused by: Z\n", "Caused by: Y: no gzip"),
+        ("[NAMED] it\n\tat a.b\n", "[NAMED] it"),
+        ("", "Spark does not say why"),
+    ],
+)
+def test_a_java_trace_is_told_in_one_line(text: str, told: str) -> None:
+    """Its first cause, or what Java said, or Spark's first line."""
+    assert cause(PySparkException(text)) == told

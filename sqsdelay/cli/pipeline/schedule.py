@@ -182,7 +182,8 @@ def _print(summary: dict[str, Any], seconds: float, rejects: str | None) -> None
     told = f" ({routes})" if routes else ""
     out.print(f"{summary['sent']:,} sent{told} in {seconds:,.0f} s", highlight=False)
     if summary["rejected"]:
-        out.print(f"{summary['rejected']:,} not sent: kept in {rejects}", highlight=False)
+        text = f"{summary['rejected']:,} not sent: kept in {rejects}"
+        out.print(text, highlight=False, markup=False, soft_wrap=True)
         for kind, reason in summary["reasons"].items():
             text = f"  {reason['rows']:,} {kind}, e.g. {reason['example']}"
             out.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -55,7 +55,7 @@ def test_csv(sqs: Stub, tmp_path: Path) -> None:
     )
     assert done.exit_code == 1
     assert "2 sent (2 delay-queue)" in done.stdout
-    assert f"1 not sent: kept in {rejects}" in done.stdout.replace("\n", "")
+    assert f"1 not sent: kept in {rejects}" in done.stdout.splitlines()
     assert "could not read this line: 3,soon,y" in done.stdout
     found = {message_id(e): (e["MessageBody"], due_ms(e)) for e in sqs.kept()}
     at = int(IN_UTC.timestamp() * 1000)
@@ -107,7 +107,21 @@ def test_what_cannot_be_run_is_told_in_one_line(sqs: Stub, tmp_path: Path) -> No
         schedule(tmp_path / "rows.csv")
     with pytest.raises(SqsDelayError, match=r"\A\[PATH_NOT_FOUND\].*nope.csv"):
         schedule(tmp_path / "nope.csv")
+    with pytest.raises(SqsDelayError, match="time zone 'Nowhere/City' is none that Spark knows"):
+        schedule(tmp_path / "rows.csv", "--time-zone", "Nowhere/City")
     assert sqs.kept() == []
+
+
+def test_a_master_that_is_none_is_told_in_one_line(tmp_path: Path) -> None:
+    """After what Spark's launcher prints; no trace."""
+    done = run(
+        "pipeline", "schedule", str(tmp_path / "rows.csv"), "--endpoint", "o", "--master", "no",
+        env={},
+        timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("sqsdelay: Spark does not start on no: ")
+    assert "Traceback" not in done.stderr
 
 
 def test_a_name_that_tells_no_format_needs_one(tmp_path: Path) -> None:
