@@ -35,6 +35,7 @@ _SETTINGS: Final[dict[Any, Any]] = {
     "font.family": "sans-serif",
     "font.size": 11,
     "text.color": _OF["ink"],
+    "text.parse_math": False,
     "axes.edgecolor": _OF["line"],
     "axes.labelcolor": _OF["faint"],
     "axes.axisbelow": True,
