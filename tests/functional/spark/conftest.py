@@ -5,16 +5,26 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from sqs_stub import Stub, running_stub
-from sqsdelay.spark.session import session
+from sqsdelay.spark.session import LOGGING_OPTION, session
 from tests.services.processes import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+SETTINGS: Final = {
+    "spark.driver.memory": "1g",
+    "spark.sql.shuffle.partitions": "1",
+    # A handful of rows is sooner done than a query is compiled or planned anew.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.driver.extraJavaOptions": f"{LOGGING_OPTION} -XX:TieredStopAtLevel=1",
+}
 
 
 @pytest.fixture(scope="session")
@@ -30,12 +40,11 @@ def spark(own_aws_settings: None, one_stub: Stub) -> Iterator[SparkSession]:
     Nobody registers the data source: Spark finds ``pyspark_sqsdelay``, here on Python's path as it
     is in the site-packages of an installed sqsdelay.
     """
-    settings = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
     with ExitStack() as stack:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{ROOT / 'benchmarks'}")
             patch.setenv("AWS_ENDPOINT_URL", one_stub.url)
-            started = stack.enter_context(session("tests", master="local[2,4]", settings=settings))
+            started = stack.enter_context(session("tests", master="local[2,4]", settings=SETTINGS))
         yield started
 
 

@@ -24,11 +24,13 @@ from sqsdelay.spark.rows import derived_id
 from tests.functional.spark.sent import due_ms, ids
 from tests.services.processes import ROOT, environment, run
 
-pytestmark = pytest.mark.timeout(600)  # three Javas start: half a minute, more beside others
+pytestmark = pytest.mark.timeout(900)  # three Javas start: half a minute, more beside others
 
 FILES, ROWS = 4, 1_000
 JOB = "renewals-2027"
 DUE_AT = datetime(2035, 1, 1, tzinfo=UTC)
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For processes that live for seconds: no costly compiling."""
 
 
 @pytest.fixture
@@ -140,6 +142,7 @@ def on_the_stub(sqs: Stub, python: Path) -> dict[str, str]:
         "AWS_ACCESS_KEY_ID": "test",
         "AWS_SECRET_ACCESS_KEY": "test",
         "AWS_DEFAULT_REGION": REGION,
+        "JDK_JAVA_OPTIONS": QUICK_JAVA,
     }
 
 
