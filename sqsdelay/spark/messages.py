@@ -16,6 +16,7 @@ from sqsdelay.spark.requests import (
     event_is,
     fifo_requests,
     invocations,
+    reaches_destination,
     sent_by,
     standard_requests,
 )
@@ -56,10 +57,14 @@ def gathered(events: DataFrame) -> DataFrame:
 
 
 def _columns() -> list[Column]:
-    handed_over = event_is(EventKind.HANDED_OVER, EventKind.RELEASED)
+    handed_over = reaches_destination()
     received = event_is(EventKind.RECEIVED)
     sent = event_is(EventKind.SENT)
-    arrival = F.col("at_ms") + F.coalesce(F.col("timer_seconds"), F.lit(0)) * 1000
+    timer_ms = F.coalesce(F.col("timer_seconds"), F.lit(0)) * 1000
+    # A release whose message timer is not told has one that ends when the message is due.
+    untold = event_is(EventKind.RELEASED) & F.col("timer_seconds").isNull()
+    told = F.col("at_ms") + timer_ms
+    arrival = F.when(untold, F.greatest(told, F.col("due_ms"))).otherwise(told)
     return [
         _earliest(sent, "at_ms", "route", "due_ms", "timer_seconds").alias("sent"),
         _latest(F.col("due_ms").isNotNull(), "due_ms").alias("told"),

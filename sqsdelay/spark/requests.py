@@ -42,6 +42,13 @@ def ends_hop() -> Column:
     return _settled_by_consumer() & ~_leaves_due_queue()
 
 
+def reaches_destination() -> Column:
+    """Whether the message is in its destination queue then, once a message timer has ended. What a
+    store releases for a FIFO endpoint is in the due queue, and handed over from there."""
+    released = event_is(EventKind.RELEASED) & ~fifo_endpoint()
+    return event_is(EventKind.HANDED_OVER) | released
+
+
 def fifo_requests() -> Column:
     """Shares of requests to FIFO queues, as billed."""
     return _shares(_sends_to_fifo(), ends_hop())

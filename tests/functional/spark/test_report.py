@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,11 @@ from sqsdelay.cli import app
 from sqsdelay.cost import Workload, bills, shipped_prices
 from sqsdelay.cost.workload import DELAY_ATTRIBUTES_BYTES
 from sqsdelay.errors import ConfigurationError, MalformedEvent
-from sqsdelay.ledger import EventKind, from_json, to_json
+from sqsdelay.ledger import EventKind, Source, from_json, to_json
+from sqsdelay.route import Route
+from sqsdelay.spark.charts import cost_chart
 from sqsdelay.spark.figures import Figures
+from sqsdelay.spark.messages import gathered, judged
 from sqsdelay.spark.reading import read_ledger
 from sqsdelay.spark.report import write_report
 from tests.functional.spark import told
@@ -146,6 +150,40 @@ def test_as_of_an_earlier_instant(spark: SparkSession, tmp_path: Path) -> None:
     assert figures.as_of == "2026-09-21T14:30:00.000+00:00"
 
 
+def test_what_a_store_releases_has_arrived_or_waits_in_the_due_queue(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A standard endpoint's is at its destination when its timer ends, told or not: never early. A
+    FIFO endpoint's is handed over from the due queue, and lost if it is not."""
+    parked = {"route": Route.STORE, "batch": None, "delay": 10_000}
+    events = []
+    for endpoint in ("orders", "orders.fifo"):
+        for name, told_timer in (("told", {"timer_seconds": 600, "late_ms": 0}), ("untold", {})):
+            message = told.sent(name, endpoint=endpoint, **parked)
+            released = told.by_sender(
+                message, EventKind.RELEASED, after=9400, due_ms=message.due_ms
+            )
+            events += [message, replace(released, source=Source.DISPATCHER, **told_timer)]
+    forwarded = told.sent("forwarded", endpoint="orders.fifo", **parked)
+    release = told.by_sender(forwarded, EventKind.RELEASED, after=9400, due_ms=forwarded.due_ms)
+    events += [forwarded, release, told.handed_over(forwarded, after=10_000, late_ms=70)]
+    ledger = tmp_path / "ledger.jsonl"
+    ledger.write_text("\n".join(to_json(event) for event in events))
+    rows = gathered(read_ledger(spark, str(ledger)).events)
+    known = judged(rows, as_of_ms=told.T0 + 20 * told.HOUR, grace_ms=told.HOUR).collect()
+    found = {
+        (row.endpoint, row.message_id): (row.status, row.early, row.hand_over_late_ms)
+        for row in known
+    }
+    assert found == {
+        ("orders", "told"): ("handed-over", False, 0),
+        ("orders", "untold"): ("handed-over", False, 0),
+        ("orders.fifo", "told"): ("lost", False, None),
+        ("orders.fifo", "untold"): ("lost", False, None),
+        ("orders.fifo", "forwarded"): ("handed-over", False, 70),
+    }
+
+
 def test_requests_cost_what_the_cost_model_says(spark: SparkSession, tmp_path: Path) -> None:
     """Ten messages of two hops in one batch: the bill of a relay, to the last digit."""
     load = Workload(delay_seconds=2700, messages=10, message_bytes=10_000, batch=10)
@@ -201,6 +239,12 @@ def test_the_page_shows_its_figures_and_plots(reported: tuple[Path, Figures]) ->
         ids = browser.execute_script("return [...document.querySelectorAll('[id]')].map(e => e.id)")
         assert len(ids) == len(set(ids))
         assert browser.get_log("browser") == []  # type: ignore[no-untyped-call]
+
+
+def test_a_currency_is_no_formula() -> None:
+    """matplotlib would read what stands between two dollar signs as mathematics."""
+    assert "US$ or A$" in cost_chart([("up to 1 min", (1.0, 2.0, 3.0))], "US$ or A$")
+    assert "$\\frac$" in cost_chart([("up to 1 min", (1.0, 2.0, 3.0))], "$\\frac$")
 
 
 def test_a_folder_of_something_else_is_left_alone(
