@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sqsdelay.errors import SqsDelayError
-
-if TYPE_CHECKING:
-    from pyspark.errors import PySparkException
 
 _OURS: Final = re.compile(r"^sqsdelay\.errors\.\w+: (.+)$", re.MULTILINE)
 _PYTHONS: Final = re.compile(r"^[\w.]+(?:Error|Exception): .+$", re.MULTILINE)
@@ -24,8 +21,8 @@ def cause(error: Exception) -> str:
     return lines[0] if lines else "Spark does not say why"
 
 
-def failure(error: PySparkException) -> SqsDelayError:
-    """sqsdelay's own error if that ended the job, or else Python's, or the first line of Spark's."""
+def failure(error: Exception) -> SqsDelayError:
+    """sqsdelay's own error if that ended the job, or else Python's, or Java's cause."""
     text = str(error)
-    told = _OURS.findall(text) or _PYTHONS.findall(text) or [text.strip().partition("\n")[0]]
+    told = _OURS.findall(text) or _PYTHONS.findall(text) or [cause(error)]
     return SqsDelayError(told[-1])

@@ -73,12 +73,18 @@ def cost(
         err.status("reading the workload with Spark"),
         session("sqsdelay pipeline cost", master=master or LOCAL) as spark,
     ):
+        from py4j.protocol import Py4JJavaError
+        from pyspark.errors import PySparkException
+
+        from sqsdelay.spark.failure import cause
         from sqsdelay.spark.workload import estimate
 
-        found = estimate(_read(spark, workload), used, compared)
-        if folder is not None:
-            rows = [asdict(each) for each in found]
-            spark.createDataFrame(rows, _SCHEMA).coalesce(1).write.parquet(str(folder))
+        try:
+            found = estimate(_read(spark, workload), used, compared)
+            if folder is not None:
+                _write(spark, found, folder)
+        except (PySparkException, Py4JJavaError) as error:
+            raise ConfigurationError(f"the cost of {workload} failed: {cause(error)}") from error
     if as_json:
         print_json(_as_json(found, used))
     else:
@@ -91,9 +97,12 @@ _SCHEMA: Final = (
 )
 
 
-def _read(spark: SparkSession, workload: str) -> DataFrame:
-    from pyspark.errors import AnalysisException
+def _write(spark: SparkSession, found: Sequence[Estimate], folder: Path) -> None:
+    rows = [asdict(each) for each in found]
+    spark.createDataFrame(rows, _SCHEMA).coalesce(1).write.parquet(str(folder))
 
+
+def _read(spark: SparkSession, workload: str) -> DataFrame:
     name = Path(workload.removesuffix(".gz").rstrip("/"))
     kind = _FORMATS.get(name.suffix)
     if kind is None:
@@ -101,11 +110,7 @@ def _read(spark: SparkSession, workload: str) -> DataFrame:
             f"workload {workload}: its name does not end in {', '.join(_FORMATS)}; rename it"
         )
     reader = spark.read.options(header=True, primitivesAsString=True)
-    try:
-        return reader.load(workload, format=kind)
-    except AnalysisException as error:
-        told = str(error).splitlines()[0]
-        raise ConfigurationError(f"workload {workload} cannot be read: {told}") from error
+    return reader.load(workload, format=kind)
 
 
 def _print(found: Sequence[Estimate], names: Sequence[str], prices: Prices) -> None:

@@ -116,6 +116,7 @@ def _run(
             settings=_SETTINGS,
         ) as spark,
     ):
+        from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
         from sqsdelay.spark import register
@@ -130,7 +131,7 @@ def _run(
         try:
             rows = read_table(spark, table, Format(file_format)).hint("rebalance")
             _save(spark, rows, options | {"summary": str(summary)})
-        except PySparkException as error:
+        except (PySparkException, Py4JJavaError) as error:
             raise failure(error) from error
         return dict(json.loads(summary.read_text()))
 

@@ -107,6 +107,11 @@ def test_what_cannot_be_run_is_told_in_one_line(sqs: Stub, tmp_path: Path) -> No
         schedule(tmp_path / "rows.csv")
     with pytest.raises(SqsDelayError, match=r"\A\[PATH_NOT_FOUND\].*nope.csv"):
         schedule(tmp_path / "nope.csv")
+    for name in ("broken.csv.gz", "broken.parquet"):
+        (tmp_path / name).write_bytes(b"\x1f\x8b nothing of the kind")
+        form = name.split(".")[1]
+        with pytest.raises(SqsDelayError, match=r"\A[^\n]+\Z"):
+            schedule(tmp_path / name, "--format", form, "--key", "body", "--job", "j")
     with pytest.raises(SqsDelayError, match="time zone 'Nowhere/City' is none that Spark knows"):
         schedule(tmp_path / "rows.csv", "--time-zone", "Nowhere/City")
     assert sqs.kept() == []
@@ -131,6 +136,7 @@ def test_a_name_that_tells_no_format_needs_one(tmp_path: Path) -> None:
     assert "give --format parquet, csv or jsonl" in done.stderr
 
 
+@pytest.mark.timeout(900)
 def test_the_guides_command_in_a_process_of_its_own(sqs: Stub, tmp_path: Path) -> None:
     """It starts Spark by itself, quietly, and prints one line."""
     (tmp_path / "renewals.csv").write_text(
@@ -147,6 +153,7 @@ def test_the_guides_command_in_a_process_of_its_own(sqs: Stub, tmp_path: Path) -
         "AWS_ACCESS_KEY_ID": "test",
         "AWS_SECRET_ACCESS_KEY": "test",
         "AWS_DEFAULT_REGION": REGION,
+        "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1",
     }
     done = run(*arguments, env=settings, timeout=200)
     assert done.returncode == 0, done.stderr

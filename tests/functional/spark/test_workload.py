@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from decimal import Decimal
 from fractions import Fraction
@@ -94,6 +95,17 @@ def test_the_command_reads_csv_and_writes_parquet(spark: SparkSession, tmp_path:
     ]
     done = CliRunner().invoke(app, [*arguments, str(tmp_path / "out")])
     assert "exists; name a new folder" in str(done.exception)
+
+
+@pytest.mark.parametrize("name", ["nope.csv", "broken.csv.gz", "broken.parquet"])
+@pytest.mark.usefixtures("spark")
+def test_a_workload_that_cannot_be_read_is_told_in_one_line(tmp_path: Path, name: str) -> None:
+    """Not there, or not what its name says; no trace."""
+    for broken in ("broken.csv.gz", "broken.parquet"):
+        (tmp_path / broken).write_bytes(b"\x1f\x8b nothing of the kind")
+    done = CliRunner().invoke(app, ["pipeline", "cost", str(tmp_path / name)])
+    assert isinstance(done.exception, ConfigurationError)
+    assert re.fullmatch(r"the cost of \S+ failed: [^\n]+", str(done.exception))
 
 
 @pytest.mark.parametrize(
