@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
+import pytest
 
 from sqs_stub import Stub
 from tests.functional.spark.sent import due_ms, ids, message_id
@@ -46,6 +47,7 @@ def kill_once(spark: SparkSession, sqs: Stub, *, after: int) -> list[psutil.Proc
     return killed
 
 
+@pytest.mark.timeout(900)
 def test_killed_workers_lose_nothing(spark: SparkSession, sqs: Stub, tmp_path: Path) -> None:
     """The job finishes; every message was sent, some twice, with one id and one due time; and a
     row that cannot be sent is rejected once, though two attempts came across it."""

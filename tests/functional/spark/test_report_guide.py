@@ -7,10 +7,11 @@ import re
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyarrow import parquet
+from selenium.webdriver.common.by import By
 from typer.testing import CliRunner
 
 import spark_report
@@ -23,6 +24,7 @@ from sqsdelay.ledger import to_json
 from sqsdelay.spark import messages, report, requests, waiting
 from sqsdelay.spark.report import write_report
 from tests.functional.spark import told
+from tests.services.chromium import chromium
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,6 +47,7 @@ def placed(spark: SparkSession, tmp_path: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.timeout(900)
 def test_its_commands_and_its_tables(placed: dict[str, str], tmp_path: Path) -> None:
     """Every command, the demo's with three short messages; each table has the columns it names."""
     commands = re.findall(r"^sqsdelay (.*)$", GUIDE, re.M)
@@ -63,12 +66,23 @@ def test_its_commands_and_its_tables(placed: dict[str, str], tmp_path: Path) -> 
     # A direct message's due time is the sender's estimate here, and exact for the demo itself.
     off = abs(figures["max_ms"] - summary["worst_late_ms"])
     assert off <= messages.CLOCK_TOLERANCE_MS
+    shows(tmp_path / "orders-report/report.html", figures)
     rows = re.findall(r"^\| `(\w+)` \| (?:[^|]+) \| ([\w, ]+) \|$", GUIDE, re.M)
     tables = {path.name for path in (tmp_path / "orders-report").iterdir() if path.is_dir()}
     assert {name for name, _ in rows} == tables
     for name, columns in rows:
         (file,) = (tmp_path / "orders-report" / name).glob("*.parquet")
         assert parquet.read_schema(file).names == columns.split(", "), name
+
+
+def shows(page: Path, figures: dict[str, Any]) -> None:
+    """The demo's own page, in a browser: its figures, and its plots."""
+    with chromium() as browser:
+        browser.get(page.as_uri())
+        for name in ("messages", "delivered", "lost", "duplicated", "early"):
+            assert browser.find_element(By.ID, f"figure-{name}").text == str(figures[name]), name
+        for name in ("lateness", "waiting", "cost"):
+            assert browser.find_element(By.ID, f"chart-{name}").find_elements(By.TAG_NAME, "path")
 
 
 def test_its_numbers_are_the_codes() -> None:
