@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -159,6 +160,15 @@ def _ledger(folder: Path) -> FileLedger:
     return FileLedger(folder / f"{socket.gethostname()}-{os.getpid()}.jsonl")
 
 
+@cache
+def _spare_the_collector() -> None:
+    """Let the garbage collector pass over what is loaded by now and stays: looking through pyspark's
+    and boto3's objects time and again is a twentieth of the work of a row. Once in a process."""
+    gc.freeze()
+
+
 def task_of(rows: Rows) -> Task:
     """A task of this process."""
-    return Task(rows, _sender(rows.options), retry_seconds=rows.options.retry_seconds)
+    sender = _sender(rows.options)
+    _spare_the_collector()
+    return Task(rows, sender, retry_seconds=rows.options.retry_seconds)
