@@ -155,15 +155,14 @@ def test_what_a_store_releases_has_arrived_or_waits_in_the_due_queue(
 ) -> None:
     """A standard endpoint's is at its destination when its timer ends, told or not: never early. A
     FIFO endpoint's is handed over from the due queue, and lost if it is not."""
-    parked = {"route": Route.STORE, "batch": None, "delay": 10_000}
+    parked: dict[str, Any] = {"route": Route.STORE, "batch": None, "delay": 10_000}
+    timer: dict[str, Any] = {"timer_seconds": 600, "late_ms": 0}
     events = []
     for endpoint in ("orders", "orders.fifo"):
-        for name, told_timer in (("told", {"timer_seconds": 600, "late_ms": 0}), ("untold", {})):
+        for name, known_of_it in (("told", timer), ("untold", {})):
             message = told.sent(name, endpoint=endpoint, **parked)
-            released = told.by_sender(
-                message, EventKind.RELEASED, after=9400, due_ms=message.due_ms
-            )
-            events += [message, replace(released, source=Source.DISPATCHER, **told_timer)]
+            release = told.by_sender(message, EventKind.RELEASED, after=9400, due_ms=message.due_ms)
+            events += [message, replace(release, source=Source.DISPATCHER, **known_of_it)]
     forwarded = told.sent("forwarded", endpoint="orders.fifo", **parked)
     release = told.by_sender(forwarded, EventKind.RELEASED, after=9400, due_ms=forwarded.due_ms)
     events += [forwarded, release, told.handed_over(forwarded, after=10_000, late_ms=70)]
