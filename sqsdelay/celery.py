@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
+from botocore.exceptions import ClientError
 from celery import current_app
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.transport import SQS
@@ -53,10 +55,8 @@ class Channel(SQS.Channel):
             return
         try:
             self._put_delayed(delayed, queue, message, **options)
-        except QueueUnavailable:
-            raise
         except SqsDelayError as error:
-            if not headers.get("retries"):
+            if not headers.get("retries") or _may_have_been_sent(error):
                 raise
             # Celery rejects a task whose retry cannot be sent, and kombu 5.7 deletes it then.
             logger.error("a retry of task %s waits in a worker: %s", headers.get("id"), error)
@@ -91,8 +91,8 @@ class Transport(SQS.Transport):
 
     A publish fails as kombu's does: where SQS cannot be used now, kombu tries once more over a new
     connection and then raises its ``OperationalError``. sqsdelay's other errors (no delay queue, message
-    too large, …) come as they are; but for one of these a retry is not lost: it waits in a worker, as it
-    would without sqsdelay, and the error is logged.
+    too large, …) come as they are. A retry is not lost for one of these, nor where SQS refuses (access denied,
+    throttled): it waits in a worker, as it would without sqsdelay, and the error is logged.
     """
 
     Channel = Channel
@@ -136,13 +136,26 @@ class _Client:
 def _delayed(headers: Mapping[str, Any]) -> _Delayed | None:
     try:
         eta = maybe_iso8601(headers.get("eta"))
-    except ValueError:
+    except (TypeError, ValueError):
         return None  # the worker says what is wrong with it
     if eta is None:
         return None
     # One without a time zone is read as the worker reads it.
     due_at = maybe_make_aware(eta, current_app.timezone)
     return _Delayed(due_at, _message_id(headers)) if due_at > datetime.now(UTC) else None
+
+
+def _may_have_been_sent(error: SqsDelayError) -> bool:
+    """Whether SQS did not say no: kombu tries again, and its copy and ours are one by their id."""
+    if not isinstance(error, QueueUnavailable):
+        return False
+    refused = error.__cause__
+    if not isinstance(refused, ClientError):
+        return True
+    status = refused.response.get("ResponseMetadata", {}).get(
+        "HTTPStatusCode", HTTPStatus.INTERNAL_SERVER_ERROR
+    )
+    return bool(status >= HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
 def _message_id(headers: Mapping[str, Any]) -> str | None:

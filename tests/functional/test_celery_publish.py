@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from celery import Celery, signals
 from celery.utils.time import maybe_make_aware
-from kombu import Queue
+from kombu import Queue, pools
 from kombu.exceptions import OperationalError
 
 from sqsdelay import DelayConsumer, DelaySender
+from sqsdelay.celery import Channel
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import DelayQueueMissing, QueueUnavailable
 from sqsdelay.moves import Status
@@ -246,6 +247,53 @@ def test_a_retry_is_not_lost_for_a_missing_delay_queue(
     assert envelope(message)["headers"]["eta"] > datetime.now(UTC).isoformat()
     assert "a retry of task task-7 waits in a worker: queue" in caplog.text
     assert "sqsdelay endpoint create" in caplog.text
+
+
+def denied(code: str) -> Callable[..., Any]:
+    """A hook of botocore's that answers what goes to a delay queue with 403."""
+
+    class Forbidden:
+        status_code = 403
+
+    error = {"Error": {"Code": code, "Message": "no"}, "ResponseMetadata": {"HTTPStatusCode": 403}}
+
+    def answer(params: dict[str, Any], **_: Any) -> Any:
+        return (Forbidden(), error) if "-delay.fifo" in str(params["body"]) else None
+
+    return answer
+
+
+@pytest.mark.parametrize("code", ["AccessDenied", "RequestThrottled"])
+def test_a_retry_is_not_lost_where_sqs_refuses(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, code: str
+) -> None:
+    """A worker without permission on the delay queue, or throttled there: the task is held, not dropped."""
+    site.endpoint()
+    made = Channel.new_sqs_client
+
+    def make(self: Channel, *arguments: Any, **options: Any) -> Any:
+        client = made(self, *arguments, **options)
+        client.meta.events.register("before-call.sqs", denied(code))
+        return client
+
+    monkeypatch.setattr(Channel, "new_sqs_client", make)
+    pools.reset()  # they keep connections, with their clients, from one app to the next
+    with pytest.raises(OperationalError, match=code):
+        site.send("t", countdown=HOUR, task_id="first")
+    site.send("t", countdown=HOUR, task_id="task-7", retries=1)
+    (message,) = site.receive(site.name)
+    assert envelope(message)["headers"]["id"] == "task-7"
+    assert "a retry of task task-7 waits in a worker" in caplog.text
+    pools.reset()
+
+
+def test_another_senders_eta_header_is_left_to_kombu(site: Site) -> None:
+    """Not every message of kombu's is a Celery task: what is no time goes as it did."""
+    with site.app.connection_for_write() as connection:
+        connection.default_channel.queue_declare(site.name)
+        connection.Producer().publish({}, routing_key=site.name, headers={"eta": 1_700_000_000})
+    (message,) = site.receive(site.name)
+    assert json.loads(base64.b64decode(message["Body"]))["headers"] == {"eta": 1_700_000_000}
 
 
 def test_an_outage_is_tried_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
