@@ -91,8 +91,8 @@ class Transport(SQS.Transport):
 
     A publish fails as kombu's does: where SQS cannot be used now, kombu tries once more over a new
     connection and then raises its ``OperationalError``. sqsdelay's other errors (no delay queue, message
-    too large, …) come as they are. A retry is not lost for one of these, nor where SQS refuses (access denied,
-    throttled): it waits in a worker, as it would without sqsdelay, and the error is logged.
+    too large, …) come as they are. A retry is not lost for one of these, nor where SQS refuses (access
+    denied, throttled): it waits in a worker, as it would without sqsdelay, and the error is logged.
     """
 
     Channel = Channel

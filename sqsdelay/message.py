@@ -214,13 +214,16 @@ def check_trace_header(trace_header: str | None) -> None:
     """Refuse a trace header that is no attribute value.
 
     Raises:
-        InvalidMessage: not text, or empty.
+        InvalidMessage: not text, empty, or with a forbidden character.
     """
-    if trace_header is not None and (not isinstance(trace_header, str) or not trace_header):
+    if trace_header is None:
+        return
+    if not isinstance(trace_header, str) or not trace_header:
         raise InvalidMessage(
             f"trace_header={trace_header!r} is no X-Ray trace header; "
             "give text such as 'Root=1-…', or leave it out"
         )
+    _check_characters(trace_header, "trace_header")
 
 
 def check_ids(message: Message, *, fifo: bool) -> None:

@@ -143,9 +143,9 @@ def _message(entry: Mapping[str, Any], *, fifo: bool) -> Message:
         deduplication_id = hashlib.sha256(body).hexdigest()
     system = entry.get("MessageSystemAttributes", {})
     for name in system:
-        if name != _TRACE_HEADER:
+        if name != _TRACE_HEADER or "StringValue" not in system[name]:
             raise InvalidMessage(
-                f"message system attribute {name!r}; SQS takes {_TRACE_HEADER!r} only"
+                f"message system attribute {name!r}; SQS takes {_TRACE_HEADER!r} only, as a String"
             )
     return Message(
         entry["MessageBody"],

@@ -81,7 +81,8 @@ class UnrestrictedClient:
 
     def send_message(self, *args: Any, **kwargs: Any) -> Any:
         plain: Any = super()
-        if not self._long_delays.concern(kwargs.get("QueueUrl"), kwargs):
+        # Arguments without names boto3 refuses itself.
+        if args or not self._long_delays.concern(kwargs.get("QueueUrl"), kwargs):
             return plain.send_message(*args, **kwargs)
         self._validate("SendMessage", kwargs)
         return self._long_delays.send(self, kwargs)
@@ -90,7 +91,8 @@ class UnrestrictedClient:
         plain: Any = super()
         entries = kwargs.get("Entries")
         given = entries if isinstance(entries, list | tuple) else ()
-        if not any(self._long_delays.concern(kwargs.get("QueueUrl"), entry) for entry in given):
+        queue_url = kwargs.get("QueueUrl")
+        if args or not any(self._long_delays.concern(queue_url, entry) for entry in given):
             return plain.send_message_batch(*args, **kwargs)
         self._validate("SendMessageBatch", kwargs)
         return self._long_delays.send_batch(self, kwargs, plain.send_message_batch)

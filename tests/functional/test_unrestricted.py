@@ -154,9 +154,15 @@ def test_what_boto3_refuses_it_refuses_the_same_way(
 
 
 def test_positional_arguments_are_refused_as_by_boto3(sqs: Any) -> None:
-    """boto3's methods take keywords only."""
-    with pytest.raises(TypeError, match="only accepts keyword arguments"):
-        sqs.send_message("url", "body")
+    """boto3's methods take keywords only, whatever else is given."""
+    late = {"MessageBody": "x", "DelaySeconds": YEAR}
+    for wrong in (
+        lambda: sqs.send_message("url", "body"),
+        lambda: sqs.send_message("body", QueueUrl="url", **late),
+        lambda: sqs.send_message_batch("url", QueueUrl="url", Entries=[{"Id": "1", **late}]),
+    ):
+        with pytest.raises(TypeError, match="only accepts keyword arguments"):
+            wrong()
 
 
 def test_a_mixed_batch_is_two_requests_and_one_answer(shop: Shop, sqs: Any) -> None:
@@ -267,6 +273,10 @@ def test_without_a_delay_queue_the_error_says_how_to_make_one(shop: Shop, sqs: A
     ]
 
 
+def traced(header: dict[str, Any]) -> dict[str, Any]:
+    return {"MessageSystemAttributes": {"AWSTraceHeader": header}}
+
+
 @pytest.mark.parametrize(
     ("part", "code", "words"),
     [
@@ -274,6 +284,8 @@ def test_without_a_delay_queue_the_error_says_how_to_make_one(shop: Shop, sqs: A
         ({"MessageBody": "x" * 1_048_576}, "InvalidParameterValue", "SQS takes 1048576"),
         ({"MessageDeduplicationId": "d"}, "InvalidParameterValue", "is for FIFO queues"),
         ({"MessageSystemAttributes": {"Mine": TRACE["AWSTraceHeader"]}}, "InvalidParameterValue", "'Mine'"),
+        (traced({"DataType": "Binary", "BinaryValue": b"x"}), "InvalidParameterValue", "as a String"),
+        (traced({"DataType": "String", "StringValue": "\ud800"}), "InvalidParameterValue", "U\\+D800"),
         ({"QueueUrl": "https://sqs.eu-west-1.amazonaws.com/1/orders"}, "InvalidParameterValue", "eu-west-1"),
         ({"QueueUrl": "http://x/no.name"}, "InvalidParameterValue", "is not a queue name"),
         ({"DelaySeconds": 10**12}, "InvalidParameterValue", "9999"),
