@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import uuid
 from collections.abc import Callable, Mapping
 from enum import StrEnum
@@ -11,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from sqsdelay.clock import Clock, SystemClock
 from sqsdelay.errors import ConfigurationError, MalformedMessage, StoreError
-from sqsdelay.limits import MAX_RETENTION_SECONDS
+from sqsdelay.limits import MAX_DUE_MS, MAX_RETENTION_SECONDS
 from sqsdelay.wire import MESSAGE_ID
 
 logger = logging.getLogger(__name__)
@@ -19,6 +20,8 @@ logger = logging.getLogger(__name__)
 IDEMPOTENCY_KEY: Final = f'messageAttributes."{MESSAGE_ID}".stringValue || messageId'
 """The id of a Lambda event's record as a JMESPath expression, for the ``event_key_jmespath`` of
 Powertools' ``IdempotencyConfig``."""
+
+_LONGEST_SECONDS: Final = MAX_DUE_MS // 1000
 
 _FORGET_EVERY: Final = 100
 _FORGET_AT_ONCE: Final = 1000
@@ -107,7 +110,7 @@ class Deduplicator:
         clock: all receivers' clocks must agree, to a fraction of ``lease_seconds``.
 
     Raises:
-        ConfigurationError: a duration that is not above 0.
+        ConfigurationError: a duration that is not above 0, or longer than can be counted.
     """
 
     def __init__(
@@ -122,11 +125,13 @@ class Deduplicator:
             ("lease_seconds", lease_seconds),
             ("remember_seconds", remember_seconds),
         ):
-            if not value > 0:
-                raise ConfigurationError(f"{name}={value}; use more than 0")
+            if not 0 < value <= _LONGEST_SECONDS:
+                raise ConfigurationError(
+                    f"{name}={value}; use more than 0 and up to {_LONGEST_SECONDS}"
+                )
         self._inbox = inbox
-        self._lease_ms = round(lease_seconds * 1000)
-        self._remember_ms = round(remember_seconds * 1000)
+        self._lease_ms = math.ceil(lease_seconds * 1000)
+        self._remember_ms = math.ceil(remember_seconds * 1000)
         self._clock = clock or SystemClock()
         self._processed = itertools.count(1)
 

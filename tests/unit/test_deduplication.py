@@ -46,7 +46,7 @@ def test_what_is_no_message_is_refused() -> None:
         message_id({"body": "x"})
 
 
-@pytest.mark.parametrize("seconds", [0, -1, float("nan")])
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
 @pytest.mark.parametrize("name", ["lease_seconds", "remember_seconds"])
 def test_durations_are_checked(inbox: Any, name: str, seconds: float) -> None:
     """Value and remedy are said."""
@@ -81,6 +81,14 @@ def test_an_inbox_that_cannot_be_asked_keeps_the_effect_from_happening(inbox: In
     inbox.fails = {"begin"}
     with pytest.raises(StoreUnavailable):
         Deduplicator(inbox, lease_seconds=60).process("a", lambda: 1 / 0)
+
+
+def test_the_shortest_lease_is_one(inbox: Inbox) -> None:
+    """Rounded up: a lease of nothing would let two receivers work on one message."""
+    receiver = Deduplicator(inbox, lease_seconds=0.0001, clock=ManualClock())
+    copies = []
+    receiver.process("a", lambda: copies.append(receiver.process("a", lambda: None)))
+    assert copies == [Copy.IN_PROGRESS]
 
 
 def test_an_effect_that_is_not_remembered_is_told(inbox: Inbox) -> None:
