@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import TracebackType
 from typing import Final
@@ -25,9 +25,6 @@ HOLD_SECONDS: Final = 120
 
 _WAIT_SECONDS: Final = 1
 """A long poll asks all of SQS's servers; a short one may miss messages that are there."""
-
-_ATTEMPTS: Final = 3
-"""Receives in a row that bring nothing new, after which there is nothing new."""
 
 
 class RetryStatus(StrEnum):
@@ -227,8 +224,9 @@ class _Held:
 
     def batches(self, limit: int | None = None) -> Iterator[list[ReceivedMessage]]:
         """Receive until nothing (new) comes any more, or ``limit`` messages have."""
-        without_new = 0
-        while without_new < _ATTEMPTS and (limit is None or len(self._seen) < limit):
+        again = 0
+        # Those held for long come again, once each; behind them there may be others.
+        while again <= len(self._held) and (limit is None or len(self._seen) < limit):
             most = MAX_BATCH_ENTRIES if limit is None else limit - len(self._seen)
             copies = self._queues.receive_batch(
                 self._url, wait_seconds=_WAIT_SECONDS, limit=min(most, MAX_BATCH_ENTRIES)
@@ -236,11 +234,12 @@ class _Held:
             if not copies:
                 return
             new = [copy for copy in copies if copy.sqs_message_id not in self._seen]
-            self._held |= {copy.sqs_message_id: copy for copy in copies}
+            for copy in copies:
+                # Without what it carries: there may be 100,000 of them, of 1 MiB each.
+                self._held[copy.sqs_message_id] = replace(copy, body="", attributes={})
             self._seen |= {copy.sqs_message_id for copy in new}
             self._queues.hide_batch(self._url, [(copy, HOLD_SECONDS) for copy in copies])
-            # Those held for long come again; behind them there may be others.
-            without_new = 0 if new else without_new + 1
+            again = 0 if new else again + len(copies)
             if new:
                 yield new
 

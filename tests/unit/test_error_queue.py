@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -264,6 +266,46 @@ def test_what_was_held_for_long_does_not_hide_what_comes_after(
         left.append(done.rejection.message_id)
         clock.advance(HOLD_SECONDS / 9)
     assert sorted(left) == [f"m-{n:02}" for n in range(30)]
+
+
+def test_however_many_come_again_the_rest_is_reached(queues: Faulty, clock: ManualClock) -> None:
+    """A break of two minutes brings all that was left before, ahead of what nobody has seen."""
+    for n in range(60):
+        put(queues, f"m-{n:02}")
+    clock.advance(900)
+    for _ in range(6):
+        relay(queues)
+    left = []
+    for done in ErrorQueue(queues, ORDERS).retry():
+        left.append(done.rejection.message_id)
+        if len(left) == 50:
+            clock.advance(HOLD_SECONDS)
+    assert sorted(left) == [f"m-{n:02}" for n in range(60)]
+
+
+def test_what_is_left_is_not_kept_in_memory(queues: Faulty, clock: ManualClock) -> None:
+    """An error queue may hold a hundred thousand messages of 1 MiB."""
+
+    class Large(Faulty):
+        def receive_batch(self, *arguments: Any, **options: Any) -> list[ReceivedMessage]:
+            copies = super().receive_batch(*arguments, **options)
+            return [replace(copy, body="b" * MAX_MESSAGE_BYTES) for copy in copies]
+
+    large = Large(clock)
+    large.create_endpoint("orders")
+    for n in range(50):
+        put(large, f"m-{n:02}")
+    clock.advance(900)
+    for _ in range(5):
+        relay(large)
+    tracemalloc.start()
+    try:
+        count = sum(1 for _ in ErrorQueue(large, ORDERS).retry())
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert count == 50
+    assert most < 35 * MAX_MESSAGE_BYTES
 
 
 def test_a_delete_that_fails_is_said(queues: Faulty, clock: ManualClock) -> None:
