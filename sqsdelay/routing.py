@@ -16,6 +16,7 @@ from sqsdelay.errors import (
     DelayQueueMissing,
     DelayTooLong,
     QueueMissing,
+    QueueUnavailable,
     SqsDelayError,
 )
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
@@ -156,8 +157,16 @@ class Router:
         """The broker's now for an absolute due time, asked for if nothing has told it lately."""
         clock = self._queues.broker_clock
         if not clock.synchronised:
-            asked.once("clock", lambda: self._queues.synchronise(endpoint.queue))
+            asked.once("clock", lambda: self._learn_time(endpoint))
         return clock.now_ms()
+
+    def _learn_time(self, endpoint: Endpoint) -> None:
+        try:
+            self._queues.synchronise(endpoint.queue)
+        except QueueUnavailable:
+            # A refusal is dated, too: to send one need not be allowed to ask for a queue's URL.
+            if not self._queues.broker_clock.synchronised:
+                raise
 
     def broker_latest(self, endpoint: Endpoint, asked: Asked) -> int:
         """What a relative delay counts from that waits in a store, so that it is never early."""

@@ -228,6 +228,8 @@ class SqsQueues:
         try:
             answer = call(**arguments)
         except (ClientError, BotoCoreError) as error:
+            if isinstance(error, ClientError) and _is_of_sqs(error):
+                self._observe(error.response, asked_at)
             raise faults.translated(error, queue) from error
         self._observe(answer, asked_at)
         return answer
@@ -246,6 +248,11 @@ class SqsQueues:
             except ValueError:
                 return
         self._broker_clock.observe(self._last_date[1], asked_at=asked_at)
+
+
+def _is_of_sqs(error: ClientError) -> bool:
+    """Whether SQS answered, and no proxy on the way, whose clock says nothing."""
+    return bool(error.response.get("ResponseMetadata", {}).get("RequestId"))
 
 
 def _send_entry(entry_id: str, message: OutgoingMessage) -> dict[str, Any]:

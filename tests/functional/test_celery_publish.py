@@ -7,7 +7,9 @@ import json
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -93,6 +95,28 @@ def envelope(message: dict[str, Any]) -> dict[str, Any]:
     return content
 
 
+def refusing(code: str, queue: str) -> Callable[..., Any]:
+    """kombu's way to make a client, for one that is answered 403 when it asks for a queue's URL."""
+    make = Channel.new_sqs_client
+    answered = {
+        "HTTPStatusCode": 403,
+        "HTTPHeaders": {"date": format_datetime(datetime.now(UTC), usegmt=True)},
+        "RequestId": "r-1",
+    }
+    refusal = {"Error": {"Code": code, "Message": "no"}, "ResponseMetadata": answered}
+
+    def refuse(params: dict[str, Any], **_: Any) -> Any:
+        asked = json.loads(params["body"]).get("QueueName")
+        return (SimpleNamespace(status_code=403), refusal) if asked == queue else None
+
+    def make_refused(self: Channel, *arguments: Any, **options: Any) -> Any:
+        client = make(self, *arguments, **options)
+        client.meta.events.register("before-call.sqs", refuse)
+        return client
+
+    return make_refused
+
+
 def test_the_message_is_the_one_kombu_would_have_sent(site: Site) -> None:
     """Same envelope, same attributes; only the queue differs, and when it comes."""
     site.endpoint()
@@ -158,6 +182,20 @@ def test_a_predefined_queue_is_known_by_its_url(site: Site) -> None:
     site.app.conf.task_default_queue = "nick"
     site.send("t", countdown=HOUR)
     assert envelope(site.delayed(real))["properties"]["delivery_info"]["routing_key"] == "nick"
+
+
+def test_a_predefined_queues_url_need_not_be_asked_for(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kombu needs no GetQueueUrl there, and nor does a short countdown here."""
+    site.sqs.create_queue(QueueName=site.name)
+    site.options(predefined_queues={site.name: {"url": site.url(site.name)}})
+    monkeypatch.setattr(Channel, "new_sqs_client", refusing("AccessDenied", site.name))
+    pools.reset()
+    site.send("t", countdown=2, task_id="soon")
+    pools.reset()
+    (message,) = site.receive(site.name)
+    assert attribute(message, MESSAGE_ID) == "soon"
 
 
 def test_a_fifo_queue_keeps_its_groups(site: Site) -> None:
@@ -249,34 +287,14 @@ def test_a_retry_is_not_lost_for_a_missing_delay_queue(
     assert "sqsdelay endpoint create" in caplog.text
 
 
-def denied(code: str) -> Callable[..., Any]:
-    """A hook of botocore's that answers what goes to a delay queue with 403."""
-
-    class Forbidden:
-        status_code = 403
-
-    error = {"Error": {"Code": code, "Message": "no"}, "ResponseMetadata": {"HTTPStatusCode": 403}}
-
-    def answer(params: dict[str, Any], **_: Any) -> Any:
-        return (Forbidden(), error) if "-delay.fifo" in str(params["body"]) else None
-
-    return answer
-
-
 @pytest.mark.parametrize("code", ["AccessDenied", "RequestThrottled"])
 def test_a_retry_is_not_lost_where_sqs_refuses(
     site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, code: str
 ) -> None:
     """A worker without permission on the delay queue, or throttled there: the task is held, not dropped."""
     site.endpoint()
-    made = Channel.new_sqs_client
-
-    def make(self: Channel, *arguments: Any, **options: Any) -> Any:
-        client = made(self, *arguments, **options)
-        client.meta.events.register("before-call.sqs", denied(code))
-        return client
-
-    monkeypatch.setattr(Channel, "new_sqs_client", make)
+    refuse = refusing(code, f"{site.name}-delay.fifo")
+    monkeypatch.setattr(Channel, "new_sqs_client", refuse)
     pools.reset()  # they keep connections, with their clients, from one app to the next
     with pytest.raises(OperationalError, match=code):
         site.send("t", countdown=HOUR, task_id="first")

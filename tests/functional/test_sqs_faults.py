@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import boto3
@@ -10,11 +11,13 @@ import pytest
 import tenacity
 from botocore.stub import Stubber
 
+from sqsdelay import DelaySender
 from sqsdelay.endpoint import Endpoint, QueueRef
 from sqsdelay.errors import InvalidEndpoint, QueueMissing, QueueUnavailable, SendFailed
 from sqsdelay.message import OutgoingMessage
 from sqsdelay.ports import Failure, SendReceipt
 from sqsdelay.sqs.queues import ENTRY_ATTEMPTS, SqsQueues
+from sqsdelay.testing import ManualClock
 
 URL = "https://sqs.us-east-1.amazonaws.com/123456789012/orders"
 
@@ -244,3 +247,22 @@ def test_an_arn_names_the_account_and_must_name_the_clients_region() -> None:
         stubber.assert_no_pending_responses()
     with pytest.raises(InvalidEndpoint, match="is in eu-west-1, the boto3 client in us-east-1"):
         queues.url(Endpoint.parse("arn:aws:sqs:eu-west-1:123456789012:orders").queue)
+
+
+@pytest.mark.parametrize(("request_id", "learned"), [("r-1", True), ("", False)])
+def test_a_refusal_of_sqs_tells_the_time_too(request_id: str, learned: bool) -> None:
+    """A sender may lack GetQueueUrl on the destination; a proxy's refusal proves nothing."""
+    client = boto3.client("sqs")
+    answered = {"HTTPHeaders": {"date": "Fri, 20 Nov 2026 11:00:00 GMT"}, "RequestId": request_id}
+    sender = DelaySender(client, clock=ManualClock())
+    with Stubber(client) as stubber:
+        stubber.add_client_error("get_queue_url", "AccessDenied", response_meta=answered)
+        due = datetime(2026, 11, 20, 11, 5, tzinfo=UTC)
+        if learned:
+            wanted = {**single("a"), "DelaySeconds": 300}
+            stubber.add_response("send_message", {"MessageId": "s1"}, wanted)
+            assert sender.send(URL, "a", due_at=due).due == due
+        else:
+            with pytest.raises(QueueUnavailable, match="AccessDenied"):
+                sender.send(URL, "a", due_at=due)
+        stubber.assert_no_pending_responses()
