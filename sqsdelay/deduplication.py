@@ -164,7 +164,8 @@ class Deduplicator:
         """Whether the message is new, remembered in the caller's own transaction: exactly once.
 
         What the caller writes in that transaction is committed with the memory of the message, or not
-        at all. Another copy waits until the transaction has ended.
+        at all. Another copy waits until the transaction has ended, with SQLite for the connection's
+        ``timeout`` at most. Old entries are not deleted here: call `forget` now and then.
 
         Args:
             transaction: the driver's connection to the inbox's database, in a transaction.

@@ -161,13 +161,26 @@ def _with_identity(message: StoredMessage, body: str) -> dict[str, Attribute]:
 def read_rejection(copy: ReceivedMessage) -> Rejection:
     """The inverse of `rejected` and `rejected_stored`; what it cannot find it says is not there."""
     about = _about(copy)
-    destination = _text(about, "destination")
+    original = _original(copy, about)
+    return Rejection(
+        copy=copy,
+        original=original,
+        message_id=_text(about, "messageId") or original.message_id,
+        reason=_text(about, "reason"),
+        due=_due(original),
+        destination=_text(about, "destination"),
+        body_encoding=_text(about, "bodyEncoding"),
+    )
+
+
+def _original(copy: ReceivedMessage, about: Mapping[str, Any]) -> ReceivedMessage:
+    """The copy as it was before it was rejected."""
+    destination, moved = _text(about, "destination"), about.get("attributes")
     attributes = {name: value for name, value in copy.attributes.items() if name != ERROR}
     group_id = copy.group_id
     if destination is not None:
         _restore_stored(attributes, about, fifo=destination.endswith(FIFO_SUFFIX))
     elif about:
-        moved = about.get("attributes")
         if isinstance(moved, dict):
             attributes |= {
                 name: string(value)
@@ -175,7 +188,7 @@ def read_rejection(copy: ReceivedMessage) -> Rejection:
                 if name in DELAY_ATTRIBUTES and isinstance(value, str)
             }
         group_id = _text(about, "messageGroupId")
-    original = replace(
+    return replace(
         copy,
         attributes=attributes,
         sqs_message_id=_text(about, "sqsMessageId") or copy.sqs_message_id,
@@ -185,15 +198,6 @@ def read_rejection(copy: ReceivedMessage) -> Rejection:
         group_id=group_id,
         deduplication_id=_text(about, "messageDeduplicationId"),
         unreadable=_text(about, "unreadable") or copy.unreadable,
-    )
-    return Rejection(
-        copy=copy,
-        original=original,
-        message_id=_text(about, "messageId") or original.message_id,
-        reason=_text(about, "reason"),
-        due=_due(original),
-        destination=destination,
-        body_encoding=_text(about, "bodyEncoding"),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from boto3.resources.base import ServiceResource
@@ -65,6 +66,8 @@ def unrestricted(
         "ledger": ledger,
     }
     given: Any = client
+    if iscoroutinefunction(getattr(given, "_make_api_call", None)):
+        raise ConfigurationError(f"{given!r} is asynchronous; give a client of boto3's")
     if isinstance(given, ServiceResource) and given.meta.service_name == "sqs":
         return cast(Boto3, _with_client(given, _unrestricted_client(given.meta.client, settings)))
     if isinstance(given, BaseClient) and given.meta.service_model.service_name == "sqs":

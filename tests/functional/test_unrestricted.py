@@ -579,6 +579,19 @@ def test_other_services_are_refused_too(shop: Shop) -> None:
             unrestricted(other)
 
 
+def test_an_asynchronous_client_is_refused(shop: Shop) -> None:
+    """aiobotocore's is a botocore client by class; its first long delay would fail in the middle."""
+
+    class AioClient(BaseClient):
+        async def _make_api_call(self, *arguments: Any) -> Any:
+            raise NotImplementedError
+
+    client: Any = AioClient.__new__(AioClient)
+    client.__dict__.update(shop.client.__dict__)
+    with pytest.raises(ConfigurationError, match="is asynchronous"):
+        unrestricted(client)
+
+
 def test_attribute_names_of_ours_are_refused(shop: Shop, sqs: Any) -> None:
     """They carry the delay itself."""
     mine = {"sqsdelay.DueAt": {"DataType": "String", "StringValue": "1"}}
