@@ -17,6 +17,7 @@ from sqsdelay.delay import utc
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.error_queue import ErrorQueue, Retry, RetryStatus
 from sqsdelay.message import size_of
+from sqsdelay.ports import Queues
 from sqsdelay.rejection import Rejection
 
 app = typer.Typer(help="Look at an endpoint's error queue; send its messages on.")
@@ -52,8 +53,8 @@ def list_errors(
     SQS shows a message only to who receives it: receive counts grow, and meanwhile nobody else sees
     the messages.
     """
-    endpoint, queue = _opened(ctx.obj)
-    found = queue.look(limit)
+    endpoint, queues = _opened(ctx.obj)
+    found = ErrorQueue(queues, endpoint).look(limit)
     if as_json:
         for rejection in found:
             print_json(_as_json(rejection, bodies=bodies))
@@ -92,11 +93,14 @@ def retry(
     """
     if (not message_id) == (not every):
         raise typer.BadParameter("give one of --message-id and --all")
-    _, queue = _opened(ctx.obj)
-    given = None if delay is None and due_at is None else new_due_ms(delay, due_at)
+    endpoint, queues = _opened(ctx.obj)
+    given = None
+    if delay is not None or due_at is not None:
+        given = new_due_ms(delay, due_at, now_ms=lambda: _broker_now(queues, endpoint))
     counts: Counter[RetryStatus] = Counter()
     missing = dict.fromkeys(message_id or ())
-    for done in queue.retry(message_id or None, due_ms=given, dry_run=dry_run):
+    retrying = ErrorQueue(queues, endpoint).retry
+    for done in retrying(message_id or None, due_ms=given, dry_run=dry_run):
         counts[done.status] += 1
         missing.pop(done.rejection.message_id, None)
         _tell(done, as_json=as_json)
@@ -108,12 +112,17 @@ def retry(
         raise typer.Exit(1)
 
 
-def _opened(endpoint: str) -> tuple[Endpoint, ErrorQueue]:
+def _opened(endpoint: str) -> tuple[Endpoint, Queues]:
     from sqsdelay.sqs.client import default_client
     from sqsdelay.sqs.queues import SqsQueues
 
-    parsed = Endpoint.parse(endpoint)
-    return parsed, ErrorQueue(SqsQueues(default_client(connections=1)), parsed)
+    return Endpoint.parse(endpoint), SqsQueues(default_client(connections=1))
+
+
+def _broker_now(queues: Queues, endpoint: Endpoint) -> int:
+    """What --delay counts from: by a local clock that is behind, messages would be early."""
+    queues.synchronise(endpoint.error_queue)
+    return queues.broker_clock.now_ms()
 
 
 def _row(rejection: Rejection, *, bodies: bool) -> list[str]:

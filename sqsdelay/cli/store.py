@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -167,8 +168,13 @@ def reschedule(
         raise typer.Exit(1)
 
 
-def new_due_ms(delay: str | None, due_at: str | None) -> int:
+def new_due_ms(
+    delay: str | None, due_at: str | None, *, now_ms: Callable[[], int] | None = None
+) -> int:
     """The due time that --delay or --due-at names, epoch milliseconds.
+
+    Args:
+        now_ms: what a delay counts from; the local clock when left out.
 
     Raises:
         BadParameter: both or none of them.
@@ -178,7 +184,8 @@ def new_due_ms(delay: str | None, due_at: str | None) -> int:
         raise typer.BadParameter("give one of --delay and --due-at")
     if due_at is not None:
         return due_at_ms(parse_due_at(due_at))
-    return checked_due_ms(SystemClock().now_ms() + delay_ms(parse_delay(delay or "")))
+    start_ms = SystemClock().now_ms() if now_ms is None else now_ms()
+    return checked_due_ms(start_ms + delay_ms(parse_delay(delay or "")))
 
 
 def _opened(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Callable
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +241,21 @@ def test_errors_retry_sends_on_what_it_is_told(
     assert received(local_aws, orders.error_queue) == []
     (poison,) = received(local_aws, orders.queue)
     assert poison.body == "secret of poison"
+
+
+def test_a_retrys_delay_counts_by_the_brokers_clock(
+    cli: Cli, local_aws: LocalAws, orders: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine whose clock is ten minutes behind makes nothing early."""
+    reject(local_aws, orders, "poison", seconds="soon")
+    true_ms = SystemClock().now_ms()
+    behind = time.time_ns() - 600 * 10**9 - time.monotonic_ns()
+    monkeypatch.setattr("time.time_ns", lambda: behind + time.monotonic_ns())
+    code, out, _ = cli("errors", orders.name, "retry", "--all", "--delay", "1h", "--json")
+    monkeypatch.undo()
+    assert code == 0
+    due = datetime.fromisoformat(json.loads(out)["due"])
+    assert due.timestamp() * 1000 > true_ms + 3_600_000 - 1000
 
 
 @pytest.mark.parametrize(
