@@ -13,7 +13,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from celery import Celery, signals
+from celery import Celery, signals, signature
+from celery.app.trace import build_tracer
 from celery.utils.time import maybe_make_aware
 from kombu import Queue, pools
 from kombu.exceptions import OperationalError
@@ -312,6 +313,24 @@ def test_another_senders_eta_header_is_left_to_kombu(site: Site) -> None:
         connection.Producer().publish({}, routing_key=site.name, headers={"eta": 1_700_000_000})
     (message,) = site.receive(site.name)
     assert json.loads(base64.b64decode(message["Body"]))["headers"] == {"eta": 1_700_000_000}
+
+
+def test_the_task_before_a_link_that_cannot_be_sent_fails(site: Site) -> None:
+    """The worker sends a chain's next link: that there is no delay queue is told as this task's error."""
+    site.app.conf.result_backend = "cache+memory://"
+
+    def first() -> int:
+        return 1
+
+    task: Any = site.app.task(first, name="shop.first")
+    link = dict(signature("shop.second", immutable=True, app=site.app).set(countdown=HOUR))
+    run: Any = build_tracer(task.name, task, app=site.app)
+    request = {"id": "first", "chain": [link], "delivery_info": {}, "retries": 0}
+    with pytest.warns(RuntimeWarning, match="DelayQueueMissing"):
+        run("first", (), {}, request=request)
+    failed = site.app.AsyncResult("first")
+    assert failed.state == "FAILURE"
+    assert f"sqsdelay endpoint create {site.name}" in str(failed.result)
 
 
 def test_an_outage_is_tried_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
