@@ -308,8 +308,8 @@ def test_a_retry_is_not_lost_where_sqs_refuses(
 
 def test_another_senders_eta_header_is_left_to_kombu(site: Site) -> None:
     """Not every message of kombu's is a Celery task: what is no time goes as it did."""
+    site.sqs.create_queue(QueueName=site.name)
     with site.app.connection_for_write() as connection:
-        connection.default_channel.queue_declare(site.name)
         connection.Producer().publish({}, routing_key=site.name, headers={"eta": 1_700_000_000})
     (message,) = site.receive(site.name)
     assert json.loads(base64.b64decode(message["Body"]))["headers"] == {"eta": 1_700_000_000}
@@ -317,12 +317,12 @@ def test_another_senders_eta_header_is_left_to_kombu(site: Site) -> None:
 
 def test_the_task_before_a_link_that_cannot_be_sent_fails(site: Site) -> None:
     """The worker sends a chain's next link: that there is no delay queue is told as this task's error."""
-    site.app.conf.result_backend = "cache+memory://"
+    site.app.conf.update(result_backend="cache+memory://")
 
     def first() -> int:
         return 1
 
-    task: Any = site.app.task(first, name="shop.first")
+    task: Any = site.app.task(name="shop.first")(first)
     link = dict(signature("shop.second", immutable=True, app=site.app).set(countdown=HOUR))
     run: Any = build_tracer(task.name, task, app=site.app)
     request = {"id": "first", "chain": [link], "delivery_info": {}, "retries": 0}

@@ -156,11 +156,12 @@ def test_what_boto3_refuses_it_refuses_the_same_way(
 def test_positional_arguments_are_refused_as_by_boto3(sqs: Any) -> None:
     """boto3's methods take keywords only, whatever else is given."""
     late = {"MessageBody": "x", "DelaySeconds": YEAR}
-    for wrong in (
+    wrongs: list[Callable[[], Any]] = [
         lambda: sqs.send_message("url", "body"),
         lambda: sqs.send_message("body", QueueUrl="url", **late),
         lambda: sqs.send_message_batch("url", QueueUrl="url", Entries=[{"Id": "1", **late}]),
-    ):
+    ]
+    for wrong in wrongs:
         with pytest.raises(TypeError, match="only accepts keyword arguments"):
             wrong()
 
