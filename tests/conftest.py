@@ -15,6 +15,10 @@ from tests.services.postgres import postgres_conninfo
 if TYPE_CHECKING:
     from tests.acceptance.rabbitmq.broker import Broker
 
+for size in ("COLUMNS", "LINES"):
+    # A test runner's own notion of a terminal; a console would keep it for good when it is made.
+    os.environ.pop(size, None)
+
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("long", max_examples=5000, deadline=None, print_blob=True)
 settings.load_profile("repeatable")  # --hypothesis-profile=long looks for new ways to fail

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
 _CONTROL: Final = {
@@ -14,8 +14,19 @@ _CONTROL: Final = {
 """Characters by which a terminal is told to do things, and how they are shown."""
 
 
+_PIPE_COLUMNS: Final = 200
+"""Width of what goes to a pipe or a file: a queue's name of 80 characters is not to be cut there."""
+
+
 class SafeConsole(Console):
     """Shows control characters as ``\\x1b``: bodies, ids and reasons are whoever's who may send."""
+
+    @property
+    def options(self) -> ConsoleOptions:
+        options = super().options
+        if self.is_terminal or "COLUMNS" in self._environ:
+            return options
+        return options.update(width=max(options.max_width, _PIPE_COLUMNS))
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(text.translate(_CONTROL), **options)
