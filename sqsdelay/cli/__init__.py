@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
@@ -21,10 +23,26 @@ from sqsdelay.errors import SqsDelayError
 
 app = typer.Typer(
     name="sqsdelay",
-    help="Unrestricted delays for Amazon SQS.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"sqsdelay {version('sqsdelay')}")  # noqa: T201
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Say which.")
+    ] = False,
+) -> None:
+    """Unrestricted delays for Amazon SQS."""
+
+
 app.add_typer(endpoint.app, name="endpoint")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(rabbitmq.app, name="rabbitmq")

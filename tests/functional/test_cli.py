@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,11 @@ def messages(queue: str) -> list[dict[str, Any]]:
         QueueUrl=url, MaxNumberOfMessages=10, MessageAttributeNames=["All"]
     )
     return list(answer.get("Messages", []))  # type: ignore[arg-type]
+
+
+def test_the_version_is_the_installed_packages(cli: Cli) -> None:
+    """`sqsdelay --version` is what a bug report begins with."""
+    assert cli("--version") == (0, f"sqsdelay {version('sqsdelay')}\n", "")
 
 
 def test_endpoint_create_makes_the_three_queues_and_is_idempotent(cli: Cli) -> None:
