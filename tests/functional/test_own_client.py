@@ -53,7 +53,7 @@ def test_the_user_agent_is_put_together_once() -> None:
     client.meta.events.register("before-send.sqs.GetQueueUrl", note)
     with pytest.raises(RuntimeError, match="far enough"):
         client.get_queue_url(QueueName="orders")
-    assert re.fullmatch(r"sqsdelay Boto3/\S+ Python/\S+ Botocore/\S+", agents[0])
+    assert re.fullmatch(r"sqsdelay Boto3/\S+ Python/\S+ Botocore/\S+( .*)?", agents[0])
 
 
 BAD: dict[str, dict[str, Any]] = {

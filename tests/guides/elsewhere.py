@@ -41,6 +41,12 @@ ELSEWHERE: Final = (
     Elsewhere(r"pip install 'sqsdelay\[\w+\]'", "extras are in the environment of this test run"),
     Elsewhere(r"make faults\b.*", "takes minutes; run with less to do", "tests/faults/__init__.py"),
     Elsewhere(
+        r"make capacity\b.*",
+        "rewrites the page; a test compares its tables",
+        "tests/functional/test_capacity.py",
+    ),
+    Elsewhere(r"make soak\b.*", "takes an hour", "tests/acceptance/test_soak.py"),
+    Elsewhere(
         r"sqsdelay pipeline .*",
         "starts Spark; run in the one session of Spark's tests",
         "tests/functional/spark/test_spark_guide.py",
