@@ -163,6 +163,8 @@ def store_url(data: bytes) -> None:
 
     with (
         mock.patch("sqlite3.connect", connect),
+        # Or a file of its own would be left behind for each path that is tried.
+        mock.patch("sqsdelay.stores.sqlite_file._make_private"),
         mock.patch("sqsdelay.stores.dynamodb.table._default_client"),
     ):
         for table in (None, url or None):
