@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,8 +27,7 @@ Curve = tuple[str, str, Callable[[int], float]]
 def draw(systems: Systems, folder: Path) -> None:
     """Write ``capacity-pending.svg`` and ``capacity-due.svg``."""
     pending: list[Curve] = [
-        (c.name, "-", lambda n, c=c: relay.steady(c, n).late_share(1))  # type: ignore[misc]
-        for c in systems.consumers
+        (consumer.name, "-", partial(_relayed_late, consumer)) for consumer in systems.consumers
     ]
     pending.append(
         (
@@ -47,9 +47,7 @@ def draw(systems: Systems, folder: Path) -> None:
                 (
                     f"{consumer.name}, {how}",
                     style,
-                    lambda n, c=consumer, t=together: relay.due_in_a_minute(  # type: ignore[misc]
-                        c, n, together=t
-                    ).late_share(1),
+                    partial(_minute_late, consumer, together),
                 )
             )
     for dispatcher in (systems.dispatcher, systems.dispatcher_worker()):
@@ -57,10 +55,18 @@ def draw(systems: Systems, folder: Path) -> None:
             (
                 f"parked: {dispatcher.name}",
                 "--",
-                lambda n, d=dispatcher: store.due_in_a_minute(d, n).late_share(1),  # type: ignore[misc]
+                partial(store.minute_late, dispatcher),
             )
         )
     _plot(folder / "capacity-due.svg", DUE, due, "messages due in one minute")
+
+
+def _relayed_late(consumer: relay.Consumer, pending: int) -> float:
+    return relay.steady(consumer, pending).late_share(1)
+
+
+def _minute_late(consumer: relay.Consumer, together: bool, due: int) -> float:
+    return relay.due_in_a_minute(consumer, due, together=together).late_share(1)
 
 
 def _plot(file: Path, numbers: Sequence[int], curves: Sequence[Curve], about: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import relay_simulation as relay
@@ -81,10 +82,7 @@ def answers(systems: Systems) -> str:
         )
     for dispatcher in (systems.dispatcher, systems.dispatcher_worker()):
         many = round(dispatcher.throughput * DEPLOYED.ahead_seconds)
-        at_once = most(
-            lambda n, d=dispatcher: store.due_in_a_minute(d, n).late_share(1),  # type: ignore[misc]
-            many,
-        )
+        at_once = most(partial(store.minute_late, dispatcher), many)
         rows.append(
             (
                 f"parked: {dispatcher.name}",

@@ -131,6 +131,11 @@ def due_in_a_minute(dispatcher: Dispatcher, due: int, *, cohorts: int = 2000) ->
     return Simulation(dispatcher, times, messages=math.ceil(due / number)).run(math.inf)
 
 
+def minute_late(dispatcher: Dispatcher, due: int) -> float:
+    """How late the last of ``due`` messages is that are due within one minute, in seconds."""
+    return due_in_a_minute(dispatcher, due).late_share(1)
+
+
 def steady(dispatcher: Dispatcher, rate: float, *, hours: float = 24) -> Emptied:
     """``rate`` messages due each second, for so long."""
     seconds = hours * 3600
