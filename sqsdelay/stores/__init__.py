@@ -37,10 +37,7 @@ def open_store(
     if parts.scheme == "sqlite" and not parts.netloc and len(parts.path) > 1:
         from sqsdelay.stores.sqlite import SqliteStore
 
-        path = unquote(parts.path[1:])
-        if "\0" in path:
-            raise ConfigurationError("the store's URL names a file with a NUL in it; correct it")
-        return SqliteStore(path, endpoint=endpoint, table=table)
+        return SqliteStore(unquote(parts.path[1:]), endpoint=endpoint, table=table)
     if parts.scheme in ("postgresql", "postgres") and url.startswith(f"{parts.scheme}://"):
         try:
             from sqsdelay.stores.postgres import PostgresStore

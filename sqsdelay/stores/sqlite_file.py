@@ -21,8 +21,14 @@ def opened(path: str | Path, table: str) -> sqlite3.Connection:
     """A connection for all threads, in autocommit mode. A file that it makes is its owner's alone.
 
     Raises:
+        ConfigurationError: a path no file can have.
         StoreUnavailable: the file cannot be opened.
     """
+    if "\0" in str(path):
+        # Not shown: a URL's password could stand in it.
+        raise ConfigurationError(
+            "the SQLite file's name has a NUL character in it; correct the path"
+        )
     with translated(table):
         if str(path) != ":memory:":
             _make_private(Path(path))

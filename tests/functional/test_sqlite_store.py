@@ -25,6 +25,7 @@ from sqsdelay.errors import (
 from sqsdelay.exactly_once import ExactlyOnce
 from sqsdelay.store import Claim, TransactionMode
 from sqsdelay.stored import StoredMessage
+from sqsdelay.stores import open_store
 from sqsdelay.stores.sqlite import SqliteStore
 from sqsdelay.testing import InMemoryOutbox, ManualClock
 
@@ -111,6 +112,16 @@ def test_a_missing_table_and_a_bad_name_say_so(tmp_path: Path) -> None:
         SqliteStore(tmp_path / "store.db", endpoint="orders", table="a\0b")
     with pytest.raises(StoreUnavailable, match="unable to open"):
         SqliteStore(tmp_path / "missing" / "store.db", endpoint="orders")
+
+
+def test_a_path_no_file_can_have_says_so(tmp_path: Path) -> None:
+    """Opened from Python as from a URL: one clear error, and nothing of the path in it."""
+    told = "has a NUL character in it; correct the path"
+    with pytest.raises(ConfigurationError, match=told):
+        SqliteStore(f"{tmp_path}/a\0b", endpoint="orders")
+    with pytest.raises(ConfigurationError, match=told):
+        open_store(f"sqlite:///{tmp_path}/a%00b", endpoint="orders")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_stored_in_the_callers_transaction(tmp_path: Path) -> None:
