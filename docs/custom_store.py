@@ -112,9 +112,22 @@ class JsonFileStore:
         with self._rows() as rows:
             return len(rows)
 
-    def pending(self, limit: int, *, after: tuple[int, str] | None = None) -> list[StoredMessage]:
+    def pending(
+        self,
+        limit: int,
+        *,
+        after: tuple[int, str] | None = None,
+        due_from_ms: int | None = None,
+        due_before_ms: int | None = None,
+    ) -> list[StoredMessage]:
         with self._rows() as rows:
-            found = [i for i in _by_due(rows) if after is None or (rows[i]["due_ms"], i) > after]
+            found = [
+                i
+                for i in _by_due(rows)
+                if (after is None or (rows[i]["due_ms"], i) > after)
+                and (due_from_ms is None or rows[i]["due_ms"] >= due_from_ms)
+                and (due_before_ms is None or rows[i]["due_ms"] < due_before_ms)
+            ]
             return [_message(i, rows[i]) for i in found[:limit]]
 
     def find(self, message_id: str) -> StoredMessage | None:

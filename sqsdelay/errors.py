@@ -72,6 +72,10 @@ class StoreMissing(StoreError):
     """The store's table does not exist: it was not set up, or the name is wrong."""
 
 
+class SchemaMismatch(StoreError):
+    """The store's table is of an older or a newer schema version than this sqsdelay works on."""
+
+
 class BodyStoreUnavailable(SqsDelayError):
     """A large body could not be kept or read: no connection, or denied; nothing was sent."""
 

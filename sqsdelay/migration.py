@@ -109,8 +109,8 @@ class Migration:
 
     def _pending(self) -> Iterator[StoredMessage]:
         """Page by page, by due time and id, so that removing on the way skips nothing."""
-        after = (self._due_from_ms - 1, "\U0010ffff")
-        while page := self._store.pending(_PAGE, after=after):
+        after = None
+        while page := self._store.pending(_PAGE, after=after, due_from_ms=self._due_from_ms):
             yield from page
             after = (page[-1].due_ms, page[-1].message_id)
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
+from sqsdelay.delay import due_at_ms
 from sqsdelay.events import changed
 from sqsdelay.ledger import Ledger, record_safely
 from sqsdelay.marks import MARK_LIFETIME_SECONDS, Mark
 from sqsdelay.store import DelayedMessageStore
 from sqsdelay.stored import StoredMessage
 
-_PAGE: Final = 500
+_PAGE: Final = 100
+"""Messages in memory at once: at the 1 MiB of a body, 100 MiB."""
 
 
 class Change(StrEnum):
@@ -76,16 +79,32 @@ class Schedule:
         self._record(change, message_id, now_ms, due_ms)
         return change
 
-    def pending(self) -> Iterator[StoredMessage]:
+    def pending(
+        self, *, due_from: datetime | None = None, due_before: datetime | None = None
+    ) -> Iterator[StoredMessage]:
         """Messages in the store, the earliest due first; read page by page.
 
         Messages in the delay queue are not among them: SQS does not list messages.
 
+        Args:
+            due_from: leaves out what is due before; with its time zone, as ``due_before``.
+            due_before: leaves out what is due then or later.
+
         Raises:
+            InvalidDelay: a time without time zone.
             StoreUnavailable, StoreMissing
         """
+        due_from_ms = None if due_from is None else due_at_ms(due_from)
+        due_before_ms = None if due_before is None else due_at_ms(due_before)
+        return self._pending(due_from_ms, due_before_ms)
+
+    def _pending(
+        self, due_from_ms: int | None, due_before_ms: int | None
+    ) -> Iterator[StoredMessage]:
         after = None
-        while page := self._store.pending(_PAGE, after=after):
+        while page := self._store.pending(
+            _PAGE, after=after, due_from_ms=due_from_ms, due_before_ms=due_before_ms
+        ):
             yield from page
             after = (page[-1].due_ms, page[-1].message_id)
 

@@ -220,15 +220,26 @@ class Sender:
             due_ms = self._router.broker_latest(parsed, asked) + delay_ms(delay or 0)
         return schedule.reschedule(message_id, checked_due_ms(due_ms), now_ms=now_ms)
 
-    def pending(self, endpoint: str) -> Iterator[StoredMessage]:
+    def pending(
+        self,
+        endpoint: str,
+        *,
+        due_from: datetime | None = None,
+        due_before: datetime | None = None,
+    ) -> Iterator[StoredMessage]:
         """The messages that wait in the endpoint's store, the earliest due first.
 
         Those in the delay queue are not among them: SQS does not list messages.
 
+        Args:
+            due_from: leaves out what is due before; with its time zone, as ``due_before``.
+            due_before: leaves out what is due then or later.
+
         Raises:
+            InvalidDelay: a time without time zone.
             NoStore, InvalidEndpoint, StoreUnavailable, StoreMissing
         """
-        return self._schedule(endpoint).pending()
+        return self._schedule(endpoint).pending(due_from=due_from, due_before=due_before)
 
     def _prepare(self, endpoint: Endpoint, message: Message, asked: Asked) -> ToQueue | ToStore:
         large = self._offloading

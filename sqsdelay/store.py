@@ -72,6 +72,10 @@ class DelayedMessageStore(Protocol):
     A store serves one endpoint, named when it is made. Times are epoch milliseconds, UTC. Every
     method that asks the store raises StoreUnavailable when it cannot be reached now, and
     StoreMissing when its table is not set up.
+
+    A store whose tables change from one version to the next writes their version down: `set_up`
+    upgrades older ones, and tables of a newer or an older version are refused with SchemaMismatch
+    (by `set_up` the newer, by `initialize` both).
     """
 
     @property
@@ -85,7 +89,13 @@ class DelayedMessageStore(Protocol):
         ...
 
     def set_up(self) -> None:
-        """Create what the store needs, where it is missing. (``SetupInfrastructure``.)"""
+        """Create what the store needs, where it is missing, and upgrade what is there.
+
+        (``SetupInfrastructure``.)
+
+        Raises:
+            SchemaMismatch: a newer sqsdelay made it.
+        """
         ...
 
     def initialize(self, mode: TransactionMode) -> None:
@@ -93,6 +103,7 @@ class DelayedMessageStore(Protocol):
 
         Raises:
             ConfigurationError: the store cannot give this mode.
+            SchemaMismatch: its tables are of another version; the error says what to do.
             StoreMissing, StoreUnavailable
         """
         ...
@@ -130,11 +141,20 @@ class DelayedMessageStore(Protocol):
         """How many messages are stored."""
         ...
 
-    def pending(self, limit: int, *, after: tuple[int, str] | None = None) -> list[StoredMessage]:
+    def pending(
+        self,
+        limit: int,
+        *,
+        after: tuple[int, str] | None = None,
+        due_from_ms: int | None = None,
+        due_before_ms: int | None = None,
+    ) -> list[StoredMessage]:
         """Stored messages by due time and id: one page.
 
         Args:
             after: ``(due_ms, message_id)`` of the last message of the page before.
+            due_from_ms: leaves out what is due before.
+            due_before_ms: leaves out what is due then or later.
         """
         ...
 

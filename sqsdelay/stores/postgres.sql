@@ -1,4 +1,5 @@
--- Queries of the PostgreSQL store. {table}, {index} and {marks} are quoted names.
+-- Queries of the PostgreSQL store. {table}, {index} and {marks} are quoted names, {now} is the database's
+-- clock in epoch milliseconds (or what %(now_ms)s gives, in tests), {now_or} the same with a bare %s.
 
 -- name: set_up
 -- held_until_ms: not claimable before, after a failure. Claims themselves are row locks.
@@ -23,6 +24,20 @@ CREATE TABLE IF NOT EXISTS {marks} (
     until_ms bigint NOT NULL
 )
 
+-- name: upgrade_2
+-- at_ms: when the mark was left; NULL for those left before version 2.
+ALTER TABLE {marks} ADD COLUMN IF NOT EXISTS at_ms bigint
+
+-- name: record_version
+-- The index's comment: only the owner writes it, everybody may read it, and backups keep it.
+COMMENT ON INDEX {index} IS {version}
+
+-- name: version
+SELECT obj_description(to_regclass(%(index)s), 'pg_class')
+
+-- name: limit_waits
+SET LOCAL lock_timeout = '10s'
+
 -- name: lock_set_up
 -- CREATE … IF NOT EXISTS of two processes at once can fail; one after the other cannot.
 SELECT pg_advisory_xact_lock(hashtextextended(%(channel)s, 0))
@@ -32,15 +47,19 @@ SELECT 1 FROM {table} LIMIT 0
 
 -- name: store
 -- Wake the dispatchers only where they may sleep too long: when the new message is due before all
--- others, or when what is due first may be removed at this moment and the new one is due soon.
--- The notification is part of the transaction: it comes once the row can be seen.
+-- others, or when what is due first may be removed at this moment. What is due later than the longest
+-- poll wakes nobody, and does not look for the first: with a long snapshot open elsewhere that costs
+-- as much as there are dead rows. The notification is part of the transaction: it comes once the row
+-- can be seen.
 INSERT INTO {table} (message_id, destination, due_ms, body, headers, failures)
 VALUES (%s, %s, %s, %b, %s, %s)
 ON CONFLICT (message_id) DO NOTHING
-RETURNING CASE WHEN due_ms < coalesce((
-    SELECT CASE WHEN head.due_ms <= %s THEN %s ELSE head.due_ms END
-    FROM {table} AS head ORDER BY head.due_ms LIMIT 1
-), due_ms + 1) THEN pg_notify(%s, '') END
+RETURNING CASE WHEN due_ms <= {now_or} + %s THEN
+    CASE WHEN due_ms <= coalesce((
+        SELECT CASE WHEN head.due_ms > {now_or} THEN head.due_ms - 1 END
+        FROM {table} AS head ORDER BY head.due_ms LIMIT 1
+    ), due_ms) THEN pg_notify(%s, '') END
+END
 
 -- name: store_many
 -- The same for many, with one notification at most.
@@ -51,18 +70,20 @@ WITH stored AS (
     RETURNING message_id, due_ms
 ),
 notified AS MATERIALIZED (
-    SELECT pg_notify(%s, '') FROM (SELECT min(due_ms) AS due_ms FROM stored) AS earliest
-    WHERE due_ms < coalesce((
-        SELECT CASE WHEN head.due_ms <= %s THEN %s ELSE head.due_ms END
-        FROM {table} AS head ORDER BY head.due_ms LIMIT 1
-    ), due_ms + 1)
+    SELECT CASE WHEN due_ms <= {now_or} + %s THEN
+        CASE WHEN due_ms <= coalesce((
+            SELECT CASE WHEN head.due_ms > {now_or} THEN head.due_ms - 1 END
+            FROM {table} AS head ORDER BY head.due_ms LIMIT 1
+        ), due_ms) THEN pg_notify(%s, '') END
+    END
+    FROM (SELECT min(due_ms) AS due_ms FROM stored) AS earliest
 )
 SELECT message_id, (SELECT count(*) FROM notified) FROM stored
 
 -- name: claim
 -- Lock the earliest due messages that nobody holds; the locks end with the transaction.
 SELECT message_id, destination, due_ms, body, headers, failures FROM {table}
-WHERE due_ms <= %(due_by_ms)s AND held_until_ms <= %(now_ms)s
+WHERE due_ms <= %(due_by_ms)s AND held_until_ms <= {now}
 ORDER BY due_ms, message_id LIMIT %(limit)s
 FOR UPDATE SKIP LOCKED
 
@@ -71,18 +92,18 @@ DELETE FROM {table} WHERE message_id = ANY(%(ids)s) RETURNING message_id
 
 -- name: hold
 -- Not claimable until then; %(failed)s is 1 to count a failure, else 0.
-UPDATE {table} SET failures = failures + %(failed)s, held_until_ms = %(until_ms)s
+UPDATE {table} SET failures = failures + %(failed)s, held_until_ms = {now} + %(hold_ms)s
 WHERE message_id = ANY(%(ids)s) RETURNING message_id
 
 -- name: next_due
-SELECT due_ms FROM {table} WHERE held_until_ms <= %(now_ms)s ORDER BY due_ms LIMIT 1
+SELECT due_ms FROM {table} WHERE held_until_ms <= {now} ORDER BY due_ms LIMIT 1
 
 -- name: pending_count
 SELECT count(*) FROM {table}
 
 -- name: pending
 SELECT message_id, destination, due_ms, body, headers, failures FROM {table}
-WHERE (due_ms, message_id) > (%(after_ms)s, %(after_id)s)
+WHERE (due_ms, message_id) > (%(after_ms)s, %(after_id)s) AND due_ms < %(before_ms)s
 ORDER BY due_ms, message_id LIMIT %(limit)s
 
 -- name: find
@@ -104,7 +125,7 @@ WHERE message_id = ANY(ARRAY(
 RETURNING pg_notify(%(channel)s, '')
 
 -- name: forget_marks
-DELETE FROM {marks} WHERE until_ms <= %(now_ms)s
+DELETE FROM {marks} WHERE until_ms <= {now}
 
 -- name: mark
 -- A message that was cancelled is not moved any more. Given one id twice, it is as in two calls.
@@ -116,4 +137,4 @@ ON CONFLICT (message_id) DO UPDATE SET due_ms = excluded.due_ms, until_ms = excl
 WHERE {marks}.due_ms IS NOT NULL OR excluded.due_ms IS NULL
 
 -- name: marks
-SELECT message_id, due_ms FROM {marks} WHERE message_id = ANY(%(ids)s) AND until_ms > %(now_ms)s
+SELECT message_id, due_ms FROM {marks} WHERE message_id = ANY(%(ids)s) AND until_ms > {now}

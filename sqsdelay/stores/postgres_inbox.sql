@@ -15,6 +15,16 @@ CREATE TABLE IF NOT EXISTS {table} (
 -- name: set_up_index
 CREATE INDEX IF NOT EXISTS {index} ON {table} (until_ms)
 
+-- name: record_version
+-- The index's comment: only the owner writes it, everybody may read it, and backups keep it.
+COMMENT ON INDEX {index} IS {version}
+
+-- name: version
+SELECT obj_description(to_regclass(%(index)s), 'pg_class')
+
+-- name: limit_waits
+SET LOCAL lock_timeout = '10s'
+
 -- name: begin
 -- Changes a row for the one who has claimed the message.
 INSERT INTO {table} AS known (message_id, claim, until_ms)

@@ -16,10 +16,12 @@ from sqsdelay.errors import ConfigurationError
 from sqsdelay.marks import Mark
 from sqsdelay.store import Claim, TransactionMode
 from sqsdelay.stored import StoredMessage, check_stored_due, from_store
+from sqsdelay.stores import sqlite_version
 from sqsdelay.stores.answers import answered
 from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS, checked_lease, kept_alive
+from sqsdelay.stores.page import page_bounds
 from sqsdelay.stores.queries import read_queries
-from sqsdelay.stores.sqlite_file import opened, store_error, translated, with_names
+from sqsdelay.stores.sqlite_file import STORE_REMEDY, opened, store_error, translated, with_names
 
 
 class SqliteStore:
@@ -63,13 +65,12 @@ class SqliteStore:
 
     def set_up(self) -> None:
         with self._transaction() as connection:
-            connection.execute(self._sql["set_up"])
-            connection.execute(self._sql["set_up_index"])
-            connection.execute(self._sql["set_up_marks"])
+            sqlite_version.set_up(connection, self._name, self._sql)
 
     def initialize(self, mode: TransactionMode) -> None:
         with self._lock, translated(self._name):
             self._connection.execute(self._sql["exists"])
+            sqlite_version.check(self._connection, self._name, self._sql, remedy=STORE_REMEDY)
         self._mode = mode
 
     def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
@@ -148,11 +149,18 @@ class SqliteStore:
         with self._lock, translated(self._name):
             return int(self._connection.execute(self._sql["pending_count"]).fetchone()[0])
 
-    def pending(self, limit: int, *, after: tuple[int, str] | None = None) -> list[StoredMessage]:
-        after_ms, after_id = after or (-1, "")
-        arguments = {"after_ms": after_ms, "after_id": after_id, "limit": limit}
+    def pending(
+        self,
+        limit: int,
+        *,
+        after: tuple[int, str] | None = None,
+        due_from_ms: int | None = None,
+        due_before_ms: int | None = None,
+    ) -> list[StoredMessage]:
+        after_ms, after_id, before_ms = page_bounds(after, due_from_ms, due_before_ms)
+        bounds = {"after_ms": after_ms, "after_id": after_id, "before_ms": before_ms}
         with self._lock, translated(self._name):
-            rows = self._connection.execute(self._sql["pending"], arguments).fetchall()
+            rows = self._connection.execute(self._sql["pending"], bounds | {"limit": limit}).fetchall()
         return [from_store(*row) for row in rows]
 
     def find(self, message_id: str) -> StoredMessage | None:

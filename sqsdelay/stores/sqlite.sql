@@ -24,6 +24,10 @@ CREATE TABLE IF NOT EXISTS {marks} (
     until_ms INTEGER NOT NULL
 )
 
+-- name: upgrade_2
+-- at_ms: when the mark was left; NULL for those left before version 2.
+ALTER TABLE {marks} ADD COLUMN at_ms INTEGER
+
 -- name: exists
 SELECT 1 FROM {table} LIMIT 0
 
@@ -69,7 +73,7 @@ SELECT count(*) FROM {table}
 
 -- name: pending
 SELECT message_id, destination, due_ms, body, headers, failures FROM {table}
-WHERE (due_ms, message_id) > (:after_ms, :after_id)
+WHERE (due_ms, message_id) > (:after_ms, :after_id) AND due_ms < :before_ms
 ORDER BY due_ms, message_id LIMIT :limit
 
 -- name: find

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from sqsdelay.errors import ConfigurationError, StoreError, StoreMissing, StoreUnavailable
+from sqsdelay.stores.schema_version import mismatch
 
 STORE_REMEDY: Final = "run sqsdelay store create (set_up())"
 _LOCK_WAIT_SECONDS: Final = 10.0
@@ -85,6 +86,8 @@ def store_error(error: sqlite3.Error, table: str, remedy: str = STORE_REMEDY) ->
     """The error to raise for one of SQLite's; ``remedy`` is how the table is made."""
     if "no such table" in str(error):
         return StoreMissing(f"table {table} does not exist; {remedy}, or correct the name")
+    if "no such column" in str(error) or "has no column named" in str(error):
+        return mismatch(table, remedy, error)
     if isinstance(error, sqlite3.OperationalError):
         return StoreUnavailable(f"SQLite store {table} cannot be used now: {error}")
     return StoreError(f"SQLite store {table}: {error}")

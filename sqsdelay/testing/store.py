@@ -94,10 +94,23 @@ class InMemoryStore:
     def pending_count(self) -> int:
         return len(self._rows)
 
-    def pending(self, limit: int, *, after: tuple[int, str] | None = None) -> list[StoredMessage]:
+    def pending(
+        self,
+        limit: int,
+        *,
+        after: tuple[int, str] | None = None,
+        due_from_ms: int | None = None,
+        due_before_ms: int | None = None,
+    ) -> list[StoredMessage]:
         with self._lock:
             messages = [row.message for row in self._sorted()]
-        return [m for m in messages if after is None or (m.due_ms, m.message_id) > after][:limit]
+        return [
+            m
+            for m in messages
+            if (after is None or (m.due_ms, m.message_id) > after)
+            and (due_from_ms is None or m.due_ms >= due_from_ms)
+            and (due_before_ms is None or m.due_ms < due_before_ms)
+        ][:limit]
 
     def find(self, message_id: str) -> StoredMessage | None:
         row = self._rows.get(message_id)

@@ -225,8 +225,17 @@ class FaultyStore:
     def pending_count(self) -> int:
         return self.inner.pending_count()
 
-    def pending(self, limit: int, *, after: tuple[int, str] | None = None) -> list[StoredMessage]:
-        return self.inner.pending(limit, after=after)
+    def pending(
+        self,
+        limit: int,
+        *,
+        after: tuple[int, str] | None = None,
+        due_from_ms: int | None = None,
+        due_before_ms: int | None = None,
+    ) -> list[StoredMessage]:
+        return self.inner.pending(
+            limit, after=after, due_from_ms=due_from_ms, due_before_ms=due_before_ms
+        )
 
     def find(self, message_id: str) -> StoredMessage | None:
         self._refuse()

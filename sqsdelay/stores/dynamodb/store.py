@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqsdelay.clock import Clock, SystemClock
 from sqsdelay.errors import ConfigurationError, StoreError, StoreMissing
+from sqsdelay.limits import MAX_DUE_MS
 from sqsdelay.marks import Mark, in_force
 from sqsdelay.store import Claim, TransactionMode
 from sqsdelay.stored import StoredMessage, check_stored_due
@@ -176,11 +177,24 @@ class DynamoDbStore:
         """Reads the endpoint's whole index: for people, not for loops."""
         return self._table.count()
 
-    def pending(self, limit: int, *, after: tuple[int, str] | None = None) -> list[StoredMessage]:
-        if after is None:
-            found = self._table.earliest(limit)
-        else:
-            found = self._table.earliest(limit, "> :due", due={"S": due_key(*after)})
+    def pending(
+        self,
+        limit: int,
+        *,
+        after: tuple[int, str] | None = None,
+        due_from_ms: int | None = None,
+        due_before_ms: int | None = None,
+    ) -> list[StoredMessage]:
+        start = due_key(max(0, due_from_ms or 0))
+        end = due_key(MAX_DUE_MS + 1 if due_before_ms is None else max(0, due_before_ms))
+        if after is not None:
+            # No id holds a NUL: nothing lies between a key and itself with one behind it.
+            start = max(start, due_key(*after) + "\0")
+        if start > end:
+            return []
+        found = self._table.earliest(
+            limit, "BETWEEN :start AND :end", start={"S": start}, end={"S": end}
+        )
         read = self._table.each(self._read, found)
         return [message for message in read if message is not None]
 
