@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +15,7 @@ from rich.table import Table as PrintedTable
 from rich.text import Text
 
 from sqsdelay.cli.console import err, out, print_json
+from sqsdelay.cli.listing import Listing, parse_cursor
 from sqsdelay.cli.message_file import BadLine, Defaults, read_messages
 from sqsdelay.cli.opened_store import Schema, StoreUrl, Table, opened_store
 from sqsdelay.clock import SystemClock
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Messages in a delayed message store.", no_args_is_help=True)
 
 CHUNK = 1_000
-"""Messages stored, or listed, in one call."""
+"""Messages stored in one call, or listed in one table."""
 
 Name = Annotated[str, typer.Argument(help="The endpoint (destination queue) the store serves.")]
 Delay = Annotated[
@@ -109,22 +112,53 @@ def pending(
     table: Table = None,
     schema: Schema = None,
     limit: Annotated[int, typer.Option(min=1, help="How many to list, the earliest first.")] = 50,
+    due_from: Annotated[
+        str | None, typer.Option(help="Leave out what is due before: 2027-01-31T09:00:00Z.")
+    ] = None,
+    due_before: Annotated[
+        str | None, typer.Option(help="Leave out what is due then or later: 2027-02-01T00:00:00Z.")
+    ] = None,
+    after: Annotated[
+        str | None, typer.Option(help="Go on behind a page: the cursor printed at its end.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the messages that wait, by due time."""
+    """List the messages that wait, by due time, and a cursor for --after where there are more."""
+    listing = Listing(
+        after=None if after is None else parse_cursor(after),
+        due_from_ms=None if due_from is None else due_at_ms(parse_due_at(due_from)),
+        due_before_ms=None if due_before is None else due_at_ms(parse_due_at(due_before)),
+    )
     with _opened(endpoint, store, table, schema) as opened:
-        messages = _first(opened, limit)
-        count = opened.pending_count()
-    if as_json:
-        for message in messages:
-            print_json(_as_json(message))
-        return
-    # An id that is cut off cannot be copied into `cancel`.
-    printed = PrintedTable("due", Column("message id", overflow="fold"), "bytes", "failures")
-    for m in messages:
-        printed.add_row(_due(m), Text(m.message_id), str(len(m.body)), str(m.failures))
-    out.print(printed)
-    out.print(f"{len(messages)} of {count} pending", highlight=False)
+        if as_json:
+            for message in listing.read(opened, limit):
+                print_json(_as_json(message))
+        else:
+            _print_tables(listing.read(opened, limit))
+            told = f"{listing.listed} of {opened.pending_count()} pending"
+            out.print(told, highlight=False)
+        more = listing.has_more(opened)
+    if more:
+        # Not among the lines that programs read.
+        err.print(
+            f"more: --after {shlex.quote(listing.cursor)}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+
+
+def _print_tables(messages: Iterable[StoredMessage]) -> None:
+    """A table for every thousand, so that any number of them takes the memory of as many."""
+    rows = ((_due(m), m.message_id, str(len(m.body)), str(m.failures)) for m in messages)
+    first = True
+    while (some := list(islice(rows, CHUNK))) or first:
+        first = False
+        # An id that is cut off cannot be copied into `cancel`.
+        printed = PrintedTable("due", Column("message id", overflow="fold"), "bytes", "failures")
+        for due, message_id, size, failures in some:
+            printed.add_row(due, Text(message_id), size, failures)
+        out.print(printed)
 
 
 @app.command()
@@ -227,18 +261,6 @@ def _store(store: DelayedMessageStore, messages: list[StoredMessage], *, as_json
         else:
             told = f"due {_due(message)}" if new else "was stored before"
             out.print(f"{message.message_id}  {told}", highlight=False, markup=False)
-
-
-def _first(store: DelayedMessageStore, limit: int) -> list[StoredMessage]:
-    messages: list[StoredMessage] = []
-    after = None
-    while len(messages) < limit:
-        page = store.pending(min(CHUNK, limit - len(messages)), after=after)
-        if not page:
-            break
-        messages += page
-        after = (page[-1].due_ms, page[-1].message_id)
-    return messages
 
 
 def _due(message: StoredMessage) -> str:

@@ -93,8 +93,7 @@ class PostgresStore:
         }
         self._index = sql.Identifier(schema, f"sqsdelay_{digest}_due").as_string(None)
         self._sql = {
-            key: sql.SQL(query).format(**names).as_bytes()
-            for key, query in queries.items()
+            key: sql.SQL(query).format(**names).as_bytes() for key, query in queries.items()
         }
         self._pool = PostgresPool(
             conninfo,

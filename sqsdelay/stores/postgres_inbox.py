@@ -65,12 +65,9 @@ class PostgresInbox:
         self._table = table
         self._fits = False
         self._sql = {
-            key: sql.SQL(query).format(**names).as_bytes()
-            for key, query in queries.items()
+            key: sql.SQL(query).format(**names).as_bytes() for key, query in queries.items()
         }
-        self._pool = PostgresPool(
-            conninfo, table=table, connections=connections, remedy=_REMEDY
-        )
+        self._pool = PostgresPool(conninfo, table=table, connections=connections, remedy=_REMEDY)
 
     def set_up(self) -> None:
         with self._pool.connection() as connection, connection.transaction():

@@ -160,7 +160,9 @@ class SqliteStore:
         after_ms, after_id, before_ms = page_bounds(after, due_from_ms, due_before_ms)
         bounds = {"after_ms": after_ms, "after_id": after_id, "before_ms": before_ms}
         with self._lock, translated(self._name):
-            rows = self._connection.execute(self._sql["pending"], bounds | {"limit": limit}).fetchall()
+            rows = self._connection.execute(
+                self._sql["pending"], bounds | {"limit": limit}
+            ).fetchall()
         return [from_store(*row) for row in rows]
 
     def find(self, message_id: str) -> StoredMessage | None:

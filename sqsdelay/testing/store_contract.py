@@ -200,6 +200,25 @@ class StoreContract:
         assert ids(listed) == [f"m{n}" for n in range(10)]
         assert store.pending_count() == 10
 
+    def test_pending_within_a_time(self, store: DelayedMessageStore, clock: Clock) -> None:
+        """From an instant on and before another, in pages too; a cursor outside widens nothing."""
+        now = clock.now_ms()
+        store.store([message(f"m{n}", now + (n // 2) * 1000) for n in range(10)])
+        start, end = now + 1000, now + 4000
+        assert ids(store.pending(99, due_from_ms=start)) == [f"m{n}" for n in range(2, 10)]
+        assert ids(store.pending(99, due_from_ms=start + 1)) == [f"m{n}" for n in range(4, 10)]
+        assert ids(store.pending(99, due_before_ms=end)) == [f"m{n}" for n in range(8)]
+        assert ids(store.pending(99, due_before_ms=end + 1)) == [f"m{n}" for n in range(10)]
+        assert ids(store.pending(3, due_from_ms=start, due_before_ms=end)) == ["m2", "m3", "m4"]
+        between = {"due_from_ms": start, "due_before_ms": end}
+        assert ids(store.pending(99, after=(now + 2000, "m4"), **between)) == ["m5", "m6", "m7"]
+        assert ids(store.pending(99, after=(now, "m0"), **between)) == [
+            f"m{n}" for n in range(2, 8)
+        ]
+        assert store.pending(99, after=(now + 9000, "m9"), **between) == []
+        assert store.pending(99, due_from_ms=end, due_before_ms=start) == []
+        assert store.pending(99, due_before_ms=0) == []
+
     def test_cancelling(self, store: DelayedMessageStore, clock: Clock) -> None:
         """A cancelled message is gone; what is unknown is answered honestly."""
         store.store([message("a", clock.now_ms()), message("b", clock.now_ms() + 1)])

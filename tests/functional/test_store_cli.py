@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -111,6 +112,40 @@ def test_a_file_of_messages(cli: CommandLine) -> None:
     assert [m["message_id"] for m in listed(cli, "--limit", "1050")] == [
         f"m{n}" for n in range(1050)
     ]
+
+
+def test_pages_within_a_time(cli: CommandLine) -> None:
+    """Each page ends with the cursor of the next, on stderr; an id may hold anything a shell knows."""
+    cli.ok("store", "create", "orders")
+    ids = ["a;b", "c'$(x)", "d", "e"]
+    for day, message_id in enumerate(ids, start=1):
+        due = f"2035-01-{day:02}T00:00:00Z"
+        cli.ok("store", "send", "orders", "--body=x", "--due-at", due, "--message-id", message_id)
+
+    def page(*arguments: str) -> tuple[list[str], list[str]]:
+        done = cli.run("store", "pending", "orders", *arguments)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == "" or done.stderr.startswith("more: --after ")
+        named = [json.loads(line)["message_id"] for line in done.stdout.splitlines()]
+        return named, shlex.split(done.stderr)[1:]
+
+    listed: list[str] = []
+    cursor: list[str] = []
+    for _ in ids:
+        found, cursor = page("--json", "--limit", "1", *cursor)
+        listed += found
+    assert (listed, cursor) == (ids, [])
+    within = ["--due-from", "2035-01-02T00:00:00Z", "--due-before", "2035-01-04T00:00:00Z"]
+    assert page("--json", *within) == (ids[1:3], [])
+    shown = cli.run("store", "pending", "orders", "--limit", "2", *within[:2])
+    assert "2 of 4 pending" in shown.stdout
+    assert shown.stderr == "more: --after 2051308800000:d\n"
+    refused = cli.run("store", "pending", "orders", "--after", "yesterday")
+    assert refused.returncode == 2
+    assert "is no cursor" in refused.stderr
+    naive = cli.run("store", "pending", "orders", "--due-from", "2035-01-02")
+    assert naive.returncode == 1
+    assert "has no time zone" in naive.stderr
 
 
 def test_errors_are_one_line(cli: CommandLine) -> None:
