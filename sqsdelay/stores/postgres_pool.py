@@ -34,7 +34,7 @@ CLIENT_SETTINGS: Final[dict[str, Any]] = {
 }
 
 SERVER_SETTINGS: Final = {
-    # A client that has lost its power keeps its row locks for these 4 + 4 × 1 s, not for two hours.
+    # A client that has lost its power keeps its row locks for these 8 s, not for two hours.
     "tcp_keepalives_idle": "4",
     "tcp_keepalives_interval": "1",
     "tcp_keepalives_count": "4",
@@ -68,12 +68,18 @@ def begin_session(connection: Connection) -> bool:
     return True
 
 
-def _check(connection: Connection) -> None:
-    """Raise if the server has closed the connection: without asking it, which would take a round trip.
+def _is_open(connection: Connection) -> bool:
+    """False if the server has closed it: without asking, which would take a round trip.
 
     A server that vanished without closing is told by the keepalives.
     """
-    connection.pgconn.consume_input()
+    try:
+        # The first may read the server's last words only; what follows them is the end.
+        connection.pgconn.consume_input()
+        connection.pgconn.consume_input()
+    except psycopg.Error:
+        return False
+    return True
 
 
 class PostgresPool:
@@ -109,7 +115,6 @@ class PostgresPool:
             reconnect_timeout=_CONNECT_SECONDS,
             kwargs=CLIENT_SETTINGS,
             configure=self._configure,
-            check=_check,
             name=f"sqsdelay-{table}",
         )
         self._opening = threading.Lock()
@@ -129,7 +134,10 @@ class PostgresPool:
             if self._pool.closed:
                 with self._opening:
                     self._pool.open()
-            return self._pool.getconn()
+            # psycopg_pool's own check waits a second after the first dead connection it finds.
+            while not _is_open(connection := self._pool.getconn()):
+                self._pool.putconn(connection)
+            return connection
         except psycopg.Error as error:
             raise self.error(error) from error
 

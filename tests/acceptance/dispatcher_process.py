@@ -29,6 +29,8 @@ AFTER_CLAIM = "after-claim"
 DURING_SEND = "during-send"
 BEFORE_REMOVAL = "before-removal"
 BEFORE_COMMIT = "before-commit"
+BEFORE_REMOVAL_HANGS = "before-removal-hangs"
+"""Lives on, with its claim, until someone ends it."""
 
 
 def die() -> None:
@@ -98,6 +100,8 @@ def die_at(store: DelayedMessageStore, step: str | None) -> None:
             def removing(message_ids: Sequence[str]) -> list[bool]:
                 if step == BEFORE_REMOVAL:
                     die()
+                if step == BEFORE_REMOVAL_HANGS:
+                    threading.Event().wait()
                 removed = remove(message_ids)
                 if message_ids and step == BEFORE_COMMIT:
                     die()

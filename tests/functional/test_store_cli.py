@@ -139,7 +139,7 @@ def test_pages_within_a_time(cli: CommandLine) -> None:
     assert page("--json", *within) == (ids[1:3], [])
     shown = cli.run("store", "pending", "orders", "--limit", "2", *within[:2])
     assert "2 of 4 pending" in shown.stdout
-    assert shown.stderr == "more: --after 2051308800000:d\n"
+    assert shown.stderr == "more: --after 2051395200000:d\n"
     refused = cli.run("store", "pending", "orders", "--after", "yesterday")
     assert refused.returncode == 2
     assert "is no cursor" in refused.stderr

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,11 +21,17 @@ _LIBRARY = Path("/usr/lib/postgresql")
 
 
 class PostgresServer:
-    """A cluster of its own: `start`, `stop` (``immediate`` is a crash), `conninfo`."""
+    """A cluster of its own: `start`, `stop` (``immediate`` is a crash), `kill`, `conninfo`.
 
-    def __init__(self, folder: Path, *, durable: bool = False) -> None:
-        self.port = _free_port()
-        self.conninfo = f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+    Args:
+        durable: True writes through to the disk, as a server in production does.
+        address: what it listens on; any machine that reaches it may come in.
+    """
+
+    def __init__(self, folder: Path, *, durable: bool = False, address: str = "127.0.0.1") -> None:
+        self.port = free_port()
+        self._address = address
+        self.conninfo = f"postgresql://postgres@{address}:{self.port}/postgres"
         self._folder = folder
         bin_folder = _installed()  # first: the package makes the user
         self._as_postgres: list[str] = []
@@ -34,11 +43,14 @@ class PostgresServer:
         data = str(folder / "data")
         options = ["-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C.UTF-8"]
         self._run(str(self._initdb), "-D", data, *options)
+        if address != "127.0.0.1":
+            with (folder / "data/pg_hba.conf").open("a") as rules:
+                rules.write("host all all samenet trust\n")
         self._settings = "" if durable else "-c fsync=off "
 
     def start(self) -> None:
         settings = (
-            f"{self._settings}-p {self.port} -c listen_addresses=127.0.0.1 "
+            f"{self._settings}-p {self.port} -c listen_addresses={self._address} "
             f"-c unix_socket_directories='' -c max_connections=200"
         )
         log = str(self._folder / "log")
@@ -46,6 +58,16 @@ class PostgresServer:
 
     def stop(self, mode: str = "fast") -> None:
         self._run(str(self._pg_ctl), *self._data(), "-w", "-m", mode, "stop")
+
+    def kill(self) -> None:
+        """SIGKILL for the postmaster and all that work for it: nothing is shut down or flushed."""
+        first = (self._folder / "data/postmaster.pid").read_text().splitlines()[0]
+        children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
+        for pid in (first, *children):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        while _alive(first):
+            time.sleep(0.01)
 
     def _data(self) -> list[str]:
         return ["-D", str(self._folder / "data")]
@@ -67,16 +89,22 @@ class PostgresServer:
                 raise RuntimeError(f"{command[0]} failed: {output.read().decode()}")
 
 
-@contextmanager
-def postgres_server(*, durable: bool = False) -> Iterator[PostgresServer]:
-    """A running private server; its data is deleted at the end.
+def _alive(pid: str) -> bool:
+    """Whether a process runs; one that its parent has not asked after yet does not."""
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
 
-    Args:
-        durable: True writes through to the disk, as a server in production does.
-    """
+
+@contextmanager
+def postgres_server(
+    *, durable: bool = False, address: str = "127.0.0.1"
+) -> Iterator[PostgresServer]:
+    """A running private server, see `PostgresServer`; its data is deleted at the end."""
     folder = Path(tempfile.mkdtemp(prefix="sqsdelay-postgres-"))
     try:
-        server = PostgresServer(folder, durable=durable)
+        server = PostgresServer(folder, durable=durable, address=address)
         server.start()
         try:
             yield server
@@ -112,7 +140,8 @@ def _installed() -> Path:
     return found[-1].parent
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of loopback that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
