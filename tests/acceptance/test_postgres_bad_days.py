@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import sys
 import threading
 import time
@@ -34,8 +33,8 @@ from sqsdelay.stores.postgres_inbox import PostgresInbox
 from sqsdelay.testing import InMemoryOutbox
 from tests.acceptance.dispatcher_process import BEFORE_REMOVAL_HANGS
 from tests.services.pgbouncer import pgbouncer
-from tests.services.postgres import PostgresServer, postgres_server
-from tests.services.vanishing_host import HERE, vanishing_host
+from tests.services.postgres import postgres_server
+from tests.services.vanishing_host import HERE, VanishingHost, possible
 
 ROOT = Path(__file__).parents[2]
 DAY_MS = 24 * 3600 * 1000
@@ -84,32 +83,36 @@ def store(postgres: str, table: str) -> Iterator[PostgresStore]:
         yield store
 
 
+@pytest.mark.skipif(not possible(), reason="no network namespaces here: they take root")
 def test_a_host_that_loses_its_power_keeps_no_locks(tmp_path: Path) -> None:
     """Its row locks fall within some 8 s, not after the two hours of an operating system."""
-    with vanishing_host() as host, postgres_server(address=HERE) as server:
-        with closing(PostgresStore(server.conninfo, endpoint="orders")) as store:
-            store.set_up()
-            store.store([message("a", -1)])
-            given = {
-                "store": server.conninfo,
-                "file": str(tmp_path / "sent"),
-                "step": BEFORE_REMOVAL_HANGS,
-                "exactly_once": False,
-                "batch": 50,
-                "lease_seconds": 1,
-                "send_seconds": 0,
-            }
-            command = [sys.executable, "-m", "tests.acceptance.dispatcher_process"]
-            process = host.start([*command, json.dumps(given)], cwd=ROOT)
-            try:
-                wait_for(lambda: (tmp_path / "sent").exists() and claimed(store) == [])
-                time.sleep(0.5)
-                assert claimed(store) == [], "the other host holds it"
-            finally:
-                host.lose_power()
-                process.kill()
-                process.wait(30)
-            wait_for(lambda: claimed(store) == ["a"], seconds=20)
+    with (
+        VanishingHost() as host,
+        postgres_server(address=HERE) as server,
+        closing(PostgresStore(server.conninfo, endpoint="orders")) as store,
+    ):
+        store.set_up()
+        store.store([message("a", -1)])
+        given = {
+            "store": server.conninfo,
+            "file": str(tmp_path / "sent"),
+            "step": BEFORE_REMOVAL_HANGS,
+            "exactly_once": False,
+            "batch": 50,
+            "lease_seconds": 1,
+            "send_seconds": 0,
+        }
+        command = [sys.executable, "-m", "tests.acceptance.dispatcher_process"]
+        process = host.start([*command, json.dumps(given)], cwd=ROOT)
+        try:
+            wait_for(lambda: (tmp_path / "sent").exists() and claimed(store) == [])
+            time.sleep(0.5)
+            assert claimed(store) == [], "the other host holds it"
+        finally:
+            host.lose_power()
+            process.kill()
+            process.wait(30)
+        wait_for(lambda: claimed(store) == ["a"], seconds=20)
 
 
 def claimed(store: PostgresStore) -> list[str]:
@@ -166,15 +169,18 @@ def released_by_four(conninfo: str, count: int) -> Counter[str]:
 
 def test_dead_connections_are_noticed_before_use(tmp_path: Path) -> None:
     """The server was restarted while nothing was asked of it: the next call knows, and connects anew."""
-    with postgres_server() as server:
-        with closing(PostgresStore(server.conninfo, endpoint="orders")) as store:
-            store.set_up()
-            fill_pool(store)
-            server.stop("immediate")
-            server.start()
-            for n in range(8):
-                assert store.store([message(f"m{n}")]) == [True]
-            assert store.pending_count() == 8
+    with postgres_server() as server, closing(bare(server.conninfo)) as store:
+        store.set_up()
+        fill_pool(store)
+        server.stop("immediate")
+        server.start()
+        for n in range(8):
+            assert store.store([message(f"m{n}")]) == [True]
+        assert store.pending_count() == 8
+
+
+def bare(conninfo: str) -> PostgresStore:
+    return PostgresStore(conninfo, endpoint="orders")
 
 
 def fill_pool(store: PostgresStore) -> None:
@@ -274,32 +280,24 @@ def test_pgbouncer_in_session_mode_notifies(
     postgres: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A session of our own hears what is notified: nothing is polled."""
-    with database(postgres) as own, pgbouncer(own, mode="session", pool_size=20) as conninfo:
-        with closing(PostgresStore(conninfo, endpoint="orders")) as store:
-            store.set_up()
-            woken = threading.Event()
-            with store.watch(woken.set):
-                woken.clear()
-                store.store([message("a")])
-                assert woken.wait(5)
+    with (
+        database(postgres) as own,
+        pgbouncer(own, mode="session", pool_size=20) as conninfo,
+        closing(bare(conninfo)) as store,
+    ):
+        store.set_up()
+        woken = threading.Event()
+        with store.watch(woken.set):
+            woken.clear()
+            store.store([message("a")])
+            assert woken.wait(5)
     assert "no notifications" not in caplog.text
-
-
-class Wrong:
-    """A machine's clock that is an hour fast."""
-
-    def now_ms(self) -> int:
-        return now_ms() + 3_600_000
-
-    def monotonic(self) -> float:
-        return time.monotonic()
 
 
 def test_holds_count_by_the_databases_clock(
     store: PostgresStore, postgres: str, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A dispatcher whose clock is fast neither sees a hold as over nor makes one an hour long."""
-    monkeypatch.setattr("sqsdelay.clock.SystemClock.now_ms", lambda _: time.time_ns() // 10**6)
     store.store([message("a", -1), message("b", -1)])
     due_by_ms = now_ms()
     with store.claim(1, due_by_ms=due_by_ms) as claim:

@@ -16,6 +16,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tests.services.postgres import free_port
 
+_TARGET = ("host", "port", "user", "password")
 _PROGRAM = "/usr/sbin/pgbouncer"
 
 
@@ -30,7 +31,7 @@ def pgbouncer(conninfo: str, *, mode: str, pool_size: int = 8) -> Iterator[str]:
     server = conninfo_to_dict(conninfo)
     port = free_port()
     folder = Path(tempfile.mkdtemp(prefix="sqsdelay-pgbouncer-"))
-    target = " ".join(f"{key}={server[key]}" for key in ("host", "port", "user") if key in server)
+    target = " ".join(f"{key}={server[key]}" for key in _TARGET if key in server)
     (folder / "settings.ini").write_text(
         f"[databases]\n* = {target}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n"
         f"unix_socket_dir =\nauth_type = any\npool_mode = {mode}\ndefault_pool_size = {pool_size}\n"
