@@ -61,13 +61,16 @@ class PostgresServer:
 
     def kill(self) -> None:
         """SIGKILL for the postmaster and all that work for it: nothing is shut down or flushed."""
-        first = (self._folder / "data/postmaster.pid").read_text().splitlines()[0]
+        lock = self._folder / "data/postmaster.pid"
+        first = lock.read_text().splitlines()[0]
         children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
         for pid in (first, *children):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
-        while _alive(first):
+        while any(map(_alive, (first, *children))):
             time.sleep(0.01)
+        # A process that its parent does not ask after keeps its id, and the next server from starting.
+        lock.unlink()
 
     def _data(self) -> list[str]:
         return ["-D", str(self._folder / "data")]

@@ -46,7 +46,7 @@ def possible() -> bool:
     """Whether this machine can have such hosts: it takes root, and network namespaces."""
     if os.geteuid() != 0:
         return False
-    probe = ["unshare", "--net", "ip", "link", "add", "a", "type", "veth", "peer", "name", "b"]
+    probe = ["unshare", "--net", "ip", "link", "add", "near", "type", "veth", "peer", "name", "far"]
     return subprocess.run(probe, check=False, capture_output=True).returncode == 0
 
 
