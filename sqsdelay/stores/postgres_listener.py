@@ -19,7 +19,8 @@ logger = logging.getLogger(__name__)
 _LOOK_SECONDS: Final = 0.5
 _RECONNECT_SECONDS: Final = 1.0
 _PROBE_SECONDS: Final = 1.0
-_POLL_SECONDS: Final = 1.0
+POLL_SECONDS: Final = 1.0
+"""How often a store is looked into where nothing is notified."""
 
 
 class Listener:
@@ -73,9 +74,9 @@ class Listener:
             logger.warning(
                 "a pooler in transaction mode passes no notifications on: looking for stored messages "
                 "every %g s; connect to PostgreSQL itself, or pool sessions, to be woken",
-                _POLL_SECONDS,
+                POLL_SECONDS,
             )
-            while not self._over.wait(_POLL_SECONDS):
+            while not self._over.wait(POLL_SECONDS):
                 self._wake()
 
     def _connected(self) -> Connection:
