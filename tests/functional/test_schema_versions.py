@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from sqsdelay.clock import SystemClock
-from sqsdelay.deduplication import Copy, Inbox
+from sqsdelay.deduplication import Copy
 from sqsdelay.errors import SchemaMismatch
 from sqsdelay.marks import Mark
 from sqsdelay.store import DelayedMessageStore, TransactionMode
@@ -203,7 +203,7 @@ def test_a_newer_inbox_is_refused(kind: str, request: pytest.FixtureRequest) -> 
     case: Case = request.getfixturevalue(kind)
     file = case.url.removeprefix("sqlite:///")
 
-    def make() -> Inbox:
+    def make() -> SqliteInbox | PostgresInbox:
         if kind == "sqlite":
             return SqliteInbox(file, endpoint="orders")
         return PostgresInbox(case.url, endpoint="orders")
