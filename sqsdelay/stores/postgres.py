@@ -86,6 +86,7 @@ class PostgresStore:
             "table": sql.Identifier(schema.replace("%", "%%"), self._table.replace("%", "%%")),
             # An index lives in its table's schema and its name may not be cut off either.
             "index": sql.Identifier(f"sqsdelay_{digest}_due"),
+            "qualified_index": sql.Identifier(schema.replace("%", "%%"), f"sqsdelay_{digest}_due"),
             "marks": sql.Identifier(schema.replace("%", "%%"), f"sqsdelay_{digest}_marks"),
             "version": sql.Literal(version_comment(self._version)),
             "now": sql.SQL(DATABASE_CLOCK.format("%(now_ms)s")),

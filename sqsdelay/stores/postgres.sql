@@ -1,4 +1,4 @@
--- Queries of the PostgreSQL store. {table}, {index} and {marks} are quoted names, {now} is the database's
+-- Queries of the PostgreSQL store. {table}, {index}, {qualified_index} and {marks} are quoted names, {now} is the database's
 -- clock in epoch milliseconds (or what %(now_ms)s gives, in tests), {now_or} the same with a bare %s.
 
 -- name: set_up
@@ -30,7 +30,7 @@ ALTER TABLE {marks} ADD COLUMN IF NOT EXISTS at_ms bigint
 
 -- name: record_version
 -- The index's comment: only the owner writes it, everybody may read it, and backups keep it.
-COMMENT ON INDEX {index} IS {version}
+COMMENT ON INDEX {qualified_index} IS {version}
 
 -- name: version
 SELECT obj_description(to_regclass(%(index)s), 'pg_class')

@@ -59,6 +59,9 @@ class PostgresInbox:
         names: dict[str, sql.Composable] = {
             "table": sql.Identifier(schema.replace("%", "%%"), table.replace("%", "%%")),
             "index": sql.Identifier(f"sqsdelay_{digest}_until"),
+            "qualified_index": sql.Identifier(
+                schema.replace("%", "%%"), f"sqsdelay_{digest}_until"
+            ),
             "version": sql.Literal(version_comment(self._version)),
         }
         self._index = sql.Identifier(schema, f"sqsdelay_{digest}_until").as_string(None)

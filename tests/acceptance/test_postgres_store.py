@@ -288,7 +288,7 @@ def test_the_table_is_named_after_the_endpoint(postgres: str) -> None:
 
 def test_the_schema_is_configurable(postgres: str, table: str) -> None:
     """Quoted as the table is; the same table name in two schemas is two stores."""
-    schema = f'my "own" {uuid.uuid4().hex[:8]}'
+    schema = f'my 100% "own" {uuid.uuid4().hex[:8]}'
     with psycopg.connect(postgres) as connection:
         connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
     with (
@@ -297,6 +297,7 @@ def test_the_schema_is_configurable(postgres: str, table: str) -> None:
     ):
         own.set_up()
         other.set_up()
+        own.initialize(TransactionMode.AT_LEAST_ONCE)
         assert own.store([message("a")]) == [True]
         assert other.pending_count() == 0
 
