@@ -63,6 +63,7 @@ SELECT message_id, (SELECT count(*) FROM notified) FROM stored
 -- Lock the earliest due messages that nobody holds; the locks end with the transaction.
 SELECT message_id, destination, due_ms, body, headers, failures FROM {table}
 WHERE due_ms <= %(due_by_ms)s AND held_until_ms <= %(now_ms)s
+  AND destination <> ALL(%(except_destinations)s::text[])
 ORDER BY due_ms, message_id LIMIT %(limit)s
 FOR UPDATE SKIP LOCKED
 
@@ -75,7 +76,9 @@ UPDATE {table} SET failures = failures + %(failed)s, held_until_ms = %(until_ms)
 WHERE message_id = ANY(%(ids)s) RETURNING message_id
 
 -- name: next_due
-SELECT due_ms FROM {table} WHERE held_until_ms <= %(now_ms)s ORDER BY due_ms LIMIT 1
+SELECT due_ms FROM {table}
+WHERE held_until_ms <= %(now_ms)s AND destination <> ALL(%(except_destinations)s::text[])
+ORDER BY due_ms LIMIT 1
 
 -- name: pending_count
 SELECT count(*) FROM {table}

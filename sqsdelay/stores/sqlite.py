@@ -6,7 +6,7 @@ import json
 import sqlite3
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -102,16 +102,18 @@ class SqliteStore:
         ]
 
     @contextmanager
-    def claim(self, limit: int, *, due_by_ms: int) -> Iterator[Claim]:
+    def claim(
+        self, limit: int, *, due_by_ms: int, except_destinations: Collection[str] = ()
+    ) -> Iterator[Claim]:
         if self._mode is TransactionMode.EXACTLY_ONCE:
             # The claim is the write transaction itself: nobody else can write meanwhile.
             with self._transaction() as connection:
-                claim = self._take(limit, due_by_ms)
+                claim = self._take(limit, due_by_ms, except_destinations)
                 claim.transaction = connection
                 yield claim
                 claim.release()
             return
-        claim = self._take(limit, due_by_ms)
+        claim = self._take(limit, due_by_ms, except_destinations)
         if not claim.messages:
             yield claim
             return
@@ -121,7 +123,9 @@ class SqliteStore:
         finally:
             claim.release()
 
-    def _take(self, limit: int, due_by_ms: int) -> _SqliteClaim:
+    def _take(
+        self, limit: int, due_by_ms: int, except_destinations: Collection[str] = ()
+    ) -> _SqliteClaim:
         token = uuid.uuid4().hex
         now_ms = self._clock.now_ms()
         rows = self._rows(
@@ -131,17 +135,24 @@ class SqliteStore:
             until_ms=now_ms + round(self._lease_seconds * 1000),
             due_by_ms=due_by_ms,
             limit=limit,
+            except_destinations=json.dumps(list(except_destinations)),
         )
         messages = [from_store(*row) for row in rows]
         messages.sort(key=lambda message: (message.due_ms, message.message_id))
         return _SqliteClaim(self, token, messages)
 
-    def next_due_ms(self) -> int | None:
+    def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
         with self._lock, translated(self._name):
-            return self._earliest(self._connection)
+            return self._earliest(self._connection, except_destinations)
 
-    def _earliest(self, connection: sqlite3.Connection) -> int | None:
-        row = connection.execute(self._sql["next_due"], {"now_ms": self._clock.now_ms()}).fetchone()
+    def _earliest(
+        self, connection: sqlite3.Connection, except_destinations: Collection[str] = ()
+    ) -> int | None:
+        arguments = {
+            "now_ms": self._clock.now_ms(),
+            "except_destinations": json.dumps(list(except_destinations)),
+        }
+        row = connection.execute(self._sql["next_due"], arguments).fetchone()
         return None if row is None else int(row[0])
 
     def pending_count(self) -> int:

@@ -38,6 +38,7 @@ UPDATE {table} SET claim = :claim, held_until_ms = :until_ms
 WHERE message_id IN (
     SELECT message_id FROM {table}
     WHERE due_ms <= :due_by_ms AND held_until_ms <= :now_ms
+      AND destination NOT IN (SELECT value FROM json_each(:except_destinations))
     ORDER BY due_ms, message_id LIMIT :limit
 )
 RETURNING message_id, destination, due_ms, body, headers, failures
@@ -62,7 +63,10 @@ WHERE message_id IN (SELECT value FROM json_each(:ids)) AND claim = :claim
 RETURNING message_id
 
 -- name: next_due
-SELECT due_ms FROM {table} WHERE held_until_ms <= :now_ms ORDER BY due_ms LIMIT 1
+SELECT due_ms FROM {table}
+WHERE held_until_ms <= :now_ms
+  AND destination NOT IN (SELECT value FROM json_each(:except_destinations))
+ORDER BY due_ms LIMIT 1
 
 -- name: pending_count
 SELECT count(*) FROM {table}

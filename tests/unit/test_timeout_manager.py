@@ -43,9 +43,9 @@ class Store(InMemoryStore):
                 raise MessageTooLarge(f"message {message.message_id} takes too much")
         return super().store(messages, transaction=transaction)
 
-    def claim(self, limit: int, *, due_by_ms: int) -> Any:
+    def claim(self, limit: int, **given: Any) -> Any:
         self._check("claim")
-        return super().claim(limit, due_by_ms=due_by_ms)
+        return super().claim(limit, **given)
 
     def find(self, message_id: str) -> StoredMessage | None:
         self._check("find")
