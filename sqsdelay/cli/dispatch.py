@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from sqsdelay.circuit_breaker import DEFAULT_TRIGGER_SECONDS
+from sqsdelay.circuit_breaker import DEFAULT_FAILURES_PER_SECOND, DEFAULT_TRIGGER_SECONDS
 from sqsdelay.cli.console import err, print_json
 from sqsdelay.cli.opened_ledger import LedgerFile, opened_ledger
 from sqsdelay.cli.opened_store import Schema, StoreUrl, Table
@@ -61,6 +61,13 @@ def dispatch(
     dispatch_breaker: Annotated[
         float, typer.Option(help="Seconds the destination may fail before the dispatcher gives up.")
     ] = DEFAULT_TRIGGER_SECONDS,
+    recovery_failures: Annotated[
+        int,
+        typer.Option(
+            help="Failed attempts a second to count a message's failure, above which the dispatcher "
+            "gives up."
+        ),
+    ] = DEFAULT_FAILURES_PER_SECOND,
     ledger: LedgerFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line per message.")] = False,
 ) -> None:
@@ -79,6 +86,7 @@ def dispatch(
         poll_seconds=poll,
         fetch_breaker_seconds=fetch_breaker,
         dispatch_breaker_seconds=dispatch_breaker,
+        maximum_recovery_failures_per_second=recovery_failures,
     )
     counts: Counter[str] = Counter()
     book = opened_ledger(ledger)

@@ -348,15 +348,19 @@ def test_a_lost_lease_is_told(bench: Bench, caplog: pytest.LogCaptureFixture) ->
 
 
 class LosesCounts(InMemoryStore):
-    """A store that cannot count failures."""
+    """A store that cannot count failures, or loses some counts."""
+
+    losses = 1_000_000
 
     @contextmanager
     def claim(self, limit: int, **given: Any) -> Iterator[Claim]:
         with super().claim(limit, **given) as claim:
-            claim.count_failures = self._lose  # type: ignore[method-assign]
+            if self.losses:
+                claim.count_failures = self._lose  # type: ignore[method-assign]
             yield claim
 
     def _lose(self, message_ids: Sequence[str], *, retry_after_seconds: float) -> list[bool]:
+        self.losses -= 1
         raise StoreUnavailable("gone")
 
 
@@ -371,6 +375,44 @@ def test_the_recovery_breaker_triggers_above_its_rate(bench: Bench) -> None:
             dispatcher.dispatch()
     with pytest.raises(CriticalError, match="recovery circuit breaker: 3 failures in a second"):
         dispatcher.dispatch()
+
+
+def test_the_recovery_breaker_triggers_in_a_run(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the seed's default of 1 a second: a message is refused, and the store cannot count it."""
+    monkeypatch.setattr(
+        "sqsdelay.dispatcher.wait_for", lambda wake, stop, seconds: bench.clock.advance(seconds)
+    )
+    bench.store = LosesCounts(bench.clock)
+    bench.put("bad")
+    bench.outbox.fail = refused("bad")
+    start_ms = bench.clock.now_ms()
+    with pytest.raises(CriticalError, match=r"recovery circuit breaker: 2 failures in a second"):
+        bench.dispatcher(number_of_retries=9).run(threading.Event())
+    assert bench.clock.now_ms() - start_ms < 1000
+    assert bench.store.pending_count() == 1
+
+
+def test_a_single_lost_count_is_passed_over(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next attempt counts; one loss a second is what the default allows."""
+    stop = threading.Event()
+    monkeypatch.setattr(
+        "sqsdelay.dispatcher.wait_for", lambda wake, stop, seconds: bench.clock.advance(seconds)
+    )
+    bench.store = store = LosesCounts(bench.clock)
+    store.losses = 1
+    bench.put("bad")
+    bench.outbox.fail = refused("bad")
+    dispatcher = Dispatcher(
+        store,
+        bench.outbox,
+        settings=DispatchSettings(number_of_retries=1),
+        on_round=lambda done: stop.set() if done.rejected else None,
+        clock=bench.clock,
+    )
+    dispatcher.run(stop)
+    assert ids([message for message, _ in bench.outbox.rejected]) == ["bad"]
 
 
 def test_exactly_once_needs_a_store_that_can(bench: Bench) -> None:
