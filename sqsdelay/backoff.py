@@ -12,6 +12,8 @@ from sqsdelay.clock import Clock
 FIRST_RETRY_SECONDS: Final = 1
 MAX_RETRY_SECONDS: Final = 60
 
+_REMEMBERED: Final = 10_000
+
 
 def retry_seconds(failures: int) -> int:
     """How long what has failed so often before waits for its next attempt: 1 s, doubling to 60 s."""
@@ -29,7 +31,8 @@ class DestinationBackoff:
     """Which destinations are out of reach, and when each is tried again. Thread-safe.
 
     A destination is *closed* while its pause lasts, and *probing* from then on, until a message
-    reaches it or fails again. Each failure doubles the pause, a success ends it.
+    reaches it or fails again. Each failure doubles the pause, a success ends it. Beyond 10,000, one is
+    forgotten, and tried as if it were well.
 
     Args:
         clock: its monotonic time is used.
@@ -48,6 +51,8 @@ class DestinationBackoff:
             seconds = retry_seconds(failures)
             until = self._clock.monotonic() + seconds
             self._down[destination] = _Down(failures + 1, until, error)
+            if len(self._down) > _REMEMBERED:
+                del self._down[next(iter(self._down))]
             return seconds
 
     def succeeded(self, destination: str) -> None:
