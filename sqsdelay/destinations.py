@@ -8,7 +8,7 @@ from typing import Final
 
 from sqsdelay.backoff import DestinationBackoff
 from sqsdelay.clock import Clock
-from sqsdelay.errors import QueueUnavailable
+from sqsdelay.errors import InvalidMessage, QueueUnavailable
 from sqsdelay.ports import Failure, Outbox, Released
 from sqsdelay.stored import StoredMessage
 
@@ -25,6 +25,13 @@ Outcome = Failure | Released | None
 def is_outage(failure: Failure) -> bool:
     """Whether it says nothing about the message: its destination is away, full, denied, throttled."""
     return isinstance(failure.error, QueueUnavailable)
+
+
+def unreadable(message: StoredMessage) -> Failure | None:
+    """The failure of a store's row that is no message; None for one that is."""
+    if message.unreadable is None:
+        return None
+    return Failure("Unreadable", InvalidMessage(message.unreadable), transient=False)
 
 
 class Destinations:

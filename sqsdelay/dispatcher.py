@@ -13,12 +13,11 @@ from typing import Final
 from sqsdelay.backoff import retry_seconds
 from sqsdelay.circuit_breaker import CircuitBreaker, FailureRateBreaker
 from sqsdelay.clock import Clock, SystemClock
-from sqsdelay.destinations import NOT_TRIED, Destinations, is_outage
+from sqsdelay.destinations import NOT_TRIED, Destinations, is_outage, unreadable
 from sqsdelay.dispatch_settings import DispatchSettings
 from sqsdelay.errors import (
     ConfigurationError,
     CriticalError,
-    InvalidMessage,
     StoreError,
 )
 from sqsdelay.exactly_once import ExactlyOnce
@@ -248,7 +247,7 @@ class Dispatcher:
                 failed[_key(message)] = outcome
             else:
                 self._remember(_key(message))
-        return [failed.get(_key(m)) or _unreadable(m) for m in claim.messages]
+        return [failed.get(_key(m)) or unreadable(m) for m in claim.messages]
 
     def _remember(self, key: tuple[str, int]) -> None:
         self._sent[key] = None
@@ -356,12 +355,6 @@ def _checked_ahead(seconds: int | None, destination: Outbox | ExactlyOnce) -> in
             f"release_ahead_seconds={seconds}; the destination's message timers allow 0 to {most}"
         )
     return seconds
-
-
-def _unreadable(message: StoredMessage) -> Failure | None:
-    if message.unreadable is None:
-        return None
-    return Failure("Unreadable", InvalidMessage(message.unreadable), transient=False)
 
 
 def wait_for(wake: threading.Event, stop: threading.Event, seconds: float) -> None:

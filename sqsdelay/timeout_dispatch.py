@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from sqsdelay.backoff import retry_seconds
-from sqsdelay.destinations import is_outage
+from sqsdelay.destinations import is_outage, unreadable
 from sqsdelay.errors import CriticalError, StoreError
 from sqsdelay.ports import Delivery, Failure
 from sqsdelay.stored import StoredMessage
@@ -104,9 +104,11 @@ class TimeoutDispatch(TimeoutTask):
 
     def _dispatch(self, due: list[Delivered]) -> None:
         before = [(d, m) for d, m in due if _key(m) in self._unremoved]
-        sent, failed = self._sent([(d, m) for d, m in due if _key(m) not in self._unremoved])
+        new = [(d, m) for d, m in due if _key(m) not in self._unremoved]
+        sent, failed = self._sent([(d, m) for d, m in new if m.unreadable is None])
         self._unremoved |= {_key(message): TimeoutStatus.DISPATCHED for _, message in sent}
-        refused = self._to_reject(failed)
+        aside = [(each, f) for each in new if (f := unreadable(each[1])) is not None]
+        refused = self._to_reject(failed + aside)
         rejected, left = self._rejected(refused)
         for delivery, message in left:
             failures = self._retries.failures(message.message_id)

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from sqsdelay.circuit_breaker import DEFAULT_FAILURES_PER_SECOND, DEFAULT_TRIGGER_SECONDS
-from sqsdelay.cli.console import err, print_json
+from sqsdelay.cli.console import err, instant, print_json
 from sqsdelay.cli.opened_ledger import LedgerFile, opened_ledger
 from sqsdelay.cli.opened_store import Schema, StoreUrl, Table
 from sqsdelay.cli.worker import log_to_stderr, stop_on_signals
-from sqsdelay.delay import utc
 from sqsdelay.dispatch_settings import DEFAULT_BATCH, DispatchSettings
 from sqsdelay.dispatcher import Dispatcher, Round
 from sqsdelay.endpoint import Endpoint
@@ -138,7 +137,7 @@ def _report(done: Round, counts: Counter[str], *, as_json: bool) -> None:
                 {
                     "message_id": message.message_id,
                     "status": status,
-                    "due": utc(message.due_ms).isoformat(timespec="milliseconds"),
+                    "due": instant(message.due_ms),
                     "late_ms": max(0, done.now_ms - message.due_ms),
                     "failures": message.failures,
                 }

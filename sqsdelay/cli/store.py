@@ -12,7 +12,7 @@ from rich.table import Column
 from rich.table import Table as PrintedTable
 from rich.text import Text
 
-from sqsdelay.cli.console import err, out, print_json
+from sqsdelay.cli.console import err, instant, out, print_json
 from sqsdelay.cli.message_file import BadLine, Defaults, read_messages
 from sqsdelay.cli.opened_store import Schema, StoreUrl, Table, opened_store
 from sqsdelay.clock import SystemClock
@@ -242,7 +242,7 @@ def _first(store: DelayedMessageStore, limit: int) -> list[StoredMessage]:
 
 
 def _due(message: StoredMessage) -> str:
-    return utc(message.due_ms).isoformat(timespec="milliseconds")
+    return instant(message.due_ms)
 
 
 def _as_json(message: StoredMessage) -> dict[str, object]:

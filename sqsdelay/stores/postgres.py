@@ -33,6 +33,8 @@ from sqsdelay.stores.queries import read_queries
 _SOON_MS: Final = MAX_POLL_SECONDS * 1000
 """The longest a dispatcher sleeps: what is due later it finds by polling in time."""
 
+_BEFORE_ALL: Final = (-(2**63), "")
+
 
 class PostgresStore:
     """Delayed messages in a PostgreSQL table.
@@ -177,7 +179,7 @@ class PostgresStore:
         return int(self._rows("pending_count")[0][0])
 
     def pending(self, limit: int, *, after: tuple[int, str] | None = None) -> list[StoredMessage]:
-        after_ms, after_id = after or (-1, "")
+        after_ms, after_id = after or _BEFORE_ALL
         rows = self._rows("pending", after_ms=after_ms, after_id=after_id, limit=limit)
         return [from_store(*row) for row in rows]
 

@@ -3,12 +3,12 @@
 -- name: set_up
 -- held_until_ms: not claimable before, after a failure. Claims themselves are row locks.
 CREATE TABLE IF NOT EXISTS {table} (
-    message_id text COLLATE "C" PRIMARY KEY,
-    destination text NOT NULL,
-    due_ms bigint NOT NULL,
+    message_id text COLLATE "C" PRIMARY KEY CHECK (length(message_id) BETWEEN 1 AND 250),
+    destination text NOT NULL CHECK (destination <> ''),
+    due_ms bigint NOT NULL CHECK (due_ms BETWEEN 0 AND 253402300799000),
     body bytea NOT NULL,
     headers text NOT NULL,
-    failures integer NOT NULL DEFAULT 0,
+    failures integer NOT NULL DEFAULT 0 CHECK (failures >= 0),
     held_until_ms bigint NOT NULL DEFAULT 0
 )
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
+import math
+import re
 import sqlite3
 import threading
 import uuid
@@ -15,11 +18,16 @@ from sqsdelay.clock import Clock, SystemClock
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.marks import Mark
 from sqsdelay.store import Claim, TransactionMode
-from sqsdelay.stored import StoredMessage, check_stored_due, from_store
+from sqsdelay.stored import StoredMessage, check_stored_due, due_found, from_store
 from sqsdelay.stores.answers import answered
 from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS, checked_lease, kept_alive
 from sqsdelay.stores.queries import read_queries
 from sqsdelay.stores.sqlite_file import opened, store_error, translated, with_names
+
+logger = logging.getLogger(__name__)
+
+_BEFORE_ALL: Final = (-math.inf, "")
+_UNDECODED: Final = re.compile("[\\x00\\ud800-\\udfff]")
 
 
 class SqliteStore:
@@ -60,6 +68,8 @@ class SqliteStore:
             for key, query in read_queries("sqlite.sql").items()
         }
         self._connection = opened(path, name)
+        # Text that is no UTF-8, written by hand, must not fail the whole claim it is in.
+        self._connection.text_factory = lambda found: found.decode("utf-8", "surrogateescape")
 
     def set_up(self) -> None:
         with self._transaction() as connection:
@@ -137,7 +147,7 @@ class SqliteStore:
             limit=limit,
             except_destinations=json.dumps(list(except_destinations)),
         )
-        messages = [from_store(*row) for row in rows]
+        messages = [from_store(*row) for row in rows if _settled_by(row[0])]
         messages.sort(key=lambda message: (message.due_ms, message.message_id))
         return _SqliteClaim(self, token, messages)
 
@@ -153,14 +163,14 @@ class SqliteStore:
             "except_destinations": json.dumps(list(except_destinations)),
         }
         row = connection.execute(self._sql["next_due"], arguments).fetchone()
-        return None if row is None else int(row[0])
+        return None if row is None else due_found(row[0])
 
     def pending_count(self) -> int:
         with self._lock, translated(self._name):
             return int(self._connection.execute(self._sql["pending_count"]).fetchone()[0])
 
     def pending(self, limit: int, *, after: tuple[int, str] | None = None) -> list[StoredMessage]:
-        after_ms, after_id = after or (-1, "")
+        after_ms, after_id = after or _BEFORE_ALL
         arguments = {"after_ms": after_ms, "after_id": after_id, "limit": limit}
         with self._lock, translated(self._name):
             rows = self._connection.execute(self._sql["pending"], arguments).fetchall()
@@ -235,6 +245,17 @@ class SqliteStore:
                 raise
             with translated(self._name):
                 self._connection.execute("COMMIT")
+
+
+def _settled_by(message_id: object) -> bool:
+    """Whether a row can be removed by its id; one that cannot stays leased, and is told of each time."""
+    if isinstance(message_id, str) and not _UNDECODED.search(message_id):
+        return True
+    logger.error(
+        "a row is no message: its message_id is %r, not text; it is left alone, delete it",
+        message_id,
+    )
+    return False
 
 
 class _SqliteClaim:
