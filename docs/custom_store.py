@@ -11,7 +11,7 @@ import fcntl
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -85,11 +85,14 @@ class JsonFileStore:
         return new
 
     @contextmanager
-    def claim(self, limit: int, *, due_by_ms: int) -> Iterator[JsonFileClaim]:
+    def claim(
+        self, limit: int, *, due_by_ms: int, except_destinations: Collection[str] = ()
+    ) -> Iterator[JsonFileClaim]:
         token = uuid.uuid4().hex
         now_ms = self._clock.now_ms()
         with self._rows() as rows:
             due = [i for i in _by_due(rows) if rows[i]["due_ms"] <= due_by_ms]
+            due = [i for i in due if rows[i]["destination"] not in except_destinations]
             mine = [i for i in due if rows[i]["held_until_ms"] <= now_ms][:limit]
             messages = [_message(i, rows[i]) for i in mine]
             for i in mine:
@@ -102,11 +105,12 @@ class JsonFileStore:
                     if row["claim"] == token:
                         row.update(claim=None, held_until_ms=0)
 
-    def next_due_ms(self) -> int | None:
+    def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
         now_ms = self._clock.now_ms()
         with self._rows() as rows:
-            free = [row["due_ms"] for row in rows.values() if row["held_until_ms"] <= now_ms]
-        return min(free, default=None)
+            free = [row for row in rows.values() if row["held_until_ms"] <= now_ms]
+        wanted = [row for row in free if row["destination"] not in except_destinations]
+        return min((row["due_ms"] for row in wanted), default=None)
 
     def pending_count(self) -> int:
         with self._rows() as rows:

@@ -152,8 +152,10 @@ def as_message(stored: StoredMessage) -> Message:
     """A stored message for a sender, with its id for deduplication and its own due time.
 
     Raises:
-        InvalidMessage: a body that is no text.
+        InvalidMessage: a body that is no text, or a row that is no message.
     """
+    if stored.unreadable is not None:
+        raise InvalidMessage(stored.unreadable)
     try:
         body = stored.body.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -5,7 +5,7 @@ A class of your own that has these methods is a store; ``sqsdelay.testing.store_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import Any, Protocol
@@ -123,17 +123,25 @@ class DelayedMessageStore(Protocol):
         """
         ...
 
-    def claim(self, limit: int, *, due_by_ms: int) -> AbstractContextManager[Claim]:
+    def claim(
+        self, limit: int, *, due_by_ms: int, except_destinations: Collection[str] = ()
+    ) -> AbstractContextManager[Claim]:
         """Claim up to ``limit`` messages that are due by ``due_by_ms``, the earliest first.
 
         No other healthy claimant gets them meanwhile. (``FetchNextDueTimeout``.)
+
+        Args:
+            except_destinations: messages to these are passed over, and do not count.
         """
         ...
 
-    def next_due_ms(self) -> int | None:
+    def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
         """When the earliest message is due that nobody holds; None when there is none. (``Next``.)
 
         It may name a message that is being claimed at this moment.
+
+        Args:
+            except_destinations: messages to these are passed over.
         """
         ...
 

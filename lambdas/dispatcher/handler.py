@@ -59,14 +59,21 @@ def function() -> Function:
     )
     logger = Logger(service=endpoint.name)
     ledger = ledger_if_on(contract.LEDGER_VARIABLE, endpoint.name)
-    dispatcher = Dispatcher(store, outbox, settings=settings, ledger=ledger)
+    dispatcher = Dispatcher(
+        store,
+        outbox,
+        settings=settings,
+        # The alarm on Overdue rings; raising would keep this run's metrics from being told.
+        on_critical=lambda critical: logger.error(str(critical)),
+        ledger=ledger,
+    )
     dispatcher.start()
     metrics = Metrics(namespace=contract.METRIC_NAMESPACE, service=endpoint.name)
     return Function(dispatcher, store, outbox, logger, metrics)
 
 
 def handler(event: object, context: Any) -> dict[str, int]:
-    """Release batch after batch until none is due, or until time or the destination runs out.
+    """Release batch after batch until time runs out, or none is due whose destination is in reach.
 
     Returns:
         How many messages were released, rejected, failed and held.
@@ -83,9 +90,9 @@ def handler(event: object, context: Any) -> dict[str, int]:
         latest_ms = max([latest_ms, *done.late_ms()])
         for message in (*done.rejected, *done.failed, *done.held):
             this.logger.warning("not released", message_id=message.message_id)
-        # What was refused is hidden until its retry: what is behind it goes ahead.
-        out_of_reach = not done.claimed or done.held
-        if out_of_reach or context.get_remaining_time_in_millis() < KEPT_BACK_MS:
+        # What was refused is hidden until its retry, and destinations that failed are left out of the
+        # next claim: what is behind them goes ahead.
+        if not done.claimed or context.get_remaining_time_in_millis() < KEPT_BACK_MS:
             break
     _report(this, counts, latest_ms)
     return counts

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from sqsdelay.circuit_breaker import DEFAULT_TRIGGER_SECONDS
-from sqsdelay.cli.console import err, print_json
+from sqsdelay.circuit_breaker import DEFAULT_FAILURES_PER_SECOND, DEFAULT_TRIGGER_SECONDS
+from sqsdelay.cli.console import err, instant, print_json
 from sqsdelay.cli.opened_ledger import LedgerFile, opened_ledger
 from sqsdelay.cli.opened_store import Schema, StoreUrl, Table
 from sqsdelay.cli.worker import log_to_stderr, stop_on_signals
-from sqsdelay.delay import utc
 from sqsdelay.dispatch_settings import DEFAULT_BATCH, DispatchSettings
 from sqsdelay.dispatcher import Dispatcher, Round
 from sqsdelay.endpoint import Endpoint
@@ -61,6 +60,13 @@ def dispatch(
     dispatch_breaker: Annotated[
         float, typer.Option(help="Seconds the destination may fail before the dispatcher gives up.")
     ] = DEFAULT_TRIGGER_SECONDS,
+    recovery_failures: Annotated[
+        int,
+        typer.Option(
+            help="Failed attempts a second to count a message's failure, above which the dispatcher "
+            "gives up."
+        ),
+    ] = DEFAULT_FAILURES_PER_SECOND,
     ledger: LedgerFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line per message.")] = False,
 ) -> None:
@@ -79,6 +85,7 @@ def dispatch(
         poll_seconds=poll,
         fetch_breaker_seconds=fetch_breaker,
         dispatch_breaker_seconds=dispatch_breaker,
+        maximum_recovery_failures_per_second=recovery_failures,
     )
     counts: Counter[str] = Counter()
     book = opened_ledger(ledger)
@@ -130,7 +137,7 @@ def _report(done: Round, counts: Counter[str], *, as_json: bool) -> None:
                 {
                     "message_id": message.message_id,
                     "status": status,
-                    "due": utc(message.due_ms).isoformat(timespec="milliseconds"),
+                    "due": instant(message.due_ms),
                     "late_ms": max(0, done.now_ms - message.due_ms),
                     "failures": message.failures,
                 }

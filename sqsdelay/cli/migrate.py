@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sqsdelay.cli.console import err, out, print_json
+from sqsdelay.cli.console import err, instant, out, print_json
 from sqsdelay.cli.opened_store import Schema, StoreUrl, Table
 from sqsdelay.cli.store import Name
 from sqsdelay.clock import SystemClock
@@ -67,8 +67,7 @@ def migrate(
 
 def _print_plan(plan: Plan, due_from_ms: int, *, as_json: bool) -> None:
     first, last = (
-        None if due_ms is None else utc(due_ms).isoformat()
-        for due_ms in (plan.earliest_ms, plan.latest_ms)
+        None if due_ms is None else instant(due_ms) for due_ms in (plan.earliest_ms, plan.latest_ms)
     )
     due_from = utc(due_from_ms).isoformat()
     if as_json:
@@ -99,7 +98,7 @@ def _print_outcome(outcome: Migrated, *, as_json: bool) -> None:
             {
                 "message_id": message.message_id,
                 "destination": message.destination,
-                "due": utc(message.due_ms).isoformat(timespec="milliseconds"),
+                "due": instant(message.due_ms),
                 "status": outcome.status,
                 "error": outcome.error,
             }

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table as PrintedTable
 
-from sqsdelay.cli.console import err, out, print_json
+from sqsdelay.cli.console import err, instant, out, print_json
 from sqsdelay.cli.opened_store import OptionalStoreUrl, Schema, Table, optional_store
-from sqsdelay.delay import utc
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import StoreError
 from sqsdelay.status import EndpointStatus, StoreStatus, endpoint_status, store_status
@@ -69,7 +68,7 @@ def _as_json(found: EndpointStatus, parked: StoreStatus | None) -> dict[str, Any
 def _next_due(parked: StoreStatus | None) -> str | None:
     if parked is None or parked.next_due_ms is None:
         return None
-    return utc(parked.next_due_ms).isoformat(timespec="milliseconds")
+    return instant(parked.next_due_ms)
 
 
 def _print(found: EndpointStatus, parked: StoreStatus | None) -> None:

@@ -14,7 +14,7 @@ from rich.table import Column
 from rich.table import Table as PrintedTable
 from rich.text import Text
 
-from sqsdelay.cli.console import err, out, print_json
+from sqsdelay.cli.console import err, instant, out, print_json
 from sqsdelay.cli.listing import Listing, parse_cursor
 from sqsdelay.cli.message_file import BadLine, Defaults, read_messages
 from sqsdelay.cli.opened_store import Schema, StoreUrl, Table, opened_store
@@ -264,7 +264,7 @@ def _store(store: DelayedMessageStore, messages: list[StoredMessage], *, as_json
 
 
 def _due(message: StoredMessage) -> str:
-    return utc(message.due_ms).isoformat(timespec="milliseconds")
+    return instant(message.due_ms)
 
 
 def _as_json(message: StoredMessage) -> dict[str, object]:

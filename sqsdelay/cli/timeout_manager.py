@@ -19,7 +19,11 @@ from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import CriticalError
 from sqsdelay.limits import MAX_RECEIVE_WAIT_SECONDS
 from sqsdelay.timeout_manager import TimeoutManager, TimeoutSettings, TimeoutStatus
-from sqsdelay.timeout_settings import DEFAULT_ANNOUNCE_AGAIN_SECONDS, DEFAULT_OUTAGE_SECONDS
+from sqsdelay.timeout_settings import (
+    DEFAULT_ANNOUNCE_AGAIN_SECONDS,
+    DEFAULT_OUTAGE_SECONDS,
+    DEFAULT_RETRIES,
+)
 
 if TYPE_CHECKING:
     from sqsdelay.rabbitmq import RabbitMqTimeouts
@@ -74,8 +78,12 @@ def timeout_manager(
         float, typer.Option(help="Seconds the storage may fail before it is a critical error.")
     ] = DEFAULT_OUTAGE_SECONDS,
     announce_again: Annotated[
-        float, typer.Option(help="Seconds after which a due message is announced again.")
+        float,
+        typer.Option(help="Seconds after which another process's due message is announced again."),
     ] = DEFAULT_ANNOUNCE_AGAIN_SECONDS,
+    retries: Annotated[
+        int, typer.Option(help="Further attempts on a refused message before the error queue.")
+    ] = DEFAULT_RETRIES,
     wait: Annotated[
         int, typer.Option(help="Long poll, seconds (0 to 20).")
     ] = MAX_RECEIVE_WAIT_SECONDS,
@@ -91,7 +99,10 @@ def timeout_manager(
     parsed = Endpoint.parse(endpoint)
     served = _on_sqs(parsed) if to is None else _on_rabbitmq(parsed, to)
     settings = TimeoutSettings(
-        outage_seconds=outage, announce_again_seconds=announce_again, wait_seconds=wait
+        outage_seconds=outage,
+        announce_again_seconds=announce_again,
+        number_of_retries=retries,
+        wait_seconds=wait,
     )
     report = _Report(as_json=as_json)
     with (

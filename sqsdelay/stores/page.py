@@ -7,6 +7,9 @@ from typing import Final
 _NO_END: Final = 2**63 - 1
 """The largest integer of SQLite and of PostgreSQL's bigint."""
 
+_NO_START: Final = -(2**63)
+"""The smallest: a row written by hand may be due before 1970, and is listed too."""
+
 
 def page_bounds(
     after: tuple[int, str] | None, due_from_ms: int | None, due_before_ms: int | None
@@ -15,5 +18,6 @@ def page_bounds(
 
     No id is empty, so what is due from an instant on comes after that instant with an empty id.
     """
-    start = max(after or (-1, ""), (-1 if due_from_ms is None else due_from_ms, ""))
+    first = _NO_START if due_from_ms is None else due_from_ms
+    start = max(after or (_NO_START, ""), (first, ""))
     return (*start, _NO_END if due_before_ms is None else due_before_ms)

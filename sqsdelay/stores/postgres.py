@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from operator import itemgetter
 from typing import Any, Final, cast
@@ -42,6 +42,7 @@ DATABASE_CLOCK: Final = (
 
 _SOON_MS: Final = MAX_POLL_SECONDS * 1000
 """The longest a dispatcher sleeps: what is due later it finds by polling in time."""
+
 
 
 class PostgresStore:
@@ -177,25 +178,40 @@ class PostgresStore:
         return None if self._clock is None else self._clock.now_ms()
 
     @contextmanager
-    def claim(self, limit: int, *, due_by_ms: int) -> Iterator[Claim]:
+    def claim(
+        self, limit: int, *, due_by_ms: int, except_destinations: Collection[str] = ()
+    ) -> Iterator[Claim]:
         with self._pool.connection() as connection:
             transaction = connection.transaction()
             transaction.__enter__()
             try:
                 self._pool.begun(connection)
-                yield self._take(connection, limit, due_by_ms)
+                yield self._take(connection, limit, due_by_ms, except_destinations)
             except BaseException:
                 transaction.__exit__(*sys.exc_info())
                 raise
             transaction.__exit__(None, None, None)
 
-    def _take(self, connection: Connection, limit: int, due_by_ms: int) -> _PostgresClaim:
-        arguments = {"due_by_ms": due_by_ms, "limit": limit, "now_ms": self._now_ms()}
+    def _take(
+        self,
+        connection: Connection,
+        limit: int,
+        due_by_ms: int,
+        except_destinations: Collection[str],
+    ) -> _PostgresClaim:
+        arguments = {
+            "due_by_ms": due_by_ms,
+            "limit": limit,
+            "now_ms": self._now_ms(),
+            "except_destinations": list(except_destinations),
+        }
         rows = connection.execute(self._sql["claim"], arguments, binary=True).fetchall()
         return _PostgresClaim(self, connection, [from_store(*row) for row in rows])
 
-    def next_due_ms(self) -> int | None:
-        rows = self._rows("next_due", now_ms=self._now_ms())
+    def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
+        rows = self._rows(
+            "next_due", now_ms=self._now_ms(), except_destinations=list(except_destinations)
+        )
         return int(rows[0][0]) if rows else None
 
     def pending_count(self) -> int:

@@ -4,12 +4,12 @@
 -- name: set_up
 -- held_until_ms: not claimable before, after a failure. Claims themselves are row locks.
 CREATE TABLE IF NOT EXISTS {table} (
-    message_id text COLLATE "C" PRIMARY KEY,
-    destination text NOT NULL,
-    due_ms bigint NOT NULL,
+    message_id text COLLATE "C" PRIMARY KEY CHECK (length(message_id) BETWEEN 1 AND 250),
+    destination text NOT NULL CHECK (destination <> ''),
+    due_ms bigint NOT NULL CHECK (due_ms BETWEEN 0 AND 253402300799000),
     body bytea NOT NULL,
     headers text NOT NULL,
-    failures integer NOT NULL DEFAULT 0,
+    failures integer NOT NULL DEFAULT 0 CHECK (failures >= 0),
     held_until_ms bigint NOT NULL DEFAULT 0
 )
 
@@ -84,6 +84,7 @@ SELECT message_id, (SELECT count(*) FROM notified) FROM stored
 -- Lock the earliest due messages that nobody holds; the locks end with the transaction.
 SELECT message_id, destination, due_ms, body, headers, failures FROM {table}
 WHERE due_ms <= %(due_by_ms)s AND held_until_ms <= {now}
+  AND destination <> ALL(%(except_destinations)s::text[])
 ORDER BY due_ms, message_id LIMIT %(limit)s
 FOR UPDATE SKIP LOCKED
 
@@ -96,7 +97,9 @@ UPDATE {table} SET failures = failures + %(failed)s, held_until_ms = {now} + %(h
 WHERE message_id = ANY(%(ids)s) RETURNING message_id
 
 -- name: next_due
-SELECT due_ms FROM {table} WHERE held_until_ms <= {now} ORDER BY due_ms LIMIT 1
+SELECT due_ms FROM {table}
+WHERE held_until_ms <= {now} AND destination <> ALL(%(except_destinations)s::text[])
+ORDER BY due_ms LIMIT 1
 
 -- name: pending_count
 SELECT count(*) FROM {table}

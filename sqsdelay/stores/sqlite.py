@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
+import re
 import sqlite3
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -15,13 +17,17 @@ from sqsdelay.clock import Clock, SystemClock
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.marks import Mark
 from sqsdelay.store import Claim, TransactionMode
-from sqsdelay.stored import StoredMessage, check_stored_due, from_store
+from sqsdelay.stored import StoredMessage, check_stored_due, due_found, from_store
 from sqsdelay.stores import sqlite_version
 from sqsdelay.stores.answers import answered
 from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS, checked_lease, kept_alive
 from sqsdelay.stores.page import page_bounds
 from sqsdelay.stores.queries import read_queries
 from sqsdelay.stores.sqlite_file import STORE_REMEDY, opened, store_error, translated, with_names
+
+logger = logging.getLogger(__name__)
+
+_UNDECODED: Final = re.compile("[\\x00\\ud800-\\udfff]")
 
 
 class SqliteStore:
@@ -62,6 +68,8 @@ class SqliteStore:
             for key, query in read_queries("sqlite.sql").items()
         }
         self._connection = opened(path, name)
+        # Text that is no UTF-8, written by hand, must not fail the whole claim it is in.
+        self._connection.text_factory = lambda found: found.decode("utf-8", "surrogateescape")
 
     def set_up(self) -> None:
         with self._transaction() as connection:
@@ -103,16 +111,18 @@ class SqliteStore:
         ]
 
     @contextmanager
-    def claim(self, limit: int, *, due_by_ms: int) -> Iterator[Claim]:
+    def claim(
+        self, limit: int, *, due_by_ms: int, except_destinations: Collection[str] = ()
+    ) -> Iterator[Claim]:
         if self._mode is TransactionMode.EXACTLY_ONCE:
             # The claim is the write transaction itself: nobody else can write meanwhile.
             with self._transaction() as connection:
-                claim = self._take(limit, due_by_ms)
+                claim = self._take(limit, due_by_ms, except_destinations)
                 claim.transaction = connection
                 yield claim
                 claim.release()
             return
-        claim = self._take(limit, due_by_ms)
+        claim = self._take(limit, due_by_ms, except_destinations)
         if not claim.messages:
             yield claim
             return
@@ -122,7 +132,9 @@ class SqliteStore:
         finally:
             claim.release()
 
-    def _take(self, limit: int, due_by_ms: int) -> _SqliteClaim:
+    def _take(
+        self, limit: int, due_by_ms: int, except_destinations: Collection[str] = ()
+    ) -> _SqliteClaim:
         token = uuid.uuid4().hex
         now_ms = self._clock.now_ms()
         rows = self._rows(
@@ -132,18 +144,25 @@ class SqliteStore:
             until_ms=now_ms + round(self._lease_seconds * 1000),
             due_by_ms=due_by_ms,
             limit=limit,
+            except_destinations=json.dumps(list(except_destinations)),
         )
-        messages = [from_store(*row) for row in rows]
+        messages = [from_store(*row) for row in rows if _settled_by(row[0])]
         messages.sort(key=lambda message: (message.due_ms, message.message_id))
         return _SqliteClaim(self, token, messages)
 
-    def next_due_ms(self) -> int | None:
+    def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
         with self._lock, translated(self._name):
-            return self._earliest(self._connection)
+            return self._earliest(self._connection, except_destinations)
 
-    def _earliest(self, connection: sqlite3.Connection) -> int | None:
-        row = connection.execute(self._sql["next_due"], {"now_ms": self._clock.now_ms()}).fetchone()
-        return None if row is None else int(row[0])
+    def _earliest(
+        self, connection: sqlite3.Connection, except_destinations: Collection[str] = ()
+    ) -> int | None:
+        arguments = {
+            "now_ms": self._clock.now_ms(),
+            "except_destinations": json.dumps(list(except_destinations)),
+        }
+        row = connection.execute(self._sql["next_due"], arguments).fetchone()
+        return None if row is None else due_found(row[0])
 
     def pending_count(self) -> int:
         with self._lock, translated(self._name):
@@ -234,6 +253,17 @@ class SqliteStore:
                 raise
             with translated(self._name):
                 self._connection.execute("COMMIT")
+
+
+def _settled_by(message_id: object) -> bool:
+    """Whether a row can be removed by its id; one that cannot stays leased, and is told of each time."""
+    if isinstance(message_id, str) and not _UNDECODED.search(message_id):
+        return True
+    logger.error(
+        "a row is no message: its message_id is %r, not text; it is left alone, delete it",
+        message_id,
+    )
+    return False
 
 
 class _SqliteClaim:

@@ -3,12 +3,14 @@
 -- name: set_up
 -- held_until_ms: not claimable before; claim: whose lease that is, NULL when nobody's.
 CREATE TABLE IF NOT EXISTS {table} (
-    message_id TEXT PRIMARY KEY NOT NULL,
-    destination TEXT NOT NULL,
-    due_ms INTEGER NOT NULL,
-    body BLOB NOT NULL,
-    headers TEXT NOT NULL,
-    failures INTEGER NOT NULL DEFAULT 0,
+    message_id TEXT PRIMARY KEY NOT NULL
+        CHECK (typeof(message_id) = 'text' AND length(message_id) BETWEEN 1 AND 250),
+    destination TEXT NOT NULL CHECK (typeof(destination) = 'text' AND destination <> ''),
+    due_ms INTEGER NOT NULL
+        CHECK (typeof(due_ms) = 'integer' AND due_ms BETWEEN 0 AND 253402300799000),
+    body BLOB NOT NULL CHECK (typeof(body) = 'blob'),
+    headers TEXT NOT NULL CHECK (typeof(headers) = 'text'),
+    failures INTEGER NOT NULL DEFAULT 0 CHECK (typeof(failures) = 'integer' AND failures >= 0),
     held_until_ms INTEGER NOT NULL DEFAULT 0,
     claim TEXT
 )
@@ -37,12 +39,23 @@ VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (message_id) DO NOTHING
 
 -- name: claim
--- Lease the earliest due messages that nobody holds.
+-- Lease the earliest due messages that nobody holds. A due time that is text sorts behind all numbers:
+-- such a row, written by hand before there were constraints, is taken to be put aside.
 UPDATE {table} SET claim = :claim, held_until_ms = :until_ms
 WHERE message_id IN (
-    SELECT message_id FROM {table}
-    WHERE due_ms <= :due_by_ms AND held_until_ms <= :now_ms
-    ORDER BY due_ms, message_id LIMIT :limit
+    SELECT message_id FROM (
+        SELECT message_id FROM {table}
+        WHERE due_ms <= :due_by_ms AND held_until_ms <= :now_ms
+          AND destination NOT IN (SELECT value FROM json_each(:except_destinations))
+        ORDER BY due_ms, message_id LIMIT :limit
+    )
+    UNION ALL
+    SELECT message_id FROM (
+        SELECT message_id FROM {table}
+        WHERE due_ms >= '' AND held_until_ms <= :now_ms
+          AND destination NOT IN (SELECT value FROM json_each(:except_destinations))
+        LIMIT 1
+    )
 )
 RETURNING message_id, destination, due_ms, body, headers, failures
 
@@ -66,7 +79,10 @@ WHERE message_id IN (SELECT value FROM json_each(:ids)) AND claim = :claim
 RETURNING message_id
 
 -- name: next_due
-SELECT due_ms FROM {table} WHERE held_until_ms <= :now_ms ORDER BY due_ms LIMIT 1
+SELECT due_ms FROM {table}
+WHERE held_until_ms <= :now_ms
+  AND destination NOT IN (SELECT value FROM json_each(:except_destinations))
+ORDER BY due_ms LIMIT 1
 
 -- name: pending_count
 SELECT count(*) FROM {table}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -65,11 +65,14 @@ class InMemoryStore:
         return new
 
     @contextmanager
-    def claim(self, limit: int, *, due_by_ms: int) -> Iterator[Claim]:
+    def claim(
+        self, limit: int, *, due_by_ms: int, except_destinations: Collection[str] = ()
+    ) -> Iterator[Claim]:
         now_ms = self._clock.now_ms()
         with self._lock:
             due = [row for row in self._sorted() if row.message.due_ms <= due_by_ms]
-            rows = [row for row in due if not row.held(now_ms)][:limit]
+            wanted = [row for row in due if row.message.destination not in except_destinations]
+            rows = [row for row in wanted if not row.held(now_ms)][:limit]
             claim = _InMemoryClaim(self, [row.message for row in rows])
             for row in rows:
                 row.claim, row.held_until_ms = claim, now_ms + self._lease_ms
@@ -85,11 +88,13 @@ class InMemoryStore:
         rows = self._rows.values()
         return sorted(rows, key=lambda row: (row.message.due_ms, row.message.message_id))
 
-    def next_due_ms(self) -> int | None:
+    def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
         now_ms = self._clock.now_ms()
         with self._lock:
-            rows = self._rows.values()
-            return min((row.message.due_ms for row in rows if not row.held(now_ms)), default=None)
+            free = [row.message for row in self._rows.values() if not row.held(now_ms)]
+        return min(
+            (m.due_ms for m in free if m.destination not in except_destinations), default=None
+        )
 
     def pending_count(self) -> int:
         return len(self._rows)

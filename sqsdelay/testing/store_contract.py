@@ -25,9 +25,11 @@ from sqsdelay.testing.clock import ManualClock
 MakeStore = Callable[[Clock], DelayedMessageStore]
 
 
-def message(message_id: str, due_ms: int, *, body: bytes = b"body") -> StoredMessage:
-    """A message for ``orders``."""
-    return StoredMessage(message_id=message_id, destination="orders", due_ms=due_ms, body=body)
+def message(
+    message_id: str, due_ms: int, *, body: bytes = b"body", to: str = "orders"
+) -> StoredMessage:
+    """A message for ``orders``, or another destination."""
+    return StoredMessage(message_id=message_id, destination=to, due_ms=due_ms, body=body)
 
 
 def ids(messages: Sequence[StoredMessage]) -> list[str]:
@@ -106,6 +108,24 @@ class StoreContract:
         assert self.claimed(store, clock, limit=2) == ["older", "past"]
         with store.claim(10, due_by_ms=now + 1) as claim:
             assert ids(claim.messages) == ["older", "past", "now", "later"]
+
+    def test_destinations_out_of_reach_are_passed_over(
+        self, store: DelayedMessageStore, clock: Clock
+    ) -> None:
+        """However many wait for them in front, the others are claimed, up to the limit."""
+        now = clock.now_ms()
+        store.store([message(f"full{n:03}", now - 900 + n, to="full") for n in range(120)])
+        store.store([message(f"it's{n}", now - 100 + n, to='it\'s ["odd"]') for n in range(3)])
+        store.store([message(f"well{n}", now - 50 + n) for n in range(3)])
+        away = frozenset({"full", 'it\'s ["odd"]', "unknown"})
+        with store.claim(2, due_by_ms=now, except_destinations=away) as claim:
+            assert ids(claim.messages) == ["well0", "well1"]
+        assert store.next_due_ms(away) == now - 50
+        assert store.next_due_ms(except_destinations=["full"]) == now - 100
+        with store.claim(100, due_by_ms=now, except_destinations=[*away, "orders"]) as claim:
+            assert list(claim.messages) == []
+        assert store.next_due_ms([*away, "orders"]) is None
+        assert len(self.claimed(store, clock, limit=200)) == 126
 
     def test_a_claim_excludes_others(
         self, store: DelayedMessageStore, make_store: MakeStore, clock: Clock

@@ -91,8 +91,8 @@ def die_at(store: DelayedMessageStore, step: str | None) -> None:
     whole = store.claim
 
     @contextmanager
-    def claim(limit: int, *, due_by_ms: int) -> Iterator[Claim]:
-        with whole(limit, due_by_ms=due_by_ms) as claim:
+    def claim(limit: int, **given: Any) -> Iterator[Claim]:
+        with whole(limit, **given) as claim:
             if claim.messages and step == AFTER_CLAIM:
                 die()
             remove = claim.remove

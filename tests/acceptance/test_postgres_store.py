@@ -191,7 +191,12 @@ def test_a_million_pending_cost_nothing(postgres: str, store: PostgresStore, tab
         connection.execute(sql.SQL("ANALYZE {}").format(quoted))
         store.store([message(f"due{n}", -1) for n in range(10)])
         query = sql.SQL("EXPLAIN (ANALYZE, FORMAT JSON) ") + sql.SQL(store._sql["claim"].decode())
-        arguments = {"due_by_ms": now_ms(), "now_ms": now_ms(), "limit": 500}
+        arguments = {
+            "due_by_ms": now_ms(),
+            "now_ms": now_ms(),
+            "limit": 500,
+            "except_destinations": ["billing"],
+        }
         row = connection.execute(query, arguments).fetchone()
     assert row is not None
     scans = list(nodes(row[0][0]["Plan"], "Scan"))
@@ -200,6 +205,74 @@ def test_a_million_pending_cost_nothing(postgres: str, store: PostgresStore, tab
     assert scans[0].get("Rows Removed by Filter", 0) == 0
     outbox = InMemoryOutbox(SystemClock())
     assert len(Dispatcher(store, outbox).dispatch().released) == 10
+
+
+def test_what_is_due_for_a_destination_out_of_reach_is_passed_over_by_the_index(
+    postgres: str, store: PostgresStore, table: str
+) -> None:
+    """5,000 due in front, 95,000 parked: the due index is read as far as something is due."""
+    quoted = sql.Identifier("public", table)
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(
+            sql.SQL(
+                "INSERT INTO {} (message_id, destination, due_ms, body, headers) "
+                "SELECT n::text, 'full', %s + n, 'x', '{{}}' FROM generate_series(1, 100000) n"
+            ).format(quoted),
+            [now_ms() - 5_000],
+        )
+        connection.execute(sql.SQL("ANALYZE {}").format(quoted))
+        store.store([message(f"due{n}", -1) for n in range(10)])
+        query = sql.SQL("EXPLAIN (ANALYZE, FORMAT JSON) ") + sql.SQL(store._sql["claim"].decode())
+        arguments = {
+            "due_by_ms": now_ms(),
+            "now_ms": now_ms(),
+            "limit": 500,
+            "except_destinations": ["full"],
+        }
+        row = connection.execute(query, arguments).fetchone()
+    assert row is not None
+    scans = [scan["Node Type"] for scan in nodes(row[0][0]["Plan"], "Scan")]
+    assert scans
+    assert "Seq Scan" not in scans
+    with store.claim(500, due_by_ms=now_ms(), except_destinations=["full"]) as claim:
+        assert len(claim.messages) == 10
+
+
+def test_rows_written_by_hand_go_aside_or_are_refused(
+    postgres: str, store: PostgresStore, table: str
+) -> None:
+    """A new table's constraints name the column; in one from before the dispatcher rejects the row."""
+    quoted = sql.Identifier("public", table)
+    odd = {
+        "no-destination": ("", now_ms()),
+        "negative": ("orders", -1),
+        "far": ("orders", -(2**63)),
+        "i" * 251: ("orders", now_ms()),
+    }
+    insert = sql.SQL(
+        "INSERT INTO {} (message_id, destination, due_ms, body, headers) VALUES (%s, %s, %s, 'x', '{{}}')"
+    ).format(quoted)
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        for message_id, (destination, due_ms) in odd.items():
+            with pytest.raises(psycopg.errors.CheckViolation):
+                connection.execute(insert, [message_id, destination, due_ms])
+        named = connection.execute(
+            "SELECT conname FROM pg_constraint WHERE contype = 'c' AND conrelid = %s::regclass",
+            [quoted.as_string(connection)],
+        ).fetchall()
+        for (name,) in named:
+            connection.execute(
+                sql.SQL("ALTER TABLE {} DROP CONSTRAINT {}").format(quoted, sql.Identifier(name))
+            )
+        for message_id, (destination, due_ms) in odd.items():
+            connection.execute(insert, [message_id, destination, due_ms])
+    store.store([message("good", -1)])
+    assert len(store.pending(10)) == 5
+    outbox = InMemoryOutbox(SystemClock())
+    done = Dispatcher(store, outbox).dispatch()
+    assert {each.message_id for each in done.rejected} == set(odd)
+    assert [each.message_id for each in outbox.sent] == ["good"]
+    assert store.pending_count() == 0
 
 
 def nodes(plan: dict[str, Any], kind: str) -> Iterator[dict[str, Any]]:

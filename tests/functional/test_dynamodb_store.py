@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from sqsdelay.dispatcher import Dispatcher
 from sqsdelay.errors import ConfigurationError, MessageTooLarge, StoreMissing, StoreUnavailable
 from sqsdelay.limits import MAX_DYNAMODB_ITEM_BYTES
 from sqsdelay.store import TransactionMode
 from sqsdelay.stored import StoredMessage
 from sqsdelay.stores.dynamodb import DynamoDbStore
-from sqsdelay.testing import ManualClock
+from sqsdelay.testing import InMemoryOutbox, ManualClock
 from sqsdelay.testing.local_aws import LocalAws
 
 Make = Callable[..., DynamoDbStore]
@@ -114,6 +115,24 @@ def test_a_dead_dispatchers_lease_runs_out(
         assert claim.remove(["a"]) == [False]
         dead.__exit__(None, None, None)
         assert successor.remove(["a"]) == [True]
+
+
+def test_an_item_written_by_hand_goes_aside(store: DynamoDbStore, clock: ManualClock) -> None:
+    """With nothing but its keys it is found, and told what it lacks; the messages beside it go on."""
+    store.store([message("odd", clock.now_ms()), message("good", clock.now_ms())])
+    store._client.update_item(
+        TableName=store._table.name,
+        Key=store._table.key("odd"),
+        UpdateExpression="SET body = :text REMOVE destination, failures, message_id",
+        ExpressionAttributeValues={":text": {"S": "no bytes"}},
+    )
+    outbox = InMemoryOutbox(clock)
+    done = Dispatcher(store, outbox, clock=clock).dispatch()
+    assert [m.message_id for m in done.released] == ["good"]
+    (rejected,) = done.rejected
+    assert rejected.message_id == "odd"
+    assert "destination None is empty" in (rejected.unreadable or "")
+    assert store.pending_count() == 0
 
 
 def test_a_message_moved_meanwhile_is_not_taken(store: DynamoDbStore, clock: ManualClock) -> None:

@@ -188,8 +188,8 @@ class Undone(SqliteStore):
     fails = True
 
     @contextmanager
-    def claim(self, limit: int, *, due_by_ms: int) -> Iterator[Claim]:
-        with super().claim(limit, due_by_ms=due_by_ms) as claim:
+    def claim(self, limit: int, **given: Any) -> Iterator[Claim]:
+        with super().claim(limit, **given) as claim:
             yield claim
             if self.fails:
                 self.fails = False

@@ -186,9 +186,9 @@ class Broken(SqliteStore):
         return super().store(messages, transaction=transaction)
 
     @contextmanager
-    def claim(self, limit: int, *, due_by_ms: int) -> Iterator[Claim]:
+    def claim(self, limit: int, **given: Any) -> Iterator[Claim]:
         self._fail()
-        with super().claim(limit, due_by_ms=due_by_ms) as claim:
+        with super().claim(limit, **given) as claim:
             yield claim
 
     def _fail(self) -> None:

@@ -6,10 +6,13 @@ import json
 import os
 import shlex
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 import uuid
+from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -213,3 +216,60 @@ def test_a_lasting_outage_has_its_own_exit_code(cli: CommandLine, local_aws: Loc
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 75, errors
     assert "fetch circuit breaker: failing for" in errors
+
+
+def test_a_failure_that_cannot_be_counted_has_its_own_breaker(
+    cli: CommandLine, local_aws: LocalAws
+) -> None:
+    """A message for a queue that is not there, and a table that takes no count: 75 within a second."""
+    client = local_aws.client("sqs")
+    name = f"orders-{uuid.uuid4().hex[:8]}"
+    create_endpoint(client, Endpoint.parse(name))
+    cli.ok("store", "create", name)
+    with closing(sqlite3.connect(cli.folder / "store.db")) as connection:
+        connection.execute(
+            f'INSERT INTO "{name}.delayed" (message_id, destination, due_ms, body, headers) '
+            "VALUES ('m', 'nowhere', 1, x'78', '{}')"
+        )
+        connection.execute(
+            f'CREATE TRIGGER no_counts BEFORE UPDATE ON "{name}.delayed" '
+            "WHEN new.failures > old.failures BEGIN SELECT RAISE(ABORT, 'no counts'); END"
+        )
+        connection.commit()
+    done = cli.run("dispatch", name, "--retries", "5", "--recovery-failures", "2")
+    assert done.returncode == 75, done.stderr
+    assert "recovery circuit breaker: 3 failures in a second (limit 2)" in done.stderr
+
+
+def test_one_missing_queue_among_many_holds_up_no_other(
+    cli: CommandLine, local_aws: LocalAws
+) -> None:
+    """Thirty messages for a queue that is not there, in front of those for five that are."""
+    client = local_aws.client("sqs")
+    name = f"orders-{uuid.uuid4().hex[:8]}"
+    create_endpoint(client, Endpoint.parse(name))
+    others = [f"{name}-{n}" for n in range(5)]
+    for other in others:
+        client.create_queue(QueueName=other)
+    cli.ok("store", "create", name)
+    rows = [(f"lost-{n}", f"{name}-gone", n) for n in range(30)]
+    rows += [(f"{other}-{n}", other, 100 + n) for other in others for n in range(4)]
+    with closing(sqlite3.connect(cli.folder / "store.db")) as connection:
+        connection.executemany(
+            f'INSERT INTO "{name}.delayed" (message_id, destination, due_ms, body, headers) '
+            "VALUES (?, ?, ?, x'78', '{}')",
+            rows,
+        )
+        connection.commit()
+    process = cli.start("dispatch", name, "--json", "--batch", "10", "--retries", "3")
+    assert process.stdout is not None
+    fates: Counter[str] = Counter()
+    while fates["released"] < 20:
+        fates[json.loads(process.stdout.readline())["status"]] += 1
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    for other in others:
+        url = client.get_queue_url(QueueName=other)["QueueUrl"]
+        counted = client.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+        assert counted["ApproximateNumberOfMessages"] == "4"
+    assert fates["rejected"] == 0

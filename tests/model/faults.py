@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -196,9 +196,9 @@ class FaultyStore:
             return new
 
     @contextmanager
-    def claim(self, limit: int, *, due_by_ms: int) -> Iterator[Claim]:
+    def claim(self, limit: int, **given: Any) -> Iterator[Claim]:
         self._refuse()
-        claiming = self.inner.claim(limit, due_by_ms=due_by_ms)
+        claiming = self.inner.claim(limit, **given)
         claim = claiming.__enter__()
         self._breaker.between_calls()
         try:
@@ -219,8 +219,8 @@ class FaultyStore:
         self._breaker.between_calls()
         return claim.remove(message_ids)
 
-    def next_due_ms(self) -> int | None:
-        return self.inner.next_due_ms()
+    def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
+        return self.inner.next_due_ms(except_destinations)
 
     def pending_count(self) -> int:
         return self.inner.pending_count()

@@ -13,18 +13,19 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "sqsdelay"
 
 CORE = {
-    "batch", "circuit_breaker", "clock", "decision", "delay", "dispatch_settings", "endpoint", "errors",
-    "fifo", "ledger", "limits", "marks", "message", "payload", "ports", "received", "rejection", "route",
-    "store", "stored", "timeout_message", "timeout_settings", "wire",
+    "backoff", "batch", "circuit_breaker", "clock", "decision", "delay", "dispatch_settings", "endpoint",
+    "errors", "fifo", "ledger", "limits", "marks", "message", "payload", "ports", "received", "rejection",
+    "route", "store", "stored", "timeout_message", "timeout_settings", "wire",
 }  # fmt: skip
 COST = {"cost"}
 """Arithmetic on the core's numbers and a file of prices that is part of the package."""
 
 USE_CASES = {
-    "collision", "sender", "consumer", "deduplication", "delivery", "dispatcher", "due_consumer",
-    "error_queue", "events", "exactly_once", "journal", "migration", "moves", "offloading", "parking",
-    "routing", "schedule", "status",
-    "timeout_announcer", "timeout_arrivals", "timeout_dispatch", "timeout_manager", "timeout_task",
+    "announcements", "collision", "sender", "consumer", "deduplication", "delivery", "destinations",
+    "dispatcher", "due_consumer", "error_queue", "events", "exactly_once", "journal", "migration", "moves",
+    "offloading", "parking", "routing", "schedule", "status",
+    "timeout_announcer", "timeout_arrivals", "timeout_dispatch", "timeout_manager", "timeout_retries",
+    "timeout_task",
 }  # fmt: skip
 ADAPTERS: dict[str, set[str]] = {
     "sqs": {"boto3", "botocore", "tenacity", "mypy_boto3_sqs"},

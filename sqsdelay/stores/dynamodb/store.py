@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -120,11 +120,11 @@ class DynamoDbStore:
         )
 
     @contextmanager
-    def claim(self, limit: int, *, due_by_ms: int) -> Iterator[Claim]:
+    def claim(
+        self, limit: int, *, due_by_ms: int, except_destinations: Collection[str] = ()
+    ) -> Iterator[Claim]:
         token = uuid.uuid4().hex
-        found = self._table.earliest(
-            limit, "< :due", due={"S": due_key(due_by_ms + 1)}, now=self._now()
-        )
+        found = self._free(limit, except_destinations, "< :due", due={"S": due_key(due_by_ms + 1)})
         taken = self._table.each(lambda entry: self._take(entry, token), found)
         errors = [error for error in taken if isinstance(error, StoreError)]
         messages = [message for message in taken if isinstance(message, StoredMessage)]
@@ -169,9 +169,39 @@ class DynamoDbStore:
             return error
         return message_of(answer["Attributes"])
 
-    def next_due_ms(self) -> int | None:
-        found = self._table.earliest(1, now=self._now())
+    def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
+        found = self._free(1, except_destinations)
         return due_of(found[0]) if found else None
+
+    def _free(
+        self, limit: int, except_destinations: Collection[str], condition: str = "", **values: Item
+    ) -> list[Item]:
+        """Index entries that nobody holds, the earliest first, without those destinations.
+
+        The index does not show a destination: with any to leave out, items are read for it.
+        """
+        wide = limit
+        destinations: dict[str, str] = {}
+        while True:
+            found = self._table.earliest(wide, condition, now=self._now(), **values)
+            if not except_destinations:
+                return found
+            new = [entry for entry in found if entry[KEY]["S"] not in destinations]
+            destinations |= zip(
+                (entry[KEY]["S"] for entry in new),
+                self._table.each(self._destination, new),
+                strict=True,
+            )
+            wanted = [e for e in found if destinations[e[KEY]["S"]] not in except_destinations]
+            if len(wanted) >= limit or len(found) < wide:
+                return wanted[:limit]
+            wide *= 4
+
+    def _destination(self, entry: Item) -> str:
+        read = self._table.call(
+            self._client.get_item, Key={KEY: entry[KEY]}, ProjectionExpression="destination"
+        )
+        return str(read.get("Item", {}).get("destination", {}).get("S", ""))
 
     def pending_count(self) -> int:
         """Reads the endpoint's whole index: for people, not for loops."""

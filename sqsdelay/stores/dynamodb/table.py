@@ -204,15 +204,23 @@ def due_of(entry: Item) -> int:
 
 
 def message_of(item: Item) -> StoredMessage:
-    """The message of an item."""
+    """The message of an item; what somebody wrote by hand and is none says so."""
+    due = _value(item, "due_ms", "N")
+    failures = _value(item, "failures", "N")
     return from_store(
-        item["message_id"]["S"],
-        item["destination"]["S"],
-        int(item["due_ms"]["N"]),
-        bytes(item["body"]["B"]),
-        item["headers"]["S"],
-        int(item["failures"]["N"]),
+        _value(item, "message_id", "S") or item[KEY]["S"].partition("/")[2],
+        _value(item, "destination", "S"),
+        int(due) if due is not None and due.lstrip("-").isdigit() else due,
+        _value(item, "body", "B"),
+        _value(item, "headers", "S"),
+        int(failures) if failures is not None and failures.isdigit() else 0,
     )
+
+
+def _value(item: Item, name: str, kind: str) -> Any:
+    """An attribute's value; None where it is missing or of another type."""
+    found = item.get(name, {}).get(kind)
+    return bytes(found) if kind == "B" and found is not None else found
 
 
 def number(value: int) -> Item:

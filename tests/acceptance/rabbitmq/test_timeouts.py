@@ -10,9 +10,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -65,9 +66,18 @@ def transport(broker: Broker) -> Iterator[RabbitMqTimeouts]:
 class Served:
     """A timeout manager whose tasks are taken turn by turn, and what it told."""
 
-    def __init__(self, store: Any, transport: RabbitMqTimeouts) -> None:
+    def __init__(
+        self, store: Any, transport: RabbitMqTimeouts, settings: TimeoutSettings = QUICK
+    ) -> None:
         self.told: list[tuple[str, str]] = []
-        self.manager = TimeoutManager(store, transport, settings=QUICK, on_done=self._done)
+        self.manager = TimeoutManager(store, transport, settings=settings, on_done=self._done)
+
+    def turns_until(self, reached: Callable[[], bool]) -> None:
+        """Dispatch turns, each of which waits for ids or the next retry."""
+        deadline = time.monotonic() + 30
+        while not reached():
+            assert time.monotonic() < deadline
+            self.manager.dispatch.turn()
 
     def _done(self, status: TimeoutStatus, ids: Any) -> None:
         self.told += [(str(status), message_id) for message_id in ids]
@@ -243,17 +253,39 @@ def test_a_worker_killed_before_it_acknowledges_a_dispatched_id(
 def test_a_missing_destination_is_tried_again_after_a_pause(
     broker: Broker, transport: RabbitMqTimeouts
 ) -> None:
-    """The id stays unacknowledged meanwhile; once the queue is there, the message arrives."""
+    """Its message waits in the store, no id in the queue; once the queue is there, it arrives."""
     store = InMemoryStore(SystemClock())
     store.store([stored("m-1", destination="later")])
     served = Served(store, transport)
     served.manager.announcer.turn()
     assert served.manager.dispatch.turn() == 1
-    assert served.manager.dispatch.turn() == 0
+    assert served.told[1:] == []
+    assert broker.count(DISPATCHER) == 0
     broker.queue("later")
-    assert served.manager.dispatch.turn() + served.manager.dispatch.turn() == 1
+    served.turns_until(lambda: len(served.told) == 2)
     assert served.told[1:] == [("dispatched", "m-1")]
     assert broker.count("later") == 1
+
+
+def test_a_deleted_destination_starves_nobody_and_ends_in_the_error_queue(
+    broker: Broker, transport: RabbitMqTimeouts
+) -> None:
+    """150 ids of it, more than the broker delivers at once, in front of a healthy one's."""
+    store = InMemoryStore(SystemClock())
+    lost = [replace(stored(f"m-{n:03}", destination="gone"), due_ms=1) for n in range(150)]
+    store.store([*lost, stored("well")])
+    served = Served(store, transport, replace(QUICK, number_of_retries=1))
+    while served.manager.announcer.turn():
+        pass
+    served.manager.dispatch.turn()
+    served.turns_until(lambda: ("dispatched", "well") in served.told)
+    served.turns_until(lambda: store.pending_count() == 0)
+    rejected = broker.drain(ERRORS)
+    assert len(rejected) == 150
+    reason = json.loads(rejected[0][1].headers["sqsdelay.Error"])["reason"]
+    assert reason.startswith("QueueMissing: queue gone does not exist")
+    assert sum(status == "announced" for status, _ in served.told) == 151
+    assert broker.count(DISPATCHER) == 0
 
 
 def test_an_announcement_by_a_clock_ahead_waits_for_ours(
