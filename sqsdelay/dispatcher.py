@@ -162,6 +162,7 @@ class Dispatcher:
         ):
             # Another dispatcher sent it, or it was cancelled: there is nothing to fail with.
             self._dispatch.succeeded()
+            self._asked_again = False
 
     def _judge(self, done: Round) -> None:
         """Disarm the dispatch breaker, or arm it: nothing is sent while something is due."""
