@@ -16,7 +16,7 @@ from psycopg.rows import tuple_row
 from sqsdelay.clock import Clock, SystemClock
 from sqsdelay.dispatch_settings import MAX_POLL_SECONDS
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.marks import Mark
+from sqsdelay.marks import MARK_LIFETIME_MS, Mark, in_force, kept_mark
 from sqsdelay.store import Claim, TransactionMode
 from sqsdelay.stored import StoredMessage, check_stored_due, from_store
 from sqsdelay.stores.answers import answered, new_once
@@ -93,6 +93,7 @@ class PostgresStore:
             connection.execute(self._sql["set_up"], {})
             connection.execute(self._sql["set_up_index"], {})
             connection.execute(self._sql["set_up_marks"], {})
+            connection.execute(self._sql["add_cancelled"], {})
 
     def initialize(self, mode: TransactionMode) -> None:
         if mode not in self.modes:
@@ -177,11 +178,15 @@ class PostgresStore:
         arguments = {"message_id": message_id, "due_ms": due_ms, "channel": self._channel}
         return len(self._rows("reschedule", **arguments)) == 1
 
-    def mark(self, marks: Sequence[Mark], *, until_ms: int) -> None:
+    def mark(self, marks: Sequence[Mark]) -> None:
+        # In one order always: callers that mark the same messages at once do not deadlock.
+        last = sorted(in_force(marks).values(), key=lambda mark: mark.message_id)
         arguments = {
-            "ids": [mark.message_id for mark in marks],
-            "dues": [mark.due_ms for mark in marks],
-            "until_ms": until_ms,
+            "ids": [mark.message_id for mark in last],
+            "dues": [mark.due_ms for mark in last],
+            "untils": [mark.until_ms for mark in last],
+            "cancelled": [mark.cancelled_ms for mark in last],
+            "lifetime_ms": MARK_LIFETIME_MS,
         }
         with self._pool.connection() as connection, connection.transaction():
             connection.execute(self._sql["forget_marks"], {"now_ms": self._clock.now_ms()})
@@ -189,7 +194,7 @@ class PostgresStore:
 
     def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
         rows = self._rows("marks", ids=list(message_ids), now_ms=self._clock.now_ms())
-        return {row[0]: Mark(message_id=row[0], due_ms=row[1]) for row in rows}
+        return {row[0]: kept_mark(*row) for row in rows}
 
     def watch(self, wake: Callable[[], None]) -> AbstractContextManager[None]:
         return Listener(self._conninfo, self._channel, wake)
