@@ -278,7 +278,8 @@ class Router:
             delay_seconds=remaining,
             trace_header=message.trace_header,
         )
-        check_limits(message.body, attributes, ids.attributes() | wire.identity(message_id, due_ms))
+        added = ids.attributes() | wire.waiting_identity(message_id, due_ms)
+        check_limits(message.body, attributes, added)
         queue_url = asked.once("due queue", lambda: self._queues.url(endpoint.due_queue))
         absolute = message.due_at is not None
         return ToQueue(queue_url, entry, Route.DUE_QUEUE, message_id, due_ms, absolute)

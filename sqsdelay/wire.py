@@ -51,7 +51,9 @@ NSERVICEBUS_ID: Final = "NServiceBus.MessageId"
 """NServiceBus's own id. An endpoint of its that relays adds it, with SQS's id of the copy, where it is
 missing (DelayedMessagesPump); one that sends has it as deduplication id (MessageDispatcher)."""
 
-_MADE_HERE: Final = re.compile(r"(send|hop)\.(?:(\d{1,15})\.)?[0-9a-f]{64}", re.ASCII)
+_MADE_HERE: Final = re.compile(
+    r"(send)\.(?:(\d{1,15})\.)?[0-9a-f]{64}|(?:hop)\.(?:(\d{1,15})\.)?.+", re.ASCII
+)
 """Deduplication ids that a sender or a hop of ours made; nobody's message id, and readable:
 ``send.HASH``; ``send.AFTER.HASH`` where marks left at AFTER or before are none of the message's;
 ``hop.SENT.HASH`` with the SentTimestamp of the message's first copy; ``hop.HASH`` of former versions."""
@@ -136,10 +138,10 @@ class ReceivedMessage:
         made_here = _MADE_HERE.fullmatch(self.deduplication_id or "")
         if made_here is None:
             return self.sent_ms
-        told = whole_number(made_here[2])
-        if made_here[1] == "hop":
-            return told
-        return self.sent_ms if told is None else max(self.sent_ms or 0, told + 1)
+        if made_here[1] is None:
+            return whole_number(made_here[3])
+        after_ms = whole_number(made_here[2])
+        return self.sent_ms if after_ms is None else max(self.sent_ms or 0, after_ms + 1)
 
     @property
     def sent_by_nservicebus(self) -> bool:
@@ -452,6 +454,7 @@ def check_whole_way(
     at_destination = identity(message_id, due_ms)
     if DEDUPLICATION_ID in added:
         # On the due queue of a FIFO endpoint the queue's ids still travel as attributes.
+        at_destination = waiting_identity(message_id, due_ms)
         at_destination |= {name: added[name] for name in (GROUP_ID, DEDUPLICATION_ID)}
     return check_limits(body, attributes, added, at_hops, at_destination)
 
@@ -496,9 +499,7 @@ def with_identity(
         waits: it goes to a queue of ours to wait, where its due time steers; not to a destination.
     """
     identified = {n: v for n, v in attributes.items() if n not in (MESSAGE_ID, DUE_AT, WAS_DUE_AT)}
-    ours = identity(message_id, due_ms)
-    if waits:
-        ours[DUE_AT] = ours.pop(WAS_DUE_AT)
+    ours = (waiting_identity if waits else identity)(message_id, due_ms)
     for name, value in ours.items():
         if fits(body, {**identified, name: value}):
             identified[name] = value
@@ -508,6 +509,11 @@ def with_identity(
 def identity(message_id: str, due_ms: int) -> dict[str, Attribute]:
     """The two attributes a receiver tells a message and its lateness by."""
     return {MESSAGE_ID: string(message_id), WAS_DUE_AT: string(str(due_ms))}
+
+
+def waiting_identity(message_id: str, due_ms: int) -> dict[str, Attribute]:
+    """The same two on a queue of ours, where the due time steers."""
+    return {MESSAGE_ID: string(message_id), DUE_AT: string(str(due_ms))}
 
 
 def was_due_ms(attributes: Attributes) -> int | None:
