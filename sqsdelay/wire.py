@@ -21,6 +21,7 @@ from sqsdelay.limits import (
     MAX_DUE_MS,
     MAX_ID_CHARS,
     MAX_MESSAGE_BYTES,
+    SQS_LAUNCH_MS,
 )
 from sqsdelay.message import (
     DELAY_OF_NSERVICEBUS,
@@ -277,7 +278,7 @@ def read_delay(copy: ReceivedMessage) -> Delayed | Reject:
         absolute = whole_number(due_at.get("StringValue"))
         if absolute is None:
             return Reject(f"{DUE_AT} is {_shown(due_at)}, not epoch milliseconds")
-        if absolute <= copy.sent_ms and not _made_here(copy):
+        if SQS_LAUNCH_MS <= absolute <= copy.sent_ms and not _made_here(copy):
             # It had passed before the copy was sent to wait: left over from an earlier life.
             return Delayed(copy.message_id, copy.sent_ms + seconds * 1000)
         apart = abs(absolute - (copy.sent_ms + seconds * 1000))

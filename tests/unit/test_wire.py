@@ -187,6 +187,11 @@ DAY = 24 * 3600
         ),
         (
             {wire.DELAY_SECONDS: string("901"), wire.DUE_AT: string("0")},
+            {},
+            "contradict each other",
+        ),
+        (
+            {wire.DELAY_SECONDS: string("901"), wire.DUE_AT: string(str(SENT - DAY * 1000))},
             {"deduplication_id": f"hop.{SENT}.{'0' * 64}"},
             "contradict each other",
         ),
