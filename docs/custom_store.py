@@ -13,12 +13,13 @@ import os
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from sqsdelay.clock import Clock, SystemClock
 from sqsdelay.errors import ConfigurationError, StoreMissing
-from sqsdelay.marks import Mark
+from sqsdelay.marks import Mark, in_force
 from sqsdelay.store import TransactionMode
 from sqsdelay.stored import StoredMessage, check_stored_due, from_store
 
@@ -158,23 +159,16 @@ class JsonFileStore:
             return False
         return row["claim"] is None or row["held_until_ms"] <= self._clock.now_ms()
 
-    def mark(self, marks: Sequence[Mark], *, until_ms: int) -> None:
+    def mark(self, marks: Sequence[Mark]) -> None:
+        before = self.marks([mark.message_id for mark in marks])
         with self._rows(".marks") as rows:
-            for mark in marks:
-                before = rows.get(mark.message_id, {"due_ms": 0, "until_ms": 0})
-                cancelled = before["due_ms"] is None and before["until_ms"] > self._clock.now_ms()
-                if mark.due_ms is None or not cancelled:
-                    rows[mark.message_id] = {"due_ms": mark.due_ms, "until_ms": until_ms}
+            for mark in in_force([*before.values(), *marks]).values():
+                rows[mark.message_id] = asdict(mark)
 
     def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
         with self._rows(".marks") as rows:
-            kept = {i: rows[i] for i in message_ids if i in rows}
-        now_ms = self._clock.now_ms()
-        return {
-            i: Mark(message_id=i, due_ms=row["due_ms"])
-            for i, row in kept.items()
-            if row["until_ms"] > now_ms
-        }
+            kept = {i: Mark(**rows[i]) for i in message_ids if i in rows}
+        return {i: mark for i, mark in kept.items() if mark.until_ms > self._clock.now_ms()}
 
     @contextmanager
     def watch(self, wake: Callable[[], None]) -> Iterator[None]:

@@ -11,9 +11,11 @@ from typing import Any, Final
 from aws_cdk import RemovalPolicy
 
 from infra.message_store import STORES
+from sqsdelay.decision import checked_max_delay
+from sqsdelay.delay import delay_ms, parse_delay
 from sqsdelay.endpoint import Endpoint
-from sqsdelay.errors import ConfigurationError
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.errors import ConfigurationError, SqsDelayError
+from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
 
 _TOPIC_ARN: Final = re.compile(r"arn:[a-z-]+:sns:[a-z0-9-]+:\d{12}:[A-Za-z0-9_-]+", re.ASCII)
 _REMOVAL_POLICIES: Final = {"retain": RemovalPolicy.RETAIN, "destroy": RemovalPolicy.DESTROY}
@@ -25,6 +27,7 @@ class Deployment:
 
     ``queue_arn`` names an existing destination queue; None creates one per endpoint.
     ``removal_policy`` says what becomes of queues, table and bucket when their stack is removed.
+    ``max_delay_seconds`` is the farthest that messages may be due.
     ``store`` is the kind of store to add to each endpoint; None adds none.
     ``large_bodies`` adds a bucket for bodies above 1 MiB to each endpoint.
     ``ledger`` has the functions record what happens to each message in their logs.
@@ -33,6 +36,7 @@ class Deployment:
     endpoints: tuple[Endpoint, ...] = ()
     queue_arn: str | None = None
     hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS
+    max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS
     alarm_topic_arn: str | None = None
     removal_policy: RemovalPolicy = RemovalPolicy.RETAIN
     store: str | None = None
@@ -60,6 +64,7 @@ class Deployment:
             endpoints=endpoints,
             queue_arn=queue_arn,
             hop_seconds=_hop_seconds(get("hopSeconds")),
+            max_delay_seconds=_max_delay(get("maxDelay")),
             alarm_topic_arn=_topic(get("alarmTopicArn")),
             removal_policy=_removal_policy(get("removalPolicy")),
             store=_store(get("store")),
@@ -133,6 +138,15 @@ def _hop_seconds(value: Any) -> int:
             f"context hopSeconds={text!r}; use whole seconds, 1 to {MAX_MESSAGE_TIMER_SECONDS}"
         )
     return int(text)
+
+
+def _max_delay(value: Any) -> int:
+    if value is None:
+        return DEFAULT_MAX_DELAY_SECONDS
+    try:
+        return checked_max_delay(-(-delay_ms(parse_delay(str(value))) // 1000))
+    except SqsDelayError as error:
+        raise ConfigurationError(f"context maxDelay={value!r}: {error}") from error
 
 
 def _topic(value: Any) -> str | None:

@@ -70,7 +70,7 @@ class MessageStore(Construct):
 
     def grant_store(self, producer: iam.IGrantable) -> iam.Grant:
         """Let ``producer`` store, list, find, cancel and reschedule messages."""
-        actions = ("PutItem", "GetItem", "UpdateItem", "DeleteItem")
+        actions = ("BatchGetItem", "PutItem", "GetItem", "UpdateItem", "DeleteItem")
         messages = iam.Grant.add_to_principal(
             grantee=producer,
             actions=[f"dynamodb:{action}" for action in actions],

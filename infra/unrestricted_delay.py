@@ -18,9 +18,10 @@ from infra.due_queue import DueQueue
 from infra.error_queue import ErrorQueue
 from infra.message_store import STORES, MessageStore
 from infra.queue_key import SEND_UNDER_KEY
+from sqsdelay.decision import checked_max_delay
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError, InvalidEndpoint
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
 
 
 class UnrestrictedDelay(Construct):
@@ -31,6 +32,8 @@ class UnrestrictedDelay(Construct):
     Args:
         queue: the destination, of the stack's account and region.
         hop_seconds: the delay queue's delivery delay, 1 to 900.
+        max_delay_seconds: what is due later than that goes to the error queue; ten years when left
+            out. Senders need the same setting to send farther.
         max_concurrency: batches the function has in hand at once, 2 to 1,000.
         alarm_topic: told of every alarm that starts.
         removal_policy: what becomes of our queues, the store's table and the bucket, and what is
@@ -45,7 +48,7 @@ class UnrestrictedDelay(Construct):
     Raises:
         InvalidEndpoint: the queue's name is too long for our suffixes, or it is FIFO and has no name
             of its own.
-        ConfigurationError: a hop out of range, an unknown kind of store.
+        ConfigurationError: a hop or a longest delay out of range, an unknown kind of store.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class UnrestrictedDelay(Construct):
         *,
         queue: sqs.IQueue,
         hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS,
+        max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS,
         max_concurrency: int = DEFAULT_MAX_CONCURRENCY,
         alarm_topic: sns.ITopic | None = None,
         removal_policy: RemovalPolicy = RemovalPolicy.RETAIN,
@@ -111,6 +115,7 @@ class UnrestrictedDelay(Construct):
             delay_queue=self.delay_queue,
             error_queue=self.error_queue,
             hop_seconds=hop_seconds,
+            max_delay_seconds=checked_max_delay(max_delay_seconds),
             max_concurrency=max_concurrency,
             code=code,
             store=self.store,

@@ -175,7 +175,12 @@ class ErrorQueue:
                 rejection.original, message, self._endpoint, delay_seconds=seconds
             )
             return _Way(rejection, self._endpoint.hand_over_queue, entry, due)
-        entry = wire.requeued(rejection.requeueable, message, seconds)
+        entry = wire.requeued(
+            rejection.requeueable,
+            message,
+            seconds,
+            first_sent_ms=rejection.original.first_sent_ms,
+        )
         return _Way(rejection, self._endpoint.delay_queue, entry, due)
 
     def _refusal(self, rejection: Rejection) -> Reject | None:

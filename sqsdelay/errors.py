@@ -24,6 +24,10 @@ class InvalidMessage(SqsDelayError, ValueError):
     """A message SQS would refuse, found before anything is sent."""
 
 
+class MessageConflict(InvalidMessage):
+    """Another message of this id waits in the store: with another body, attributes or due time."""
+
+
 class MessageTooLarge(InvalidMessage):
     """Body and attributes together exceed the size limit of a message."""
 

@@ -63,6 +63,14 @@ MAX_BACKOFF_SECONDS: Final = 240
 MAX_DUE_MS: Final = int(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()) * 1000
 """Latest due time: the last second Python's ``datetime`` can name, epoch milliseconds."""
 
+DEFAULT_MAX_DELAY_SECONDS: Final = 10 * 365 * 24 * 3600
+"""Farthest due time an endpoint takes unless it is told another: ten years of 365 days, some 350,400
+hops. What lies beyond is a mistake or forged, and would hop at our cost for as long as it says."""
+
+SQS_LAUNCH_MS: Final = int(datetime(2006, 7, 13, tzinfo=UTC).timestamp()) * 1000
+"""Nothing was due on SQS before: an earlier due time is broken, and not left over. Source: AWS News
+Blog, "Amazon Simple Queue Service Released", 13 July 2006."""
+
 CONTRADICTION_MS: Final = 24 * 3600 * 1000
 """How far a copy's two delay attributes may disagree before it is rejected. Minutes come from a wrong
 sender's clock, up to an hour a year from the drift of other relays; a day comes from a broken sender."""

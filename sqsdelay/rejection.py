@@ -155,7 +155,9 @@ def _with_identity(message: StoredMessage, body: str) -> dict[str, Attribute]:
     if message.group_id is not None:
         grouped = {**attributes, GROUP_ID: string(message.group_id)}
         attributes = grouped if fits(body, grouped) else attributes
-    return with_identity(body, attributes, message_id=message.message_id, due_ms=message.due_ms)
+    return with_identity(
+        body, attributes, message_id=message.message_id, due_ms=message.due_ms, waits=True
+    )
 
 
 def read_rejection(copy: ReceivedMessage) -> Rejection:

@@ -182,9 +182,9 @@ class DelayedMessageStore(Protocol):
         """
         ...
 
-    def mark(self, marks: Sequence[Mark], *, until_ms: int) -> None:
-        """Keep marks until then; a later mark of a message replaces the one before, except that a
-        cancellation stays: what was cancelled is not moved any more.
+    def mark(self, marks: Sequence[Mark]) -> None:
+        """Keep marks until their ``until_ms``; a later mark of a message replaces the one before, but
+        knows of a cancellation before it (`Mark.after`): what was cancelled is not moved any more.
 
         Marks are not messages: they may be of messages that are not stored, and are never claimed.
         """

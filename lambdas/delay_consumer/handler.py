@@ -23,7 +23,7 @@ from sqsdelay.consumer import Relay
 from sqsdelay.due_consumer import DueRelay
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError, MalformedMessage
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.moves import DEFAULT_MAX_RECEIVES, Mover, Outcome, Status
 from sqsdelay.parking import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.sqs.consumer import checked_relay
@@ -69,6 +69,7 @@ def function() -> Function:
         # Whatever the queue's delay is, it is the hop; refusing would cost a visibility timeout.
         hop_seconds=1,
         max_receives=max_receives,
+        max_delay_seconds=_setting(contract.MAX_DELAY_SECONDS_VARIABLE, DEFAULT_MAX_DELAY_SECONDS),
         store=_store(endpoint),
         park_after_seconds=_setting(
             contract.PARK_AFTER_SECONDS_VARIABLE, DEFAULT_PARK_AFTER_SECONDS

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sqsdelay.cli.console import err, print_json
+from sqsdelay.cli.max_delay import DEFAULT_MAX_DELAY, MaxDelay, max_delay_seconds
 from sqsdelay.cli.opened_ledger import LedgerFile, opened_ledger
 from sqsdelay.cli.opened_store import OptionalStoreUrl, Schema, Table, optional_store
 from sqsdelay.cli.worker import log_to_stderr, stop_on_signals
@@ -33,6 +34,7 @@ def consume(
     max_receives: Annotated[
         int, typer.Option(help="Receives after which what SQS refuses goes to the error queue.")
     ] = DEFAULT_MAX_RECEIVES,
+    max_delay: MaxDelay = DEFAULT_MAX_DELAY,
     store: OptionalStoreUrl = None,
     table: Table = None,
     schema: Schema = None,
@@ -62,6 +64,7 @@ def consume(
             receivers=receivers,
             wait_seconds=wait,
             max_receives=max_receives,
+            max_delay_seconds=max_delay_seconds(max_delay),
             store=opened,
             park_after_seconds=park_after,
             on_outcomes=report,

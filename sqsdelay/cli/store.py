@@ -23,6 +23,7 @@ from sqsdelay.delay import checked_due_ms, delay_ms, due_at_ms, parse_delay, par
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.message import Message
+from sqsdelay.parking import refused
 from sqsdelay.stored import StoredMessage, check_stored_id, to_store
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def send(
                 message_id=message_id,
                 message_group_id=group,
             )
-            _store(opened, [_stored(message, endpoint)], as_json=as_json)
+            failed = _store(opened, [_stored(message, endpoint)], as_json=as_json)
         elif file is not None:
             failed = _store_file(opened, endpoint, file, defaults, as_json=as_json)
     if failed:
@@ -248,19 +249,25 @@ def _store_file(
                 failed += 1
                 err.print(f"line {number}: {error}", highlight=False, markup=False)
             if len(chunk) == CHUNK:
-                _store(store, chunk, as_json=as_json)
+                failed += _store(store, chunk, as_json=as_json)
                 chunk = []
-    _store(store, chunk, as_json=as_json)
-    return failed
+    return failed + _store(store, chunk, as_json=as_json)
 
 
-def _store(store: DelayedMessageStore, messages: list[StoredMessage], *, as_json: bool) -> None:
+def _store(store: DelayedMessageStore, messages: list[StoredMessage], *, as_json: bool) -> int:
+    """Returns how many were not stored, since another message has their id."""
+    failed = 0
     for message, new in zip(messages, store.store(messages), strict=True):
-        if as_json:
+        problem = None if new else refused(message, store.find(message.message_id))
+        if problem is not None:
+            failed += 1
+            err.print(f"{message.message_id}: {problem}", highlight=False, markup=False)
+        elif as_json:
             print_json(_as_json(message) | {"new": new})
         else:
             told = f"due {_due(message)}" if new else "was stored before"
             out.print(f"{message.message_id}  {told}", highlight=False, markup=False)
+    return failed
 
 
 def _due(message: StoredMessage) -> str:

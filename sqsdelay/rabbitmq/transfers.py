@@ -16,7 +16,12 @@ from sqsdelay.delay import utc
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.limits import MAX_DUE_MS
 from sqsdelay.rabbitmq.connection import NOT_FOUND, channel, parameters
-from sqsdelay.rabbitmq.message import DELAY_HEADER, DUE_AT_HEADER, Message
+from sqsdelay.rabbitmq.message import (
+    DELAY_HEADER,
+    DUE_AT_HEADER,
+    FORMER_DUE_AT_HEADER,
+    Message,
+)
 from sqsdelay.rabbitmq.routing import Delayed, read_key
 from sqsdelay.rabbitmq.sender import DelaySender
 from sqsdelay.rabbitmq.topology import MAX_LEVEL, Topology
@@ -152,7 +157,8 @@ def due_of(key: Delayed | None, properties: BasicProperties, *, level: int) -> i
 
 def _told(key: Delayed | None, properties: BasicProperties, *, level: int) -> int | None:
     headers = properties.headers or {}
-    due_ms = whole_number(str(headers.get(DUE_AT_HEADER, "")))
+    due_at = headers.get(DUE_AT_HEADER) or headers.get(FORMER_DUE_AT_HEADER, "")
+    due_ms = whole_number(str(due_at))
     if due_ms is not None:
         return due_ms
     delay = headers.get(DELAY_HEADER)

@@ -12,11 +12,15 @@ import tenacity
 
 from sqsdelay.collision import refuse_collision
 from sqsdelay.consumer import Relay
-from sqsdelay.decision import check_hop
+from sqsdelay.decision import check_hop, checked_max_delay
 from sqsdelay.due_consumer import DueRelay
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError, QueueUnavailable, StoreUnavailable
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, MAX_RECEIVE_WAIT_SECONDS
+from sqsdelay.limits import (
+    DEFAULT_MAX_DELAY_SECONDS,
+    MAX_MESSAGE_TIMER_SECONDS,
+    MAX_RECEIVE_WAIT_SECONDS,
+)
 from sqsdelay.moves import DEFAULT_MAX_RECEIVES, Mover, Outcome, check_max_receives
 from sqsdelay.parking import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.sqs.client import default_client
@@ -46,6 +50,7 @@ class DelayConsumer:
         receivers: receive loops side by side, for each queue.
         wait_seconds: long poll, 0 to 20.
         max_receives: receives after which a copy SQS keeps refusing goes to the error queue.
+        max_delay_seconds: what is due later than that goes to the error queue.
         store: where to park messages and to look for marks; without one neither is done.
         park_after_seconds: messages with more than this remaining are parked.
         on_outcomes: called after each batch, from the receivers' threads.
@@ -65,6 +70,7 @@ class DelayConsumer:
         receivers: int = DEFAULT_RECEIVERS,
         wait_seconds: int = MAX_RECEIVE_WAIT_SECONDS,
         max_receives: int = DEFAULT_MAX_RECEIVES,
+        max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS,
         store: DelayedMessageStore | None = None,
         park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
         on_outcomes: Callable[[Sequence[Outcome]], None] | None = None,
@@ -85,6 +91,7 @@ class DelayConsumer:
         self._receivers = receivers
         self._wait_seconds = wait_seconds
         self._max_receives = max_receives
+        self._max_delay_seconds = checked_max_delay(max_delay_seconds)
         self._store = store
         self._park_after_seconds = park_after_seconds
         self._on_outcomes = on_outcomes
@@ -108,6 +115,7 @@ class DelayConsumer:
             self.endpoint,
             hop_seconds=self._hop_seconds,
             max_receives=self._max_receives,
+            max_delay_seconds=self._max_delay_seconds,
             store=self._store,
             park_after_seconds=self._park_after_seconds,
             ledger=self._ledger,
@@ -195,6 +203,7 @@ def checked_relay(
     *,
     hop_seconds: int,
     max_receives: int,
+    max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS,
     store: DelayedMessageStore | None = None,
     park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
     ledger: Ledger | None = None,
@@ -216,6 +225,7 @@ def checked_relay(
         # Requeueing costs what the queue's delay is, whatever the setting says.
         hop_seconds=int(attributes["DelaySeconds"]),
         max_receives=max_receives,
+        max_delay_seconds=max_delay_seconds,
         store=store,
         park_after_seconds=park_after_seconds,
         ledger=ledger,

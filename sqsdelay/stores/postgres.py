@@ -16,7 +16,7 @@ from psycopg.rows import tuple_row
 from sqsdelay.clock import Clock
 from sqsdelay.dispatch_settings import MAX_POLL_SECONDS
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.marks import Mark
+from sqsdelay.marks import MARK_LIFETIME_MS, Mark, in_force, kept_mark
 from sqsdelay.store import Claim, TransactionMode
 from sqsdelay.stored import StoredMessage, check_stored_due, from_store
 from sqsdelay.stores.answers import answered, new_once
@@ -42,7 +42,6 @@ DATABASE_CLOCK: Final = (
 
 _SOON_MS: Final = MAX_POLL_SECONDS * 1000
 """The longest a dispatcher sleeps: what is due later it finds by polling in time."""
-
 
 
 class PostgresStore:
@@ -243,11 +242,15 @@ class PostgresStore:
         arguments = {"message_id": message_id, "due_ms": due_ms, "channel": self._channel}
         return len(self._rows("reschedule", **arguments)) == 1
 
-    def mark(self, marks: Sequence[Mark], *, until_ms: int) -> None:
+    def mark(self, marks: Sequence[Mark]) -> None:
+        # In one order always: callers that mark the same messages at once do not deadlock.
+        last = sorted(in_force(marks).values(), key=lambda mark: mark.message_id)
         arguments = {
-            "ids": [mark.message_id for mark in marks],
-            "dues": [mark.due_ms for mark in marks],
-            "until_ms": until_ms,
+            "ids": [mark.message_id for mark in last],
+            "dues": [mark.due_ms for mark in last],
+            "untils": [mark.until_ms for mark in last],
+            "cancelled": [mark.cancelled_ms for mark in last],
+            "lifetime_ms": MARK_LIFETIME_MS,
         }
         with self._pool.connection() as connection, connection.transaction():
             connection.execute(self._sql["forget_marks"], {"now_ms": self._now_ms()})
@@ -255,7 +258,7 @@ class PostgresStore:
 
     def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
         rows = self._rows("marks", ids=list(message_ids), now_ms=self._now_ms())
-        return {row[0]: Mark(message_id=row[0], due_ms=row[1]) for row in rows}
+        return {row[0]: kept_mark(*row) for row in rows}
 
     def watch(self, wake: Callable[[], None]) -> AbstractContextManager[None]:
         return Listener(self._conninfo, self._channel, wake)

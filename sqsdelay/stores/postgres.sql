@@ -17,7 +17,8 @@ CREATE TABLE IF NOT EXISTS {table} (
 CREATE INDEX IF NOT EXISTS {index} ON {table} (due_ms, message_id)
 
 -- name: set_up_marks
--- due_ms: the new due time, NULL for a cancellation.
+-- due_ms: the new due time, NULL for a cancellation. until_ms: a mark's lifetime after it was left.
+-- cancelled_ms: when a message of this id was cancelled, before it was moved.
 CREATE TABLE IF NOT EXISTS {marks} (
     message_id text COLLATE "C" PRIMARY KEY,
     due_ms bigint,
@@ -25,8 +26,8 @@ CREATE TABLE IF NOT EXISTS {marks} (
 )
 
 -- name: upgrade_2
--- at_ms: when the mark was left; NULL for those left before version 2.
-ALTER TABLE {marks} ADD COLUMN IF NOT EXISTS at_ms bigint
+-- cancelled_ms: of a mark that moves, when its message was cancelled before.
+ALTER TABLE {marks} ADD COLUMN IF NOT EXISTS cancelled_ms bigint
 
 -- name: record_version
 -- The index's comment: only the owner writes it, everybody may read it, and backups keep it.
@@ -131,13 +132,18 @@ RETURNING pg_notify(%(channel)s, '')
 DELETE FROM {marks} WHERE until_ms <= {now}
 
 -- name: mark
--- A message that was cancelled is not moved any more. Given one id twice, it is as in two calls.
-INSERT INTO {marks} (message_id, due_ms, until_ms)
-SELECT DISTINCT ON (message_id) message_id, due_ms, %(until_ms)s
-FROM unnest(%(ids)s::text[], %(dues)s::bigint[]) WITH ORDINALITY AS given (message_id, due_ms, place)
-ORDER BY message_id, due_ms IS NOT NULL, place DESC
-ON CONFLICT (message_id) DO UPDATE SET due_ms = excluded.due_ms, until_ms = excluded.until_ms
-WHERE {marks}.due_ms IS NOT NULL OR excluded.due_ms IS NULL
+-- What was cancelled is not moved any more: the mark that moves keeps when that was.
+INSERT INTO {marks} (message_id, due_ms, until_ms, cancelled_ms)
+SELECT * FROM unnest(%(ids)s::text[], %(dues)s::bigint[], %(untils)s::bigint[], %(cancelled)s::bigint[])
+ON CONFLICT (message_id) DO UPDATE SET
+    cancelled_ms = CASE
+        WHEN excluded.due_ms IS NULL THEN NULL
+        WHEN excluded.cancelled_ms IS NOT NULL THEN excluded.cancelled_ms
+        WHEN {marks}.due_ms IS NULL THEN {marks}.until_ms - %(lifetime_ms)s
+        ELSE {marks}.cancelled_ms
+    END,
+    due_ms = excluded.due_ms, until_ms = excluded.until_ms
 
 -- name: marks
-SELECT message_id, due_ms FROM {marks} WHERE message_id = ANY(%(ids)s) AND until_ms > {now}
+SELECT message_id, due_ms, until_ms, cancelled_ms FROM {marks}
+WHERE message_id = ANY(%(ids)s) AND until_ms > {now}

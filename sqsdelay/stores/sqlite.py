@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from sqsdelay.clock import Clock, SystemClock
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.marks import Mark
+from sqsdelay.marks import MARK_LIFETIME_MS, Mark, kept_mark
 from sqsdelay.store import Claim, TransactionMode
 from sqsdelay.stored import StoredMessage, check_stored_due, due_found, from_store
 from sqsdelay.stores import sqlite_version
@@ -63,8 +63,9 @@ class SqliteStore:
         self._lock = threading.RLock()
         name = table or f"{endpoint}.delayed"
         self._name = name
+        self._marks = name + ".marks"
         self._sql = {
-            key: with_names(query, table=name, index=name + ".due", marks=name + ".marks")
+            key: with_names(query, table=name, index=name + ".due", marks=self._marks)
             for key, query in read_queries("sqlite.sql").items()
         }
         self._connection = opened(path, name)
@@ -201,8 +202,17 @@ class SqliteStore:
         self._wake()
         return moved
 
-    def mark(self, marks: Sequence[Mark], *, until_ms: int) -> None:
-        rows = [(mark.message_id, mark.due_ms, until_ms) for mark in marks]
+    def mark(self, marks: Sequence[Mark]) -> None:
+        rows = [
+            {
+                "message_id": mark.message_id,
+                "due_ms": mark.due_ms,
+                "until_ms": mark.until_ms,
+                "cancelled_ms": mark.cancelled_ms,
+                "lifetime_ms": MARK_LIFETIME_MS,
+            }
+            for mark in marks
+        ]
         with self._transaction() as connection:
             connection.execute(self._sql["forget_marks"], {"now_ms": self._clock.now_ms()})
             connection.executemany(self._sql["mark"], rows)
@@ -211,7 +221,7 @@ class SqliteStore:
         arguments = {"ids": json.dumps(list(message_ids)), "now_ms": self._clock.now_ms()}
         with self._lock, translated(self._name):
             rows = self._connection.execute(self._sql["marks"], arguments).fetchall()
-        return {row[0]: Mark(message_id=row[0], due_ms=row[1]) for row in rows}
+        return {row[0]: kept_mark(*row) for row in rows}
 
     @contextmanager
     def watch(self, wake: Callable[[], None]) -> Iterator[None]:

@@ -19,7 +19,8 @@ CREATE TABLE IF NOT EXISTS {table} (
 CREATE INDEX IF NOT EXISTS {index} ON {table} (due_ms, message_id)
 
 -- name: set_up_marks
--- due_ms: the new due time, NULL for a cancellation.
+-- due_ms: the new due time, NULL for a cancellation. until_ms: a mark's lifetime after it was left.
+-- cancelled_ms: when a message of this id was cancelled, before it was moved.
 CREATE TABLE IF NOT EXISTS {marks} (
     message_id TEXT PRIMARY KEY NOT NULL,
     due_ms INTEGER,
@@ -27,8 +28,8 @@ CREATE TABLE IF NOT EXISTS {marks} (
 )
 
 -- name: upgrade_2
--- at_ms: when the mark was left; NULL for those left before version 2.
-ALTER TABLE {marks} ADD COLUMN at_ms INTEGER
+-- cancelled_ms: of a mark that moves, when its message was cancelled before.
+ALTER TABLE {marks} ADD COLUMN cancelled_ms INTEGER
 
 -- name: exists
 SELECT 1 FROM {table} LIMIT 0
@@ -111,11 +112,18 @@ WHERE message_id = :message_id AND (claim IS NULL OR held_until_ms <= :now_ms)
 DELETE FROM {marks} WHERE until_ms <= :now_ms
 
 -- name: mark
--- A message that was cancelled is not moved any more.
-INSERT INTO {marks} (message_id, due_ms, until_ms) VALUES (?, ?, ?)
-ON CONFLICT (message_id) DO UPDATE SET due_ms = excluded.due_ms, until_ms = excluded.until_ms
-WHERE {marks}.due_ms IS NOT NULL OR excluded.due_ms IS NULL
+-- What was cancelled is not moved any more: the mark that moves keeps when that was.
+INSERT INTO {marks} (message_id, due_ms, until_ms, cancelled_ms)
+VALUES (:message_id, :due_ms, :until_ms, :cancelled_ms)
+ON CONFLICT (message_id) DO UPDATE SET
+    cancelled_ms = CASE
+        WHEN excluded.due_ms IS NULL THEN NULL
+        WHEN excluded.cancelled_ms IS NOT NULL THEN excluded.cancelled_ms
+        WHEN {marks}.due_ms IS NULL THEN {marks}.until_ms - :lifetime_ms
+        ELSE {marks}.cancelled_ms
+    END,
+    due_ms = excluded.due_ms, until_ms = excluded.until_ms
 
 -- name: marks
-SELECT message_id, due_ms FROM {marks}
+SELECT message_id, due_ms, until_ms, cancelled_ms FROM {marks}
 WHERE message_id IN (SELECT value FROM json_each(:ids)) AND until_ms > :now_ms

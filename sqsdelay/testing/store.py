@@ -40,7 +40,7 @@ class InMemoryStore:
         self._clock = clock
         self._lease_ms = round(lease_seconds * 1000)
         self._rows: dict[str, _Row] = {}
-        self._marks: dict[str, tuple[Mark, int]] = {}
+        self._marks: dict[str, Mark] = {}
         self._watchers: list[Callable[[], None]] = []
         self._lock = threading.RLock()
 
@@ -147,17 +147,15 @@ class InMemoryStore:
         leased = row is not None and row.claim is not None and row.held(self._clock.now_ms())
         return None if leased else row
 
-    def mark(self, marks: Sequence[Mark], *, until_ms: int) -> None:
+    def mark(self, marks: Sequence[Mark]) -> None:
         with self._lock:
             before = self.marks([mark.message_id for mark in marks])
-            for mark in in_force([*before.values(), *marks]).values():
-                if mark is not before.get(mark.message_id):
-                    self._marks[mark.message_id] = (mark, until_ms)
+            self._marks |= in_force([*before.values(), *marks])
 
     def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
         now_ms = self._clock.now_ms()
         kept = {i: self._marks[i] for i in message_ids if i in self._marks}
-        return {i: mark for i, (mark, until_ms) in kept.items() if until_ms > now_ms}
+        return {i: mark for i, mark in kept.items() if mark.until_ms > now_ms}
 
     @contextmanager
     def watch(self, wake: Callable[[], None]) -> Iterator[None]:

@@ -12,12 +12,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
 from sqsdelay.clock import Clock
 from sqsdelay.errors import ConfigurationError, InvalidMessage
-from sqsdelay.marks import Mark
+from sqsdelay.marks import MARK_LIFETIME_SECONDS, Mark
 from sqsdelay.store import DelayedMessageStore, TransactionMode
 from sqsdelay.stored import StoredMessage
 from sqsdelay.testing.clock import ManualClock
@@ -303,40 +304,51 @@ class StoreContract:
         self, store: DelayedMessageStore, make_store: MakeStore, clock: ManualClock
     ) -> None:
         """A delay consumer elsewhere reads what a sender left; the last mark of a message counts."""
-        until_ms = clock.now_ms() + 60_000
-        store.mark([Mark(message_id="a"), Mark(message_id="b", due_ms=2)], until_ms=until_ms)
-        moved = Mark(message_id="b", due_ms=clock.now_ms() + 5)
+        now_ms = clock.now_ms()
+        cancelled = Mark(message_id="a", at_ms=now_ms)
+        store.mark([cancelled, Mark(message_id="b", at_ms=now_ms, due_ms=2)])
+        moved = Mark(message_id="b", at_ms=now_ms + 7, due_ms=now_ms + 5)
         other = make_store(clock)
         try:
-            other.mark([Mark(message_id="b", due_ms=1), moved], until_ms=until_ms)
+            other.mark([Mark(message_id="b", at_ms=now_ms, due_ms=1), moved])
             asked = ["a", "b", "unknown", "a", *(f"m{n}" for n in range(150))]
-            assert other.marks(asked) == {"a": Mark(message_id="a"), "b": moved}
+            assert other.marks(asked) == {"a": cancelled, "b": moved}
             assert other.marks(["unknown"]) == {}
         finally:
             if other is not store:
                 other.close()
-        clock.advance(61)
+        clock.advance(MARK_LIFETIME_SECONDS + 1)
         assert store.marks(["a", "b"]) == {}
 
     def test_what_was_cancelled_is_not_moved_any_more(
         self, store: DelayedMessageStore, clock: ManualClock
     ) -> None:
-        """A cancellation that was confirmed cannot be undone by a wish that comes later."""
-        until_ms = clock.now_ms() + 60_000
-        moved, other = Mark(message_id="a", due_ms=1), Mark(message_id="b", due_ms=2)
-        store.mark([moved], until_ms=until_ms)
-        store.mark([Mark(message_id="a"), Mark(message_id="b"), other], until_ms=until_ms)
-        store.mark([moved, other], until_ms=until_ms)
-        assert store.marks(["a", "b"]) == {n: Mark(message_id=n) for n in ("a", "b")}
-        clock.advance(61)
-        store.mark([moved], until_ms=clock.now_ms() + 60_000)
+        """A cancellation holds for what was sent before it, whatever is wished of a message that was
+        sent since under the same id; a new cancellation takes the place of both."""
+        now_ms = clock.now_ms()
+        moved = Mark(message_id="a", at_ms=now_ms, due_ms=1)
+        store.mark([moved])
         assert store.marks(["a"]) == {"a": moved}
+        gone = [Mark(message_id=n, at_ms=now_ms + 1) for n in ("a", "b")]
+        again = [Mark(message_id=n, at_ms=now_ms + 2, due_ms=2) for n in ("a", "b")]
+        store.mark([*gone, again[1]])
+        store.mark([again[0]])
+        both = {m.message_id: replace(m, cancelled_ms=now_ms + 1) for m in again}
+        assert store.marks(["a", "b"]) == both
+        once_more = Mark(message_id="a", at_ms=now_ms + 3, due_ms=3)
+        store.mark([once_more])
+        assert store.marks(["a"]) == {"a": replace(once_more, cancelled_ms=now_ms + 1)}
+        store.mark([replace(gone[0], at_ms=now_ms + 4)])
+        assert store.marks(["a"]) == {"a": replace(gone[0], at_ms=now_ms + 4)}
+        clock.advance(MARK_LIFETIME_SECONDS + 1)
+        late = replace(moved, at_ms=clock.now_ms())
+        store.mark([late])
+        assert store.marks(["a"]) == {"a": late}
 
     def test_marks_are_no_messages(self, store: DelayedMessageStore, clock: Clock) -> None:
         """They may be of messages stored elsewhere, or here, and touch neither."""
         store.store([message("a", clock.now_ms())])
-        later_ms = clock.now_ms() + 60_000
-        store.mark([Mark(message_id="a"), Mark(message_id="b")], until_ms=later_ms)
+        store.mark([Mark(message_id=n, at_ms=clock.now_ms()) for n in ("a", "b")])
         assert store.pending_count() == 1
         assert self.claimed(store, clock) == ["a"]
 

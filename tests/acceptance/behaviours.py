@@ -14,6 +14,7 @@ from botocore.exceptions import ClientError
 
 from lambdas.dispatcher.handler import BATCH
 from sqsdelay import DelaySender
+from sqsdelay.clock import SystemClock
 from sqsdelay.dispatch_settings import DispatchSettings
 from sqsdelay.dispatcher import Dispatcher
 from sqsdelay.endpoint import Endpoint
@@ -170,9 +171,12 @@ def _park(site: Site, store: DynamoDbStore, tries: Tries) -> None:
     parking = Parking(store)
     new, known, cancelled, moved = (site.message() for _ in range(4))
     with site.stored(known, cancelled, moved) as owners:
+        now_ms = SystemClock().now_ms()
         owners.mark(
-            [Mark(message_id=cancelled.message_id), Mark(message_id=moved.message_id, due_ms=7)],
-            until_ms=MAX_DUE_MS,
+            [
+                Mark(message_id=cancelled.message_id, at_ms=now_ms),
+                Mark(message_id=moved.message_id, at_ms=now_ms, due_ms=7),
+            ]
         )
         with tries("park"):
             assert parking.park([new]) == [None]
@@ -180,7 +184,7 @@ def _park(site: Site, store: DynamoDbStore, tries: Tries) -> None:
             assert parking.park([known]) == [None]
         with tries("read marks"):
             assert set(parking.marks([cancelled.message_id])) == {cancelled.message_id}
-        parking.apply_marks([cancelled.message_id, moved.message_id])
+        parking.apply_marks(dict.fromkeys([cancelled.message_id, moved.message_id]))
         with tries("cancel"):
             assert owners.find(cancelled.message_id) is None
         with tries("move"):
@@ -277,7 +281,7 @@ def keeper(site: Site, actor: Actor) -> set[str]:
         with tries("store"):
             assert store.store([new]) == [True]
         with tries("leave a mark"):
-            store.mark([Mark(message_id=new.message_id)], until_ms=MAX_DUE_MS)
+            store.mark([Mark(message_id=new.message_id, at_ms=SystemClock().now_ms())])
         with tries("list"):
             assert kept.message_id in {m.message_id for m in store.pending(9)}
         with tries("find"):

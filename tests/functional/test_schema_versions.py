@@ -125,7 +125,9 @@ def test_an_older_store_is_upgraded_in_place(case: Case) -> None:
         assert set(store.marks(["old"])) == {"old"}
         later_ms = SystemClock().now_ms() + 60_000
         store.mark([Mark(message_id="new")], until_ms=later_ms)
-    assert case.run(f"SELECT at_ms FROM \"{case.marks}\" WHERE message_id = 'old'") == [(None,)]
+    assert case.run(f"SELECT cancelled_ms FROM \"{case.marks}\" WHERE message_id = 'old'") == [
+        (None,)
+    ]
 
 
 def test_many_upgrade_at_once(case: Case) -> None:

@@ -249,9 +249,9 @@ class FaultyStore:
         with self._call():
             return self.inner.reschedule(message_id, due_ms)
 
-    def mark(self, marks: Sequence[Mark], *, until_ms: int) -> None:
+    def mark(self, marks: Sequence[Mark]) -> None:
         with self._call():
-            self.inner.mark(marks, until_ms=until_ms)
+            self.inner.mark(marks)
 
     def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
         self.marks_unread = True

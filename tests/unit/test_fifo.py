@@ -114,7 +114,7 @@ def test_up_to_900_seconds_waits_on_the_due_queue(
     assert copy.attributes == {
         "a": string("b"),
         wire.MESSAGE_ID: string("m"),
-        wire.DUE_AT: string(str(clock.true_ms - 500)),
+        wire.WAS_DUE_AT: string(str(clock.true_ms - 500)),
     }
 
 
@@ -150,7 +150,7 @@ def test_above_900_seconds_hops_and_then_waits_on_the_due_queue(
     assert [o.status for o in deliver(queues)] == [Status.DELIVERED]
     (copy,) = received(queues)
     assert (copy.group_id, copy.deduplication_id) == ("g" * 128, sent.message_id)
-    assert set(copy.attributes) == {wire.MESSAGE_ID, wire.DUE_AT}
+    assert set(copy.attributes) == {wire.MESSAGE_ID, wire.WAS_DUE_AT}
 
 
 def test_through_the_store_it_arrives_the_same(queues: InMemoryQueues, clock: ManualClock) -> None:
@@ -175,7 +175,7 @@ def test_through_the_store_it_arrives_the_same(queues: InMemoryQueues, clock: Ma
     for copy in arrived:
         entry = fifo.delivered(copy, fifo.FifoIds("g", "d"))
         assert fifo.read_fifo_ids(copy) == fifo.FifoIds("g", "d")
-        assert set(entry.attributes) == {wire.MESSAGE_ID, wire.DUE_AT}
+        assert set(entry.attributes) == {wire.MESSAGE_ID, wire.WAS_DUE_AT}
     assert sorted(copy.message_id for copy in arrived) == ["by-consumer", "by-hand", "by-sender"]
 
 

@@ -16,7 +16,7 @@ from sqsdelay.store import Claim, TransactionMode
 from sqsdelay.stored import StoredMessage, check_stored_due
 from sqsdelay.stores.answers import new_once
 from sqsdelay.stores.dynamodb.claim import DynamoDbClaim
-from sqsdelay.stores.dynamodb.marks import NOT_CANCELLED, expire_marks, mark_item, read_marks
+from sqsdelay.stores.dynamodb.marks import expire_marks, put_mark, read_marks
 from sqsdelay.stores.dynamodb.table import (
     DUE,
     INDEX,
@@ -265,21 +265,10 @@ class DynamoDbStore:
         self._wake()
         return moved
 
-    def mark(self, marks: Sequence[Mark], *, until_ms: int) -> None:
-        items = [mark_item(self._table, mark, until_ms) for mark in in_force(marks).values()]
-        self._table.each(self._put_mark, items)
-
-    def _put_mark(self, item: Item) -> None:
-        if "due_ms" not in item:
-            self._table.call(self._client.put_item, Item=item)
-            return
-        with suppress(ConditionFailed):
-            self._table.call(
-                self._client.put_item,
-                Item=item,
-                ConditionExpression=NOT_CANCELLED,
-                ExpressionAttributeValues={":now_s": number(self._clock.now_ms() // 1000)},
-            )
+    def mark(self, marks: Sequence[Mark]) -> None:
+        now_ms = self._clock.now_ms()
+        last = list(in_force(marks).values())
+        self._table.each(lambda mark: put_mark(self._table, mark, now_ms=now_ms), last)
 
     def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
         return read_marks(self._table, message_ids, now_ms=self._clock.now_ms())

@@ -102,7 +102,7 @@ def test_everything_on_a_message_arrives(broker: Broker) -> None:
     assert properties.delivery_mode == 2
     assert properties.headers["nested"] == {"list": [1, "two"]}
     assert (properties.headers["tenant"], properties.headers["retries"]) == ("zürich", 3)
-    assert properties.headers["sqsdelay.DueAt"] == str(int(result.due.timestamp() * 1000))
+    assert properties.headers["sqsdelay.WasDueAt"] == str(int(result.due.timestamp() * 1000))
 
 
 def test_a_received_message_can_be_delayed_again(broker: Broker) -> None:

@@ -87,7 +87,7 @@ def test_a_receiver_gets_the_message_and_its_id(
         "Tenant": "grün",
         "sqsdelay.MessageGroupId": "g",
         "AWSTraceHeader": "Root=1",
-        "sqsdelay.DueAt": str(stored.due_ms),
+        "sqsdelay.WasDueAt": str(stored.due_ms),
     }
 
 

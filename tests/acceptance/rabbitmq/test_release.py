@@ -46,7 +46,7 @@ def spread(
 
 
 def late_ms(arrivals: list[Arrival]) -> list[float]:
-    return sorted(a.at_ms - int(a.properties.headers["sqsdelay.DueAt"]) for a in arrivals)
+    return sorted(a.at_ms - int(a.properties.headers["sqsdelay.WasDueAt"]) for a in arrivals)
 
 
 def numbers(arrivals: list[Arrival]) -> list[int]:

@@ -174,7 +174,7 @@ def test_nservicebus_headers_are_understood(broker: Broker, transport: RabbitMqT
     served = Served(InMemoryStore(SystemClock()), transport)
     served.manager.arrivals.turn()
     ((_, properties, _),) = broker.drain("orders")
-    assert users(properties) == headers | {"sqsdelay.DueAt": "1580461200000"}
+    assert users(properties) == headers | {"sqsdelay.WasDueAt": "1580461200000"}
 
 
 def test_an_id_that_is_no_longer_there_is_dropped(
@@ -368,7 +368,7 @@ def test_a_power_cut_of_the_broker_while_it_is_served(fragile: RabbitNode, tmp_p
         running.result(timeout=30)
         assert ids(inbox) == wanted
         assert store.pending_count() == 0
-    dues = [int(a.properties.headers["sqsdelay.DueAt"]) for a in inbox.arrivals]
+    dues = [int(a.properties.headers["sqsdelay.WasDueAt"]) for a in inbox.arrivals]
     assert all(a.at_ms >= due_ms for a, due_ms in zip(inbox.arrivals, dues, strict=True))
     assert broker.count(ERRORS) == 0
 
