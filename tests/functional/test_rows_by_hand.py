@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from sqsdelay import events
 from sqsdelay.dispatcher import Dispatcher
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import StoreError
 from sqsdelay.exactly_once import ExactlyOnce
+from sqsdelay.ledger import from_json, to_json
 from sqsdelay.limits import MAX_DUE_MS, MAX_STORED_ID_CHARS
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.sqs.timeouts import SqsTimeouts
@@ -217,3 +219,11 @@ def test_a_store_in_memory_keeps_the_same_promise() -> None:
     done = Dispatcher(store, SqsOutbox(world, Endpoint.parse("orders")), clock=clock).dispatch()
     assert ([m.message_id for m in done.rejected], len(done.released)) == (["a"], 1)
     assert reasons(world) == {"a": "Unreadable: odd"}
+
+
+def test_their_events_can_be_read_back() -> None:
+    """A ledger with such a row's rejection stays a ledger."""
+    odd = StoredMessage(message_id="", destination="", due_ms=-1, body=b"x", unreadable="odd")
+    (event,) = events.rejected([(odd, "Unreadable: odd")], at_ms=NOW_MS)
+    again = from_json(to_json(event))
+    assert (again.endpoint, again.message_id, again.due_ms) == ("-", "-", None)

@@ -72,7 +72,7 @@ def test_its_numbers_are_the_codes() -> None:
         (MAX_DYNAMODB_ITEM_BYTES // 1024, "400 KiB"),
         (MAX_POSTGRES_NAME_BYTES, "names end at 63 bytes"),
         (EXIT_CRITICAL, "| 75 | a circuit breaker"),
-        (DEFAULT_TRIGGER_SECONDS, "out of reach | 30 s |"),
+        (DEFAULT_TRIGGER_SECONDS, "while something is due | 30 s |"),
         (DEFAULT_FAILURES_PER_SECOND, "in a second than this | 1 |"),
     ):
         assert text in GUIDE
