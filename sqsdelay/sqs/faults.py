@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 from botocore.exceptions import (
     BotoCoreError,
@@ -11,6 +12,7 @@ from botocore.exceptions import (
     ParamValidationError,
     PartialCredentialsError,
 )
+from botocore.parsers import ResponseParserError
 
 from sqsdelay.errors import (
     ConfigurationError,
@@ -43,6 +45,32 @@ PERMANENT: Final = frozenset(
         "ValidationException",
     }
 )
+
+
+_UNREADABLE: Final = (ResponseParserError, AttributeError, LookupError, TypeError, ValueError)
+"""What botocore's parser raises at an answer that is no SQS answer (a gateway's page, a list)."""
+
+T = TypeVar("T")
+
+
+class UnreadableAnswer(BotoCoreError):
+    """Whatever answered, it was not SQS."""
+
+    fmt = "the answer cannot be read ({kind}: {reason}); is there a proxy on the way to SQS?"
+
+
+def asked(call: Callable[..., T], **arguments: Any) -> T:
+    """Make a call of a client's.
+
+    Raises:
+        ClientError, BotoCoreError: and nothing else, whatever comes for an answer.
+    """
+    try:
+        return call(**arguments)
+    except (ClientError, BotoCoreError):
+        raise
+    except _UNREADABLE as error:
+        raise UnreadableAnswer(kind=type(error).__name__, reason=error) from error
 
 
 def failure_of(error: ClientError | BotoCoreError, queue_url: str) -> Failure:

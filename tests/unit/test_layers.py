@@ -14,8 +14,8 @@ PACKAGE = ROOT / "sqsdelay"
 
 CORE = {
     "batch", "circuit_breaker", "clock", "decision", "delay", "dispatch_settings", "endpoint", "errors",
-    "fifo", "ledger", "limits", "marks", "message", "payload", "ports", "received", "rejection", "route",
-    "store", "stored", "timeout_message", "timeout_settings", "wire",
+    "fifo", "ledger", "limits", "marks", "message", "one_line", "payload", "ports", "received", "rejection",
+    "route", "store", "stored", "timeout_message", "timeout_settings", "wire",
 }  # fmt: skip
 COST = {"cost"}
 """Arithmetic on the core's numbers and a file of prices that is part of the package."""
@@ -23,7 +23,7 @@ COST = {"cost"}
 USE_CASES = {
     "collision", "sender", "consumer", "deduplication", "delivery", "dispatcher", "due_consumer",
     "error_queue", "events", "exactly_once", "journal", "migration", "moves", "offloading", "parking",
-    "routing", "schedule", "status",
+    "routing", "schedule", "status", "visibility",
     "timeout_announcer", "timeout_arrivals", "timeout_dispatch", "timeout_manager", "timeout_task",
 }  # fmt: skip
 ADAPTERS: dict[str, set[str]] = {
