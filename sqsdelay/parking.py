@@ -10,6 +10,7 @@ from typing import Final
 from sqsdelay.errors import ConfigurationError, InvalidMessage, SqsDelayError, StoreError
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.marks import Mark
+from sqsdelay.one_line import one_line
 from sqsdelay.store import DelayedMessageStore
 from sqsdelay.stored import StoredMessage
 
@@ -81,7 +82,7 @@ class Parking:
         try:
             return self._store.marks(message_ids)
         except StoreError as error:
-            logger.warning("marks of %d messages not read: %s", len(message_ids), error)
+            logger.warning("marks of %d messages not read: %s", len(message_ids), one_line(error))
             return {}
 
     def apply_marks(self, message_ids: Sequence[str]) -> set[str]:
@@ -98,7 +99,9 @@ class Parking:
                 elif self._store.cancel([mark.message_id]) == [True]:
                     cancelled.add(mark.message_id)
             except StoreError as error:
-                logger.error("mark of parked %s not applied: %s", mark.message_id, error)
+                logger.error(
+                    "mark of parked %s not applied: %s", one_line(mark.message_id), one_line(error)
+                )
         return cancelled
 
 

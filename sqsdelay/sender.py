@@ -265,9 +265,11 @@ class Sender:
     def _send_batch(
         self, endpoint: Endpoint, batch: Sequence[tuple[int, ToQueue]]
     ) -> list[SendReceipt | Failure]:
-        now_ms = self._queues.broker_clock.now_ms()
-        for _, prepared in batch:
-            prepared.set_timer(now_ms)
+        clock = self._queues.broker_clock
+        if clock.synchronised:
+            # Else the timers stay as they were worked out: by a local clock they could end early.
+            for _, prepared in batch:
+                prepared.set_timer(clock.now_ms())
         outcomes = self._queues.send_batch(
             batch[0][1].queue_url, [prepared.entry for _, prepared in batch]
         )

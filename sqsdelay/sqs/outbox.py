@@ -77,10 +77,10 @@ class SqsOutbox:
             return destination.hand_over_queue, released
 
         def send(batch: Sequence[_Prepared]) -> list[SendReceipt | Failure]:
-            # The batches before this one took time.
-            now_ms = self._queues.broker_clock.now_ms()
-            for position, _, entry in batch:
-                seconds = seconds_until(messages[position].due_ms, now_ms)
+            # The batches before this one took time; what the local clock says of it plays no part.
+            clock = self._queues.broker_clock
+            for position, _, entry in batch if clock.synchronised else ():
+                seconds = seconds_until(messages[position].due_ms, clock.now_ms())
                 entry.delay_seconds = min(entry.delay_seconds or 0, seconds)
             return self._send(batch)
 

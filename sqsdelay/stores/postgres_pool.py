@@ -100,7 +100,8 @@ class PostgresPool:
         try:
             yield
         except psycopg.Error as error:
-            raise self.error(error) from error
+            # Without its cause, whose DETAIL quotes a row: its body, and whatever it holds.
+            raise self.error(error) from None
 
     def error(self, error: psycopg.Error) -> StoreError:
         """The error to raise for one of PostgreSQL's."""
@@ -108,7 +109,7 @@ class PostgresPool:
             return StoreMissing(
                 f"table {self._table} does not exist; {self._remedy}, or correct the name"
             )
-        text = f"PostgreSQL store {self._table}: {error}"
+        text = f"PostgreSQL store {self._table}: {_told(error)}"
         if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
             return StoreUnavailable(text)
         return StoreError(text)
@@ -116,6 +117,12 @@ class PostgresPool:
     def close(self) -> None:
         """Close all connections; nothing can be asked any more."""
         self._pool.close()
+
+
+def _told(error: psycopg.Error) -> str:
+    """What the server says is wrong, without DETAIL and CONTEXT, which quote the row."""
+    primary = error.diag.message_primary
+    return str(error) if primary is None else f"{primary} (SQLSTATE {error.sqlstate})"
 
 
 def check_name(name: str) -> None:
