@@ -8,6 +8,8 @@ from typing import Any, Final, TypeVar
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
+    ConnectionError,
+    HTTPClientError,
     NoCredentialsError,
     ParamValidationError,
     PartialCredentialsError,
@@ -18,6 +20,7 @@ from sqsdelay.errors import (
     ConfigurationError,
     QueueMissing,
     QueueUnavailable,
+    QueueUnreachable,
     SendFailed,
     SqsDelayError,
 )
@@ -59,6 +62,9 @@ class UnreadableAnswer(BotoCoreError):
     fmt = "the answer cannot be read ({kind}: {reason}); is there a proxy on the way to SQS?"
 
 
+_UNANSWERED: Final = (ConnectionError, HTTPClientError, UnreadableAnswer)
+
+
 def asked(call: Callable[..., T], **arguments: Any) -> T:
     """Make a call of a client's.
 
@@ -93,7 +99,8 @@ def translated(error: ClientError | BotoCoreError, queue: str) -> SqsDelayError:
         return ConfigurationError(
             f"{error}; set AWS_PROFILE or AWS_ACCESS_KEY_ID as for the AWS CLI"
         )
-    return QueueUnavailable(f"queue {queue} cannot be used now: {error}; try again later")
+    kind = QueueUnreachable if isinstance(error, _UNANSWERED) else QueueUnavailable
+    return kind(f"queue {queue} cannot be used now: {error}; try again later")
 
 
 def entry_failure(code: str, text: str, queue_url: str, *, sender_fault: bool) -> Failure:
