@@ -147,8 +147,13 @@ class MortalWorker:
                 self._network.journal.died.add(party)
 
     def _process(self, proxy: SqsProxy) -> Any:
-        options = ("--hop", str(HOP_SECONDS), "--wait", "1", "--max-receives", str(MAX_RECEIVES))
-        options += ("--visibility", str(VISIBILITY_SECONDS))
+        settings = {
+            "--hop": HOP_SECONDS,
+            "--wait": 1,
+            "--max-receives": MAX_RECEIVES,
+            "--visibility": VISIBILITY_SECONDS,
+        }
+        options = [text for name, value in settings.items() for text in (name, str(value))]
         environment = self._network.environment(proxy)
         return running("consume", self._endpoint.name, *options, env=environment)
 

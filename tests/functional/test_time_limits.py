@@ -257,31 +257,29 @@ def gateway() -> Iterator[SqsQueues]:
     server.server_close()
 
 
-BODIES: list[Any] = [
+VALUES: list[Any] = [
+    [],
+    5,
+    "text",
+    None,
+    True,
+    {"QueueUrl": 5},
+    {"Successful": 5, "Failed": 5},
+    {"Successful": [5], "Failed": [[]]},
+    {"Successful": [{}], "Failed": [{}]},
+    {"Successful": {"Id": "0"}},
+    {"Messages": 7},
+    {"Messages": [7]},
+    {"Messages": [{}]},
+    {"Messages": [{"Body": "x", "Attributes": []}]},
+    {"Attributes": 5},
+    {"__type": 5, "message": []},
+]
+BODIES = [
     b"",
     b"<html>sign in first</html>",
     b"\xff\xfe{}",
-    *(
-        json.dumps(value).encode()
-        for value in (
-            [],
-            5,
-            "text",
-            None,
-            True,
-            {"QueueUrl": 5},
-            {"Successful": 5, "Failed": 5},
-            {"Successful": [5], "Failed": [[]]},
-            {"Successful": [{}], "Failed": [{}]},
-            {"Successful": {"Id": "0"}},
-            {"Messages": 7},
-            {"Messages": [7]},
-            {"Messages": [{}]},
-            {"Messages": [{"Body": "x", "Attributes": []}]},
-            {"Attributes": 5},
-            {"__type": 5, "message": []},
-        )
-    ),
+    *(json.dumps(value).encode() for value in VALUES),
 ]
 
 
