@@ -17,6 +17,7 @@ from sqsdelay.decision import (
     decide,
     too_far,
 )
+from sqsdelay.delay import seconds_until
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError, InvalidMessage, MessageConflict, SqsDelayError
 from sqsdelay.ledger import Ledger
@@ -31,6 +32,7 @@ from sqsdelay.moves import (
     Status,
     backoff_seconds,
 )
+from sqsdelay.one_line import one_line
 from sqsdelay.parking import DEFAULT_PARK_AFTER_SECONDS, Parking, check_without_store
 from sqsdelay.ports import Queues
 from sqsdelay.store import DelayedMessageStore
@@ -171,6 +173,20 @@ class Relay(Mover):
             ),
         )
 
+    def _set_timer(self, move: Move) -> None:
+        timer, due_ms = move.entry.delay_seconds, move.settled.due_ms
+        if move.settled.status is not Status.HANDED_OVER or timer is None or due_ms is None:
+            return
+        try:
+            now_ms = self._broker_now(move.copy)
+        except SqsDelayError:
+            return  # Late by what the sends before it took, and not early.
+        # Never longer than it was: a clock known less well by now must not exceed what SQS takes.
+        timer = min(timer, seconds_until(due_ms, now_ms))
+        move.entry.delay_seconds = timer
+        late_ms = now_ms + timer * 1000 - due_ms
+        move.settled = replace(move.settled, delay_seconds=timer, late_ms=late_ms)
+
     def _requeue(self, waiting: _Waiting, decision: Requeue, now_ms: int) -> Move:
         copy = waiting.copy
         held_ms = now_ms - (copy.sent_ms or 0)
@@ -217,7 +233,11 @@ class Relay(Mover):
             if isinstance(error, MessageConflict):
                 moves.append(self._reject(waiting.position, waiting.copy, f"conflict: {error}"))
                 continue
-            logger.warning("%s not parked, it hops on: %s", waiting.message.message_id, error)
+            logger.warning(
+                "%s not parked, it hops on: %s",
+                one_line(waiting.message.message_id),
+                one_line(error),
+            )
             try:
                 now_ms = self._broker_now(waiting.copy)
                 moves.append(self._requeue(waiting, Requeue(decision.remaining_seconds), now_ms))

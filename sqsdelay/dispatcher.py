@@ -23,6 +23,7 @@ from sqsdelay.errors import (
 from sqsdelay.exactly_once import ExactlyOnce
 from sqsdelay.journal import Journal
 from sqsdelay.ledger import Ledger
+from sqsdelay.one_line import one_line
 from sqsdelay.ports import Failure, Outbox
 from sqsdelay.store import Claim, DelayedMessageStore, TransactionMode
 from sqsdelay.stored import StoredMessage
@@ -284,7 +285,9 @@ class Dispatcher:
     ) -> None:
         hopeless: list[tuple[StoredMessage, str]] = []
         for message, failure in refused:
-            logger.warning("message %s not released: %s", message.message_id, failure.error)
+            logger.warning(
+                "message %s not released: %s", one_line(message.message_id), one_line(failure.error)
+            )
             if failure.transient and message.failures < self._settings.number_of_retries:
                 self._count_failure(claim, message, done)
             else:
@@ -297,7 +300,11 @@ class Dispatcher:
             if failed is None:
                 done.rejected.append(message)
             else:
-                logger.error("message %s not rejected: %s", message.message_id, failed.error)
+                logger.error(
+                    "message %s not rejected: %s",
+                    one_line(message.message_id),
+                    one_line(failed.error),
+                )
                 if failed.transient:
                     # The error queue is away or missing; a message it refuses is no outage of it.
                     done.outage = failed.error

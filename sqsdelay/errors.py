@@ -64,6 +64,10 @@ class QueueUnavailable(SqsDelayError):
     """The queue service could not be reached, throttled us or denied access: try again later."""
 
 
+class QueueUnreachable(QueueUnavailable):
+    """Nothing answered, or nothing that is SQS: it is not asked anything else meanwhile."""
+
+
 class StoreError(SqsDelayError):
     """A delayed message store failed; nothing of what was asked has happened."""
 

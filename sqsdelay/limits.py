@@ -51,11 +51,37 @@ MAX_RECEIVE_WAIT_SECONDS: Final = 20
 """Longest long poll. Source: sqs-short-and-long-polling.html."""
 
 FUNCTION_TIMEOUT_SECONDS: Final = 30
-"""Timeout of the relay function, and the time a worker has for one batch."""
+"""Timeout of the relay function."""
+
+CONNECT_SECONDS: Final = 5
+"""Longest that one of our AWS clients tries to connect, or to write a request. Ours: 1 MiB at 1.7
+Mbit/s; AWS answers a connection in well under a second."""
+
+ANSWER_SECONDS: Final = 5
+"""Longest that one of our AWS clients waits for more of an answer, a long poll's own wait besides. Ours:
+SQS answers within tens of milliseconds."""
+
+CALL_ATTEMPTS: Final = 3
+"""Attempts on one call to AWS, the first included; three that time out and the pauses between them
+(up to 1 and 2 s: botocore's standard mode) take 18 s."""
+
+SHORT_CALL_ATTEMPTS: Final = 2
+"""The same, where more than one call must end in time: in a function, and for a long poll."""
+
+SHORT_CALL_SECONDS: Final = SHORT_CALL_ATTEMPTS * ANSWER_SECONDS + 1
+"""Longest that a call takes which is tried so often: the attempts and the pause between them."""
+
+STOP_SECONDS: Final = 4
+"""Longest that a stopped worker waits for a call to be answered. Docker kills 10 s after SIGTERM."""
+
+WORKER_VISIBILITY_SECONDS: Final = 30
+"""How long a worker's copies stay hidden when it dies; it extends that while it works on them. More
+than one call may take, so that a network that stalls makes no second consumer."""
 
 DELAY_QUEUE_VISIBILITY_SECONDS: Final = 6 * FUNCTION_TIMEOUT_SECONDS
 """Six times the function's timeout (services-sqs-configure.html) and below the deduplication
-interval, so that the second attempt on a copy still deduplicates against the first."""
+interval, so that the second attempt on a copy still deduplicates against the first. A worker extends
+its copies' visibility no further, for the same reason."""
 
 MAX_BACKOFF_SECONDS: Final = 240
 """Longest a failed copy stays hidden: below the deduplication interval, for the same reason."""

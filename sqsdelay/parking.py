@@ -17,6 +17,7 @@ from sqsdelay.errors import (
 )
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.marks import Mark
+from sqsdelay.one_line import one_line
 from sqsdelay.store import DelayedMessageStore
 from sqsdelay.stored import StoredMessage
 
@@ -76,7 +77,7 @@ class Parking:
         try:
             return self._store.marks(message_ids)
         except StoreError as error:
-            logger.warning("marks of %d messages not read: %s", len(message_ids), error)
+            logger.warning("marks of %d messages not read: %s", len(message_ids), one_line(error))
             return {}
 
     def apply_marks(self, parked: Mapping[str, int | None]) -> set[str]:
@@ -99,7 +100,9 @@ class Parking:
                 ]:
                     cancelled.add(mark.message_id)
             except StoreError as error:
-                logger.error("mark of parked %s not applied: %s", mark.message_id, error)
+                logger.error(
+                    "mark of parked %s not applied: %s", one_line(mark.message_id), one_line(error)
+                )
         return cancelled
 
 

@@ -298,9 +298,11 @@ class Sender:
     ) -> list[SendReceipt | Failure]:
         if self._stores is not None:
             self._heed_marks(endpoint, [prepared for _, prepared in batch])
-        now_ms = self._queues.broker_clock.now_ms()
-        for _, prepared in batch:
-            prepared.set_timer(now_ms)
+        clock = self._queues.broker_clock
+        if clock.synchronised:
+            # Else the timers stay as they were worked out: by a local clock they could end early.
+            for _, prepared in batch:
+                prepared.set_timer(clock.now_ms())
         outcomes = self._queues.send_batch(
             batch[0][1].queue_url, [prepared.entry for _, prepared in batch]
         )

@@ -14,6 +14,7 @@ from sqsdelay.clock import Clock
 from sqsdelay.decision import Reject
 from sqsdelay.destinations import Destinations
 from sqsdelay.errors import CriticalError, StoreError
+from sqsdelay.one_line import one_line
 from sqsdelay.ports import Delivery, Failure, TimeoutTransport
 from sqsdelay.store import DelayedMessageStore
 from sqsdelay.stored import StoredMessage
@@ -80,7 +81,7 @@ class TimeoutTask:
         outcomes = self._transport.reject_unreadable(unreadable) if unreadable else []
         for delivery, failure in zip(unreadable, outcomes, strict=True):
             if failure is None:
-                logger.warning("rejected, it cannot be read: %s", delivery.content)
+                logger.warning("rejected, it cannot be read: %s", one_line(delivery.content))
                 self._settle([delivery])
             else:
                 logger.error("not rejected, trying again: %s", failure.error)
@@ -111,7 +112,7 @@ class TimeoutTask:
         outcomes = self._transport.reject(entries) if entries else []
         for (delivery, message, reason), failure in zip(refused, outcomes, strict=True):
             if failure is None:
-                logger.warning("rejected %s: %s", message.message_id, reason)
+                logger.warning("rejected %s: %s", one_line(message.message_id), one_line(reason))
                 rejected.append((delivery, message))
             else:
                 logger.error("%s not rejected (%s): %s", message.message_id, reason, failure.error)

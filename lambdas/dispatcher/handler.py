@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import boto3
 from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit
 
@@ -20,11 +19,15 @@ from lambdas.powertools_ledger import ledger_if_on
 from sqsdelay.dispatch_settings import DispatchSettings
 from sqsdelay.dispatcher import Dispatcher, Round
 from sqsdelay.endpoint import Endpoint
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
-from sqsdelay.sqs.outbox import SqsOutbox
+from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, SHORT_CALL_ATTEMPTS
+from sqsdelay.sqs.client import default_client
+from sqsdelay.sqs.outbox import DEFAULT_CONCURRENCY, SqsOutbox
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.store import DelayedMessageStore
 from sqsdelay.stores import open_store
+
+if TYPE_CHECKING:
+    from mypy_boto3_sqs import SQSClient
 
 BATCH: Final = 100
 """Small enough that a claim is settled well within the time that is kept back."""
@@ -49,7 +52,7 @@ def function() -> Function:
     """Wire the function from its environment, once, on the first invocation."""
     endpoint = Endpoint.parse(os.environ[contract.ENDPOINT_VARIABLE])
     store = open_store(os.environ[contract.STORE_VARIABLE], endpoint=endpoint.name)
-    outbox = SqsOutbox(SqsQueues(boto3.client("sqs")), endpoint)
+    outbox = SqsOutbox(SqsQueues(_client()), endpoint)
     settings = DispatchSettings(
         number_of_retries=int(os.environ.get(contract.NUMBER_OF_RETRIES_VARIABLE, 0)),
         release_ahead_seconds=int(
@@ -70,6 +73,10 @@ def function() -> Function:
     dispatcher.start()
     metrics = Metrics(namespace=contract.METRIC_NAMESPACE, service=endpoint.name)
     return Function(dispatcher, store, outbox, logger, metrics)
+
+
+def _client() -> SQSClient:
+    return default_client(connections=DEFAULT_CONCURRENCY, attempts=SHORT_CALL_ATTEMPTS)
 
 
 def handler(event: object, context: Any) -> dict[str, int]:

@@ -124,7 +124,7 @@ def create_queue(client: SQSClient, ref: QueueRef, attributes: Mapping[str, str]
         QueueUnavailable, SendFailed: SQS did not answer or refused.
     """
     try:
-        client.create_queue(QueueName=ref.name, Attributes=attributes)  # type: ignore[arg-type]
+        faults.asked(client.create_queue, QueueName=ref.name, Attributes=attributes)
     except (ClientError, BotoCoreError) as error:
         raise faults.translated(error, ref.name) from error
 

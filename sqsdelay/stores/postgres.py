@@ -144,7 +144,7 @@ class PostgresStore:
             with self._pool.committed(connection):
                 return self._insert(connection, messages)
         except psycopg.Error as error:
-            raise self._pool.error(error) from error
+            raise self._pool.error(error) from None
         finally:
             if transaction is None:
                 self._pool.give_back(connection)

@@ -176,7 +176,8 @@ class PostgresPool:
         try:
             yield
         except psycopg.Error as error:
-            raise self.error(error) from error
+            # Without its cause, whose DETAIL quotes a row: its body, and whatever it holds.
+            raise self.error(error) from None
 
     def error(self, error: psycopg.Error) -> StoreError:
         """The error to raise for one of PostgreSQL's."""
@@ -186,7 +187,7 @@ class PostgresPool:
             )
         if isinstance(error, psycopg.errors.UndefinedColumn):
             return mismatch(self._table, self._remedy, error)
-        text = f"PostgreSQL store {self._table}: {error}"
+        text = f"PostgreSQL store {self._table}: {_told(error)}"
         if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
             return StoreUnavailable(text)
         return StoreError(text)
@@ -194,6 +195,12 @@ class PostgresPool:
     def close(self) -> None:
         """Close all connections; nothing can be asked any more."""
         self._pool.close()
+
+
+def _told(error: psycopg.Error) -> str:
+    """What the server says is wrong, without DETAIL and CONTEXT, which quote the row."""
+    primary = error.diag.message_primary
+    return str(error) if primary is None else f"{primary} (SQLSTATE {error.sqlstate})"
 
 
 def check_name(name: str) -> None:

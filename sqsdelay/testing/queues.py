@@ -57,7 +57,8 @@ class InMemoryQueues:
     def __init__(self, clock: ManualClock, *, local: Clock | None = None) -> None:
         self.clock = clock
         self.calls: list[str] = []
-        self._broker_clock = BrokerClock(local or clock)
+        # Without a local one, the clock is the broker's own.
+        self._broker_clock = BrokerClock(local) if local else BrokerClock(clock, drift_rate=0)
         self._queues: dict[str, _Queue] = {}
         self._sequence = 0
         self._lock = threading.RLock()
@@ -155,7 +156,12 @@ class InMemoryQueues:
         return SendReceipt(sqs_id)
 
     def receive_batch(
-        self, queue_url: str, *, wait_seconds: int, limit: int = MAX_BATCH_ENTRIES
+        self,
+        queue_url: str,
+        *,
+        wait_seconds: int,
+        limit: int = MAX_BATCH_ENTRIES,
+        visibility_seconds: int | None = None,
     ) -> list[ReceivedMessage]:
         """What is visible now; virtual time does not pass while waiting."""
         self.calls.append("receive")
@@ -172,11 +178,13 @@ class InMemoryQueues:
                 for stored in queue.messages.values()
                 if stored.visible_ms <= now and stored.message.group_id not in in_flight
             ][:limit]
-            return [self._receive(queue, stored) for stored in visible]
+            hidden = visibility_seconds
+            if hidden is None:
+                hidden = int(queue.attributes.get("VisibilityTimeout", "30"))
+            return [self._receive(stored, hidden) for stored in visible]
 
-    def _receive(self, queue: _Queue, stored: _Stored) -> ReceivedMessage:
+    def _receive(self, stored: _Stored, hidden: int) -> ReceivedMessage:
         now = self.clock.true_ms
-        hidden = int(queue.attributes.get("VisibilityTimeout", "30"))
         stored.visible_ms = now + hidden * 1000
         stored.receive_count += 1
         stored.first_receive_ms = stored.first_receive_ms or now

@@ -13,6 +13,7 @@ import pytest
 
 from sqsdelay.ledger import EventKind, from_json
 from sqsdelay.testing.local_aws import LocalAws
+from tests.services.deaf_proxy import DeafProxy
 from tests.services.processes import run, running
 from tests.services.tcp_proxy import TcpProxy
 
@@ -203,3 +204,20 @@ def test_a_fifo_destination(local_aws: LocalAws) -> None:
     statuses = [json.loads(line)["status"] for line in worker.lines if line.startswith("{")]
     assert statuses.count("delivered") == 2
     assert "handed-over" in statuses
+
+
+@pytest.mark.parametrize("deaf", [False, True], ids=["idle", "nothing answers"])
+def test_sigterm_does_not_wait_for_a_long_poll(
+    local_aws: LocalAws, endpoint: str, deaf: bool
+) -> None:
+    """Docker kills after 10 s; a long poll takes 20, and one that is not answered 25, twice."""
+    with DeafProxy(local_aws.port) as network:
+        env = local_aws.environment() | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{network.port}"}
+        with running("consume", endpoint, "--hop", HOP, env=env) as worker:
+            worker.wait_for("consuming")
+            time.sleep(2)  # real time: into its first long poll
+            if deaf:
+                network.swallowing.set()
+            worker.process.send_signal(signal.SIGTERM)
+            assert worker.end(timeout=10) == 0
+    assert "stopped; nothing" in worker.text

@@ -123,8 +123,7 @@ def test_an_older_store_is_upgraded_in_place(case: Case) -> None:
         store.initialize(TransactionMode.AT_LEAST_ONCE)
         assert [m.message_id for m in store.pending(9)] == ["old"]
         assert set(store.marks(["old"])) == {"old"}
-        later_ms = SystemClock().now_ms() + 60_000
-        store.mark([Mark(message_id="new")], until_ms=later_ms)
+        store.mark([Mark(message_id="new", at_ms=SystemClock().now_ms())])
     assert case.run(f"SELECT cancelled_ms FROM \"{case.marks}\" WHERE message_id = 'old'") == [
         (None,)
     ]

@@ -343,3 +343,23 @@ def test_a_negative_park_after_is_refused(queues: InMemoryQueues, store: Faulty)
     """At once, with the range."""
     with pytest.raises(ConfigurationError, match="park_after_seconds=-1; use 0 or more"):
         Relay(queues, Endpoint.parse("orders"), store=store, park_after_seconds=-1)
+
+
+def test_a_message_being_released_is_not_taken_for_parked(
+    queues: InMemoryQueues, store: Faulty, relay: Relay
+) -> None:
+    """The store has had this id and cannot show it: to delete the copy could be to lose it."""
+
+    class Releasing(InMemoryStore):
+        def store(
+            self, messages: Sequence[StoredMessage], *, transaction: Any = None
+        ) -> list[bool]:
+            return [False] * len(messages)
+
+    releasing = Releasing(queues.clock)
+    put(queues, 90_000)
+    queues.clock.advance(900)
+    (outcome,) = poll(queues, Relay(queues, Endpoint.parse("orders"), store=releasing))
+    assert outcome.status is Status.REQUEUED
+    with pytest.raises(InvalidMessage, match="was in the store and is being released"):
+        Sender(queues, store=releasing).send("orders", "x", delay=90_000, message_id="m-2")
