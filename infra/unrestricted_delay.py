@@ -18,6 +18,7 @@ from infra.due_queue import DueQueue
 from infra.error_queue import ErrorQueue
 from infra.message_store import STORES, MessageStore
 from infra.queue_key import SEND_UNDER_KEY
+from infra.removal_guard import DUE_QUEUE, LARGE_BODIES, NONE, STORE, RemovalGuard
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError, InvalidEndpoint
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
@@ -36,10 +37,13 @@ class UnrestrictedDelay(Construct):
         removal_policy: what becomes of our queues, the store's table and the bucket, and what is
             in them, when removed.
         code: the delay consumer's code; built from this checkout when left out.
-        store: ``dynamodb`` adds a delayed message store to park in, with its dispatcher; none when
-            left out.
+        store: ``dynamodb`` adds a delayed message store to park in, with its dispatcher. Left out,
+            there is none, and a deployment that would take one away is refused; ``none`` lets go of it.
         dispatcher_code: the dispatcher's code; built from this checkout when left out.
-        large_bodies: adds a bucket for bodies that are too large for a message.
+        large_bodies: adds a bucket for bodies that are too large for a message. Left out, there is
+            none, and a deployment that would take one away is refused; False lets go of it.
+        due_queue: False lets go of the due queue of a queue that was FIFO and is so no more; left
+            out, such a deployment is refused.
         ledger: has the functions record what happens to each message in their logs.
 
     Raises:
@@ -61,12 +65,19 @@ class UnrestrictedDelay(Construct):
         code: lambda_.Code | None = None,
         store: str | None = None,
         dispatcher_code: lambda_.Code | None = None,
-        large_bodies: bool = False,
+        large_bodies: bool | None = None,
+        due_queue: bool | None = None,
         ledger: bool = False,
     ) -> None:
         super().__init__(scope, construct_id)
         endpoint = _name(queue)
         _check(queue, endpoint, hop_seconds, store)
+        left_out = [
+            *([STORE] if store is None else []),
+            *([LARGE_BODIES] if large_bodies is None else []),
+            *([DUE_QUEUE] if due_queue is None and not queue.fifo else []),
+        ]
+        self.removal_guard = RemovalGuard(self, "RemovalGuard", left_out=left_out)
         self.queue = queue
         self.hop_seconds = hop_seconds
         self.delay_queue = DelayQueue(
@@ -86,7 +97,7 @@ class UnrestrictedDelay(Construct):
         )
         self.store = (
             None
-            if store is None
+            if store in (None, NONE)
             else MessageStore(
                 self,
                 "Store",
@@ -117,6 +128,8 @@ class UnrestrictedDelay(Construct):
             due_queue=self.due_queue,
             ledger=ledger,
         ).function
+        # Refused before the delay consumer forgets a store, and not after.
+        self.function.node.add_dependency(self.removal_guard.parts)
         self.alarms = Alarms(
             self,
             "Alarms",
@@ -170,8 +183,10 @@ def _name(queue: sqs.IQueue) -> str:
 def _check(queue: sqs.IQueue, endpoint: str, hop_seconds: int, store: str | None) -> None:
     if not 1 <= hop_seconds <= MAX_MESSAGE_TIMER_SECONDS:
         raise ConfigurationError(f"hop_seconds={hop_seconds}; use 1 to {MAX_MESSAGE_TIMER_SECONDS}")
-    if store is not None and store not in STORES:
-        raise ConfigurationError(f"store={store!r}; use {' or '.join(STORES)}, or leave it out")
+    if store is not None and store not in (*STORES, NONE):
+        raise ConfigurationError(
+            f"store={store!r}; use {' or '.join(STORES)}, leave it out, or use {NONE} to let go of one"
+        )
     if queue.fifo and Token.is_unresolved(endpoint):
         raise InvalidEndpoint(
             f"FIFO queue {queue.node.path} has no name of its own to name our queues after; "
