@@ -103,7 +103,7 @@ def refuse_unknown_keys(given: Iterable[str]) -> None:
         raise ConfigurationError(
             f"context key {key!r} is unknown; "
             + (f"did you mean {plain[near[0]]!r}? " if near else "")
-            + f"The keys are {', '.join(KEYS)}"
+            + f"the keys are {', '.join(KEYS)}"
         )
 
 

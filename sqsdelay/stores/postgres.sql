@@ -117,3 +117,6 @@ WHERE {marks}.due_ms IS NOT NULL OR excluded.due_ms IS NULL
 
 -- name: marks
 SELECT message_id, due_ms FROM {marks} WHERE message_id = ANY(%(ids)s) AND until_ms > %(now_ms)s
+
+-- name: now
+SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint

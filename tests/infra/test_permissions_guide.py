@@ -43,6 +43,8 @@ def listed(value: Any) -> list[Any]:
 
 def written(resource: dict[str, Any], arns: dict[str, str]) -> str:
     """A template's expression of an ARN as text."""
+    if "Ref" in resource:
+        return str(resource["Ref"])
     if "Fn::GetAtt" in resource:
         return arns[resource["Fn::GetAtt"][0]]
     _, parts = resource["Fn::Join"]
@@ -96,6 +98,10 @@ def test_the_guides_policies_are_those_deployed(stack: Stack) -> None:
         "Producer": documented("Send"),
         "Keeper": documented("Store, list, cancel, reschedule"),
         "Receiver": documented("Fetch large bodies"),
+        "DelayRemovalGuardRole": {
+            ("cloudformation:DescribeStacks", "AWS::StackId"),
+            ("cloudformation:ListStackResources", "AWS::StackId"),
+        },
     }
 
 
