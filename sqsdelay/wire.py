@@ -9,7 +9,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from sqsdelay.decision import Reject
@@ -384,9 +384,23 @@ def identity(message_id: str, due_ms: int) -> dict[str, Attribute]:
     return {MESSAGE_ID: string(message_id), DUE_AT: string(str(due_ms))}
 
 
-def fits(body: str, attributes: Mapping[str, Attribute]) -> bool:
-    """Whether SQS takes a message of this size with so many attributes."""
-    return len(attributes) <= MAX_ATTRIBUTES and size_of(body, attributes) <= MAX_MESSAGE_BYTES
+def without_identity(entry: OutgoingMessage) -> OutgoingMessage | None:
+    """The entry without what a receiver tells a message and its lateness by; None if it has neither.
+
+    On the delay queue the due time goes, and the remaining seconds stay: such a copy may drift.
+    """
+    dropped = {DUE_AT, *identity("", 0)}
+    left = {name: value for name, value in entry.attributes.items() if name not in dropped}
+    if len(left) == len(entry.attributes):
+        return None
+    return replace(entry, attributes=left, size=size_of(entry.body, left))
+
+
+def fits(
+    body: str, attributes: Mapping[str, Attribute], *, limit: int = MAX_MESSAGE_BYTES
+) -> bool:
+    """Whether a queue that takes ``limit`` bytes takes a message of this size and these attributes."""
+    return len(attributes) <= MAX_ATTRIBUTES and size_of(body, attributes) <= limit
 
 
 def trace_header_to_pass_on(header: str | None) -> str | None:

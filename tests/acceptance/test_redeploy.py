@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -77,18 +77,13 @@ def test_a_misspelt_store_is_refused_before_anything(cdk: CdkCommand) -> None:
         cdk.deploy(*ENDPOINT, "-c", "Store=dynamodb")
 
 
-def test_a_failed_deployment_that_adds_a_bucket_rolls_back(
-    aws: LocalAws, cdk: CdkCommand, orders: dict[str, str], tmp_path: object
-) -> None:
-    """On the way back the bucket goes again, and nobody is in its way."""
+def test_a_forgotten_bucket_is_not_removed(cdk: CdkCommand, orders: dict[str, str]) -> None:
+    """As the store."""
     assert orders
-    sqs = aws.client("sqs")
-    with_bucket = cdk.deploy(*WITH_STORE, "-c", "largeBodies=true")
-    assert "BodyBucketName" in with_bucket
+    assert "BodyBucketName" in cdk.deploy(*WITH_STORE, "-c", "largeBodies=true")
     with pytest.raises(CdkFailed, match="a bucket for large bodies and this deployment names none"):
         cdk.deploy(*WITH_STORE)
     assert "BodyBucketName" not in cdk.deploy(*WITH_STORE, "-c", "largeBodies=none")
-    assert sqs.get_queue_url(QueueName="orders")
 
 
 def test_letting_go_by_name(aws: LocalAws, cdk: CdkCommand, orders: dict[str, str]) -> None:
@@ -99,3 +94,29 @@ def test_letting_go_by_name(aws: LocalAws, cdk: CdkCommand, orders: dict[str, st
     table = orders["StoreUrl"].removeprefix("dynamodb://")
     assert aws.client("dynamodb").describe_table(TableName=table)
     assert "DispatcherName" not in cdk.deploy(*ENDPOINT)
+
+
+THEIR_APP = (
+    *("--app", f"{sys.executable} -m tests.acceptance.redeploy_app"),
+    "--require-approval=never",
+)
+THEIR_STACK = "theirs"
+
+
+def their_status(aws: LocalAws) -> str:
+    [stack] = aws.client("cloudformation").describe_stacks(StackName=THEIR_STACK)["Stacks"]
+    return str(stack["StackStatus"])
+
+
+def test_in_somebodys_own_app(aws: LocalAws, cdk: CdkCommand) -> None:
+    """The construct brings its guard: for the due queue of a queue that is FIFO no more; and a
+    deployment that fails for another reason finds its way back past it."""
+    cdk.run("deploy", *THEIR_APP, "-c", "kind=fifo")
+    with pytest.raises(CdkFailed):
+        cdk.run("deploy", *THEIR_APP, "-c", "kind=fifo", "-c", "store=dynamodb", "-c", "broken=1")
+    assert their_status(aws) == "UPDATE_ROLLBACK_COMPLETE"
+    with pytest.raises(CdkFailed, match="the stack has a due queue"):
+        cdk.run("deploy", *THEIR_APP, "-c", "kind=standard")
+    assert their_status(aws) == "UPDATE_ROLLBACK_COMPLETE"
+    cdk.run("deploy", *THEIR_APP, "-c", "kind=standard", "-c", "dueQueue=none")
+    assert their_status(aws) == "UPDATE_COMPLETE"

@@ -23,7 +23,7 @@ COST = {"cost"}
 USE_CASES = {
     "collision", "sender", "consumer", "deduplication", "delivery", "dispatcher", "due_consumer",
     "error_queue", "events", "exactly_once", "journal", "migration", "moves", "offloading", "parking",
-    "routing", "schedule", "status",
+    "routing", "schedule", "size_limits", "status",
     "timeout_announcer", "timeout_arrivals", "timeout_dispatch", "timeout_manager", "timeout_task",
 }  # fmt: skip
 ADAPTERS: dict[str, set[str]] = {
