@@ -84,6 +84,8 @@ ERROR_QUEUE_SUFFIX: Final = "-delay-error"
 DEAD_LETTER_QUEUE_SUFFIX: Final = "-dead-letter"
 DUE_QUEUE_SUFFIX: Final = "-due"
 FIFO_SUFFIX: Final = ".fifo"
+STORE_TABLE_SUFFIX: Final = ".delayed"
+"""After an endpoint's name, the table of its store."""
 
 TIMEOUTS_SUFFIX: Final = "-timeouts"
 TIMEOUTS_DISPATCHER_SUFFIX: Final = "-timeouts-dispatcher"

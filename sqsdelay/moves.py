@@ -242,7 +242,7 @@ class Mover(ABC):
     def _smaller(self, move: Move) -> OutgoingMessage | None:
         if move.target != self._endpoint.error_queue:
             return without_identity(move.entry)
-        return rejected(move.copy, move.settled.error or "", limit=move.entry.size - 1)
+        return rejected(move.copy, move.settled.error or "", limit=0)
 
     def _failed(self, copy: ReceivedMessage, error: str, due_ms: int | None = None) -> Outcome:
         logger.warning("message %s stays in %s: %s", copy.message_id, self.source.name, error)

@@ -78,7 +78,7 @@ def rejected(
     group and its due time as far as that fits, and only the log has the reason.
 
     Args:
-        limit: what the error queue takes, bytes.
+        limit: what the error queue takes, bytes; 0 leaves out all that can be.
     """
     about: dict[str, Any] = {
         "reason": FORBIDDEN_BODY_CHARACTER.sub("?", reason),
@@ -133,7 +133,7 @@ def rejected_stored(
     A body that is no text of SQS's goes as base64, and says so.
 
     Args:
-        limit: what the error queue takes, bytes.
+        limit: what the error queue takes, bytes; 0 leaves out all that can be.
     """
     about: dict[str, Any] = {
         "reason": FORBIDDEN_BODY_CHARACTER.sub("?", reason),
@@ -156,7 +156,7 @@ def rejected_stored(
         # Better without our words than not at all; the log has the reason.
         attributes = dict(message.attributes)
         if "bodyEncoding" not in about:
-            attributes = _with_identity(message, body)
+            attributes = _with_identity(message, body, limit)
     return OutgoingMessage(
         body=body,
         attributes=attributes,
@@ -165,13 +165,15 @@ def rejected_stored(
     )
 
 
-def _with_identity(message: StoredMessage, body: str) -> dict[str, Attribute]:
+def _with_identity(message: StoredMessage, body: str, limit: int) -> dict[str, Attribute]:
     """A store's message with group, id and due time in attributes, as far as these fit."""
     attributes = dict(message.attributes)
     if message.group_id is not None:
         grouped = {**attributes, GROUP_ID: string(message.group_id)}
-        attributes = grouped if fits(body, grouped) else attributes
-    return with_identity(body, attributes, message_id=message.message_id, due_ms=message.due_ms)
+        attributes = grouped if fits(body, grouped, limit=limit) else attributes
+    return with_identity(
+        body, attributes, message_id=message.message_id, due_ms=message.due_ms, limit=limit
+    )
 
 
 def read_rejection(copy: ReceivedMessage) -> Rejection:

@@ -63,7 +63,9 @@ class SizeLimits:
         try:
             return limit_of(self._queues.attributes(self._queues.url(queue)).get(LIMIT))
         except SqsDelayError as error:
-            logger.info("what %s takes is not known, %s is: %s", queue.name, MAX_MESSAGE_BYTES, error)
+            logger.info(
+                "what %s takes is not known, %s is: %s", queue.name, MAX_MESSAGE_BYTES, error
+            )
             return MAX_MESSAGE_BYTES
 
 

@@ -369,12 +369,17 @@ def users_attributes(copy: ReceivedMessage) -> dict[str, Attribute]:
 
 
 def with_identity(
-    body: str, attributes: Mapping[str, Attribute], *, message_id: str, due_ms: int
+    body: str,
+    attributes: Mapping[str, Attribute],
+    *,
+    message_id: str,
+    due_ms: int,
+    limit: int = MAX_MESSAGE_BYTES,
 ) -> dict[str, Attribute]:
-    """The attributes, and the message's id and due time as far as SQS's limits leave room."""
+    """The attributes, and the message's id and due time as far as ``limit`` bytes leave room."""
     identified = dict(attributes)
     for name, value in identity(message_id, due_ms).items():
-        if fits(body, {**identified, name: value}):
+        if fits(body, {**identified, name: value}, limit=limit):
             identified[name] = value
     return identified
 
@@ -396,9 +401,7 @@ def without_identity(entry: OutgoingMessage) -> OutgoingMessage | None:
     return replace(entry, attributes=left, size=size_of(entry.body, left))
 
 
-def fits(
-    body: str, attributes: Mapping[str, Attribute], *, limit: int = MAX_MESSAGE_BYTES
-) -> bool:
+def fits(body: str, attributes: Mapping[str, Attribute], *, limit: int = MAX_MESSAGE_BYTES) -> bool:
     """Whether a queue that takes ``limit`` bytes takes a message of this size and these attributes."""
     return len(attributes) <= MAX_ATTRIBUTES and size_of(body, attributes) <= limit
 

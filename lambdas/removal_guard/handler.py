@@ -36,7 +36,7 @@ def handler(event, context):
     except Exception as error:
         # Whatever it is: CloudFormation must hear of it, or it waits for its time limit.
         status, reason = "FAILED", str(error) or repr(error)
-    print(json.dumps({"status": status, "reason": reason}))
+    print(json.dumps({"status": status, "reason": reason}))  # noqa: T201
     answer(event, status, reason)
 
 

@@ -15,12 +15,22 @@ from sqsdelay.consumer import Relay
 from sqsdelay.decision import check_hop
 from sqsdelay.due_consumer import DueRelay
 from sqsdelay.endpoint import Endpoint
-from sqsdelay.errors import ConfigurationError, QueueUnavailable, StoreUnavailable
+from sqsdelay.errors import (
+    ConfigurationError,
+    QueueUnavailable,
+    SqsDelayError,
+    StoreUnavailable,
+)
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, MAX_RECEIVE_WAIT_SECONDS
 from sqsdelay.moves import DEFAULT_MAX_RECEIVES, Mover, Outcome, check_max_receives
 from sqsdelay.parking import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.sqs.client import default_client
-from sqsdelay.sqs.endpoints import Problem, delay_queue_problems, waiting_problems
+from sqsdelay.sqs.endpoints import (
+    Problem,
+    delay_queue_problems,
+    size_problems,
+    waiting_problems,
+)
 from sqsdelay.sqs.queues import SqsQueues
 
 if TYPE_CHECKING:
@@ -113,6 +123,17 @@ class DelayConsumer:
             ledger=self._ledger,
         )
         self._movers = [relay, *self._due_relays()]
+        self._log_limits()
+
+    def _log_limits(self) -> None:
+        """What the queues take, as far as this worker may ask: it need not, to do its work."""
+        for queue in self.endpoint.queues:
+            try:
+                found = {queue: self._queues.attributes(self._queues.url(queue))}
+            except SqsDelayError as error:
+                logger.info("what %s takes is not known: %s", queue.name, error)
+                continue
+            _refuse(size_problems(self.endpoint, found))
 
     def _due_relays(self) -> list[DueRelay]:
         if not self.endpoint.fifo:

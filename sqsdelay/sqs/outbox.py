@@ -83,10 +83,8 @@ class SqsOutbox:
         def to_error_queue(entry: tuple[StoredMessage, str]) -> tuple[QueueRef, OutgoingMessage]:
             return self._endpoint.error_queue, rejected_stored(*entry)
 
-        def without_reason(
-            entry: tuple[StoredMessage, str], sent: OutgoingMessage
-        ) -> OutgoingMessage:
-            return rejected_stored(*entry, limit=sent.size - 1)
+        def without_reason(entry: tuple[StoredMessage, str], _: OutgoingMessage) -> OutgoingMessage:
+            return rejected_stored(*entry, limit=0)
 
         return failures(self._send_all(messages, to_error_queue, smaller=without_reason))
 

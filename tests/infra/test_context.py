@@ -81,7 +81,10 @@ def test_existing_fifo_queue_names_a_fifo_endpoint() -> None:
         ({"endpoint": "orders.fifo,orders-due"}, "would share the queue 'orders-due'; name one"),
         ({"endpoint": QUEUE_ARN}, "for an existing queue use -c queueArn=ARN"),
         ({"endpoint": "x" * 69}, "the most is 68"),
-        ({"largeBodies": "yes"}, "largeBodies='yes'; use true, leave it out for bodies up to 1 MiB"),
+        (
+            {"largeBodies": "yes"},
+            "largeBodies='yes'; use true, leave it out for bodies up to 1 MiB",
+        ),
         ({"largeBodies": 1}, "largeBodies=1; use true, leave it out"),
         ({"ledger": "file"}, "ledger='file'; use true, or leave it out for no events"),
     ],

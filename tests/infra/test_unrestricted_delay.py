@@ -111,7 +111,7 @@ def test_exposes_the_store(stack: Stack) -> None:
 def test_unknown_store_is_refused(stack: Stack) -> None:
     """With the kinds there are."""
     queue = sqs.Queue(stack, "Orders")
-    with pytest.raises(ConfigurationError, match="store='redis'; use dynamodb, or leave it out"):
+    with pytest.raises(ConfigurationError, match="store='redis'; use dynamodb, leave it out, or"):
         UnrestrictedDelay(stack, "Delay", queue=queue, store="redis")
 
 
