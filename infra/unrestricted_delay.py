@@ -153,7 +153,7 @@ class UnrestrictedDelay(Construct):
         )
 
     def grant_send(self, producer: iam.IGrantable) -> iam.Grant:
-        """Let ``producer`` send with any delay: find and send to the queue and the delay queue.
+        """Let ``producer`` send with any delay: find, ask and send to the queue and the delay queue.
 
         A FIFO endpoint's due queue too. With a bucket for large bodies, also put bodies there.
         """
@@ -162,12 +162,10 @@ class UnrestrictedDelay(Construct):
             self.body_bucket.grant_offload(producer)
         if self.queue.encryption_master_key is not None:
             self.queue.encryption_master_key.grant(producer, *SEND_UNDER_KEY)
-        if self.hop_seconds < MAX_MESSAGE_TIMER_SECONDS:
-            # A sender that counts on a shorter hop makes sure of it once.
-            self.delay_queue.grant(producer, "sqs:GetQueueAttributes")
         return iam.Grant.add_to_principal(
             grantee=producer,
-            actions=["sqs:GetQueueUrl", "sqs:SendMessage"],
+            # Attributes: what a queue takes, and the hop where a sender counts on a shorter one.
+            actions=["sqs:GetQueueAttributes", "sqs:GetQueueUrl", "sqs:SendMessage"],
             resource_arns=[queue.queue_arn for queue in queues],
             scope=self,
         )

@@ -32,7 +32,7 @@ def handler(event, context):
     status, reason = "SUCCESS", "nothing is let go of"
     try:
         if event["RequestType"] != "Delete":
-            check(event)
+            check(event, boto3.client("cloudformation", config=_CONFIG))
     except Exception as error:
         # Whatever it is: CloudFormation must hear of it, or it waits for its time limit.
         status, reason = "FAILED", str(error) or repr(error)
@@ -40,7 +40,7 @@ def handler(event, context):
     answer(event, status, reason)
 
 
-def check(event):
+def check(event, client, settling_seconds=SETTLING_SECONDS):
     """Refuse a change that leaves out what the stack has.
 
     Raises:
@@ -49,11 +49,11 @@ def check(event):
     left_out = event["ResourceProperties"].get(LEFT_OUT) or []
     if not left_out:
         return
-    client = boto3.client("cloudformation", config=_CONFIG)
-    [stack] = when_allowed(lambda: client.describe_stacks(StackName=event["StackId"]))["Stacks"]
+    stack_id, deadline = event["StackId"], time.monotonic() + settling_seconds
+    [stack] = when_allowed(lambda: client.describe_stacks(StackName=stack_id), deadline)["Stacks"]
     if "ROLLBACK" in stack["StackStatus"]:
         return  # back to what was there before: what goes was added a moment ago
-    found = when_allowed(lambda: resources(client, event["StackId"]))
+    found = when_allowed(lambda: resources(client, stack_id), deadline)
     going = [part["Words"] for part in left_out if any(is_part(part, each) for each in found)]
     if going:
         raise Refused("; ".join(going))
@@ -73,9 +73,8 @@ def is_part(part, resource):
     )
 
 
-def when_allowed(ask):
-    """The answer; asked again while it is denied."""
-    deadline = time.monotonic() + SETTLING_SECONDS
+def when_allowed(ask, deadline):
+    """The answer; asked again while it is denied, until then."""
     while True:
         try:
             return ask()
