@@ -9,6 +9,7 @@ import re
 import ssl
 import time
 import urllib.request
+from typing import Any
 
 import boto3
 from botocore.config import Config
@@ -27,7 +28,7 @@ class Refused(Exception):
     """The deployment would let go of a part that the stack has."""
 
 
-def handler(event, context):
+def handler(event: dict[str, Any], context: object) -> None:
     """Answer SUCCESS, or FAILED with what to do; CloudFormation then rolls the change back."""
     status, reason = "SUCCESS", "nothing is let go of"
     try:
@@ -40,7 +41,7 @@ def handler(event, context):
     answer(event, status, reason)
 
 
-def check(event, client, settling_seconds=SETTLING_SECONDS):
+def check(event: dict[str, Any], client: Any, settling_seconds: int = SETTLING_SECONDS) -> None:
     """Refuse a change that leaves out what the stack has.
 
     Raises:
@@ -59,21 +60,22 @@ def check(event, client, settling_seconds=SETTLING_SECONDS):
         raise Refused("; ".join(going))
 
 
-def resources(client, stack_id):
+def resources(client: Any, stack_id: str) -> list[Any]:
     pages = client.get_paginator("list_stack_resources").paginate(StackName=stack_id)
     return [each for page in pages for each in page["StackResourceSummaries"]]
 
 
-def is_part(part, resource):
+def is_part(part: dict[str, str], resource: dict[str, str]) -> bool:
     """A logical id is a construct's path and a hash."""
+    wanted = re.escape(part["Prefix"]) + "[0-9A-F]{8}"
     return (
         resource["ResourceType"] == part["Type"]
-        and re.fullmatch(re.escape(part["Prefix"]) + "[0-9A-F]{8}", resource["LogicalResourceId"])
+        and re.fullmatch(wanted, resource["LogicalResourceId"]) is not None
         and not resource["ResourceStatus"].startswith("DELETE_")
     )
 
 
-def when_allowed(ask, deadline):
+def when_allowed(ask: Any, deadline: float) -> Any:
     """The answer; asked again while it is denied, until then."""
     while True:
         try:
@@ -85,7 +87,7 @@ def when_allowed(ask, deadline):
         time.sleep(2)
 
 
-def answer(event, status, reason):
+def answer(event: dict[str, Any], status: str, reason: str) -> None:
     """Tell CloudFormation, at the URL it gave for this request."""
     told = {name: event[name] for name in ("StackId", "RequestId", "LogicalResourceId")}
     told |= {"Status": status, "Reason": reason, "PhysicalResourceId": event["LogicalResourceId"]}

@@ -71,10 +71,10 @@ def check(
     elif not problems:
         out.print(f"{parsed.name} is fit for delays of any length", highlight=False)
     else:
-        table = Table("queue", "problem", "mend it with")
+        printed = Table("queue", "problem", "mend it with")
         for problem in problems:
-            table.add_row(problem.queue, problem.text, problem.remedy)
-        out.print(table)
+            printed.add_row(problem.queue, problem.text, problem.remedy)
+        out.print(printed)
     if problems:
         raise typer.Exit(1)
 
