@@ -8,11 +8,9 @@ from aws_cdk import RemovalPolicy
 from aws_cdk import aws_dynamodb as dynamodb
 from constructs import Construct
 
+from sqsdelay.limits import STORE_TABLE_SUFFIX
 from sqsdelay.stores.dynamodb import table_definition
 from sqsdelay.stores.dynamodb.marks import EXPIRY
-
-TABLE_SUFFIX: Final = ".delayed"
-"""After the endpoint's name, as in the SQLite and PostgreSQL stores."""
 
 _TYPES: Final = {"S": dynamodb.AttributeType.STRING, "N": dynamodb.AttributeType.NUMBER}
 
@@ -36,7 +34,7 @@ class StoreTable(dynamodb.Table):
         super().__init__(
             scope,
             construct_id,
-            table_name=endpoint + TABLE_SUFFIX,
+            table_name=endpoint + STORE_TABLE_SUFFIX,
             **_keys(definition, definition),
             billing_mode=dynamodb.BillingMode(definition["BillingMode"]),
             # Marks expire; messages have no such attribute and never do.

@@ -19,6 +19,9 @@ MAX_MESSAGE_BYTES: Final = 1_048_576
 """Body plus attribute names, types and values in UTF-8. Source: quotas-messages.html, "Message size"
 (1 MiB since August 2025)."""
 
+MIN_QUEUE_LIMIT_BYTES: Final = 1024
+"""Least ``MaximumMessageSize`` of a queue. Source: SetQueueAttributes API reference."""
+
 MAX_BATCH_BYTES: Final = 1_048_576
 """All entries of one ``SendMessageBatch``. Source: SendMessageBatch API reference."""
 
@@ -115,6 +118,8 @@ ERROR_QUEUE_SUFFIX: Final = "-delay-error"
 DEAD_LETTER_QUEUE_SUFFIX: Final = "-dead-letter"
 DUE_QUEUE_SUFFIX: Final = "-due"
 FIFO_SUFFIX: Final = ".fifo"
+STORE_TABLE_SUFFIX: Final = ".delayed"
+"""After an endpoint's name, the table of its store."""
 
 TIMEOUTS_SUFFIX: Final = "-timeouts"
 TIMEOUTS_DISPATCHER_SUFFIX: Final = "-timeouts-dispatcher"

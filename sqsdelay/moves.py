@@ -20,7 +20,8 @@ from sqsdelay.message import OutgoingMessage
 from sqsdelay.one_line import one_line
 from sqsdelay.ports import Failure, Queues
 from sqsdelay.rejection import rejected
-from sqsdelay.wire import ReceivedMessage
+from sqsdelay.size_limits import send_fitting
+from sqsdelay.wire import ReceivedMessage, without_identity
 
 logger = logging.getLogger(__name__)
 
@@ -276,8 +277,18 @@ class Mover(ABC):
             url = self._queues.url(batch[0].target)
         except SqsDelayError as error:
             return [Failure(type(error).__name__, error, transient=True)] * len(batch)
-        sent = self._queues.send_batch(url, [move.entry for move in batch])
+        sent = send_fitting(
+            self._queues,
+            url,
+            [move.entry for move in batch],
+            lambda position: self._smaller(batch[position]),
+        )
         return [outcome if isinstance(outcome, Failure) else None for outcome in sent]
+
+    def _smaller(self, move: Move) -> OutgoingMessage | None:
+        if move.target != self._endpoint.error_queue:
+            return without_identity(move.entry)
+        return rejected(move.copy, move.settled.error or "", limit=0)
 
     def _failed(self, copy: ReceivedMessage, error: str, due_ms: int | None = None) -> Outcome:
         logger.warning(

@@ -32,11 +32,13 @@ from sqsdelay.message import (
     check_limits,
     check_trace_header,
     new_message_id,
+    size_of,
     string,
 )
 from sqsdelay.parking import Parking
 from sqsdelay.ports import Queues
 from sqsdelay.route import Route
+from sqsdelay.size_limits import SizeLimits
 from sqsdelay.stored import StoredMessage, to_store
 
 T = TypeVar("T")
@@ -132,6 +134,7 @@ class Router:
         self._hop_seconds = hop_seconds
         self._max_delay_seconds = checked_max_delay(max_delay_seconds)
         self._parking = parking
+        self._limits = SizeLimits(queues)
         self._checked_hops: set[str] = set()
         self._alone: set[QueueRef] = set()
 
@@ -169,6 +172,7 @@ class Router:
         asked.once("collision", lambda: self._check_collision(endpoint))
         parking = self._parking(endpoint)
         if parking is not None and remaining > parking.after_seconds:
+            self._check_arrival(endpoint, message, attributes)
             now_ms = self.broker_latest(endpoint, asked)
             return ToStore(parking, to_store(message, endpoint.address, now_ms=now_ms))
         return self._through_delay_queue(
@@ -280,9 +284,29 @@ class Router:
         )
         added = ids.attributes() | wire.waiting_identity(message_id, due_ms)
         check_limits(message.body, attributes, added)
+        self._check_arrival(endpoint, message, attributes)
         queue_url = asked.once("due queue", lambda: self._queues.url(endpoint.due_queue))
         absolute = message.due_at is not None
         return ToQueue(queue_url, entry, Route.DUE_QUEUE, message_id, due_ms, absolute)
+
+    def limit(self, endpoint: Endpoint, message: Message, *, size: int) -> int:
+        """The least that the queues on the message's way take, bytes.
+
+        Args:
+            size: the message's own.
+        """
+        waits = message.delay is not None or message.due_at is not None
+        queues = endpoint.queues[:-1] if waits else (endpoint.queue,)
+        return min(self._limits.of(queue, size=size) for queue in queues)
+
+    def _check_arrival(
+        self, endpoint: Endpoint, message: Message, attributes: dict[str, Attribute]
+    ) -> None:
+        """Found out now, when a person still knows the message; not when it is due. What sqsdelay adds
+        does not count: it is left out rather than the message refused."""
+        own = size_of(message.body, attributes)
+        for queue in {endpoint.hand_over_queue, endpoint.queue}:
+            self._limits.check(queue, own)
 
     def _check_collision(self, endpoint: Endpoint) -> None:
         """Once for each endpoint: a delayed message must not reach the other one's destination."""
@@ -329,6 +353,8 @@ class Router:
             trace_header=message.trace_header,
         )
         queue_url = asked.once("delay queue", lambda: self._delay_queue_url(endpoint))
+        self._check_arrival(endpoint, message, attributes)
+        self._limits.check(endpoint.delay_queue, entry.size)
         return ToQueue(
             queue_url,
             entry,

@@ -261,7 +261,9 @@ class Sender:
 
     def _prepare(self, endpoint: Endpoint, message: Message, asked: Asked) -> ToQueue | ToStore:
         large = self._offloading
-        if large is None or not large.wants(message):
+        if large is None or not large.wants(
+            message, lambda size: self._router.limit(endpoint, message, size=size)
+        ):
             return self._router.prepare(endpoint, message, asked)
         stand_in = self._router.prepare(
             endpoint, large.stand_in(message), asked, content=message.body

@@ -9,7 +9,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from sqsdelay.decision import Reject
@@ -493,16 +493,18 @@ def with_identity(
     message_id: str,
     due_ms: int,
     waits: bool = False,
+    limit: int = MAX_MESSAGE_BYTES,
 ) -> dict[str, Attribute]:
-    """The attributes, and the message's id and due time as far as SQS's limits leave room.
+    """The attributes, and the message's id and due time as far as ``limit`` bytes leave room.
 
     Args:
         waits: it goes to a queue of ours to wait, where its due time steers; not to a destination.
+        limit: what the queue takes.
     """
     identified = {n: v for n, v in attributes.items() if n not in (MESSAGE_ID, DUE_AT, WAS_DUE_AT)}
     ours = (waiting_identity if waits else identity)(message_id, due_ms)
     for name, value in ours.items():
-        if fits(body, {**identified, name: value}):
+        if fits(body, {**identified, name: value}, limit=limit):
             identified[name] = value
     return identified
 
@@ -525,9 +527,21 @@ def was_due_ms(attributes: Attributes) -> int | None:
     return whole_number(text_of(attributes, WAS_DUE_AT) or text_of(attributes, DUE_AT))
 
 
-def fits(body: str, attributes: Mapping[str, Attribute]) -> bool:
-    """Whether SQS takes a message of this size with so many attributes."""
-    return len(attributes) <= MAX_ATTRIBUTES and size_of(body, attributes) <= MAX_MESSAGE_BYTES
+def without_identity(entry: OutgoingMessage) -> OutgoingMessage | None:
+    """The entry without what a receiver tells a message and its lateness by; None if it has neither.
+
+    On the delay queue the due time goes, and the remaining seconds stay: such a copy may drift.
+    """
+    dropped = {DUE_AT, *identity("", 0)}
+    left = {name: value for name, value in entry.attributes.items() if name not in dropped}
+    if len(left) == len(entry.attributes):
+        return None
+    return replace(entry, attributes=left, size=size_of(entry.body, left))
+
+
+def fits(body: str, attributes: Mapping[str, Attribute], *, limit: int = MAX_MESSAGE_BYTES) -> bool:
+    """Whether a queue that takes ``limit`` bytes takes a message of this size and these attributes."""
+    return len(attributes) <= MAX_ATTRIBUTES and size_of(body, attributes) <= limit
 
 
 def trace_header_to_pass_on(header: str | None) -> str | None:

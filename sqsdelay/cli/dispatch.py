@@ -22,6 +22,7 @@ from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 if TYPE_CHECKING:
     from sqsdelay.rabbitmq import RabbitMqOutbox
     from sqsdelay.sqs.outbox import SqsOutbox
+    from sqsdelay.store import DelayedMessageStore
 
 EXIT_CRITICAL: Final = 75
 """A circuit breaker triggered: "temporary failure" in sysexits.h; a supervisor may restart."""
@@ -35,7 +36,8 @@ def dispatch(
         typer.Option(
             envvar="SQSDELAY_DISPATCH_TO",
             help="RabbitMQ to release to, amqp://user:password@host:5672/vhost or amqps://…; "
-            "SQS if left out.",
+            "SQS if left out. Due times are measured with SQS's clock; with RabbitMQ, with the "
+            "database's (PostgreSQL) or this machine's (SQLite).",
         ),
     ] = None,
     table: Table = None,
@@ -90,8 +92,8 @@ def dispatch(
     counts: Counter[str] = Counter()
     book = opened_ledger(ledger)
     with (
-        closing(_outbox(parsed, to)) as outbox,
         closing(open_store(store, endpoint=parsed.name, table=table, schema=schema)) as opened,
+        closing(_outbox(parsed, to, opened)) as outbox,
     ):
         dispatcher = Dispatcher(
             opened,
@@ -111,11 +113,16 @@ def dispatch(
     err.print(f"stopped; {told}", highlight=False)
 
 
-def _outbox(endpoint: Endpoint, to: str | None) -> SqsOutbox | RabbitMqOutbox:
+def _outbox(
+    endpoint: Endpoint, to: str | None, store: DelayedMessageStore
+) -> SqsOutbox | RabbitMqOutbox:
     if to is not None:
         from sqsdelay.rabbitmq import RabbitMqOutbox
+        from sqsdelay.stores.clock import StoreClock
 
-        return RabbitMqOutbox(to, endpoint.name)
+        # RabbitMQ tells no time. What is stored on one machine and released on another goes by the
+        # clock between them.
+        return RabbitMqOutbox(to, endpoint.name, clock=StoreClock(store))
     from sqsdelay.sqs.client import default_client
     from sqsdelay.sqs.outbox import DEFAULT_CONCURRENCY, SqsOutbox
     from sqsdelay.sqs.queues import SqsQueues

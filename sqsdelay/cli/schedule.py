@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from sqsdelay.cli.console import err, out, print_json
+from sqsdelay.cli.due_clock import DueClock, To
 from sqsdelay.cli.opened_ledger import LedgerFile, opened_ledger
 from sqsdelay.cli.opened_store import Schema, StoreUrl, Table, opened_store
 from sqsdelay.cli.store import Delay, DueAt, Json, new_due_ms
@@ -58,17 +59,20 @@ def reschedule(
     schema: Schema = None,
     delay: Delay = None,
     due_at: DueAt = None,
+    to: To = None,
     ledger: LedgerFile = None,
     as_json: Json = False,
 ) -> None:
     """Move a message that waits in the store, or leave a mark for the delay consumer.
 
+    A --delay counts from the clock by which it will be released: SQS's, or with --to the store's.
     Exit code 1 if it is being released, 3 if it was not in the store and was only marked.
     """
-    due_ms = new_due_ms(delay, due_at)
-    now_ms = latest_ms(endpoint)
     name, book = Endpoint.parse(endpoint).name, opened_ledger(ledger)
     with opened_store(name, store, table, schema) as opened:
+        clock = DueClock(endpoint, opened, store, to)
+        due_ms = new_due_ms(delay, due_at, now_ms=clock.latest_ms)
+        now_ms = latest_ms(endpoint) if to is None else clock.latest_ms()
         schedule = Schedule(opened, endpoint=name, ledger=book)
         change = schedule.reschedule(message_id, due_ms, now_ms=now_ms)
     _tell({message_id: change}, f"moved to {utc(due_ms).isoformat()}", as_json=as_json)

@@ -15,10 +15,10 @@ from rich.table import Table as PrintedTable
 from rich.text import Text
 
 from sqsdelay.cli.console import err, instant, out, print_json
+from sqsdelay.cli.due_clock import DueClock, To
 from sqsdelay.cli.listing import Listing, parse_cursor
 from sqsdelay.cli.message_file import BadLine, Defaults, read_messages
 from sqsdelay.cli.opened_store import Schema, StoreUrl, Table, opened_store
-from sqsdelay.clock import SystemClock
 from sqsdelay.delay import checked_due_ms, delay_ms, due_at_ms, parse_delay, parse_due_at, utc
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import SqsDelayError
@@ -73,9 +73,13 @@ def send(
     group: Annotated[
         str | None, typer.Option(help="Message group (with --body); a FIFO queue needs one.")
     ] = None,
+    to: To = None,
     as_json: Json = False,
 ) -> None:
-    """Store one message or a file of messages. Exit code 1 if any was not stored."""
+    """Store one message or a file of messages. Exit code 1 if any was not stored.
+
+    A --delay counts from the clock by which the dispatcher releases: SQS's, or with --to the store's.
+    """
     if (body is None) == (file is None):
         raise typer.BadParameter("give one of --body and --file")
     if delay is not None and due_at is not None:
@@ -90,6 +94,7 @@ def send(
     )
     failed = 0
     with _opened(endpoint, store, table, schema) as opened:
+        clock = DueClock(endpoint, opened, store, to)
         if body is not None:
             message = Message(
                 body,
@@ -98,9 +103,9 @@ def send(
                 message_id=message_id,
                 message_group_id=group,
             )
-            failed = _store(opened, [_stored(message, endpoint)], as_json=as_json)
+            failed = _store(opened, [_stored(message, endpoint, clock)], as_json=as_json)
         elif file is not None:
-            failed = _store_file(opened, endpoint, file, defaults, as_json=as_json)
+            failed = _store_file(opened, endpoint, clock, file, defaults, as_json=as_json)
     if failed:
         err.print(f"{failed} not stored", highlight=False)
         raise typer.Exit(1)
@@ -191,11 +196,16 @@ def reschedule(
     schema: Schema = None,
     delay: Delay = None,
     due_at: DueAt = None,
+    to: To = None,
 ) -> None:
-    """Move a message to another due time. Exit code 1 if it was not there any more."""
-    due_ms = new_due_ms(delay, due_at)
+    """Move a message to another due time. Exit code 1 if it was not there any more.
+
+    A --delay counts from the clock by which the dispatcher releases: SQS's, or with --to the store's.
+    """
     check_stored_id(message_id)
     with _opened(endpoint, store, table, schema) as opened:
+        clock = DueClock(endpoint, opened, store, to)
+        due_ms = new_due_ms(delay, due_at, now_ms=clock.latest_ms)
         moved = opened.reschedule(message_id, due_ms)
     told = f"due {utc(due_ms)}" if moved else "not in the store (released already, or never stored)"
     out.print(f"{message_id}  {told}", highlight=False, markup=False, soft_wrap=True)
@@ -203,13 +213,11 @@ def reschedule(
         raise typer.Exit(1)
 
 
-def new_due_ms(
-    delay: str | None, due_at: str | None, *, now_ms: Callable[[], int] | None = None
-) -> int:
+def new_due_ms(delay: str | None, due_at: str | None, *, now_ms: Callable[[], int]) -> int:
     """The due time that --delay or --due-at names, epoch milliseconds.
 
     Args:
-        now_ms: what a delay counts from; the local clock when left out.
+        now_ms: what a delay counts from; asked for a delay only.
 
     Raises:
         BadParameter: both or none of them.
@@ -219,8 +227,8 @@ def new_due_ms(
         raise typer.BadParameter("give one of --delay and --due-at")
     if due_at is not None:
         return due_at_ms(parse_due_at(due_at))
-    start_ms = SystemClock().now_ms() if now_ms is None else now_ms()
-    return checked_due_ms(start_ms + delay_ms(parse_delay(delay or "")))
+    added_ms = delay_ms(parse_delay(delay or ""))
+    return checked_due_ms(now_ms() + added_ms)
 
 
 def _opened(
@@ -229,12 +237,20 @@ def _opened(
     return opened_store(Endpoint.parse(endpoint).name, url, table, schema)
 
 
-def _stored(message: Message, endpoint: str) -> StoredMessage:
-    return to_store(message, endpoint, now_ms=SystemClock().now_ms())
+def _stored(message: Message, endpoint: str, clock: DueClock) -> StoredMessage:
+    # A due time needs no clock, and so neither SQS nor its region and credentials.
+    now_ms = clock.latest_ms() if message.due_at is None else 0
+    return to_store(message, endpoint, now_ms=now_ms)
 
 
 def _store_file(
-    store: DelayedMessageStore, endpoint: str, file: Path, defaults: Defaults, *, as_json: bool
+    store: DelayedMessageStore,
+    endpoint: str,
+    clock: DueClock,
+    file: Path,
+    defaults: Defaults,
+    *,
+    as_json: bool,
 ) -> int:
     """Store chunk by chunk; returns how many lines were not stored."""
     failed = 0
@@ -244,7 +260,7 @@ def _store_file(
             try:
                 if isinstance(line, BadLine):
                     raise line.error
-                chunk.append(_stored(line, endpoint))
+                chunk.append(_stored(line, endpoint, clock))
             except SqsDelayError as error:
                 failed += 1
                 err.print(f"line {number}: {error}", highlight=False, markup=False)

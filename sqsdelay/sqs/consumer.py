@@ -16,7 +16,12 @@ from sqsdelay.consumer import Relay
 from sqsdelay.decision import check_hop, checked_max_delay
 from sqsdelay.due_consumer import DueRelay
 from sqsdelay.endpoint import Endpoint
-from sqsdelay.errors import ConfigurationError, QueueUnavailable, StoreUnavailable
+from sqsdelay.errors import (
+    ConfigurationError,
+    QueueUnavailable,
+    SqsDelayError,
+    StoreUnavailable,
+)
 from sqsdelay.limits import (
     DEFAULT_MAX_DELAY_SECONDS,
     MAX_MESSAGE_TIMER_SECONDS,
@@ -29,7 +34,12 @@ from sqsdelay.moves import DEFAULT_MAX_RECEIVES, Mover, Outcome, check_max_recei
 from sqsdelay.one_line import one_line
 from sqsdelay.parking import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.sqs.client import default_client
-from sqsdelay.sqs.endpoints import Problem, delay_queue_problems, waiting_problems
+from sqsdelay.sqs.endpoints import (
+    Problem,
+    delay_queue_problems,
+    size_problems,
+    waiting_problems,
+)
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.visibility import InHand, Visibility
 
@@ -138,6 +148,17 @@ class DelayConsumer:
             ledger=self._ledger,
         )
         self._movers = [relay, *self._due_relays()]
+        self._log_limits()
+
+    def _log_limits(self) -> None:
+        """What the queues take, as far as this worker may ask: it need not, to do its work."""
+        for queue in self.endpoint.queues:
+            try:
+                found = {queue: self._queues.attributes(self._queues.url(queue))}
+            except SqsDelayError as error:
+                logger.info("what %s takes is not known: %s", queue.name, error)
+                continue
+            _refuse(size_problems(self.endpoint, found))
 
     def _due_relays(self) -> list[DueRelay]:
         if not self.endpoint.fifo:

@@ -263,6 +263,14 @@ class PostgresStore:
     def watch(self, wake: Callable[[], None]) -> AbstractContextManager[None]:
         return Listener(self._conninfo, self._channel, wake)
 
+    def now_ms(self) -> int:
+        """The server's now, epoch milliseconds.
+
+        Raises:
+            StoreUnavailable
+        """
+        return int(self._rows("now")[0][0])
+
     def close(self) -> None:
         self._pool.close()
 

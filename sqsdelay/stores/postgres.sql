@@ -147,3 +147,6 @@ ON CONFLICT (message_id) DO UPDATE SET
 -- name: marks
 SELECT message_id, due_ms, until_ms, cancelled_ms FROM {marks}
 WHERE message_id = ANY(%(ids)s) AND until_ms > {now}
+
+-- name: now
+SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint

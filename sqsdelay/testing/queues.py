@@ -13,9 +13,10 @@ from sqsdelay.limits import (
     DEDUPLICATION_INTERVAL_SECONDS,
     DELAY_QUEUE_VISIBILITY_SECONDS,
     MAX_BATCH_ENTRIES,
+    MAX_MESSAGE_BYTES,
     MAX_MESSAGE_TIMER_SECONDS,
 )
-from sqsdelay.message import OutgoingMessage
+from sqsdelay.message import OutgoingMessage, size_of
 from sqsdelay.ports import Failure, SendReceipt
 from sqsdelay.testing.clock import ManualClock
 from sqsdelay.wire import ReceivedMessage, whole_number
@@ -45,9 +46,10 @@ class _Queue:
 class InMemoryQueues:
     """The `Queues` port without a network, under virtual time.
 
-    Kept as SQS has them: queue-level delay, message timers up to 900 s on standard queues only,
-    visibility timeouts, receive counts and timestamps, FIFO deduplication for 5 minutes (also after
-    a delete) and one group's copy in flight blocking that group.
+    Kept as SQS has them: queue-level delay, message timers up to 900 s on standard queues only, a
+    queue's ``MaximumMessageSize``, visibility timeouts, receive counts and timestamps, FIFO
+    deduplication for 5 minutes (also after a delete) and one group's copy in flight blocking that
+    group.
 
     Args:
         clock: the broker's clock, moved by the test.
@@ -136,6 +138,14 @@ class InMemoryQueues:
         if delay is not None and (queue.fifo or not 0 <= delay <= MAX_MESSAGE_TIMER_SECONDS):
             error = SendFailed(
                 f"DelaySeconds {delay} is not possible on this queue",
+                code="InvalidParameterValue",
+                transient=False,
+            )
+            return Failure(error.code, error, transient=False)
+        limit = int(queue.attributes.get("MaximumMessageSize", MAX_MESSAGE_BYTES))
+        if size_of(entry.body, entry.attributes) > limit:
+            error = SendFailed(
+                f"Message must be shorter than {limit} bytes",
                 code="InvalidParameterValue",
                 transient=False,
             )

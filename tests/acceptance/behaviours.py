@@ -13,12 +13,13 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from lambdas.dispatcher.handler import BATCH
+from lambdas.removal_guard.handler import LEFT_OUT, Refused, check
 from sqsdelay import DelaySender
 from sqsdelay.clock import SystemClock
 from sqsdelay.dispatch_settings import DispatchSettings
 from sqsdelay.dispatcher import Dispatcher
 from sqsdelay.endpoint import Endpoint
-from sqsdelay.errors import BodyMissing, ConfigurationError, SqsDelayError
+from sqsdelay.errors import BodyMissing, ConfigurationError, MessageTooLarge, SqsDelayError
 from sqsdelay.ledger import EventKind
 from sqsdelay.limits import MAX_DUE_MS
 from sqsdelay.marks import Mark
@@ -66,6 +67,7 @@ class Site:
     outputs: Mapping[str, str]
     copies: Mapping[str, ReceivedMessage]
     spares: list[ReceivedMessage]
+    destination_bytes: int = 262_144
 
     def store(self, client: Any) -> DynamoDbStore:
         return DynamoDbStore(
@@ -259,6 +261,13 @@ def producer(site: Site, actor: Actor) -> set[str]:
         sender().send(name, "tried", delay=1)
     with tries("send with a long delay"):
         sender().send(name, "tried", delay=86_400)
+    with tries("know what the destination takes"):
+        refused = False
+        try:
+            sender().send(name, "x" * (site.destination_bytes + 1), delay=86_400)
+        except MessageTooLarge:
+            refused = True
+        assert refused
     with tries("keep a large body"):
         Bucket(site.outputs["BucketName"], actor.client("s3")).put("body", needed_until_ms=0)
     with tries("heed lifecycle rules"):
@@ -269,6 +278,22 @@ def producer(site: Site, actor: Actor) -> set[str]:
         except ConfigurationError:
             refused = True
         assert refused
+    return tries.broken
+
+
+def removal_guard(site: Site, actor: Actor) -> set[str]:
+    """The function that refuses a deployment without the store."""
+    tries = Tries()
+    store = {"Prefix": "DelayStoreTable", "Type": "AWS::DynamoDB::Table", "Words": "the store"}
+    event = {"StackId": site.outputs["StackId"], "ResourceProperties": {LEFT_OUT: [store]}}
+    with tries("refuse"):
+        refused = False
+        try:
+            check(event, _impatient(actor, "cloudformation"), 0)
+        except Refused:
+            refused = True
+        assert refused
+    _log(site, actor, tries, site.outputs["GuardName"])
     return tries.broken
 
 

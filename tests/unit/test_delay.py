@@ -137,7 +137,11 @@ def test_a_delay_can_be_written_as_people_write_it(text: str, delay: timedelta) 
 
 
 @pytest.mark.parametrize(
-    "text", ["", "P", "PT", "-5", "1y", "P1M", "5x", "s", "1h 5m", "٣", "9" * 16, "1e3"]
+    "text",
+    [
+        *("", "P", "PT", "-5", "1y", "P1M", "5x", "s", "1h 5m", "٣", "9" * 16, "1e3"),
+        *("1M", "6M", "1d6M", "1.5M"),
+    ],
 )
 def test_a_delay_that_is_not_understood_is_refused(text: str) -> None:
     """Guessing would send a message at the wrong time; months have no fixed length."""

@@ -61,6 +61,7 @@ USE_CASES = {
     "parking",
     "routing",
     "schedule",
+    "size_limits",
     "sender",
     "status",
     "timeout_announcer",
