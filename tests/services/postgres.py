@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from sqsdelay.testing.local_aws import free_port
+from tests.patience import PATIENCE_SECONDS
 
 VARIABLE = "SQSDELAY_TEST_POSTGRES"
 """``postgresql://user@host:port/database`` of a server to use instead; the user may create databases."""
@@ -88,7 +89,7 @@ class PostgresServer:
                 stderr=output,
                 cwd="/",
                 check=False,
-                timeout=120,
+                timeout=PATIENCE_SECONDS,
             )
             if done.returncode:
                 output.seek(0)

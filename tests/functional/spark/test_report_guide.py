@@ -47,7 +47,6 @@ def placed(spark: SparkSession, tmp_path: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.timeout(900)
 def test_its_commands_and_its_tables(placed: dict[str, str], tmp_path: Path) -> None:
     """Every command, the demo's with three short messages; each table has the columns it names."""
     commands = re.findall(r"^sqsdelay (.*)$", GUIDE, re.M)
