@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -256,9 +256,10 @@ def test_no_ledger_records_nothing() -> None:
 
 def test_a_line_of_a_log_is_read_once() -> None:
     """One timestamp before it, and the event itself where it also has other logs' words."""
-    line = to_json(RECEIVED)
-    assert from_json(f"2023-11-14T22:13:20.250Z {line}") == RECEIVED
-    assert from_json(json.dumps({**json.loads(line), "message": "{}", "ledger": {}})) == RECEIVED
+    event = replace(RECEIVED, reason="2023-11-14T22:13:20.250Z {no json}")
+    line = to_json(event)
+    assert from_json(f"2023-11-14T22:13:20.250Z {line}") == event
+    assert from_json(json.dumps({**json.loads(line), "message": "{}", "ledger": {}})) == event
 
 
 def test_a_failing_ledger_is_told_in_full(caplog: pytest.LogCaptureFixture) -> None:
@@ -272,7 +273,7 @@ def test_a_failing_ledger_is_told_in_full(caplog: pytest.LogCaptureFixture) -> N
     assert caplog.messages == ["events are missing in the ledger, it failed: disk full"]
 
 
-def test_nothing_received_is_nothing_to_record() -> None:
+def test_nothing_received_is_nothing_to_record(caplog: pytest.LogCaptureFixture) -> None:
     """No call of the ledger, and none of what is not there."""
 
     class Untouchable:
@@ -281,3 +282,4 @@ def test_nothing_received_is_nothing_to_record() -> None:
 
     record_received(Untouchable(), "orders", [])
     record_received(None, "orders", [boto3_message()])
+    assert caplog.messages == []

@@ -124,17 +124,6 @@ def test_a_row_whose_headers_are_no_text_is_unreadable(name: str) -> None:
     assert (from_store("a", "o", 0, b"", missing, 0).unreadable or "").endswith("KeyError('text')")
 
 
-def test_a_long_reason_is_cut() -> None:
-    """200 characters: a row's reason is shown, not copied."""
-    headers = json.dumps({"attributes": {"a": {"type": "t", "base64": "\N{SNOWMAN}" * 300}}})
-    broken = from_store("a", "orders", NOW_MS, b"x", headers.replace('"type": "t", ', ""), 0)
-    assert broken.unreadable is not None
-    assert len(broken.unreadable) <= 200
-    nested = from_store("a", "orders", NOW_MS, b"x", '{"attributes": ["' + "x" * 300, 0)
-    assert nested.unreadable is not None
-    assert len(nested.unreadable) <= 200
-
-
 def test_a_senders_message_keeps_its_trace_header() -> None:
     """For whoever reads the trace when it is released."""
     message = to_store(Message("x", trace_header="Root=1"), "orders", now_ms=NOW_MS)
