@@ -255,7 +255,7 @@ def test_no_ledger_records_nothing() -> None:
 
 
 def test_a_line_of_a_log_is_read_once() -> None:
-    """One timestamp before it, and the event itself where it also has other logs' words."""
+    """One timestamp before it goes, none within it, and other logs' words do not hide the event."""
     event = replace(RECEIVED, reason="2023-11-14T22:13:20.250Z {no json}")
     line = to_json(event)
     assert from_json(f"2023-11-14T22:13:20.250Z {line}") == event
