@@ -20,6 +20,7 @@ from sqsdelay.sqs.endpoints import delay_queue_attributes
 from sqsdelay.testing.local_aws import LocalAws
 from sqsdelay.wire import DELAY_SECONDS, ERROR
 from tests.acceptance.deployment import metric, queues, receive
+from tests.patience import PATIENCE_SECONDS
 
 HOP_SECONDS = 1
 LOOP_DETECTION_ROUNDS = 16
@@ -68,11 +69,15 @@ def test_deployed_endpoint_is_what_the_relay_needs(aws: LocalAws, orders: dict[s
 
 def test_message_hops_past_loop_detection(aws: LocalAws, orders: dict[str, str]) -> None:
     """One message makes at least 20 hops through the deployed function, and is not early."""
-    sent = sender(aws).send("orders", "far", delay=25)
-    [message] = receive(aws, orders["QueueUrl"], count=1)
-    assert message["Body"] == "far"
-    assert message["ArrivedAt"] >= due(sent)
-    hops = metric(aws, orders["FunctionName"], contract.HOPS)
+    for delay in (25, 75, 225):  # beside much other work a hop of one second takes several
+        before = metric(aws, orders["FunctionName"], contract.HOPS)
+        sent = sender(aws).send("orders", "far", delay=delay)
+        [message] = receive(aws, orders["QueueUrl"], count=1, within=delay + PATIENCE_SECONDS)
+        assert message["Body"] == "far"
+        assert message["ArrivedAt"] >= due(sent)
+        hops = metric(aws, orders["FunctionName"], contract.HOPS) - before
+        if hops >= 20:
+            break
     assert hops >= 20 > LOOP_DETECTION_ROUNDS
 
 
