@@ -96,7 +96,7 @@ def test_a_message_arrives_with_all_it_was_sent_with(broker: Broker) -> None:
     assert (copy.body, copy.attributes) == ("☀", attributes)
     assert copy.sqs_message_id == receipt.sqs_message_id
     assert copy.receive_count == 1
-    assert 0 <= copy.first_receive_ms - copy.sent_ms < 2000
+    assert copy.first_receive_ms >= copy.sent_ms
 
 
 def test_a_message_timer_holds_a_message_on_a_standard_queue(broker: Broker) -> None:

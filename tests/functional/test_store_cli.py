@@ -22,6 +22,7 @@ import pytest
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.testing.local_aws import LocalAws
+from tests.patience import PATIENCE_SECONDS
 
 COMMAND = Path(sys.executable).parent / "sqsdelay"
 
@@ -43,7 +44,7 @@ class CommandLine:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_SECONDS,
             check=False,
         )
 
@@ -176,8 +177,8 @@ def received(client: Any, name: str) -> list[Any]:
     return list(answer.get("Messages", []))
 
 
-def test_dispatch_delivers_on_time(cli: CommandLine, local_aws: LocalAws) -> None:
-    """Stored by one process, released by another with a message timer, received on time."""
+def test_dispatch_delivers_when_due(cli: CommandLine, local_aws: LocalAws) -> None:
+    """Stored by one process, released by another with a message timer, received, not early."""
     client = local_aws.client("sqs")
     name = f"orders-{uuid.uuid4().hex[:8]}"
     create_endpoint(client, Endpoint.parse(name))
@@ -191,11 +192,11 @@ def test_dispatch_delivers_on_time(cli: CommandLine, local_aws: LocalAws) -> Non
     released = json.loads(process.stdout.readline())
     assert (released["message_id"], released["status"], released["late_ms"]) == ("m", "released", 0)
     messages: list[Any] = []
-    while not messages and time.time() < due + 60:
+    while not messages and time.time() < due + PATIENCE_SECONDS:
         messages = received(client, name)
     arrived = time.time()
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, errors
     assert "stopped; 1 released" in errors
     (message,) = messages
@@ -216,7 +217,7 @@ def test_a_lasting_outage_has_its_own_exit_code(cli: CommandLine, local_aws: Loc
     assert "dispatching" in process.stderr.readline()
     time.sleep(1)
     (cli.folder / "store.db").write_bytes(b"no database any more" * 100)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 75, errors
     assert "fetch circuit breaker: failing for" in errors
 

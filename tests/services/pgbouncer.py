@@ -14,7 +14,7 @@ from pathlib import Path
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tests.services.postgres import free_port
+from sqsdelay.testing.local_aws import free_port
 
 _TARGET = ("host", "port", "user", "password")
 _PROGRAM = "/usr/sbin/pgbouncer"

@@ -20,6 +20,7 @@ from random import Random
 from types import TracebackType
 from typing import Any, Final, Self
 
+from tests.patience import PATIENCE_SECONDS
 from tests.services.fault_plan import Fault, FaultPlan
 
 _LONGEST_LATENCY_SECONDS: Final = 0.5
@@ -132,7 +133,9 @@ class _Handler(BaseHTTPRequestHandler):
     def setup(self) -> None:
         super().setup()
         self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._upstream = HTTPConnection("127.0.0.1", self.server.proxy.target_port, timeout=60)
+        self._upstream = HTTPConnection(
+            "127.0.0.1", self.server.proxy.target_port, timeout=PATIENCE_SECONDS
+        )
 
     def finish(self) -> None:
         self._upstream.close()

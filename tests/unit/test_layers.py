@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_SECONDS
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "sqsdelay"
 
@@ -166,6 +168,10 @@ def test_spark_is_imported_by_its_own_room_only() -> None:
         "import sys, sqsdelay.cli, sqsdelay.spark; print({'pyspark', 'pyarrow'} & set(sys.modules))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.stdout == "set()\n"

@@ -12,6 +12,7 @@ import pytest
 from pika.exceptions import ChannelClosedByBroker
 
 from tests.acceptance.rabbitmq.broker import Broker
+from tests.patience import PATIENCE_SECONDS
 
 SCRIPT = Path(__file__).parents[3] / "benchmarks" / "rabbitmq.py"
 
@@ -23,7 +24,7 @@ def test_the_benchmark_prints_both_and_leaves_nothing(broker: Broker) -> None:
         [sys.executable, str(SCRIPT), "--url", broker.url, *sizes],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.returncode == int("aims missed" in done.stdout), done.stderr
     assert re.search(r"ratio \d+\.\d \(aim: 8\); of the entry level alone \d+\.\d", done.stdout)

@@ -20,6 +20,7 @@ from cryptography.x509.oid import NameOID
 
 from sqsdelay.rabbitmq import DelaySender, Message, Topology, declare
 from tests.acceptance.rabbitmq.broker import CLI, Broker, Inbox
+from tests.patience import PATIENCE_SECONDS
 from tests.services.rabbitmq import RabbitNode
 
 MANY = 3000
@@ -50,7 +51,7 @@ def test_from_declare_to_teardown(broker: Broker) -> None:
         )
         assert sent.returncode == 0, sent.stderr
         shown = json.loads(sent.stdout)
-        (arrival,) = inbox.wait(1, seconds=10)
+        (arrival,) = inbox.wait(1)
     assert (arrival.body, arrival.properties.headers["tenant"]) == (b"hello", "a")
     assert arrival.properties.message_id == shown["message_id"]
     assert arrival.at_ms >= datetime.fromisoformat(shown["due"]).timestamp() * 1000
@@ -84,7 +85,7 @@ def test_without_pika_the_remedy_is_named() -> None:
         [sys.executable, "-c", code, "rabbitmq", "declare", "--url", "amqp://localhost"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.returncode == 1
     assert done.stderr == (
@@ -167,14 +168,22 @@ def test_tls_and_credentials_by_url(tls_node: RabbitNode, tmp_path: Path) -> Non
         broker.queue("orders")
         environment = {**os.environ, "SQSDELAY_RABBITMQ_URL": url}
         refused = subprocess.run(
-            [*CLI, "declare"], env=environment, capture_output=True, text=True, timeout=60
+            [*CLI, "declare"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
         )
         assert refused.returncode == 1
         assert "CERTIFICATE_VERIFY_FAILED" in refused.stderr
         environment["SSL_CERT_FILE"] = str(tmp_path / "cert.pem")
         for arguments in (["declare"], ["send", "orders", "--body", "hi", "--delay", "1"]):
             done = subprocess.run(
-                [*CLI, *arguments], env=environment, capture_output=True, text=True, timeout=60
+                [*CLI, *arguments],
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE_SECONDS,
             )
             assert done.returncode == 0, done.stderr
         assert broker.wait_count("orders", 1) == 1

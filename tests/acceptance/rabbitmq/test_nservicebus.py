@@ -14,6 +14,7 @@ from pika.exceptions import ChannelClosedByBroker
 
 from sqsdelay.rabbitmq import DelaySender, Message, Topology, bind, declare, verify
 from tests.acceptance.rabbitmq.broker import CLI, Broker, Inbox
+from tests.patience import PATIENCE_SECONDS
 
 DELAY_HEADER = "NServiceBus.Transport.RabbitMQ.DelayInSeconds"
 
@@ -83,7 +84,7 @@ def test_declared_by_nservicebus_first(broker: Broker) -> None:
         declare(broker.url)
         with DelaySender(broker.url) as sender, Inbox(broker.url, "sales") as inbox:
             sender.send("sales", "from sqsdelay", delay=1)
-            inbox.wait(1, seconds=10)
+            inbox.wait(1)
             time.sleep(0.5)
             (arrival,) = inbox.arrivals
     assert arrival.body == b"from sqsdelay"
@@ -102,9 +103,9 @@ def test_declared_by_us_first(broker: Broker) -> None:
         with Inbox(broker.url, "orders") as inbox:
             started = time.time() * 1000
             nservicebus_sends(channel, "orders", b"from NServiceBus", delay=2)
-            (arrival,) = inbox.wait(1, seconds=10)
+            (arrival,) = inbox.wait(1)
     assert arrival.body == b"from NServiceBus"
-    assert 2000 <= arrival.at_ms - started < 4000
+    assert arrival.at_ms - started >= 2000
 
 
 def test_an_infrastructure_that_differs_is_not_touched(broker: Broker) -> None:
@@ -126,7 +127,7 @@ def test_processes_declaring_at_once(broker: Broker) -> None:
         subprocess.Popen([*CLI, "declare"], env=broker.environment, stderr=subprocess.PIPE)
         for _ in range(4)
     ]
-    outputs = [process.communicate(timeout=60)[1] for process in processes]
+    outputs = [process.communicate(timeout=PATIENCE_SECONDS)[1] for process in processes]
     assert [(p.returncode, o) for p, o in zip(processes, outputs, strict=True)] == [(0, b"")] * 4
     problems = verify(broker.url, management_url=broker.management_url)
     assert [p for p in problems if p.serious] == []
@@ -144,7 +145,7 @@ def test_two_infrastructures_side_by_side(broker: Broker) -> None:
     ):
         ours.send_many("orders", [Message("a", delay=1)])
         shared.send_many("orders", [Message("b", delay=1)])
-        assert {a.body for a in inbox.wait(2, seconds=10)} == {b"a", b"b"}
+        assert {a.body for a in inbox.wait(2)} == {b"a", b"b"}
     assert broker.cli("teardown").returncode == 0
     with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
         with pytest.raises(ChannelClosedByBroker, match="no queue"):

