@@ -16,18 +16,26 @@ if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
 
-def client_config(*, connections: int, parameter_validation: bool = True) -> Config:
+def client_config(
+    *, connections: int, parameter_validation: bool = True, paced: bool = False
+) -> Config:
     """The settings of a client of sqsdelay's.
 
     Whole calls are retried by botocore ("standard" mode: throttling, 5xx, lost connections).
 
     Args:
         connections: requests in flight at a time.
+        paced: True for a caller that could send for hours more than SQS takes: botocore's "adaptive"
+            mode slows down at a throttled call and speeds up again while none is throttled.
         parameter_validation: False for a caller that has checked all it passes: botocore's own
             check of every value is a tenth of the work of a batch send.
     """
     return Config(
-        retries={"mode": "standard", "max_attempts": 5},
+        retries=(
+            {"mode": "adaptive", "max_attempts": 10}
+            if paced
+            else {"mode": "standard", "max_attempts": 5}
+        ),
         max_pool_connections=max(10, connections),
         tcp_keepalive=True,
         parameter_validation=parameter_validation,
@@ -47,19 +55,22 @@ def default_client(
     *,
     connections: int,
     parameter_validation: bool = True,
+    paced: bool = False,
     region: str | None = None,
     endpoint_url: str | None = None,
 ) -> SQSClient:
     """An SQS client of the default session (environment, profile and region as with the AWS CLI).
 
     Args:
-        connections, parameter_validation: as for `client_config`.
+        connections, parameter_validation, paced: as for `client_config`.
         region, endpoint_url: instead of the session's.
 
     Raises:
         ConfigurationError: no region, an unknown profile, or another setting boto3 cannot use.
     """
-    config = client_config(connections=connections, parameter_validation=parameter_validation)
+    config = client_config(
+        connections=connections, parameter_validation=parameter_validation, paced=paced
+    )
     try:
         return boto3.client("sqs", config=config, region_name=region, endpoint_url=endpoint_url)
     except (BotoCoreError, ValueError) as error:
