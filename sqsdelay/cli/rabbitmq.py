@@ -33,6 +33,14 @@ Prefix = Annotated[
         help="What the infrastructure's names start with; NServiceBus's (nsb.v2) if left out."
     ),
 ]
+MANAGEMENT_VARIABLE = "SQSDELAY_RABBITMQ_MANAGEMENT_URL"
+Management = Annotated[
+    str | None,
+    typer.Option(
+        envvar=MANAGEMENT_VARIABLE,
+        help="http://user:password@host:15672, to count what the broker is handing over as well.",
+    ),
+]
 Endpoint = Annotated[str, typer.Argument(help="The destination queue's name.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -55,8 +63,9 @@ def verify(
     management: Annotated[
         str | None,
         typer.Option(
-            envvar="SQSDELAY_RABBITMQ_MANAGEMENT_URL",
-            help="http://user:password@host:15672, to see policies, bindings and the version too.",
+            envvar=MANAGEMENT_VARIABLE,
+            help="http://user:password@host:15672, to see what AMQP does not show: messages being "
+            "handed over, policies, bindings, feature flags and the version.",
         ),
     ] = None,
     as_json: Json = False,
@@ -137,15 +146,17 @@ def send(
 def teardown(
     url: Url,
     prefix: Prefix = None,
+    management: Management = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Even if messages wait in it: they are lost.")
+        bool,
+        typer.Option("--force", help="Without counting: messages that wait in it are lost."),
     ] = False,
 ) -> None:
-    """Delete the infrastructure. Endpoints' own queues stay."""
+    """Delete the infrastructure. Endpoints' own queues stay. Refuses while messages wait in it."""
     from sqsdelay.rabbitmq import teardown as teardown_infrastructure
 
     topology = _topology(prefix)
-    teardown_infrastructure(url, topology, force=force)
+    teardown_infrastructure(url, topology, force=force, management_url=management)
     _say(f"deleted {topology.prefix}")
 
 
@@ -160,6 +171,11 @@ def transfer(
     ],
     prefix: Prefix = None,
     to_prefix: Prefix = None,
+    management: Management = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Without counting what the source broker is handing over."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Move delayed messages, with the time they have left, to another broker or prefix.
@@ -177,7 +193,13 @@ def transfer(
             seen = done.moved
 
     done = transfer_messages(
-        url, to, source=_topology(prefix), target=_topology(to_prefix), on_level=on_level
+        url,
+        to,
+        source=_topology(prefix),
+        target=_topology(to_prefix),
+        management_url=management,
+        force=force,
+        on_level=on_level,
     )
     if as_json:
         print_json({"moved": done.moved, "left": done.left})

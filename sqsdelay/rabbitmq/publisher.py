@@ -8,13 +8,12 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-import pika
 import tenacity
 
 from sqsdelay.clock import Clock, SystemClock
 from sqsdelay.errors import ConfigurationError, QueueUnavailable, SqsDelayError
 from sqsdelay.rabbitmq.confirms import Publication
-from sqsdelay.rabbitmq.connection import is_denied, place, translated
+from sqsdelay.rabbitmq.connection import Address, is_denied, place, translated
 from sqsdelay.rabbitmq.link import BindJob, Job, Link
 
 logger = logging.getLogger(__name__)
@@ -38,7 +37,7 @@ class Publisher:
 
     def __init__(
         self,
-        given: pika.connection.Parameters,
+        given: Address,
         *,
         confirm_seconds: float = DEFAULT_CONFIRM_SECONDS,
         connect_seconds: float = DEFAULT_CONNECT_SECONDS,
@@ -58,6 +57,7 @@ class Publisher:
         self._link: Link | None = None
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
+        self._node = 0
         self.connections = 0
         """Connections opened so far: what was learned on an earlier one may no longer hold."""
 
@@ -174,11 +174,25 @@ class Publisher:
         return link
 
     def _open(self) -> Link:
-        link = Link(
-            self._given, self._jobs, confirm_seconds=self._confirm_seconds, clock=self._clock
-        )
-        link.open()
-        return link
+        """To the node that answered last, or the next that does.
+
+        Raises:
+            what pika raised for the last node, rather for one that a later attempt may cure.
+        """
+        nodes, errors = self._given.nodes, []
+        for offset in range(len(nodes)):
+            number = (self._node + offset) % len(nodes)
+            link = Link(
+                nodes[number], self._jobs, confirm_seconds=self._confirm_seconds, clock=self._clock
+            )
+            try:
+                link.open()
+            except Exception as error:
+                errors.append(error)
+            else:
+                self._node = number
+                return link
+        raise next((each for each in errors if not is_denied(each)), errors[-1])
 
     def _fail_waiting(self, error: SqsDelayError) -> None:
         while True:

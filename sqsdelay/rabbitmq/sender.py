@@ -100,7 +100,7 @@ class DelaySender:
         clock: Clock | None = None,
     ) -> None:
         given = parameters(url)
-        self._user = str(getattr(given.credentials, "username", ""))
+        self._user = given.user
         self._topology = Topology(prefix)
         self._bind = bind
         self._max_message_bytes = max_message_bytes

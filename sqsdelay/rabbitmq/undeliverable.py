@@ -6,18 +6,17 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-import pika
 from pika import BasicProperties
 from pika.exceptions import ChannelClosedByBroker, UnroutableError
 
 from sqsdelay.errors import QueueMissing
-from sqsdelay.rabbitmq.connection import NOT_FOUND, channel, place
+from sqsdelay.rabbitmq.connection import NOT_FOUND, Address, channel, place
 from sqsdelay.rabbitmq.message import DEATH_HEADERS, PERSISTENT
 from sqsdelay.rabbitmq.routing import read_key
 from sqsdelay.rabbitmq.topology import Topology
 
 
-def by_endpoint(given: pika.connection.Parameters, topology: Topology) -> Counter[str]:
+def by_endpoint(given: Address, topology: Topology) -> Counter[str]:
     """How many undeliverable messages wait for each endpoint; all stay where they are.
 
     Raises:
@@ -29,7 +28,7 @@ def by_endpoint(given: pika.connection.Parameters, topology: Topology) -> Counte
         return Counter(endpoint for _, endpoint, _, _ in _each(on, topology, given))
 
 
-def send_on(given: pika.connection.Parameters, topology: Topology, endpoint: str) -> int:
+def send_on(given: Address, topology: Topology, endpoint: str) -> int:
     """Send the undeliverable messages of one endpoint to its queue; how many these were.
 
     A message leaves the catch-all queue once the broker has confirmed it in the endpoint's queue:
@@ -83,7 +82,7 @@ def strip_deaths(properties: BasicProperties) -> BasicProperties:
 
 
 def _each(
-    on: Any, topology: Topology, given: pika.connection.Parameters
+    on: Any, topology: Topology, given: Address
 ) -> Iterator[tuple[int, str, BasicProperties, bytes]]:
     """Get every message that is in the catch-all queue now, unacknowledged."""
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -17,6 +17,7 @@ from sqsdelay.rabbitmq import undeliverable
 from sqsdelay.rabbitmq.connection import (
     NOT_FOUND,
     PRECONDITION_FAILED,
+    Address,
     channel,
     parameters,
 )
@@ -36,6 +37,10 @@ HARMFUL_POLICIES: Final = (
 Of an argument and a policy the broker takes the argument, but the smaller of two numbers.
 Source: rabbitmq.com/docs/policies, "How Policies Interact with Optional Queue Arguments"."""
 
+STREAM_QUEUE: Final = "stream_queue"
+"""The feature flag that at-least-once dead-lettering needs; NServiceBus checks it as well.
+Source: rabbitmq.com/docs/quorum-queues, "Activating at-least-once dead-lettering"."""
+
 _Step = Callable[[Any], object]
 
 
@@ -50,13 +55,17 @@ class Problem:
 
 
 def verify(
-    url: str, topology: Topology | None = None, *, management_url: str | None = None
+    url: str | Sequence[str],
+    topology: Topology | None = None,
+    *,
+    management_url: str | None = None,
 ) -> list[Problem]:
     """What is missing, different or in the way; nothing is changed.
 
     Args:
         management_url: the management API (``http://user:password@host:15672``). Without it neither
-            version nor policies nor bindings can be seen, and a warning says so.
+            messages in dead-letter hand-over nor version, feature flags, policies and bindings can be
+            seen, and a warning says so.
 
     Raises:
         ConfigurationError: the broker does not let us in.
@@ -68,7 +77,8 @@ def verify(
         problems.append(
             Problem(
                 "management API",
-                "version, policies and bindings were not looked at",
+                "messages being handed over (messages_dlx), version, feature flags, policies and "
+                "bindings were not looked at",
                 "give --management http://user:password@host:15672",
                 serious=False,
             )
@@ -80,7 +90,7 @@ def verify(
     return problems
 
 
-def _differences(given: pika.connection.Parameters, topology: Topology) -> Iterator[Problem]:
+def _differences(given: Address, topology: Topology) -> Iterator[Problem]:
     """What is not there, or there with other arguments. The passive look first: nothing is made."""
     with channel(given) as first:
         for kind, look, declare_equal, name in _looks(topology):
@@ -144,8 +154,32 @@ def _hidden(management: Management, topology: Topology) -> Iterator[Problem]:
             "at least once",
             f"upgrade to {'.'.join(map(str, MIN_BROKER_VERSION))} or newer",
         )
+    if management.feature_flags().get(STREAM_QUEUE, "enabled") != "enabled":
+        yield Problem(
+            f"feature flag {STREAM_QUEUE}",
+            "is disabled: without it the broker dead-letters at most once, and loses messages",
+            f"rabbitmqctl enable_feature_flag {STREAM_QUEUE}",
+        )
+    yield from _handed_over(management, topology)
     yield from _policies(management, topology)
     yield from _missing_bindings(management, topology)
+
+
+def _handed_over(management: Management, topology: Topology) -> Iterator[Problem]:
+    """Due messages that the next queue has not confirmed: a moment's worth, or stuck."""
+    held = management.held()
+    for level in reversed(range(LEVELS)):
+        name = topology.level_name(level)
+        count = held[name].dead_lettering if name in held else 0
+        if count:
+            yield Problem(
+                f"queue {name}",
+                f"{count} messages are due, and the broker is handing them over to the next queue "
+                "(messages_dlx); where this stays, nobody is bound for them or their queue is full",
+                "make room in the endpoint's queue, or create it and bind it with: sqsdelay rabbitmq "
+                f"bind NAME --prefix {topology.prefix}; the broker tries again every 3 minutes",
+                serious=False,
+            )
 
 
 def _policies(management: Management, topology: Topology) -> Iterator[Problem]:
@@ -178,7 +212,7 @@ def _missing_bindings(management: Management, topology: Topology) -> Iterator[Pr
             )
 
 
-def _undeliverable(given: pika.connection.Parameters, topology: Topology) -> Iterator[Problem]:
+def _undeliverable(given: Address, topology: Topology) -> Iterator[Problem]:
     if not _is_caught(given, topology):
         pattern = "^" + re.escape(topology.delivery_exchange).replace("\\-", "-") + "$"
         yield Problem(
@@ -205,7 +239,7 @@ def _undeliverable(given: pika.connection.Parameters, topology: Topology) -> Ite
         )
 
 
-def _is_caught(given: pika.connection.Parameters, topology: Topology) -> bool:
+def _is_caught(given: Address, topology: Topology) -> bool:
     """True if the delivery exchange finds a place for what nobody is bound for."""
     nobody = f"sqsdelay-probe-{uuid.uuid4()}"
     with channel(given) as on:

@@ -20,6 +20,8 @@ class Broker(Management):
         self._answers: dict[str, Any] = {
             "/overview": {"rabbitmq_version": version},
             "/queues/%2F": [],
+            "/queues/%2F?columns=name,reductions,messages_unacknowledged,messages_dlx": [],
+            "/feature-flags": [{"name": "stream_queue", "state": "enabled"}],
         }
         self._answers["/bindings/%2F"] = bindings
 
