@@ -30,7 +30,7 @@ Url = Annotated[
 Prefix = Annotated[
     str | None,
     typer.Option(
-        help="What the infrastructure's names start with; NServiceBus's (nsb.v2) if left out."
+        help="What the infrastructure's names start with; sqsdelay if left out, NServiceBus's is nsb.v2."
     ),
 ]
 MANAGEMENT_VARIABLE = "SQSDELAY_RABBITMQ_MANAGEMENT_URL"
@@ -39,6 +39,14 @@ Management = Annotated[
     typer.Option(
         envvar=MANAGEMENT_VARIABLE,
         help="http://user:password@host:15672, to count what the broker is handing over as well.",
+    ),
+]
+WithoutAlternateExchange = Annotated[
+    bool,
+    typer.Option(
+        "--without-alternate-exchange",
+        help="Delay through nsb.v2 without the policy that catches undeliverable messages: they then "
+        "hold up all others.",
     ),
 ]
 Endpoint = Annotated[str, typer.Argument(help="The destination queue's name.")]
@@ -50,10 +58,14 @@ def declare(url: Url, prefix: Prefix = None) -> None:
     """Declare the 28 levels and the delivery exchange, where they do not exist yet."""
     from sqsdelay.rabbitmq import declare as declare_infrastructure
     from sqsdelay.rabbitmq.topology import MAX_LEVEL
+    from sqsdelay.rabbitmq.verification import uncaught
 
     topology = _topology(prefix)
     declare_infrastructure(url, topology)
     _say(f"declared {topology.level_name(MAX_LEVEL)} … {topology.delivery_exchange}")
+    for problem in uncaught(url, topology) if topology.shared else []:
+        text = f"warning: {problem.subject} {problem.text}\n  mend it: {problem.remedy}"
+        err.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -119,13 +131,17 @@ def send(
     header: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; may be repeated.")] = None,
     message_id: Annotated[str | None, typer.Option(help="Made up when left out.")] = None,
     prefix: Prefix = None,
+    without_alternate_exchange: WithoutAlternateExchange = False,
     as_json: Json = False,
 ) -> None:
     """Send a message, delayed or not, and wait until the broker has confirmed it."""
     from sqsdelay.rabbitmq import DelaySender
 
     with DelaySender(
-        url, prefix=_topology(prefix).prefix, connect_seconds=CONNECT_SECONDS
+        url,
+        prefix=_topology(prefix).prefix,
+        without_alternate_exchange=without_alternate_exchange,
+        connect_seconds=CONNECT_SECONDS,
     ) as sender:
         result = sender.send(
             endpoint,
@@ -171,6 +187,7 @@ def transfer(
     ],
     prefix: Prefix = None,
     to_prefix: Prefix = None,
+    without_alternate_exchange: WithoutAlternateExchange = False,
     management: Management = None,
     force: Annotated[
         bool,
@@ -199,6 +216,7 @@ def transfer(
         target=_topology(to_prefix),
         management_url=management,
         force=force,
+        without_alternate_exchange=without_alternate_exchange,
         on_level=on_level,
     )
     if as_json:

@@ -136,7 +136,8 @@ def channel(given: Address, *, seconds: float = ADMIN_SECONDS) -> Iterator[Any]:
         QueueUnavailable, ConfigurationError, QueueMissing: see `translated`.
     """
     try:
-        with TimedConnection(list(given.nodes)) as connection:
+        connection = TimedConnection(list(given.nodes))
+        with connection:
             connection.allow(seconds)
             yield connection.channel()
     except (AMQPError, OSError) as error:

@@ -66,6 +66,7 @@ def transfer(
     target: Topology | None = None,
     management_url: str | None = None,
     force: bool = False,
+    without_alternate_exchange: bool = False,
     clock: Clock | None = None,
     on_level: Callable[[int, Transfer], None] = lambda *_: None,
 ) -> Transfer:
@@ -80,6 +81,7 @@ def transfer(
         management_url: the source's management API (``http://user:password@host:15672``), without
             which that cannot be counted. Counting takes 5 to 10 s.
         force: move what can be moved, without counting that.
+        without_alternate_exchange: as for `DelaySender`, at the target.
         on_level: called after each level, from the highest down, with the result so far.
 
     Raises:
@@ -95,7 +97,12 @@ def transfer(
         )
     management = _management(given, management_url, force=force)
     done = Transfer()
-    with DelaySender(target_url, prefix=to.prefix, clock=clock) as sender:
+    with DelaySender(
+        target_url,
+        prefix=to.prefix,
+        without_alternate_exchange=without_alternate_exchange,
+        clock=clock,
+    ) as sender:
         for level in range(MAX_LEVEL, -1, -1):
             with channel(given) as on:
                 for chunk in _chunks(on, of, level):

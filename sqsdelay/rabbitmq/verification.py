@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +22,6 @@ from sqsdelay.rabbitmq.connection import (
 )
 from sqsdelay.rabbitmq.infrastructure import declare_exchange, declare_queue
 from sqsdelay.rabbitmq.management import Management
-from sqsdelay.rabbitmq.routing import routing_key
 from sqsdelay.rabbitmq.topology import LEVELS, MIN_BROKER_VERSION, Topology
 
 HARMFUL_POLICIES: Final = (
@@ -212,46 +210,55 @@ def _missing_bindings(management: Management, topology: Topology) -> Iterator[Pr
             )
 
 
-def _undeliverable(given: Address, topology: Topology) -> Iterator[Problem]:
+def uncaught(url: str | Sequence[str], topology: Topology) -> list[Problem]:
+    """The warning that messages nobody is bound for hold up all others, where they do."""
+    return list(_uncaught(parameters(url), topology))
+
+
+def _uncaught(given: Address, topology: Topology) -> Iterator[Problem]:
     if not _is_caught(given, topology):
-        pattern = "^" + re.escape(topology.delivery_exchange).replace("\\-", "-") + "$"
         yield Problem(
             f"exchange {topology.delivery_exchange}",
             "has no alternate exchange: messages for an endpoint that is not bound hold up everyone "
             "else's, for minutes",
-            f"rabbitmqctl set_policy -p '{given.virtual_host}' --apply-to exchanges "
-            f"{topology.undeliverable} '{pattern}' "
-            f'\'{{"alternate-exchange":"{topology.undeliverable}"}}\'',
+            undeliverable.catching_policy(topology, given.virtual_host),
             serious=False,
         )
+
+
+def _undeliverable(given: Address, topology: Topology) -> Iterator[Problem]:
+    yield from _uncaught(given, topology)
     try:
-        waiting = undeliverable.by_endpoint(given, topology)
+        found = undeliverable.look(given, topology)
     except QueueMissing:
         return  # reported as missing already
-    for endpoint, count in sorted(waiting.items()):
-        yield Problem(
-            f"endpoint {endpoint}",
-            f"{count} messages were due, but no queue was bound for it; they wait in "
-            f"{topology.undeliverable}",
-            f"create the queue if it is missing, then: sqsdelay rabbitmq bind '{endpoint}' "
-            f"--prefix {topology.prefix}",
-            serious=False,
-        )
+    for endpoint, count in sorted(found.by_endpoint.items()):
+        if count:
+            yield _uncollected(topology, endpoint, count, found)
+
+
+def _uncollected(
+    topology: Topology, endpoint: str, count: int, found: undeliverable.Undeliverable
+) -> Problem:
+    part = f" (of the first {found.looked_at} of {found.waiting})"
+    return Problem(
+        f"endpoint {endpoint}",
+        f"{count} messages{part if found.looked_at < found.waiting else ''} were due, but no queue was "
+        f"bound for it; they wait in {topology.undeliverable}",
+        f"create the queue if it is missing, then: sqsdelay rabbitmq bind '{endpoint}' "
+        f"--prefix {topology.prefix}",
+        serious=False,
+    )
 
 
 def _is_caught(given: Address, topology: Topology) -> bool:
     """True if the delivery exchange finds a place for what nobody is bound for."""
-    nobody = f"sqsdelay-probe-{uuid.uuid4()}"
+    probe = undeliverable.probe(topology)
     with channel(given) as on:
         on.confirm_delivery()
         try:
             on.basic_publish(
-                topology.delivery_exchange,
-                routing_key(0, nobody),
-                b"",
-                # It expires where it lands: nobody ever sees it.
-                pika.BasicProperties(expiration="0"),
-                mandatory=True,
+                probe.exchange, probe.routing_key, probe.body, probe.properties, mandatory=True
             )
         except UnroutableError:
             return False

@@ -68,7 +68,7 @@ def test_a_mistake_is_one_line(broker: Broker) -> None:
         (("send", "orders", "--body", "x", "--delay", "268435456"), "above the 268435455 s"),
         (("send", "orders", "--body", "x", "--header", "novalue"), "is not NAME=VALUE"),
         (("declare", "--url", "http://u:sesame@host"), "does not start with amqp:// or amqps://"),
-        (("transfer", "--to", broker.url), "source and target are both 'nsb.v2'"),
+        (("transfer", "--to", broker.url), "source and target are both 'sqsdelay'"),
     ):
         done = broker.cli(*arguments)
         assert done.returncode == 1
@@ -103,7 +103,8 @@ def test_an_interrupted_transfer_loses_nothing(broker: Broker) -> None:
             "orders", [Message("x", delay=100_000, message_id=str(n)) for n in range(MANY)]
         )
     assert all(result.error is None for result in results)
-    arguments = ["transfer", "--to", broker.url, "--prefix", "old", "--to-prefix", "new", "--json"]
+    arguments = ["transfer", "--to", broker.url, "--prefix", "old", "--to-prefix", "new", "--force"]
+    arguments.append("--json")
     process = subprocess.Popen([*CLI, *arguments], env=broker.environment)
     while not broker.count("new.delay-level-16"):
         time.sleep(0.02)

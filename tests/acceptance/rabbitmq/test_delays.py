@@ -53,14 +53,14 @@ def test_the_seeds_walk_hop_by_hop(broker: Broker) -> None:
         assert result.route is Route.DELAY_LEVEL
         sightings: list[tuple[str, float]] = []
         while time.monotonic() - started < 10:
-            for queue in ("destination", "nsb.v2.delay-level-02", "nsb.v2.delay-level-00"):
+            for queue in ("destination", "sqsdelay.delay-level-02", "sqsdelay.delay-level-00"):
                 if broker.count(queue) and (not sightings or sightings[-1][0] != queue):
                     sightings.append((queue, time.monotonic() - started))
             if sightings and sightings[-1][0] == "destination":
                 break
     assert [queue for queue, _ in sightings] == [
-        "nsb.v2.delay-level-02",
-        "nsb.v2.delay-level-00",
+        "sqsdelay.delay-level-02",
+        "sqsdelay.delay-level-00",
         "destination",
     ]
     assert 3.9 <= sightings[1][1] <= 4.9
@@ -68,8 +68,8 @@ def test_the_seeds_walk_hop_by_hop(broker: Broker) -> None:
     ((key, properties, body),) = broker.drain("destination")
     assert (key, body) == ("0." * 25 + "1.0.1.destination", b"hello")
     assert [(d["queue"], d["exchange"]) for d in properties.headers["x-death"]] == [
-        ("nsb.v2.delay-level-00", "nsb.v2.delay-level-01"),
-        ("nsb.v2.delay-level-02", "nsb.v2.delay-level-02"),
+        ("sqsdelay.delay-level-00", "sqsdelay.delay-level-01"),
+        ("sqsdelay.delay-level-02", "sqsdelay.delay-level-02"),
     ]
 
 
@@ -144,7 +144,7 @@ def test_the_longest_delay_waits_in_the_highest_level(broker: Broker) -> None:
     declare(broker.url)
     with DelaySender(broker.url) as sender:
         sender.send("orders", "in 8.5 years", delay=MAX_DELAY_SECONDS)
-    assert broker.count("nsb.v2.delay-level-27") == 1
+    assert broker.count("sqsdelay.delay-level-27") == 1
 
 
 def test_a_wrong_name_and_a_missing_infrastructure_are_errors_now(broker: Broker) -> None:
@@ -168,7 +168,7 @@ def test_a_wrong_name_and_a_missing_infrastructure_are_errors_now(broker: Broker
             "InvalidDelay",
         ]
         assert sender.send("orders", "hi", delay=5).error is None
-    assert broker.count("nsb.v2.delay-level-02") == 1
+    assert broker.count("sqsdelay.delay-level-02") == 1
 
 
 def test_kombu_receives_what_was_delayed(broker: Broker) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from urllib.parse import urlsplit
 
 import pika
@@ -15,7 +15,8 @@ from sqsdelay.clock import SystemClock
 from sqsdelay.errors import ConfigurationError, QueueUnavailable, Unconfirmed
 from sqsdelay.rabbitmq import DelaySender, Message, SendResult, Topology, declare, transfer
 from sqsdelay.rabbitmq.confirms import Publication
-from sqsdelay.rabbitmq.link import Job, Link
+from sqsdelay.rabbitmq.jobs import Jobs
+from sqsdelay.rabbitmq.link import Link
 from tests.acceptance.rabbitmq.broker import REGISTERED_SECONDS, Broker, Inbox
 from tests.services.deaf_proxy import DeafProxy
 from tests.services.rabbitmq import RabbitNode
@@ -110,7 +111,8 @@ def test_what_is_submitted_while_a_dead_connection_is_dropped_waits_for_the_next
     """Taken by the old link, it would be answered by nobody, and its sender would wait for ever."""
     broker.queue("orders")
     unheard, late = (Publication("", "orders", body, BasicProperties()) for body in (b"1", b"2"))
-    jobs: deque[Job] = deque([unheard])
+    jobs = Jobs()
+    jobs.publish([unheard])
     with DeafProxy(urlsplit(broker.url).port or 0) as proxy:
         link = Link(
             pika.URLParameters(through(proxy, broker)),
@@ -122,10 +124,10 @@ def test_what_is_submitted_while_a_dead_connection_is_dropped_waits_for_the_next
         proxy.swallowing.set()
         link.serve()
         assert isinstance(unheard.error, Unconfirmed)
-        jobs.append(late)
+        jobs.publish([late])
         link.wake()
         link.dispose()
-    assert list(jobs) == [late]
+    assert jobs.next_publication() is late
 
 
 def test_a_broker_that_cannot_be_reached() -> None:
@@ -210,7 +212,7 @@ def test_a_transfer_keeps_the_time_left(node: Broker, broker: Broker) -> None:
         sender.send("gone", "stays", delay=1000)
         broker.delete_queue("gone")
         time.sleep(1)
-        done = transfer(broker.url, broker.url, source=old, target=new)
+        done = transfer(broker.url, broker.url, source=old, target=new, force=True)
         assert done.moved == 51
         ((reason, count),) = done.left.items()
         assert count == 1
