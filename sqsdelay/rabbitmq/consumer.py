@@ -15,6 +15,7 @@ from pika.exceptions import AMQPError
 
 from sqsdelay.clock import Clock
 from sqsdelay.errors import QueueMissing, QueueUnavailable
+from sqsdelay.forks import in_each_child
 from sqsdelay.rabbitmq.connection import Address, place, translated
 
 logger = logging.getLogger(__name__)
@@ -47,6 +48,11 @@ class QueueConsumer:
         self._given = given
         self._queue = queue
         self._clock = clock
+        self._begin_anew()
+        in_each_child(self, QueueConsumer._begin_anew)
+
+    def _begin_anew(self) -> None:
+        """Without a connection: one that another process opened is left to that one."""
         self._lock = threading.Lock()
         self._connection: Any = None
         self._channel: Any = None

@@ -12,6 +12,7 @@ import tenacity
 
 from sqsdelay.clock import Clock, SystemClock
 from sqsdelay.errors import ConfigurationError, QueueUnavailable, SqsDelayError, Unconfirmed
+from sqsdelay.forks import in_each_child
 from sqsdelay.rabbitmq.confirms import Publication
 from sqsdelay.rabbitmq.connection import Address, is_denied, place, translated
 from sqsdelay.rabbitmq.jobs import BindJob, Jobs
@@ -75,12 +76,21 @@ class Publisher:
         self._confirm_seconds = confirm_seconds
         self._connect_seconds = connect_seconds
         self._clock = clock or SystemClock()
+        self._closing = threading.Event()
+        self._node = 0
+        self._begin_anew()
+        in_each_child(self, Publisher._begin_anew)
+
+    def _begin_anew(self) -> None:
+        """Without a connection or a thread. What an earlier process submitted is that one's to send."""
+        closed = self._closing.is_set()
         self._jobs = Jobs()
         self._changed = threading.Condition()
         self._link: Link | None = None
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
-        self._node = 0
+        if closed:
+            self._closing.set()
 
     def now(self) -> float:
         """The monotonic clock, which deadlines are measured with."""

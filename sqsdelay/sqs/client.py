@@ -11,6 +11,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 
 from sqsdelay.errors import ConfigurationError
+from sqsdelay.forks import in_each_child
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -61,8 +62,11 @@ def default_client(
     """
     config = client_config(connections=connections, parameter_validation=parameter_validation)
     try:
-        return boto3.client("sqs", config=config, region_name=region, endpoint_url=endpoint_url)
+        client = boto3.client("sqs", config=config, region_name=region, endpoint_url=endpoint_url)
     except (BotoCoreError, ValueError) as error:
         raise ConfigurationError(
             f"{error} Set AWS_DEFAULT_REGION and AWS_PROFILE (or AWS_ENDPOINT_URL) as for the AWS CLI."
         ) from error
+    # A closed client opens connections again when it needs them; the parent's are left to the parent.
+    in_each_child(client, type(client).close)
+    return client

@@ -13,13 +13,14 @@ from typing import Any, Final
 
 from sqsdelay.clock import Clock, SystemClock
 from sqsdelay.errors import ConfigurationError
+from sqsdelay.forks import in_each_child
 from sqsdelay.marks import Mark
 from sqsdelay.store import Claim, TransactionMode
 from sqsdelay.stored import StoredMessage, check_stored_due, from_store
 from sqsdelay.stores.answers import answered
 from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS, checked_lease, kept_alive
 from sqsdelay.stores.queries import read_queries
-from sqsdelay.stores.sqlite_file import opened, store_error, translated, with_names
+from sqsdelay.stores.sqlite_file import opened, reopened, store_error, translated, with_names
 
 
 class SqliteStore:
@@ -59,7 +60,13 @@ class SqliteStore:
             key: with_names(query, table=name, index=name + ".due", marks=name + ".marks")
             for key, query in read_queries("sqlite.sql").items()
         }
+        self._path = path
         self._connection = opened(path, name)
+        in_each_child(self, SqliteStore._begin_anew)
+
+    def _begin_anew(self) -> None:
+        self._lock = threading.RLock()
+        self._connection = reopened(self._connection, self._path, self._name)
 
     def set_up(self) -> None:
         with self._transaction() as connection:

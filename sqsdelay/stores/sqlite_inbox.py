@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from sqsdelay.deduplication import Copy
 from sqsdelay.errors import ConfigurationError
+from sqsdelay.forks import in_each_child
 from sqsdelay.stores.queries import read_queries
-from sqsdelay.stores.sqlite_file import opened, translated, with_names
+from sqsdelay.stores.sqlite_file import opened, reopened, translated, with_names
 
 _REMEDY: Final = "call set_up()"
 
@@ -34,7 +35,13 @@ class SqliteInbox:
             for key, query in read_queries("sqlite_inbox.sql").items()
         }
         self._lock = threading.Lock()
+        self._path = path
         self._connection = opened(path, self._table)
+        in_each_child(self, SqliteInbox._begin_anew)
+
+    def _begin_anew(self) -> None:
+        self._lock = threading.Lock()
+        self._connection = reopened(self._connection, self._path, self._table)
 
     def set_up(self) -> None:
         self._run("set_up")

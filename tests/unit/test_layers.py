@@ -22,8 +22,8 @@ COST = {"cost"}
 
 USE_CASES = {
     "collision", "sender", "consumer", "deduplication", "delivery", "dispatcher", "due_consumer",
-    "error_queue", "events", "exactly_once", "journal", "migration", "moves", "offloading", "parking",
-    "routing", "schedule", "status",
+    "error_queue", "events", "exactly_once", "forks", "journal", "migration", "moves", "offloading",
+    "parking", "routing", "schedule", "status",
     "timeout_announcer", "timeout_arrivals", "timeout_dispatch", "timeout_manager", "timeout_task",
 }  # fmt: skip
 ADAPTERS: dict[str, set[str]] = {
