@@ -151,7 +151,7 @@ def is_denied(error: BaseException) -> bool:
 
 def _is_tls_mismatch(cause: BaseException) -> bool:
     return isinstance(cause, ssl.SSLCertVerificationError) or (
-        isinstance(cause, ssl.SSLError) and cause.reason == "WRONG_VERSION_NUMBER"
+        isinstance(cause, ssl.SSLError) and "WRONG_VERSION_NUMBER" in str(cause)
     )
 
 

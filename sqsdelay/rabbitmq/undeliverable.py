@@ -46,6 +46,7 @@ class Undeliverable:
 
     waiting: int
     looked_at: int = 0
+    cut_short: bool = False
     by_endpoint: Counter[str] = field(default_factory=Counter)
 
 
@@ -81,6 +82,7 @@ def look(given: Address, topology: Topology) -> Undeliverable:
             found.looked_at += 1
             found.by_endpoint[endpoint] += not endpoint.startswith(_PROBE)
             if time.monotonic() > until:
+                found.cut_short = True
                 break
     return found
 

@@ -227,11 +227,12 @@ def _uncaught(given: Address, topology: Topology) -> Iterator[Problem]:
 
 
 def _undeliverable(given: Address, topology: Topology) -> Iterator[Problem]:
-    yield from _uncaught(given, topology)
     try:
+        # Before the probe, which lies behind them until it is their turn.
         found = undeliverable.look(given, topology)
     except QueueMissing:
-        return  # reported as missing already
+        found = undeliverable.Undeliverable(0)  # reported as missing already
+    yield from _uncaught(given, topology)
     for endpoint, count in sorted(found.by_endpoint.items()):
         if count:
             yield _uncollected(topology, endpoint, count, found)
@@ -243,7 +244,7 @@ def _uncollected(
     part = f" (of the first {found.looked_at} of {found.waiting})"
     return Problem(
         f"endpoint {endpoint}",
-        f"{count} messages{part if found.looked_at < found.waiting else ''} were due, but no queue was "
+        f"{count} messages{part if found.cut_short else ''} were due, but no queue was "
         f"bound for it; they wait in {topology.undeliverable}",
         f"create the queue if it is missing, then: sqsdelay rabbitmq bind '{endpoint}' "
         f"--prefix {topology.prefix}",

@@ -147,10 +147,8 @@ def use(text):
 @pytest.mark.parametrize("vendor", ["sqlite", "postgres"])
 def test_a_store(vendor: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """SQLite forbids an inherited connection; PostgreSQL's would carry two processes' queries."""
-    if vendor == "sqlite":
-        url = f"sqlite:///{tmp_path}/forked.db"
-    else:
-        url = request.getfixturevalue("postgres")
+    file = f"sqlite:///{tmp_path}/forked.db"
+    url = file if vendor == "sqlite" else request.getfixturevalue("postgres")
     run(STORING, STORE=url)
     store = open_store(url, endpoint="forked")
     try:

@@ -59,9 +59,12 @@ class RabbitNode:
     """One broker node. ``kill`` and ``start`` again keep its data.
 
     With ``tls_folder``, holding ``cert.pem`` and ``key.pem``, it also listens for TLS on ``tls_port``.
+    With ``feature_flags`` (names with commas) it starts with these alone, as one upgraded from of old.
     """
 
-    def __init__(self, folder: Path, *, tls_folder: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, tls_folder: Path | None = None, feature_flags: str | None = None
+    ) -> None:
         install()
         self.folder = folder
         self.tls_folder = tls_folder
@@ -74,6 +77,8 @@ class RabbitNode:
         self._process: subprocess.Popen[bytes] | None = None
         self._epmd: subprocess.Popen[bytes] | None = None
         self._configure()
+        if feature_flags is not None:
+            self.environment["RABBITMQ_FEATURE_FLAGS"] = feature_flags
 
     def _configure(self) -> None:
         for name in ("home", "log", "mnesia"):

@@ -171,7 +171,11 @@ def test_tls_and_credentials_by_url(tls_node: RabbitNode, tmp_path: Path) -> Non
             [*CLI, "declare"], env=environment, capture_output=True, text=True, timeout=60
         )
         assert refused.returncode == 1
+        assert "TLS with RabbitMQ" in refused.stderr
+        assert "its certificate is not trusted" in refused.stderr
         assert "CERTIFICATE_VERIFY_FAILED" in refused.stderr
+        plain = broker.cli("declare", "--url", f"amqp://shop:x@127.0.0.1:{tls_node.tls_port}/%2f")
+        assert "if that port is one for TLS, write amqps://" in plain.stderr
         environment["SSL_CERT_FILE"] = str(tmp_path / "cert.pem")
         for arguments in (["declare"], ["send", "orders", "--body", "hi", "--delay", "1"]):
             done = subprocess.run(

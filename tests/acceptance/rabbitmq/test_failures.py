@@ -13,13 +13,14 @@ from pika import BasicProperties
 
 from sqsdelay.clock import SystemClock
 from sqsdelay.errors import ConfigurationError, QueueUnavailable, Unconfirmed
-from sqsdelay.rabbitmq import DelaySender, Message, SendResult, Topology, declare, transfer
+from sqsdelay.rabbitmq import DelaySender, Message, SendResult, Topology, bind, declare, transfer
 from sqsdelay.rabbitmq.confirms import Publication
 from sqsdelay.rabbitmq.jobs import Jobs
 from sqsdelay.rabbitmq.link import Link
 from tests.acceptance.rabbitmq.broker import REGISTERED_SECONDS, Broker, Inbox
 from tests.services.deaf_proxy import DeafProxy
 from tests.services.rabbitmq import RabbitNode
+from tests.services.tcp_proxy import TcpProxy
 
 
 def through(proxy: DeafProxy, broker: Broker) -> str:
@@ -222,3 +223,26 @@ def test_a_transfer_keeps_the_time_left(node: Broker, broker: Broker) -> None:
     assert all(0 <= a.late_ms < 2500 for a in arrivals)
     assert broker.wait_count("old.delay-level-09", 1) == 1
     assert broker.count("new.delay-level-26") == 1
+
+
+def test_a_sender_goes_to_the_next_node(broker: Broker) -> None:
+    """One is not there, one goes away: what is not yet written goes to the third."""
+    declare(broker.url)
+    broker.queue("orders")
+    parts = urlsplit(broker.url)
+    with TcpProxy(parts.port or 0) as second, TcpProxy(parts.port or 0) as third:
+        hosts = f"127.0.0.1:1,127.0.0.1:{second.port},127.0.0.1:{third.port}"
+        url = f"amqp://guest:guest@{hosts}{parts.path}"
+        with DelaySender(url) as sender:
+            assert sender.send("orders", "one", delay=1).error is None
+            second.down()
+            assert sender.send("orders", "two", delay=1).error is None
+        bind(url, "orders")
+    assert broker.wait_count("orders", 2) == 2
+
+
+def test_tls_to_a_port_without_it_says_so(broker: Broker) -> None:
+    """At once, and not as a broker that cannot be reached for 30 s."""
+    url = broker.url.replace("amqp://", "amqps://")
+    with DelaySender(url) as sender, pytest.raises(ConfigurationError, match="TLS with RabbitMQ"):
+        sender.send("orders", "hi")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from pathlib import Path
 
 from sqsdelay.rabbitmq import DelaySender, Message, Topology, bind, declare, verify
 from tests.acceptance.rabbitmq.broker import Broker, Inbox
@@ -113,3 +114,21 @@ def test_a_policy_that_shortens_delays_is_found(fragile: RabbitNode) -> None:
         assert found == [f"queue sqsdelay.delay-level-{level}" for level in range(20, 28)]
     finally:
         fragile.ctl("clear_policy", "short")
+
+
+def test_a_disabled_stream_queue_flag_is_found(tmp_path: Path) -> None:
+    """Without it the broker dead-letters at most once; NServiceBus refuses such a broker as well."""
+    node = RabbitNode(tmp_path, feature_flags="quorum_queue")
+    try:
+        node.start()
+        acme = Topology("acme")
+        declare(node.url, acme)
+        (problem,) = verify(node.url, acme, management_url=node.management_url)
+        assert problem.serious
+        assert problem.subject == "feature flag stream_queue"
+        command, *arguments = shlex.split(problem.remedy)
+        assert command == "rabbitmqctl"
+        node.ctl(*arguments)
+        assert verify(node.url, acme, management_url=node.management_url) == []
+    finally:
+        node.stop()
