@@ -10,7 +10,6 @@ from typing import Any
 
 import pika
 
-from sqsdelay.errors import SqsDelayError
 from sqsdelay.rabbitmq.connection import translated
 from sqsdelay.rabbitmq.jobs import BindJob
 
@@ -54,10 +53,11 @@ class Binder:
         else:
             self._open()
 
-    def give_up(self, error: SqsDelayError) -> None:
-        """Settle all that is without an answer."""
-        while self._unanswered:
-            self._unanswered.popleft()[1].settle(error)
+    def give_back(self) -> list[BindJob]:
+        """All that is without an answer: to bind again is fine, on another connection."""
+        jobs = [job for _, job in self._unanswered]
+        self._unanswered.clear()
+        return jobs
 
     def _open(self) -> None:
         if not self._opening and self._connection.is_open:

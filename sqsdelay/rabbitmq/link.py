@@ -8,7 +8,7 @@ import pika
 from pika.exceptions import ChannelClosedByBroker
 
 from sqsdelay.clock import Clock
-from sqsdelay.errors import QueueMissing, QueueUnavailable, SendFailed, SqsDelayError, Unconfirmed
+from sqsdelay.errors import QueueMissing, SendFailed, SqsDelayError, Unconfirmed
 from sqsdelay.rabbitmq.binder import Binder
 from sqsdelay.rabbitmq.confirms import Outstanding, Publication
 from sqsdelay.rabbitmq.connection import place
@@ -83,7 +83,10 @@ class Link:
             raise self._lost or ConnectionError("the connection closed while it was opened")
 
     def serve(self) -> None:
-        """Do jobs until the connection ends; what it left unanswered is settled as unconfirmed."""
+        """Do jobs until the connection ends; what it left unanswered is settled as unconfirmed.
+
+        Bindings without an answer wait for the next connection.
+        """
         self._serving = True
         try:
             self._pump()
@@ -248,12 +251,8 @@ class Link:
                 "let receivers deduplicate"
             )
         )
-        self._binder.give_up(
-            QueueUnavailable(
-                f"the connection to RabbitMQ at {place(self._given)} ended before the queue was bound "
-                f"({reason}); try again later"
-            )
-        )
+        for binding in self._binder.give_back():
+            self._jobs.bind(binding)
 
     def dispose(self) -> None:
         """Free the socket and the loop, in whatever state they are."""

@@ -67,8 +67,11 @@ def catching_policy(topology: Topology, virtual_host: str) -> str:
     )
 
 
-def look(given: Address, topology: Topology) -> Undeliverable:
+def look(given: Address, topology: Topology, *, probes: int = 0) -> Undeliverable:
     """Count undeliverable messages by endpoint, for at most `LOOK_SECONDS`; all stay where they are.
+
+    Args:
+        probes: sent just before; they lie behind the others, and expire as these are delivered.
 
     Raises:
         QueueMissing: no catch-all queue.
@@ -76,7 +79,7 @@ def look(given: Address, topology: Topology) -> Undeliverable:
     """
     with channel(given) as on:
         # What is delivered and not acknowledged returns to its place as the channel closes.
-        found = Undeliverable(_count(on, topology, given))
+        found = Undeliverable(max(0, _count(on, topology, given) - probes))
         until = time.monotonic() + LOOK_SECONDS
         for _, endpoint, _, _ in _each(on, topology, found.waiting):
             found.looked_at += 1

@@ -227,12 +227,12 @@ def _uncaught(given: Address, topology: Topology) -> Iterator[Problem]:
 
 
 def _undeliverable(given: Address, topology: Topology) -> Iterator[Problem]:
+    problems = list(_uncaught(given, topology))
+    yield from problems
     try:
-        # Before the probe, which lies behind them until it is their turn.
-        found = undeliverable.look(given, topology)
+        found = undeliverable.look(given, topology, probes=0 if problems else 1)
     except QueueMissing:
-        found = undeliverable.Undeliverable(0)  # reported as missing already
-    yield from _uncaught(given, topology)
+        return  # reported as missing already
     for endpoint, count in sorted(found.by_endpoint.items()):
         if count:
             yield _uncollected(topology, endpoint, count, found)
