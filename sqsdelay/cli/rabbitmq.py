@@ -80,13 +80,19 @@ def verify(
             "handed over, policies, bindings, feature flags and the version.",
         ),
     ] = None,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Without the management API: that it is missing is a warning."
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Say what keeps the infrastructure from delaying safely. Exit code 1 unless only warnings."""
     from sqsdelay.rabbitmq import verify as verify_infrastructure
 
     topology = _topology(prefix)
-    problems = verify_infrastructure(url, topology, management_url=management)
+    problems = verify_infrastructure(url, topology, management_url=management, force=force)
     if as_json:
         print_json(
             {"prefix": topology.prefix, "problems": [asdict(problem) for problem in problems]}

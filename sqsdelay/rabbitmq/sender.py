@@ -84,7 +84,8 @@ class _Prepared:
         if seconds:
             headers.update({DELAY_HEADER: seconds, DUE_AT_HEADER: str(self.due_ms)})
         else:
-            del headers[DELAY_HEADER], headers[DUE_AT_HEADER]
+            headers.pop(DELAY_HEADER, None)
+            headers.pop(DUE_AT_HEADER, None)
         self.publication.exchange, self.publication.routing_key = _address(
             self.topology, self.endpoint, seconds
         )

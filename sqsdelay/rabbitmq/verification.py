@@ -57,13 +57,14 @@ def verify(
     topology: Topology | None = None,
     *,
     management_url: str | None = None,
+    force: bool = False,
 ) -> list[Problem]:
     """What is missing, different or in the way; nothing is changed.
 
     Args:
         management_url: the management API (``http://user:password@host:15672``). Without it neither
             messages in dead-letter hand-over nor version, feature flags, policies and bindings can be
-            seen, and a warning says so.
+            seen, which is a problem, or a warning with ``force``.
 
     Raises:
         ConfigurationError: the broker does not let us in.
@@ -71,21 +72,24 @@ def verify(
     """
     given, wanted = parameters(url), topology or Topology()
     problems = list(_differences(given, wanted))
-    if management_url is None:
-        problems.append(
-            Problem(
-                "management API",
-                "messages being handed over (messages_dlx), version, feature flags, policies and "
-                "bindings were not looked at",
-                "give --management http://user:password@host:15672",
-                serious=False,
-            )
-        )
-    else:
+    if management_url is not None:
         problems += _hidden(Management(management_url, given.virtual_host), wanted)
     if not any(problem.serious for problem in problems):
         problems += _undeliverable(given, wanted)
+    if management_url is None:
+        problems.append(_unseen(serious=not force))
     return problems
+
+
+def _unseen(*, serious: bool) -> Problem:
+    return Problem(
+        "management API",
+        "messages being handed over (messages_dlx), version, feature flags, policies and bindings were "
+        "not looked at",
+        "give --management http://user:password@host:15672 (the plugin is enabled with: "
+        "rabbitmq-plugins enable rabbitmq_management), or do without, with --force",
+        serious=serious,
+    )
 
 
 def _differences(given: Address, topology: Topology) -> Iterator[Problem]:

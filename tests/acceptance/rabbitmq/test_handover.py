@@ -50,6 +50,10 @@ def test_teardown_counts_what_is_handed_over_the_moment_it_looks_empty(broker: B
     assert refused.returncode == 1
     assert f"{MANY} messages in the infrastructure 'stuck' are being handed over" in refused.stderr
     assert "--force" in refused.stderr
+    # So does verify, which cannot see them without.
+    unseen = broker.cli("verify", "--prefix", "stuck")
+    assert unseen.returncode == 1
+    assert "problem: management API messages being handed over (messages_dlx)" in unseen.stdout
 
     # None was lost: given their catch-all again, the broker delivers them by and by.
     wait_handed_over(broker)
@@ -96,3 +100,15 @@ def test_transfer_counts_what_it_cannot_move(broker: Broker) -> None:
     ((reason, count),) = shown["left"].items()
     assert count == MANY
     assert "messages_dlx" in reason
+
+
+def test_verify_without_the_management_api_is_a_decision(broker: Broker) -> None:
+    """Everything else is as it should be: with --force it only warns."""
+    declare(broker.url)
+    refused = broker.cli("verify")
+    assert refused.returncode == 1
+    assert "rabbitmq-plugins enable rabbitmq_management" in refused.stdout
+    forced = broker.cli("verify", "--force")
+    assert forced.returncode == 0
+    assert "warning: management API messages being handed over" in forced.stdout
+    assert broker.cli("verify", "--management", broker.management_url).returncode == 0
