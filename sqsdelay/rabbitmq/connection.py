@@ -164,10 +164,10 @@ def translated(error: BaseException, given: Address | pika.connection.Parameters
         )
     if isinstance(error, ChannelClosedByBroker):
         return refusal(error.reply_code, error.reply_text, where)
-    if isinstance(error, AMQPConnectionError | OSError):
-        cause = _cause(error)
-        if isinstance(cause, ssl.SSLError):
-            return _tls_error(cause, where)
+    cause = _cause(error)
+    if isinstance(cause, ssl.SSLError):
+        return _tls_error(cause, where)
+    if isinstance(error, AMQPConnectionError) or isinstance(cause, OSError):
         return QueueUnavailable(f"RabbitMQ at {where} cannot be reached: {cause}; {_remedy(cause)}")
     return QueueUnavailable(f"RabbitMQ at {where} failed: {error!r}; try again later")
 

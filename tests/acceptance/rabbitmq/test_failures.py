@@ -37,7 +37,8 @@ def test_a_power_cut_while_messages_wait_and_while_others_are_sent(
     broker.queue("waiting")
     broker.queue("sent")
     time.sleep(REGISTERED_SECONDS)
-    with DelaySender(broker.url, prefix="acme") as sender:
+    # A busy machine takes a minute to start the broker again.
+    with DelaySender(broker.url, prefix="acme", connect_seconds=180) as sender:
         sent_at = time.time() * 1000
         delays = [2 + n % 10 for n in range(200)]
         waiting = sender.send_many(
