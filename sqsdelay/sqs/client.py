@@ -12,6 +12,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 
 from sqsdelay.errors import ConfigurationError
+from sqsdelay.forks import in_each_child
 from sqsdelay.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ def default_client(
             f"{error} Set AWS_DEFAULT_REGION and AWS_PROFILE (or AWS_ENDPOINT_URL) as for the AWS CLI."
         ) from error
     client.meta.events.register("needs-retry.sqs", partial(_tell_of_retries, attempts))
+    # A closed client opens connections again when it needs them; the parent's are left to the parent.
+    in_each_child(client, type(client).close)
     return client
 
 

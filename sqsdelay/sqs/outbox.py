@@ -12,6 +12,7 @@ from sqsdelay.delay import seconds_until
 from sqsdelay.endpoint import Endpoint, QueueRef
 from sqsdelay.errors import InvalidMessage, QueueUnavailable, SqsDelayError
 from sqsdelay.fifo import FifoIds, for_due_queue
+from sqsdelay.forks import in_each_child
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.message import OutgoingMessage, check_body, check_limits, string
 from sqsdelay.ports import Failure, Queues, Released, SendReceipt
@@ -43,7 +44,12 @@ class SqsOutbox:
     ) -> None:
         self._queues = queues
         self._endpoint = endpoint
-        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="outbox")
+        self._concurrency = concurrency
+        self._begin_anew()
+        in_each_child(self, SqsOutbox._begin_anew)
+
+    def _begin_anew(self) -> None:
+        self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix="outbox")
 
     def check(self) -> None:
         """The queues sent to exist, and the broker's clock is known."""

@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, Final
 
 import psycopg
@@ -13,6 +14,7 @@ from psycopg import IsolationLevel
 from psycopg_pool import ConnectionPool
 
 from sqsdelay.errors import ConfigurationError, StoreError, StoreMissing, StoreUnavailable
+from sqsdelay.forks import in_each_child
 from sqsdelay.limits import MAX_POSTGRES_NAME_BYTES
 from sqsdelay.stores.schema_version import mismatch
 
@@ -106,7 +108,8 @@ class PostgresPool:
                 "the PostgreSQL connection string is not understood; write e.g. "
                 "postgresql://user:password@host:5432/db, with %40 for an @ in the password"
             ) from None
-        self._pool = ConnectionPool(
+        self._make_pool = partial(
+            ConnectionPool,
             conninfo,
             min_size=1,
             max_size=connections,
@@ -117,6 +120,16 @@ class PostgresPool:
             configure=self._configure,
             name=f"sqsdelay-{table}",
         )
+        self._inherited: list[ConnectionPool] = []
+        self._pool: ConnectionPool = self._make_pool()
+        self._opening = threading.Lock()
+        self._own_sessions = True
+        in_each_child(self, PostgresPool._begin_anew)
+
+    def _begin_anew(self) -> None:
+        """The parent's connections are kept, unused: closing one would end the parent's session."""
+        self._inherited.append(self._pool)
+        self._pool = self._make_pool()
         self._opening = threading.Lock()
         self._own_sessions = True
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from sqsdelay.clock import Clock, SystemClock
 from sqsdelay.errors import ConfigurationError
+from sqsdelay.forks import in_each_child
 from sqsdelay.marks import MARK_LIFETIME_MS, Mark, kept_mark
 from sqsdelay.store import Claim, TransactionMode
 from sqsdelay.stored import StoredMessage, check_stored_due, due_found, from_store
@@ -23,7 +24,14 @@ from sqsdelay.stores.answers import answered
 from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS, checked_lease, kept_alive
 from sqsdelay.stores.page import page_bounds
 from sqsdelay.stores.queries import read_queries
-from sqsdelay.stores.sqlite_file import STORE_REMEDY, opened, store_error, translated, with_names
+from sqsdelay.stores.sqlite_file import (
+    STORE_REMEDY,
+    opened,
+    reopened,
+    store_error,
+    translated,
+    with_names,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -68,9 +76,15 @@ class SqliteStore:
             key: with_names(query, table=name, index=name + ".due", marks=self._marks)
             for key, query in read_queries("sqlite.sql").items()
         }
+        self._path = path
         self._connection = opened(path, name)
-        # Text that is no UTF-8, written by hand, must not fail the whole claim it is in.
-        self._connection.text_factory = lambda found: found.decode("utf-8", "surrogateescape")
+        self._connection.text_factory = _lenient_text
+        in_each_child(self, SqliteStore._begin_anew)
+
+    def _begin_anew(self) -> None:
+        self._lock = threading.RLock()
+        self._connection = reopened(self._connection, self._path, self._name)
+        self._connection.text_factory = _lenient_text
 
     def set_up(self) -> None:
         with self._transaction() as connection:
@@ -263,6 +277,11 @@ class SqliteStore:
                 raise
             with translated(self._name):
                 self._connection.execute("COMMIT")
+
+
+def _lenient_text(found: bytes) -> str:
+    """Text that is no UTF-8, written by hand, must not fail the whole claim it is in."""
+    return found.decode("utf-8", "surrogateescape")
 
 
 def _settled_by(message_id: object) -> bool:

@@ -9,9 +9,10 @@ from typing import Any, Final
 
 from sqsdelay.deduplication import Copy
 from sqsdelay.errors import ConfigurationError
+from sqsdelay.forks import in_each_child
 from sqsdelay.stores import sqlite_version
 from sqsdelay.stores.queries import read_queries
-from sqsdelay.stores.sqlite_file import opened, translated, with_names
+from sqsdelay.stores.sqlite_file import opened, reopened, translated, with_names
 
 _REMEDY: Final = "call set_up()"
 
@@ -36,7 +37,13 @@ class SqliteInbox:
         }
         self._lock = threading.Lock()
         self._fits = False
+        self._path = path
         self._connection = opened(path, self._table)
+        in_each_child(self, SqliteInbox._begin_anew)
+
+    def _begin_anew(self) -> None:
+        self._lock = threading.Lock()
+        self._connection = reopened(self._connection, self._path, self._table)
 
     def set_up(self) -> None:
         connection = self._connection

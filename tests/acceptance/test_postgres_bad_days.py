@@ -210,7 +210,7 @@ def test_pgbouncer_in_transaction_mode(pooled: str) -> None:
             assert store.store([message(name, 60_000), message(f"{name}b", 60_000)]) == [True] * 2
             assert store.find(name) is not None
             assert store.reschedule(name, now_ms() + 90_000)
-            store.mark([Mark(message_id=name)], until_ms=now_ms() + 60_000)
+            store.mark([Mark(message_id=name, at_ms=now_ms())])
             assert set(store.marks([name])) == {name}
             assert store.next_due_ms() is not None
             assert store.cancel([name, f"{name}b"]) == [True, True]
@@ -309,7 +309,7 @@ def test_holds_count_by_the_databases_clock(
             assert [each.message_id for each in claim.messages] == ["b"]
             claim.count_failures(["b"], retry_after_seconds=0.2)
         wait_for(lambda: "b" in claimed_by(other, due_by_ms), seconds=10)
-        other.mark([Mark(message_id="a")], until_ms=due_by_ms + 60_000)
+        other.mark([Mark(message_id="a", at_ms=due_by_ms)])
         assert set(other.marks(["a"])) == {"a"}
 
 

@@ -11,7 +11,6 @@ from aws_cdk.assertions import Match
 from infra.alarms import OVERDUE_MARGIN_SECONDS
 from infra.cdk_command import ROOT
 from infra.endpoint_stack import stack_name
-from infra.store_alarms import OVERDUE_MS
 from lambdas.delay_consumer import contract
 from lambdas.dispatcher import contract as dispatcher_contract
 from sqsdelay.endpoint import Endpoint
@@ -23,6 +22,7 @@ from sqsdelay.limits import (
     MAX_RETENTION_SECONDS,
 )
 from sqsdelay.sqs.endpoints import delay_queue_attributes, delay_queue_problems
+from sqsdelay.status import OVERDUE_MS
 from tests.infra.resources import Templates, arn, logical_id, only, working
 
 ALARMS = 5

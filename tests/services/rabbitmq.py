@@ -54,15 +54,19 @@ class RabbitNode:
     """One broker node. ``kill`` and ``start`` again keep its data.
 
     With ``tls_folder``, holding ``cert.pem`` and ``key.pem``, it also listens for TLS on ``tls_port``.
+    With ``feature_flags`` (names with commas) it starts with these alone, as one upgraded from of old.
     """
 
-    def __init__(self, folder: Path, *, tls_folder: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, tls_folder: Path | None = None, feature_flags: str | None = None
+    ) -> None:
         install()
         self.folder = folder
         self.tls_folder = tls_folder
         self._process: subprocess.Popen[bytes] | None = None
         self._epmd: subprocess.Popen[bytes] | None = None
         self._has_run = False
+        self._feature_flags = feature_flags
         self._choose_ports()
 
     def _choose_ports(self) -> None:
@@ -73,6 +77,8 @@ class RabbitNode:
         self.url = f"amqp://guest:guest@127.0.0.1:{self.port}/%2f"
         self.management_url = f"http://guest:guest@127.0.0.1:{self.management_port}"
         self._configure()
+        if self._feature_flags is not None:
+            self.environment["RABBITMQ_FEATURE_FLAGS"] = self._feature_flags
 
     def _configure(self) -> None:
         for name in ("home", "log", "mnesia"):

@@ -38,7 +38,7 @@ def attribute(value: Any) -> Callable[[], object]:
 
 
 def stored(**changes: Any) -> Callable[[], object]:
-    fields = {"message_id": "a", "destination": "orders", "due_ms": 0, "body": b"x"}
+    fields: dict[str, Any] = {"message_id": "a", "destination": "orders", "due_ms": 0, "body": b"x"}
     return lambda: StoredMessage(**(fields | changes))
 
 

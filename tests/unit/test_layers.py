@@ -56,6 +56,7 @@ USE_CASES = {
     "error_queue",
     "events",
     "exactly_once",
+    "forks",
     "journal",
     "migration",
     "moves",

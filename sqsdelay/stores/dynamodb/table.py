@@ -18,6 +18,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from sqsdelay.errors import MessageTooLarge, StoreError, StoreMissing, StoreUnavailable
+from sqsdelay.forks import in_each_child
 from sqsdelay.limits import MAX_DYNAMODB_ITEM_BYTES
 from sqsdelay.stored import StoredMessage, from_store
 
@@ -72,10 +73,17 @@ class Table:
         self, name: str, endpoint: str, client: DynamoDBClient | None, *, shards: int
     ) -> None:
         self.name = name
+        self._owned = client is None
         self.client = client or _default_client()
         self._endpoint = endpoint
         self._shards = [f"{endpoint}/{number}" for number in range(shards)]
-        self._threads = ThreadPoolExecutor(_CONCURRENCY, thread_name_prefix="dynamodb-store")
+        self._threads = _threads()
+        in_each_child(self, Table._begin_anew)
+
+    def _begin_anew(self) -> None:
+        self._threads = _threads()
+        if self._owned:
+            self.client.close()
 
     def key(self, message_id: str) -> Item:
         """The primary key of a message."""
@@ -234,6 +242,10 @@ def first_of_each(messages: Iterable[StoredMessage]) -> dict[str, StoredMessage]
     for message in messages:
         first.setdefault(message.message_id, message)
     return first
+
+
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_CONCURRENCY, thread_name_prefix="dynamodb-store")
 
 
 def _default_client() -> DynamoDBClient:

@@ -69,7 +69,7 @@ def test_a_mistake_is_one_line(broker: Broker) -> None:
         (("send", "orders", "--body", "x", "--delay", "268435456"), "above the 268435455 s"),
         (("send", "orders", "--body", "x", "--header", "novalue"), "is not NAME=VALUE"),
         (("declare", "--url", "http://u:sesame@host"), "does not start with amqp:// or amqps://"),
-        (("transfer", "--to", broker.url), "source and target are both 'nsb.v2'"),
+        (("transfer", "--to", broker.url), "source and target are both 'sqsdelay'"),
     ):
         done = broker.cli(*arguments)
         assert done.returncode == 1
@@ -104,7 +104,8 @@ def test_an_interrupted_transfer_loses_nothing(broker: Broker) -> None:
             "orders", [Message("x", delay=100_000, message_id=str(n)) for n in range(MANY)]
         )
     assert all(result.error is None for result in results)
-    arguments = ["transfer", "--to", broker.url, "--prefix", "old", "--to-prefix", "new", "--json"]
+    arguments = ["transfer", "--to", broker.url, "--prefix", "old", "--to-prefix", "new", "--force"]
+    arguments.append("--json")
     process = subprocess.Popen([*CLI, *arguments], env=broker.environment)
     while not broker.count("new.delay-level-16"):
         time.sleep(0.02)
@@ -175,7 +176,11 @@ def test_tls_and_credentials_by_url(tls_node: RabbitNode, tmp_path: Path) -> Non
             timeout=PATIENCE_SECONDS,
         )
         assert refused.returncode == 1
+        assert "TLS with RabbitMQ" in refused.stderr
+        assert "its certificate is not trusted" in refused.stderr
         assert "CERTIFICATE_VERIFY_FAILED" in refused.stderr
+        plain = broker.cli("declare", "--url", f"amqp://shop:x@127.0.0.1:{tls_node.tls_port}/%2f")
+        assert "if that port is one for TLS, write amqps://" in plain.stderr
         environment["SSL_CERT_FILE"] = str(tmp_path / "cert.pem")
         for arguments in (["declare"], ["send", "orders", "--body", "hi", "--delay", "1"]):
             done = subprocess.run(
