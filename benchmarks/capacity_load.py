@@ -68,7 +68,7 @@ def _record(message: Any) -> dict[str, Any]:
 
 def fill_due(store: Any, count: int, prefix: str) -> None:
     """Messages that have been due for a second."""
-    from sqsdelay.stored import StoredMessage
+    from sqsdelay.core.stored_message import StoredMessage
 
     now_ms = time.time_ns() // 1_000_000
     messages = [
@@ -89,12 +89,12 @@ def dispatching(
     conninfo: str,
 ) -> Iterator[tuple[Callable[[], list[float]], Callable[[int, str], None]]]:
     """Release all that is due, with when each was; and fill the store."""
-    from sqsdelay.dispatcher import Dispatcher
-    from sqsdelay.endpoint import Endpoint
+    from sqsdelay.core.endpoint import Endpoint
+    from sqsdelay.dispatching.dispatcher import Dispatcher
     from sqsdelay.sqs.client import default_client
     from sqsdelay.sqs.outbox import SqsOutbox
     from sqsdelay.sqs.queues import SqsQueues
-    from sqsdelay.stores.postgres import PostgresStore
+    from sqsdelay.stores.postgres.postgres_store import PostgresStore
 
     store = PostgresStore(conninfo, endpoint=ENDPOINT)
     store.set_up()

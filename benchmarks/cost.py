@@ -25,18 +25,18 @@ import time_machine
 from moto import mock_aws
 
 from sqsdelay import DelayConsumer, DelaySender, Message
-from sqsdelay.clock import SystemClock
-from sqsdelay.consumer import Status
+from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import size_of
+from sqsdelay.core.stored_message import to_store
 from sqsdelay.cost import Bill, Prices, Workload, bills, shipped_prices
-from sqsdelay.dispatch_settings import DispatchSettings
-from sqsdelay.dispatcher import Dispatcher
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.dispatching.dispatcher import Dispatcher
+from sqsdelay.dispatching.settings import DispatchSettings
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
-from sqsdelay.message import size_of
+from sqsdelay.relaying.relay import Status
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.sqs.queues import SqsQueues
-from sqsdelay.stored import to_store
 from sqsdelay.stores.dynamodb import DynamoDbStore
 
 HOUR = 3600

@@ -20,12 +20,12 @@ from lambdas.delay_consumer import contract as delay_consumer
 from lambdas.dispatcher import contract as dispatcher
 from lambdas.powertools_ledger import PowertoolsLedger
 from sqsdelay import DelaySender
-from sqsdelay.clock import SystemClock
-from sqsdelay.endpoint import Endpoint
-from sqsdelay.ledger import LEDGER_VERSION, Event, EventKind, Source, from_json, to_json
-from sqsdelay.route import Route
+from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.route import Route
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.ledger.events import LEDGER_VERSION, Event, EventKind, Source, from_json, to_json
 from sqsdelay.sqs import create_endpoint
-from sqsdelay.stored import StoredMessage
 from sqsdelay.stores import open_store
 from sqsdelay.testing.local_aws import LocalAws
 from tests.patience import PATIENCE_SECONDS

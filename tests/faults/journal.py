@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sqsdelay.wire import ReceivedMessage, hop_deduplication_id
+from sqsdelay.core.wire import ReceivedMessage, hop_deduplication_id
 from tests.faults.parcels import key_of
 
 

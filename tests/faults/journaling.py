@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from sqsdelay.wire import ReceivedMessage, from_boto3
+from sqsdelay.core.wire import ReceivedMessage, from_boto3
 from tests.faults.journal import Asked, Journal
 from tests.services.sqs_proxy import Exchange
 

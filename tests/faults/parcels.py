@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from random import Random
 
-from sqsdelay import wire
-from sqsdelay.delay import delay_ms, due_at_ms, utc
-from sqsdelay.message import Attribute, Message, attributes_of, text_of
-from sqsdelay.sender import Sender
+from sqsdelay.core import wire
+from sqsdelay.core.delay import delay_ms, due_at_ms, utc
+from sqsdelay.core.message import Attribute, Message, attributes_of, text_of
+from sqsdelay.sending.sender import Sender
 
 _ATTEMPTS = 5
 """Sends of a message whose send raised; every third such message is given up after the first."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from botocore.config import Config
 
 from sqsdelay import DelayConsumer
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.sqs.client import client_config
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.testing import LocalAws

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sqsdelay import DelaySender
-from sqsdelay.endpoint import Endpoint, QueueRef
+from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.core.wire import ReceivedMessage
 from sqsdelay.errors import QueueMissing
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.testing import LocalAws
-from sqsdelay.wire import ReceivedMessage
 from tests.faults.journal import Journal
 from tests.faults.parcels import Parcel, parcels, send
 from tests.faults.real_parties import (

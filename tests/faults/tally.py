@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from sqsdelay import wire
-from sqsdelay.message import Attribute, text_of
+from sqsdelay.core import wire
+from sqsdelay.core.message import Attribute, text_of
 from tests.faults.causes import Cause, cause_of, forks
 from tests.faults.journal import Journal
 from tests.faults.parcels import Parcel, key_of

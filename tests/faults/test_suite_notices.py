@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from sqsdelay import wire
-from sqsdelay.clock import BrokerClock
-from sqsdelay.consumer import Relay
-from sqsdelay.decision import HandOver, decide
-from sqsdelay.moves import Mover, Outcome
-from sqsdelay.wire import ReceivedMessage
+from sqsdelay.core import wire
+from sqsdelay.core.clock import BrokerClock
+from sqsdelay.core.hop import HandOver, decide
+from sqsdelay.core.wire import ReceivedMessage
+from sqsdelay.relaying.mover import Mover, Outcome
+from sqsdelay.relaying.relay import Relay
 from tests.faults.tally import Tally
 from tests.faults.virtual_party import PartysQueues, Trouble
 from tests.faults.virtual_world import Plan, World
@@ -67,7 +67,7 @@ def test_a_relay_that_rounds_down_is_early(monkeypatch: pytest.MonkeyPatch) -> N
             return HandOver(max(0, (due_ms - now_ms) // 1000))
         return decision
 
-    monkeypatch.setattr("sqsdelay.consumer.decide", rounding_down)
+    monkeypatch.setattr("sqsdelay.relaying.relay.decide", rounding_down)
     assert run(Plan()).early
 
 
@@ -82,7 +82,7 @@ def test_a_relay_without_deduplication_has_undocumented_duplicates(
         message = requeued(*arguments)
         return replace(message, deduplication_id=f"{message.deduplication_id}{next(count)}")
 
-    monkeypatch.setattr("sqsdelay.wire.requeued", always_new)
+    monkeypatch.setattr("sqsdelay.core.wire.requeued", always_new)
     assert run(DEATHS).undocumented
 
 
@@ -105,7 +105,7 @@ def test_a_relay_that_drops_an_attribute_is_noticed(monkeypatch: pytest.MonkeyPa
     def dropping(copy: ReceivedMessage) -> Any:
         return {k: v for k, v in users_attributes(copy).items() if k != "raw"}
 
-    monkeypatch.setattr("sqsdelay.wire.users_attributes", dropping)
+    monkeypatch.setattr("sqsdelay.core.wire.users_attributes", dropping)
     assert run(Plan()).altered
 
 

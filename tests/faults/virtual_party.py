@@ -8,14 +8,14 @@ from enum import StrEnum
 from random import Random
 from typing import Any, TypeVar
 
-from sqsdelay.clock import BrokerClock
-from sqsdelay.endpoint import QueueRef
+from sqsdelay.core.clock import BrokerClock
+from sqsdelay.core.endpoint import QueueRef
+from sqsdelay.core.message import OutgoingMessage
+from sqsdelay.core.wire import ReceivedMessage
 from sqsdelay.errors import QueueUnavailable, SendFailed
 from sqsdelay.limits import MAX_BATCH_ENTRIES
-from sqsdelay.message import OutgoingMessage
-from sqsdelay.ports import Failure, SendReceipt
+from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.testing import InMemoryQueues, ManualClock
-from sqsdelay.wire import ReceivedMessage
 from tests.faults.journal import Asked, Journal
 
 T = TypeVar("T")

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from sqsdelay.consumer import Relay
-from sqsdelay.due_consumer import DueRelay
-from sqsdelay.endpoint import QueueRef
+from sqsdelay.core.endpoint import QueueRef
 from sqsdelay.errors import QueueUnavailable
-from sqsdelay.moves import Mover, Outcome
-from sqsdelay.sender import Sender
+from sqsdelay.relaying.due_relay import DueRelay
+from sqsdelay.relaying.mover import Mover, Outcome
+from sqsdelay.relaying.relay import Relay
+from sqsdelay.sending.sender import Sender
 from sqsdelay.testing import ManualClock
 from tests.faults.journal import Journal
 from tests.faults.parcels import Parcel, parcels, send

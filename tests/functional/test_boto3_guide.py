@@ -11,7 +11,7 @@ import pytest
 from moto import mock_aws
 
 from sqsdelay import unrestricted
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.limits import MAX_ATTRIBUTES
 from sqsdelay.sqs import create_endpoint
 

@@ -15,7 +15,7 @@ from kombu.transport.SQS import Channel
 from typer.testing import CliRunner
 
 from sqsdelay.cli import app as cli
-from sqsdelay.cli.schedule import EXIT_MARKED
+from sqsdelay.cli.waiting import EXIT_MARKED
 from sqsdelay.limits import (
     DEDUPLICATION_INTERVAL_SECONDS,
     MAX_ENDPOINT_CHARS,

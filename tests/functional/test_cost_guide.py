@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from sqsdelay.cli import app
 from sqsdelay.cost import Workload, break_even_seconds, shipped_prices
-from sqsdelay.cost.store import ITEM_BYTES, write_units
+from sqsdelay.cost.stored_message import ITEM_BYTES, write_units
 from sqsdelay.cost.strategies import (
     FUNCTION_MEMORY_MB,
     FUNCTION_MS,
@@ -19,7 +19,7 @@ from sqsdelay.cost.strategies import (
     STORE_SHARDS,
 )
 from sqsdelay.cost.workload import DELAY_ATTRIBUTES_BYTES
-from sqsdelay.dispatch_settings import SCHEDULE_SECONDS
+from sqsdelay.dispatching.settings import SCHEDULE_SECONDS
 
 GUIDE = (Path(__file__).parents[2] / "docs/cost.md").read_text()
 PRICES = shipped_prices()

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.dispatcher import Dispatcher
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.errors import ConfigurationError, MessageTooLarge, StoreMissing, StoreUnavailable
 from sqsdelay.limits import MAX_DYNAMODB_ITEM_BYTES
-from sqsdelay.store import TransactionMode
-from sqsdelay.stored import StoredMessage
+from sqsdelay.ports.stores import TransactionMode
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.testing import InMemoryOutbox, ManualClock
 from sqsdelay.testing.local_aws import LocalAws

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.cli.schedule import EXIT_MARKED
+from sqsdelay.cli.waiting import EXIT_MARKED
+from sqsdelay.core.body_pointer import LEGACY_PAYLOAD_SIZE, PAYLOAD_SIZE, Pointer
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.marks import MARK_LIFETIME_SECONDS
+from sqsdelay.core.message import string
 from sqsdelay.cost import break_even_seconds, shipped_prices
-from sqsdelay.endpoint import Endpoint
 from sqsdelay.limits import MAX_ENDPOINT_CHARS
-from sqsdelay.marks import MARK_LIFETIME_SECONDS
-from sqsdelay.message import string
-from sqsdelay.parking import DEFAULT_PARK_AFTER_SECONDS
-from sqsdelay.payload import LEGACY_PAYLOAD_SIZE, PAYLOAD_SIZE, Pointer
+from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores import open_store
 from sqsdelay.testing.local_aws import LocalAws

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.deduplication import Copy
+from sqsdelay.core.message import string
+from sqsdelay.core.wire import MESSAGE_ID
 from sqsdelay.limits import MAX_RETENTION_SECONDS
-from sqsdelay.message import string
+from sqsdelay.receiving.deduplication import Copy
 from sqsdelay.testing.local_aws import LocalAws
-from sqsdelay.wire import MESSAGE_ID
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "receiving.md").read_text()
 LAMBDA, WORKER, EXACTLY_ONCE = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)

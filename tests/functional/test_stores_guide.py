@@ -8,23 +8,26 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.circuit_breaker import DEFAULT_FAILURES_PER_SECOND, DEFAULT_TRIGGER_SECONDS
 from sqsdelay.cli.dispatch import EXIT_CRITICAL
 from sqsdelay.cli.listing import parse_cursor
-from sqsdelay.delay import due_at_ms, parse_due_at
-from sqsdelay.dispatch_settings import DEFAULT_BATCH, MAX_POLL_SECONDS, DispatchSettings
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.delay import due_at_ms, parse_due_at
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.dispatching.circuit_breakers import (
+    DEFAULT_FAILURES_PER_SECOND,
+    DEFAULT_TRIGGER_SECONDS,
+)
+from sqsdelay.dispatching.settings import DEFAULT_BATCH, MAX_POLL_SECONDS, DispatchSettings
 from sqsdelay.errors import SchemaMismatch
 from sqsdelay.limits import MAX_DYNAMODB_ITEM_BYTES, MAX_POSTGRES_NAME_BYTES
+from sqsdelay.ports.stores import DelayedMessageStore
 from sqsdelay.sqs import create_endpoint
-from sqsdelay.store import DelayedMessageStore
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS
-from sqsdelay.stores.postgres import PostgresStore
-from sqsdelay.stores.postgres_listener import POLL_SECONDS
-from sqsdelay.stores.postgres_pool import SERVER_SETTINGS
+from sqsdelay.stores.postgres.listener import POLL_SECONDS
+from sqsdelay.stores.postgres.pool import SERVER_SETTINGS
+from sqsdelay.stores.postgres.postgres_store import PostgresStore
 from sqsdelay.stores.schema_version import check_version
-from sqsdelay.stores.sqlite import SqliteStore
+from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing.local_aws import LocalAws
 
 GUIDE = (Path(__file__).parents[2] / "docs/stores.md").read_text()

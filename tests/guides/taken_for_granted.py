@@ -11,15 +11,15 @@ from typing import Any, Final
 
 import pytest
 
-from sqsdelay.clock import SystemClock
-from sqsdelay.endpoint import Endpoint
-from sqsdelay.message import string
-from sqsdelay.payload import PAYLOAD_SIZE, Pointer
-from sqsdelay.rejection import rejected
+from sqsdelay.core.body_pointer import PAYLOAD_SIZE, Pointer
+from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import string
+from sqsdelay.core.rejection import rejected
+from sqsdelay.core.wire import DELAY_SECONDS, ReceivedMessage
 from sqsdelay.sqs import SqsQueues, create_endpoint
 from sqsdelay.stores import open_store
-from sqsdelay.testing.store import InMemoryStore
-from sqsdelay.wire import DELAY_SECONDS, ReceivedMessage
+from sqsdelay.testing.in_memory_store import InMemoryStore
 from tests.acceptance.rabbitmq.broker import Broker
 from tests.guides.reader import Reader, empty
 

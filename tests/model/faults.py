@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from sqsdelay.core.marks import Mark
+from sqsdelay.core.message import OutgoingMessage
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.wire import ReceivedMessage
 from sqsdelay.errors import QueueUnavailable, StoreUnavailable
-from sqsdelay.marks import Mark
-from sqsdelay.message import OutgoingMessage
-from sqsdelay.ports import Failure, SendReceipt
-from sqsdelay.store import Claim, DelayedMessageStore, TransactionMode
-from sqsdelay.stored import StoredMessage
+from sqsdelay.ports.queues import Failure, SendReceipt
+from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 from sqsdelay.testing import InMemoryQueues, ManualClock
-from sqsdelay.wire import ReceivedMessage
 
 
 class Killed(BaseException):

@@ -8,8 +8,8 @@ from typing import ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from sqsdelay.delay import utc
-from sqsdelay.store import DelayedMessageStore
+from sqsdelay.core.delay import utc
+from sqsdelay.ports.stores import DelayedMessageStore
 from sqsdelay.testing import ManualClock
 from tests.model.faults import Fault
 from tests.model.world import WORKERS, World

@@ -9,14 +9,16 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
-from sqsdelay import consumer, decision, wire
-from sqsdelay.delay import utc
-from sqsdelay.parking import Parking
-from sqsdelay.schedule import Schedule
+from sqsdelay.core import hop as decision
+from sqsdelay.core import wire
+from sqsdelay.core.delay import utc
+from sqsdelay.parking.parking import Parking
+from sqsdelay.parking.schedule import Schedule
+from sqsdelay.relaying import relay as consumer
 from sqsdelay.sqs import outbox
-from sqsdelay.stores.sqlite import SqliteStore
+from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryStore, ManualClock
-from sqsdelay.testing.store import _InMemoryClaim
+from sqsdelay.testing.in_memory_store import _InMemoryClaim
 from tests.model.machine import DeliveryMachine
 from tests.model.world import World
 

@@ -8,22 +8,22 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import Final
 
-from sqsdelay.consumer import Relay
-from sqsdelay.delay import delay_ms, due_at_ms
-from sqsdelay.dispatch_settings import DispatchSettings
-from sqsdelay.dispatcher import Dispatcher
-from sqsdelay.due_consumer import DueRelay
+from sqsdelay.core.delay import delay_ms, due_at_ms
+from sqsdelay.core.message import Attribute, string, text_of
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.wire import MESSAGE_ID, ReceivedMessage
+from sqsdelay.dispatching.dispatcher import Dispatcher
+from sqsdelay.dispatching.settings import DispatchSettings
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.limits import DEDUPLICATION_INTERVAL_SECONDS
-from sqsdelay.message import Attribute, string, text_of
-from sqsdelay.moves import Mover
-from sqsdelay.schedule import Change
-from sqsdelay.sender import Route, Sender
+from sqsdelay.parking.schedule import Change
+from sqsdelay.ports.stores import DelayedMessageStore
+from sqsdelay.relaying.due_relay import DueRelay
+from sqsdelay.relaying.mover import Mover
+from sqsdelay.relaying.relay import Relay
+from sqsdelay.sending.sender import Route, Sender
 from sqsdelay.sqs.outbox import SqsOutbox
-from sqsdelay.store import DelayedMessageStore
-from sqsdelay.stored import StoredMessage
 from sqsdelay.testing import ManualClock
-from sqsdelay.wire import MESSAGE_ID, ReceivedMessage
 from tests.model.faults import Breaker, Fault, FaultyQueues, FaultyStore, Killed, Sent
 from tests.model.promises import Promise
 

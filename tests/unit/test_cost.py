@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.cost import (
     Bill,
     Workload,
@@ -20,9 +21,8 @@ from sqsdelay.cost import (
     shipped_prices,
     shipped_text,
 )
-from sqsdelay.cost.store import INDEX_ENTRY_BYTES, ITEM_BYTES, WAITING_ITEM_BYTES
+from sqsdelay.cost.stored_message import INDEX_ENTRY_BYTES, ITEM_BYTES, WAITING_ITEM_BYTES
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.stored import StoredMessage
 from sqsdelay.stores.dynamodb.table import DUE, HELD, KEY, SHARD, Table
 
 YEAR = 365 * 24 * 3600

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Final
 
-from sqsdelay.clock import Clock
+from sqsdelay.core.clock import Clock
+from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.stored import StoredMessage
 from sqsdelay.stores.dynamodb.table import Item, Table, number
 
 

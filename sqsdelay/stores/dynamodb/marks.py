@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from sqsdelay.marks import MARK_LIFETIME_MS, Mark
+from sqsdelay.core.marks import MARK_LIFETIME_MS, Mark
 from sqsdelay.stores.dynamodb.table import KEY, Item, Table, number
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from sqsdelay.core.stored_message import StoredMessage, from_store
 from sqsdelay.errors import MessageTooLarge, StoreError, StoreMissing, StoreUnavailable
-from sqsdelay.forks import in_each_child
 from sqsdelay.limits import MAX_DYNAMODB_ITEM_BYTES
-from sqsdelay.stored import StoredMessage, from_store
+from sqsdelay.processes.forks import in_each_child
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
