@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.faults.causes import Cause
-from tests.faults.scenarios import VIRTUAL
-from tests.faults.table import BEGIN, DOCUMENT, END, SCENARIOS, cells, rewritten, table
-from tests.faults.tally import Tally
+from tests.simulation.causes import Cause
+from tests.simulation.scenarios import VIRTUAL
+from tests.simulation.table import BEGIN, DOCUMENT, END, SCENARIOS, cells, rewritten, table
+from tests.simulation.tally import Tally
 
 DOCUMENTED = DOCUMENT.read_text()
 ROWS = cells(DOCUMENTED)

@@ -14,10 +14,10 @@ from sqsdelay.relaying.mover import Mover, Outcome
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.sender import Sender
 from sqsdelay.testing import ManualClock
-from tests.faults.journal import Journal
-from tests.faults.parcels import Parcel, parcels, send
-from tests.faults.tally import Arrival, Tally, tally
-from tests.faults.virtual_party import (
+from tests.simulation.journal import Journal
+from tests.simulation.parcels import Parcel, parcels, send
+from tests.simulation.tally import Arrival, Tally, tally
+from tests.simulation.virtual_party import (
     Fate,
     Held,
     Killed,

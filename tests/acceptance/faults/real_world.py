@@ -18,9 +18,7 @@ from sqsdelay.errors import QueueMissing
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.testing import LocalAws
-from tests.faults.journal import Journal
-from tests.faults.parcels import Parcel, parcels, send
-from tests.faults.real_parties import (
+from tests.acceptance.faults.real_parties import (
     HOP_SECONDS,
     VISIBILITY_SECONDS,
     MortalWorker,
@@ -30,8 +28,10 @@ from tests.faults.real_parties import (
     function,
     worker,
 )
-from tests.faults.tally import Arrival, Tally, tally
 from tests.services.fault_plan import Fault, FaultPlan
+from tests.simulation.journal import Journal
+from tests.simulation.parcels import Parcel, parcels, send
+from tests.simulation.tally import Arrival, Tally, tally
 
 _SENT_AT_ONCE: Final = 20
 _END_TIMEOUT_SECONDS: Final = 240

@@ -24,8 +24,8 @@ from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.sender import Route, Sender
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.testing import ManualClock
-from tests.model.faults import Breaker, Fault, FaultyQueues, FaultyStore, Killed, Sent
-from tests.model.promises import Promise
+from tests.simulation.model.faults import Breaker, Fault, FaultyQueues, FaultyStore, Killed, Sent
+from tests.simulation.model.promises import Promise
 
 WORKERS: Final = 2
 ATTRIBUTES: Final[dict[str, Attribute]] = {

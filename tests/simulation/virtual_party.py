@@ -16,7 +16,7 @@ from sqsdelay.errors import QueueUnavailable, SendFailed
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.testing import InMemoryQueues, ManualClock
-from tests.faults.journal import Asked, Journal
+from tests.simulation.journal import Asked, Journal
 
 T = TypeVar("T")
 

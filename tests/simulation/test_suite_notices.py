@@ -14,9 +14,9 @@ from sqsdelay.core.hop import HandOver, decide
 from sqsdelay.core.wire import ReceivedMessage
 from sqsdelay.relaying.mover import Mover, Outcome
 from sqsdelay.relaying.relay import Relay
-from tests.faults.tally import Tally
-from tests.faults.virtual_party import PartysQueues, Trouble
-from tests.faults.virtual_world import Plan, World
+from tests.simulation.tally import Tally
+from tests.simulation.virtual_party import PartysQueues, Trouble
+from tests.simulation.virtual_world import Plan, World
 
 CALLS = Plan(chances={Trouble.NOT_REACHED: 0.05, Trouble.ANSWER_LOST: 0.05})
 DEATHS = Plan(chances={Trouble.KILLED_BEFORE: 0.02, Trouble.KILLED_AFTER: 0.02})

@@ -7,7 +7,7 @@ from enum import StrEnum
 from itertools import pairwise
 
 from sqsdelay.limits import DEDUPLICATION_INTERVAL_SECONDS, ERROR_QUEUE_SUFFIX, FIFO_SUFFIX
-from tests.faults.journal import Action, Journal, Step
+from tests.simulation.journal import Action, Journal, Step
 
 
 class Cause(StrEnum):

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sqsdelay.core.wire import ReceivedMessage, from_boto3
-from tests.faults.journal import Asked, Journal
 from tests.services.sqs_proxy import Exchange
+from tests.simulation.journal import Asked, Journal
 
 
 class ProxyJournal:

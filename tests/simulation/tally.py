@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from sqsdelay.core import wire
 from sqsdelay.core.message import Attribute, text_of
-from tests.faults.causes import Cause, cause_of, forks
-from tests.faults.journal import Journal
-from tests.faults.parcels import Parcel, key_of
+from tests.simulation.causes import Cause, cause_of, forks
+from tests.simulation.journal import Journal
+from tests.simulation.parcels import Parcel, key_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from sqsdelay.core.wire import ReceivedMessage, hop_deduplication_id
-from tests.faults.parcels import key_of
+from tests.simulation.parcels import key_of
 
 
 class Action(StrEnum):

@@ -16,12 +16,12 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.sqs.client import client_config
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.testing import LocalAws
-from tests.faults.journal import Journal
-from tests.faults.journaling import ProxyJournal
 from tests.services.fault_plan import FaultPlan
 from tests.services.lambda_function import EventSource, LambdaFunction
 from tests.services.processes import Running, running
 from tests.services.sqs_proxy import SqsProxy
+from tests.simulation.journal import Journal
+from tests.simulation.journaling import ProxyJournal
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient

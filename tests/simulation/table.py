@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from sqsdelay.testing import LocalAws
-from tests.faults.scenarios import REAL, VIRTUAL, RealScenario, VirtualScenario
-from tests.faults.tally import Tally
 from tests.services.processes import ROOT
+from tests.simulation.scenarios import REAL, VIRTUAL, RealScenario, VirtualScenario
+from tests.simulation.tally import Tally
 
 DOCUMENT: Final = ROOT / "docs" / "reliability.md"
 BEGIN: Final = "<!-- made by make faults: begin -->"

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from sqsdelay.testing import LocalAws
-from tests.faults.real_world import RealWorld, Setting
-from tests.faults.tally import Tally
-from tests.faults.virtual_party import Trouble
-from tests.faults.virtual_world import HOUR_MS, Plan, World
+from tests.acceptance.faults.real_world import RealWorld, Setting
 from tests.services.fault_plan import Fault
+from tests.simulation.tally import Tally
+from tests.simulation.virtual_party import Trouble
+from tests.simulation.virtual_world import HOUR_MS, Plan, World
 
 ONE_KIND: Final = 0.25
 """Chance per request where there is one kind of fault; five attempts in a row fail once in a thousand."""

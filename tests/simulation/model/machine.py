@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sqsdelay.core.delay import utc
 from sqsdelay.ports.stores import DelayedMessageStore
 from sqsdelay.testing import ManualClock
-from tests.model.faults import Fault
-from tests.model.world import WORKERS, World
+from tests.simulation.model.faults import Fault
+from tests.simulation.model.world import WORKERS, World
 
 WORKER = st.integers(0, WORKERS - 1)
 EDGES = (0, 0.001, 1, 899.999, 900, 900.001, 901, 1000, 1001, 1800, 26_100, 26_101, 86_400)

@@ -39,7 +39,9 @@ ELSEWHERE: Final = (
     Elsewhere(r"make (setup( setup-node)?|test|check|docs)\b.*", "made, or is, this very test run"),
     Elsewhere(r"git pull && make setup.*", "an upgrade needs a newer version"),
     Elsewhere(r"pip install 'sqsdelay\[\w+\]'", "extras are in the environment of this test run"),
-    Elsewhere(r"make faults\b.*", "takes minutes; run with less to do", "tests/faults/__init__.py"),
+    Elsewhere(
+        r"make faults\b.*", "takes minutes; run with less to do", "tests/simulation/__init__.py"
+    ),
     Elsewhere(
         r"make capacity\b.*",
         "rewrites the page; a test compares its tables",
@@ -69,9 +71,9 @@ class WholePage:
 
 
 WHOLE_PAGES: Final = {
-    "docs/celery.md": WholePage(4, "tests/functional/test_celery_guide.py"),
+    "docs/celery.md": WholePage(4, "tests/guides/test_celery_guide.py"),
     "docs/report.md": WholePage(4, "tests/functional/spark/test_report_guide.py"),
-    "docs/ledger.md": WholePage(9, "tests/acceptance/test_ledger_guide.py"),
+    "docs/ledger.md": WholePage(9, "tests/guides/test_ledger_guide.py"),
     "docs/spark.md": WholePage(6, "tests/functional/spark/test_spark_guide.py"),
 }
 """Pages that take more than typing: workers of another program, a cluster, or minutes."""

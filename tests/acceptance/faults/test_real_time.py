@@ -8,9 +8,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from sqsdelay.testing import LocalAws
-from tests.faults.scenarios import REAL, RealScenario
-from tests.faults.table import SIDE_BY_SIDE
-from tests.faults.tally import Tally
+from tests.simulation.scenarios import REAL, RealScenario
+from tests.simulation.table import SIDE_BY_SIDE
+from tests.simulation.tally import Tally
 
 MESSAGES = 100
 SEED = 1

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.scenarios import VIRTUAL, VirtualScenario
-from tests.faults.virtual_party import Trouble
-from tests.faults.virtual_world import Plan, World
+from tests.simulation.scenarios import VIRTUAL, VirtualScenario
+from tests.simulation.virtual_party import Trouble
+from tests.simulation.virtual_world import Plan, World
 
 SEEDS = (11, 12, 13)
 MESSAGES = 200

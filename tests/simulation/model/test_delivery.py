@@ -19,8 +19,8 @@ from sqsdelay.sqs import outbox
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryStore, ManualClock
 from sqsdelay.testing.in_memory_store import _InMemoryClaim
-from tests.model.machine import DeliveryMachine
-from tests.model.world import World
+from tests.simulation.model.machine import DeliveryMachine
+from tests.simulation.model.world import World
 
 
 class InMemory(DeliveryMachine):
