@@ -14,8 +14,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from lambdas.dispatcher.handler import BATCH, KEPT_BACK_MS
-from sqsdelay.dispatching.settings import DEFAULT_BATCH, FUNCTION_MEMORY_MB, SCHEDULE_SECONDS
-from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS, MAX_RETENTION_SECONDS
+from sqsdelay.dispatching.settings import DEFAULT_BATCH, FUNCTION_MEMORY_MB
+from sqsdelay.limits import (
+    MAX_BATCH_ENTRIES,
+    MAX_MESSAGE_TIMER_SECONDS,
+    MAX_RETENTION_SECONDS,
+    SCHEDULE_SECONDS,
+)
 from sqsdelay.sqs.consumer import DEFAULT_RECEIVERS
 from sqsdelay.sqs.outbox import DEFAULT_CONCURRENCY
 from sqsdelay.stores.dynamodb.dynamodb_store import DEFAULT_SHARDS

@@ -18,7 +18,8 @@ from infra.function_code import dispatcher_code
 from infra.queue_key import SEND_UNDER_KEY
 from infra.store_table import StoreTable
 from lambdas.dispatcher import contract
-from sqsdelay.dispatching.settings import FUNCTION_MEMORY_MB, SCHEDULE_SECONDS
+from sqsdelay.dispatching.settings import FUNCTION_MEMORY_MB
+from sqsdelay.limits import SCHEDULE_SECONDS
 
 TIMEOUT_SECONDS: Final = 50
 """Below the interval, so that a run with a backlog is over when the next one comes."""

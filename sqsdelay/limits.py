@@ -81,6 +81,10 @@ WORKER_VISIBILITY_SECONDS: Final = 30
 """How long a worker's copies stay hidden when it dies; it extends that while it works on them. More
 than one call may take, so that a network that stalls makes no second consumer."""
 
+SCHEDULE_SECONDS: Final = 60
+"""How often the deployed dispatcher function runs: the shortest a schedule has. Message timers make up
+for the interval; only a message stored when it is due already waits as long."""
+
 DELAY_QUEUE_VISIBILITY_SECONDS: Final = 6 * FUNCTION_TIMEOUT_SECONDS
 """Six times the function's timeout (services-sqs-configure.html) and below the deduplication
 interval, so that the second attempt on a copy still deduplicates against the first. A worker extends

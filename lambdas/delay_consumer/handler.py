@@ -31,7 +31,8 @@ from sqsdelay.limits import (
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.ports.stores import DelayedMessageStore
 from sqsdelay.relaying.due_relay import DueRelay
-from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Mover, Outcome, Status
+from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Mover
+from sqsdelay.relaying.outcome import Outcome, Status
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.consumer import checked_relay

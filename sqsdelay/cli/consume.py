@@ -20,10 +20,10 @@ from sqsdelay.limits import (
     WORKER_VISIBILITY_SECONDS,
 )
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
-from sqsdelay.relaying.relay import DEFAULT_MAX_RECEIVES
+from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES
 
 if TYPE_CHECKING:
-    from sqsdelay.relaying.relay import Outcome
+    from sqsdelay.relaying.outcome import Outcome
 
 
 def consume(

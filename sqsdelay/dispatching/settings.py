@@ -11,10 +11,6 @@ from sqsdelay.dispatching.circuit_breakers import (
 )
 from sqsdelay.errors import ConfigurationError
 
-SCHEDULE_SECONDS: Final = 60
-"""How often the deployed dispatcher function runs: the shortest a schedule has. Message timers make up
-for the interval; only a message stored when it is due already waits as long."""
-
 FUNCTION_MEMORY_MB: Final = 512
 """Of the dispatcher function: two batches of 100 messages at the 400 KiB of an item fit in."""
 

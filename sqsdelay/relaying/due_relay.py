@@ -12,9 +12,8 @@ from sqsdelay.core.wire import DUE_AT, ReceivedMessage, whole_number
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.ledger.events import Ledger
 from sqsdelay.ports.queues import Queues
-from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Move, Mover, Outcome, Outcomes, Status
-
-__all__ = ["DueRelay"]
+from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Move, Mover, Outcomes
+from sqsdelay.relaying.outcome import Outcome, Status
 
 
 class DueRelay(Mover):

@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
 from sqsdelay.core.batching import full_batches
@@ -21,7 +20,8 @@ from sqsdelay.ledger.events import Ledger, record_safely
 from sqsdelay.limits import MAX_BACKOFF_SECONDS
 from sqsdelay.ports.queues import Failure, Queues
 from sqsdelay.ports.size_limits import send_fitting
-from sqsdelay.relaying.events import settled_copies
+from sqsdelay.relaying.outcome import Outcome, Status
+from sqsdelay.relaying.recording import settled_copies
 
 logger = logging.getLogger(__name__)
 
@@ -29,39 +29,6 @@ DEFAULT_MAX_RECEIVES: Final = 5
 _FIRST_BACKOFF_SECONDS: Final = 5
 _REMEMBERED_COPIES: Final = 10_000
 _NOT_HELD: Final = "no time is left for it; it is received again, here or by another consumer"
-
-
-class Status(StrEnum):
-    """What became of a copy."""
-
-    HANDED_OVER = "handed-over"
-    REQUEUED = "requeued"
-    DELIVERED = "delivered"
-    PARKED = "parked"
-    CANCELLED = "cancelled"
-    REJECTED = "rejected"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """One copy's fate: settled (its next home confirmed it) or failed and to be received again.
-
-    ``due_ms`` is None for a copy that does not say when it is due. ``delay_seconds`` is the message
-    timer of a hand-over, ``late_ms`` how long after its due time the destination will show it (0 to
-    999 from rounding up, more after an outage). ``error`` says why a copy failed or was rejected.
-    """
-
-    copy: ReceivedMessage
-    status: Status
-    due_ms: int | None = None
-    delay_seconds: int | None = None
-    late_ms: int | None = None
-    error: str | None = None
-
-    @property
-    def settled(self) -> bool:
-        return self.status is not Status.FAILED
 
 
 @dataclass(slots=True)

@@ -29,17 +29,8 @@ from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Parking, check_without_store
 from sqsdelay.ports.queues import Queues
 from sqsdelay.ports.stores import DelayedMessageStore
-from sqsdelay.relaying.mover import (
-    DEFAULT_MAX_RECEIVES,
-    Move,
-    Mover,
-    Outcome,
-    Outcomes,
-    Status,
-    backoff_seconds,
-)
-
-__all__ = ["DEFAULT_MAX_RECEIVES", "Outcome", "Relay", "Status", "backoff_seconds"]
+from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Move, Mover, Outcomes
+from sqsdelay.relaying.outcome import Outcome, Status
 
 logger = logging.getLogger(__name__)
 

@@ -14,6 +14,7 @@ from sqsdelay.core.message import (
     Attribute,
     Message,
     OutgoingMessage,
+    Route,
     attributes_of,
     check_body,
     check_delay,
@@ -24,7 +25,6 @@ from sqsdelay.core.message import (
     size_of,
     string,
 )
-from sqsdelay.core.route import Route
 from sqsdelay.core.stored_message import StoredMessage, to_store
 from sqsdelay.errors import (
     ConfigurationError,

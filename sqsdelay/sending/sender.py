@@ -13,8 +13,7 @@ from typing import Final
 from sqsdelay.core.batching import full_batches
 from sqsdelay.core.delay import Delay, checked_due_ms, delay_ms, due_at_ms, utc
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import AttributeInput, Message
-from sqsdelay.core.route import Route
+from sqsdelay.core.message import AttributeInput, Message, Route
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import (
     ConfigurationError,
@@ -35,8 +34,8 @@ from sqsdelay.parking.parking import (
 from sqsdelay.parking.schedule import Change, Schedule
 from sqsdelay.ports.queues import Failure, LargeBodies, Queues, SendReceipt
 from sqsdelay.ports.stores import DelayedMessageStore
-from sqsdelay.relaying.events import sent_to_queue, sent_to_store
 from sqsdelay.sending.large_bodies import Offloading
+from sqsdelay.sending.recording import sent_to_queue, sent_to_store
 from sqsdelay.sending.router import Asked, Router, ToQueue, ToStore
 
 __all__ = ["DEFAULT_CONCURRENCY", "Change", "Route", "SendResult", "Sender"]

@@ -30,7 +30,8 @@ from sqsdelay.limits import (
 )
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.relaying.due_relay import DueRelay
-from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Mover, Outcome, check_max_receives
+from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Mover, check_max_receives
+from sqsdelay.relaying.outcome import Outcome
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.relaying.visibility import InHand, Visibility
 from sqsdelay.sending.endpoint_conflicts import refuse_collision

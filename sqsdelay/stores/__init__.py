@@ -3,11 +3,55 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.ports.stores import DelayedMessageStore
+from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
+
+if TYPE_CHECKING:
+    from sqsdelay.core.stored_message import StoredMessage, to_store
+    from sqsdelay.stores.dynamodb.dynamodb_store import DynamoDbStore
+    from sqsdelay.stores.dynamodb.table import table_definition
+    from sqsdelay.stores.postgres.inbox import PostgresInbox
+    from sqsdelay.stores.postgres.postgres_store import PostgresStore
+    from sqsdelay.stores.sqlite.inbox import SqliteInbox
+    from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
+
+__all__ = [
+    "Claim",
+    "DelayedMessageStore",
+    "DynamoDbStore",
+    "PostgresInbox",
+    "PostgresStore",
+    "SqliteInbox",
+    "SqliteStore",
+    "StoredMessage",
+    "TransactionMode",
+    "open_store",
+    "table_definition",
+    "to_store",
+]
+
+_HOMES = {
+    "DynamoDbStore": "sqsdelay.stores.dynamodb.dynamodb_store",
+    "PostgresInbox": "sqsdelay.stores.postgres.inbox",
+    "PostgresStore": "sqsdelay.stores.postgres.postgres_store",
+    "SqliteInbox": "sqsdelay.stores.sqlite.inbox",
+    "SqliteStore": "sqsdelay.stores.sqlite.sqlite_store",
+    "StoredMessage": "sqsdelay.core.stored_message",
+    "table_definition": "sqsdelay.stores.dynamodb.table",
+    "to_store": "sqsdelay.core.stored_message",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load on first use: a store's driver may not be installed."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
 
 SCHEMES: Final = "sqlite:///FILE, postgresql://… or dynamodb://TABLE"
 

@@ -21,7 +21,8 @@ from sqsdelay.errors import (
 )
 from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
 from sqsdelay.relaying.due_relay import DueRelay
-from sqsdelay.relaying.relay import Relay, Status
+from sqsdelay.relaying.outcome import Status
+from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.sender import Sender
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock

@@ -11,8 +11,7 @@ from aws_cdk.assertions import Template
 from infra.dispatcher_function import TIMEOUT_SECONDS
 from lambdas.delay_consumer import contract as delay_consumer
 from lambdas.dispatcher import contract, handler
-from sqsdelay.dispatching.settings import SCHEDULE_SECONDS
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, SCHEDULE_SECONDS
 from sqsdelay.stores.dynamodb import table_definition
 from sqsdelay.stores.dynamodb.marks import EXPIRY
 from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS

@@ -10,7 +10,8 @@ from typing import Final
 from sqsdelay.core.endpoint import QueueRef
 from sqsdelay.errors import QueueUnavailable
 from sqsdelay.relaying.due_relay import DueRelay
-from sqsdelay.relaying.mover import Mover, Outcome
+from sqsdelay.relaying.mover import Mover
+from sqsdelay.relaying.outcome import Outcome
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.sender import Sender
 from sqsdelay.testing import ManualClock

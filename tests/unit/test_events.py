@@ -12,8 +12,7 @@ import pytest
 
 from sqsdelay.core.clock import DATE_RESOLUTION_MS
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import Message, OutgoingMessage, size_of, string
-from sqsdelay.core.route import Route
+from sqsdelay.core.message import Message, OutgoingMessage, Route, size_of, string
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.core.wire import MESSAGE_ID, ReceivedMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher

@@ -25,7 +25,7 @@ from sqsdelay.errors import (
 )
 from sqsdelay.ports.queues import Failure
 from sqsdelay.relaying.due_relay import DueRelay
-from sqsdelay.relaying.mover import Outcome, Status
+from sqsdelay.relaying.outcome import Outcome, Status
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.sender import Route, Sender
 from sqsdelay.sqs.outbox import SqsOutbox, failures

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from sqsdelay.core import wire
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.relaying.relay import Relay, Status
+from sqsdelay.relaying.outcome import Status
+from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.sender import Route, Sender
 from sqsdelay.testing import InMemoryQueues, ManualClock
 

@@ -22,7 +22,8 @@ from sqsdelay.errors import (
 )
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.parking.schedule import Schedule
-from sqsdelay.relaying.relay import Outcome, Relay, Status
+from sqsdelay.relaying.outcome import Outcome, Status
+from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.sender import Sender
 from sqsdelay.sqs.outbox import SqsOutbox, failures
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock

@@ -17,7 +17,9 @@ from sqsdelay.core.message import Attribute, OutgoingMessage, string
 from sqsdelay.core.wire import ReceivedMessage
 from sqsdelay.errors import ConfigurationError, QueueUnavailable, SendFailed
 from sqsdelay.ports.queues import Failure, SendReceipt
-from sqsdelay.relaying.relay import Outcome, Relay, Status, backoff_seconds
+from sqsdelay.relaying.mover import backoff_seconds
+from sqsdelay.relaying.outcome import Outcome, Status
+from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.sender import Sender
 from sqsdelay.testing import InMemoryQueues, ManualClock
 

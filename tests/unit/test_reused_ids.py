@@ -22,7 +22,8 @@ from sqsdelay.errors import (
 )
 from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_DUE_MS
 from sqsdelay.parking.schedule import Change
-from sqsdelay.relaying.relay import Relay, Status
+from sqsdelay.relaying.outcome import Status
+from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.sender import Sender
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 

@@ -22,7 +22,8 @@ from sqsdelay.errors import (
 )
 from sqsdelay.limits import MAX_RETENTION_SECONDS
 from sqsdelay.parking.schedule import Change
-from sqsdelay.relaying.relay import Relay, Status
+from sqsdelay.relaying.outcome import Status
+from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.sender import Route, Sender
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 

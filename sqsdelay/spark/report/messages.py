@@ -8,7 +8,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from sqsdelay.core.route import Route
+from sqsdelay.core.message import Route
 from sqsdelay.cost.bands import BANDS
 from sqsdelay.ledger.events import EventKind
 from sqsdelay.spark.report.requests import (

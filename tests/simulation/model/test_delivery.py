@@ -15,6 +15,7 @@ from sqsdelay.core.delay import utc
 from sqsdelay.parking.parking import Parking
 from sqsdelay.parking.schedule import Schedule
 from sqsdelay.relaying import relay as consumer
+from sqsdelay.relaying.outcome import Outcome, Status
 from sqsdelay.sqs import outbox
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryStore, ManualClock
@@ -80,7 +81,7 @@ BUGS = {
         _InMemoryClaim, "remove", lambda self, ids: [True] * len(ids)
     ),
     "what fails to be sent is taken for sent": (
-        consumer.Relay, "_failed", lambda self, copy, *_: consumer.Outcome(copy, consumer.Status.REQUEUED)
+        consumer.Relay, "_failed", lambda self, copy, *_: Outcome(copy, Status.REQUEUED)
     ),
 }  # fmt: skip
 
