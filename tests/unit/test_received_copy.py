@@ -146,8 +146,8 @@ def test_the_last_millisecond_of_the_calendar_is_a_due_time() -> None:
 def test_the_next_copy_has_an_id_of_its_message() -> None:
     """Two messages' copies never share one, though all else be alike."""
     one, other = (requeued(copy(), Delayed(name, 0), 900) for name in ("m-1", "m-2"))
-    assert one.deduplication_id == hop_deduplication_id(copy(), "m-1")
-    assert other.deduplication_id == hop_deduplication_id(copy(), "m-2")
+    assert one.deduplication_id == hop_deduplication_id(copy(), "m-1", copy().sent_ms)
+    assert other.deduplication_id == hop_deduplication_id(copy(), "m-2", copy().sent_ms)
     assert one.deduplication_id != other.deduplication_id
 
 

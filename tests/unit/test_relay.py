@@ -497,9 +497,7 @@ def test_no_line_of_a_log_is_a_senders(
 ) -> None:
     """Ids are whoever's who may send: escapes and line ends are shown, and not obeyed."""
     forged = "m-1\r\nWARNING all is well\x1b[2J\u2028"
-    entry = OutgoingMessage(
-        "x", {wire.MESSAGE_ID: string(forged), wire.DELAY_SECONDS: string("1000")}, 99, None, "", ""
-    )
+    entry = OutgoingMessage("x", {wire.DELAY_SECONDS: string("1000")}, 99, None, forged, "")
     queues.send_batch(DELAY, [entry])
     clock.advance(900)
     queues.failing["orders"] = failed(transient=True)

@@ -164,7 +164,7 @@ def test_a_message_for_a_fifo_queue_fits_with_its_group() -> None:
 
 def test_a_message_for_a_store_fits_to_the_byte() -> None:
     """Body, id, due time and, for a FIFO queue, group and deduplication id: 1 MiB, and not one more."""
-    names = "sqsdelay.MessageIdsqsdelay.DueAtStringString"
+    names = "sqsdelay.MessageIdsqsdelay.WasDueAtStringString"
     room = MAX_MESSAGE_BYTES - len(names) - len("m") - len(str(NOW_MS))
     to_store(Message("x" * room, message_id="m"), "orders", now_ms=NOW_MS)
     with pytest.raises(MessageTooLarge):
