@@ -17,12 +17,13 @@ from sqsdelay.cli.opened_store import Schema, StoreUrl, Table
 from sqsdelay.cli.worker import log_to_stderr, stop_on_signals
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import CriticalError
-from sqsdelay.limits import MAX_RECEIVE_WAIT_SECONDS, SHORT_CALL_ATTEMPTS
+from sqsdelay.limits import SHORT_CALL_ATTEMPTS
 from sqsdelay.timeouts.manager import TimeoutManager, TimeoutSettings, TimeoutStatus
 from sqsdelay.timeouts.settings import (
     DEFAULT_ANNOUNCE_AGAIN_SECONDS,
     DEFAULT_OUTAGE_SECONDS,
     DEFAULT_RETRIES,
+    DEFAULT_WAIT_SECONDS,
 )
 
 if TYPE_CHECKING:
@@ -85,8 +86,8 @@ def timeout_manager(
         int, typer.Option(help="Further attempts on a refused message before the error queue.")
     ] = DEFAULT_RETRIES,
     wait: Annotated[
-        int, typer.Option(help="Long poll, seconds (0 to 20).")
-    ] = MAX_RECEIVE_WAIT_SECONDS,
+        int, typer.Option(help="Long poll, seconds (0 to 20); a stop waits for the one in hand.")
+    ] = DEFAULT_WAIT_SECONDS,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line per message.")] = False,
 ) -> None:
     """Serve an endpoint's timeouts until SIGTERM or Ctrl-C; then finish what is in hand.

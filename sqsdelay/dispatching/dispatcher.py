@@ -214,7 +214,7 @@ class Dispatcher:
             self._fetch.succeeded()
             return pause
         except StoreError as error:
-            logger.warning("the store failed, trying again: %s", error)
+            logger.warning("the store failed, trying again: %s", one_line(error))
             self._raise_critical(self._fetch.failed(error))
             # Lost counts come so fast that their breaker can tell them from a single one.
             return _BUSY_PAUSE_SECONDS if self._recovery.armed else _OUTAGE_PAUSE_SECONDS

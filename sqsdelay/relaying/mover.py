@@ -274,7 +274,9 @@ class Mover(ABC):
             if failure is not None:
                 # Harmless: it comes back after the queue's visibility timeout instead.
                 logger.info(
-                    "backoff of %s not set: %s", one_line(outcome.copy.message_id), failure.error
+                    "backoff of %s not set: %s",
+                    one_line(outcome.copy.message_id),
+                    one_line(failure.error),
                 )
 
     def _delete(self, source_url: str, settled: list[Outcome]) -> None:

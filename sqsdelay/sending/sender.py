@@ -14,6 +14,7 @@ from sqsdelay.core.batching import full_batches
 from sqsdelay.core.delay import Delay, checked_due_ms, delay_ms, due_at_ms, utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import AttributeInput, Message, Route
+from sqsdelay.core.one_line import one_line
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import (
     ConfigurationError,
@@ -260,9 +261,10 @@ class Sender:
 
     def _prepare(self, endpoint: Endpoint, message: Message, asked: Asked) -> ToQueue | ToStore:
         large = self._offloading
-        if large is None or not large.wants(
-            message, lambda size: self._router.limit(endpoint, message, size=size)
-        ):
+        if large is None:
+            return self._router.prepare(endpoint, message, asked)
+        message = large.as_new(message)
+        if not large.wants(message, lambda size: self._router.limit(endpoint, message, size=size)):
             return self._router.prepare(endpoint, message, asked)
         stand_in = self._router.prepare(
             endpoint, large.stand_in(message), asked, content=message.body
@@ -326,7 +328,7 @@ class Sender:
             marks = self._stores.of(endpoint.name).marks([p.message_id or "" for p in named])
         except StoreError as error:
             # Set apart from whatever there may be. A second copy of a message is better than none.
-            logger.warning("marks of %d messages not read: %s", len(named), error)
+            logger.warning("marks of %d messages not read: %s", len(named), one_line(error))
             latest_ms = self._queues.broker_clock.latest_ms()
             for prepared in named:
                 prepared.sent_after(latest_ms)

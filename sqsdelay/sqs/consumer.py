@@ -157,7 +157,7 @@ class DelayConsumer:
             try:
                 found = {queue: self._queues.attributes(self._queues.url(queue))}
             except SqsDelayError as error:
-                logger.info("what %s takes is not known: %s", queue.name, error)
+                logger.info("what %s takes is not known: %s", queue.name, one_line(error))
                 continue
             _refuse(size_problems(self.endpoint, found))
 
@@ -179,7 +179,7 @@ class DelayConsumer:
         try:
             self._store.marks(["-"])
         except StoreUnavailable as error:
-            logger.warning("messages hop on until the store can be used: %s", error)
+            logger.warning("messages hop on until the store can be used: %s", one_line(error))
 
     def poll(self, *, wait_seconds: int | None = None) -> list[Outcome]:
         """Receive one batch of each queue, relay it, settle it.

@@ -107,6 +107,46 @@ def test_from_which_size_on(
     assert len(keys(s3)) == offloaded
 
 
+def test_the_least_limit_on_the_way_is_where_bodies_leave(s3: Any, queues: InMemoryQueues) -> None:
+    """A destination may take less than SQS does; a limit that is lowered is known in five minutes."""
+    queues.create_queue("bills", MaximumMessageSize="262144")
+    queues.create_endpoint("bills")
+    sender = Sender(queues, large_bodies=Bucket("bodies", s3))
+    for delay in (None, 5, 5000):
+        before = len(keys(s3))
+        sender.send("bills", "b" * 261_000, delay=delay)
+        assert len(keys(s3)) == before
+        sender.send("bills", "b" * 262_145, delay=delay)
+        assert len(keys(s3)) == before + 1
+
+
+@pytest.mark.parametrize("name", ["ExtendedPayloadSize", "SQSLargePayloadSize"])
+def test_what_was_received_is_sent_again_with_all_its_attributes(
+    s3: Any, queues: InMemoryQueues, name: str
+) -> None:
+    """Its body read, the former size tells nothing: large again it gets the new one, small none."""
+    bucket = Bucket("bodies", s3)
+    sender, reader = Sender(queues, large_bodies=bucket), BodyReader("bodies", s3)
+    received: Any = {name: {"DataType": "Number", "StringValue": "7"}, "tenant": string("acme")}
+    for body in (LARGE, "small"):
+        sender.send("orders", body, attributes=received)
+        (copy,) = queues.receive_batch("orders", wait_seconds=0)
+        assert reader.read(copy.body, copy.attributes) == body
+        assert copy.attributes["tenant"] == string("acme")
+        assert len(copy.attributes) == (2 if body == LARGE else 1)
+
+
+def test_a_pointer_is_sent_again_as_it_is(s3: Any, queues: InMemoryQueues) -> None:
+    """Who receives without a reader passes on what it got; the body stays where it is."""
+    sender = Sender(queues, large_bodies=Bucket("bodies", s3))
+    sender.send("orders", LARGE)
+    (copy,) = queues.receive_batch("orders", wait_seconds=0)
+    sender.send("orders", copy.body, attributes=copy.attributes)
+    (again,) = queues.receive_batch("orders", wait_seconds=0)
+    assert BodyReader("bodies", s3).read(again.body, again.attributes) == LARGE
+    assert len(keys(s3)) == 1
+
+
 def test_every_route_takes_it(s3: Any, queues: InMemoryQueues) -> None:
     """Direct, delay queue, store, FIFO: the pointer is small, so that many fit a batch."""
     store = InMemoryStore(queues.clock)
@@ -173,7 +213,7 @@ def test_no_connection_is_unavailable(queues: InMemoryQueues) -> None:
     ("arguments", "error"),
     [
         ({"attributes": {f"a{n}": "x" for n in range(10)}}, TooManyAttributes),
-        ({"attributes": {PAYLOAD_SIZE: 5}}, InvalidMessage),
+        ({"attributes": {"a b": "x"}}, InvalidMessage),
         ({"message_id": "a b"}, InvalidMessage),
         ({"endpoint": "nowhere"}, QueueMissing),
     ],
@@ -342,7 +382,7 @@ def test_awss_own_library_reads_a_relayed_large_body(local_aws: LocalAws) -> Non
             env=environment(env), capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False,
         )  # fmt: skip
     assert received.returncode == 0, received.stderr
-    assert received.stdout.strip() == "1200000 ä ä ['sqsdelay.DueAt', 'sqsdelay.MessageId']"
+    assert received.stdout.strip() == "1200000 ä ä ['sqsdelay.MessageId', 'sqsdelay.WasDueAt']"
 
 
 def test_receive_reads_bodies_and_keeps_what_it_cannot_read(

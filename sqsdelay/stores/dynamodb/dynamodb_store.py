@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.marks import Mark, in_force
+from sqsdelay.core.one_line import one_line
 from sqsdelay.core.stored_message import StoredMessage, check_stored_due
 from sqsdelay.errors import ConfigurationError, StoreError, StoreMissing
 from sqsdelay.limits import MAX_DUE_MS
@@ -132,7 +133,7 @@ class DynamoDbStore:
             raise errors[0]
         for error in errors:
             # The others of this claim go on; this one is free again when its lease, if any, ends.
-            logger.warning("message not claimed: %s", error)
+            logger.warning("message not claimed: %s", one_line(error))
         claim = DynamoDbClaim(self._table, self._clock, token, messages)
         if not messages:
             yield claim

@@ -200,7 +200,7 @@ class PostgresPool:
             )
         if isinstance(error, psycopg.errors.UndefinedColumn):
             return mismatch(self._table, self._remedy, error)
-        text = f"PostgreSQL store {self._table}: {_told(error)}"
+        text = f"PostgreSQL store {self._table}: {told(error)}"
         if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
             return StoreUnavailable(text)
         return StoreError(text)
@@ -210,7 +210,7 @@ class PostgresPool:
         self._pool.close()
 
 
-def _told(error: psycopg.Error) -> str:
+def told(error: psycopg.Error) -> str:
     """What the server says is wrong, without DETAIL and CONTEXT, which quote the row."""
     primary = error.diag.message_primary
     return str(error) if primary is None else f"{primary} (SQLSTATE {error.sqlstate})"
