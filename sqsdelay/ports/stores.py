@@ -131,7 +131,9 @@ class DelayedMessageStore(Protocol):
         No other healthy claimant gets them meanwhile. (``FetchNextDueTimeout``.)
 
         Args:
-            except_destinations: messages to these are passed over, and do not count.
+            except_destinations: messages to these are passed over, and do not count. A store may then
+                take an equal share for each of the others, instead of the earliest of all, and so
+                fewer than ``limit``; of each that has something due, something.
         """
         ...
 

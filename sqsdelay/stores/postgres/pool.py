@@ -41,6 +41,8 @@ SERVER_SETTINGS: Final = {
     "tcp_keepalives_interval": "1",
     "tcp_keepalives_count": "4",
     "tcp_user_timeout": "8000",
+    # To compile a claim takes longer than to run it.
+    "jit": "off",
 }
 _SESSION: Final = ";".join(
     f"SET {name} = {value}"
