@@ -19,7 +19,7 @@ from kombu.transport import SQS
 
 from sqsdelay.core.one_line import one_line
 from sqsdelay.errors import QueueUnavailable, SqsDelayError
-from sqsdelay.limits import ID, MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import DEFAULT_HOP_SECONDS, ID
 from sqsdelay.sqs.sender import DelaySender
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Channel(SQS.Channel):
         """The sender over kombu's client, made again when kombu has renewed that (STS)."""
         known = self._senders.get(queue)
         if known is None or known[0] is not client:
-            hop_seconds = self.transport_options.get(HOP_OPTION, MAX_MESSAGE_TIMER_SECONDS)
+            hop_seconds = self.transport_options.get(HOP_OPTION, DEFAULT_HOP_SECONDS)
             known = self._senders[queue] = (client, DelaySender(client, hop_seconds=hop_seconds))
         return known[1]
 
