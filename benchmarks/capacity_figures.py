@@ -16,6 +16,7 @@ from typing import Any, Final
 from lambdas.dispatcher.handler import BATCH, KEPT_BACK_MS
 from sqsdelay.dispatching.settings import DEFAULT_BATCH, FUNCTION_MEMORY_MB
 from sqsdelay.limits import (
+    DEFAULT_HOP_SECONDS,
     MAX_BATCH_ENTRIES,
     MAX_MESSAGE_TIMER_SECONDS,
     MAX_RETENTION_SECONDS,
@@ -144,7 +145,7 @@ ASSUMPTIONS: Final = (
 class Deployment:
     """What ``infra/`` and the defaults set."""
 
-    hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS
+    hop_seconds: int = DEFAULT_HOP_SECONDS
     batch: int = MAX_BATCH_ENTRIES
     max_concurrency: int = 10
     consumer_memory_mb: int = 256

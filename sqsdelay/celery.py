@@ -23,8 +23,8 @@ from sqsdelay.limits import (
     ANSWER_SECONDS,
     CALL_ATTEMPTS,
     CONNECT_SECONDS,
+    DEFAULT_HOP_SECONDS,
     ID,
-    MAX_MESSAGE_TIMER_SECONDS,
 )
 from sqsdelay.sqs.sender import DelaySender
 
@@ -102,7 +102,7 @@ class Channel(SQS.Channel):
         """The sender over kombu's client, made again when kombu has renewed that (STS)."""
         known = self._senders.get(queue)
         if known is None or known[0] is not client:
-            hop_seconds = self.transport_options.get(HOP_OPTION, MAX_MESSAGE_TIMER_SECONDS)
+            hop_seconds = self.transport_options.get(HOP_OPTION, DEFAULT_HOP_SECONDS)
             known = self._senders[queue] = (client, DelaySender(client, hop_seconds=hop_seconds))
         return known[1]
 

@@ -12,6 +12,9 @@ from typing import Final
 MAX_MESSAGE_TIMER_SECONDS: Final = 900
 """Longest ``DelaySeconds`` of a message or a queue. Source: quotas-messages.html, "Message delay"."""
 
+DEFAULT_HOP_SECONDS: Final = MAX_MESSAGE_TIMER_SECONDS
+"""Delivery delay of a delay queue unless it is created with another: the longest, for the fewest hops."""
+
 MAX_BATCH_ENTRIES: Final = 10
 """Entries of one batch call. Source: quotas-messages.html, "Batched messages"."""
 

@@ -15,7 +15,7 @@ from sqsdelay.cli.opened_store import OptionalStoreUrl, Schema, Table, optional_
 from sqsdelay.cli.worker import log_to_stderr, stop_on_signals
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.limits import (
-    MAX_MESSAGE_TIMER_SECONDS,
+    DEFAULT_HOP_SECONDS,
     MAX_RECEIVE_WAIT_SECONDS,
     WORKER_VISIBILITY_SECONDS,
 )
@@ -30,7 +30,7 @@ def consume(
     endpoint: Annotated[str, typer.Argument(help="The destination queue's name, URL or ARN.")],
     hop: Annotated[
         int, typer.Option(help="Shortest delivery delay the delay queue may have, seconds.")
-    ] = MAX_MESSAGE_TIMER_SECONDS,
+    ] = DEFAULT_HOP_SECONDS,
     receivers: Annotated[int, typer.Option(help="Receive loops side by side, for each queue.")] = 2,
     wait: Annotated[
         int, typer.Option(help="Long poll, seconds (0 to 20).")

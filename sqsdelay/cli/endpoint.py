@@ -16,7 +16,7 @@ from sqsdelay.cli.parked import NOBODY, overdue_remedy, parked_messages
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import QueueMissing, StoreError
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import DEFAULT_HOP_SECONDS
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -31,7 +31,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()
-def create(endpoint: Name, hop: Hop = MAX_MESSAGE_TIMER_SECONDS, as_json: Json = False) -> None:
+def create(endpoint: Name, hop: Hop = DEFAULT_HOP_SECONDS, as_json: Json = False) -> None:
     """Create the queue and those that serve its delays, where they do not exist yet."""
     from sqsdelay.sqs.client import default_client
     from sqsdelay.sqs.endpoints import create_endpoint
@@ -48,7 +48,7 @@ def create(endpoint: Name, hop: Hop = MAX_MESSAGE_TIMER_SECONDS, as_json: Json =
 @app.command()
 def check(
     endpoint: Name,
-    hop: Hop = MAX_MESSAGE_TIMER_SECONDS,
+    hop: Hop = DEFAULT_HOP_SECONDS,
     store: OptionalStoreUrl = None,
     table: StoreTable = None,
     schema: Schema = None,

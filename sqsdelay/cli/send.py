@@ -17,7 +17,7 @@ from sqsdelay.cli.message_file import BadLine, Defaults, read_messages
 from sqsdelay.cli.opened_ledger import LedgerFile, opened_ledger
 from sqsdelay.core.delay import parse_delay, parse_due_at
 from sqsdelay.core.message import Message
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.sending.sender import DEFAULT_CONCURRENCY, SendResult
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def send(
     ] = None,
     hop: Annotated[
         int, typer.Option(help="Delivery delay of the endpoint's delay queue, seconds.")
-    ] = MAX_MESSAGE_TIMER_SECONDS,
+    ] = DEFAULT_HOP_SECONDS,
     max_delay: MaxDelay = DEFAULT_MAX_DELAY,
     bucket: Annotated[
         str | None, typer.Option(help="S3 bucket for bodies that are too large for SQS.")

@@ -9,6 +9,7 @@ from sqsdelay.core.message import size_of, string
 from sqsdelay.core.wire import DELAY_SECONDS, DUE_AT
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.limits import (
+    DEFAULT_HOP_SECONDS,
     MAX_BATCH_BYTES,
     MAX_BATCH_ENTRIES,
     MAX_MESSAGE_BYTES,
@@ -47,7 +48,7 @@ class Workload:
     messages: int = 1
     message_bytes: int = 1024
     batch: int = 1
-    hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS
+    hop_seconds: int = DEFAULT_HOP_SECONDS
 
     def __post_init__(self) -> None:
         for name, least, most in (

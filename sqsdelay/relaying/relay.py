@@ -25,7 +25,7 @@ from sqsdelay.core.stored_message import StoredMessage, parked
 from sqsdelay.core.wire import Delayed, ReceivedMessage
 from sqsdelay.errors import ConfigurationError, InvalidMessage, MessageConflict, SqsDelayError
 from sqsdelay.ledger.events import Ledger
-from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Parking, check_without_store
 from sqsdelay.ports.queues import Queues
 from sqsdelay.ports.stores import DelayedMessageStore
@@ -70,7 +70,7 @@ class Relay(Mover):
         queues: Queues,
         endpoint: Endpoint,
         *,
-        hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS,
+        hop_seconds: int = DEFAULT_HOP_SECONDS,
         max_receives: int = DEFAULT_MAX_RECEIVES,
         max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS,
         store: DelayedMessageStore | None = None,

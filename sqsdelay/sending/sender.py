@@ -24,7 +24,7 @@ from sqsdelay.errors import (
     StoreError,
 )
 from sqsdelay.ledger.events import Ledger, record_safely
-from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.parking.parking import (
     DEFAULT_PARK_AFTER_SECONDS,
     Parking,
@@ -93,7 +93,7 @@ class Sender:
         queues: Queues,
         *,
         unrestricted: bool = True,
-        hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS,
+        hop_seconds: int = DEFAULT_HOP_SECONDS,
         max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS,
         concurrency: int = DEFAULT_CONCURRENCY,
         store: DelayedMessageStore | StoreOf | None = None,

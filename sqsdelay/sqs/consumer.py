@@ -21,8 +21,8 @@ from sqsdelay.errors import (
     StoreUnavailable,
 )
 from sqsdelay.limits import (
+    DEFAULT_HOP_SECONDS,
     DEFAULT_MAX_DELAY_SECONDS,
-    MAX_MESSAGE_TIMER_SECONDS,
     MAX_RECEIVE_WAIT_SECONDS,
     SHORT_CALL_ATTEMPTS,
     STOP_SECONDS,
@@ -90,7 +90,7 @@ class DelayConsumer:
         endpoint: str,
         client: SQSClient | None = None,
         *,
-        hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS,
+        hop_seconds: int = DEFAULT_HOP_SECONDS,
         receivers: int = DEFAULT_RECEIVERS,
         wait_seconds: int = MAX_RECEIVE_WAIT_SECONDS,
         visibility_seconds: int = WORKER_VISIBILITY_SECONDS,

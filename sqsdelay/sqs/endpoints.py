@@ -13,10 +13,10 @@ from sqsdelay.core.hop import check_hop
 from sqsdelay.errors import ConfigurationError, QueueMissing
 from sqsdelay.limits import (
     DEDUPLICATION_INTERVAL_SECONDS,
+    DEFAULT_HOP_SECONDS,
     DELAY_QUEUE_VISIBILITY_SECONDS,
     FUNCTION_TIMEOUT_SECONDS,
     MAX_MESSAGE_BYTES,
-    MAX_MESSAGE_TIMER_SECONDS,
     MAX_RETENTION_SECONDS,
     MIN_DELAY_QUEUE_RETENTION_SECONDS,
 )
@@ -39,7 +39,7 @@ class Problem:
     fatal: bool = True
 
 
-def delay_queue_attributes(hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS) -> dict[str, str]:
+def delay_queue_attributes(hop_seconds: int = DEFAULT_HOP_SECONDS) -> dict[str, str]:
     """The delay queue's attributes under SQS's names: high-throughput FIFO, no redrive policy."""
     return {
         "FifoQueue": "true",
@@ -74,7 +74,7 @@ def standard_queue_attributes() -> dict[str, str]:
 
 
 def create_endpoint(
-    client: SQSClient, endpoint: Endpoint, *, hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS
+    client: SQSClient, endpoint: Endpoint, *, hop_seconds: int = DEFAULT_HOP_SECONDS
 ) -> list[str]:
     """Create the endpoint's queues that do not exist yet; leave existing ones as they are.
 
@@ -132,7 +132,7 @@ def create_queue(client: SQSClient, ref: QueueRef, attributes: Mapping[str, str]
 
 
 def check_endpoint(
-    client: SQSClient, endpoint: Endpoint, *, hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS
+    client: SQSClient, endpoint: Endpoint, *, hop_seconds: int = DEFAULT_HOP_SECONDS
 ) -> list[Problem]:
     """What keeps the endpoint from serving delays; empty when all is well.
 

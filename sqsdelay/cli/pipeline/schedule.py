@@ -22,7 +22,7 @@ from rich.progress import (
 )
 
 from sqsdelay.cli.console import err, out, print_json
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import DEFAULT_HOP_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,7 +71,7 @@ def schedule(
     concurrency: Annotated[int | None, typer.Option(help="Batches in flight per task.")] = None,
     hop: Annotated[
         int, typer.Option(help="Delivery delay of the endpoint's delay queue, seconds.")
-    ] = MAX_MESSAGE_TIMER_SECONDS,
+    ] = DEFAULT_HOP_SECONDS,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Send every row of a table as a delayed message. Exit code 1 if any was not sent.
