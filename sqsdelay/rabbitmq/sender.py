@@ -202,7 +202,7 @@ class DelaySender:
             properties=properties,
         )
         began = self._publisher.now()
-        prepared = self._prepare(routing.check_endpoint(endpoint), message)
+        prepared = self._prepare(routing.check_queue_name(endpoint), message)
         if prepared.route is Route.DELAY_LEVEL:
             self._ensure_deliverable(endpoint, began)
         self._publisher.publish([prepared.publication], since=began)
@@ -221,7 +221,7 @@ class DelaySender:
         Raises:
             InvalidEndpoint: nothing was sent.
         """
-        routing.check_endpoint(endpoint)
+        routing.check_queue_name(endpoint)
         began = self._publisher.now()
         results: list[SendResult] = []
         ready: list[tuple[int, _Prepared]] = []

@@ -31,7 +31,7 @@ from sqsdelay.rabbitmq.message import (
     FORMER_DUE_AT_HEADER,
     Message,
 )
-from sqsdelay.rabbitmq.routing_keys import Delayed, read_key
+from sqsdelay.rabbitmq.routing_keys import RoutedDelay, read_key
 from sqsdelay.rabbitmq.sender import DelaySender
 from sqsdelay.rabbitmq.topology import MAX_LEVEL, Topology
 from sqsdelay.rabbitmq.undeliverable import settle_acks
@@ -58,7 +58,7 @@ class Transfer:
 class _Taken:
     tag: int
     level: int
-    key: Delayed | None
+    key: RoutedDelay | None
     properties: BasicProperties
     body: bytes
 
@@ -192,7 +192,7 @@ def _move(on: Any, sender: DelaySender, chunk: list[_Taken], done: Transfer) -> 
                 done.left[str(result.error)] += 1
 
 
-def due_of(key: Delayed | None, properties: BasicProperties, *, level: int) -> int | None:
+def due_of(key: RoutedDelay | None, properties: BasicProperties, *, level: int) -> int | None:
     """When a message waiting in ``level`` is due, epoch milliseconds; None where nothing tells.
 
     In this order: our own header; NServiceBus's time of sending and delay; the second at which the
@@ -202,7 +202,7 @@ def due_of(key: Delayed | None, properties: BasicProperties, *, level: int) -> i
     return due_ms if due_ms is not None and 0 <= due_ms <= MAX_DUE_MS else None
 
 
-def _told(key: Delayed | None, properties: BasicProperties, *, level: int) -> int | None:
+def _told(key: RoutedDelay | None, properties: BasicProperties, *, level: int) -> int | None:
     headers = properties.headers or {}
     due_at = headers.get(DUE_AT_HEADER) or headers.get(FORMER_DUE_AT_HEADER, "")
     due_ms = whole_number(str(due_at))

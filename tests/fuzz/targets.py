@@ -34,7 +34,7 @@ from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.rabbitmq.connection import parameters
 from sqsdelay.rabbitmq.management import Management
 from sqsdelay.rabbitmq.message import check_encoding
-from sqsdelay.rabbitmq.routing_keys import binding_key, check_endpoint, read_key, routing_key
+from sqsdelay.rabbitmq.routing_keys import binding_key, check_queue_name, read_key, routing_key
 from sqsdelay.rabbitmq.stored_properties import PROPERTIES, unpacked
 from sqsdelay.rabbitmq.timeouts import read_timeout as read_rabbitmq_timeout
 from sqsdelay.rabbitmq.transfers import due_of
@@ -197,7 +197,7 @@ def rabbitmq(data: bytes) -> None:
     _without_password(text, lambda url: Management(url, "/"))
     read_key(text)
     with suppress(SqsDelayError):
-        endpoint = check_endpoint(text)
+        endpoint = check_queue_name(text)
         said = read_key(routing_key(5, endpoint))
         assert said is not None
         assert (said.delay_seconds, said.endpoint) == (5, endpoint)
