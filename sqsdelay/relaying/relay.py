@@ -22,7 +22,7 @@ from sqsdelay.core.hop import (
 from sqsdelay.core.marks import Mark
 from sqsdelay.core.one_line import one_line
 from sqsdelay.core.stored_message import StoredMessage, parked
-from sqsdelay.core.wire import Delayed, ReceivedMessage
+from sqsdelay.core.wire import DelayedMessage, ReceivedMessage
 from sqsdelay.errors import ConfigurationError, InvalidMessage, MessageConflict, SqsDelayError
 from sqsdelay.ledger.events import Ledger
 from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
@@ -41,7 +41,7 @@ class _Waiting:
 
     position: int
     copy: ReceivedMessage
-    message: Delayed
+    message: DelayedMessage
 
     def settled(self, status: Status) -> Outcome:
         return Outcome(self.copy, status, self.message.due_ms)
@@ -111,7 +111,7 @@ class Relay(Mover):
                 moves.append(decided)
         return moves + self._park(to_park, outcomes)
 
-    def _read(self, copy: ReceivedMessage) -> Delayed | Reject:
+    def _read(self, copy: ReceivedMessage) -> DelayedMessage | Reject:
         return fifo.misdirected(copy, self._endpoint) or wire.read_delay(copy)
 
     def _marked(self, readable: Sequence[_Waiting], outcomes: Outcomes) -> Iterable[_Waiting]:

@@ -441,7 +441,7 @@ def test_the_last_leg_keeps_trace_and_kind() -> None:
         received_at=0.0,
         trace_header="Root=1;Lineage=1:a",
     )
-    message = wire.Delayed("m", 1_800_000_000_000)
+    message = wire.DelayedMessage("m", 1_800_000_000_000)
     on_due_queue = fifo.for_hand_over(copy, message, ENDPOINT, delay_seconds=5)
     assert (on_due_queue.trace_header, on_due_queue.group_id) == ("Root=1", None)
     assert ids.items() <= on_due_queue.attributes.items()

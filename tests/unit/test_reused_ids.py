@@ -127,7 +127,7 @@ def test_what_was_due_steers_nothing_on_the_delay_queue(
     clock.advance(900)
     (copy,) = queues.receive_batch(DELAY, wait_seconds=0)
     assert set(copy.attributes) == {wire.DELAY_SECONDS, wire.DUE_AT, wire.MESSAGE_ID}
-    assert wire.read_delay(copy) == wire.Delayed("m-1", due_ms)
+    assert wire.read_delay(copy) == wire.DelayedMessage("m-1", due_ms)
 
 
 @pytest.mark.parametrize("hop", [None, "hop." + "a" * 64])

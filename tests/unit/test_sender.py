@@ -232,7 +232,7 @@ def test_the_largest_message_arrives_with_all_that_was_promised(
     sizes = []
     for copy in copies:
         message = wire.read_delay(copy)
-        assert isinstance(message, wire.Delayed)
+        assert isinstance(message, wire.DelayedMessage)
         hop, arrived = wire.requeued(copy, message, 1_100), wire.handed_over(copy, message, 0)
         assert wire.DUE_AT in hop.attributes
         assert {wire.MESSAGE_ID, wire.WAS_DUE_AT} <= set(arrived.attributes)
