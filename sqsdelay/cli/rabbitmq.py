@@ -141,9 +141,9 @@ def send(
     as_json: Json = False,
 ) -> None:
     """Send a message, delayed or not, and wait until the broker has confirmed it."""
-    from sqsdelay.rabbitmq import DelaySender
+    from sqsdelay.rabbitmq import RabbitMqSender
 
-    with DelaySender(
+    with RabbitMqSender(
         url,
         prefix=_topology(prefix).prefix,
         without_alternate_exchange=without_alternate_exchange,

@@ -26,8 +26,7 @@ from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.dispatching.settings import DispatchSettings
 from sqsdelay.errors import MalformedMessage, SqsDelayError, StoreUnavailable
 from sqsdelay.ports.queues import Failure
-from sqsdelay.rabbitmq import DelaySender as RabbitMqSender
-from sqsdelay.rabbitmq import Message as RabbitMqMessage
+from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender
 from sqsdelay.rabbitmq.connection import channel, parameters
 from sqsdelay.rabbitmq.management import Management
 from sqsdelay.rabbitmq.outbox import RabbitMqOutbox

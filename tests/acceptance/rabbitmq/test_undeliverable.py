@@ -6,7 +6,7 @@ import shlex
 import time
 from pathlib import Path
 
-from sqsdelay.rabbitmq import DelaySender, Message, Topology, bind, declare, verify
+from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, bind, declare, verify
 from tests.acceptance.rabbitmq.broker import Broker, Inbox
 from tests.patience import PATIENCE_SECONDS
 from tests.services.rabbitmq import RabbitNode
@@ -22,8 +22,8 @@ def test_an_unbound_destination_delays_nobody_else(broker: Broker) -> None:
     declare(broker.url, acme)
     broker.queue("live")
     broker.queue("ghost")
-    with DelaySender(broker.url, prefix="acme") as sender, Inbox(broker.url, "live") as inbox:
-        ghosts = [Message(str(n), delay=2, message_id=f"ghost-{n}") for n in range(LOST)]
+    with RabbitMqSender(broker.url, prefix="acme") as sender, Inbox(broker.url, "live") as inbox:
+        ghosts = [RabbitMqMessage(str(n), delay=2, message_id=f"ghost-{n}") for n in range(LOST)]
         assert all(r.error is None for r in sender.send_many("ghost", ghosts))
         broker.delete_queue("ghost")
         for n in range(10):
@@ -54,7 +54,7 @@ def test_binding_sends_on_its_own_messages_only(broker: Broker) -> None:
     declare(broker.url, Topology("acme"))
     for name in ("first", "second"):
         broker.queue(name)
-        with DelaySender(broker.url, prefix="acme") as sender:
+        with RabbitMqSender(broker.url, prefix="acme") as sender:
             sender.send(name, name, delay=1)
         broker.delete_queue(name)
     assert broker.wait_count("acme.delay-undeliverable", 2) == 2
@@ -75,7 +75,7 @@ def test_a_sender_may_leave_binding_to_others(broker: Broker) -> None:
     acme = Topology("acme")
     declare(broker.url, acme)
     broker.queue("orders")
-    with DelaySender(broker.url, prefix="acme", bind=False) as sender:
+    with RabbitMqSender(broker.url, prefix="acme", bind=False) as sender:
         sender.send("orders", "hi", delay=1)
     assert broker.wait_count(acme.undeliverable, 1) == 1
     assert broker.count("orders") == 0
@@ -97,7 +97,7 @@ def test_on_shared_infrastructure_a_policy_catches_them(fragile: RabbitNode) -> 
     assert verify(broker.url, shared, management_url=broker.management_url) == []
 
     broker.queue("ghost")
-    with DelaySender(broker.url, prefix="nsb.v2") as sender:
+    with RabbitMqSender(broker.url, prefix="nsb.v2") as sender:
         sender.send("ghost", "boo", delay=1)
         broker.delete_queue("ghost")
     assert broker.wait_count("nsb.v2.delay-undeliverable", 1) == 1
