@@ -100,10 +100,10 @@ def verify(
     elif not problems:
         _say(f"{topology.prefix} is as it should be")
     for problem in problems if not as_json else []:
-        kind = "problem" if problem.serious else "warning"
+        kind = "problem" if problem.fatal else "warning"
         _say(f"{kind}: {problem.subject} {problem.text}")
         _say(f"  mend it: {problem.remedy}")
-    if any(problem.serious for problem in problems):
+    if any(problem.fatal for problem in problems):
         raise typer.Exit(1)
 
 

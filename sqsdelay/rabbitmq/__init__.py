@@ -14,6 +14,7 @@ if find_spec("pika") is None:
     )
 
 if TYPE_CHECKING:
+    from sqsdelay.core.problem import Problem
     from sqsdelay.rabbitmq.infrastructure import bind, declare, teardown
     from sqsdelay.rabbitmq.message import RabbitMqMessage
     from sqsdelay.rabbitmq.outbox import RabbitMqOutbox
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from sqsdelay.rabbitmq.timeouts import RabbitMqTimeouts, create_timeout_queues
     from sqsdelay.rabbitmq.topology import MAX_DELAY_SECONDS, Topology
     from sqsdelay.rabbitmq.transfers import Transfer, transfer
-    from sqsdelay.rabbitmq.verification import Problem, verify
+    from sqsdelay.rabbitmq.verification import verify
 
 __all__ = [
     "RabbitMqSender",

@@ -82,7 +82,7 @@ def test_declared_by_nservicebus_first(broker: Broker) -> None:
         nservicebus_declares(channel)
         nservicebus_endpoint(channel, "sales")
         problems = verify(broker.url, SHARED, management_url=broker.management_url)
-        assert [p.text for p in problems if p.serious] == []
+        assert [p.text for p in problems if p.fatal] == []
         declare(broker.url, SHARED)
         with (
             RabbitMqSender(broker.url, prefix="nsb.v2", without_alternate_exchange=True) as sender,
@@ -138,7 +138,7 @@ def test_processes_declaring_at_once(broker: Broker) -> None:
     assert [p.returncode for p in processes] == [0] * 4
     assert all(o.startswith(b"warning: exchange") and b"Traceback" not in o for o in outputs)
     problems = verify(broker.url, SHARED, management_url=broker.management_url)
-    assert [p for p in problems if p.serious] == []
+    assert [p for p in problems if p.fatal] == []
 
 
 def test_two_infrastructures_side_by_side(broker: Broker) -> None:

@@ -89,7 +89,7 @@ def test_on_shared_infrastructure_a_policy_catches_them(fragile: RabbitNode) -> 
     shared = Topology("nsb.v2")
     declare(broker.url, shared)
     (warning,) = verify(broker.url, shared, management_url=broker.management_url)
-    assert not warning.serious
+    assert not warning.fatal
     assert "hold up everyone else's" in warning.text
     command, *arguments = shlex.split(warning.remedy)
     assert command == "rabbitmqctl"
@@ -113,7 +113,7 @@ def test_a_policy_that_shortens_delays_is_found(fragile: RabbitNode) -> None:
         found: list[str] = []
         while not found and time.monotonic() < deadline:
             problems = verify(broker.url, management_url=broker.management_url)
-            found = [p.subject for p in problems if p.serious and "message-ttl to 5000" in p.text]
+            found = [p.subject for p in problems if p.fatal and "message-ttl to 5000" in p.text]
         assert found == [f"queue sqsdelay.core.delay-level-{level}" for level in range(20, 28)]
     finally:
         fragile.ctl("clear_policy", "short")
@@ -127,7 +127,7 @@ def test_a_disabled_stream_queue_flag_is_found(tmp_path: Path) -> None:
         acme = Topology("acme")
         declare(node.url, acme)
         (problem,) = verify(node.url, acme, management_url=node.management_url)
-        assert problem.serious
+        assert problem.fatal
         assert problem.subject == "feature flag stream_queue"
         command, *arguments = shlex.split(problem.remedy)
         assert command == "rabbitmqctl"
