@@ -41,7 +41,7 @@ from sqsdelay.rabbitmq.transfers import due_of
 from sqsdelay.relaying.due_relay import DueRelay
 from sqsdelay.relaying.outcome import Status
 from sqsdelay.relaying.relay import Relay
-from sqsdelay.sending.sender import Sender
+from sqsdelay.sending.sender import QueueSender
 from sqsdelay.stores import open_store
 from sqsdelay.testing import InMemoryOutbox, InMemoryQueues, InMemoryStore, ManualClock
 
@@ -134,7 +134,10 @@ def line(data: bytes) -> None:
             clock = ManualClock(START_MS)
             queues, store = StrictQueues(clock), InMemoryStore(clock)
             queues.create_endpoint(name)
-            for sender in (Sender(queues), Sender(queues, store=store, park_after_seconds=1000)):
+            for sender in (
+                QueueSender(queues),
+                QueueSender(queues, store=store, park_after_seconds=1000),
+            ):
                 (result,) = sender.send_many(name, [message])
                 assert (result.error is None) == (
                     result.route is not None and result.due is not None
