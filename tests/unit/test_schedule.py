@@ -246,8 +246,10 @@ def test_what_cannot_be_is_refused(sender: QueueSender) -> None:
         sender.cancel("orders", "")
     with pytest.raises(ConfigurationError, match="park_after_seconds=-1"):
         QueueSender(
-            InMemoryQueues(ManualClock()), store=sender._stores._given, park_after_seconds=-1
-        )  # type: ignore[union-attr]
+            InMemoryQueues(ManualClock()),
+            store=sender._stores._given,  # type: ignore[union-attr]
+            park_after_seconds=-1,
+        )
 
 
 def test_pending_reads_page_by_page(sender: QueueSender, store: InMemoryStore) -> None:
