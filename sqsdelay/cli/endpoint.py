@@ -15,13 +15,12 @@ from sqsdelay.cli.opened_store import Table as StoreTable
 from sqsdelay.cli.parked import NOBODY, overdue_remedy, parked_messages
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.problem import Problem
 from sqsdelay.errors import QueueMissing, StoreError
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
-
-    from sqsdelay.sqs.endpoints import Problem
 
 app = typer.Typer(help="Create or check an endpoint's queues.", no_args_is_help=True)
 
@@ -73,7 +72,7 @@ def check(
     else:
         printed = Table("queue", "problem", "mend it with")
         for problem in problems:
-            printed.add_row(problem.queue, problem.text, problem.remedy)
+            printed.add_row(problem.subject, problem.text, problem.remedy)
         out.print(printed)
     if problems:
         raise typer.Exit(1)
@@ -83,7 +82,6 @@ def _store_problems(
     client: SQSClient, endpoint: Endpoint, store: str | None, table: str | None, schema: str | None
 ) -> list[Problem]:
     """Messages that are parked and overdue: a stack may have lost its dispatcher."""
-    from sqsdelay.sqs.endpoints import Problem
     from sqsdelay.sqs.queues import SqsQueues
 
     queues = SqsQueues(client)

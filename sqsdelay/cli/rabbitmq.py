@@ -100,10 +100,10 @@ def verify(
     elif not problems:
         _say(f"{topology.prefix} is as it should be")
     for problem in problems if not as_json else []:
-        kind = "problem" if problem.serious else "warning"
+        kind = "problem" if problem.fatal else "warning"
         _say(f"{kind}: {problem.subject} {problem.text}")
         _say(f"  mend it: {problem.remedy}")
-    if any(problem.serious for problem in problems):
+    if any(problem.fatal for problem in problems):
         raise typer.Exit(1)
 
 
@@ -141,9 +141,9 @@ def send(
     as_json: Json = False,
 ) -> None:
     """Send a message, delayed or not, and wait until the broker has confirmed it."""
-    from sqsdelay.rabbitmq import DelaySender
+    from sqsdelay.rabbitmq import RabbitMqSender
 
-    with DelaySender(
+    with RabbitMqSender(
         url,
         prefix=_topology(prefix).prefix,
         without_alternate_exchange=without_alternate_exchange,

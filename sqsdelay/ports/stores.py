@@ -1,6 +1,6 @@
 """The delayed message store: where messages wait until they are due. One protocol for every store.
 
-A class of your own that has these methods is a store; ``sqsdelay.testing.store_contract`` tests it.
+A class of your own that has these methods is a store; ``sqsdelay.testing.StoreContract`` tests it.
 """
 
 from __future__ import annotations

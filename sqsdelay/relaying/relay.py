@@ -23,7 +23,7 @@ from sqsdelay.core.hop import (
 from sqsdelay.core.marks import Mark
 from sqsdelay.core.one_line import one_line
 from sqsdelay.core.stored_message import StoredMessage, parked
-from sqsdelay.core.wire import Delayed, ReceivedMessage
+from sqsdelay.core.wire import DelayedMessage, ReceivedMessage
 from sqsdelay.errors import ConfigurationError, InvalidMessage, MessageConflict, SqsDelayError
 from sqsdelay.ledger.events import Ledger
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
@@ -41,7 +41,7 @@ class _ToStore:
     """A copy and the message in the store that would settle it. If there is none, it is requeued."""
 
     copy: ReceivedMessage
-    message: Delayed
+    message: DelayedMessage
     stored: StoredMessage
     requeue: Requeue
 
@@ -89,7 +89,7 @@ class Relay(Mover):
     def _decide(self, copies: Sequence[ReceivedMessage]) -> list[Move | Outcome]:
         """Marks are read, and messages are parked, in one call for all copies."""
         read = [(copy, self._read(copy)) for copy in copies]
-        marks = self._marks([message for _, message in read if isinstance(message, Delayed)])
+        marks = self._marks([message for _, message in read if isinstance(message, DelayedMessage)])
         decided = [
             self._reject(copy, message.reason)
             if isinstance(message, Reject)
@@ -101,16 +101,16 @@ class Relay(Mover):
         parked = iter(self._park([each for each in decided if isinstance(each, _ToStore)]))
         return [next(parked) if isinstance(each, _ToStore) else each for each in decided]
 
-    def _read(self, copy: ReceivedMessage) -> Delayed | Reject:
+    def _read(self, copy: ReceivedMessage) -> DelayedMessage | Reject:
         return fifo.misdirected(copy, self._endpoint) or wire.read_delay(copy)
 
-    def _marks(self, messages: Sequence[Delayed]) -> dict[str, Mark]:
+    def _marks(self, messages: Sequence[DelayedMessage]) -> dict[str, Mark]:
         if self._parking is None or not messages:
             return {}
         return self._parking.marks([message.message_id for message in messages])
 
     def _decide_one(
-        self, copy: ReceivedMessage, message: Delayed, mark: Mark | None
+        self, copy: ReceivedMessage, message: DelayedMessage, mark: Mark | None
     ) -> Move | Outcome | _ToStore:
         if mark is not None and mark.cancels(copy.first_sent_ms):
             return Outcome(copy, Status.CANCELLED, message.due_ms)
@@ -133,7 +133,7 @@ class Relay(Mover):
         return self._requeue(copy, message, decision, now_ms)
 
     def _hand_over(
-        self, copy: ReceivedMessage, message: Delayed, decision: HandOver, now_ms: int
+        self, copy: ReceivedMessage, message: DelayedMessage, decision: HandOver, now_ms: int
     ) -> Move:
         due_ms, seconds = message.due_ms, decision.delay_seconds
         return Move(
@@ -144,7 +144,7 @@ class Relay(Mover):
         )
 
     def _to_store(
-        self, copy: ReceivedMessage, message: Delayed, requeue: Requeue
+        self, copy: ReceivedMessage, message: DelayedMessage, requeue: Requeue
     ) -> Move | _ToStore:
         """In the store's form; what no store can keep (an id no sender may give) is rejected."""
         try:
@@ -168,7 +168,7 @@ class Relay(Mover):
         move.settled = replace(move.settled, delay_seconds=timer, late_ms=late_ms)
 
     def _requeue(
-        self, copy: ReceivedMessage, message: Delayed, decision: Requeue, now_ms: int
+        self, copy: ReceivedMessage, message: DelayedMessage, decision: Requeue, now_ms: int
     ) -> Move:
         held_ms = now_ms - (copy.sent_ms or 0)
         if 0 <= held_ms < self.hop_seconds * 500:

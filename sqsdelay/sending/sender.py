@@ -39,7 +39,7 @@ from sqsdelay.sending.large_bodies import Offloading
 from sqsdelay.sending.recording import sent_to_queue, sent_to_store
 from sqsdelay.sending.router import Asked, Router, ToQueue, ToStore
 
-__all__ = ["DEFAULT_CONCURRENCY", "Change", "Route", "SendResult", "Sender"]
+__all__ = ["DEFAULT_CONCURRENCY", "Change", "Route", "SendResult", "QueueSender"]
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ _PENDING: Final = SendResult()
 _Ready = list[tuple[int, ToQueue]]
 
 
-class Sender:
+class QueueSender:
     """Sends messages with any delay over ``queues``.
 
     Args:

@@ -14,6 +14,7 @@ from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.hop import check_hop, checked_max_delay
 from sqsdelay.core.one_line import one_line
+from sqsdelay.core.problem import Problem
 from sqsdelay.errors import (
     ConfigurationError,
     QueueUnavailable,
@@ -37,7 +38,6 @@ from sqsdelay.relaying.visibility import InHand, Visibility
 from sqsdelay.sending.endpoint_conflicts import refuse_collision
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.endpoints import (
-    Problem,
     delay_queue_problems,
     size_problems,
     waiting_problems,
@@ -306,7 +306,7 @@ def _in_thread(work: Callable[..., Any], *arguments: Any) -> Future[Any]:
 def _refuse(problems: Iterable[Problem]) -> None:
     """Raise for what is fatal, log the rest."""
     for problem in problems:
-        text = f"{problem.queue}: {problem.text}; mend it with: {problem.remedy}"
+        text = f"{problem.subject}: {problem.text}; mend it with: {problem.remedy}"
         if problem.fatal:
             raise ConfigurationError(text)
         logger.warning(text)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.hop import check_hop
+from sqsdelay.core.problem import Problem
 from sqsdelay.errors import ConfigurationError, QueueMissing
 from sqsdelay.limits import (
     DEDUPLICATION_INTERVAL_SECONDS,
@@ -27,16 +27,6 @@ from sqsdelay.sqs.queues import SqsQueues
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """What is wrong with a queue, how to mend it, and whether a consumer may run all the same."""
-
-    queue: str
-    text: str
-    remedy: str
-    fatal: bool = True
 
 
 def delay_queue_attributes(hop_seconds: int = DEFAULT_HOP_SECONDS) -> dict[str, str]:
@@ -106,7 +96,7 @@ def create_endpoint(
             created.append(ref.name)
     problems = [p for p in check_endpoint(client, endpoint, hop_seconds=hop_seconds) if p.fatal]
     if problems:
-        raise ConfigurationError("; ".join(f"{p.queue}: {p.text}: {p.remedy}" for p in problems))
+        raise ConfigurationError("; ".join(f"{p.subject}: {p.text}: {p.remedy}" for p in problems))
     return created
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, StoreOf
-from sqsdelay.sending.sender import DEFAULT_CONCURRENCY, Sender
+from sqsdelay.sending.sender import DEFAULT_CONCURRENCY, QueueSender
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.queues import SqsQueues
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sqsdelay.ports.stores import DelayedMessageStore
 
 
-class DelaySender(Sender):
+class DelaySender(QueueSender):
     """Sends to SQS with any delay. Thread-safe.
 
     Args:

@@ -11,7 +11,9 @@ from sqsdelay.errors import ConfigurationError
 from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 
 if TYPE_CHECKING:
-    from sqsdelay.core.stored_message import StoredMessage, to_store
+    from sqsdelay.core.clock import Clock, SystemClock
+    from sqsdelay.core.marks import Mark, in_force
+    from sqsdelay.core.stored_message import StoredMessage, check_stored_due, from_store, to_store
     from sqsdelay.stores.dynamodb.dynamodb_store import DynamoDbStore
     from sqsdelay.stores.dynamodb.table import table_definition
     from sqsdelay.stores.postgres.inbox import PostgresInbox
@@ -21,26 +23,38 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Claim",
+    "Clock",
     "DelayedMessageStore",
     "DynamoDbStore",
+    "Mark",
     "PostgresInbox",
     "PostgresStore",
     "SqliteInbox",
     "SqliteStore",
     "StoredMessage",
+    "SystemClock",
     "TransactionMode",
+    "check_stored_due",
+    "from_store",
+    "in_force",
     "open_store",
     "table_definition",
     "to_store",
 ]
 
 _HOMES = {
+    "Clock": "sqsdelay.core.clock",
     "DynamoDbStore": "sqsdelay.stores.dynamodb.dynamodb_store",
+    "Mark": "sqsdelay.core.marks",
     "PostgresInbox": "sqsdelay.stores.postgres.inbox",
     "PostgresStore": "sqsdelay.stores.postgres.postgres_store",
     "SqliteInbox": "sqsdelay.stores.sqlite.inbox",
     "SqliteStore": "sqsdelay.stores.sqlite.sqlite_store",
     "StoredMessage": "sqsdelay.core.stored_message",
+    "SystemClock": "sqsdelay.core.clock",
+    "check_stored_due": "sqsdelay.core.stored_message",
+    "from_store": "sqsdelay.core.stored_message",
+    "in_force": "sqsdelay.core.marks",
     "table_definition": "sqsdelay.stores.dynamodb.table",
     "to_store": "sqsdelay.core.stored_message",
 }

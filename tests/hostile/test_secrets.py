@@ -26,8 +26,7 @@ from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.dispatching.settings import DispatchSettings
 from sqsdelay.errors import MalformedMessage, SqsDelayError, StoreUnavailable
 from sqsdelay.ports.queues import Failure
-from sqsdelay.rabbitmq import DelaySender as RabbitMqSender
-from sqsdelay.rabbitmq import Message as RabbitMqMessage
+from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender
 from sqsdelay.rabbitmq.connection import channel, parameters
 from sqsdelay.rabbitmq.management import Management
 from sqsdelay.rabbitmq.outbox import RabbitMqOutbox
@@ -35,7 +34,7 @@ from sqsdelay.rabbitmq.verification import verify
 from sqsdelay.relaying.due_relay import DueRelay
 from sqsdelay.relaying.outcome import Status
 from sqsdelay.relaying.relay import Relay
-from sqsdelay.sending.sender import Sender
+from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.stores import open_store
@@ -94,7 +93,7 @@ def test_senders(printed: Quiet) -> None:
     clock = ManualClock()
     queues = InMemoryQueues(clock)
     queues.create_endpoint("orders")
-    sender = Sender(queues, store=AwayStore(clock))
+    sender = QueueSender(queues, store=AwayStore(clock))
     bad = [
         Message(SECRET + "\x00"),
         Message(SECRET * 200_000),

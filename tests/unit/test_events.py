@@ -26,7 +26,7 @@ from sqsdelay.ports.stores import Claim
 from sqsdelay.relaying.due_relay import DueRelay
 from sqsdelay.relaying.mover import Mover
 from sqsdelay.relaying.relay import Relay
-from sqsdelay.sending.sender import Sender
+from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.testing import (
     InMemoryLedger,
@@ -78,8 +78,8 @@ class Site:
         for endpoint in (ORDERS, FIFO):
             self.queues.create_endpoint(endpoint.name)
 
-    def sender(self, **settings: Any) -> Sender:
-        return Sender(self.queues, ledger=self.ledger, **settings)
+    def sender(self, **settings: Any) -> QueueSender:
+        return QueueSender(self.queues, ledger=self.ledger, **settings)
 
     def relay(self, endpoint: Endpoint = ORDERS, **settings: Any) -> Relay:
         return Relay(self.queues, endpoint, ledger=self.ledger, **settings)

@@ -20,7 +20,7 @@ from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.relaying.mover import backoff_seconds
 from sqsdelay.relaying.outcome import Outcome, Status
 from sqsdelay.relaying.relay import Relay
-from sqsdelay.sending.sender import Sender
+from sqsdelay.sending.sender import QueueSender
 from sqsdelay.testing import InMemoryQueues, ManualClock
 
 DELAY, ERRORS = "orders-delay.fifo", "orders-delay-error"
@@ -367,7 +367,7 @@ def test_trace_header_and_fair_queue_group_reach_the_destination(
     clock: ManualClock, queues: Faulty, relay: Relay
 ) -> None:
     """What the sender gave beside the body survives every hop."""
-    Sender(queues).send(
+    QueueSender(queues).send(
         "orders", "x", delay=2000, message_group_id="tenant-7", trace_header="Root=1-a;Lineage=b:1"
     )
     for _ in range(2):

@@ -74,7 +74,9 @@ BUGS = {
         wire, "hop_deduplication_id", lambda *_: f"hop.{uuid.uuid4()}"
     ),
     "a delay counted anew at every hop": (
-        consumer.Relay, "_read", lambda self, copy: wire.Delayed(copy.message_id, copy.sent_ms + 5_000_000)
+        consumer.Relay,
+        "_read",
+        lambda self, copy: wire.DelayedMessage(copy.message_id, copy.sent_ms + 5_000_000),
     ),
     "a cancellation that leaves no mark": (Schedule, "_mark", lambda *_: None),
     "what was released stays in the store": (
