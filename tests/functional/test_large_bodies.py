@@ -111,7 +111,7 @@ def test_the_least_limit_on_the_way_is_where_bodies_leave(s3: Any, queues: InMem
     """A destination may take less than SQS does; a limit that is lowered is known in five minutes."""
     queues.create_queue("bills", MaximumMessageSize="262144")
     queues.create_endpoint("bills")
-    sender = Sender(queues, large_bodies=Bucket("bodies", s3))
+    sender = QueueSender(queues, large_bodies=Bucket("bodies", s3))
     for delay in (None, 5, 5000):
         before = len(keys(s3))
         sender.send("bills", "b" * 261_000, delay=delay)
@@ -126,7 +126,7 @@ def test_what_was_received_is_sent_again_with_all_its_attributes(
 ) -> None:
     """Its body read, the former size tells nothing: large again it gets the new one, small none."""
     bucket = Bucket("bodies", s3)
-    sender, reader = Sender(queues, large_bodies=bucket), BodyReader("bodies", s3)
+    sender, reader = QueueSender(queues, large_bodies=bucket), BodyReader("bodies", s3)
     received: Any = {name: {"DataType": "Number", "StringValue": "7"}, "tenant": string("acme")}
     for body in (LARGE, "small"):
         sender.send("orders", body, attributes=received)
@@ -138,7 +138,7 @@ def test_what_was_received_is_sent_again_with_all_its_attributes(
 
 def test_a_pointer_is_sent_again_as_it_is(s3: Any, queues: InMemoryQueues) -> None:
     """Who receives without a reader passes on what it got; the body stays where it is."""
-    sender = Sender(queues, large_bodies=Bucket("bodies", s3))
+    sender = QueueSender(queues, large_bodies=Bucket("bodies", s3))
     sender.send("orders", LARGE)
     (copy,) = queues.receive_batch("orders", wait_seconds=0)
     sender.send("orders", copy.body, attributes=copy.attributes)
