@@ -11,9 +11,14 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from sqsdelay.cost import Prices
-from sqsdelay.cost.bands import BANDS, band_of
 from sqsdelay.cost.rates import Way, rate
-from sqsdelay.cost.workload import DELAY_ATTRIBUTES_BYTES, MAX_DELAY_SECONDS, MAX_MESSAGES
+from sqsdelay.cost.workload import (
+    BANDS,
+    DELAY_ATTRIBUTES_BYTES,
+    MAX_DELAY_SECONDS,
+    MAX_MESSAGES,
+    band_of,
+)
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, MAX_MESSAGE_BYTES
 

@@ -292,9 +292,9 @@ def test_passwords_on_the_command_line(
     """An error of a command is printed where others may look on."""
     for arguments in (
         [
-            "store",
-            "pending",
+            "cancel",
             "orders",
+            "a",
             f"--store=postgresql://me:{SECRET}@127.0.0.1:{closed_port}/db",
         ],
         ["pending", "orders", f"--store=mysql://me:{SECRET}@host/db"],

@@ -65,7 +65,7 @@ def test_binding_sends_on_its_own_messages_only(broker: Broker) -> None:
     assert "no queue 'second'" in missing.stderr
     broker.queue("second")
     bound = broker.cli("bind", "second", "--prefix", "acme")
-    assert bound.stdout == "bound second; 1 undeliverable messages sent on to it\n"
+    assert bound.stdout == "bound second; 1 undeliverable messages forwarded to it\n"
     assert broker.wait_count("second", 1) == 1
     assert broker.wait_count("acme.delay-undeliverable", 1) == 1
 
