@@ -19,7 +19,8 @@ from sqsdelay.cli.due_clock import DueClock, To
 from sqsdelay.cli.listing import Listing, parse_cursor
 from sqsdelay.cli.message_file import BadLine, Defaults, read_messages
 from sqsdelay.cli.opened_store import Schema, StoreUrl, Table, opened_store
-from sqsdelay.core.delay import checked_due_ms, delay_ms, due_at_ms, parse_delay, parse_due_at, utc
+from sqsdelay.core.delay import due_at_ms, parse_delay, parse_due_at, utc
+from sqsdelay.core.due_time import due_time
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message
 from sqsdelay.core.stored_message import StoredMessage, check_stored_id, to_store
@@ -225,10 +226,11 @@ def new_due_ms(delay: str | None, due_at: str | None, *, now_ms: Callable[[], in
     """
     if (delay is None) == (due_at is None):
         raise typer.BadParameter("give one of --delay and --due-at")
-    if due_at is not None:
-        return due_at_ms(parse_due_at(due_at))
-    added_ms = delay_ms(parse_delay(delay or ""))
-    return checked_due_ms(now_ms() + added_ms)
+    due = due_time(
+        None if delay is None else parse_delay(delay),
+        None if due_at is None else parse_due_at(due_at),
+    )
+    return due.due_ms(0 if due.absolute else now_ms())
 
 
 def _opened(

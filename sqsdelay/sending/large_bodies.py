@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Final
 
 from sqsdelay.core.body_pointer import LEGACY_PAYLOAD_SIZE, PAYLOAD_SIZE, Pointer, payload_size
-from sqsdelay.core.message import Message, attributes_of, check_body, size_of
+from sqsdelay.core.checked_message import CheckedMessage
+from sqsdelay.core.message import size_of
 from sqsdelay.core.wire import MOST_ADDED_BYTES
 from sqsdelay.errors import InvalidMessage
 from sqsdelay.limits import MAX_MESSAGE_BYTES, MAX_RETENTION_SECONDS
@@ -28,21 +29,17 @@ class Offloading:
     def __init__(self, bodies: LargeBodies) -> None:
         self._bodies = bodies
 
-    def wants(self, message: Message, limit: Callable[[int], int]) -> bool:
+    def wants(self, message: CheckedMessage, limit: Callable[[int], int]) -> bool:
         """Whether the message is too large to carry its body itself.
 
         Args:
             limit: what the queues on its way take, bytes, for a message of so many.
-
-        Raises:
-            InvalidMessage
         """
-        check_body(message.body)
-        size = size_of(message.body, attributes_of(message.attributes))
+        size = message.size
         most = size + MOST_ADDED_BYTES
         return size > self._bodies.above_bytes or most > MAX_MESSAGE_BYTES or most > limit(most)
 
-    def stand_in(self, message: Message) -> Message:
+    def stand_in(self, message: CheckedMessage) -> CheckedMessage:
         """The message with a pointer's room for a body: all else can be checked before the body is put.
 
         Raises:

@@ -11,7 +11,9 @@ from functools import partial
 from typing import Final
 
 from sqsdelay.core.batching import full_batches
-from sqsdelay.core.delay import Delay, checked_due_ms, delay_ms, due_at_ms, utc
+from sqsdelay.core.checked_message import checked
+from sqsdelay.core.delay import Delay, utc
+from sqsdelay.core.due_time import due_time
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import AttributeInput, Message, Route
 from sqsdelay.core.stored_message import StoredMessage
@@ -230,11 +232,11 @@ class Sender:
         """
         if (delay is None) == (due_at is None):
             raise InvalidDelay("give one of delay and due_at, the new due time")
+        due = due_time(delay, due_at)
         schedule = self._schedule(endpoint)
-        parsed, asked = Endpoint.parse(endpoint), Asked()
-        now_ms = self._router.broker_latest(parsed, asked)
-        due_ms = due_at_ms(due_at) if due_at is not None else now_ms + delay_ms(delay or 0)
-        self._router.check_max_delay(checked_due_ms(due_ms), now_ms)
+        now_ms = self._router.broker_latest(Endpoint.parse(endpoint), Asked())
+        due_ms = due.due_ms(now_ms)
+        self._router.check_max_delay(due_ms, now_ms)
         return schedule.reschedule(message_id, due_ms, now_ms=now_ms)
 
     def pending(
@@ -258,16 +260,14 @@ class Sender:
         """
         return self._schedule(endpoint).pending(due_from=due_from, due_before=due_before)
 
-    def _prepare(self, endpoint: Endpoint, message: Message, asked: Asked) -> ToQueue | ToStore:
-        large = self._offloading
+    def _prepare(self, endpoint: Endpoint, given: Message, asked: Asked) -> ToQueue | ToStore:
+        message, large = checked(given, fifo=endpoint.fifo), self._offloading
         if large is None or not large.wants(
             message, lambda size: self._router.limit(endpoint, message, size=size)
         ):
             return self._router.prepare(endpoint, message, asked)
-        stand_in = self._router.prepare(
-            endpoint, large.stand_in(message), asked, content=message.body
-        )
-        return large.put(message.body, stand_in)
+        prepared = self._router.prepare(endpoint, large.stand_in(message), asked)
+        return large.put(message.body, prepared)
 
     def _schedule(self, endpoint: str) -> Schedule:
         name = Endpoint.parse(endpoint).name
