@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
@@ -179,6 +179,19 @@ class Sender:
         Raises:
             InvalidEndpoint: nothing was sent.
         """
+        return self.send_noting(endpoint, messages, lambda _: None)
+
+    def send_noting(
+        self,
+        endpoint: str,
+        messages: Iterable[Message],
+        note: Callable[[SendReceipt | Failure], None],
+    ) -> list[SendResult]:
+        """As `send_many`, for who must know the broker's own words.
+
+        Args:
+            note: called in this thread with what became of each message that was sent to a queue.
+        """
         parsed, asked = Endpoint.parse(endpoint), Asked()
         results: list[SendResult] = []
         ready: _Ready = []
@@ -195,7 +208,9 @@ class Sender:
             else:
                 ready.append((position, prepared))
         self._park_all(parsed, to_store, results)
-        self._send_all(parsed, ready, results)
+        for position, prepared, outcome in self._send_all(parsed, ready):
+            note(outcome)
+            results[position] = _sent(prepared, outcome)
         return results
 
     def cancel(self, endpoint: str, message_id: str) -> Change:
@@ -282,17 +297,18 @@ class Sender:
     def _parking(self, endpoint: Endpoint) -> Parking | None:
         return None if self._stores is None else self._stores.parking(endpoint.name)
 
-    def _send_all(self, endpoint: Endpoint, ready: _Ready, results: list[SendResult]) -> None:
+    def _send_all(
+        self, endpoint: Endpoint, ready: _Ready
+    ) -> Iterator[tuple[int, ToQueue, SendReceipt | Failure]]:
         send = partial(self._send_batch, endpoint)
         batches = list(
             full_batches(ready, target=lambda r: r[1].queue_url, size=lambda r: r[1].entry.size)
         )
         if len(batches) <= 1 or self._concurrency == 1:
-            outcomes: Iterator[list[SendReceipt | Failure]] = map(send, batches)
-            _collect(batches, outcomes, results)
+            yield from _paired(batches, map(send, batches))
         else:
             with ThreadPoolExecutor(min(self._concurrency, len(batches))) as pool:
-                _collect(batches, pool.map(send, batches), results)
+                yield from _paired(batches, pool.map(send, batches))
 
     def _send_batch(
         self, endpoint: Endpoint, batch: Sequence[tuple[int, ToQueue]]
@@ -357,14 +373,12 @@ class Sender:
         return [_parked(p, error) for p, error in zip(chunk, errors, strict=True)]
 
 
-def _collect(
-    batches: Iterable[_Ready],
-    outcomes: Iterable[list[SendReceipt | Failure]],
-    results: list[SendResult],
-) -> None:
+def _paired(
+    batches: Iterable[_Ready], outcomes: Iterable[list[SendReceipt | Failure]]
+) -> Iterator[tuple[int, ToQueue, SendReceipt | Failure]]:
     for batch, batch_outcomes in zip(batches, outcomes, strict=True):
         for (position, prepared), outcome in zip(batch, batch_outcomes, strict=True):
-            results[position] = _sent(prepared, outcome)
+            yield position, prepared, outcome
 
 
 def _sent(prepared: ToQueue, outcome: SendReceipt | Failure) -> SendResult:
