@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from sqsdelay.boto3_client.checksums import md5s
@@ -13,10 +14,10 @@ from sqsdelay.core.message import Message, text_of
 from sqsdelay.core.wire import MESSAGE_ID
 from sqsdelay.errors import InvalidMessage, SendFailed, SqsDelayError
 from sqsdelay.limits import FIFO_SUFFIX
+from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.sending.sender import SendResult
 
 if TYPE_CHECKING:
-    from sqsdelay.boto3_client.witness import Seen, Witness
     from sqsdelay.sqs.sender import DelaySender
 
 _TRACE_HEADER: Final = "AWSTraceHeader"
@@ -32,21 +33,31 @@ _NO_REQUEST: Final = {
 """``ResponseMetadata`` where SQS was not asked: the message was parked in a store."""
 
 
+@dataclass(slots=True)
+class Seen:
+    """What SQS said to the sends of one call: receipts by its message ids, and the metadata of its
+    last answer."""
+
+    receipts: dict[str, SendReceipt] = field(default_factory=dict)
+    metadata: Mapping[str, Any] | None = None
+
+    def note(self, outcome: SendReceipt | Failure) -> None:
+        self.metadata = outcome.metadata or self.metadata
+        if isinstance(outcome, SendReceipt):
+            self.receipts[outcome.sqs_message_id] = outcome
+
+
 class LongDelays:
     """Sends entries of ``send_message`` and ``send_message_batch`` with a `DelaySender`.
 
     Args:
-        sender: with one thread, so that ``witness`` sees what it does.
-        witness: the sender's client.
+        sender: over the client as it was.
         above_seconds: delays up to this are boto3's own affair.
         any_size: bodies may be larger than SQS takes; the sender knows where to leave them.
     """
 
-    def __init__(
-        self, sender: DelaySender, witness: Witness, *, above_seconds: int, any_size: bool
-    ) -> None:
+    def __init__(self, sender: DelaySender, *, above_seconds: int, any_size: bool) -> None:
         self._sender = sender
-        self._witness = witness
         self._above_seconds = above_seconds
         self._any_size = any_size
 
@@ -66,8 +77,8 @@ class LongDelays:
         """
         entry = _plain_bytes(kwargs)
         messages = _messages(client, "SendMessage", kwargs["QueueUrl"], [entry])
-        with self._witness.watching() as seen:
-            (result,) = self._sender.send_many(kwargs["QueueUrl"], messages)
+        seen = Seen()
+        (result,) = self._sender.send_noting(kwargs["QueueUrl"], messages, seen.note)
         if result.error is not None:
             raise refusal(client, "SendMessage", result.error, entry["MessageBody"])
         return {**_answer(entry, result, seen), "ResponseMetadata": seen.metadata or _NO_REQUEST}
@@ -90,8 +101,8 @@ class LongDelays:
         messages = _messages(client, _BATCH, queue_url, delayed)
         # First, since what it raises then means that nothing was sent.
         direct = send_direct(**{**kwargs, "Entries": others}) if others else {}
-        with self._witness.watching() as seen:
-            results = self._sender.send_many(queue_url, messages)
+        seen = Seen()
+        results = self._sender.send_noting(queue_url, messages, seen.note)
         errors = [result.error for result in results]
         if not others and errors[0] is not None and all(map(_call_failed, errors)):
             raise refusal(client, _BATCH, errors[0], "")
@@ -178,14 +189,15 @@ def _answer(entry: Mapping[str, Any], result: SendResult, seen: Seen) -> dict[st
     if result.sqs_message_id is None:
         answer: dict[str, Any] = {**expected, "MessageId": result.message_id}
     else:
-        sent, answered = seen.entries[result.sqs_message_id]
+        receipt = seen.receipts[result.sqs_message_id]
+        answered = receipt.answered
         answer = {
             name: value
             for name, value in answered.items()
             if name not in ("Id", "ResponseMetadata")
         }
         told = {name: value for name, value in answered.items() if name.startswith("MD5")}
-        if told.items() <= md5s(sent).items():
+        if told.items() <= md5s(receipt.sent).items():
             # SQS has what was sent, to the bit; the caller knows the MD5s of what it gave.
             answer = {name: value for name, value in answer.items() if name not in told}
             answer |= {name: value for name, value in expected.items() if name in told}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -11,7 +10,6 @@ from botocore.client import BaseClient
 from botocore.validate import validate_parameters
 
 from sqsdelay.boto3_client.sends import LongDelays
-from sqsdelay.boto3_client.witness import Witness
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, StoreOf
@@ -82,6 +80,7 @@ def unrestricted(
 class UnrestrictedClient:
     """What is put before a client's own class."""
 
+    _plain: Any
     _long_delays: LongDelays
 
     def send_message(self, *args: Any, **kwargs: Any) -> Any:
@@ -109,25 +108,16 @@ class UnrestrictedClient:
 
 
 def _unrestricted_client(client: Any, settings: dict[str, Any]) -> Any:
-    witness = _derived(Witness, client, _seen=threading.local())
-    # One thread: what SQS answered is noted per thread, and a call's batches are few.
-    sender = DelaySender(witness, concurrency=1, **settings)
+    """A client like the one given, with our behaviour before that of its class of boto3's."""
+    plain = client.__dict__.get("_plain", client)
     long_delays = LongDelays(
-        sender,
-        witness,
+        DelaySender(plain, concurrency=1, **settings),  # A call's batches are few.
         above_seconds=settings["hop_seconds"],
         any_size=settings["large_bodies"] is not None,
     )
-    return _derived(UnrestrictedClient, client, _long_delays=long_delays)
-
-
-def _derived(behaviour: type, client: Any, **own: Any) -> Any:
-    """A client like the one given, with a behaviour before that of its class of boto3's."""
-    ours = (UnrestrictedClient, Witness)
-    boto3s = next(kind for kind in type(client).__mro__ if not issubclass(kind, ours))
-    kind: Any = type(behaviour.__name__, (behaviour, boto3s), {})
+    kind: Any = type(UnrestrictedClient.__name__, (UnrestrictedClient, type(plain)), {})
     derived = kind.__new__(kind)
-    derived.__dict__.update(client.__dict__, **own)
+    derived.__dict__.update(client.__dict__, _plain=plain, _long_delays=long_delays)
     return derived
 
 

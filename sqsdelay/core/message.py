@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Final, NotRequired, TypedDict
 
 from sqsdelay.core.delay import Delay
-from sqsdelay.errors import InvalidDelay, InvalidMessage, MessageTooLarge, TooManyAttributes
+from sqsdelay.errors import InvalidMessage, MessageTooLarge, TooManyAttributes
 from sqsdelay.limits import (
     ATTRIBUTE_NAME,
     FORBIDDEN_BODY_CHARACTER,
@@ -201,16 +201,6 @@ def _check_characters(text: str, what: str) -> None:
             f"{what} holds the character U+{ord(match.group()):04X} at position {match.start()}, "
             "which SQS refuses; encode it (e.g. base64) or send it as a Binary attribute"
         )
-
-
-def check_delay(message: Message) -> None:
-    """Refuse a message with two due times.
-
-    Raises:
-        InvalidDelay
-    """
-    if message.delay is not None and message.due_at is not None:
-        raise InvalidDelay("delay and due_at are both given; give one of them")
 
 
 def check_body(body: str) -> None:

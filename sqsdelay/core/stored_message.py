@@ -10,17 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sqsdelay.core.delay import checked_due_ms, delay_ms, due_at_ms
+from sqsdelay.core.checked_message import CheckedMessage, checked
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import (
     Attribute,
     Message,
-    attributes_of,
-    check_body,
-    check_delay,
-    check_ids,
     check_limits,
-    new_message_id,
     string,
     text_of,
 )
@@ -172,27 +167,30 @@ def to_store(message: Message, destination: str, *, now_ms: int) -> StoredMessag
     Raises:
         InvalidDelay, InvalidMessage, InvalidEndpoint
     """
-    check_delay(message)
     fifo = Endpoint.parse(destination).fifo
-    check_body(message.body)
-    check_ids(message, fifo=fifo)
-    attributes = attributes_of(message.attributes)
-    message_id = message.message_id or new_message_id()
+    return as_stored(checked(message, fifo=fifo), destination, now_ms=now_ms)
+
+
+def as_stored(message: CheckedMessage, destination: str, *, now_ms: int) -> StoredMessage:
+    """A checked message as it waits in a store; see `to_store`.
+
+    Raises:
+        InvalidDelay, InvalidMessage
+    """
+    attributes = dict(message.attributes)
     fifo_ids: dict[str, Attribute] = {}
-    if fifo:
-        attributes[DEDUPLICATION_ID] = string(message.message_deduplication_id or message_id)
-        fifo_ids = {GROUP_ID: string(message.message_group_id or "")}
-    due_ms = now_ms if message.delay is None else now_ms + delay_ms(message.delay)
-    if message.due_at is not None:
-        due_ms = due_at_ms(message.due_at)
-    check_limits(message.body, attributes, fifo_ids | identity(message_id, due_ms))
+    if message.deduplication_id is not None:
+        attributes[DEDUPLICATION_ID] = string(message.deduplication_id)
+        fifo_ids = {GROUP_ID: string(message.group_id or "")}
+    due_ms = message.due.due_ms(now_ms)
+    check_limits(message.body, attributes, fifo_ids | identity(message.message_id, due_ms))
     return StoredMessage(
-        message_id=message_id,
+        message_id=message.message_id,
         destination=destination,
-        due_ms=checked_due_ms(due_ms),
+        due_ms=due_ms,
         body=message.body.encode("utf-8"),
         attributes=attributes,
-        group_id=message.message_group_id,
+        group_id=message.group_id,
         trace_header=message.trace_header,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from sqsdelay.core.clock import BrokerClock
@@ -20,12 +20,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SendReceipt:
-    """The broker has the message: its id for it, and MD5s and sequence number as it gave them."""
+    """The broker has the message: its id for it, and in its own words what it got and answered.
+
+    ``metadata`` is about the whole response, which may have answered for several messages.
+    """
 
     sqs_message_id: str
-    md5_of_body: str | None = None
-    md5_of_attributes: str | None = None
-    sequence_number: str | None = None
+    sent: Mapping[str, Any] = field(default_factory=dict)
+    answered: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +37,14 @@ class Failure:
 
     ``error`` is what to raise or log; ``transient`` is True when the same call may succeed later,
     ``retry_at_once`` when the broker itself asks for it (an entry failed without the sender's fault).
+    ``metadata`` is about the response, where there was one.
     """
 
     code: str
     error: SqsDelayError
     transient: bool
     retry_at_once: bool = False
+    metadata: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from typing import Any, Self
 from pika import BasicProperties
 
 from sqsdelay.core.clock import Clock, SystemClock
-from sqsdelay.core.delay import Delay, checked_due_ms, delay_ms, due_at_ms, seconds_until, utc
+from sqsdelay.core.delay import Delay, seconds_until, utc
+from sqsdelay.core.due_time import DueTime, due_time
 from sqsdelay.errors import (
     ConfigurationError,
-    InvalidDelay,
     InvalidMessage,
     SendFailed,
     SqsDelayError,
@@ -71,14 +71,13 @@ class _Prepared:
     due_ms: int
     endpoint: str
     topology: Topology
-    delay_ms: int | None
+    due: DueTime
     clock: Clock
 
     def on_write(self) -> None:
         """Count the delay from now: it may have waited for the broker, or behind others, meanwhile."""
         now_ms = self.clock.now_ms()
-        if self.delay_ms is not None:
-            self.due_ms = now_ms + self.delay_ms
+        self.due_ms = self.due.due_ms(now_ms)
         seconds = min(seconds_until(self.due_ms, now_ms), MAX_DELAY_SECONDS)
         self.route = RabbitMqRoute.DELAY_LEVEL if seconds else RabbitMqRoute.DIRECT
         headers = self.publication.properties.headers
@@ -287,16 +286,9 @@ class RabbitMqSender:
         self._caught = True
 
     def _prepare(self, endpoint: str, message: RabbitMqMessage) -> _Prepared:
-        if message.delay is not None and message.due_at is not None:
-            raise InvalidDelay("delay and due_at are both given; give one of them")
+        due = due_time(message.delay, message.due_at)
         now_ms = self._clock.now_ms()
-        wait_ms: int | None = None
-        if message.due_at is not None:
-            due_ms = due_at_ms(message.due_at)
-        else:
-            wait_ms = 0 if message.delay is None else delay_ms(message.delay)
-            due_ms = now_ms + wait_ms
-        checked_due_ms(due_ms)
+        due_ms = due.due_ms(now_ms)
         seconds = routing.check_delay(seconds_until(due_ms, now_ms))
         properties = properties_of(
             message,
@@ -312,7 +304,7 @@ class RabbitMqSender:
             due_ms,
             endpoint,
             self._topology,
-            wait_ms,
+            due,
             self._clock,
         )
         if seconds:

@@ -13,7 +13,8 @@ from sqsdelay.core.body_pointer import (
     payload_size,
     read_pointer,
 )
-from sqsdelay.core.message import Message, attributes_of, check_body, size_of
+from sqsdelay.core.checked_message import CheckedMessage
+from sqsdelay.core.message import size_of
 from sqsdelay.core.wire import MOST_ADDED_BYTES
 from sqsdelay.errors import MalformedMessage
 from sqsdelay.limits import MAX_MESSAGE_BYTES, MAX_RETENTION_SECONDS
@@ -36,40 +37,32 @@ class Offloading:
     def __init__(self, bodies: LargeBodies) -> None:
         self._bodies = bodies
 
-    def as_new(self, message: Message) -> Message:
+    def as_new(self, message: CheckedMessage) -> CheckedMessage:
         """The message without the attributes that once told receivers its body was a pointer.
 
         They are on what is received, and on what is sent again with all that was received. One whose
         body is a pointer still keeps them.
-
-        Raises:
-            InvalidMessage
         """
-        if not message.attributes or not _SIZES & message.attributes.keys():
+        if not _SIZES & message.attributes.keys():
             return message
-        check_body(message.body)
         try:
-            read_pointer(message.body, attributes_of(message.attributes))
+            read_pointer(message.body, message.attributes)
         except MalformedMessage:
             left = {n: value for n, value in message.attributes.items() if n not in _SIZES}
             return replace(message, attributes=left)
         return message
 
-    def wants(self, message: Message, limit: Callable[[int], int]) -> bool:
+    def wants(self, message: CheckedMessage, limit: Callable[[int], int]) -> bool:
         """Whether the message is too large to carry its body itself.
 
         Args:
             limit: what the queues on its way take, bytes, for a message of so many.
-
-        Raises:
-            InvalidMessage
         """
-        check_body(message.body)
-        size = size_of(message.body, attributes_of(message.attributes))
+        size = message.size
         most = size + MOST_ADDED_BYTES
         return size > self._bodies.above_bytes or most > MAX_MESSAGE_BYTES or most > limit(most)
 
-    def stand_in(self, message: Message) -> Message:
+    def stand_in(self, message: CheckedMessage) -> CheckedMessage:
         """The message with a pointer's room for a body: all else can be checked before the body is put."""
         attributes = {**message.attributes, PAYLOAD_SIZE: payload_size(message.body)}
         return replace(message, body=_PLACEHOLDER, attributes=attributes)

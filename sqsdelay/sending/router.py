@@ -7,25 +7,17 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from sqsdelay.core import fifo, wire
-from sqsdelay.core.delay import checked_due_ms, delay_ms, due_at_ms, seconds_until
+from sqsdelay.core.checked_message import CheckedMessage
+from sqsdelay.core.delay import seconds_until
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.hop import check_hop, checked_max_delay, too_far
 from sqsdelay.core.message import (
-    Attribute,
-    Message,
     OutgoingMessage,
     Route,
-    attributes_of,
-    check_body,
-    check_delay,
-    check_ids,
     check_limits,
-    check_trace_header,
-    new_message_id,
-    size_of,
     string,
 )
-from sqsdelay.core.stored_message import StoredMessage, to_store
+from sqsdelay.core.stored_message import StoredMessage, as_stored
 from sqsdelay.errors import (
     ConfigurationError,
     DelayQueueMissing,
@@ -139,45 +131,32 @@ class Router:
         self._alone: set[QueueRef] = set()
 
     def prepare(
-        self, endpoint: Endpoint, message: Message, asked: Asked, *, content: str | None = None
+        self, endpoint: Endpoint, message: CheckedMessage, asked: Asked
     ) -> ToQueue | ToStore:
         """Choose the route and check the message for it.
-
-        Args:
-            content: what the message's body stands for, where that is not the body itself.
 
         Raises:
             InvalidDelay, InvalidMessage, DelayTooLong, ConfigurationError
             DelayQueueMissing, QueueMissing, QueueUnavailable
         """
-        check_delay(message)
-        check_body(message.body)
-        check_ids(message, fifo=endpoint.fifo)
-        check_trace_header(message.trace_header)
-        attributes = attributes_of(message.attributes) if message.attributes else {}
-        if message.due_at is not None:
-            due_ms = checked_due_ms(due_at_ms(message.due_at))
+        now_ms = self._queues.broker_clock.now_ms()
+        due_ms = message.due.due_ms(now_ms)
+        if message.due.absolute:
             now_ms = self.broker_now(endpoint, asked)
-        else:
-            now_ms = self._queues.broker_clock.now_ms()
-            due_ms = now_ms if message.delay is None else now_ms + delay_ms(message.delay)
-            checked_due_ms(due_ms)
         remaining = seconds_until(due_ms, now_ms)
         self.check_max_delay(due_ms, now_ms)
         if remaining <= self._hop_seconds:
-            if endpoint.fifo:
-                return self._to_fifo(endpoint, message, attributes, due_ms, remaining, asked)
-            return self._direct(endpoint, message, attributes, due_ms, remaining, asked)
+            if endpoint.fifo and remaining > 0:
+                return self._through_due_queue(endpoint, message, remaining, asked)
+            return self._direct(endpoint, message, due_ms, remaining, asked)
         self._check_unrestricted(endpoint, due_ms - now_ms)
         asked.once("collision", lambda: self._check_collision(endpoint))
         parking = self._parking(endpoint)
         if parking is not None and remaining > parking.after_seconds:
-            self._check_arrival(endpoint, message, attributes)
+            self._check_arrival(endpoint, message)
             now_ms = self.broker_latest(endpoint, asked)
-            return ToStore(parking, to_store(message, endpoint.address, now_ms=now_ms))
-        return self._through_delay_queue(
-            endpoint, message, attributes, due_ms, due_ms - now_ms, content or message.body, asked
-        )
+            return ToStore(parking, as_stored(message, endpoint.address, now_ms=now_ms))
+        return self._through_delay_queue(endpoint, message, due_ms, due_ms - now_ms, asked)
 
     def check_max_delay(self, due_ms: int, now_ms: int) -> None:
         """Refuse what the delay consumer would send to the error queue.
@@ -212,99 +191,67 @@ class Router:
     def _direct(
         self,
         endpoint: Endpoint,
-        message: Message,
-        attributes: dict[str, Attribute],
+        message: CheckedMessage,
         due_ms: int,
         remaining: int,
         asked: Asked,
     ) -> ToQueue:
-        added = _given_id(message)
-        immediate = message.delay is None and message.due_at is None
+        """Straight to the destination; a message timer goes with it, but to a FIFO queue, which takes
+        none. It carries an id only if its sender named one."""
+        added = {wire.MESSAGE_ID: string(message.message_id)} if message.named else {}
+        timed = message.due.given and not endpoint.fifo
         entry = OutgoingMessage(
             body=message.body,
-            attributes={**attributes, **added},
-            size=check_limits(message.body, attributes, added),
-            delay_seconds=None if immediate else remaining,
-            group_id=message.message_group_id,
+            attributes={**message.attributes, **added},
+            size=check_limits(message.body, message.attributes, added),
+            delay_seconds=remaining if timed else None,
+            group_id=message.group_id,
+            deduplication_id=message.deduplication_id,
             trace_header=message.trace_header,
         )
         queue_url = asked.once("queue", lambda: self._queues.url(endpoint.queue))
-        absolute = message.due_at is not None
-        return ToQueue(queue_url, entry, Route.DIRECT, message.message_id, due_ms, absolute)
-
-    def _to_fifo(
-        self,
-        endpoint: Endpoint,
-        message: Message,
-        attributes: dict[str, Attribute],
-        due_ms: int,
-        remaining: int,
-        asked: Asked,
-    ) -> ToQueue:
-        """A FIFO queue takes no message timers: at once, or by way of the due queue."""
-        if remaining > 0:
-            return self._through_due_queue(endpoint, message, attributes, remaining, asked)
-        added = _given_id(message)
-        entry = OutgoingMessage(
-            body=message.body,
-            attributes={**attributes, **added},
-            size=check_limits(message.body, attributes, added),
-            group_id=message.message_group_id,
-            deduplication_id=_deduplication_id(message, message.message_id or new_message_id()),
-            trace_header=message.trace_header,
-        )
-        queue_url = asked.once("queue", lambda: self._queues.url(endpoint.queue))
-        return ToQueue(queue_url, entry, Route.DIRECT, message.message_id, due_ms)
+        message_id = message.message_id if message.named else None
+        return ToQueue(queue_url, entry, Route.DIRECT, message_id, due_ms, message.due.absolute)
 
     def _through_due_queue(
-        self,
-        endpoint: Endpoint,
-        message: Message,
-        attributes: dict[str, Attribute],
-        remaining: int,
-        asked: Asked,
+        self, endpoint: Endpoint, message: CheckedMessage, remaining: int, asked: Asked
     ) -> ToQueue:
+        """A FIFO queue takes no message timers: the due queue before it does."""
         asked.once("collision", lambda: self._check_collision(endpoint))
         # The due time orders the messages of a group: it must be the broker's, as near as can be.
         # That is up to a second behind, so the timer of a relative delay is the whole delay.
-        now_ms = self.broker_now(endpoint, asked)
-        due_ms = now_ms + delay_ms(message.delay or 0)
-        if message.due_at is not None:
-            due_ms = due_at_ms(message.due_at)
-        message_id = message.message_id or new_message_id()
-        ids = fifo.FifoIds(message.message_group_id or "", _deduplication_id(message, message_id))
+        due_ms = message.due.due_ms(self.broker_now(endpoint, asked))
+        ids = fifo.FifoIds(message.group_id or "", message.deduplication_id or "")
         entry = fifo.for_due_queue(
             message.body,
-            attributes,
+            message.attributes,
             ids,
-            message_id=message_id,
+            message_id=message.message_id,
             due_ms=due_ms,
             delay_seconds=remaining,
             trace_header=message.trace_header,
         )
-        added = ids.attributes() | wire.waiting_identity(message_id, due_ms)
-        check_limits(message.body, attributes, added)
-        self._check_arrival(endpoint, message, attributes)
+        added = ids.attributes() | wire.waiting_identity(message.message_id, due_ms)
+        check_limits(message.body, message.attributes, added)
+        self._check_arrival(endpoint, message)
         queue_url = asked.once("due queue", lambda: self._queues.url(endpoint.due_queue))
-        absolute = message.due_at is not None
-        return ToQueue(queue_url, entry, Route.DUE_QUEUE, message_id, due_ms, absolute)
+        return ToQueue(
+            queue_url, entry, Route.DUE_QUEUE, message.message_id, due_ms, message.due.absolute
+        )
 
-    def limit(self, endpoint: Endpoint, message: Message, *, size: int) -> int:
+    def limit(self, endpoint: Endpoint, message: CheckedMessage, *, size: int) -> int:
         """The least that the queues on the message's way take, bytes.
 
         Args:
             size: the message's own.
         """
-        waits = message.delay is not None or message.due_at is not None
-        queues = endpoint.queues[:-1] if waits else (endpoint.queue,)
+        queues = endpoint.queues[:-1] if message.due.given else (endpoint.queue,)
         return min(self._limits.of(queue, size=size) for queue in queues)
 
-    def _check_arrival(
-        self, endpoint: Endpoint, message: Message, attributes: dict[str, Attribute]
-    ) -> None:
+    def _check_arrival(self, endpoint: Endpoint, message: CheckedMessage) -> None:
         """Found out now, when a person still knows the message; not when it is due. What sqsdelay adds
         does not count: it is left out rather than the message refused."""
-        own = size_of(message.body, attributes)
+        own = message.size
         for queue in {endpoint.hand_over_queue, endpoint.queue}:
             self._limits.check(queue, own)
 
@@ -326,34 +273,32 @@ class Router:
     def _through_delay_queue(
         self,
         endpoint: Endpoint,
-        message: Message,
-        attributes: dict[str, Attribute],
+        message: CheckedMessage,
         due_ms: int,
         remaining_ms: int,
-        content: str,
         asked: Asked,
     ) -> ToQueue:
-        message_id = message.message_id or new_message_id()
+        message_id = message.message_id
         wired = wire.delayed(
-            attributes,
+            message.attributes,
             remaining_ms=remaining_ms,
-            due_ms=due_ms if message.due_at is not None else None,
-            message_group_id=message.message_group_id,
-            deduplication_id=_deduplication_id(message, message_id) if endpoint.fifo else None,
+            due_ms=message.due.at_ms,
+            message_group_id=message.group_id,
+            deduplication_id=message.deduplication_id,
         )
         wired = wire.with_message_id(message.body, wired, message_id)
         entry = OutgoingMessage(
             body=message.body,
             attributes=wired,
             size=wire.check_whole_way(
-                message.body, attributes, wired, message_id=message_id, due_ms=due_ms
+                message.body, message.attributes, wired, message_id=message_id, due_ms=due_ms
             ),
             group_id=message_id,
-            deduplication_id=wire.send_deduplication_id(message_id, content, wired),
+            deduplication_id=wire.send_deduplication_id(message_id, message.content, wired),
             trace_header=message.trace_header,
         )
         queue_url = asked.once("delay queue", lambda: self._delay_queue_url(endpoint))
-        self._check_arrival(endpoint, message, attributes)
+        self._check_arrival(endpoint, message)
         self._limits.check(endpoint.delay_queue, entry.size)
         return ToQueue(
             queue_url,
@@ -361,8 +306,8 @@ class Router:
             Route.DELAY_QUEUE,
             message_id,
             due_ms,
-            absolute=message.due_at is not None,
-            named=message.message_id is not None,
+            absolute=message.due.absolute,
+            named=message.named,
         )
 
     def _delay_queue_url(self, endpoint: Endpoint) -> str:
@@ -387,12 +332,3 @@ class Router:
                 f"{deployed} s; use hop_seconds={deployed}"
             )
         self._checked_hops.add(queue_url)
-
-
-def _given_id(message: Message) -> dict[str, Attribute]:
-    """A message that is not relayed carries an id only if its sender named one."""
-    return {} if message.message_id is None else {wire.MESSAGE_ID: string(message.message_id)}
-
-
-def _deduplication_id(message: Message, message_id: str) -> str:
-    return message.message_deduplication_id or message_id

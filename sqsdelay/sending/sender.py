@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,7 +11,9 @@ from functools import partial
 from typing import Final
 
 from sqsdelay.core.batching import full_batches
-from sqsdelay.core.delay import Delay, checked_due_ms, delay_ms, due_at_ms, utc
+from sqsdelay.core.checked_message import checked
+from sqsdelay.core.delay import Delay, utc
+from sqsdelay.core.due_time import due_time
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import AttributeInput, Message, Route
 from sqsdelay.core.one_line import one_line
@@ -178,6 +180,19 @@ class QueueSender:
         Raises:
             InvalidEndpoint: nothing was sent.
         """
+        return self.send_noting(endpoint, messages, lambda _: None)
+
+    def send_noting(
+        self,
+        endpoint: str,
+        messages: Iterable[Message],
+        note: Callable[[SendReceipt | Failure], None],
+    ) -> list[SendResult]:
+        """As `send_many`, for who must know the broker's own words.
+
+        Args:
+            note: called in this thread with what became of each message that was sent to a queue.
+        """
         parsed, asked = Endpoint.parse(endpoint), Asked()
         results: list[SendResult] = []
         ready: _Ready = []
@@ -194,7 +209,9 @@ class QueueSender:
             else:
                 ready.append((position, prepared))
         self._park_all(parsed, to_store, results)
-        self._send_all(parsed, ready, results)
+        for position, prepared, outcome in self._send_all(parsed, ready):
+            note(outcome)
+            results[position] = _sent(prepared, outcome)
         return results
 
     def cancel(self, endpoint: str, message_id: str) -> Change:
@@ -231,11 +248,11 @@ class QueueSender:
         """
         if (delay is None) == (due_at is None):
             raise InvalidDelay("give one of delay and due_at, the new due time")
+        due = due_time(delay, due_at)
         schedule = self._schedule(endpoint)
-        parsed, asked = Endpoint.parse(endpoint), Asked()
-        now_ms = self._router.broker_latest(parsed, asked)
-        due_ms = due_at_ms(due_at) if due_at is not None else now_ms + delay_ms(delay or 0)
-        self._router.check_max_delay(checked_due_ms(due_ms), now_ms)
+        now_ms = self._router.broker_latest(Endpoint.parse(endpoint), Asked())
+        due_ms = due.due_ms(now_ms)
+        self._router.check_max_delay(due_ms, now_ms)
         return schedule.reschedule(message_id, due_ms, now_ms=now_ms)
 
     def pending(
@@ -259,17 +276,15 @@ class QueueSender:
         """
         return self._schedule(endpoint).pending(due_from=due_from, due_before=due_before)
 
-    def _prepare(self, endpoint: Endpoint, message: Message, asked: Asked) -> ToQueue | ToStore:
-        large = self._offloading
+    def _prepare(self, endpoint: Endpoint, given: Message, asked: Asked) -> ToQueue | ToStore:
+        message, large = checked(given, fifo=endpoint.fifo), self._offloading
         if large is None:
             return self._router.prepare(endpoint, message, asked)
         message = large.as_new(message)
         if not large.wants(message, lambda size: self._router.limit(endpoint, message, size=size)):
             return self._router.prepare(endpoint, message, asked)
-        stand_in = self._router.prepare(
-            endpoint, large.stand_in(message), asked, content=message.body
-        )
-        return large.put(message.body, stand_in)
+        prepared = self._router.prepare(endpoint, large.stand_in(message), asked)
+        return large.put(message.body, prepared)
 
     def _schedule(self, endpoint: str) -> Schedule:
         name = Endpoint.parse(endpoint).name
@@ -284,17 +299,18 @@ class QueueSender:
     def _parking(self, endpoint: Endpoint) -> Parking | None:
         return None if self._stores is None else self._stores.parking(endpoint.name)
 
-    def _send_all(self, endpoint: Endpoint, ready: _Ready, results: list[SendResult]) -> None:
+    def _send_all(
+        self, endpoint: Endpoint, ready: _Ready
+    ) -> Iterator[tuple[int, ToQueue, SendReceipt | Failure]]:
         send = partial(self._send_batch, endpoint)
         batches = list(
             full_batches(ready, target=lambda r: r[1].queue_url, size=lambda r: r[1].entry.size)
         )
         if len(batches) <= 1 or self._concurrency == 1:
-            outcomes: Iterator[list[SendReceipt | Failure]] = map(send, batches)
-            _collect(batches, outcomes, results)
+            yield from _paired(batches, map(send, batches))
         else:
             with ThreadPoolExecutor(min(self._concurrency, len(batches))) as pool:
-                _collect(batches, pool.map(send, batches), results)
+                yield from _paired(batches, pool.map(send, batches))
 
     def _send_batch(
         self, endpoint: Endpoint, batch: Sequence[tuple[int, ToQueue]]
@@ -359,14 +375,12 @@ class QueueSender:
         return [_parked(p, error) for p, error in zip(chunk, errors, strict=True)]
 
 
-def _collect(
-    batches: Iterable[_Ready],
-    outcomes: Iterable[list[SendReceipt | Failure]],
-    results: list[SendResult],
-) -> None:
+def _paired(
+    batches: Iterable[_Ready], outcomes: Iterable[list[SendReceipt | Failure]]
+) -> Iterator[tuple[int, ToQueue, SendReceipt | Failure]]:
     for batch, batch_outcomes in zip(batches, outcomes, strict=True):
         for (position, prepared), outcome in zip(batch, batch_outcomes, strict=True):
-            results[position] = _sent(prepared, outcome)
+            yield position, prepared, outcome
 
 
 def _sent(prepared: ToQueue, outcome: SendReceipt | Failure) -> SendResult:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -152,13 +153,14 @@ class SqsQueues:
                 return [self._send_single(queue_url, entry) for entry in wired]
             return [failure] * len(wired)
         self._observe(answer, asked_at)
-        by_id: dict[str, SendReceipt | Failure] = {
-            str(sent.get("Id")): _receipt(sent)
-            for sent in answer.get("Successful", ())
-            if "MessageId" in sent
-        }
-        by_id.update(_entry_failures(answer, queue_url))
-        return [by_id.get(entry["Id"]) or _unanswered(queue_url) for entry in wired]
+        done = {str(told.get("Id")): told for told in answer.get("Successful", ())}
+        failures = _entry_failures(answer, queue_url)
+        return [
+            failures.get(entry["Id"])
+            or _receipt(entry, done.get(entry["Id"], {}), answer)
+            or _unanswered(queue_url)
+            for entry in wired
+        ]
 
     def _send_single(self, queue_url: str, wired: dict[str, Any]) -> SendReceipt | Failure:
         arguments = {name: value for name, value in wired.items() if name != "Id"}
@@ -168,7 +170,7 @@ class SqsQueues:
         except (ClientError, BotoCoreError) as error:
             return self._call_failure(error, queue_url)
         self._observe(answer, asked_at)
-        return _receipt(answer) if "MessageId" in answer else _unanswered(queue_url)
+        return _receipt(wired, answer, answer) or _unanswered(queue_url)
 
     def _call_failure(self, error: ClientError | BotoCoreError, queue_url: str) -> Failure:
         failure = faults.failure_of(error, queue_url)
@@ -299,22 +301,25 @@ def _send_entry(entry_id: str, message: OutgoingMessage) -> dict[str, Any]:
     return entry
 
 
-def _receipt(sent: Mapping[str, Any]) -> SendReceipt:
-    return SendReceipt(
-        sent["MessageId"],
-        sent.get("MD5OfMessageBody"),
-        sent.get("MD5OfMessageAttributes"),
-        sent.get("SequenceNumber"),
-    )
+def _receipt(
+    sent: Mapping[str, Any], answered: Mapping[str, Any], answer: Mapping[str, Any]
+) -> SendReceipt | None:
+    """An entry's, from the answer to its request; None where that does not say it was taken."""
+    if "MessageId" not in answered:
+        return None
+    return SendReceipt(answered["MessageId"], sent, answered, answer.get("ResponseMetadata"))
 
 
 def _entry_failures(answer: Mapping[str, Any], queue_url: str) -> dict[str, Failure]:
     return {
-        str(failed.get("Id")): faults.entry_failure(
-            failed.get("Code", "Unknown"),
-            failed.get("Message", ""),
-            queue_url,
-            sender_fault=bool(failed.get("SenderFault")),
+        str(failed.get("Id")): replace(
+            faults.entry_failure(
+                failed.get("Code", "Unknown"),
+                failed.get("Message", ""),
+                queue_url,
+                sender_fault=bool(failed.get("SenderFault")),
+            ),
+            metadata=answer.get("ResponseMetadata"),
         )
         for failed in answer.get("Failed", ())
     }

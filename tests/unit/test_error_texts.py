@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from sqsdelay.core.delay import delay_ms, due_at_ms, parse_delay
+from sqsdelay.core.due_time import due_time
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.hop import check_hop
 from sqsdelay.core.message import (
     Message,
     attributes_of,
     check_body,
-    check_delay,
     check_ids,
     check_limits,
     check_trace_header,
@@ -56,7 +56,7 @@ def ids(fifo: bool, **given: str) -> Callable[[], object]:
         (attribute({"DataType": "String", "StringValue": "x", "b": 1, "a": 1}),
          "attribute 'tenant' carries a, b; use just DataType and StringValue"),
         (attribute("x\0"), f"attribute 'tenant' {NUL_REFUSED}"),
-        (lambda: check_delay(Message("x", delay=1, due_at=datetime.now().astimezone())),
+        (lambda: due_time(1, datetime.now().astimezone()),
          "delay and due_at are both given; give one of them"),
         (lambda: check_body(""), "body is empty; SQS wants at least 1 character"),
         (lambda: check_body("x\0"), f"body {NUL_REFUSED}"),

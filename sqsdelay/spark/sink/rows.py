@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from sqsdelay.core.delay import checked_due_ms, delay_ms, utc
+from sqsdelay.core.delay import delay_ms, utc
+from sqsdelay.core.due_time import DueTime
 from sqsdelay.core.message import Message
 from sqsdelay.errors import InvalidDelay, InvalidMessage, SqsDelayError
 from sqsdelay.spark.sink.columns import (
@@ -96,8 +97,10 @@ class Rows:
             name = DELAY if self.columns.has(DELAY) else DUE_AT
             raise InvalidDelay(f"{name} is NULL; say when the message is due")
         if self.columns.has(DELAY):
-            return checked_due_ms(self.counted_from_ms + delay_ms(value))
-        return checked_due_ms(max(0, -(-int(value) // _MICROSECONDS_PER_MS)))
+            due = DueTime(delay_ms=delay_ms(value))
+        else:
+            due = DueTime(at_ms=max(0, -(-int(value) // _MICROSECONDS_PER_MS)))
+        return due.due_ms(self.counted_from_ms)
 
     def _message_id(self, message_id: str | None, key: str | int | None) -> str:
         if message_id is not None:
