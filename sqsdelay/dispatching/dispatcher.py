@@ -15,7 +15,7 @@ from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.one_line import one_line
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.circuit_breakers import CircuitBreaker, FailureRateBreaker
-from sqsdelay.dispatching.destinations import NOT_TRIED, Destinations, is_outage, unreadable
+from sqsdelay.dispatching.destinations import NOT_TRIED, Destinations, unreadable
 from sqsdelay.dispatching.exactly_once import ExactlyOnce
 from sqsdelay.dispatching.recording import ReleaseRecorder
 from sqsdelay.dispatching.settings import DispatchSettings
@@ -263,7 +263,7 @@ class Dispatcher:
                 done.released.append(message)
             elif failure is NOT_TRIED:
                 continue
-            elif is_outage(failure):
+            elif failure.outage:
                 done.held.append(message)
                 done.outage = failure.error
             else:

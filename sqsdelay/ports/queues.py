@@ -34,12 +34,15 @@ class Failure:
 
     ``error`` is what to raise or log; ``transient`` is True when the same call may succeed later,
     ``retry_at_once`` when the broker itself asks for it (an entry failed without the sender's fault).
+    ``outage`` is True when it says nothing about the entry: its destination is out of reach, full,
+    throttled or denied.
     """
 
     code: str
     error: SqsDelayError
     transient: bool
     retry_at_once: bool = False
+    outage: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +161,7 @@ class Outbox(Protocol):
 
     Batch methods take any number of messages, answer per message and in order (`Released` or None:
     the broker has it), and raise nothing: a call that failed as a whole is a failure of each
-    message. A failure whose error is QueueUnavailable is an outage, not the message's fault.
+    message. An outage is not counted as the message's failure, which is sent again when it is over.
     """
 
     @property

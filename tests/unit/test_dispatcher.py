@@ -73,7 +73,7 @@ def refused(*message_ids: str, transient: bool = True) -> Callable[[StoredMessag
 
 
 def outage(message: StoredMessage) -> Failure:
-    return Failure("Down", QueueUnavailable("SQS is away"), transient=True)
+    return Failure("Down", QueueUnavailable("SQS is away"), transient=True, outage=True)
 
 
 def test_sends_what_is_due_and_removes_it(bench: Bench) -> None:
