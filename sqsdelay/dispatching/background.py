@@ -11,9 +11,10 @@ from typing import Any
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.circuit_breakers import CircuitBreaker
-from sqsdelay.dispatching.dispatcher import Dispatcher, Round
+from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.dispatching.exactly_once import ExactlyOnce
 from sqsdelay.dispatching.settings import DispatchSettings
+from sqsdelay.dispatching.settlement import Round
 from sqsdelay.errors import CriticalError, StoreMissing, StoreUnavailable
 from sqsdelay.ledger.events import Ledger
 from sqsdelay.ports.queues import Outbox

@@ -22,6 +22,9 @@ NOT_TRIED: Final = Failure(
 )
 """The outcome of a message that was not sent, since its destination failed just now or before."""
 
+SENT_BEFORE: Final = Released(timer_seconds=0, batch=0)
+"""The outcome of a message that was sent in a former claim, whose removal failed."""
+
 Outcome = Failure | Released | None
 
 
