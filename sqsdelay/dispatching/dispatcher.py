@@ -10,7 +10,7 @@ from typing import Final
 
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.dispatching.at_least_once import AtLeastOnce
-from sqsdelay.dispatching.circuit_breakers import CircuitBreaker, FailureRateBreaker
+from sqsdelay.dispatching.circuit_breakers import CircuitBreaker, FailureRateBreaker, report
 from sqsdelay.dispatching.destinations import Destinations
 from sqsdelay.dispatching.exactly_once import ExactlyOnce, InTransaction
 from sqsdelay.dispatching.recording import ReleaseRecorder
@@ -95,7 +95,7 @@ class Dispatcher:
             self._destinations,
             self._recorder,
             number_of_retries=self._settings.number_of_retries,
-            on_lost_count=lambda error: self._raise_critical(self._recovery.failed(error)),
+            on_lost_count=lambda error: report(self._recovery.failed(error), self._on_critical),
         )
 
     def start(self) -> None:
@@ -162,7 +162,7 @@ class Dispatcher:
             self._asked_again = True
             return
         self._asked_again = False
-        self._raise_critical(self._dispatch.failed(outage))
+        report(self._dispatch.failed(outage), self._on_critical)
 
     def run(self, stop: threading.Event) -> None:
         """Dispatch until ``stop`` is set; then finish the batch in hand and return.
@@ -194,7 +194,7 @@ class Dispatcher:
             return pause
         except StoreError as error:
             logger.warning("the store failed, trying again: %s", error)
-            self._raise_critical(self._fetch.failed(error))
+            report(self._fetch.failed(error), self._on_critical)
             # Lost counts come so fast that their breaker can tell them from a single one.
             return BUSY_PAUSE_SECONDS if self._recovery.armed else OUTAGE_PAUSE_SECONDS
 
@@ -212,13 +212,6 @@ class Dispatcher:
             ahead_ms=self._ahead_ms,
             at_most=at_most,
         )
-
-    def _raise_critical(self, critical: CriticalError | None) -> None:
-        if critical is None:
-            return
-        if self._on_critical is None:
-            raise critical
-        self._on_critical(critical)
 
 
 def _checked_ahead(seconds: int | None, most: int) -> int:
