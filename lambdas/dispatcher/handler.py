@@ -17,8 +17,9 @@ from aws_lambda_powertools.metrics import MetricUnit
 from lambdas.dispatcher import contract
 from lambdas.powertools_ledger import ledger_if_on
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.dispatching.dispatcher import Dispatcher, Round
+from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.dispatching.settings import DispatchSettings
+from sqsdelay.dispatching.settlement import Round
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, SHORT_CALL_ATTEMPTS
 from sqsdelay.ports.stores import DelayedMessageStore
 from sqsdelay.sqs.client import default_client

@@ -1,9 +1,10 @@
 """Dispatching: a store's messages are released on time."""
 
 from sqsdelay.dispatching.background import DelayedDelivery
-from sqsdelay.dispatching.dispatcher import Dispatcher, Round
+from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.dispatching.exactly_once import ExactlyOnce
 from sqsdelay.dispatching.settings import DispatchSettings
+from sqsdelay.dispatching.settlement import Round
 from sqsdelay.ports.queues import Failure, Outbox, Released
 
 __all__ = [

@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any
 
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.one_line import one_line
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.circuit_breakers import CircuitBreaker
-from sqsdelay.dispatching.dispatcher import Dispatcher, Round
+from sqsdelay.dispatching.circuit_breakers import CircuitBreaker, report
+from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.dispatching.exactly_once import ExactlyOnce
 from sqsdelay.dispatching.settings import DispatchSettings
+from sqsdelay.dispatching.settlement import Round
 from sqsdelay.errors import CriticalError, StoreMissing, StoreUnavailable
 from sqsdelay.ledger.events import Ledger
 from sqsdelay.ports.queues import Outbox
@@ -91,12 +91,7 @@ class DelayedDelivery:
         try:
             new = self._store.store(messages, transaction=transaction)
         except StoreUnavailable as error:
-            critical = self._breaker.failed(error)
-            if critical is None:
-                raise
-            if self._on_critical is None:
-                raise critical from error
-            self._on_critical(critical)
+            report(self._breaker.failed(error), self._on_critical)
             raise
         self._breaker.succeeded()
         return new
@@ -126,10 +121,5 @@ class DelayedDelivery:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from sqsdelay.core.clock import Clock
@@ -14,6 +15,17 @@ DEFAULT_TRIGGER_SECONDS: Final = 30.0
 
 DEFAULT_FAILURES_PER_SECOND: Final = 1
 """Seed 001: ``MaximumRecoveryFailuresPerSecond``."""
+
+
+def report(
+    critical: CriticalError | None, on_critical: Callable[[CriticalError], None] | None
+) -> None:
+    """Tell whoever is to be told of a breaker that triggered; without anybody it is raised."""
+    if critical is None:
+        return
+    if on_critical is None:
+        raise critical
+    on_critical(critical)
 
 
 class CircuitBreaker:
@@ -70,10 +82,12 @@ class CircuitBreaker:
             if lasted < self._seconds:
                 return None
             self._armed_at = now
-        return CriticalError(
+        critical = CriticalError(
             f"{self._name} circuit breaker: failing for {lasted:.0f} s (limit {self._seconds:g} s), "
             f"last with: {error}"
         )
+        critical.__cause__ = error
+        return critical
 
 
 class FailureRateBreaker:

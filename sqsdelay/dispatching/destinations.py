@@ -16,16 +16,17 @@ from sqsdelay.ports.queues import Failure, Outbox, Released
 logger = logging.getLogger(__name__)
 
 NOT_TRIED: Final = Failure(
-    "NotTried", QueueUnavailable("its destination is out of reach, and waited for"), transient=True
+    "NotTried",
+    QueueUnavailable("its destination is out of reach, and waited for"),
+    transient=True,
+    outage=True,
 )
 """The outcome of a message that was not sent, since its destination failed just now or before."""
 
+SENT_BEFORE: Final = Released(timer_seconds=0, batch=0)
+"""The outcome of a message that was sent in a former claim, whose removal failed."""
+
 Outcome = Failure | Released | None
-
-
-def is_outage(failure: Failure) -> bool:
-    """Whether it says nothing about the message: its destination is away, full, denied, throttled."""
-    return isinstance(failure.error, QueueUnavailable)
 
 
 def unreadable(message: StoredMessage) -> Failure | None:
@@ -111,7 +112,7 @@ class Destinations:
             outcomes[place] = outcome
             if _answered(outcome):
                 well.add(messages[place].destination)
-            elif isinstance(outcome, Failure) and is_outage(outcome):
+            elif isinstance(outcome, Failure) and outcome.outage:
                 failed[messages[place].destination] = outcome
         for name in well:
             self._backoff.succeeded(name)
@@ -133,4 +134,4 @@ def _answered(outcome: Outcome) -> bool:
     """
     if not isinstance(outcome, Failure):
         return True
-    return not is_outage(outcome) and not isinstance(outcome.error, ValueError)
+    return not outcome.outage and not isinstance(outcome.error, ValueError)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+from sqsdelay.core.clock import Clock
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.destinations import unreadable
 from sqsdelay.errors import DeliveryFailed
 from sqsdelay.ports.queues import Failure
-from sqsdelay.ports.stores import Claim
+from sqsdelay.ports.stores import Claim, TransactionMode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +29,30 @@ class ExactlyOnce:
     deliver: Callable[[Any, Sequence[StoredMessage]], None]
     reject: Callable[[Any, StoredMessage, str], None]
 
-    def send(self, claim: Claim) -> list[Failure | None]:
-        """Deliver the claim's messages together, or else one by one; a failure per message.
 
-        A row of the store that is no message is not delivered, and has failed.
+class InTransaction:
+    """The `Destination` of effects inside the store's database.
+
+    Args:
+        effects: what to write there.
+        clock: the local clock.
+    """
+
+    mode: Final = TransactionMode.EXACTLY_ONCE
+    max_ahead_seconds: Final = 0
+
+    def __init__(self, effects: ExactlyOnce, clock: Clock) -> None:
+        self._effects = effects
+        self._clock = clock
+
+    def check(self) -> None:
+        """The store checks its mode itself."""
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+    def deliver(self, claim: Claim) -> list[Failure | None]:
+        """Deliver the claim's messages together, or else one by one; a failure per message.
 
         Raises:
             StoreError: the transaction itself is broken; nothing has happened.
@@ -41,15 +62,16 @@ class ExactlyOnce:
         if not readable:
             return outcomes
         messages = [claim.messages[place] for place in readable]
-        together = _attempted(claim, self.deliver, messages)
+        deliver = self._effects.deliver
+        together = _attempted(claim, deliver, messages)
         for place, message in zip(readable, messages, strict=True):
             if together is None or len(messages) == 1:
                 outcomes[place] = together
             else:
-                outcomes[place] = _attempted(claim, self.deliver, [message])
+                outcomes[place] = _attempted(claim, deliver, [message])
         return outcomes
 
-    def send_to_error_queue(
+    def reject(
         self, claim: Claim, messages: Sequence[tuple[StoredMessage, str]]
     ) -> list[Failure | None]:
         """Reject each message; a failure per message.
@@ -57,7 +79,12 @@ class ExactlyOnce:
         Raises:
             StoreError: the transaction itself is broken; nothing has happened.
         """
-        return [_attempted(claim, self.reject, message, reason) for message, reason in messages]
+        return [
+            _attempted(claim, self._effects.reject, message, reason) for message, reason in messages
+        ]
+
+    def forget(self, messages: Iterable[StoredMessage]) -> None:
+        """What was delivered left the store with its effect."""
 
 
 def _attempted(claim: Claim, effect: Callable[..., None], *arguments: Any) -> Failure | None:

@@ -9,6 +9,7 @@ from itertools import chain
 
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.dispatching.destinations import SENT_BEFORE, Outcome
 from sqsdelay.errors import InvalidEndpoint
 from sqsdelay.ledger.events import Event, EventKind, Ledger, Source, record_safely
 from sqsdelay.limits import MAX_DUE_MS
@@ -88,15 +89,13 @@ class ReleaseRecorder:
         if self._ledger is not None:
             record_safely(self._ledger, chain.from_iterable(self._waiting))
 
-    def released(
-        self, messages: Sequence[StoredMessage], outcomes: Sequence[Failure | Released | None]
-    ) -> None:
-        """The destination was sent these; those that failed are left out."""
+    def released(self, messages: Sequence[StoredMessage], outcomes: Sequence[Outcome]) -> None:
+        """Outcomes of a claim; those that failed, and those recorded when they were sent, are left out."""
         if self._ledger is not None:
             sent = [
                 (message, outcome)
                 for message, outcome in zip(messages, outcomes, strict=True)
-                if not isinstance(outcome, Failure)
+                if not isinstance(outcome, Failure) and outcome is not SENT_BEFORE
             ]
             self._record(released(sent, at_ms=self._now_ms()))
 

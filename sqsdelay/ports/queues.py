@@ -38,6 +38,8 @@ class Failure:
     ``error`` is what to raise or log; ``transient`` is True when the same call may succeed later,
     ``retry_at_once`` when the broker itself asks for it (an entry failed without the sender's fault).
     ``metadata`` is about the response, where there was one.
+    ``outage`` is True when it says nothing about the entry: its destination is out of reach, full,
+    throttled or denied.
     """
 
     code: str
@@ -45,6 +47,7 @@ class Failure:
     transient: bool
     retry_at_once: bool = False
     metadata: Mapping[str, Any] | None = None
+    outage: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +166,7 @@ class Outbox(Protocol):
 
     Batch methods take any number of messages, answer per message and in order (`Released` or None:
     the broker has it), and raise nothing: a call that failed as a whole is a failure of each
-    message. A failure whose error is QueueUnavailable is an outage, not the message's fault.
+    message. An outage is not counted as the message's failure, which is sent again when it is over.
     """
 
     @property

@@ -170,11 +170,9 @@ def _failure(error: SqsDelayError) -> Failure:
     counted. What was not confirmed may thereby arrive twice.
     """
     code = error.code if isinstance(error, SendFailed) else type(error).__name__
-    if isinstance(error, QueueMissing | ValueError):
-        return Failure(code, error, transient=not isinstance(error, ValueError))
-    outage = QueueUnavailable(str(error))
-    outage.__cause__ = error
-    return Failure(code, outage, transient=True)
+    invalid = isinstance(error, ValueError)
+    outage = not invalid and not isinstance(error, QueueMissing)
+    return Failure(code, error, transient=not invalid, outage=outage)
 
 
 def released_properties(message: StoredMessage) -> BasicProperties:

@@ -85,7 +85,8 @@ def failure_of(error: ClientError | BotoCoreError, queue_url: str) -> Failure:
     permanent = code in PERMANENT or isinstance(error, ParamValidationError)
     told = translated(error, queue_url)
     told.__cause__ = error
-    return Failure(code, told, transient=not permanent)
+    outage = isinstance(told, QueueUnavailable)
+    return Failure(code, told, transient=not permanent, outage=outage)
 
 
 def translated(error: ClientError | BotoCoreError, queue: str) -> SqsDelayError:

@@ -154,7 +154,12 @@ def failures(outcomes: Sequence[Failure | Released]) -> list[Failure | None]:
 
 def _failure(error: SqsDelayError) -> Failure:
     """What keeps a message from being sent at all; an invalid one will never work."""
-    return Failure(type(error).__name__, error, transient=not isinstance(error, ValueError))
+    return Failure(
+        type(error).__name__,
+        error,
+        transient=not isinstance(error, ValueError),
+        outage=isinstance(error, QueueUnavailable),
+    )
 
 
 def _released(message: StoredMessage, delay_seconds: int, destination: Endpoint) -> OutgoingMessage:

@@ -10,7 +10,7 @@ from typing import Final
 from sqsdelay.core.backoff import retry_seconds
 from sqsdelay.core.one_line import one_line
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.dispatcher import seconds_to_sleep, wait_for
+from sqsdelay.dispatching.waiting import seconds_to_sleep, wait_for
 from sqsdelay.errors import QueueUnavailable, StoreError
 from sqsdelay.ports.stores import Claim
 from sqsdelay.timeouts.settings import TimeoutStatus

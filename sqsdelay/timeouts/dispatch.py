@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sqsdelay.core.backoff import retry_seconds
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.destinations import is_outage, unreadable
+from sqsdelay.dispatching.destinations import unreadable
 from sqsdelay.errors import CriticalError, StoreError
 from sqsdelay.ports.queues import Delivery, Failure
 from sqsdelay.timeouts.retries import TimeoutRetries
@@ -123,7 +123,7 @@ class TimeoutDispatch(TimeoutTask):
         refused: list[Refused] = []
         for (delivery, message), failure in failed:
             failures = self._retries.failures(message.message_id)
-            if is_outage(failure):
+            if failure.outage:
                 # As soon as its destination is in reach.
                 self._try_later(delivery, message, failures, seconds=0)
             elif failure.transient and failures < self._parts.settings.number_of_retries:

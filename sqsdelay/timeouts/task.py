@@ -12,7 +12,7 @@ from sqsdelay.core.clock import Clock
 from sqsdelay.core.hop import Reject
 from sqsdelay.core.one_line import one_line
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.circuit_breakers import CircuitBreaker
+from sqsdelay.dispatching.circuit_breakers import CircuitBreaker, report
 from sqsdelay.dispatching.destinations import Destinations
 from sqsdelay.errors import CriticalError, StoreError
 from sqsdelay.ports.queues import Delivery, Failure, TimeoutTransport
@@ -67,11 +67,7 @@ class TimeoutTask:
         try:
             yield
         except StoreError as error:
-            critical = breaker.failed(error)
-            if critical is not None:
-                if self._parts.on_critical is None:
-                    raise critical from error
-                self._parts.on_critical(critical)
+            report(breaker.failed(error), self._parts.on_critical)
             raise
         breaker.succeeded()
 

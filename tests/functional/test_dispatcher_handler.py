@@ -126,7 +126,10 @@ def test_what_is_held_through_an_outage_is_overdue(
     """An alarm on Overdue rings while SQS cannot be reached."""
 
     def unreachable(queue_url: str, messages: list[OutgoingMessage]) -> list[Failure]:
-        return [Failure("Unreachable", QueueUnavailable("gone"), transient=True) for _ in messages]
+        return [
+            Failure("Unreachable", QueueUnavailable("gone"), transient=True, outage=True)
+            for _ in messages
+        ]
 
     store.store([parked("kept", -60)])
     assert module.handler({}, Context())["released"] == 1
@@ -156,7 +159,9 @@ def test_a_queue_out_of_reach_does_not_starve_the_others(
         if not queue_url.endswith("/denied"):
             return send(queue_url, messages)
         tried.append(len(messages))
-        return [Failure("AccessDenied", QueueUnavailable("denied"), transient=True)] * len(messages)
+        return [
+            Failure("AccessDenied", QueueUnavailable("denied"), transient=True, outage=True)
+        ] * len(messages)
 
     monkeypatch.setattr(queues, "send_batch", denied)
     # Only then are the pauses those of the test, however slow the machine is.
@@ -184,7 +189,7 @@ def test_a_lasting_outage_is_logged_and_still_measured(
     queues = module.function().outbox._queues
     for handler in logging.getLogger("orders").handlers:
         monkeypatch.setattr(handler, "stream", log)
-    denied = Failure("AccessDenied", QueueUnavailable("denied"), transient=True)
+    denied = Failure("AccessDenied", QueueUnavailable("denied"), transient=True, outage=True)
     monkeypatch.setattr(queues, "send_batch", lambda url, messages: [denied] * len(messages))
     for minute in range(3):
         monkeypatch.setattr(

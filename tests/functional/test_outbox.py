@@ -86,6 +86,7 @@ def test_without_the_brokers_time_nothing_is_sent(clock: ManualClock) -> None:
     with closing(SqsOutbox(queues, Endpoint.parse("orders"))) as outbox:
         (failure,) = outbox.send([message(clock, 500_000)])
     assert isinstance(failure, Failure)
+    assert failure.outage
     assert isinstance(failure.error, QueueUnavailable)
     assert queues.next_visible_ms() is None
 
@@ -118,6 +119,7 @@ def test_a_due_time_beyond_the_timers_is_not_clamped(
     """The estimate of the broker's clock moved: released later, never early."""
     (failure,) = outbox.send([message(clock, 900_001)])
     assert isinstance(failure, Failure)
+    assert failure.outage
     assert isinstance(failure.error, QueueUnavailable)
     assert "901 s, a message timer holds 900 s" in str(failure.error)
     assert queues.next_visible_ms() is None
@@ -254,7 +256,7 @@ class Throttled(InMemoryQueues):
         self, queue_url: str, entries: Sequence[OutgoingMessage]
     ) -> list[SendReceipt | Failure]:
         error = QueueUnavailable("throttled")
-        return [Failure("Throttling", error, transient=True)] * len(entries)
+        return [Failure("Throttling", error, transient=True, outage=True)] * len(entries)
 
 
 def test_throttling_is_an_outage(clock: ManualClock) -> None:

@@ -267,5 +267,5 @@ class PartysQueues:
 
 def _failure(code: str, *, transient: bool) -> Failure:
     if transient:
-        return Failure(code, QueueUnavailable(code), transient=True)
+        return Failure(code, QueueUnavailable(code), transient=True, outage=True)
     return Failure(code, SendFailed(code, code=code, transient=False), transient=False)

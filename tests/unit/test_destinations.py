@@ -57,7 +57,7 @@ class Bench:
         if message.destination not in self.away:
             return None
         error = QueueUnavailable(f"{message.destination} is full")
-        return Failure("Full", error, transient=True)
+        return Failure("Full", error, transient=True, outage=True)
 
     def sent(self, to: str) -> int:
         return sum(message.destination == to for message in self.outbox.sent)
@@ -165,7 +165,9 @@ def test_a_destination_that_takes_some_is_not_left_alone() -> None:
     bench.put("slow", 10)
     turn = iter(range(1000))
     bench.outbox.fail = lambda m: (
-        None if next(turn) % 2 else Failure("Slow", QueueUnavailable("slow"), transient=True)
+        None
+        if next(turn) % 2
+        else Failure("Slow", QueueUnavailable("slow"), transient=True, outage=True)
     )
     done = bench.dispatcher.dispatch()
     assert (len(done.released), len(done.held)) == (5, 5)
@@ -221,7 +223,9 @@ class FullQueues(InMemoryQueues):
 
     def send_batch(self, queue_url: str, entries: Any) -> list[SendReceipt | Failure]:
         if queue_url in self.full:
-            return [Failure("Full", QueueUnavailable("full"), transient=True)] * len(entries)
+            return [Failure("Full", QueueUnavailable("full"), transient=True, outage=True)] * len(
+                entries
+            )
         return super().send_batch(queue_url, entries)
 
 

@@ -11,9 +11,10 @@ import pytest
 
 from sqsdelay.core.backoff import retry_seconds
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.dispatcher import Dispatcher, seconds_to_sleep
+from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.dispatching.exactly_once import ExactlyOnce
 from sqsdelay.dispatching.settings import DispatchSettings
+from sqsdelay.dispatching.waiting import seconds_to_sleep
 from sqsdelay.errors import (
     ConfigurationError,
     CriticalError,
@@ -73,7 +74,7 @@ def refused(*message_ids: str, transient: bool = True) -> Callable[[StoredMessag
 
 
 def outage(message: StoredMessage) -> Failure:
-    return Failure("Down", QueueUnavailable("SQS is away"), transient=True)
+    return Failure("Down", QueueUnavailable("SQS is away"), transient=True, outage=True)
 
 
 def test_sends_what_is_due_and_removes_it(bench: Bench) -> None:

@@ -63,7 +63,9 @@ class Queues(InMemoryQueues):
         self, queue_url: str, copies: Sequence[ReceivedMessage]
     ) -> list[Failure | None]:
         if self.deletes_fail:
-            return [Failure("Away", QueueUnavailable("away"), transient=True)] * len(copies)
+            return [Failure("Away", QueueUnavailable("away"), transient=True, outage=True)] * len(
+                copies
+            )
         return super().delete_batch(queue_url, copies)
 
 

@@ -51,7 +51,9 @@ class Faulty(InMemoryQueues):
 
 def failed(*, transient: bool) -> Failure:
     if transient:
-        return Failure("AccessDenied", QueueUnavailable("access denied"), transient=True)
+        return Failure(
+            "AccessDenied", QueueUnavailable("access denied"), transient=True, outage=True
+        )
     error = SendFailed("no such characters", code="InvalidMessageContents", transient=False)
     return Failure("InvalidMessageContents", error, transient=False)
 
@@ -441,7 +443,9 @@ def test_memory_is_flat_whatever_cannot_be_deleted(
         before, _ = tracemalloc.get_traced_memory()
         for n in range(60):
             large = replace(copy, body="b" * 1_000_000, sqs_message_id=f"sqs-{n}")
-            queues.failing["orders"] = Failure("x", QueueUnavailable("x"), transient=True)
+            queues.failing["orders"] = Failure(
+                "x", QueueUnavailable("x"), transient=True, outage=True
+            )
             relay.process([large])  # nothing is kept of what fails, either
             queues.failing.clear()
             assert relay.process([large])[0].status is Status.HANDED_OVER

@@ -32,7 +32,9 @@ class CountingQueues(InMemoryQueues):
     def send_batch(self, queue_url: str, entries: Sequence[Any]) -> list[SendReceipt | Failure]:
         self.sends[queue_url] += len(entries)
         if queue_url in self.full:
-            return [Failure("Full", QueueUnavailable("full"), transient=True)] * len(entries)
+            return [Failure("Full", QueueUnavailable("full"), transient=True, outage=True)] * len(
+                entries
+            )
         return super().send_batch(queue_url, entries)
 
 

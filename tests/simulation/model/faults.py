@@ -73,7 +73,9 @@ class Breaker:
 
 
 def _unavailable() -> Failure:
-    return Failure("ServiceUnavailable", QueueUnavailable("broken on purpose"), transient=True)
+    return Failure(
+        "ServiceUnavailable", QueueUnavailable("broken on purpose"), transient=True, outage=True
+    )
 
 
 @dataclass(frozen=True, slots=True)

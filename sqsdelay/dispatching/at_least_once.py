@@ -1,0 +1,71 @@
+"""A destination behind an outbox: sent first, removed after, and not sent twice for a failed removal."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.dispatching.destinations import SENT_BEFORE, Destinations, Outcome, unreadable
+from sqsdelay.ports.queues import Failure, Outbox
+from sqsdelay.ports.stores import Claim, TransactionMode
+
+_REMEMBERED: Final = 100_000
+
+
+class AtLeastOnce:
+    """The `Destination` of an outbox.
+
+    Args:
+        outbox: where messages are sent.
+        destinations: what is known of those that are out of reach.
+    """
+
+    mode: Final = TransactionMode.AT_LEAST_ONCE
+
+    def __init__(self, outbox: Outbox, destinations: Destinations) -> None:
+        self._outbox = outbox
+        self._destinations = destinations
+        self._sent: OrderedDict[tuple[str, int], None] = OrderedDict()
+
+    @property
+    def max_ahead_seconds(self) -> int:
+        return self._outbox.max_ahead_seconds
+
+    def check(self) -> None:
+        self._outbox.check()
+
+    def now_ms(self) -> int:
+        return self._outbox.now_ms()
+
+    def deliver(self, claim: Claim) -> list[Outcome]:
+        # Sent before, only the removal had failed: sending again would duplicate it.
+        new = [m for m in claim.messages if not m.unreadable and _key(m) not in self._sent]
+        outcomes = dict(
+            zip(map(_key, new), self._destinations.send(self._outbox, new), strict=True)
+        )
+        for key, outcome in outcomes.items():
+            if not isinstance(outcome, Failure):
+                self._remember(key)
+        return [unreadable(m) or outcomes.get(_key(m), SENT_BEFORE) for m in claim.messages]
+
+    def _remember(self, key: tuple[str, int]) -> None:
+        self._sent[key] = None
+        if len(self._sent) > _REMEMBERED:
+            self._sent.popitem(last=False)
+
+    def forget(self, messages: Iterable[StoredMessage]) -> None:
+        for message in messages:
+            self._sent.pop(_key(message), None)
+
+    def reject(
+        self,
+        claim: Claim,  # noqa: ARG002 - an outbox knows of none
+        messages: Sequence[tuple[StoredMessage, str]],
+    ) -> list[Failure | None]:
+        return self._outbox.reject(messages)
+
+
+def _key(message: StoredMessage) -> tuple[str, int]:
+    return message.message_id, message.due_ms
