@@ -1,7 +1,8 @@
 """For tests, sqsdelay's own and yours: a clock moved by hand, a local AWS; queues, stores and a ledger
 in memory.
 
-`StoreContract` (which needs pytest) tests a delayed message store of your own.
+`StoreContract`, `OutboxContract` and `SenderContract` (which need pytest) test a delayed message store
+and a broker of your own.
 """
 
 from importlib import import_module
@@ -15,6 +16,7 @@ from sqsdelay.testing.local_aws import LocalAws
 from sqsdelay.testing.manual_clock import ManualClock
 
 if TYPE_CHECKING:
+    from sqsdelay.testing.broker_contract import OutboxContract, SenderContract
     from sqsdelay.testing.store_contract import StoreContract
 
 __all__ = [
@@ -24,10 +26,14 @@ __all__ = [
     "InMemoryStore",
     "LocalAws",
     "ManualClock",
+    "OutboxContract",
+    "SenderContract",
     "StoreContract",
 ]
 
 _HOMES = {
+    "OutboxContract": "sqsdelay.testing.broker_contract",
+    "SenderContract": "sqsdelay.testing.broker_contract",
     "StoreContract": "sqsdelay.testing.store_contract",
 }
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.errors import QueueUnavailable
 from sqsdelay.ports.queues import Failure
 
 
@@ -45,7 +46,7 @@ class InMemoryOutbox:
 
     def send(self, messages: Sequence[StoredMessage]) -> list[Failure | None]:
         with self._lock:
-            failures = [self.fail(message) for message in messages]
+            failures = [self.fail(message) or self._too_early(message) for message in messages]
             self.sent += [m for m, f in zip(messages, failures, strict=True) if f is None]
             return failures
 
@@ -54,3 +55,11 @@ class InMemoryOutbox:
             failures = [self.fail_reject(message) for message, _ in messages]
             self.rejected += [m for m, f in zip(messages, failures, strict=True) if f is None]
             return failures
+
+    def _too_early(self, message: StoredMessage) -> Failure | None:
+        """What the timer cannot hold is kept for later."""
+        ahead_ms = message.due_ms - self.now_ms()
+        if ahead_ms <= self._max_ahead_seconds * 1000:
+            return None
+        text = f"message {message.message_id} is due in {ahead_ms} ms; it is released later"
+        return Failure("TooEarly", QueueUnavailable(text), transient=True)

@@ -78,6 +78,7 @@ WORDS = {"versions"} | {
 
 PAGES = [
     ROOT / "README.md",
+    ROOT / "docs/custom_broker.py",
     ROOT / "docs/custom_store.py",
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "examples").rglob("*.py")),
