@@ -46,7 +46,7 @@ class StoreClock:
         try:
             self._learn(self._server)
         except StoreError as error:
-            logger.warning("the local clock is used, the store cannot be asked: %s", error)
+            logger.warning("using the local clock, because the store cannot be reached: %s", error)
         return self._learned.now_ms()
 
     def latest_ms(self) -> int:
