@@ -276,7 +276,7 @@ class DelaySender:
             policy = undeliverable.catching_policy(self._topology, self._virtual_host)
             raise ConfigurationError(
                 f"exchange {self._topology.delivery_exchange} has no alternate exchange: one message for "
-                "an endpoint that has gone would hold up everyone else's; set the policy: "
+                "a deleted endpoint would block all others; set the policy: "
                 f"{policy} -- or use a prefix of your own, or accept it with "
                 "without_alternate_exchange=True (--without-alternate-exchange)"
             )
@@ -286,7 +286,7 @@ class DelaySender:
 
     def _prepare(self, endpoint: str, message: Message) -> _Prepared:
         if message.delay is not None and message.due_at is not None:
-            raise InvalidDelay("delay and due_at are both given; give one of them")
+            raise InvalidDelay("delay and due_at are both given; give only one")
         now_ms = self._clock.now_ms()
         wait_ms: int | None = None
         if message.due_at is not None:
@@ -332,5 +332,5 @@ def _message_id(message: Message) -> str:
     if message_id is None:
         return str(uuid.uuid4())
     if not message_id or not isinstance(message_id, str):
-        raise InvalidMessage(f"message_id={message_id!r} is no id; give a non-empty string")
+        raise InvalidMessage(f"message_id={message_id!r} is not valid; give a non-empty string")
     return message_id
