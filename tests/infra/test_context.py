@@ -80,7 +80,7 @@ def test_existing_fifo_queue_names_a_fifo_endpoint() -> None:
         ({"endpoint": "orders,orders.fifo"}, "would share the queue 'orders-delay.fifo'; name one"),
         ({"endpoint": "orders.fifo,orders-due"}, "would share the queue 'orders-due'; name one"),
         ({"endpoint": QUEUE_ARN}, "for an existing queue use -c queueArn=ARN"),
-        ({"endpoint": "x" * 69}, "the most is 68"),
+        ({"endpoint": "x" * 69}, "the limit is 68"),
         (
             {"largeBodies": "yes"},
             "largeBodies='yes'; use true, leave it out for bodies up to 1 MiB",
