@@ -233,7 +233,7 @@ def test_lines_without_a_delay_take_the_one_given(cli: Cli, tmp_path: Path) -> N
         (
             ["send", "orders", "--body", "x", "--delay", "1", "--due-at", "2"],
             2,
-            "one of --delay and",
+            "either --delay or",
         ),
         (["send", "orders.fifo", "--body", "x"], 1, "FIFO queue"),
         (["send", "orders", "--file", "/nonexistent"], 2, "No such file"),

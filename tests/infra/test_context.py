@@ -68,7 +68,10 @@ def test_existing_fifo_queue_names_a_fifo_endpoint() -> None:
         ({"hopSeconds": "²"}, "hopSeconds='²'; use whole seconds"),
         ({"removalPolicy": "keep"}, "removalPolicy='keep'; use retain or destroy"),
         ({"store": "redis"}, "store='redis'; use dynamodb, leave it out for no store, or use none"),
-        ({"store": ""}, "store=''; use dynamodb, leave it out for no store, or use none to let go"),
+        (
+            {"store": ""},
+            "store=''; use dynamodb, leave it out for no store, or use none to give one up",
+        ),
         ({"alarmTopicArn": "ops"}, "'ops' is not an SNS topic ARN; write arn:aws:sns:"),
         ({"queueArn": "orders"}, "'orders' is not an ARN; write arn:aws:sqs:"),
         ({"queueArn": QUEUE_ARN, "endpoint": "invoices"}, "leave endpoint out"),
@@ -76,9 +79,12 @@ def test_existing_fifo_queue_names_a_fifo_endpoint() -> None:
         ({"queueArn": QUEUE_ARN, "account": "999999999999"}, "is in account 123456789012"),
         ({"queueArn": QUEUE_ARN, "region": "us-east-1"}, "is in region eu-west-1"),
         ({"endpoint": "or ders"}, "is not a queue name"),
-        ({"endpoint": "orders,orders"}, "names 'orders' twice"),
-        ({"endpoint": "orders,orders.fifo"}, "would share the queue 'orders-delay.fifo'; name one"),
-        ({"endpoint": "orders.fifo,orders-due"}, "would share the queue 'orders-due'; name one"),
+        ({"endpoint": "orders,orders"}, "lists 'orders' twice"),
+        (
+            {"endpoint": "orders,orders.fifo"},
+            "would share the queue 'orders-delay.fifo'; rename one",
+        ),
+        ({"endpoint": "orders.fifo,orders-due"}, "would share the queue 'orders-due'; rename one"),
         ({"endpoint": QUEUE_ARN}, "for an existing queue use -c queueArn=ARN"),
         ({"endpoint": "x" * 69}, "the limit is 68"),
         (
