@@ -56,8 +56,8 @@ class Alarms(Construct):
             metric=delay_queue.metric_approximate_age_of_oldest_message(
                 period=PERIOD, statistic="max"
             ),
-            description="A message is in the delay queue for longer than one hop and a margin: the "
-            "relay is behind, or fails on it",
+            description="A message has been in the delay queue for more than one hop and a margin: "
+            "the relay is late, or fails on it",
             above=hop_seconds + OVERDUE_MARGIN_SECONDS,
             topic=topic,
         )
@@ -79,7 +79,7 @@ class Alarms(Construct):
             self,
             "RecursionDrops",
             metric=function.metric("RecursiveInvocationsDropped", period=PERIOD, statistic="sum"),
-            description="Lambda stops the relay as a recursive loop; it should be told to allow it",
+            description="Lambda stops the relay as a recursive loop; configure it to allow recursion",
             topic=topic,
         )
         self.oldest_due_message = None if due_queue is None else self._overdue(due_queue, topic)
@@ -91,8 +91,8 @@ class Alarms(Construct):
             metric=due_queue.metric_approximate_age_of_oldest_message(
                 period=PERIOD, statistic="max"
             ),
-            description="A message is in the due queue for longer than a message timer and a margin: "
-            "the relay is behind, or fails on it",
+            description="A message has been in the due queue for more than a message timer and a "
+            "margin: the relay is late, or fails on it",
             above=MAX_MESSAGE_TIMER_SECONDS + OVERDUE_MARGIN_SECONDS,
             topic=topic,
         )

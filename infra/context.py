@@ -121,7 +121,7 @@ def _endpoints(value: Any) -> tuple[Endpoint, ...]:
     names = [name.strip() for name in str(value or "").split(",") if name.strip()]
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
-        raise ConfigurationError(f"context endpoint names {twice[0]!r} twice; name it once")
+        raise ConfigurationError(f"context endpoint lists {twice[0]!r} twice; list it once")
     for name in names:
         if ":" in name:
             raise ConfigurationError(
@@ -142,7 +142,7 @@ def _refuse_shared_queues(endpoints: tuple[Endpoint, ...]) -> None:
             if other != endpoint.name:
                 raise ConfigurationError(
                     f"context endpoint names {other!r} and {endpoint.name!r}, which would share the "
-                    f"queue {queue.name!r}; name one of them otherwise"
+                    f"queue {queue.name!r}; rename one of them"
                 )
 
 
@@ -220,7 +220,7 @@ def _store(value: Any) -> str | None:
     if str(value) not in (*STORES, NONE):
         raise ConfigurationError(
             f"context store={value!r}; use {' or '.join(STORES)}, leave it out for no store, or use "
-            f"{NONE} to let go of one"
+            f"{NONE} to give one up"
         )
     return str(value)
 
@@ -233,7 +233,7 @@ def _large_bodies(value: Any) -> bool | None:
     if not isinstance(value, str | bool) or value not in known:
         raise ConfigurationError(
             f"context largeBodies={value!r}; use true, leave it out for bodies up to 1 MiB, or use "
-            f"{NONE} to let go of a bucket"
+            f"{NONE} to give up a bucket"
         )
     return known[value]
 

@@ -77,7 +77,7 @@ def _dead_letter_queue_name(endpoint: str) -> str:
     most = MAX_QUEUE_NAME_CHARS - len(suffix)
     if len(base) > most:
         raise InvalidEndpoint(
-            f"endpoint {endpoint!r} has {len(base)} characters before {FIFO_SUFFIX!r}; the most is "
+            f"endpoint {endpoint!r} has {len(base)} characters before {FIFO_SUFFIX!r}; the limit is "
             f"{most} (SQS takes {MAX_QUEUE_NAME_CHARS}, and {suffix!r} is added for its dead-letter "
             "queue); shorten it, or create the queue yourself and use -c queueArn=ARN"
         )

@@ -48,22 +48,22 @@ class Part:
 STORE: Final = Part(
     path="Store/Table",
     resource_type="AWS::DynamoDB::Table",
-    words="the stack has a store and this deployment names none: nobody would release what is parked "
-    "in it; give store=dynamodb as before, or store=none to let go of it (the table is kept unless "
+    words="the stack has a store, but this deployment has none, so nothing would release the messages "
+    "parked in it; use store=dynamodb as before, or store=none to give it up (the table is kept unless "
     "removalPolicy=destroy)",
 )
 LARGE_BODIES: Final = Part(
     path="Bodies",
     resource_type="AWS::S3::Bucket",
-    words="the stack has a bucket for large bodies and this deployment names none; give "
-    "largeBodies=true (large_bodies=True) as before, or largeBodies=none (large_bodies=False) to let "
-    "go of it",
+    words="the stack has a bucket for large bodies, but this deployment has none; use "
+    "largeBodies=true (large_bodies=True) as before, or largeBodies=none (large_bodies=False) to give "
+    "it up",
 )
 DUE_QUEUE: Final = Part(
     path="DueQueue",
     resource_type="AWS::SQS::Queue",
-    words="the stack has a due queue, and its destination is no FIFO queue any more: nobody would "
-    "deliver what waits in it; give the FIFO queue as before, or due_queue=False to let go of it",
+    words="the stack has a due queue, but its destination is no longer a FIFO queue, so nothing "
+    "would deliver the messages in it; use the FIFO queue as before, or due_queue=False to give it up",
 )
 
 

@@ -50,7 +50,7 @@ class StoreAlarms(Construct):
             self,
             "DispatcherErrors",
             metric=dispatcher.metric_errors(period=PERIOD),
-            description="The dispatcher raised or timed out; the next run goes on",
+            description="The dispatcher raised or timed out; the next run continues",
             topic=topic,
         )
         self.throttles = Alarm(

@@ -187,12 +187,12 @@ def _check(queue: sqs.IQueue, endpoint: str, hop_seconds: int, store: str | None
     check_hop(hop_seconds)
     if store is not None and store not in (*STORES, NONE):
         raise ConfigurationError(
-            f"store={store!r}; use {' or '.join(STORES)}, leave it out, or use {NONE} to let go of one"
+            f"store={store!r}; use {' or '.join(STORES)}, leave it out, or use {NONE} to give one up"
         )
     if queue.fifo and Token.is_unresolved(endpoint):
         raise InvalidEndpoint(
-            f"FIFO queue {queue.node.path} has no name of its own to name our queues after; "
-            "give it a queue_name, which ends in '.fifo'"
+            f"FIFO queue {queue.node.path} has no explicit name to derive other queue names "
+            "from; give it a queue_name ending in '.fifo'"
         )
     if not Token.is_unresolved(endpoint):
         Endpoint.parse(endpoint)

@@ -17,7 +17,7 @@ class DelayTooLong(InvalidDelay):
 
 
 class InvalidEndpoint(SqsDelayError, ValueError):
-    """An endpoint that is no usable queue name, URL or ARN."""
+    """An endpoint that is not a usable queue name, URL or ARN."""
 
 
 class InvalidMessage(SqsDelayError, ValueError):
@@ -25,7 +25,7 @@ class InvalidMessage(SqsDelayError, ValueError):
 
 
 class MessageConflict(InvalidMessage):
-    """Another message of this id waits in the store: with another body, attributes or due time."""
+    """The store holds another message with this id: its body, attributes or due time differ."""
 
 
 class MessageTooLarge(InvalidMessage):
@@ -41,15 +41,15 @@ class MalformedMessage(SqsDelayError, ValueError):
 
 
 class MalformedEvent(SqsDelayError, ValueError):
-    """A line that is no event of a ledger, or of a version this sqsdelay does not read."""
+    """A line that is not a ledger event, or of a version that this sqsdelay cannot read."""
 
 
 class ConfigurationError(SqsDelayError):
-    """Settings that do not fit each other or the deployed queues; nothing was started."""
+    """Settings that contradict each other or the deployed queues; nothing was started."""
 
 
 class NoStore(ConfigurationError):
-    """Waiting messages cannot be listed, cancelled or moved without a delayed message store."""
+    """Listing, cancelling or moving waiting messages requires a delayed message store."""
 
 
 class QueueMissing(SqsDelayError):
@@ -57,7 +57,7 @@ class QueueMissing(SqsDelayError):
 
 
 class DelayQueueMissing(QueueMissing):
-    """The endpoint has no delay queue: it does not take delays above 900 seconds (yet)."""
+    """The endpoint has no delay queue, so it does not accept delays above 900 seconds (yet)."""
 
 
 class QueueUnavailable(SqsDelayError):
@@ -65,11 +65,11 @@ class QueueUnavailable(SqsDelayError):
 
 
 class QueueUnreachable(QueueUnavailable):
-    """Nothing answered, or nothing that is SQS: it is not asked anything else meanwhile."""
+    """Nothing answered, or something that is not SQS; no further calls are made meanwhile."""
 
 
 class StoreError(SqsDelayError):
-    """A delayed message store failed; nothing of what was asked has happened."""
+    """A delayed message store failed; nothing that was asked for has happened."""
 
 
 class StoreUnavailable(StoreError):
@@ -81,11 +81,11 @@ class StoreMissing(StoreError):
 
 
 class SchemaMismatch(StoreError):
-    """The store's table is of an older or a newer schema version than this sqsdelay works on."""
+    """The store's table has an older or newer schema version than this sqsdelay supports."""
 
 
 class BodyStoreUnavailable(SqsDelayError):
-    """A large body could not be kept or read: no connection, or denied; nothing was sent."""
+    """A large body could not be stored or read: no connection, or denied; nothing was sent."""
 
 
 class BodyStoreMissing(SqsDelayError):
@@ -101,7 +101,7 @@ class DeliveryFailed(SqsDelayError):
 
 
 class CriticalError(SqsDelayError):
-    """A circuit breaker triggered: the disturbance lasts, and someone must look at it."""
+    """A circuit breaker triggered: the failure persists, and someone must look into it."""
 
 
 class SendFailed(SqsDelayError):
@@ -119,11 +119,11 @@ class SendFailed(SqsDelayError):
 
 
 class NotAllSent(SqsDelayError):
-    """Some rows of a job could not be sent, and there was no place to keep them; the others were."""
+    """Some rows of a job could not be sent and there was nowhere to keep them; the others were sent."""
 
 
 class Unconfirmed(SqsDelayError):
-    """The broker did not say whether it has the message: it may have it, or not. It was not repeated."""
+    """The broker did not confirm the message, which may or may not have arrived. It was not sent again."""
 
 
 class MissingExtra(SqsDelayError, ImportError):

@@ -73,7 +73,7 @@ def unrestricted(
     if isinstance(given, BaseClient) and given.meta.service_model.service_name == "sqs":
         return cast(Boto3, _unrestricted_client(given, settings))
     raise ConfigurationError(
-        f"{given!r} is no SQS client; give boto3.client('sqs'), boto3.resource('sqs') or its Queue"
+        f"{given!r} is not an SQS client; give boto3.client('sqs'), boto3.resource('sqs') or its Queue"
     )
 
 

@@ -55,5 +55,5 @@ def read_pointer(body: str, attributes: Mapping[str, Attribute]) -> Pointer | No
         # Not the body itself: errors end up in logs.
         raise MalformedMessage(
             f"the message has the attribute {PAYLOAD_SIZE}, and its body of {len(body)} characters "
-            "is no pointer to a large body"
+            "is not a pointer to a large body"
         ) from error

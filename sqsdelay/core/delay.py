@@ -36,13 +36,13 @@ def delay_ms(delay: Delay) -> int:
         raise InvalidDelay(
             f"delay of more than {MAX_DUE_MS} s ends after the year 9999; give a shorter delay"
             if delay > 0
-            else "delay is negative; the least is 0 (a due_at in the past is sent at once)"
+            else "delay is negative; use 0 or more (a due_at in the past is sent at once)"
         )
     else:
         milliseconds = delay * 1000 if isinstance(delay, int) else math.ceil(delay * 1000)
     if milliseconds < 0 or (isinstance(delay, int | float) and delay < 0):
         raise InvalidDelay(
-            f"delay={delay!r} is negative; the least is 0 (a due_at in the past is sent at once)"
+            f"delay={delay!r} is negative; use 0 or more (a due_at in the past is sent at once)"
         )
     if milliseconds > MAX_DUE_MS:
         raise InvalidDelay(
@@ -77,7 +77,7 @@ def checked_due_ms(due_ms: int) -> int:
     """
     if due_ms > MAX_DUE_MS:
         raise InvalidDelay(
-            f"due time {due_ms} ms lies after the limit of {MAX_DUE_MS} ms (end of the year 9999); "
+            f"due time {due_ms} ms is after the limit of {MAX_DUE_MS} ms (end of the year 9999); "
             "give a shorter delay"
         )
     return due_ms
@@ -137,7 +137,7 @@ def parse_delay(text: str) -> timedelta:
         parts = []
     if not parts:
         raise InvalidDelay(
-            f"delay {text!r} is not understood; write seconds (90), 32m5s (m: minutes), 1d12h, or "
+            f"delay {text!r} is not valid; use seconds (90), 32m5s (m: minutes), 1d12h, or "
             "ISO 8601 (PT32M5S); for months and years give a due time"
         )
     milliseconds = sum(_product_ms(number, _UNIT_MS[unit]) for unit, number in parts)

@@ -47,7 +47,7 @@ def due_time(delay: Delay | None, due_at: datetime | None) -> DueTime:
         InvalidDelay: both are given, or one that is none.
     """
     if delay is not None and due_at is not None:
-        raise InvalidDelay("delay and due_at are both given; give one of them")
+        raise InvalidDelay("delay and due_at are both given; give only one")
     return DueTime(
         None if delay is None else delay_ms(delay), None if due_at is None else due_at_ms(due_at)
     )

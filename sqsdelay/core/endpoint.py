@@ -151,10 +151,10 @@ def _check_name(name: str) -> None:
         )
     if len(base) > MAX_ENDPOINT_CHARS:
         raise InvalidEndpoint(
-            f"endpoint {name!r} has {len(base)} characters; the most is {MAX_ENDPOINT_CHARS} "
+            f"endpoint {name!r} has {len(base)} characters; the limit is {MAX_ENDPOINT_CHARS} "
             f"(SQS takes {MAX_QUEUE_NAME_CHARS}, and {ERROR_QUEUE_SUFFIX!r} is added); shorten it"
         )
     if base.endswith((ERROR_QUEUE_SUFFIX, DELAY_QUEUE_SUFFIX.removesuffix(FIFO_SUFFIX))):
         raise InvalidEndpoint(
-            f"endpoint {name!r} carries a suffix of sqsdelay's own queues; name the destination queue"
+            f"endpoint {name!r} ends like one of sqsdelay's own queues; name the destination queue"
         )

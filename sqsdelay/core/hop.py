@@ -74,7 +74,7 @@ def too_far(due_ms: int, now_ms: int, max_delay_seconds: int) -> str | None:
     if remaining <= max_delay_seconds:
         return None
     return (
-        f"due in {remaining} s, at {due_ms} ms; this endpoint takes delays of up to {max_delay_seconds} s; "
+        f"due in {remaining} s, at {due_ms} ms; this endpoint allows delays of up to {max_delay_seconds} s; "
         "shorten it, or raise max_delay_seconds of both the sender and the delay consumer "
         "(consume --max-delay, -c maxDelay=)"
     )

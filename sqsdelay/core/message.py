@@ -148,7 +148,7 @@ def _attribute(name: str, value: AttributeInput) -> Attribute:
             "give text, bytes, a number or boto3's {'DataType': …} shape"
         )
     if not (attribute.get("StringValue") or attribute.get("BinaryValue")):
-        raise InvalidMessage(f"attribute {name!r} is empty; SQS wants a value of at least 1 byte")
+        raise InvalidMessage(f"attribute {name!r} is empty; SQS requires at least 1 byte")
     if text := attribute.get("StringValue"):
         _check_characters(text, f"attribute {name!r}")
     return attribute
@@ -166,7 +166,7 @@ def _boto3_shape(name: str, value: Attribute) -> Attribute:
     if not isinstance(data_type, str) or not _DATA_TYPE.fullmatch(data_type):
         raise InvalidMessage(
             f"attribute {name!r} has DataType {data_type!r}; "
-            "use String, Number or Binary, with .custom if you like"
+            "use String, Number or Binary, optionally with a .custom suffix"
         )
     wanted = "BinaryValue" if data_type.startswith("Binary") else "StringValue"
     content = value.get(wanted)
@@ -174,7 +174,7 @@ def _boto3_shape(name: str, value: Attribute) -> Attribute:
         raise InvalidMessage(f"attribute {name!r} of DataType {data_type!r} needs a {wanted}")
     if set(value) - {"DataType", wanted}:
         extra = ", ".join(sorted(set(value) - {"DataType", wanted}))
-        raise InvalidMessage(f"attribute {name!r} carries {extra}; use just DataType and {wanted}")
+        raise InvalidMessage(f"attribute {name!r} has {extra}; use only DataType and {wanted}")
     return value
 
 
@@ -182,15 +182,17 @@ def _boto3_shape(name: str, value: Attribute) -> Attribute:
 def _check_attribute_name(name: str) -> None:
     if not isinstance(name, str) or not ATTRIBUTE_NAME.fullmatch(name):
         raise InvalidMessage(
-            f"attribute name {name!r} is not one SQS takes; use letters, digits, '-', '_' and inner '.'"
+            f"attribute name {name!r} is not allowed by SQS; use letters, digits, '-', '_' and inner '.'"
         )
     if len(name) > MAX_ATTRIBUTE_NAME_CHARS:
         raise InvalidMessage(
             f"attribute name {name[:20]!r}… has {len(name)} characters; "
-            f"the most is {MAX_ATTRIBUTE_NAME_CHARS}; shorten it"
+            f"the limit is {MAX_ATTRIBUTE_NAME_CHARS}; shorten it"
         )
     if name.lower().startswith(_RESERVED_BY_AWS):
-        raise InvalidMessage(f"attribute name {name!r} starts as AWS's own do; choose another")
+        raise InvalidMessage(
+            f"attribute name {name!r} has a prefix reserved for AWS; choose another"
+        )
 
 
 def _check_characters(text: str, what: str) -> None:
@@ -198,7 +200,7 @@ def _check_characters(text: str, what: str) -> None:
         return  # None of the forbidden characters is; this is the quicker question.
     if match := FORBIDDEN_BODY_CHARACTER.search(text):
         raise InvalidMessage(
-            f"{what} holds the character U+{ord(match.group()):04X} at position {match.start()}, "
+            f"{what} contains the character U+{ord(match.group()):04X} at position {match.start()}, "
             "which SQS refuses; encode it (e.g. base64) or send it as a Binary attribute"
         )
 
@@ -211,10 +213,10 @@ def check_body(body: str) -> None:
     """
     if not isinstance(body, str):
         raise InvalidMessage(
-            f"body is {type(body).__name__}; SQS carries text: decode it, or use base64"
+            f"body is {type(body).__name__}; SQS accepts only text: decode it, or use base64"
         )
     if not body:
-        raise InvalidMessage("body is empty; SQS wants at least 1 character")
+        raise InvalidMessage("body is empty; SQS requires at least 1 character")
     _check_characters(body, "body")
 
 
@@ -228,7 +230,7 @@ def check_trace_header(trace_header: str | None) -> None:
         return
     if not isinstance(trace_header, str) or not trace_header:
         raise InvalidMessage(
-            f"trace_header={trace_header!r} is no X-Ray trace header; "
+            f"trace_header={trace_header!r} is not an X-Ray trace header; "
             "give text such as 'Root=1-…', or leave it out"
         )
     _check_characters(trace_header, "trace_header")
@@ -249,7 +251,7 @@ def check_ids(message: Message, *, fifo: bool) -> None:
         check_id(message.message_group_id, "message_group_id")
     elif fifo:
         raise InvalidMessage(
-            "message_group_id is missing; a FIFO queue keeps the order within a group: name one"
+            "message_group_id is missing; FIFO queues require one and keep the order within it"
         )
     if message.message_deduplication_id is not None:
         check_id(message.message_deduplication_id, "message_deduplication_id")
@@ -269,7 +271,7 @@ def check_id(value: str, what: str) -> None:
     """
     if not isinstance(value, str) or not ID.fullmatch(value):
         raise InvalidMessage(
-            f"{what}={value!r} is no id; use 1 to {MAX_ID_CHARS} letters, digits and punctuation"
+            f"{what}={value!r} is not valid; use 1 to {MAX_ID_CHARS} letters, digits and punctuation"
         )
 
 
@@ -301,14 +303,14 @@ def check_limits(body: str, attributes: Attributes, *additions: Attributes) -> i
     if count > MAX_ATTRIBUTES:
         raise TooManyAttributes(
             f"{count} message attributes ({added} of them added for the delay); "
-            f"SQS takes {MAX_ATTRIBUTES}; move {count - MAX_ATTRIBUTES} into the body"
+            f"the limit is {MAX_ATTRIBUTES}; move {count - MAX_ATTRIBUTES} into the body"
         )
     own = size_of(body, attributes)
     sizes = [own + size_of("", addition) for addition in additions] or [own]
     if max(sizes) > MAX_MESSAGE_BYTES:
         raise MessageTooLarge(
             f"message of {max(sizes)} bytes (body and attributes in UTF-8, {max(sizes) - own} bytes "
-            f"added for the delay); SQS takes {MAX_MESSAGE_BYTES}; shorten it, or give "
+            f"added for the delay); the limit is {MAX_MESSAGE_BYTES}; shorten it, or give "
             "DelaySender(large_bodies=Bucket(…))"
         )
     return sizes[0]

@@ -254,7 +254,7 @@ def _due(original: ReceivedMessage) -> int | Reject:
         return message if isinstance(message, Reject) else message.due_ms
     due_ms = whole_number(text_of(attributes, DUE_AT))
     if due_ms is None or due_ms > MAX_DUE_MS:
-        return Reject(f"neither {DELAY_SECONDS} nor {DUE_AT} tells it")
+        return Reject(f"neither {DELAY_SECONDS} nor {DUE_AT} is present")
     return due_ms
 
 

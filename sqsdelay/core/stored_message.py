@@ -115,7 +115,7 @@ def from_store(
                 failures=counted,
             )
         except InvalidMessage as error:
-            unreadable = f"the store's row of it is no message: {error}"
+            unreadable = f"its row in the store is not a message: {error}"
     return StoredMessage(
         message_id=_as_text(message_id),
         destination=_as_text(destination),
@@ -154,7 +154,7 @@ def _known(headers: Any) -> tuple[dict[str, Any], str | None]:
                 raise TypeError(f"{type(text).__name__} instead of text")
         return known, None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        return {}, f"the store's headers of it cannot be read: {error!r}"[:200]
+        return {}, f"its headers in the store cannot be read: {error!r}"[:200]
 
 
 def to_store(message: Message, destination: str, *, now_ms: int) -> StoredMessage:
@@ -250,7 +250,7 @@ def _to_json(attribute: Attribute) -> dict[str, str]:
 def _from_json(shaped: Mapping[str, str]) -> Attribute:
     given = (shaped["type"], shaped["base64"] if "base64" in shaped else shaped["text"])
     if not all(isinstance(text, str) for text in given):
-        raise TypeError("an attribute's type or value is no text")
+        raise TypeError("an attribute's type or value is not text")
     if "base64" in shaped:
         return {"DataType": given[0], "BinaryValue": base64.b64decode(given[1])}
     return {"DataType": given[0], "StringValue": given[1]}

@@ -68,7 +68,7 @@ def destination_of(attributes: Attributes) -> str | Reject:
     destination = text_of(attributes, DESTINATION) or text_of(attributes, NSERVICEBUS_DESTINATION)
     if destination:
         return destination
-    return Reject(f"neither {DESTINATION} nor {NSERVICEBUS_DESTINATION} says where it goes")
+    return Reject(f"neither {DESTINATION} nor {NSERVICEBUS_DESTINATION} gives its destination")
 
 
 def due_ms_of(attributes: Attributes) -> int | Reject:
@@ -80,7 +80,7 @@ def due_ms_of(attributes: Attributes) -> int | Reject:
         return int(due)
     expire = text_of(attributes, NSERVICEBUS_DUE)
     if expire is None:
-        return Reject(f"neither {DUE_AT} nor {NSERVICEBUS_DUE} says when it is due")
+        return Reject(f"neither {DUE_AT} nor {NSERVICEBUS_DUE} gives its due time")
     try:
         return max(0, due_at_ms(datetime.strptime(expire, NSERVICEBUS_TIME).replace(tzinfo=UTC)))
     except ValueError:
@@ -101,5 +101,5 @@ def read_id(body: str) -> str | Reject:
     try:
         check_stored_id(message_id)
     except InvalidMessage:
-        return Reject('the body is not {"message_id": "…"}: no timeout manager sent it')
+        return Reject('the body is not {"message_id": "…"}: it was not sent by a timeout manager')
     return str(message_id)

@@ -271,7 +271,7 @@ def read_delay(copy: ReceivedMessage) -> DelayedMessage | Reject:
     if seconds is None:
         return Reject(f"{DELAY_SECONDS} is {_shown(delay_seconds)}, not a whole number of seconds")
     if copy.sent_ms is None:
-        return Reject("SentTimestamp is missing: the delay has no start")
+        return Reject("SentTimestamp is missing, so the start of the delay is unknown")
     if due_at is None or copy.sent_by_nservicebus:
         due_ms = copy.sent_ms + _exact_ms(copy, seconds)
     else:
@@ -285,11 +285,11 @@ def read_delay(copy: ReceivedMessage) -> DelayedMessage | Reject:
         if apart > CONTRADICTION_MS:
             return Reject(
                 f"{DUE_AT} {absolute} and {DELAY_SECONDS} {seconds} contradict each other: "
-                f"{apart} ms apart, clocks explain at most {CONTRADICTION_MS}"
+                f"{apart} ms apart, clock differences explain at most {CONTRADICTION_MS}"
             )
         due_ms = absolute
     if due_ms > MAX_DUE_MS:
-        return Reject(f"due time {due_ms} ms lies after the year 9999 ({MAX_DUE_MS} ms)")
+        return Reject(f"due time {due_ms} ms is after the year 9999 ({MAX_DUE_MS} ms)")
     return DelayedMessage(copy.message_id, due_ms)
 
 

@@ -71,7 +71,9 @@ def parse_prices(text: str, source: str) -> Prices:
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"price file {source} is not JSON: {error}") from error
     if not isinstance(data, dict) or not isinstance(data.get("prices"), dict):
-        raise ConfigurationError(f'price file {source} has no object "prices"; start from ours')
+        raise ConfigurationError(
+            f'price file {source} has no object "prices"; see sqsdelay cost --show-prices'
+        )
     listed = data["prices"]
     names = {f.name: _PER_MILLION.get(f.name, f.name) for f in fields(Prices)}
     units = {name: listed_as for name, listed_as in names.items() if name not in _ABOUT}

@@ -144,7 +144,7 @@ def from_json(line: str | bytes) -> Event:
     """
     given = _object(line)
     if "v" not in given:
-        raise MalformedEvent('no event of a ledger: it has no "v"')
+        raise MalformedEvent('not a ledger event: it has no "v"')
     _check_version(given["v"])
     values = {
         name: _value(name, given[name])
@@ -183,7 +183,7 @@ def _parsed(text: str) -> dict[str, Any]:
 
 def _check_version(version: Any) -> None:
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise MalformedEvent(f"v={version!r} is no version of the ledger; this is {LEDGER_VERSION}")
+        raise MalformedEvent(f"v={version!r} is not a ledger version; this is {LEDGER_VERSION}")
     if version > LEDGER_VERSION:
         raise MalformedEvent(
             f"v={version}, this sqsdelay reads up to {LEDGER_VERSION}; install a newer one"
@@ -201,7 +201,7 @@ def _value(name: str, value: Any) -> Any:
         raise MalformedEvent(f"{name}={value!r} is not a whole number")
     least = 1 if name in _AT_LEAST_1 else 0
     if name not in _SIGNED and value < least:
-        raise MalformedEvent(f"{name}={value}; the least is {least}")
+        raise MalformedEvent(f"{name}={value}; the minimum is {least}")
     return value
 
 

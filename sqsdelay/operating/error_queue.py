@@ -167,7 +167,7 @@ class ErrorQueue:
         due = rejection.due
         if isinstance(due, Reject):
             if due_ms is None:
-                return Reject(f"when it is due is not known: {due.reason}; say it with --due-at")
+                return Reject(f"its due time is unknown: {due.reason}; give it with --due-at")
             due = due_ms
         message = DelayedMessage(rejection.message_id, due)
         seconds = seconds_until(due, self._queues.broker_clock.now_ms())
@@ -187,10 +187,10 @@ class ErrorQueue:
     def _refusal(self, rejection: Rejection) -> Reject | None:
         if rejection.body_encoding is not None:
             return Reject(
-                f"SQS cannot carry its body ({rejection.body_encoding}); take it from here by hand"
+                f"SQS cannot carry its body ({rejection.body_encoding}); handle it by hand"
             )
         if rejection.original.unreadable is not None:
-            return Reject(f"{rejection.original.unreadable}; take it from here by hand")
+            return Reject(f"{rejection.original.unreadable}; handle it by hand")
         destination = rejection.destination
         if destination is not None:
             ours = self._queues.url(self._endpoint.queue)

@@ -162,7 +162,7 @@ def as_message(stored: StoredMessage) -> Message:
         body = stored.body.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InvalidMessage(
-            f"the stored body of {stored.message_id} is not UTF-8 ({error}); SQS carries text"
+            f"the stored body of {stored.message_id} is not UTF-8 ({error}); SQS accepts only text"
         ) from error
     attributes = dict(stored.attributes)
     attributes.pop(DEDUPLICATION_ID, None)
@@ -183,8 +183,8 @@ def _sent(message: StoredMessage, *, removed: bool) -> Migrated:
     return Migrated(
         message=message,
         status=MigrationStatus.SENT_NOT_REMOVED,
-        error="it was released or cancelled in the store meanwhile, and arrives all the same; "
-        "a later cut-off (--due-from) keeps clear of that",
+        error="it was released or cancelled in the store meanwhile, but will arrive all the "
+        "same; a later --due-from avoids this",
     )
 
 

@@ -172,8 +172,8 @@ def _attributes(queues: Queues, endpoint: Endpoint, ref: QueueRef) -> Mapping[st
         return queues.attributes(queues.url(ref))
     except QueueMissing as error:
         raise QueueMissing(
-            f"queue {ref.name} does not exist, so {endpoint.name} is no endpoint (yet); create what "
-            f"is missing with: sqsdelay endpoint create {endpoint.name}"
+            f"queue {ref.name} does not exist, so {endpoint.name} is not an endpoint (yet); create "
+            f"it with: sqsdelay endpoint create {endpoint.name}"
         ) from error
 
 

@@ -112,14 +112,14 @@ def refused(message: StoredMessage, kept: StoredMessage | None) -> SqsDelayError
     Args:
         kept: what the store has of that id.
     """
-    remedy = "use an id of its own for each message"
+    remedy = "use a different id for each message"
     if kept is None:
         return InvalidMessage(
             f"message_id {message.message_id!r} was in the store and is being released; {remedy}"
         )
     if (kept.body, kept.attributes) != (message.body, message.attributes):
         return MessageConflict(
-            f"message_id {message.message_id!r} is in the store with another body or other attributes; "
+            f"message_id {message.message_id!r} is in the store with a different body or attributes; "
             f"{remedy}"
         )
     if kept.due_ms != message.due_ms:
@@ -127,7 +127,7 @@ def refused(message: StoredMessage, kept: StoredMessage | None) -> SqsDelayError
             f"message_id {message.message_id!r} is in the store and due at "
             f"{utc(kept.due_ms).isoformat(timespec='milliseconds')}, not "
             f"{utc(message.due_ms).isoformat(timespec='milliseconds')}; reschedule it, or {remedy} (to "
-            "send one message again for safety, name its due time with due_at)"
+            "resend a message safely, give its due time as due_at)"
         )
     return None
 
@@ -184,8 +184,8 @@ def check_without_store(park_after_seconds: int) -> None:
     """
     if park_after_seconds != DEFAULT_PARK_AFTER_SECONDS:
         raise ConfigurationError(
-            f"park_after_seconds={park_after_seconds} without a store, which nothing can be parked in; "
-            "give a store, or leave it out"
+            f"park_after_seconds={park_after_seconds} has no effect without a store; give a store, or "
+            "leave it out"
         )
 
 

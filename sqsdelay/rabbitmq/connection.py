@@ -160,7 +160,7 @@ def translated(error: BaseException, given: Address | pika.connection.Parameters
     where = place(given)
     if isinstance(error, _DENIED):
         return ConfigurationError(
-            f"RabbitMQ at {where} does not let {_user(given)!r} in; check user, password and virtual host"
+            f"RabbitMQ at {where} refused the user {_user(given)!r}; check user, password and virtual host"
         )
     if isinstance(error, ChannelClosedByBroker):
         return refusal(error.reply_code, error.reply_text, where)
@@ -175,19 +175,19 @@ def translated(error: BaseException, given: Address | pika.connection.Parameters
 def _tls_error(error: ssl.SSLError, where: str) -> SqsDelayError:
     if isinstance(error, ssl.SSLCertVerificationError):
         return ConfigurationError(
-            f"TLS with RabbitMQ at {where} failed: its certificate is not trusted: {error}; name the "
-            "certificate of its authority in SSL_CERT_FILE, and the host as the certificate does"
+            f"TLS with RabbitMQ at {where} failed: its certificate is not trusted: {error}; set "
+            "SSL_CERT_FILE to its CA certificate, and use the host name in the certificate"
         )
     kind = ConfigurationError if _is_tls_mismatch(error) else QueueUnavailable
     return kind(
-        f"TLS with RabbitMQ at {where} failed: {error}; check that the port is one for TLS (5671 by "
-        "default), or write amqp:// for one without"
+        f"TLS with RabbitMQ at {where} failed: {error}; check that the port uses TLS (default: 5671), "
+        "or write amqp:// if it does not"
     )
 
 
 def _remedy(cause: BaseException) -> str:
     if isinstance(cause, IncompatibleProtocolError):
-        return "if that port is one for TLS, write amqps://; else try again later"
+        return "if the port uses TLS, write amqps://; otherwise try again later"
     return "try again later"
 
 

@@ -140,8 +140,8 @@ def _check_empty(given: Address, topology: Topology, management_url: str | None)
     names = _check_none_ready(given, topology)
     if management_url is None:
         raise ConfigurationError(
-            f"whether the infrastructure {topology.prefix!r} is empty cannot be told: "
-            f"{waiting.UNCOUNTED}; or delete it whatever it holds, with --force (force=True)"
+            f"it is unknown whether the infrastructure {topology.prefix!r} is empty: "
+            f"{waiting.UNCOUNTED}; or delete it anyway with --force (force=True)"
         )
     if not names:
         return
@@ -151,7 +151,7 @@ def _check_empty(given: Address, topology: Topology, management_url: str | None)
         raise ConfigurationError(
             f"{count} messages in the infrastructure {topology.prefix!r} are being handed over by the "
             "broker (messages_dlx), or looked at by a consumer, and would be lost; bind their "
-            "endpoints and wait, or lose them with --force"
+            "endpoints and wait, or discard them with --force"
         )
     _check_none_ready(given, topology)
 
@@ -161,6 +161,6 @@ def _check_none_ready(given: Address, topology: Topology) -> dict[str, int]:
     if count := sum(counts.values()):
         raise ConfigurationError(
             f"{count} messages wait in the infrastructure {topology.prefix!r} and would be lost; move "
-            "them first with: sqsdelay rabbitmq transfer, or lose them with --force"
+            "them first with: sqsdelay rabbitmq transfer, or discard them with --force"
         )
     return counts

@@ -210,7 +210,7 @@ class Link:
         else:
             error = SendFailed(
                 f"exchange {method.exchange} at {where} leads nowhere for {method.routing_key!r}: "
-                f"{method.reply_code} {method.reply_text}; mend its bindings with: "
+                f"{method.reply_code} {method.reply_text}; repair its bindings with: "
                 "sqsdelay rabbitmq declare",
                 code=str(method.reply_code),
                 transient=False,

@@ -91,7 +91,7 @@ def body_of(message: RabbitMqMessage, *, limit: int) -> bytes:
         raise InvalidMessage(f"body is {type(body).__name__}; give text or bytes")
     if len(body) > limit:
         raise MessageTooLarge(
-            f"body of {len(body)} bytes; the most is {limit}; shorten it, or, if the broker's "
+            f"body of {len(body)} bytes; the limit is {limit}; shorten it, or, if the broker's "
             "max_message_size is higher, give RabbitMqSender(max_message_bytes=…)"
         )
     return body
@@ -123,8 +123,8 @@ def properties_of(
         headers[DUE_AT_HEADER] = str(due_ms)
     if properties.user_id not in (None, user):
         raise InvalidMessage(
-            f"user_id={properties.user_id!r}, but the connection is {user!r}'s, and the broker takes no "
-            "other; leave it out"
+            f"user_id={properties.user_id!r}, but the connection is {user!r}'s, and the broker accepts "
+            "no other; leave it out"
         )
     properties.headers = headers
     properties.message_id = message_id
@@ -171,6 +171,6 @@ def check_encoding(properties: BasicProperties) -> None:
         ) from error
     if size > MAX_PROPERTIES_BYTES:
         raise MessageTooLarge(
-            f"properties and headers of {size} bytes; the most is {MAX_PROPERTIES_BYTES} (one frame, less "
+            f"properties and headers of {size} bytes; the limit is {MAX_PROPERTIES_BYTES} (one frame, less "
             f"what {LEVELS} levels add); move some into the body"
         )

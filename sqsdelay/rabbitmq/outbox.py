@@ -143,7 +143,7 @@ class RabbitMqOutbox:
         size = len(publication.body)
         if size > self._max_message_bytes:
             raise MessageTooLarge(
-                f"body of {size} bytes; the most is {self._max_message_bytes}; store a pointer to it "
+                f"body of {size} bytes; the limit is {self._max_message_bytes}; store a pointer to it "
                 "instead, or, if the broker's max_message_size is higher, give "
                 "RabbitMqOutbox(max_message_bytes=…)"
             )

@@ -185,7 +185,7 @@ class Publisher:
     ) -> None:
         with self._changed:
             if self._closing.is_set():
-                raise ConfigurationError("the sender is closed; make a new one")
+                raise ConfigurationError("the sender is closed; create a new one")
             self._jobs.publish(publications)
             if binding is not None:
                 self._jobs.bind(binding)

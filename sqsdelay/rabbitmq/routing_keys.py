@@ -37,7 +37,7 @@ def check_queue_name(endpoint: str) -> str:
         InvalidEndpoint: empty, too long, not encodable, or with a wildcard for a word.
     """
     if not isinstance(endpoint, str) or not endpoint:
-        raise InvalidEndpoint(f"endpoint {endpoint!r} is no queue name; give a non-empty string")
+        raise InvalidEndpoint(f"endpoint {endpoint!r} is not a queue name; give a non-empty string")
     try:
         size = len(endpoint.encode())
     except UnicodeEncodeError as error:
@@ -46,13 +46,13 @@ def check_queue_name(endpoint: str) -> str:
         ) from error
     if size > MAX_ENDPOINT_BYTES:
         raise InvalidEndpoint(
-            f"endpoint {endpoint[:40]!r}… has {size} bytes in UTF-8; the most is {MAX_ENDPOINT_BYTES} "
+            f"endpoint {endpoint[:40]!r}… has {size} bytes in UTF-8; the limit is {MAX_ENDPOINT_BYTES} "
             f"(a routing key holds {MAX_NAME_BYTES}, {KEY_BYTES} are the delay); shorten it"
         )
     if {"*", "#"} & set(endpoint.split(".")):
         raise InvalidEndpoint(
             f"endpoint {endpoint!r} has '*' or '#' for a word, which a topic binding reads as a "
-            "wildcard: it would take the messages of others; rename the queue"
+            "wildcard: it would receive other endpoints' messages; rename the queue"
         )
     return endpoint
 
@@ -65,7 +65,7 @@ def check_delay(seconds: int) -> int:
     """
     if seconds > MAX_DELAY_SECONDS:
         raise DelayTooLong(
-            f"delay of {seconds} s is above the {MAX_DELAY_SECONDS} s that {LEVELS} delay levels hold "
+            f"delay of {seconds} s exceeds the {MAX_DELAY_SECONDS} s that {LEVELS} delay levels hold "
             "(about 8.5 years); shorten it, or keep the message in a store until nearer its due time"
         )
     return seconds

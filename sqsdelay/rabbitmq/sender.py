@@ -277,7 +277,7 @@ class RabbitMqSender:
             policy = undeliverable.catching_policy(self._topology, self._virtual_host)
             raise ConfigurationError(
                 f"exchange {self._topology.delivery_exchange} has no alternate exchange: one message for "
-                "an endpoint that has gone would hold up everyone else's; set the policy: "
+                "a deleted endpoint would block all others; set the policy: "
                 f"{policy} -- or use a prefix of your own, or accept it with "
                 "without_alternate_exchange=True (--without-alternate-exchange)"
             )
@@ -326,5 +326,5 @@ def _message_id(message: RabbitMqMessage) -> str:
     if message_id is None:
         return str(uuid.uuid4())
     if not message_id or not isinstance(message_id, str):
-        raise InvalidMessage(f"message_id={message_id!r} is no id; give a non-empty string")
+        raise InvalidMessage(f"message_id={message_id!r} is not valid; give a non-empty string")
     return message_id

@@ -124,7 +124,7 @@ def _management(given: Address, url: str | None, *, force: bool) -> Management |
         if force:
             return None
         raise ConfigurationError(
-            f"what stays at the source cannot be told: {waiting.UNCOUNTED}; or move what can be moved, "
+            f"it is unknown what would stay at the source: {waiting.UNCOUNTED}; or move what can be moved, "
             "with --force (force=True)"
         )
     management = Management(url, given.virtual_host)

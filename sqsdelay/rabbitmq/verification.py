@@ -75,9 +75,9 @@ def _unseen(*, fatal: bool) -> Problem:
     return Problem(
         "management API",
         "messages being handed over (messages_dlx), version, feature flags, policies and bindings were "
-        "not looked at",
+        "not checked",
         "give --management http://user:password@host:15672 (the plugin is enabled with: "
-        "rabbitmq-plugins enable rabbitmq_management), or do without, with --force",
+        "rabbitmq-plugins enable rabbitmq_management), or skip this check with --force",
         fatal=fatal,
     )
 
@@ -126,10 +126,10 @@ def _difference(topology: Topology, kind: str, name: str, error: ChannelClosedBy
     if error.reply_code == PRECONDITION_FAILED:
         return Problem(
             subject,
-            f"is another than it should be: {error.reply_text}",
+            f"differs from what is expected: {error.reply_text}",
             "use another --prefix, or move its messages away, delete it and declare again",
         )
-    return Problem(subject, f"{error.reply_code} {error.reply_text}", "mend that, and verify again")
+    return Problem(subject, f"{error.reply_code} {error.reply_text}", "fix this, then verify again")
 
 
 def _declare_command(topology: Topology) -> str:
@@ -167,7 +167,7 @@ def _handed_over(management: Management, topology: Topology) -> Iterator[Problem
             yield Problem(
                 f"queue {name}",
                 f"{count} messages are due, and the broker is handing them over to the next queue "
-                "(messages_dlx); where this stays, nobody is bound for them or their queue is full",
+                "(messages_dlx); if this persists, no queue is bound for them or their queue is full",
                 "make room in the endpoint's queue, or create it and bind it with: sqsdelay rabbitmq "
                 f"bind NAME --prefix {topology.prefix}; the broker tries again every 3 minutes",
                 fatal=False,
@@ -213,8 +213,8 @@ def _uncaught(given: Address, topology: Topology) -> Iterator[Problem]:
     if not _is_caught(given, topology):
         yield Problem(
             f"exchange {topology.delivery_exchange}",
-            "has no alternate exchange: messages for an endpoint that is not bound hold up everyone "
-            "else's, for minutes",
+            "has no alternate exchange: messages for an unbound endpoint block all others for "
+            "minutes",
             undeliverable.catching_policy(topology, given.virtual_host),
             fatal=False,
         )

@@ -88,10 +88,10 @@ def _uncounted(management: Management, name: str, *, known: bool) -> Exception:
     if known:
         return QueueUnavailable(
             f"the counts of {name} in the management API at {management.place} did not change for "
-            f"{FRESH_SECONDS:g} s, so they may be old; try again later, or do without with --force"
+            f"{FRESH_SECONDS:g} s, so they may be old; try again later, or skip this check with --force"
         )
     return ConfigurationError(
         f"the management API at {management.place} does not count the messages of {name}; give the URL "
-        "of the same broker, with its statistics enabled (management.disable_stats = false), or do "
-        "without with --force"
+        "of the same broker, with its statistics enabled (management.disable_stats = false), or skip "
+        "this check with --force"
     )

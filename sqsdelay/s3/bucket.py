@@ -46,7 +46,7 @@ class Bucket:
     ) -> None:
         if not 0 <= above_bytes <= MAX_MESSAGE_BYTES:
             raise ConfigurationError(
-                f"above_bytes={above_bytes}; use 0 to {MAX_MESSAGE_BYTES}, what SQS takes"
+                f"above_bytes={above_bytes}; use 0 to {MAX_MESSAGE_BYTES}, the limit of SQS"
             )
         self.name = name
         self._above_bytes = above_bytes

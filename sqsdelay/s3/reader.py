@@ -51,7 +51,8 @@ class BodyReader:
             return content.decode("utf-8")
         except UnicodeDecodeError as error:
             raise MalformedMessage(
-                f"the object {pointer.key!r} in bucket {pointer.bucket} is not UTF-8, so no body: {error}"
+                f"the object {pointer.key!r} in bucket {pointer.bucket} is not a body, because it is "
+                f"not UTF-8: {error}"
             ) from error
 
     def delete(self, body: str, attributes: Mapping[str, Attribute]) -> None:

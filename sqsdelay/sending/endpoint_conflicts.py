@@ -29,14 +29,11 @@ def collision(queues: Queues, endpoint: Endpoint) -> str | None:
     if twin_is_endpoint and _exists(queues, endpoint.twin):
         return (
             f"{endpoint.name} would share the delay queue {endpoint.delay_queue.name} with "
-            f"{endpoint.twin.name}, which exists; name one of them otherwise"
+            f"{endpoint.twin.name}, which exists; rename one of them"
         )
     owner = _owner(endpoint.queue)
     if owner is not None and _exists(queues, owner.queue) and _exists(queues, owner.delay_queue):
-        return (
-            f"{endpoint.name} is the due queue of the endpoint {owner.name}; "
-            "name the endpoint otherwise"
-        )
+        return f"{endpoint.name} is the due queue of the endpoint {owner.name}; rename the endpoint"
     return None
 
 

@@ -119,7 +119,7 @@ class Router:
         if not unrestricted and hop_seconds != DEFAULT_HOP_SECONDS:
             raise ConfigurationError(
                 f"hop_seconds={hop_seconds} with unrestricted=False; "
-                "without a delay queue there is no hop, leave it out"
+                "without a delay queue there is no hop; leave hop_seconds out"
             )
         self._queues = queues
         self._unrestricted = unrestricted
@@ -264,8 +264,8 @@ class Router:
     def _check_unrestricted(self, endpoint: Endpoint, remaining_ms: int) -> None:
         if not self._unrestricted:
             raise DelayTooLong(
-                f"delay of {remaining_ms / 1000} s is above the {MAX_MESSAGE_TIMER_SECONDS} s a "
-                "message timer holds, and unrestricted=False; shorten it, or use "
+                f"delay of {remaining_ms / 1000} s exceeds the {MAX_MESSAGE_TIMER_SECONDS} s of "
+                "a message timer, and unrestricted=False; shorten it, or use "
                 "DelaySender(unrestricted=True) and an endpoint with a delay queue "
                 f"({endpoint.delay_queue.name})"
             )
@@ -315,7 +315,7 @@ class Router:
             queue_url = self._queues.url(endpoint.delay_queue)
         except QueueMissing as error:
             raise DelayQueueMissing(
-                f"queue {endpoint.delay_queue.name} does not exist, so endpoint {endpoint.name} takes "
+                f"queue {endpoint.delay_queue.name} does not exist, so endpoint {endpoint.name} accepts "
                 f"no delays above {self._hop_seconds} s; create it with: "
                 f"sqsdelay endpoint create {endpoint.name}"
             ) from error

@@ -247,7 +247,7 @@ class QueueSender:
             QueueMissing, QueueUnavailable
         """
         if (delay is None) == (due_at is None):
-            raise InvalidDelay("give one of delay and due_at, the new due time")
+            raise InvalidDelay("give either delay or due_at, the new due time")
         due = due_time(delay, due_at)
         schedule = self._schedule(endpoint)
         now_ms = self._router.broker_latest(Endpoint.parse(endpoint), Asked())
@@ -290,8 +290,8 @@ class QueueSender:
         name = Endpoint.parse(endpoint).name
         if self._stores is None:
             raise NoStore(
-                f"without a store the waiting messages of {name} can neither be listed nor cancelled "
-                "nor moved: SQS offers no way to; give DelaySender(store=…), and the delay consumer "
+                f"without a store the waiting messages of {name} cannot be listed, cancelled or moved, "
+                "because SQS has no such call; give DelaySender(store=…), and the delay consumer "
                 "the same store"
             )
         return Schedule(self._stores.of(name), endpoint=name, ledger=self._ledger)

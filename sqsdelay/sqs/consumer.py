@@ -198,7 +198,7 @@ class DelayConsumer:
         longest = self._wait_seconds if wait_seconds is None else wait_seconds
         if longest > self._longest_wait:
             raise ConfigurationError(
-                f"poll(wait_seconds={longest}), and this consumer's requests end after "
+                f"poll(wait_seconds={longest}), but this consumer's requests end after "
                 f"wait_seconds={self._longest_wait} and some; give DelayConsumer the longer one"
             )
         return [outcome for mover in self._movers for outcome in self._poll(mover, longest)]
@@ -306,7 +306,7 @@ def _in_thread(work: Callable[..., Any], *arguments: Any) -> Future[Any]:
 def _refuse(problems: Iterable[Problem]) -> None:
     """Raise for what is fatal, log the rest."""
     for problem in problems:
-        text = f"{problem.subject}: {problem.text}; mend it with: {problem.remedy}"
+        text = f"{problem.subject}: {problem.text}; fix: {problem.remedy}"
         if problem.fatal:
             raise ConfigurationError(text)
         logger.warning(text)

@@ -159,7 +159,7 @@ def size_problems(
         limit = limit_of(attributes.get(LIMIT))
         if limit >= MAX_MESSAGE_BYTES:
             continue
-        meaning = "larger ones are refused when they are sent, or end in the error queue"
+        meaning = "larger ones are refused when they are sent, or go to the error queue"
         if ref == endpoint.error_queue:
             meaning = (
                 "a larger one that cannot be delivered stays where it is, and is lost in 14 days"
@@ -187,7 +187,7 @@ def delay_queue_problems(
     if attributes.get("FifoThroughputLimit") != "perMessageGroupId":
         yield Problem(
             name,
-            "it is not high-throughput FIFO: 300 calls a second for all messages together",
+            "it is not high-throughput FIFO, which limits it to 300 calls per second in total",
             _set(name, "DeduplicationScope", "messageGroup")
             + ",FifoThroughputLimit=perMessageGroupId",
             fatal=False,
@@ -206,7 +206,7 @@ def waiting_problems(name: str, attributes: Mapping[str, str]) -> Iterator[Probl
     if attributes.get("RedrivePolicy"):
         yield Problem(
             name,
-            "it has a redrive policy, which would move away messages that are only waiting",
+            "it has a redrive policy, which would remove messages that are only waiting",
             _set(name, "RedrivePolicy", '""'),
         )
     visibility = int(attributes.get("VisibilityTimeout", "0"))

@@ -59,7 +59,7 @@ T = TypeVar("T")
 class UnreadableAnswer(BotoCoreError):
     """Whatever answered, it was not SQS."""
 
-    fmt = "the answer cannot be read ({kind}: {reason}); is there a proxy on the way to SQS?"
+    fmt = "the answer cannot be read ({kind}: {reason}); check for a proxy between here and SQS"
 
 
 _UNANSWERED: Final = (ConnectionError, HTTPClientError, UnreadableAnswer)

@@ -62,7 +62,9 @@ class SqsOutbox:
         try:
             return self._broker_now()
         except SqsDelayError as error:
-            logger.warning("the local clock is used, SQS cannot be asked: %s", one_line(error))
+            logger.warning(
+                "using the local clock, because SQS cannot be reached: %s", one_line(error)
+            )
             return self._queues.broker_clock.now_ms()
 
     def _broker_now(self) -> int:
@@ -76,7 +78,7 @@ class SqsOutbox:
             now_ms = self._broker_now()
         except SqsDelayError as error:
             # A message timer set by a wrong local clock would end early: rather wait.
-            outage = QueueUnavailable(f"the broker's time cannot be learned: {error}")
+            outage = QueueUnavailable(f"the broker's time is unknown: {error}")
             return [_failure(outage)] * len(messages)
 
         def to_destination(message: StoredMessage) -> tuple[QueueRef, OutgoingMessage]:
@@ -167,14 +169,14 @@ def _released(message: StoredMessage, delay_seconds: int, destination: Endpoint)
         body = message.body.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InvalidMessage(
-            f"the stored body of {message.message_id} is not UTF-8 ({error}); SQS carries text: "
-            "store it as base64"
+            f"the stored body of {message.message_id} is not UTF-8 ({error}); SQS accepts only "
+            "text: store it as base64"
         ) from error
     check_body(body)
     if delay_seconds > MAX_MESSAGE_TIMER_SECONDS:
         # The broker's clock was estimated too early when the message was claimed. Never clamped.
         raise QueueUnavailable(
-            f"message {message.message_id} is due in {delay_seconds} s, a message timer holds "
+            f"message {message.message_id} is due in {delay_seconds} s, and a message timer is limited to "
             f"{MAX_MESSAGE_TIMER_SECONDS} s; it is released later"
         )
     if destination.fifo:
@@ -196,7 +198,7 @@ def _for_due_queue(message: StoredMessage, body: str, delay_seconds: int) -> Out
     if message.group_id is None:
         raise InvalidMessage(
             f"message {message.message_id} has no group_id; the FIFO queue {message.destination} "
-            "keeps the order within a group: store it with one"
+            "requires one: store it with a group_id"
         )
     attributes = dict(message.attributes)
     deduplication_id = attributes.pop(DEDUPLICATION_ID, string(message.message_id))

@@ -339,5 +339,5 @@ def _told(answer: Mapping[str, Any], what: str, queue: str) -> Any:
 
 def _unanswered(queue_url: str) -> Failure:
     return faults.entry_failure(
-        "Unanswered", "the answer says nothing of this entry", queue_url, sender_fault=False
+        "Unanswered", "the answer does not mention this entry", queue_url, sender_fault=False
     )

@@ -58,7 +58,7 @@ def timeout_queues(endpoint: Endpoint) -> tuple[QueueRef, QueueRef]:
     if len(queue.name) > MAX_TIMEOUT_ENDPOINT_CHARS:
         raise InvalidEndpoint(
             f"endpoint {queue.name!r} has {len(queue.name)} characters; with a timeout manager the "
-            f"most is {MAX_TIMEOUT_ENDPOINT_CHARS} (SQS takes {MAX_QUEUE_NAME_CHARS}, and "
+            f"limit is {MAX_TIMEOUT_ENDPOINT_CHARS} (SQS takes {MAX_QUEUE_NAME_CHARS}, and "
             f"{TIMEOUTS_DISPATCHER_SUFFIX!r} is added); shorten it"
         )
     timeouts, dispatcher = (

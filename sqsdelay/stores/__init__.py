@@ -125,4 +125,4 @@ def _parts(url: str) -> SplitResult:
 def _not_understood(scheme: str) -> ConfigurationError:
     """The error for what is no store's URL; it shows no more than the scheme, for a password's sake."""
     shown = f"the store's URL, of the kind {scheme}:," if scheme else "the store's URL"
-    return ConfigurationError(f"{shown} is not understood; give {SCHEMES}")
+    return ConfigurationError(f"{shown} is not valid; give {SCHEMES}")

@@ -48,7 +48,7 @@ class StoreClock:
             self._learn(self._server)
         except StoreError as error:
             logger.warning(
-                "the local clock is used, the store cannot be asked: %s", one_line(error)
+                "using the local clock, because the store cannot be reached: %s", one_line(error)
             )
         return self._learned.now_ms()
 

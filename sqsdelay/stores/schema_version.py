@@ -34,7 +34,7 @@ def refuse_newer(found: int, newest: int, *, table: str) -> None:
     """
     if found > newest:
         raise SchemaMismatch(
-            f"table {table} has schema version {found}, made by a newer sqsdelay; this one knows "
+            f"table {table} has schema version {found}, made by a newer sqsdelay; this one supports "
             f"versions up to {newest}: upgrade sqsdelay here"
         )
 
@@ -49,13 +49,13 @@ def check_version(found: int, newest: int, *, table: str, remedy: str) -> None:
     if found < newest:
         raise SchemaMismatch(
             f"table {table} has schema version {found} and this sqsdelay needs {newest}; {remedy}, "
-            "which keeps what is stored"
+            "which keeps the stored messages"
         )
 
 
 def mismatch(table: str, remedy: str, error: Exception) -> SchemaMismatch:
     """The error for a column the database does not have."""
     return SchemaMismatch(
-        f"table {table} is not what this sqsdelay made of it ({error}); {remedy}, "
-        "which upgrades an older one and keeps what is stored"
+        f"table {table} does not match this sqsdelay's schema ({error}); {remedy}, "
+        "which upgrades an older table and keeps the stored messages"
     )

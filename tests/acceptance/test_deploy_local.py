@@ -55,7 +55,7 @@ def test_printed_commands_work(printed: str) -> None:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    assert f"{ENDPOINT} is fit" in run(check)
+    assert f"{ENDPOINT} is ready for unrestricted delays" in run(check)
     assert f"--hop {HOP_SECONDS}" in send
     run(send)
     assert "hello" in run(receive, "--count", "1", "--idle", str(PATIENCE_SECONDS))

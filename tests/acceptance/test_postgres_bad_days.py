@@ -269,7 +269,7 @@ def test_where_nothing_is_notified_the_store_is_polled(
         store.set_up()
         dispatcher = Dispatcher(store, outbox, settings=DispatchSettings(poll_seconds=600))
         with dispatching(dispatcher):
-            wait_for(lambda: "passes no notifications on" in caplog.text)
+            wait_for(lambda: "does not forward notifications" in caplog.text)
             time.sleep(1.5)
             other.store([message("a")])
             wait_for(lambda: len(outbox.sent) == 1)

@@ -61,8 +61,8 @@ def test_a_forgotten_store_is_not_removed(
     with pytest.raises(CdkFailed) as refused:
         cdk.deploy(*ENDPOINT)
     told = " ".join(str(refused.value).split())
-    assert "the stack has a store and this deployment names none" in told
-    assert "store=none to let go of it" in told
+    assert "the stack has a store, but this deployment has none" in told
+    assert "store=none to give it up" in told
     assert sorted(kinds(aws)) == before
     [stack] = aws.client("cloudformation").describe_stacks(StackName=STACK)["Stacks"]
     assert stack["StackStatus"] == "UPDATE_ROLLBACK_COMPLETE"
@@ -81,7 +81,7 @@ def test_a_forgotten_bucket_is_not_removed(cdk: CdkCommand, orders: dict[str, st
     """As the store."""
     assert orders
     assert "BodyBucketName" in cdk.deploy(*WITH_STORE, "-c", "largeBodies=true")
-    with pytest.raises(CdkFailed, match="a bucket for large bodies and this deployment names none"):
+    with pytest.raises(CdkFailed, match="a bucket for large bodies, but this deployment has none"):
         cdk.deploy(*WITH_STORE)
     assert "BodyBucketName" not in cdk.deploy(*WITH_STORE, "-c", "largeBodies=none")
 

@@ -200,7 +200,7 @@ def test_send_a_file_reports_bad_lines_and_sends_the_rest(cli: Cli, tmp_path: Pa
     assert "line 2: not JSON" in err
     assert "line 5: delay=-1 is negative" in err
     assert "line 6: unknown field 'dely'" in err
-    assert "line 7: body holds the character U+DCFF" in err
+    assert "line 7: body contains the character U+DCFF" in err
     assert "4 sent, 6 not sent" in err
     arrived = {message["Body"]: message.get("MessageAttributes") for message in messages("orders")}
     assert arrived == {
@@ -226,14 +226,14 @@ def test_lines_without_a_delay_take_the_one_given(cli: Cli, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["send", "orders", "--body", "x", "--delay", "soon"], 1, "delay 'soon' is not understood"),
+        (["send", "orders", "--body", "x", "--delay", "soon"], 1, "delay 'soon' is not valid"),
         (["send", "orders", "--body", "x", "--due-at", "2027-01-01"], 1, "has no time zone"),
         (["send", "orders", "--body", "x", "--delay", "1h"], 1, "orders-delay.fifo does not exist"),
         (["send", "orders"], 2, "give either --body or --file"),
         (
             ["send", "orders", "--body", "x", "--delay", "1", "--due-at", "2"],
             2,
-            "one of --delay and",
+            "either --delay or",
         ),
         (["send", "orders.fifo", "--body", "x"], 1, "FIFO queue"),
         (["send", "orders", "--file", "/nonexistent"], 2, "No such file"),

@@ -59,7 +59,7 @@ def test_prices_of_ones_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--delay", "soon"], "'soon' is not understood"),
+        (["--delay", "soon"], "'soon' is not valid"),
         (
             ["--delay", "1d", "--size", "big"],
             "size 'big' is not valid; use bytes (500), 4KB or 1MB",

@@ -165,7 +165,7 @@ def test_a_table_without_the_index_is_no_store(local_aws: LocalAws) -> None:
         BillingMode="PAY_PER_REQUEST",
     )
     store = DynamoDbStore(name, endpoint="orders", client=client)
-    with pytest.raises(StoreMissing, match="no message store"):
+    with pytest.raises(StoreMissing, match="not a message store"):
         store.initialize(TransactionMode.AT_LEAST_ONCE)
     store.close()
 

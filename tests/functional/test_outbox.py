@@ -121,7 +121,7 @@ def test_a_due_time_beyond_the_timers_is_not_clamped(
     assert isinstance(failure, Failure)
     assert failure.outage
     assert isinstance(failure.error, QueueUnavailable)
-    assert "901 s, a message timer holds 900 s" in str(failure.error)
+    assert "901 s, and a message timer is limited to 900 s" in str(failure.error)
     assert queues.next_visible_ms() is None
 
 

@@ -110,7 +110,7 @@ def test_a_missing_table_and_a_bad_name_say_so(tmp_path: Path) -> None:
             store.initialize(TransactionMode.AT_LEAST_ONCE)
         with pytest.raises(StoreMissing):
             store.store([message("a", 0)])
-    with pytest.raises(ConfigurationError, match="no table name"):
+    with pytest.raises(ConfigurationError, match="not a table name"):
         SqliteStore(tmp_path / "store.db", endpoint="orders", table="a\0b")
     with pytest.raises(StoreUnavailable, match="unable to open"):
         SqliteStore(tmp_path / "missing" / "store.db", endpoint="orders")
@@ -118,7 +118,7 @@ def test_a_missing_table_and_a_bad_name_say_so(tmp_path: Path) -> None:
 
 def test_a_path_no_file_can_have_says_so(tmp_path: Path) -> None:
     """Opened from Python as from a URL: one clear error, and nothing of the path in it."""
-    told = "has a NUL character in it; correct the path"
+    told = "contains a NUL character; correct the path"
     with pytest.raises(ConfigurationError, match=told):
         SqliteStore(f"{tmp_path}/a\0b", endpoint="orders")
     with pytest.raises(ConfigurationError, match=told):

@@ -311,7 +311,7 @@ def test_a_store_that_nobody_empties_is_noticed(
     code, out, err = cli("status", orders.name, "--json")
     assert code == 1
     assert 10_800 <= json.loads(out)["overdue_seconds"] < 10_900
-    assert "is 3 h overdue" in err
+    assert "in the store is 3 h" in err
     assert remedy in err
 
 

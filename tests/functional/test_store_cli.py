@@ -159,7 +159,7 @@ def test_errors_are_one_line(cli: CommandLine) -> None:
     for arguments, told in (
         (["pending", "orders"], "run sqsdelay store create"),
         (["pending", "orders", "--store", "mysql://x"], "give sqlite:///FILE"),
-        (["store", "send", "orders", "--body", "x", "--delay", "1y"], "not understood"),
+        (["store", "send", "orders", "--body", "x", "--delay", "1y"], "is not valid"),
         (["dispatch", "orders", "--release-ahead", "901"], "timers allow 0 to 900"),
         (["dispatch", "orders-" + uuid.uuid4().hex], "does not exist"),
     ):

@@ -92,7 +92,7 @@ def test_what_is_missing_is_one_line(cli: CommandLine) -> None:
     """No queues, and a name without room for the suffix."""
     for name, told in (
         (f"orders-{uuid.uuid4().hex[:8]}", "run sqsdelay store create"),
-        ("o" * 61, "the most is 60"),
+        ("o" * 61, "the limit is 60"),
     ):
         done = cli.run("timeout-manager", name)
         assert done.returncode == 1

@@ -282,7 +282,7 @@ def traced(header: dict[str, Any]) -> dict[str, Any]:
     ("part", "code", "words"),
     [
         ({"MessageBody": "x\x00"}, "InvalidMessageContents", "U\\+0000"),
-        ({"MessageBody": "x" * 1_048_576}, "InvalidParameterValue", "SQS takes 1048576"),
+        ({"MessageBody": "x" * 1_048_576}, "InvalidParameterValue", "the limit is 1048576"),
         ({"MessageDeduplicationId": "d"}, "InvalidParameterValue", "is for FIFO queues"),
         ({"MessageSystemAttributes": {"Mine": TRACE["AWSTraceHeader"]}}, "InvalidParameterValue", "'Mine'"),
         (traced({"DataType": "Binary", "BinaryValue": b"x"}), "InvalidParameterValue", "as a String"),
@@ -568,7 +568,7 @@ def test_resources_send_any_delay(shop: Shop) -> None:
 @pytest.mark.parametrize("wrong", [None, "sqs", object()])
 def test_only_sqs_clients_can_be_unrestricted(wrong: Any) -> None:
     """Said at once, not at the first send."""
-    with pytest.raises(ConfigurationError, match="is no SQS client"):
+    with pytest.raises(ConfigurationError, match="is not an SQS client"):
         unrestricted(wrong)
 
 
@@ -576,7 +576,7 @@ def test_other_services_are_refused_too(shop: Shop) -> None:
     """A client or resource of S3 has no delays."""
     others: list[Any] = [boto3.client("s3"), boto3.resource("s3")]
     for other in others:
-        with pytest.raises(ConfigurationError, match="is no SQS client"):
+        with pytest.raises(ConfigurationError, match="is not an SQS client"):
             unrestricted(other)
 
 

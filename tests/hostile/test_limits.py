@@ -125,11 +125,11 @@ def test_names_at_their_limits() -> None:
     for queue in Endpoint.parse("q" * 68).queues:
         assert len(queue.name) <= 80
     assert max(len(queue.name) for queue in Endpoint.parse("q" * 68 + ".fifo").queues) == 80
-    with pytest.raises(InvalidEndpoint, match="69 characters; the most is 68"):
+    with pytest.raises(InvalidEndpoint, match="69 characters; the limit is 68"):
         Endpoint.parse("q" * 69)
     sender = Deployment("orders").sender
     sender.send("orders", "x", attributes={"n" * 256: "x"})
-    with pytest.raises(InvalidMessage, match="257 characters; the most is 256"):
+    with pytest.raises(InvalidMessage, match="257 characters; the limit is 256"):
         sender.send("orders", "x", attributes={"n" * 257: "x"})
 
 

@@ -181,7 +181,7 @@ def test_docs_import_kept_queues_as_the_template_names_them(template: Template) 
 def test_no_room_for_the_dead_letter_queue_is_refused() -> None:
     """Found at synth; a queue of one's own needs none of ours."""
     endpoint = Endpoint.parse("x" * 64 + ".fifo")
-    with pytest.raises(InvalidEndpoint, match=r"64 characters before '\.fifo'; the most is 63"):
+    with pytest.raises(InvalidEndpoint, match=r"64 characters before '\.fifo'; the limit is 63"):
         EndpointStack(
             App(context=CONTEXT),
             "long",

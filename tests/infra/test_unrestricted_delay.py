@@ -73,7 +73,7 @@ def test_customer_key_is_granted_to_relay_and_producer(stack: Stack) -> None:
 def test_name_too_long_is_refused(stack: Stack) -> None:
     """Found at synth, not by SQS in the middle of a deployment."""
     long = sqs.Queue(stack, "Orders", queue_name="x" * 69)
-    with pytest.raises(InvalidEndpoint, match="69 characters; the most is 68"):
+    with pytest.raises(InvalidEndpoint, match="69 characters; the limit is 68"):
         UnrestrictedDelay(stack, "Delay", queue=long)
 
 

@@ -47,7 +47,7 @@ def test_a_url_is_used_as_it_is(url: str, region: str | None) -> None:
 def test_a_name_may_fill_what_the_suffixes_leave() -> None:
     """80 characters in all: 68 of the user's, 12 of '-delay-error'."""
     assert Endpoint.parse("q" * 68).error_queue.name == "q" * 68 + "-delay-error"
-    with pytest.raises(InvalidEndpoint, match="has 69 characters; the most is 68"):
+    with pytest.raises(InvalidEndpoint, match="has 69 characters; the limit is 68"):
         Endpoint.parse("q" * 69)
 
 
@@ -60,9 +60,9 @@ def test_a_name_may_fill_what_the_suffixes_leave() -> None:
         ("orders\n", "is not a queue name"),
         (".fifo", "is not a queue name"),
         ("orders.fifo.fifo", "is not a queue name"),
-        ("orders-delay.fifo", "carries a suffix of sqsdelay's own queues"),
-        ("orders-delay-error", "carries a suffix of sqsdelay's own queues"),
-        ("orders-delay", "carries a suffix of sqsdelay's own queues"),
+        ("orders-delay.fifo", "ends like one of sqsdelay's own queues"),
+        ("orders-delay-error", "ends like one of sqsdelay's own queues"),
+        ("orders-delay", "ends like one of sqsdelay's own queues"),
         ("arn:aws:sns:eu-west-1:123456789012:orders", "is not a queue ARN"),
         ("https://sqs.eu-west-1.amazonaws.com/", "has no queue name"),
         ("http://[", "is not a queue URL"),

@@ -213,7 +213,7 @@ def test_what_does_not_say_when_it_is_due_is_left_unless_told(
     own_ms = clock.true_ms + 100_000
     left = {d.rejection.message_id: d for d in retried(queues, dry_run=True)}["poison"]
     assert left.status is RetryStatus.LEFT
-    assert "is 'soon', not a whole number of seconds; say it with --due-at" in (left.error or "")
+    assert "is 'soon', not a whole number of seconds; give it with --due-at" in (left.error or "")
     due_ms = clock.true_ms + 50_000
     done = {d.rejection.message_id: d for d in retried(queues, due_ms=due_ms)}
     assert {name: d.due_ms for name, d in done.items()} == {"poison": due_ms, "good": own_ms}
@@ -416,7 +416,7 @@ def test_a_stores_message_is_released_again(
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"body": b"\xff"}, "SQS cannot carry its body (base64); take it from here by hand"),
+        ({"body": b"\xff"}, "SQS cannot carry its body (base64); handle it by hand"),
         ({"destination": "invoices"}, "its destination is invoices, not orders"),
         ({"destination": "nowhere"}, "queue nowhere does not exist"),
         ({"destination": "no queue!"}, "endpoint 'no queue!' is not a queue name"),
@@ -450,7 +450,7 @@ def test_what_is_not_whole_is_left(queues: Faulty, clock: ManualClock) -> None:
     (done,) = retried(queues, due_ms=0)
     assert (done.status, done.error) == (
         RetryStatus.LEFT,
-        "attribute 'a'; take it from here by hand",
+        "attribute 'a'; handle it by hand",
     )
 
 

@@ -28,7 +28,7 @@ from sqsdelay.ledger.events import from_json
 from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
 
 NUL_REFUSED = (
-    "holds the character U+0000 at position 1, which SQS refuses; "
+    "contains the character U+0000 at position 1, which SQS refuses; "
     "encode it (e.g. base64) or send it as a Binary attribute"
 )
 
@@ -52,28 +52,28 @@ def ids(fifo: bool, **given: str) -> Callable[[], object]:
         (attribute([7]), "attribute 'tenant' is a list; give text, bytes, a number or boto3's "
          "{'DataType': …} shape"),
         (attribute({"DataType": "Text"}), "attribute 'tenant' has DataType 'Text'; "
-         "use String, Number or Binary, with .custom if you like"),
+         "use String, Number or Binary, optionally with a .custom suffix"),
         (attribute({"DataType": "String", "StringValue": "x", "b": 1, "a": 1}),
-         "attribute 'tenant' carries a, b; use just DataType and StringValue"),
+         "attribute 'tenant' has a, b; use only DataType and StringValue"),
         (attribute("x\0"), f"attribute 'tenant' {NUL_REFUSED}"),
         (lambda: due_time(1, datetime.now().astimezone()),
-         "delay and due_at are both given; give one of them"),
-        (lambda: check_body(""), "body is empty; SQS wants at least 1 character"),
+         "delay and due_at are both given; give only one"),
+        (lambda: check_body(""), "body is empty; SQS requires at least 1 character"),
         (lambda: check_body("x\0"), f"body {NUL_REFUSED}"),
-        (lambda: check_trace_header(""), "trace_header='' is no X-Ray trace header; "
+        (lambda: check_trace_header(""), "trace_header='' is not an X-Ray trace header; "
          "give text such as 'Root=1-…', or leave it out"),
-        (lambda: check_trace_header(7), "trace_header=7 is no X-Ray trace header; "  # type: ignore[arg-type]
+        (lambda: check_trace_header(7), "trace_header=7 is not an X-Ray trace header; "  # type: ignore[arg-type]
          "give text such as 'Root=1-…', or leave it out"),
         (lambda: check_trace_header("x\0"), f"trace_header {NUL_REFUSED}"),
-        (ids(True), "message_group_id is missing; a FIFO queue keeps the order within a group: "
-         "name one"),
+        (ids(True), "message_group_id is missing; FIFO queues require one and keep the order "
+         "within it"),
         (ids(True, message_group_id="g", message_deduplication_id="a b"),
-         "message_deduplication_id='a b' is no id; use 1 to 128 letters, digits and punctuation"),
+         "message_deduplication_id='a b' is not valid; use 1 to 128 letters, digits and punctuation"),
         (ids(False, message_deduplication_id="d"), "message_deduplication_id is for FIFO queues; "
          "leave it out: receivers of a standard queue deduplicate on message_id"),
         (lambda: check_limits("x" * MAX_MESSAGE_BYTES, {}, {"a": {"DataType": "b"}}),
-         "message of 1048578 bytes (body and attributes in UTF-8, 2 bytes added for the delay); SQS "
-         "takes 1048576; shorten it, or give DelaySender(large_bodies=Bucket(…))"),
+         "message of 1048578 bytes (body and attributes in UTF-8, 2 bytes added for the delay); the "
+         "limit is 1048576; shorten it, or give DelaySender(large_bodies=Bucket(…))"),
         (stored(destination=""), "destination '' is empty; name a queue"),
         (stored(body="text"), "body is str; a store keeps bytes: encode it, e.g. as UTF-8"),
         (stored(message_id=""), "message_id='' cannot be stored; use 1 to 250 characters "
@@ -83,7 +83,7 @@ def ids(fifo: bool, **given: str) -> Callable[[], object]:
         (lambda: check_hop(0), "hop_seconds=0; use 1 to 900, "
          "the delay queue's delivery delay"),
         (lambda: delay_ms("1"), "delay='1' is a str; give a timedelta or seconds (int or float)"),  # type: ignore[arg-type]
-        (lambda: delay_ms(-(10**18)), "delay is negative; the least is 0 (a due_at in the past is "
+        (lambda: delay_ms(-(10**18)), "delay is negative; use 0 or more (a due_at in the past is "
          "sent at once)"),
         (lambda: delay_ms(10**18), f"delay of more than {MAX_DUE_MS} s ends after the year 9999; "
          "give a shorter delay"),
@@ -92,11 +92,11 @@ def ids(fifo: bool, **given: str) -> Callable[[], object]:
         (lambda: due_at_ms("now"), "due_at='now' is a str; give a datetime"),  # type: ignore[arg-type]
         (lambda: due_at_ms(datetime(2027, 1, 31)), "due_at=2027-01-31T00:00:00 has no time zone; "  # noqa: DTZ001
          "give one, e.g. datetime(..., tzinfo=timezone.utc)"),
-        (lambda: parse_delay("1y"), "delay '1y' is not understood; write seconds (90), 32m5s (m: "
-         "minutes), 1d12h, or ISO 8601 (PT32M5S); for months and years give a due time"),
+        (lambda: parse_delay("1y"), "delay '1y' is not valid; use seconds (90), 32m5s (m: minutes), 1d12h, "
+         "or ISO 8601 (PT32M5S); for months and years give a due time"),
         (lambda: Endpoint.parse("https://[::1/orders"),
          "endpoint 'https://[::1/orders' is not a queue URL: Invalid IPv6 URL"),
-        (lambda: from_json("{}"), 'no event of a ledger: it has no "v"'),
+        (lambda: from_json("{}"), 'not a ledger event: it has no "v"'),
     ],
 )  # fmt: skip
 def test_a_refusal_says(refused: Callable[[], object], told: str) -> None:
@@ -129,4 +129,4 @@ def test_a_timeouts_due_time_is_shown_to_forty_characters() -> None:
 def test_an_announcement_that_is_none() -> None:
     """The reason, in full."""
     reason = getattr(read_id("{}"), "reason", None)
-    assert reason == 'the body is not {"message_id": "…"}: no timeout manager sent it'
+    assert reason == 'the body is not {"message_id": "…"}: it was not sent by a timeout manager'

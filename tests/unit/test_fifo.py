@@ -348,8 +348,8 @@ def test_the_largest_message_keeps_its_id_to_the_end(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "message_group_id is missing; a FIFO queue keeps the order within a group"),
-        ({"message_group_id": "g", "message_deduplication_id": "a b"}, "is no id"),
+        ({}, "message_group_id is missing; FIFO queues require one"),
+        ({"message_group_id": "g", "message_deduplication_id": "a b"}, "is not valid"),
     ],
 )
 def test_ids_a_fifo_queue_refuses(

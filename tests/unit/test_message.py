@@ -60,14 +60,14 @@ def test_boto3_shapes_pass_as_they_are() -> None:
         (
             "a",
             {"DataType": "String", "StringValue": "x", "BinaryValue": b"x"},
-            "carries BinaryValue",
+            "has BinaryValue",
         ),
         ("a", "nul\x00", r"U\+0000 at position 3"),
-        ("", "x", "is not one SQS takes"),
-        (".a", "x", "is not one SQS takes"),
-        ("a..b", "x", "is not one SQS takes"),
-        ("a" * 257, "x", "the most is 256"),
-        ("AWS.x", "x", "starts as AWS's own"),
+        ("", "x", "is not allowed by SQS"),
+        (".a", "x", "is not allowed by SQS"),
+        ("a..b", "x", "is not allowed by SQS"),
+        ("a" * 257, "x", "the limit is 256"),
+        ("AWS.x", "x", "has a prefix reserved for AWS"),
     ],
 )
 def test_attributes_sqs_refuses_are_refused_first(name: str, value: Any, message: str) -> None:
@@ -134,7 +134,7 @@ def test_one_mebibyte_to_the_byte() -> None:
     """The limit itself passes, a byte more is refused with value, limit and remedy."""
     attributes = {"a": string("x")}
     assert check_limits("b" * (MIB - 8), attributes) == MIB
-    with pytest.raises(MessageTooLarge, match=r"1048577 bytes .* SQS takes 1048576; shorten it"):
+    with pytest.raises(MessageTooLarge, match=r"1048577 bytes .* the limit is 1048576; shorten it"):
         check_limits("b" * (MIB - 7), attributes)
 
 

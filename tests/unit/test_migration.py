@@ -141,7 +141,7 @@ def test_one_that_cannot_be_sent_stays_and_holds_up_nobody() -> None:
         if o.status is MigrationStatus.FAILED
     }
     assert "is not UTF-8" in failed["binary"]
-    assert "is no id" in failed["\N{SNOWMAN}"]
+    assert "is not valid" in failed["\N{SNOWMAN}"]
     assert "sqsdelay endpoint create billing" in failed["elsewhere"]
     assert "is not a queue name" in failed["nowhere"]
     assert {m.message_id for m in world.store.pending(10)} == set(failed)
@@ -178,4 +178,4 @@ def test_one_released_at_the_same_moment_is_reported() -> None:
     with world.store.claim(1, due_by_ms=world.clock.true_ms + HOUR_MS):
         (outcome,) = world.migration(from_hours=0).run()
     assert outcome.status is MigrationStatus.SENT_NOT_REMOVED
-    assert "a later cut-off" in (outcome.error or "")
+    assert "a later --due-from" in (outcome.error or "")

@@ -84,7 +84,7 @@ def test_an_id_used_again_for_another_message_is_refused_by_the_sender(
     sender = QueueSender(queues, store=store, park_after_seconds=3600)
     sender.send("orders", "first", delay=10 * DAY, message_id="customer-7")
     sender.send("orders", "first", delay=10 * DAY, message_id="customer-7")
-    with pytest.raises(InvalidMessage, match="'customer-7' is in the store with another body"):
+    with pytest.raises(InvalidMessage, match="'customer-7' is in the store with a different body"):
         sender.send("orders", "second", delay=2 * DAY, message_id="customer-7")
     assert [message.body for message in store.pending(10)] == [b"first"]
 
@@ -92,7 +92,7 @@ def test_an_id_used_again_for_another_message_is_refused_by_the_sender(
 @pytest.mark.parametrize(
     ("body", "days", "reason"),
     [
-        ("second", 2, "conflict: message_id 'customer-7' is in the store with another body"),
+        ("second", 2, "conflict: message_id 'customer-7' is in the store with a different body"),
         ("first", 3, "conflict: message_id 'customer-7' is in the store and due at 2027-01-"),
         ("first", 2, "conflict: message_id 'customer-7' is in the store and due at 2027-01-"),
     ],
@@ -121,9 +121,11 @@ def test_an_id_used_again_for_another_message_is_a_conflict(
 @pytest.mark.parametrize("after", [0, -5, 60])
 def test_park_after_without_a_store_is_refused(queues: InMemoryQueues, after: int) -> None:
     """A setting that would do nothing is a mistake."""
-    with pytest.raises(ConfigurationError, match=f"park_after_seconds={after} without a store"):
+    with pytest.raises(
+        ConfigurationError, match=f"park_after_seconds={after} has no effect without a store"
+    ):
         QueueSender(queues, park_after_seconds=after)
-    with pytest.raises(ConfigurationError, match="without a store"):
+    with pytest.raises(ConfigurationError, match="has no effect without a store"):
         Relay(queues, Endpoint.parse("orders"), park_after_seconds=after)
 
 

@@ -49,7 +49,7 @@ def test_a_pointer_that_is_none_is_refused_without_its_body(body: str) -> None:
     """The body may be a secret: its length is told."""
     told = (
         "the message has the attribute ExtendedPayloadSize, and its body of "
-        f"{len(body)} characters is no pointer to a large body"
+        f"{len(body)} characters is not a pointer to a large body"
     )
     with pytest.raises(MalformedMessage, match=f"^{re.escape(told)}$"):
         read_pointer(body, {PAYLOAD_SIZE: SIZE})

@@ -108,7 +108,7 @@ def test_bodies() -> None:
     """Text goes in UTF-8, bytes as they are; size is counted in bytes."""
     assert body_of(RabbitMqMessage("日本"), limit=6) == "日本".encode()
     assert body_of(RabbitMqMessage(b"\xff"), limit=6) == b"\xff"
-    with pytest.raises(MessageTooLarge, match="body of 9 bytes; the most is 6"):
+    with pytest.raises(MessageTooLarge, match="body of 9 bytes; the limit is 6"):
         body_of(RabbitMqMessage("日本語"), limit=6)
     with pytest.raises(InvalidMessage, match="body is dict; give text or bytes"):
         body_of(RabbitMqMessage({}), limit=6)  # type: ignore[arg-type]

@@ -90,7 +90,7 @@ def test_a_29_bit_delay_is_refused_not_wrapped() -> None:
     """2^28 s cut to 28 bits would arrive at once."""
     assert check_delay(268_435_455) == 268_435_455
     with pytest.raises(
-        DelayTooLong, match=r"268435456 s is above the 268435455 s .* keep the message in a store"
+        DelayTooLong, match=r"268435456 s exceeds the 268435455 s .* keep the message in a store"
     ):
         check_delay(268_435_456)
 
@@ -127,8 +127,8 @@ def test_what_is_left_of_a_delay_at_a_level() -> None:
     ("endpoint", "text"),
     [
         ("", "give a non-empty string"),
-        ("x" * 200, "has 200 bytes in UTF-8; the most is 199"),
-        ("я" * 100, "has 200 bytes in UTF-8; the most is 199"),
+        ("x" * 200, "has 200 bytes in UTF-8; the limit is 199"),
+        ("я" * 100, "has 200 bytes in UTF-8; the limit is 199"),
         ("a.#", "for a word"),
         ("*", "for a word"),
         ("a\ud800", "cannot be written in UTF-8"),

@@ -131,7 +131,9 @@ def test_a_copy_without_its_sent_timestamp_is_rejected() -> None:
         },
         received_at=0.0,
     )
-    assert read_delay(bare) == Reject("SentTimestamp is missing: the delay has no start")
+    assert read_delay(bare) == Reject(
+        "SentTimestamp is missing, so the start of the delay is unknown"
+    )
 
 
 def test_the_last_millisecond_of_the_calendar_is_a_due_time() -> None:

@@ -112,7 +112,7 @@ def test_a_rejected_copy_is_read_as_it_was(attributes: dict[str, Attribute]) -> 
     assert (rejection.message_id, rejection.reason) == ("m-1", "SQS refused it")
     read = wire.read_delay(original)
     assert rejection.due == (
-        Reject("neither NServiceBus.AmazonSQS.DelaySeconds nor sqsdelay.DueAt tells it")
+        Reject("neither NServiceBus.AmazonSQS.DelaySeconds nor sqsdelay.DueAt is present")
         if isinstance(read, Reject)
         else read.due_ms
     )

@@ -314,7 +314,7 @@ def test_sent_means_this_message(store: InMemoryStore, queues: InMemoryQueues) -
             "orders", "x", due_at=utc(queues.clock.true_ms + 6 * DAY * 1000), message_id="m"
         )
     queues.clock.advance(60)
-    with pytest.raises(MessageConflict, match="name its due time with due_at"):
+    with pytest.raises(MessageConflict, match="give its due time as due_at"):
         sender.send("orders", "x", delay=5 * DAY, message_id="m")
     assert [message.due_ms for message in store.pending(9)] == [first.due and _ms(first.due)]
 
@@ -493,7 +493,7 @@ def test_what_is_due_beyond_the_limit_goes_to_the_error_queue(
     assert statuses(queues, relay) == [Status.REQUEUED, Status.REJECTED]
     (rejected,) = queues.receive_batch(ERRORS, wait_seconds=0)
     reason = rejected.attributes[wire.ERROR]["StringValue"]
-    assert "this endpoint takes delays of up to 315360000 s; shorten it, or raise" in reason
+    assert "this endpoint allows delays of up to 315360000 s; shorten it, or raise" in reason
 
 
 @pytest.mark.parametrize("limit", [899, -1, MAX_DUE_MS])

@@ -211,7 +211,7 @@ def test_without_a_store_a_typed_error_says_so(queues: InMemoryQueues) -> None:
         lambda: sender.reschedule("orders", "m", delay=5),
         lambda: sender.pending("orders"),
     ):
-        with pytest.raises(NoStore, match=r"neither be listed nor cancelled nor moved.*store=…"):
+        with pytest.raises(NoStore, match=r"cannot be listed, cancelled or moved.*store=…"):
             call()
 
 
@@ -238,7 +238,7 @@ def test_one_store_serves_one_endpoint(sender: QueueSender, queues: InMemoryQueu
 
 def test_what_cannot_be_is_refused(sender: QueueSender) -> None:
     """Before any mark is left."""
-    with pytest.raises(InvalidDelay, match="give one of delay and due_at"):
+    with pytest.raises(InvalidDelay, match="give either delay or due_at"):
         sender.reschedule("orders", "m")
     with pytest.raises(InvalidDelay, match="negative"):
         sender.reschedule("orders", "m", delay=-1)

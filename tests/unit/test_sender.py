@@ -62,7 +62,7 @@ def test_the_eight_scenarios(delay: int, sender_enabled: bool, receiver_enabled:
         assert sender.send("orders", "x", delay=delay).route is Route.DIRECT
     elif not sender_enabled:
         with pytest.raises(
-            DelayTooLong, match=r"delay of 901.0 s is above the 900 s .* unrestricted=False"
+            DelayTooLong, match=r"delay of 901.0 s exceeds the 900 s .* unrestricted=False"
         ):
             sender.send("orders", "x", delay=delay)
     elif not receiver_enabled:
@@ -165,15 +165,15 @@ def test_no_delay_leaves_the_queues_own_delay_in_force(clock: ManualClock) -> No
         (
             {"delay": 5, "due_at": datetime(2027, 1, 1, tzinfo=UTC)},
             InvalidDelay,
-            "give one of them",
+            "give only one",
         ),
         ({"due_at": datetime(2027, 1, 1)}, InvalidDelay, "time zone"),  # noqa: DTZ001
         ({"due_at": datetime.max.replace(tzinfo=UTC)}, InvalidDelay, "after the limit"),
         ({"delay": 253_402_300_799}, InvalidDelay, "after the limit"),
         ({"body": ""}, InvalidMessage, "empty"),
         ({"body": "\x00"}, InvalidMessage, "U\\+0000"),
-        ({"message_id": "a b"}, InvalidMessage, "message_id='a b' is no id"),
-        ({"message_group_id": ""}, InvalidMessage, "message_group_id='' is no id"),
+        ({"message_id": "a b"}, InvalidMessage, "message_id='a b' is not valid"),
+        ({"message_group_id": ""}, InvalidMessage, "message_group_id='' is not valid"),
         ({"endpoint": "orders.fifo"}, InvalidMessage, "message_group_id is missing"),
         ({"endpoint": "elsewhere"}, QueueMissing, "elsewhere does not exist"),
     ],

@@ -112,13 +112,13 @@ def test_a_row_whose_headers_are_no_text_is_unreadable(name: str) -> None:
     """It is told why, in at most 200 characters, and the rest of the row stands."""
     message = from_store("a", "orders", NOW_MS, b"x", json.dumps({name: 7}), 1)
     assert message.unreadable == (
-        "the store's headers of it cannot be read: TypeError('int instead of text')"
+        "its headers in the store cannot be read: TypeError('int instead of text')"
     )
     attributes = {"attributes": {"a": {"type": "String", "text": 7}}}
     message = from_store("a", "orders", NOW_MS, b"x", json.dumps(attributes), 1)
     assert message.unreadable == (
-        "the store's headers of it cannot be read: "
-        'TypeError("an attribute\'s type or value is no text")'
+        "its headers in the store cannot be read: "
+        'TypeError("an attribute\'s type or value is not text")'
     )
     missing = json.dumps({"attributes": {"a": {"x": 1, "type": "t"}, "b" * 300: {}}})
     assert (from_store("a", "o", 0, b"", missing, 0).unreadable or "").endswith("KeyError('text')")

@@ -274,9 +274,9 @@ def test_what_cannot_be_read_goes_to_the_error_queue(world: World) -> None:
         for copy in world.arrived("orders-delay-error")
     ]
     assert len(reasons) == 3
-    assert "says where it goes" in reasons[0]
+    assert "gives its destination" in reasons[0]
     assert "'no queue' is not a queue name" in reasons[1]
-    assert "no timeout manager sent it" in reasons[2]
+    assert "it was not sent by a timeout manager" in reasons[2]
     assert (world.left("orders-timeouts"), world.left("orders-timeouts-dispatcher")) == (0, 0)
 
 
@@ -510,7 +510,7 @@ def test_names_must_leave_room_for_the_suffix() -> None:
     assert len(dispatcher.name) == 80
     assert timeouts.name == "a" * 60 + "-timeouts"
     with pytest.raises(
-        InvalidEndpoint, match="has 61 characters; with a timeout manager the most is 60"
+        InvalidEndpoint, match="has 61 characters; with a timeout manager the limit is 60"
     ):
         timeout_queues(Endpoint.parse("a" * 61))
 

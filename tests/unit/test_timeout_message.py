@@ -77,8 +77,8 @@ def test_a_part_of_a_millisecond_is_rounded_up() -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"sqsdelay.Destination": None}, "says where it goes"),
-        ({"sqsdelay.DueAt": None}, "says when it is due"),
+        ({"sqsdelay.Destination": None}, "gives its destination"),
+        ({"sqsdelay.DueAt": None}, "gives its due time"),
         ({"sqsdelay.DueAt": string("tomorrow")}, "'tomorrow', not epoch milliseconds"),
         ({"sqsdelay.DueAt": string("9" * 15)}, "outside 0 to"),
         (

@@ -94,13 +94,13 @@ class DynamoDbStore:
     def initialize(self, mode: TransactionMode) -> None:
         if mode not in self.modes:
             raise ConfigurationError(
-                f"a DynamoDB store cannot give {mode}: its transactions hold no effect of yours; use "
+                f"a DynamoDB store cannot give {mode}: its transactions cannot include your own writes; use "
                 f"{TransactionMode.AT_LEAST_ONCE}, or a SQLite or PostgreSQL store"
             )
         table = self._table.call(self._client.describe_table)["Table"]
         if INDEX not in {index["IndexName"] for index in table.get("GlobalSecondaryIndexes", ())}:
             raise StoreMissing(
-                f"table {self._table.name} has no index {INDEX!r}; it is no message store"
+                f"table {self._table.name} has no index {INDEX!r}; it is not a message store"
             )
 
     def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:

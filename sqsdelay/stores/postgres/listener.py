@@ -74,8 +74,8 @@ class Listener:
                     self._wake()
         if not notified:
             logger.warning(
-                "a pooler in transaction mode passes no notifications on: looking for stored messages "
-                "every %g s; connect to PostgreSQL itself, or pool sessions, to be woken",
+                "a connection pooler in transaction mode does not forward notifications: polling for "
+                "stored messages every %g s instead; connect to PostgreSQL directly, or use session pooling",
                 POLL_SECONDS,
             )
             while not self._over.wait(POLL_SECONDS):

@@ -107,7 +107,7 @@ class PostgresPool:
         except (psycopg.Error, ValueError):
             # Without its cause: libpq repeats the part it does not understand, which may be a password.
             raise ConfigurationError(
-                "the PostgreSQL connection string is not understood; write e.g. "
+                "the PostgreSQL connection string is not valid; use e.g. "
                 "postgresql://user:password@host:5432/db, with %40 for an @ in the password"
             ) from None
         self._make_pool = partial(

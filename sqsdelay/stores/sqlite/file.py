@@ -31,7 +31,7 @@ def opened(path: str | Path, table: str) -> sqlite3.Connection:
     if "\0" in str(path):
         # Not shown: a URL's password could stand in it.
         raise ConfigurationError(
-            "the SQLite file's name has a NUL character in it; correct the path"
+            "the SQLite file's name contains a NUL character; correct the path"
         )
     with translated(table):
         if str(path) != ":memory:":
@@ -76,7 +76,7 @@ def quoted(name: str) -> str:
     """
     if _UNFIT.search(name) or name.lower().startswith("sqlite_"):
         raise ConfigurationError(
-            f"{name!r} is no table name; leave out NUL, lone surrogates and 'sqlite_'"
+            f"{name!r} is not a table name; leave out NUL, lone surrogates and 'sqlite_'"
         )
     return '"' + name.replace('"', '""') + '"'
 

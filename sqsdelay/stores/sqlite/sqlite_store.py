@@ -296,7 +296,7 @@ def _settled_by(message_id: object) -> bool:
     if isinstance(message_id, str) and not _UNDECODED.search(message_id):
         return True
     logger.error(
-        "a row is no message: its message_id is %r, not text; it is left alone, delete it",
+        "a row is not a message, because its message_id is %r and not text; delete it",
         message_id,
     )
     return False

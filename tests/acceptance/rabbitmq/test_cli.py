@@ -65,7 +65,7 @@ def test_from_declare_to_teardown(broker: Broker) -> None:
 def test_a_mistake_is_one_line(broker: Broker) -> None:
     """No traceback, no password, and what to do."""
     for arguments, text in (
-        (("send", "orders", "--body", "x", "--delay", "9y"), "delay '9y' is not understood"),
+        (("send", "orders", "--body", "x", "--delay", "9y"), "delay '9y' is not valid"),
         (("send", "orders", "--body", "x", "--delay", "268435456"), "above the 268435455 s"),
         (("send", "orders", "--body", "x", "--header", "novalue"), "is not NAME=VALUE"),
         (("declare", "--url", "http://u:sesame@host"), "does not start with amqp:// or amqps://"),
@@ -180,7 +180,7 @@ def test_tls_and_credentials_by_url(tls_node: RabbitNode, tmp_path: Path) -> Non
         assert "its certificate is not trusted" in refused.stderr
         assert "CERTIFICATE_VERIFY_FAILED" in refused.stderr
         plain = broker.cli("declare", "--url", f"amqp://shop:x@127.0.0.1:{tls_node.tls_port}/%2f")
-        assert "if that port is one for TLS, write amqps://" in plain.stderr
+        assert "if the port uses TLS, write amqps://" in plain.stderr
         environment["SSL_CERT_FILE"] = str(tmp_path / "cert.pem")
         for arguments in (["declare"], ["send", "orders", "--body", "hi", "--delay", "1"]):
             done = subprocess.run(

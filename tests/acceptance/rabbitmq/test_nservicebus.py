@@ -119,7 +119,7 @@ def test_an_infrastructure_that_differs_is_not_touched(broker: Broker) -> None:
         connection.channel().queue_declare("nsb.v2.delay-level-05", durable=True)
     shown = broker.cli("verify", "--prefix", "nsb.v2")
     assert shown.returncode == 1
-    assert "problem: queue nsb.v2.delay-level-05 is another than it should be" in shown.stdout
+    assert "problem: queue nsb.v2.delay-level-05 differs from what is expected" in shown.stdout
     refused = broker.cli("declare", "--prefix", "nsb.v2")
     assert refused.returncode == 1
     assert "PRECONDITION_FAILED" in refused.stderr

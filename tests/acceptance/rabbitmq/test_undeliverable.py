@@ -90,7 +90,7 @@ def test_on_shared_infrastructure_a_policy_catches_them(fragile: RabbitNode) -> 
     declare(broker.url, shared)
     (warning,) = verify(broker.url, shared, management_url=broker.management_url)
     assert not warning.fatal
-    assert "hold up everyone else's" in warning.text
+    assert "block all others" in warning.text
     command, *arguments = shlex.split(warning.remedy)
     assert command == "rabbitmqctl"
     fragile.ctl(*arguments)
