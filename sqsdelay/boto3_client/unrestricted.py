@@ -39,23 +39,23 @@ def unrestricted(
     """The client, with ``DelaySeconds`` of any length in ``send_message`` and ``send_message_batch``.
 
     It is an instance of a subclass of the client's own class and shares all that the client has: its
-    connections, credentials, ``meta``, event hooks and exception classes. A subclass, and no object
-    that passes calls on, so that ``isinstance``, paginators, waiters, botocore's ``Stubber``, tracing
-    libraries and type checkers see an SQS client. The client that was given is not changed, nor is
-    any class of boto3's.
+    connections, credentials, ``meta``, event hooks and exception classes. It is a subclass, not an
+    object that passes calls on, so that ``isinstance``, paginators, waiters, botocore's ``Stubber``, tracing
+    libraries and type checkers see an SQS client. Neither the client that you pass
+    nor any class of boto3's is changed.
 
-    A message whose delay a message timer can hold is passed on untouched. Others go as `DelaySender`
-    sends them, and are answered in boto3's shape; ``docs/boto3.md`` says what the fields hold.
-    Errors are boto3's: a ``ClientError`` with SQS's code, its ``__cause__`` the error of sqsdelay's.
+    A message whose delay fits a message timer is passed on untouched. `DelaySender` sends the
+    others, and the response has boto3's shape; ``docs/boto3.md`` says what the fields hold.
+    Errors are boto3's: a ``ClientError`` with SQS's code, and sqsdelay's error as its ``__cause__``.
 
     Args:
-        client: a boto3 SQS client, or an SQS resource (the service, a queue): then all that is
-            reached from it sends so too. One that is unrestricted gets these settings instead.
+        client: a boto3 SQS client, or an SQS resource (the service, a queue): then everything
+            reached from it sends in this way too. An unrestricted one gets these settings instead.
         hop_seconds, max_delay_seconds, store, park_after_seconds, large_bodies: as for `DelaySender`.
         ledger: where to record the messages sent with long delays.
 
     Raises:
-        ConfigurationError: no SQS client or resource; a setting out of range.
+        ConfigurationError: not an SQS client or resource; a setting out of range.
     """
     settings = {
         "hop_seconds": hop_seconds,

@@ -19,7 +19,7 @@ _PAGE: Final = 100
 
 
 class Change(StrEnum):
-    """What became of a wish to cancel or move a message."""
+    """What became of a request to cancel or reschedule a message."""
 
     DONE = "done"
     """It was waiting in the store, and it is cancelled or moved."""
@@ -42,7 +42,7 @@ class Schedule:
     Args:
         store: the endpoint's store.
         endpoint: its name, as the ledger is to have it.
-        ledger: where to record what was cancelled or moved in the store; None records nothing.
+        ledger: where to record what was cancelled or rescheduled in the store; None records nothing.
     """
 
     def __init__(

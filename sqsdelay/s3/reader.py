@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class BodyReader:
     """Reads the bodies that messages point to, from one bucket.
 
-    Who may send a message may write any pointer; so the bucket is the receiver's to name. A pointer
+    Anyone who may send a message can write any pointer, so the receiver names the bucket. A pointer
     to anything else is refused, and nothing is read or deleted with the receiver's rights.
 
     Args:
@@ -37,8 +37,8 @@ class BodyReader:
 
         Raises:
             BodyMissing: the object is gone. Do not delete the message: the object may be restored.
-            MalformedMessage: it is no pointer though it says so, it points elsewhere, or what it
-                points to is no text.
+            MalformedMessage: it claims to be a pointer but is not, it points elsewhere, or what it
+                points to is not text.
             BodyStoreMissing, BodyStoreUnavailable
         """
         pointer = self._own_pointer(body, attributes)
@@ -56,7 +56,7 @@ class BodyReader:
             ) from error
 
     def delete(self, body: str, attributes: Mapping[str, Attribute]) -> None:
-        """Delete the object a message points to, if it does. Delete the message first.
+        """Delete the object that a message points to, if any. Delete the message first.
 
         Raises:
             MalformedMessage, BodyStoreMissing, BodyStoreUnavailable

@@ -62,19 +62,19 @@ _LAST_POLL_SECONDS: Final = 1.0
 
 
 class DelayConsumer:
-    """Serves the delay queue of one endpoint, and a FIFO endpoint's due queue, until told to stop.
+    """Serves the delay queue of one endpoint, and a FIFO endpoint's due queue, until it is stopped.
 
     Args:
         endpoint: the destination queue's name, URL or ARN.
-        client: a boto3 SQS client; made from the default session when left out. One that is given
-            keeps its own time limits; a long poll needs a read limit above ``wait_seconds``.
+        client: a boto3 SQS client; made from the default session when left out. A client that
+            you pass keeps its own time limits; a long poll needs a read limit above ``wait_seconds``.
         hop_seconds: the shortest delivery delay the delay queue may have.
         receivers: receive loops side by side, for each queue.
         wait_seconds: long poll, 0 to 20.
-        visibility_seconds: how long copies stay hidden when this consumer dies, 1 to 180; while it
-            works on them it extends that.
-        max_receives: receives after which a copy SQS keeps refusing goes to the error queue.
-        max_delay_seconds: what is due later than that goes to the error queue.
+        visibility_seconds: how long copies stay hidden if this consumer dies, 1 to 180; it
+            extends that while it works on them.
+        max_receives: receives after which a copy that SQS keeps refusing goes to the error queue.
+        max_delay_seconds: messages due farther ahead go to the error queue.
         store: where to park messages and to look for marks; without one neither is done.
         park_after_seconds: messages with more than this remaining are parked.
         on_outcomes: called after each batch, from the receivers' threads.
@@ -132,8 +132,8 @@ class DelayConsumer:
         `run` and `poll` call it.
 
         Raises:
-            ConfigurationError: the delay queue does not fit (its delay is shorter than the hop, it
-                keeps messages too short, it has a redrive policy), or another endpoint shares it.
+            ConfigurationError: the delay queue is unsuitable (its delay is shorter than the hop, its
+                retention is too short, it has a redrive policy), or another endpoint shares it.
             QueueMissing, QueueUnavailable: a queue cannot be asked.
             StoreMissing: the store is not set up.
         """
@@ -182,10 +182,10 @@ class DelayConsumer:
             logger.warning("messages hop on until the store can be used: %s", one_line(error))
 
     def poll(self, *, wait_seconds: int | None = None) -> list[Outcome]:
-        """Receive one batch of each queue, relay it, settle it.
+        """Receive one batch from each queue, relay it and settle it.
 
         Args:
-            wait_seconds: long poll, up to the consumer's own, which it is if left out.
+            wait_seconds: long poll, at most the consumer's own, which is the default.
 
         Returns:
             An outcome per copy received; empty when none came within ``wait_seconds`` for each.
@@ -227,9 +227,9 @@ class DelayConsumer:
     def run(self, stop: threading.Event) -> None:
         """Serve until ``stop`` is set; then finish the batches in hand and return.
 
-        A long poll in which nothing came is not waited for, nor is a call that is not answered within
-        4 s. What SQS still hands out to it is released, or comes back after ``visibility_seconds``
-        where the process has ended by then.
+        It waits neither for a long poll that has brought nothing, nor longer than 4 s for a call that
+        is not answered. What SQS still hands out to it is released, or comes back after
+        ``visibility_seconds`` if the process has ended by then.
 
         While SQS cannot be reached, at the start or later, it waits, up to 30 s between attempts.
 

@@ -26,14 +26,14 @@ class DelaySender(QueueSender):
         client: a boto3 SQS client; made from the default session when left out.
         unrestricted: False refuses delays above 900 seconds.
         hop_seconds: the delay queues' delivery delay; 900 unless the endpoint was created with less.
-        max_delay_seconds: the farthest a message may be due; ten years unless the endpoint's delay
-            consumer was told another.
+        max_delay_seconds: how far ahead a message may be due; ten years unless the endpoint's delay
+            consumer has another value.
         concurrency: batches `send_many` keeps in flight, at most the client's connections.
         store: the endpoint's store, or a function from an endpoint's name to its store. Messages
-            far away are parked there at once, and `cancel`, `reschedule` and `pending` work.
+            due far ahead are parked there at once, and `cancel`, `reschedule` and `pending` work.
         park_after_seconds: messages with more than this remaining are parked.
-        large_bodies: where bodies wait that are too large for a message: `sqsdelay.s3.Bucket`.
-        ledger: where to record what was sent, cancelled and moved; None records nothing.
+        large_bodies: where bodies too large for a message wait: a `sqsdelay.s3.Bucket`.
+        ledger: where to record what was sent, cancelled and rescheduled; None records nothing.
         clock: the local clock.
     """
 
