@@ -348,6 +348,6 @@ def test_a_long_snapshot_elsewhere_slows_no_insert(postgres: str, store: Postgre
         far_ms = 2 * MAX_POLL_SECONDS * 1000
         for number in (1, 10):
             blocks(f"warm{number}-", far_ms, number)
-            assert blocks(f"far{number}-", far_ms, number) < 100
+            assert blocks(f"far{number}-", far_ms, number) < 200
             # The look is what costs: soon due messages still need it.
             assert blocks(f"soon{number}-", 60_000, number) > 200
