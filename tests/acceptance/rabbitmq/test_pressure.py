@@ -55,7 +55,7 @@ def test_a_due_time_holds_while_the_broker_is_away(broker: Broker) -> None:
         arrival = inbox.wait(2, seconds=20)[-1]
     assert arrival.body == b"x"
     assert 0 <= arrival.late_ms < 3000
-    assert arrival.properties.headers["sqsdelay.DueAt"] == str(int(due.timestamp() * 1000))
+    assert arrival.properties.headers["sqsdelay.WasDueAt"] == str(int(due.timestamp() * 1000))
 
 
 def test_a_queue_made_anew_is_bound_anew(broker: Broker) -> None:
