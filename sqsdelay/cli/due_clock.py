@@ -7,10 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sqsdelay.cli.console import err
-from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.errors import ConfigurationError, QueueMissing, QueueUnavailable
+from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.errors import (
+    ConfigurationError,
+    QueueMissing,
+    QueueUnavailable,
+    SqsDelayError,
+)
 
 if TYPE_CHECKING:
+    from sqsdelay.ports.queues import Queues
     from sqsdelay.ports.stores import DelayedMessageStore
     from sqsdelay.sqs.queues import SqsQueues
 
@@ -69,15 +75,26 @@ class DueClock:
 
         if self._sqs is None:
             self._sqs = SqsQueues(default_client(connections=1))
-        clock = self._sqs.broker_clock
-        if not clock.synchronised:
-            try:
-                self._sqs.synchronise(self._endpoint.queue)
-            except (QueueMissing, QueueUnavailable) as error:
-                # A refusal is dated, too; what is no answer of SQS's tells nothing.
-                if not clock.synchronised:
-                    raise QueueUnavailable(
-                        f"the delay has no start, for SQS does not tell its time: {error}; give a due "
-                        "time (--due-at), or --to for a store that is released to RabbitMQ"
-                    ) from error
-        return clock.latest_ms()
+        try:
+            return latest_of_sqs(self._sqs, self._endpoint.queue)
+        except (QueueMissing, QueueUnavailable) as error:
+            raise QueueUnavailable(
+                f"the delay has no start, for SQS does not tell its time: {error}; give a due "
+                "time (--due-at), or --to for a store that is released to RabbitMQ"
+            ) from error
+
+
+def latest_of_sqs(queues: Queues, queue: QueueRef) -> int:
+    """The most that SQS's clock may read now, epoch milliseconds; asked for where it is not known.
+
+    Raises:
+        QueueMissing, QueueUnavailable: it does not tell.
+    """
+    if not queues.broker_clock.synchronised:
+        try:
+            queues.synchronise(queue)
+        except SqsDelayError:
+            # A refusal is dated, too; what is no answer of SQS's tells nothing.
+            if not queues.broker_clock.synchronised:
+                raise
+    return queues.broker_clock.latest_ms()

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from sqsdelay.cli.console import err, out, print_json
-from sqsdelay.cli.due_clock import DueClock, To
+from sqsdelay.cli.due_clock import DueClock, To, latest_of_sqs
 from sqsdelay.cli.opened_ledger import LedgerFile, opened_ledger
 from sqsdelay.cli.opened_store import Schema, StoreUrl, Table, opened_store
 from sqsdelay.cli.store import Delay, DueAt, Json, new_due_ms
@@ -89,14 +89,9 @@ def latest_ms(endpoint: str) -> int:
     from sqsdelay.sqs.queues import SqsQueues
 
     try:
-        queues = SqsQueues(default_client(connections=1))
-        try:
-            queues.synchronise(Endpoint.parse(endpoint).queue)
-        except SqsDelayError:
-            # A refusal is dated, too.
-            if not queues.broker_clock.synchronised:
-                raise
-        return queues.broker_clock.latest_ms()
+        return latest_of_sqs(
+            SqsQueues(default_client(connections=1)), Endpoint.parse(endpoint).queue
+        )
     except (SqsDelayError, BotoCoreError) as error:
         err.print(
             f"by this machine's clock, for SQS's could not be asked: {error}",

@@ -195,7 +195,7 @@ def test_a_message_for_a_store_fits_to_the_byte() -> None:
     ],
 )
 def test_a_row_written_by_hand_is_put_aside_as_it_was_found(
-    row: tuple[object, ...], found: tuple[object, ...]
+    row: tuple[object, object, object, object], found: tuple[object, ...]
 ) -> None:
     """Whatever is in it; and it says that it is no message."""
     message = from_store(*row, "{}", 4)
