@@ -8,11 +8,18 @@ from typing import TYPE_CHECKING
 import typer
 
 from sqsdelay.cli.console import err
-from sqsdelay.core.delay import checked_due_ms, delay_ms, due_at_ms, parse_delay, parse_due_at
-from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.errors import ConfigurationError, QueueMissing, QueueUnavailable
+from sqsdelay.core.delay import parse_delay, parse_due_at
+from sqsdelay.core.due_time import due_time
+from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.errors import (
+    ConfigurationError,
+    QueueMissing,
+    QueueUnavailable,
+    SqsDelayError,
+)
 
 if TYPE_CHECKING:
+    from sqsdelay.ports.queues import Queues
     from sqsdelay.ports.stores import DelayedMessageStore
     from sqsdelay.sqs.queues import SqsQueues
 
@@ -62,18 +69,29 @@ class DueClock:
 
         if self._sqs is None:
             self._sqs = SqsQueues(default_client(connections=1))
-        clock = self._sqs.broker_clock
-        if not clock.synchronised:
-            try:
-                self._sqs.synchronise(self._endpoint.queue)
-            except (QueueMissing, QueueUnavailable) as error:
-                # A refusal is dated, too; what is no answer of SQS's tells nothing.
-                if not clock.synchronised:
-                    raise QueueUnavailable(
-                        f"SQS did not give its time, from which the delay counts: {error}; give "
-                        "--due-at, or --to if the store is released to RabbitMQ"
-                    ) from error
-        return clock.latest_ms()
+        try:
+            return latest_of_sqs(self._sqs, self._endpoint.queue)
+        except (QueueMissing, QueueUnavailable) as error:
+            raise QueueUnavailable(
+                f"SQS did not give its time, from which the delay counts: {error}; give "
+                "--due-at, or --to if the store is released to RabbitMQ"
+            ) from error
+
+
+def latest_of_sqs(queues: Queues, queue: QueueRef) -> int:
+    """The most that SQS's clock may read now, epoch milliseconds; asked for where it is not known.
+
+    Raises:
+        QueueMissing, QueueUnavailable: it does not tell.
+    """
+    if not queues.broker_clock.synchronised:
+        try:
+            queues.synchronise(queue)
+        except SqsDelayError:
+            # A refusal is dated, too; what is no answer of SQS's tells nothing.
+            if not queues.broker_clock.synchronised:
+                raise
+    return queues.broker_clock.latest_ms()
 
 
 def new_due_ms(delay: str | None, due_at: str | None, *, now_ms: Callable[[], int]) -> int:
@@ -88,7 +106,8 @@ def new_due_ms(delay: str | None, due_at: str | None, *, now_ms: Callable[[], in
     """
     if (delay is None) == (due_at is None):
         raise typer.BadParameter("give either --delay or --due-at")
-    if due_at is not None:
-        return due_at_ms(parse_due_at(due_at))
-    added_ms = delay_ms(parse_delay(delay or ""))
-    return checked_due_ms(now_ms() + added_ms)
+    due = due_time(
+        None if delay is None else parse_delay(delay),
+        None if due_at is None else parse_due_at(due_at),
+    )
+    return due.due_ms(0 if due.absolute else now_ms())

@@ -29,11 +29,12 @@ from sqsdelay.cli.options import (
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.delay import due_at_ms, parse_due_at, utc
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import Message
+from sqsdelay.core.message import Message, size_of
 from sqsdelay.core.stored_message import StoredMessage, to_store
-from sqsdelay.errors import SqsDelayError
+from sqsdelay.errors import ConfigurationError, SqsDelayError
 from sqsdelay.operating.migration import Migrated, Migration, MigrationStatus, Plan
 from sqsdelay.parking.parking import refused
+from sqsdelay.ports.size_limits import SizeLimits
 
 if TYPE_CHECKING:
     from sqsdelay.ports.stores import DelayedMessageStore
@@ -84,6 +85,7 @@ def send(
     failed = 0
     with _opened(endpoint, store, table, schema) as opened:
         clock = DueClock(endpoint, opened, store, to)
+        limits = _limits() if to is None else None
         if body is not None:
             message = Message(
                 body,
@@ -92,9 +94,9 @@ def send(
                 message_id=message_id,
                 message_group_id=group,
             )
-            failed = _store(opened, [_stored(message, endpoint, clock)], as_json=as_json)
+            failed = _store(opened, [_stored(message, endpoint, clock, limits)], as_json=as_json)
         elif file is not None:
-            failed = _store_file(opened, endpoint, clock, file, defaults, as_json=as_json)
+            failed = _store_file(opened, endpoint, clock, limits, file, defaults, as_json=as_json)
     if failed:
         err.print(f"{failed} not stored", highlight=False)
         raise typer.Exit(1)
@@ -150,16 +152,36 @@ def _opened(
     return opened_store(Endpoint.parse(endpoint).name, url, table, schema)
 
 
-def _stored(message: Message, endpoint: str, clock: DueClock) -> StoredMessage:
+def _limits() -> SizeLimits | None:
+    """What queues take; None where there is no SQS to ask, which storing does not need."""
+    from sqsdelay.sqs.client import default_client
+    from sqsdelay.sqs.queues import SqsQueues
+
+    try:
+        return SizeLimits(SqsQueues(default_client(connections=1, attempts=1)))
+    except ConfigurationError:
+        return None
+
+
+def _stored(
+    message: Message, endpoint: str, clock: DueClock, limits: SizeLimits | None
+) -> StoredMessage:
     # A due time needs no clock, and so neither SQS nor its region and credentials.
     now_ms = clock.latest_ms() if message.due_at is None else 0
-    return to_store(message, endpoint, now_ms=now_ms)
+    stored = to_store(message, endpoint, now_ms=now_ms)
+    if limits is not None:
+        # Found out now, when a person still knows the message; not when it is due.
+        own, parsed = size_of(message.body, stored.attributes), Endpoint.parse(endpoint)
+        for queue in {parsed.hand_over_queue, parsed.queue}:
+            limits.check(queue, own)
+    return stored
 
 
 def _store_file(
     store: DelayedMessageStore,
     endpoint: str,
     clock: DueClock,
+    limits: SizeLimits | None,
     file: Path,
     defaults: Defaults,
     *,
@@ -173,7 +195,7 @@ def _store_file(
             try:
                 if isinstance(line, BadLine):
                     raise line.error
-                chunk.append(_stored(line, endpoint, clock))
+                chunk.append(_stored(line, endpoint, clock, limits))
             except SqsDelayError as error:
                 failed += 1
                 err.print(f"line {number}: {error}", highlight=False, markup=False)

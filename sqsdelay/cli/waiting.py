@@ -13,7 +13,7 @@ from rich.table import Table as PrintedTable
 from rich.text import Text
 
 from sqsdelay.cli.console import err, instant, out, print_json
-from sqsdelay.cli.due_clock import DueClock, new_due_ms
+from sqsdelay.cli.due_clock import DueClock, latest_of_sqs, new_due_ms
 from sqsdelay.cli.listing import Listing, parse_cursor
 from sqsdelay.cli.options import (
     Delay,
@@ -154,14 +154,9 @@ def sqs_latest_ms(endpoint: str) -> int:
     from sqsdelay.sqs.queues import SqsQueues
 
     try:
-        queues = SqsQueues(default_client(connections=1))
-        try:
-            queues.synchronise(Endpoint.parse(endpoint).queue)
-        except SqsDelayError:
-            # A refusal is dated, too.
-            if not queues.broker_clock.synchronised:
-                raise
-        return queues.broker_clock.latest_ms()
+        return latest_of_sqs(
+            SqsQueues(default_client(connections=1)), Endpoint.parse(endpoint).queue
+        )
     except (SqsDelayError, BotoCoreError) as error:
         told = f"using this machine's clock, because SQS did not give its time: {error}"
         err.print(told, highlight=False, markup=False, soft_wrap=True)

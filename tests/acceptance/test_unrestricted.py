@@ -43,10 +43,10 @@ def test_a_mixed_batch_arrives_and_each_on_its_time(local_aws: LocalAws) -> None
     assert now["MessageAttributes"] == ATTRIBUTES
     ours = {
         name: later["MessageAttributes"].pop(name)["StringValue"]
-        for name in ("sqsdelay.MessageId", "sqsdelay.DueAt")
+        for name in ("sqsdelay.MessageId", "sqsdelay.WasDueAt")
     }
     assert later["MessageAttributes"] == ATTRIBUTES
     assert ours["sqsdelay.MessageId"] == told["late"]["sqsdelay.MessageId"]
     received_ms = int(later["Attributes"]["ApproximateFirstReceiveTimestamp"])
-    assert int(ours["sqsdelay.DueAt"]) <= received_ms
+    assert int(ours["sqsdelay.WasDueAt"]) <= received_ms
     assert received_ms - int(now["Attributes"]["SentTimestamp"]) >= 4000

@@ -141,7 +141,7 @@ def test_a_receiver_gets_the_message_and_its_id(
     assert copy.attributes == {
         **attributes,
         "sqsdelay.MessageId": identity,
-        "sqsdelay.DueAt": due,
+        "sqsdelay.WasDueAt": due,
     }
 
 

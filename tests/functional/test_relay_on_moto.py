@@ -91,7 +91,7 @@ def test_1925_seconds_take_two_hops_and_a_message_timer(world: World) -> None:
     assert message["MessageAttributes"] == {
         "a": {"StringValue": "b", "DataType": "String"},
         "sqsdelay.MessageId": {"StringValue": result.message_id, "DataType": "String"},
-        "sqsdelay.DueAt": {
+        "sqsdelay.WasDueAt": {
             "StringValue": str(round((START.timestamp() + 1925) * 1000)),
             "DataType": "String",
         },

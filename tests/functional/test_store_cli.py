@@ -278,3 +278,24 @@ def test_one_missing_queue_among_many_holds_up_no_other(
         counted = client.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
         assert counted["ApproximateNumberOfMessages"] == "4"
     assert fates["rejected"] == 0
+
+
+def test_what_its_destination_would_refuse_is_not_stored(
+    cli: CommandLine, local_aws: LocalAws, tmp_path: Path
+) -> None:
+    """Said now, and not months later by an error queue; what may not be asked is stored."""
+    name = f"small-{uuid.uuid4().hex[:8]}"
+    local_aws.client("sqs").create_queue(QueueName=name, Attributes={"MaximumMessageSize": "2048"})
+    cli.ok("store", "create", name)
+    late = ("--due-at", "2040-01-31T09:00:00Z")
+    refused = cli.run("store", "send", name, "--body", "x" * 2049, *late)
+    assert refused.returncode == 1
+    assert f"queue {name}, which takes 2048" in " ".join(refused.stderr.split())
+    cli.ok("store", "send", name, "--body", "x" * 2048, *late)
+    lines = tmp_path / "messages.jsonl"
+    lines.write_text("".join(json.dumps({"body": "x" * size}) + "\n" for size in (2048, 2049)))
+    mixed = cli.run("store", "send", name, "--file", str(lines), *late)
+    assert (mixed.returncode, "1 not stored" in mixed.stderr) == (1, True)
+    cli.ok("store", "send", name, "--body", "x" * 2049, *late, "--to", "amqp://rabbit")
+    cli.environment["AWS_ENDPOINT_URL"] = "http://127.0.0.1:9"
+    cli.ok("store", "send", name, "--body", "x" * 2049, *late)

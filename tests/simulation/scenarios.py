@@ -76,6 +76,11 @@ VIRTUAL: Final = (
         plan=Plan(chances={Trouble.STEPPED: 0.1, Trouble.NOT_REACHED: 0.05}, wrong_clocks=True),
     ),
     VirtualScenario(
+        fault="clocks 10 min off, the storer's 10 min behind",
+        plan=Plan(wrong_clocks=True, parked=True),
+        consumers="two workers, function, dispatcher",
+    ),
+    VirtualScenario(
         fault="destination deleted, back after 2 h",
         plan=Plan(away_ms=(HOUR_MS, 3 * HOUR_MS), quiet_ms=(HOUR_MS // 2, HOUR_MS + HOUR_MS // 2)),
     ),

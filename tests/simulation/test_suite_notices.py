@@ -15,6 +15,7 @@ from sqsdelay.core.wire import ReceivedMessage
 from sqsdelay.relaying.mover import Mover
 from sqsdelay.relaying.outcome import Outcome
 from sqsdelay.relaying.relay import Relay
+from sqsdelay.sending.router import Router
 from tests.simulation.tally import Tally
 from tests.simulation.virtual_party import PartysQueues, Trouble
 from tests.simulation.virtual_world import Plan, World
@@ -70,6 +71,18 @@ def test_a_relay_that_rounds_down_is_early(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr("sqsdelay.relaying.relay.decide", rounding_down)
     assert run(Plan()).early
+
+
+def test_a_storer_that_reads_its_own_clock_is_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative delay counts from the clock by which it is released."""
+    plan = Plan(wrong_clocks=True, parked=True)
+    assert not run(plan).early
+
+    def own(self: Router, *_: Any) -> int:
+        return self._queues.broker_clock.local.now_ms()
+
+    monkeypatch.setattr(Router, "broker_latest", own)
+    assert run(plan).early
 
 
 def test_a_relay_without_deduplication_has_undocumented_duplicates(

@@ -18,7 +18,8 @@ def test_the_promise_is_kept(scenario: VirtualScenario) -> None:
     counted = scenario.run(seeds=SEEDS, messages=MESSAGES)
     counted.check()
     assert counted.sent + counted.unknown == len(SEEDS) * MESSAGES
-    assert counted.hops > 4 * counted.sent or "nobody" in scenario.fault
+    spared = "nobody" in scenario.fault or scenario.plan.parked
+    assert counted.hops > 4 * counted.sent or spared
     if scenario.plan.chances:
         assert counted.injected > 50
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from sqsdelay.core.endpoint import QueueRef
+from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.errors import QueueUnavailable
+from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.relaying.due_relay import DueRelay
 from sqsdelay.relaying.mover import Mover
 from sqsdelay.relaying.outcome import Outcome
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.sender import QueueSender
-from sqsdelay.testing import ManualClock
+from sqsdelay.sqs.outbox import SqsOutbox
+from sqsdelay.testing import InMemoryStore, ManualClock
 from tests.simulation.journal import Journal
 from tests.simulation.parcels import Parcel, parcels, send
 from tests.simulation.tally import Arrival, Tally, tally
@@ -32,6 +35,7 @@ HOUR_MS: Final = 3_600_000
 LONGEST_DELAY_MS: Final = 5 * HOUR_MS
 _GIVE_UP_MS: Final = 48 * HOUR_MS
 """After the last due time; backoff and outages are over long before."""
+_AHEAD_MS: Final = MAX_MESSAGE_TIMER_SECONDS * 1000
 _CLOCK_ERROR_MS: Final = 600_000
 
 
@@ -41,7 +45,7 @@ class Plan:
 
     ``away_ms`` is while the destination does not exist, ``denied_ms`` while sends to the delay
     queue are denied, ``idle_ms`` while nobody consumes; from and to, after the start. Nothing is
-    due within ``quiet_ms``.
+    due within ``quiet_ms``. ``parked``: there is a store; what is due in more than an hour waits in it.
     """
 
     chances: Mapping[Trouble, float] = field(default_factory=dict)
@@ -51,6 +55,7 @@ class Plan:
     idle_ms: tuple[int, int] | None = None
     quiet_ms: tuple[int, int] | None = None
     fifo: bool = False
+    parked: bool = False
 
 
 class Consumer:
@@ -69,7 +74,8 @@ class Consumer:
         self._party = f"{self._name}-{self._starts}"
         endpoint = self._world.endpoint
         self._queues = self._world.queues_of(self._party, mortal=True)
-        self._movers: list[Mover] = [Relay(self._queues, endpoint)]
+        store = self._world.store
+        self._movers: list[Mover] = [Relay(self._queues, endpoint, **parking(store))]
         if endpoint.fifo:
             self._movers.append(DueRelay(self._queues, endpoint))
         if self._deletes:
@@ -107,6 +113,29 @@ class Consumer:
         self._queues.delete_batch(url, [o.copy for o in outcomes if o.settled])
 
 
+class Releaser:
+    """A dispatcher: it sends what the store holds, ahead of its due time, with a message timer."""
+
+    def __init__(self, name: str, world: World, store: InMemoryStore) -> None:
+        queues = world.queues_of(name, mortal=False)
+        outbox = SqsOutbox(queues, world.endpoint, concurrency=1)
+        self._dispatcher = Dispatcher(store, outbox, clock=queues.broker_clock.local)
+        self.busy = False
+
+    def poll(self) -> int:
+        """Release a batch; tells how many messages it was."""
+        self.busy = True
+        try:
+            return len(self._dispatcher.dispatch().released)
+        finally:
+            self.busy = False
+
+
+def parking(store: InMemoryStore | None) -> dict[str, Any]:
+    """What makes a sender or a relay park."""
+    return {} if store is None else {"store": store, "park_after_seconds": HOUR_MS // 1000}
+
+
 class World:
     """One run of a plan: the same seed gives the same run, to the last call."""
 
@@ -122,11 +151,14 @@ class World:
         self.endpoint = self._queues.create_endpoint("orders.fifo" if plan.fifo else "orders")
         self._denied: set[str] = set()
         self._arrivals: list[Arrival] = []
-        self._consumers: list[Consumer] = []
+        self._consumers: list[Consumer | Releaser] = []
+        self.store = InMemoryStore(self.clock) if plan.parked else None
 
     def queues_of(self, party: str, *, mortal: bool) -> PartysQueues:
         """A party's own way to the queues, with a clock of its own."""
         error_ms = self.random.choice((-_CLOCK_ERROR_MS, -1, 0, _CLOCK_ERROR_MS))
+        if self._plan.parked and party == "sender":
+            error_ms = -_CLOCK_ERROR_MS  # What it parks would be released that much too early.
         deadly = (Trouble.KILLED_BEFORE, Trouble.KILLED_AFTER)
         chances = self._plan.chances.items()
         return PartysQueues(
@@ -144,7 +176,8 @@ class World:
 
     def run(self) -> Tally:
         """Send, relay to the end, count."""
-        sender = QueueSender(self.queues_of("sender", mortal=False), concurrency=1)
+        own = self.queues_of("sender", mortal=False)
+        sender = QueueSender(own, concurrency=1, **parking(self.store))
         wanted = self._parcels()
         sent: list[Parcel] = []
         self._consumers = [
@@ -152,13 +185,15 @@ class World:
             Consumer("worker-b", self, deletes=True),
             Consumer("function", self, deletes=False),
         ]
+        if self.store is not None:
+            self._consumers.append(Releaser("dispatcher", self, self.store))
         for start in range(0, len(wanted), 50):
             sent += send(
                 sender, self.endpoint.name, wanted[start : start + 50], lambda: self.clock.true_ms
             )
             self._pass_time(self.random.randint(0, 60))
         give_up_ms = self._started_ms + 2 * LONGEST_DELAY_MS + _GIVE_UP_MS
-        while self._waiting() and self.clock.true_ms < give_up_ms:
+        while self._something_waits() and self.clock.true_ms < give_up_ms:
             self._pass_time(self._seconds_until_something_happens())
         self._collect()
         return tally(
@@ -190,8 +225,14 @@ class World:
             served.append(self.endpoint.due_queue)
         return [held for queue in served for held in self._queues.held(queue.name)]
 
+    def _something_waits(self) -> bool:
+        return bool(self._waiting() or (self.store and self.store.pending_count()))
+
     def _seconds_until_something_happens(self) -> float:
-        next_ms = min(held.visible_ms for held in self._waiting())
+        times = [held.visible_ms for held in self._waiting()]
+        for parked in self.store.pending(1) if self.store else ():
+            times.append(max(parked.due_ms - _AHEAD_MS, self.clock.true_ms + 1000))
+        next_ms = min(times)
         if self._within(self._plan.idle_ms) and self._plan.idle_ms is not None:
             next_ms = max(next_ms, self._started_ms + self._plan.idle_ms[1])
         return max(0.2, (next_ms - self.clock.true_ms) / 1000) + self.random.random()

@@ -126,14 +126,17 @@ def test_queues_are_asked_once_in_five_minutes_and_for_large_messages_only(
     assert limits.of(ref, size=2000) == MAX_MESSAGE_BYTES
 
 
-def test_who_may_not_ask_can_send(clock: ManualClock) -> None:
+def test_who_may_not_ask_can_send(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
     """AccessDenied, or no such queue: SQS's own limit counts, as before."""
+    caplog.set_level("INFO")
     queues = endpoint(clock, {"orders": TERRAFORMS})
     queues.denied = True
     sender = QueueSender(queues)
     for _ in range(3):
         assert sender.send("orders", "x" * (TERRAFORMS + 1), delay=DAY).error is None
     assert sorted(queues.asked) == ["orders", DELAY]
+    told = f"what orders takes is not known, {MAX_MESSAGE_BYTES} is: AccessDenied"
+    assert told in caplog.messages
 
 
 def test_one_message_too_large_does_not_keep_others_back(clock: ManualClock) -> None:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from sqsdelay.core.marks import MARK_LIFETIME_MS, Mark, kept_mark
 from sqsdelay.core.message import Message, string
 from sqsdelay.core.stored_message import StoredMessage, from_store, parked, to_store
 from sqsdelay.core.wire import DEDUPLICATION_ID, GROUP_ID, DelayedMessage, ReceivedMessage
@@ -174,3 +175,46 @@ def test_a_message_for_a_store_fits_to_the_byte() -> None:
     to_store(given, "orders.fifo", now_ms=NOW_MS)
     with pytest.raises(MessageTooLarge):
         to_store(replace(given, body=given.body + "x"), "orders.fifo", now_ms=NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("row", "found"),
+    [
+        ((None, "orders", NOW_MS, b"x"), ("", "orders", NOW_MS, b"x")),
+        ((b"a\xff", "orders", NOW_MS, b"x"), ("a\ufffd", "orders", NOW_MS, b"x")),
+        ((7, "", NOW_MS, b"x"), ("7", "", NOW_MS, b"x")),
+        (("a", b"o", NOW_MS, b"x"), ("a", "o", NOW_MS, b"x")),
+        (("a", "orders", None, b"x"), ("a", "orders", 0, b"x")),
+        (("a", "orders", "soon", b"x"), ("a", "orders", 0, b"x")),
+        (("a", "orders", 1.5, b"x"), ("a", "orders", 1, b"x")),
+        (("a", "orders", float("inf"), b"x"), ("a", "orders", 0, b"x")),
+        (("a", "orders", float("nan"), b"x"), ("a", "orders", 0, b"x")),
+        (("a", "orders", -7, b"x"), ("a", "orders", -7, b"x")),
+        (("a", "orders", NOW_MS, None), ("a", "orders", NOW_MS, b"")),
+        (("a", "orders", NOW_MS, "\xe4\udcff"), ("a", "orders", NOW_MS, b"\xc3\xa4\xff")),
+    ],
+)
+def test_a_row_written_by_hand_is_put_aside_as_it_was_found(
+    row: tuple[object, object, object, object], found: tuple[object, ...]
+) -> None:
+    """Whatever is in it; and it says that it is no message."""
+    message = from_store(*row, "{}", 4)
+    assert (message.message_id, message.destination, message.due_ms, message.body) == found
+    assert message.failures == 4
+    assert (message.unreadable or "").startswith("the store's row of it is no message: ")
+
+
+def test_what_is_no_number_of_failures_is_none() -> None:
+    """The message is one all the same."""
+    message = from_store("a", "orders", NOW_MS, b"x", "{}", "many")
+    assert (message.failures, message.unreadable) == (0, None)
+
+
+def test_a_mark_is_kept_by_when_it_may_be_forgotten() -> None:
+    """And read as it was left."""
+    mark = Mark(message_id="a", at_ms=NOW_MS, due_ms=NOW_MS + 9, cancelled_ms=NOW_MS - 9)
+    assert mark.until_ms == NOW_MS + MARK_LIFETIME_MS
+    assert kept_mark("a", NOW_MS + 9, mark.until_ms, NOW_MS - 9) == mark
+    assert not kept_mark("a", None, mark.until_ms).moves(NOW_MS)
+    moved_twice = replace(mark, at_ms=NOW_MS + 1, cancelled_ms=None).after(mark)
+    assert moved_twice.cancelled_ms == NOW_MS - 9
