@@ -58,10 +58,11 @@ class FolderOutbox:
                 raise QueueUnavailable(f"{message.message_id} is not due yet; it is released later")
             self._write(self.folder(queue), message, reason)
         except SqsDelayError as error:
-            return Failure(type(error).__name__, error, transient=True)
+            outage = isinstance(error, QueueUnavailable)
+            return Failure(type(error).__name__, error, transient=True, outage=outage)
         except OSError as error:  # of the disk: an outage, not the message's fault
-            outage = QueueUnavailable(f"{queue} cannot be written: {error}")
-            return Failure("OSError", outage, transient=True)
+            away = QueueUnavailable(f"{queue} cannot be written: {error}")
+            return Failure("OSError", away, transient=True, outage=True)
         return None
 
     def _write(self, folder: Path, message: StoredMessage, reason: str | None) -> None:

@@ -62,4 +62,4 @@ class InMemoryOutbox:
         if ahead_ms <= self._max_ahead_seconds * 1000:
             return None
         text = f"message {message.message_id} is due in {ahead_ms} ms; it is released later"
-        return Failure("TooEarly", QueueUnavailable(text), transient=True)
+        return Failure("TooEarly", QueueUnavailable(text), transient=True, outage=True)
