@@ -140,7 +140,7 @@ def test_a_fifo_endpoint_has_four_queues(cli: Cli) -> None:
     client.set_queue_attributes(QueueUrl=url, Attributes={"MessageRetentionPeriod": "60"})
     code, out, _ = cli("endpoint", "check", "orders.fifo", "--json")
     (problem,) = json.loads(out)["problems"]
-    assert (code, problem["queue"]) == (1, "orders-due")
+    assert (code, problem["subject"]) == (1, "orders-due")
     assert problem["text"].startswith("it keeps messages 60 s, less than")
     client.delete_queue(QueueUrl=url)
     code, out, _ = cli("endpoint", "check", "orders.fifo", "--json")

@@ -239,7 +239,7 @@ def test_a_vanished_object_is_named(s3: Any) -> None:
         BodyMissing, match=f"the body {key} is no longer in bucket bodies; keep the"
     ):
         BodyReader("bodies", s3).read(pointer, attributes)
-    with pytest.raises(MalformedMessage, match="its body of 5 characters is no pointer"):
+    with pytest.raises(MalformedMessage, match="its body of 5 characters is not a pointer"):
         BodyReader("bodies", s3).read("hello", attributes)
 
 
@@ -277,7 +277,9 @@ def test_an_object_that_is_no_text_is_no_body(s3: Any) -> None:
     """A receiver's loop meets our error, not a decoder's."""
     s3.put_object(Bucket="bodies", Key="orders/1", Body=b"\xff")
     pointer = Pointer("bodies", "orders/1").to_body()
-    with pytest.raises(MalformedMessage, match="'orders/1' in bucket bodies is not UTF-8"):
+    with pytest.raises(
+        MalformedMessage, match="'orders/1' in bucket bodies is not a body, because it is not UTF-8"
+    ):
         BodyReader("bodies", s3).read(pointer, {PAYLOAD_SIZE: string("1")})
 
 

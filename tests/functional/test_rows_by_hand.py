@@ -46,7 +46,7 @@ ODD_ROWS: dict[str, tuple[tuple[Any, ...], str]] = {
     "minus-infinity": (("orders", float("-inf"), b"x", "{}", 0), "due_ms=-inf is outside"),
     "text": (("orders", NOW_MS, "no bytes", "{}", 0), "body is str; a store keeps bytes"),
     "number": (("orders", NOW_MS, 17, "{}", 0), "body is int; a store keeps bytes"),
-    "binary-headers": (("orders", NOW_MS, b"x", b"\xff", 0), "headers of it cannot be read"),
+    "binary-headers": (("orders", NOW_MS, b"x", b"\xff", 0), "headers in the store cannot be read"),
     "i" * 251: (("orders", NOW_MS, b"x", "{}", 0), "1 to 250 characters"),
 }
 
@@ -172,7 +172,7 @@ def test_an_id_that_is_no_text_is_told_and_left(
     connection.close()
     with store.claim(100, due_by_ms=NOW_MS) as claim:
         assert {"early", "late"} <= {each.message_id for each in claim.messages}
-    assert "its message_id is b'\\xff', not text" in caplog.text
+    assert "its message_id is b'\\xff' and not text" in caplog.text
 
 
 @pytest.mark.parametrize("message_id", sorted(ODD_ROWS))
@@ -202,7 +202,7 @@ def test_a_message_that_is_none_cannot_be_stored(tmp_path: Path) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("file", ["sqlite.sql", "postgres.sql"])
+@pytest.mark.parametrize("file", ["sqlite/store.sql", "postgres/store.sql"])
 def test_the_constraints_limits_are_the_codes(file: str) -> None:
     """Limits stand once in limits.py; a constraint can only repeat them."""
     created = read_queries(file)["set_up"]

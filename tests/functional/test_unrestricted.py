@@ -24,7 +24,7 @@ from moto.sqs.models import sqs_backends
 from sqsdelay import FileLedger, unrestricted
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.errors import ConfigurationError, DelayQueueMissing, InvalidMessage
+from sqsdelay.errors import ConfigurationError, DelayQueueMissing
 from sqsdelay.s3 import Bucket
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.testing import InMemoryStore
@@ -205,7 +205,7 @@ def test_one_bad_entry_fails_alone(shop: Shop, sqs: Any) -> None:
         ("bad", "InvalidParameterValue", True),
         ("worse", "InvalidMessageContents", True),
     ]
-    assert "starts as AWS's own do" in answer["Failed"][0]["Message"]
+    assert "has a prefix reserved for AWS" in answer["Failed"][0]["Message"]
 
 
 def entries(*ids: str, body: str = "x", delay: int = YEAR) -> list[dict[str, Any]]:
@@ -593,11 +593,19 @@ def test_an_asynchronous_client_is_refused(shop: Shop) -> None:
         unrestricted(client)
 
 
-def test_attribute_names_of_ours_are_refused(shop: Shop, sqs: Any) -> None:
-    """They carry the delay itself."""
-    mine = {"sqsdelay.DueAt": {"DataType": "String", "StringValue": "1"}}
-    with pytest.raises(ClientError, match="kept for the delay itself") as refused:
-        sqs.send_message(
-            QueueUrl=shop.url, MessageBody="x", DelaySeconds=YEAR, MessageAttributes=mine
-        )
-    assert isinstance(refused.value.__cause__, InvalidMessage)
+def test_attributes_of_ours_are_replaced(shop: Shop, sqs: Any) -> None:
+    """What was received can be sent again with all that it came with: the new delay counts."""
+    mine = {
+        "sqsdelay.DueAt": {"DataType": "String", "StringValue": "1"},
+        "sqsdelay.MessageId": {"DataType": "String", "StringValue": "of-before"},
+        "kind": {"DataType": "String", "StringValue": "retry"},
+    }
+    sqs.send_message(QueueUrl=shop.url, MessageBody="x", DelaySeconds=YEAR, MessageAttributes=mine)
+    queue_url = shop.url_of("orders-delay.fifo")
+    sqs.set_queue_attributes(QueueUrl=queue_url, Attributes={"DelaySeconds": "0"})
+    (copy,) = sqs.receive_message(QueueUrl=queue_url, MessageAttributeNames=["All"])["Messages"]
+    told = {name: value["StringValue"] for name, value in copy["MessageAttributes"].items()}
+    assert told["kind"] == "retry"
+    assert told["NServiceBus.AmazonSQS.DelaySeconds"] == str(YEAR)
+    assert told.get("sqsdelay.DueAt") != "1"
+    assert told.get("sqsdelay.MessageId") != "of-before"

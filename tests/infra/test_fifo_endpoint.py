@@ -205,7 +205,7 @@ def test_grant_send_covers_the_due_queue(stack: Stack) -> None:
     template = Template.from_stack(stack)
     [policy] = template.find_resources("AWS::IAM::Policy").values()
     [statement] = policy["Properties"]["PolicyDocument"]["Statement"]
-    assert statement["Action"] == ["sqs:GetQueueUrl", "sqs:SendMessage"]
+    assert statement["Action"] == ["sqs:GetQueueAttributes", "sqs:GetQueueUrl", "sqs:SendMessage"]
     assert sorted(map(str, statement["Resource"])) == sorted(
         str(arn(template, name)) for name in ("orders.fifo", "orders-delay.fifo", "orders-due")
     )
@@ -214,5 +214,7 @@ def test_grant_send_covers_the_due_queue(stack: Stack) -> None:
 def test_fifo_queue_without_a_name_of_its_own_is_refused(stack: Stack) -> None:
     """A made-up name ends in .fifo only when it is deployed, too late to name queues after it."""
     fifo = sqs.Queue(stack, "Orders", fifo=True)
-    with pytest.raises(InvalidEndpoint, match=r"theirs/Orders has no name.*give it a queue_name"):
+    with pytest.raises(
+        InvalidEndpoint, match=r"theirs/Orders has no explicit name.*give it a queue_name"
+    ):
         UnrestrictedDelay(stack, "Delay", queue=fifo)

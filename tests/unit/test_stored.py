@@ -201,7 +201,7 @@ def test_a_row_written_by_hand_is_put_aside_as_it_was_found(
     message = from_store(*row, "{}", 4)
     assert (message.message_id, message.destination, message.due_ms, message.body) == found
     assert message.failures == 4
-    assert (message.unreadable or "").startswith("the store's row of it is no message: ")
+    assert (message.unreadable or "").startswith("its row in the store is not a message: ")
 
 
 def test_what_is_no_number_of_failures_is_none() -> None:

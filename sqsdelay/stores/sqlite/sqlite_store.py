@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 import sqlite3
 import threading
@@ -199,7 +200,9 @@ class SqliteStore:
         due_before_ms: int | None = None,
     ) -> list[StoredMessage]:
         after_ms, after_id, before_ms = page_bounds(after, due_from_ms, due_before_ms)
-        bounds = {"after_ms": after_ms, "after_id": after_id, "before_ms": before_ms}
+        # A row by hand may be due at minus infinity.
+        first = -math.inf if after is None and due_from_ms is None else after_ms
+        bounds = {"after_ms": first, "after_id": after_id, "before_ms": before_ms}
         with self._lock, translated(self._name):
             rows = self._connection.execute(
                 self._sql["pending"], bounds | {"limit": limit}
