@@ -277,9 +277,7 @@ def test_an_object_that_is_no_text_is_no_body(s3: Any) -> None:
     """A receiver's loop meets our error, not a decoder's."""
     s3.put_object(Bucket="bodies", Key="orders/1", Body=b"\xff")
     pointer = Pointer("bodies", "orders/1").to_body()
-    with pytest.raises(
-        MalformedMessage, match="'orders/1' in bucket bodies is not a body, because it is not UTF-8"
-    ):
+    with pytest.raises(MalformedMessage, match="bucket bodies is not a body, because it is not"):
         BodyReader("bodies", s3).read(pointer, {PAYLOAD_SIZE: string("1")})
 
 

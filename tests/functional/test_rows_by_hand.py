@@ -205,7 +205,7 @@ def test_a_message_that_is_none_cannot_be_stored(tmp_path: Path) -> None:
 @pytest.mark.parametrize("file", ["sqlite/store.sql", "postgres/store.sql"])
 def test_the_constraints_limits_are_the_codes(file: str) -> None:
     """Limits stand once in limits.py; a constraint can only repeat them."""
-    created = read_queries(file)["set_up"]
+    created = "".join(read_queries(file).values())
     assert f"length(message_id) BETWEEN 1 AND {MAX_STORED_ID_CHARS}" in created
     assert f"due_ms BETWEEN 0 AND {MAX_DUE_MS}" in created
 
