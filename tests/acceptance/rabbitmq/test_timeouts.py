@@ -209,7 +209,7 @@ def test_what_cannot_be_read_is_rejected(broker: Broker, transport: RabbitMqTime
     reasons = [e[1].headers["sqsdelay.Error"] for e in (plain, wildcard, no_id)]
     assert "neither sqsdelay.Destination nor" in reasons[0]
     assert "wildcard" in reasons[1]
-    assert "no timeout manager sent it" in reasons[2]
+    assert "was not sent by a timeout manager" in reasons[2]
     assert json.loads(big[2])["body"] == "AP8="
     assert broker.wait_count(TIMEOUTS, 0) == 0
 
