@@ -73,11 +73,12 @@ class TimeoutTask:
 
     def _readable(self, received: Sequence[Delivery[T]]) -> list[tuple[Delivery[T], T]]:
         """Deliveries with their contents; what cannot be read goes to the error queue."""
-        unreadable = [d for d in received if isinstance(d.content, Reject)]
-        outcomes = self._transport.reject_unreadable(unreadable) if unreadable else []
-        for delivery, failure in zip(unreadable, outcomes, strict=True):
+        unreadable = [(d, d.content.reason) for d in received if isinstance(d.content, Reject)]
+        deliveries = [delivery for delivery, _ in unreadable]
+        outcomes = self._transport.reject_unreadable(deliveries) if deliveries else []
+        for (delivery, reason), failure in zip(unreadable, outcomes, strict=True):
             if failure is None:
-                logger.warning("rejected, it cannot be read: %s", one_line(delivery.content))
+                logger.warning("rejected, it cannot be read: %s", one_line(reason))
                 self._settle([delivery])
             else:
                 logger.error("not rejected, trying again: %s", one_line(failure.error))

@@ -301,12 +301,15 @@ def keeper(site: Site, actor: Actor) -> set[str]:
     """Whoever was granted to store, list, cancel and reschedule."""
     tries = Tries()
     store = site.store(_impatient(actor, "dynamodb"))
-    new, kept, lost = (site.message() for _ in range(3))
+    new, kept, lost, marked = (site.message() for _ in range(4))
     with site.stored(kept, lost) as owners:
+        owners.mark([Mark(message_id=marked.message_id, at_ms=SystemClock().now_ms())])
         with tries("store"):
             assert store.store([new]) == [True]
         with tries("leave a mark"):
             store.mark([Mark(message_id=new.message_id, at_ms=SystemClock().now_ms())])
+        with tries("read marks"):
+            assert set(store.marks([marked.message_id])) == {marked.message_id}
         with tries("list"):
             assert kept.message_id in {m.message_id for m in store.pending(9)}
         with tries("find"):

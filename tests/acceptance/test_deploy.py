@@ -145,10 +145,13 @@ def test_destroy_keeps_queues_and_messages_by_default(
     aws: LocalAws, cdk: CdkCommand, tmp_path: Path
 ) -> None:
     """Without its stack a message waits where it is; importing the kept queues delivers it."""
-    # A hop long enough that the stack is gone before the message can be in the function's hands.
-    context = ("-c", "endpoint=kept", "-c", "hopSeconds=30")
+    # A hop long enough that the stack is gone before the message can be in the function's hands,
+    # also where another's work makes the command line take a minute.
+    hop_seconds = 120
+    context = ("-c", "endpoint=kept", "-c", f"hopSeconds={hop_seconds}")
     outputs = cdk.deploy(*context)
-    DelaySender(aws.client("sqs"), hop_seconds=30).send("kept", "patient", delay=31)
+    patient = DelaySender(aws.client("sqs"), hop_seconds=hop_seconds)
+    patient.send("kept", "patient", delay=hop_seconds + 1)
     cdk.destroy(*context)
     answer = aws.client("sqs").get_queue_attributes(
         QueueUrl=outputs["DelayQueueUrl"], AttributeNames=["ApproximateNumberOfMessagesDelayed"]

@@ -91,6 +91,7 @@ EXPECTED: dict[str, dict[tuple[str, str], tuple[str, ...]]] = {
     },
     "keeper": {
         ("dynamodb:PutItem", "table"): ("store", "leave a mark"),
+        ("dynamodb:BatchGetItem", "table"): ("read marks",),
         ("dynamodb:GetItem", "table"): ("list", "find"),
         ("dynamodb:UpdateItem", "table"): ("reschedule",),
         ("dynamodb:DeleteItem", "table"): ("cancel",),

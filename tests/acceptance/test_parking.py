@@ -78,7 +78,7 @@ def test_cancelled_and_moved_wherever_they_wait(site: Site) -> None:
         site.send(name, "8s")
     marked = run("cancel", site.endpoint, "goes", env=site.env)
     assert marked.returncode == 3
-    assert "if it is in the delay queue, it is cancelled at its next hop" in marked.stdout
+    assert "if it is in the delay queue, it will be cancelled at its next hop" in marked.stdout
     moved = run("reschedule", site.endpoint, "moves", "--delay", "1h", "--json", env=site.env)
     assert (moved.returncode, json.loads(moved.stdout)["change"]) == (3, "marked")
     with site.consuming(60) as worker, running("dispatch", site.endpoint, env=site.env):
