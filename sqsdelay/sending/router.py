@@ -153,9 +153,10 @@ class Router:
         asked.once("collision", lambda: self._check_collision(endpoint))
         parking = self._parking(endpoint)
         if parking is not None and remaining > parking.after_seconds:
-            self._check_arrival(endpoint, message)
             now_ms = self.broker_latest(endpoint, asked)
-            return ToStore(parking, as_stored(message, endpoint.address, now_ms=now_ms))
+            stored = as_stored(message, endpoint.address, now_ms=now_ms)
+            self._check_arrival(endpoint, message)
+            return ToStore(parking, stored)
         return self._through_delay_queue(endpoint, message, due_ms, due_ms - now_ms, asked)
 
     def check_max_delay(self, due_ms: int, now_ms: int) -> None:
