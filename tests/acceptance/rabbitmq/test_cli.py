@@ -66,7 +66,7 @@ def test_a_mistake_is_one_line(broker: Broker) -> None:
     """No traceback, no password, and what to do."""
     for arguments, text in (
         (("send", "orders", "--body", "x", "--delay", "9y"), "delay '9y' is not valid"),
-        (("send", "orders", "--body", "x", "--delay", "268435456"), "above the 268435455 s"),
+        (("send", "orders", "--body", "x", "--delay", "268435456"), "exceeds the 268435455 s"),
         (("send", "orders", "--body", "x", "--header", "novalue"), "is not NAME=VALUE"),
         (("declare", "--url", "http://u:sesame@host"), "does not start with amqp:// or amqps://"),
         (("transfer", "--to", broker.url), "source and target are both 'sqsdelay'"),
