@@ -14,6 +14,7 @@ from infra.message_store import STORES
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.stores.dynamodb import DEFAULT_SHARDS, MAX_SHARDS, STANDARD, TABLE_CLASSES
 
 _TOPIC_ARN: Final = re.compile(r"arn:[a-z-]+:sns:[a-z0-9-]+:\d{12}:[A-Za-z0-9_-]+", re.ASCII)
 _REMOVAL_POLICIES: Final = {"retain": RemovalPolicy.RETAIN, "destroy": RemovalPolicy.DESTROY}
@@ -26,6 +27,7 @@ class Deployment:
     ``queue_arn`` names an existing destination queue; None creates one per endpoint.
     ``removal_policy`` says what becomes of queues, table and bucket when their stack is removed.
     ``store`` is the kind of store to add to each endpoint; None adds none.
+    ``store_shards`` and ``store_class`` are that store's shards and its table's class.
     ``large_bodies`` adds a bucket for bodies above 1 MiB to each endpoint.
     ``ledger`` has the functions record what happens to each message in their logs.
     """
@@ -36,6 +38,8 @@ class Deployment:
     alarm_topic_arn: str | None = None
     removal_policy: RemovalPolicy = RemovalPolicy.RETAIN
     store: str | None = None
+    store_shards: int = DEFAULT_SHARDS
+    store_class: str = STANDARD
     large_bodies: bool = False
     ledger: bool = False
 
@@ -63,6 +67,8 @@ class Deployment:
             alarm_topic_arn=_topic(get("alarmTopicArn")),
             removal_policy=_removal_policy(get("removalPolicy")),
             store=_store(get("store")),
+            store_shards=_store_shards(get("storeShards"), get("store")),
+            store_class=_store_class(get("storeClass"), get("store")),
             large_bodies=_switch("largeBodies", get, left_out="bodies up to 1 MiB"),
             ledger=_switch("ledger", get, left_out="no events in the functions' logs"),
         )
@@ -162,6 +168,29 @@ def _store(value: Any) -> str | None:
     if str(value) not in STORES:
         raise ConfigurationError(
             f"context store={value!r}; use {' or '.join(STORES)}, or leave it out for no store"
+        )
+    return str(value)
+
+
+def _store_shards(value: Any, store: Any) -> int:
+    if value is None:
+        return DEFAULT_SHARDS
+    text = str(value)
+    if store is None or not (text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_SHARDS):
+        raise ConfigurationError(
+            f"context storeShards={text!r}; use 1 to {MAX_SHARDS} with a store, or leave it out for "
+            f"{DEFAULT_SHARDS}"
+        )
+    return int(text)
+
+
+def _store_class(value: Any, store: Any) -> str:
+    if value is None:
+        return STANDARD
+    if store is None or str(value) not in TABLE_CLASSES:
+        raise ConfigurationError(
+            f"context storeClass={value!r}; use {' or '.join(TABLE_CLASSES)} with a store, or leave "
+            f"it out for {STANDARD}"
         )
     return str(value)
 

@@ -115,13 +115,13 @@ def _role(
     error_queue: sqs.IQueue,
     table: StoreTable,
 ) -> iam.Role:
-    find = iam.PolicyStatement(sid="Find", actions=["dynamodb:Query"], resources=table.index_arns)
-    claim = iam.PolicyStatement(
-        sid="Claim",
+    lease = iam.PolicyStatement(
+        sid="Lease",
         actions=[
             "dynamodb:DeleteItem",
             "dynamodb:DescribeTable",
-            "dynamodb:GetItem",
+            "dynamodb:PutItem",
+            "dynamodb:Query",
             "dynamodb:UpdateItem",
         ],
         resources=[table.table_arn],
@@ -140,7 +140,7 @@ def _role(
         scope,
         "Role",
         assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
-        inline_policies={"Dispatcher": iam.PolicyDocument(statements=[find, claim, release, log])},
+        inline_policies={"Dispatcher": iam.PolicyDocument(statements=[lease, release, log])},
     )
     if queue.encryption_master_key is not None:
         queue.encryption_master_key.grant(role, *SEND_UNDER_KEY)

@@ -21,6 +21,7 @@ from infra.queue_key import SEND_UNDER_KEY
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError, InvalidEndpoint
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.stores.dynamodb import DEFAULT_SHARDS, STANDARD
 
 
 class UnrestrictedDelay(Construct):
@@ -38,6 +39,9 @@ class UnrestrictedDelay(Construct):
         code: the delay consumer's code; built from this checkout when left out.
         store: ``dynamodb`` adds a delayed message store to park in, with its dispatcher; none when
             left out.
+        store_shards: over how many partitions of the store an hour's messages are spread; it can grow
+            while messages wait.
+        store_class: the store's table class, ``STANDARD`` or ``STANDARD_INFREQUENT_ACCESS``.
         dispatcher_code: the dispatcher's code; built from this checkout when left out.
         large_bodies: adds a bucket for bodies that are too large for a message.
         ledger: has the functions record what happens to each message in their logs.
@@ -60,6 +64,8 @@ class UnrestrictedDelay(Construct):
         removal_policy: RemovalPolicy = RemovalPolicy.RETAIN,
         code: lambda_.Code | None = None,
         store: str | None = None,
+        store_shards: int = DEFAULT_SHARDS,
+        store_class: str = STANDARD,
         dispatcher_code: lambda_.Code | None = None,
         large_bodies: bool = False,
         ledger: bool = False,
@@ -97,6 +103,8 @@ class UnrestrictedDelay(Construct):
                 removal_policy=removal_policy,
                 code=dispatcher_code,
                 ledger=ledger,
+                shards=store_shards,
+                table_class=store_class,
             )
         )
         # The functions pass pointers on and read no body: they are granted nothing on it.

@@ -30,9 +30,9 @@ from sqsdelay.message import (
     check_ids,
     check_limits,
     check_trace_header,
-    new_message_id,
     string,
 )
+from sqsdelay.message_id import new_message_id
 from sqsdelay.parking import Parking
 from sqsdelay.ports import Queues
 from sqsdelay.route import Route
@@ -214,7 +214,9 @@ class Router:
             attributes={**attributes, **added},
             size=check_limits(message.body, attributes, added),
             group_id=message.message_group_id,
-            deduplication_id=_deduplication_id(message, message.message_id or new_message_id()),
+            deduplication_id=_deduplication_id(
+                message, message.message_id or new_message_id(due_ms)
+            ),
             trace_header=message.trace_header,
         )
         queue_url = asked.once("queue", lambda: self._queues.url(endpoint.queue))
@@ -235,7 +237,7 @@ class Router:
         due_ms = now_ms + delay_ms(message.delay or 0)
         if message.due_at is not None:
             due_ms = due_at_ms(message.due_at)
-        message_id = message.message_id or new_message_id()
+        message_id = message.message_id or new_message_id(due_ms)
         ids = fifo.FifoIds(message.message_group_id or "", _deduplication_id(message, message_id))
         entry = fifo.for_due_queue(
             message.body,
@@ -275,7 +277,7 @@ class Router:
         remaining_ms: int,
         asked: Asked,
     ) -> ToQueue:
-        message_id = message.message_id or new_message_id()
+        message_id = message.message_id or new_message_id(due_ms)
         wired = wire.delayed(
             attributes,
             remaining_ms=remaining_ms,

@@ -21,10 +21,10 @@ from sqsdelay.message import (
     check_delay,
     check_ids,
     check_limits,
-    new_message_id,
     string,
     text_of,
 )
+from sqsdelay.message_id import new_message_id
 from sqsdelay.wire import (
     DEDUPLICATION_ID,
     GROUP_ID,
@@ -143,14 +143,14 @@ def to_store(message: Message, destination: str, *, now_ms: int) -> StoredMessag
     check_body(message.body)
     check_ids(message, fifo=fifo)
     attributes = attributes_of(message.attributes)
-    message_id = message.message_id or new_message_id()
+    due_ms = now_ms if message.delay is None else now_ms + delay_ms(message.delay)
+    if message.due_at is not None:
+        due_ms = due_at_ms(message.due_at)
+    message_id = message.message_id or new_message_id(checked_due_ms(due_ms))
     fifo_ids: dict[str, Attribute] = {}
     if fifo:
         attributes[DEDUPLICATION_ID] = string(message.message_deduplication_id or message_id)
         fifo_ids = {GROUP_ID: string(message.message_group_id or "")}
-    due_ms = now_ms if message.delay is None else now_ms + delay_ms(message.delay)
-    if message.due_at is not None:
-        due_ms = due_at_ms(message.due_at)
     check_limits(message.body, attributes, fifo_ids | identity(message_id, due_ms))
     return StoredMessage(
         message_id=message_id,

@@ -22,7 +22,8 @@ def open_store(
 
     Args:
         url: ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``postgresql://…`` (libpq's
-            URLs), ``dynamodb://table``.
+            URLs), ``dynamodb://table``, with ``?shards=16&lookup=off&class=STANDARD_INFREQUENT_ACCESS``
+            where the table is to have these settings.
         endpoint: whose messages these are; names the table where ``table`` is None.
         table: SQLite and PostgreSQL: the table's name.
         schema: PostgreSQL: the table's schema, ``public`` where None.
@@ -51,8 +52,9 @@ def open_store(
         if table is not None:
             raise ConfigurationError(f"table={table!r}: the URL names the DynamoDB table itself")
         from sqsdelay.stores.dynamodb import DynamoDbStore
+        from sqsdelay.stores.dynamodb.url import settings_of
 
-        return DynamoDbStore(parts.netloc, endpoint=endpoint)
+        return DynamoDbStore(parts.netloc, endpoint=endpoint, **settings_of(parts.query))
     raise _not_understood(parts.scheme)
 
 

@@ -14,8 +14,8 @@ PACKAGE = ROOT / "sqsdelay"
 
 CORE = {
     "batch", "circuit_breaker", "clock", "decision", "delay", "dispatch_settings", "endpoint", "errors",
-    "fifo", "ledger", "limits", "marks", "message", "payload", "ports", "received", "rejection", "route",
-    "store", "stored", "timeout_message", "timeout_settings", "wire",
+    "fifo", "ledger", "limits", "marks", "message", "message_id", "payload", "ports", "received", "rejection",
+    "route", "store", "stored", "timeout_message", "timeout_settings", "wire",
 }  # fmt: skip
 COST = {"cost"}
 """Arithmetic on the core's numbers and a file of prices that is part of the package."""

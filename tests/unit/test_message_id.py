@@ -1,0 +1,40 @@
+"""Ids that are made up here tell when their message is due."""
+
+from __future__ import annotations
+
+import pytest
+
+from sqsdelay.limits import ID, MAX_DUE_MS
+from sqsdelay.message_id import due_ms_of_id, new_message_id
+
+
+@pytest.mark.parametrize("due_ms", [0, 1, 1_800_000_000_123, MAX_DUE_MS])
+def test_an_id_tells_the_due_time(due_ms: int) -> None:
+    """To the millisecond, and it fits a FIFO queue's ids."""
+    made = new_message_id(due_ms)
+    assert due_ms_of_id(made) == due_ms
+    assert ID.fullmatch(made)
+
+
+def test_ids_sort_by_due_time_and_differ() -> None:
+    """Two of one millisecond are two."""
+    made = [new_message_id(due_ms) for due_ms in (5, 31, 32, 1023, 1024, MAX_DUE_MS)]
+    assert made == sorted(made)
+    assert len({new_message_id(7) for _ in range(1000)}) == 1000
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "",
+        "order-7",
+        "01mcc5rm3vbaszha73rv9k5ka4",
+        "U01MCC5RM3VBASZHA73RV9K5KA4",
+        "u81mcc5rm3vbaszha73rv9k5ka4",
+        "u01mcc5rm3vbaszha73rv9k5ka4x",
+        "u01mcc5rm3vbaszha73rv9k5kau",
+    ],
+)
+def test_other_ids_tell_none(other: str) -> None:
+    """Nor do ULIDs of somebody's own, whose time is when they were made."""
+    assert due_ms_of_id(other) is None
