@@ -23,6 +23,7 @@ from sqsdelay.ports import Failure
 from sqsdelay.store import Claim, DelayedMessageStore
 from sqsdelay.stored import StoredMessage
 from sqsdelay.stores import open_store
+from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.stores.sqlite import SqliteStore
 
 AFTER_CLAIM = "after-claim"
@@ -112,7 +113,9 @@ def die_at(store: DelayedMessageStore, step: str | None) -> None:
 def main() -> None:
     given = json.loads(sys.argv[1])
     store = open_store(given["store"], endpoint="orders")
-    if hasattr(store, "_lease_seconds"):
+    if isinstance(store, DynamoDbStore):
+        store._book.lease_seconds = given["lease_seconds"]
+    elif hasattr(store, "_lease_seconds"):
         store._lease_seconds = given["lease_seconds"]
     die_at(store, given["step"])
     destination: FileOutbox | ExactlyOnce

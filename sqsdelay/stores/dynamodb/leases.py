@@ -122,7 +122,7 @@ class LeaseBook:
         self._layout = layout
         self._owner = owner
         self._shards = shards
-        self._lease_ms = round(lease_seconds * 1000)
+        self.lease_seconds = lease_seconds
         self._waits_until_ms = 0
         self._registered = False
         self._lock = threading.Lock()
@@ -176,7 +176,7 @@ class LeaseBook:
         return self._write(lease, self._next(settled))
 
     def _held(self, seen: Lease, new: Lease) -> Lease | None:
-        until_ms = self._table.clock.now_ms() + self._lease_ms
+        until_ms = self._table.clock.now_ms() + round(self.lease_seconds * 1000)
         held = self._next(replace(new, owner=self._owner, until_ms=until_ms))
         return held if self._write(seen, held) else None
 

@@ -80,18 +80,17 @@ class DynamoDbStore:
             raise ConfigurationError(
                 f"table_class={table_class!r}; use {' or '.join(TABLE_CLASSES)}"
             )
-        self._lease_seconds = checked_lease(lease_seconds)
         self._table_class = table_class
         self._table = Table(table, client, clock)
         self._layout = Layout(endpoint)
         self._mark_clock = clock or SystemClock()
         lanes = Lanes(self._table, self._layout)
-        book = LeaseBook(
+        self._book = book = LeaseBook(
             self._table,
             self._layout,
             owner=uuid.uuid4().hex[:12],
             shards=shards,
-            lease_seconds=lease_seconds,
+            lease_seconds=checked_lease(lease_seconds),
         )
         self._claimant = Claimant(self._table, self._layout, lanes, book)
         self._listing = Listing(self._table, lanes, book)
@@ -147,7 +146,7 @@ class DynamoDbStore:
             yield claim
             return
         try:
-            with kept_alive(claim.renew, lease_seconds=self._lease_seconds):
+            with kept_alive(claim.renew, lease_seconds=self._book.lease_seconds):
                 yield claim
         finally:
             claim.release()
