@@ -14,6 +14,7 @@ from typing import Any, Final
 import boto3
 from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit
+from botocore.config import Config
 
 from lambdas.dispatcher import contract
 from lambdas.powertools_ledger import ledger_if_on
@@ -26,8 +27,12 @@ from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.store import DelayedMessageStore
 from sqsdelay.stores import open_store
 
-BATCH: Final = 100
-"""Small enough that a claim is settled well within the time that is kept back."""
+BATCH: Final = 1000
+"""Small enough that a claim is settled well within the time that is kept back. A store's claim is
+bounded in bytes as well."""
+
+CONCURRENT_SENDS: Final = 32
+"""Batches in flight: an answer of SQS takes many times as long as a processor works for it."""
 
 KEPT_BACK_MS: Final = 10_000
 """No claim is begun with less time left: one cut off would be released twice."""
@@ -49,7 +54,8 @@ def function() -> Function:
     """Wire the function from its environment, once, on the first invocation."""
     endpoint = Endpoint.parse(os.environ[contract.ENDPOINT_VARIABLE])
     store = open_store(os.environ[contract.STORE_VARIABLE], endpoint=endpoint.name)
-    outbox = SqsOutbox(SqsQueues(boto3.client("sqs")), endpoint)
+    client = boto3.client("sqs", config=Config(max_pool_connections=CONCURRENT_SENDS))
+    outbox = SqsOutbox(SqsQueues(client), endpoint, concurrency=CONCURRENT_SENDS)
     settings = DispatchSettings(
         number_of_retries=int(os.environ.get(contract.NUMBER_OF_RETRIES_VARIABLE, 0)),
         release_ahead_seconds=int(
