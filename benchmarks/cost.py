@@ -31,6 +31,7 @@ from metered_dynamodb import (
     MESSAGE_WRITES,
     OTHER_WRITES,
     READS,
+    STORED_BYTES,
     TABLE,
     Meter,
     create_table,
@@ -40,6 +41,7 @@ from sqsdelay import DelayConsumer, DelaySender, Message
 from sqsdelay.clock import SystemClock
 from sqsdelay.consumer import Status
 from sqsdelay.cost import Bill, Prices, Workload, bills, shipped_prices
+from sqsdelay.cost.store import STORAGE_OVERHEAD_BYTES, item_bytes
 from sqsdelay.cost.strategies import IDLE_READ_UNITS
 from sqsdelay.dispatch_settings import DispatchSettings
 from sqsdelay.dispatcher import Dispatcher
@@ -56,7 +58,7 @@ HOUR = 3600
 DAY = 24 * HOUR
 DELAYS = {"1 hour": HOUR, "1 day": DAY, "30 days": 30 * DAY, "1 year": 365 * DAY}
 BODY = json.dumps({"order": 7, "text": base64.b85encode(random.Random(7).randbytes(144)).decode()})
-"""204 bytes that deflate to 180: the sums count them whole."""
+"""204 bytes of noise as text can be: they deflate to 182, where an order's JSON becomes half of it."""
 
 AIMS_USD = {"parked": "2.30", "stored": "1.80", "stored, Standard-IA": "1.60"}
 """A year of a million messages of this size."""
@@ -274,12 +276,9 @@ def agrees(counted: Counted, bill: Bill) -> bool:
     )
 
 
-def priced(counted: Counted, bill: Bill, prices: Prices, *, rare: bool = False) -> Fraction:
-    """Dollars a million messages: what was counted, and the bill's functions and storage.
-
-    Args:
-        rare: on a table of the class Standard-IA, whose storage the bill has.
-    """
+def priced(counted: Counted, bill: Bill, prices: Prices, work: Workload) -> Fraction:
+    """Dollars a million messages: what was counted and stored, and the bill's functions."""
+    rare = work.infrequent_access
     write = prices.dynamodb_ia_write_unit if rare else prices.dynamodb_write_unit
     read = prices.dynamodb_ia_read_unit if rare else prices.dynamodb_read_unit
     requests = (
@@ -289,13 +288,14 @@ def priced(counted: Counted, bill: Bill, prices: Prices, *, rare: bool = False) 
         + (counted.per_message(READS) + counted.per_message(MARKS)) * read
     )
     others = sum(
-        (
-            line.amount
-            for line in bill.lines
-            if not line.fixed and ("Lambda" in line.what or "storage" in line.what)
-        ),
+        (line.amount for line in bill.lines if not line.fixed and "Lambda" in line.what),
         Fraction(0),
     )
+    # As many bytes as were stored, of the bill's.
+    stored_bytes = counted.per_message(STORED_BYTES) + STORAGE_OVERHEAD_BYTES
+    told_bytes = item_bytes(work) + STORAGE_OVERHEAD_BYTES
+    storage = sum(line.amount for line in bill.lines if "storage" in line.what)
+    others += storage * stored_bytes / told_bytes
     return (requests + others / counted.messages) * MILLION
 
 
@@ -350,8 +350,7 @@ def main() -> int:
             dollars = {}
             for measured in measure(url, delay_seconds, arguments.count_days * DAY):
                 bill = measured.bill(prices)
-                rare = measured.work.infrequent_access
-                dollars[measured.way] = priced(measured.counted, bill, prices, rare=rare)
+                dollars[measured.way] = priced(measured.counted, bill, prices, measured.work)
                 show(measured, dollars[measured.way])
                 if not agrees(measured.counted, bill):
                     counts = dict(measured.counted.counts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Annotated
 
 import typer
@@ -14,7 +14,7 @@ from sqsdelay.cli.store import Name
 from sqsdelay.clock import SystemClock
 from sqsdelay.delay import due_at_ms, parse_due_at, utc
 from sqsdelay.endpoint import Endpoint
-from sqsdelay.migration import Migrated, Migration, MigrationStatus, Plan
+from sqsdelay.migration import HasMarks, Migrated, Migration, MigrationStatus, Plan, Transfer
 
 DEFAULT_CUT_OFF_MS = 24 * 3600 * 1000
 """A day from now: a dispatcher that releases ahead, and clocks that differ, are far from it."""
@@ -25,11 +25,15 @@ def migrate(
     store: StoreUrl,
     table: Table = None,
     schema: Schema = None,
+    to: Annotated[
+        str | None,
+        typer.Option(help="Move into this store instead of sending: dynamodb://TABLE, or another."),
+    ] = None,
     due_from: Annotated[
         str | None,
         typer.Option(
             help="Cut-off: migrate what is due from here on, 2027-01-31T09:00:00Z; a day from now "
-            "if left out."
+            "if left out, all of it with --to."
         ),
     ] = None,
     live: Annotated[
@@ -37,21 +41,36 @@ def migrate(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Send what waits in a store through native delays, and remove it. A preview unless --live.
+    """Send what waits in a store through native delays, or move it into another (--to); remove it here.
+
+    A preview unless --live.
 
     What is due before the cut-off stays for the timeout manager or dispatcher, which may keep
     running. Repeat it until nothing is left. Exit code 1 if any message could not be sent.
     """
     from sqsdelay.sqs.sender import DelaySender
-    from sqsdelay.stores import open_store
+    from sqsdelay.stores import open_source, open_store
 
     name = Endpoint.parse(endpoint).name
-    if due_from is None:
+    if due_from is None and to is not None:
+        due_from_ms = 0
+    elif due_from is None:
         due_from_ms = SystemClock().now_ms() + DEFAULT_CUT_OFF_MS
     else:
-        due_from_ms = max(0, due_at_ms(parse_due_at(due_from)))
-    with closing(open_store(store, endpoint=name, table=table, schema=schema)) as opened:
-        migration = Migration(opened, DelaySender(), due_from_ms=due_from_ms)
+        due_from_ms = max(0, due_at_ms(parse_due_at(due_from or "")))
+    with ExitStack() as stack:
+        opened = stack.enter_context(
+            closing(open_source(store, endpoint=name, table=table, schema=schema))
+        )
+        migration: Migration
+        if to is None:
+            migration = Migration(opened, DelaySender(), due_from_ms=due_from_ms)
+        else:
+            target = stack.enter_context(closing(open_store(to, endpoint=name)))
+            migration = Transfer(opened, target, due_from_ms=due_from_ms)
+            if live and isinstance(opened, HasMarks):
+                for mark, until_ms in opened.all_marks():
+                    target.mark([mark], until_ms=until_ms)
         if not live:
             _print_plan(migration.plan(), due_from_ms, as_json=as_json)
             return

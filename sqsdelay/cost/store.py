@@ -13,7 +13,7 @@ from sqsdelay.limits import MAX_RETENTION_SECONDS
 ITEM_BYTES: Final = 60
 """Of an item besides body and attributes: names, keys of an endpoint with a short name, expiry."""
 
-_STORAGE_OVERHEAD_BYTES: Final = 100
+STORAGE_OVERHEAD_BYTES: Final = 100
 """DynamoDB adds this to each item. Source: DynamoDB guide, "Storage" considerations of items."""
 
 _WRITE_UNIT_BYTES: Final = 1024
@@ -42,7 +42,7 @@ def write_units(load: Workload) -> int:
 
 def store_lines(load: Workload, prices: Prices) -> tuple[Line, ...]:
     """Writes, reads and storage of all messages."""
-    stored = item_bytes(load) + _STORAGE_OVERHEAD_BYTES
+    stored = item_bytes(load) + STORAGE_OVERHEAD_BYTES
     # What is released stays until it expires.
     months = Fraction(load.delay_seconds + MAX_RETENTION_SECONDS, MONTH_SECONDS)
     rare = load.infrequent_access

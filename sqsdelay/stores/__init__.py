@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.store import DelayedMessageStore
+
+if TYPE_CHECKING:
+    from sqsdelay.stores.dynamodb.earlier import EarlierTable
 
 SCHEMES: Final = "sqlite:///FILE, postgresql://… or dynamodb://TABLE"
 
@@ -56,6 +59,25 @@ def open_store(
 
         return DynamoDbStore(parts.netloc, endpoint=endpoint, **settings_of(parts.query))
     raise _not_understood(parts.scheme)
+
+
+def open_source(
+    url: str, *, endpoint: str, table: str | None = None, schema: str | None = None
+) -> DelayedMessageStore | EarlierTable:
+    """The store a URL names, to be emptied: a DynamoDB table of the earlier layout, too.
+
+    Raises:
+        ConfigurationError, StoreMissing, StoreUnavailable
+    """
+    parts = _parts(url)
+    if parts.scheme == "dynamodb" and DYNAMODB_TABLE.fullmatch(parts.netloc):
+        from sqsdelay.stores.dynamodb.earlier import EarlierTable
+
+        earlier = EarlierTable(parts.netloc, endpoint=endpoint)
+        if earlier.earlier:
+            return earlier
+        earlier.close()
+    return open_store(url, endpoint=endpoint, table=table, schema=schema)
 
 
 def _parts(url: str) -> SplitResult:

@@ -167,7 +167,11 @@ class Claimant:
             return None
         try:
             taken = self._book.take(lease, far=far, near=near)
-            return None if taken is None else self._read(taken, wanted)
+            if taken is None:
+                # Somebody was faster: from now on others leave this dispatcher its share.
+                self._book.wait()
+                return None
+            return self._read(taken, wanted)
         except StoreError as error:
             return error
 

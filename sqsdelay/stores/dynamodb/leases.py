@@ -186,10 +186,10 @@ class LeaseBook:
     def wait(self) -> None:
         """Have other dispatchers leave room for this one."""
         now_ms = self._table.clock.now_ms()
-        if now_ms < self._waits_until_ms - _WAITING_MS // 2:
-            return
-        self._waits_until_ms = now_ms + _WAITING_MS
-        until = self._waits_until_ms
+        with self._lock:
+            if now_ms < self._waits_until_ms - _WAITING_MS // 2:
+                return
+            self._waits_until_ms = until = now_ms + _WAITING_MS
         self._table.put(
             {
                 **self._layout.waiting(self._owner),
