@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from aws_cdk import RemovalPolicy
 from aws_cdk import aws_dynamodb as dynamodb
@@ -36,7 +36,7 @@ class StoreTable(dynamodb.Table):
     ) -> None:
         definition = table_definition()
         types = {a["AttributeName"]: a["AttributeType"] for a in definition["AttributeDefinitions"]}
-        keys = {
+        keys: dict[str, Any] = {
             {"HASH": "partition_key", "RANGE": "sort_key"}[key["KeyType"]]: dynamodb.Attribute(
                 name=key["AttributeName"], type=_TYPES[types[key["AttributeName"]]]
             )

@@ -268,7 +268,7 @@ def test_excluded_destinations_stop_no_cursor(store: DynamoDbStore, clock: Manua
     store.store([*blocked, last := made_up(due_ms + 1000)])
     clock.advance(DAY_MS / 1000)
     except_ = {"except_destinations": ("blocked",)}
-    with store.claim(10, due_by_ms=clock.now_ms() + 2000, **except_) as claim:  # type: ignore[arg-type]
+    with store.claim(10, due_by_ms=clock.now_ms() + 2000, **except_) as claim:
         assert [m.message_id for m in claim.messages] == [last.message_id]
         claim.remove([last.message_id])
     assert store.next_due_ms(except_destinations=("blocked",)) is None
