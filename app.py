@@ -8,7 +8,7 @@ import sys
 from aws_cdk import App, Validations
 from cdk_nag import AwsSolutionsChecks, ServerlessChecks
 
-from infra.context import Deployment
+from infra.context import Deployment, refuse_unknown_keys
 from infra.endpoint_stack import EndpointStack, NoEndpointStack, stack_name
 from sqsdelay.errors import SqsDelayError
 
@@ -18,6 +18,7 @@ def main() -> None:
     app = App()
     Validations.of(app).add_plugins(AwsSolutionsChecks(app), ServerlessChecks(app))
     try:
+        refuse_unknown_keys(app.node.get_all_context())
         deployment = Deployment.read(
             app.node.try_get_context,
             account=os.environ.get("CDK_DEFAULT_ACCOUNT"),

@@ -83,10 +83,20 @@ class SlowQueues(InMemoryQueues):
         return super().send_batch(queue_url, entries)
 
     def receive_batch(
-        self, queue_url: str, *, wait_seconds: int, limit: int = MAX_BATCH_ENTRIES
+        self,
+        queue_url: str,
+        *,
+        wait_seconds: int,
+        limit: int = MAX_BATCH_ENTRIES,
+        visibility_seconds: int | None = None,
     ) -> list[ReceivedMessage]:
         self.clock.advance(self._latencies.receive)
-        copies = super().receive_batch(queue_url, wait_seconds=wait_seconds, limit=limit)
+        copies = super().receive_batch(
+            queue_url,
+            wait_seconds=wait_seconds,
+            limit=limit,
+            visibility_seconds=visibility_seconds,
+        )
         self.clock.advance(self._latencies.answer)
         received_at = self.clock.monotonic()
         return [replace(copy, received_at=received_at) for copy in copies]

@@ -97,6 +97,15 @@ class Stub:
         """Answer the next ``calls`` calls of an action with an error of this code."""
         self._control("refuse", {"code": code, "calls": calls, "action": action})
 
+    def throttle(self, calls_per_second: float | None, *, action: str = "SendMessageBatch") -> None:
+        """Take so many calls of an action a second, all callers together, and refuse the others as
+        SQS does; None takes them all again. `throttled` counts what was refused since."""
+        self._control("throttle", {"calls_per_second": calls_per_second, "action": action})
+
+    def throttled(self) -> int:
+        """Calls refused for their rate since `throttle`."""
+        return int(self._control("throttled", {})["calls"])
+
     def _control(self, what: str, argument: dict[str, Any]) -> dict[str, Any]:
         with closing(HTTPConnection(urlsplit(self.url).netloc, timeout=10)) as connection:
             headers = {"X-Amz-Target": f"Stub.{what}"}
@@ -124,6 +133,29 @@ def _is_fifo_destination(name: str) -> bool:
     return name.endswith(".fifo") and not name.endswith(DELAY_QUEUE_SUFFIX)
 
 
+class Throttle:
+    """So many calls of one action a second; what was not called for is saved for one second."""
+
+    def __init__(self, target: str, calls_per_second: float) -> None:
+        self.refused = 0
+        self._target = target
+        self._rate = calls_per_second
+        self._tokens = calls_per_second
+        self._last = time.monotonic()
+
+    def takes(self, target: str, now: float) -> bool:
+        """Whether a call at this time is taken; one that is not is counted."""
+        if target != self._target:
+            return True
+        self._tokens = min(self._rate, self._tokens + (now - self._last) * self._rate)
+        self._last = now
+        if self._tokens < 1:
+            self.refused += 1
+            return False
+        self._tokens -= 1
+        return True
+
+
 class Service:
     """The actions, as far as clients notice them."""
 
@@ -133,6 +165,7 @@ class Service:
         self._requests: Counter[str] = Counter()
         self._kept: list[dict[str, Any]] | None = None
         self._refusals: dict[str, dict[str, Any]] = {}
+        self._throttle: Throttle | None = None
         self._supplied = 0
         self._remaining_seconds: Sequence[int] = ()
         self._numbers = count(1)
@@ -153,6 +186,8 @@ class Service:
             "Stub.keep": lambda _: self._keep(),
             "Stub.kept": lambda _: {"entries": self._kept},
             "Stub.refuse": self._refuse,
+            "Stub.throttle": self._set_throttle,
+            "Stub.throttled": lambda _: {"calls": self._throttle.refused if self._throttle else 0},
         }
 
     def answer(self, target: str, body: bytes) -> tuple[int, dict[str, Any], float]:
@@ -166,6 +201,9 @@ class Service:
         self._requests[target.partition(".")[2]] += 1
         if (code := self._refusal(target)) is not None:
             return 400, {"__type": f"com.amazonaws.sqs#{code}", "message": "so told"}, 0
+        if self._throttle is not None and not self._throttle.takes(target, time.monotonic()):
+            error = {"__type": "com.amazonaws.sqs#RequestThrottled", "message": "too many requests"}
+            return 400, error, self.latency_seconds
         request = json.loads(body)
         if _is_fifo_destination(request.get("QueueName", "")):
             error = {"__type": "com.amazonaws.sqs#QueueDoesNotExist", "message": "no such queue"}
@@ -187,6 +225,11 @@ class Service:
 
     def _refuse(self, wanted: dict[str, Any]) -> dict[str, Any]:
         self._refusals[f"AmazonSQS.{wanted['action']}"] = wanted
+        return {}
+
+    def _set_throttle(self, wanted: dict[str, Any]) -> dict[str, Any]:
+        rate = wanted["calls_per_second"]
+        self._throttle = None if rate is None else Throttle(f"AmazonSQS.{wanted['action']}", rate)
         return {}
 
     def _refusal(self, target: str) -> str | None:

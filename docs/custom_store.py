@@ -11,14 +11,15 @@ import fcntl
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from sqsdelay.clock import Clock, SystemClock
 from sqsdelay.errors import ConfigurationError, StoreMissing
-from sqsdelay.marks import Mark
+from sqsdelay.marks import Mark, in_force
 from sqsdelay.store import TransactionMode
 from sqsdelay.stored import StoredMessage, check_stored_due, from_store
 
@@ -85,11 +86,14 @@ class JsonFileStore:
         return new
 
     @contextmanager
-    def claim(self, limit: int, *, due_by_ms: int) -> Iterator[JsonFileClaim]:
+    def claim(
+        self, limit: int, *, due_by_ms: int, except_destinations: Collection[str] = ()
+    ) -> Iterator[JsonFileClaim]:
         token = uuid.uuid4().hex
         now_ms = self._clock.now_ms()
         with self._rows() as rows:
             due = [i for i in _by_due(rows) if rows[i]["due_ms"] <= due_by_ms]
+            due = [i for i in due if rows[i]["destination"] not in except_destinations]
             mine = [i for i in due if rows[i]["held_until_ms"] <= now_ms][:limit]
             messages = [_message(i, rows[i]) for i in mine]
             for i in mine:
@@ -102,19 +106,33 @@ class JsonFileStore:
                     if row["claim"] == token:
                         row.update(claim=None, held_until_ms=0)
 
-    def next_due_ms(self) -> int | None:
+    def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
         now_ms = self._clock.now_ms()
         with self._rows() as rows:
-            free = [row["due_ms"] for row in rows.values() if row["held_until_ms"] <= now_ms]
-        return min(free, default=None)
+            free = [row for row in rows.values() if row["held_until_ms"] <= now_ms]
+        wanted = [row for row in free if row["destination"] not in except_destinations]
+        return min((row["due_ms"] for row in wanted), default=None)
 
     def pending_count(self) -> int:
         with self._rows() as rows:
             return len(rows)
 
-    def pending(self, limit: int, *, after: tuple[int, str] | None = None) -> list[StoredMessage]:
+    def pending(
+        self,
+        limit: int,
+        *,
+        after: tuple[int, str] | None = None,
+        due_from_ms: int | None = None,
+        due_before_ms: int | None = None,
+    ) -> list[StoredMessage]:
         with self._rows() as rows:
-            found = [i for i in _by_due(rows) if after is None or (rows[i]["due_ms"], i) > after]
+            found = [
+                i
+                for i in _by_due(rows)
+                if (after is None or (rows[i]["due_ms"], i) > after)
+                and (due_from_ms is None or rows[i]["due_ms"] >= due_from_ms)
+                and (due_before_ms is None or rows[i]["due_ms"] < due_before_ms)
+            ]
             return [_message(i, rows[i]) for i in found[:limit]]
 
     def find(self, message_id: str) -> StoredMessage | None:
@@ -141,23 +159,16 @@ class JsonFileStore:
             return False
         return row["claim"] is None or row["held_until_ms"] <= self._clock.now_ms()
 
-    def mark(self, marks: Sequence[Mark], *, until_ms: int) -> None:
+    def mark(self, marks: Sequence[Mark]) -> None:
+        before = self.marks([mark.message_id for mark in marks])
         with self._rows(".marks") as rows:
-            for mark in marks:
-                before = rows.get(mark.message_id, {"due_ms": 0, "until_ms": 0})
-                cancelled = before["due_ms"] is None and before["until_ms"] > self._clock.now_ms()
-                if mark.due_ms is None or not cancelled:
-                    rows[mark.message_id] = {"due_ms": mark.due_ms, "until_ms": until_ms}
+            for mark in in_force([*before.values(), *marks]).values():
+                rows[mark.message_id] = asdict(mark)
 
     def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
         with self._rows(".marks") as rows:
-            kept = {i: rows[i] for i in message_ids if i in rows}
-        now_ms = self._clock.now_ms()
-        return {
-            i: Mark(message_id=i, due_ms=row["due_ms"])
-            for i, row in kept.items()
-            if row["until_ms"] > now_ms
-        }
+            kept = {i: Mark(**rows[i]) for i in message_ids if i in rows}
+        return {i: mark for i, mark in kept.items() if mark.until_ms > self._clock.now_ms()}
 
     @contextmanager
     def watch(self, wake: Callable[[], None]) -> Iterator[None]:

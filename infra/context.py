@@ -2,22 +2,45 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from aws_cdk import RemovalPolicy
 
 from infra.message_store import STORES
+from infra.removal_guard import NONE
+from sqsdelay.decision import checked_max_delay
+from sqsdelay.delay import delay_ms, parse_delay
 from sqsdelay.endpoint import Endpoint
-from sqsdelay.errors import ConfigurationError
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.errors import ConfigurationError, SqsDelayError
+from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.stores.dynamodb import DEFAULT_SHARDS, MAX_SHARDS, STANDARD, TABLE_CLASSES
 
 _TOPIC_ARN: Final = re.compile(r"arn:[a-z-]+:sns:[a-z0-9-]+:\d{12}:[A-Za-z0-9_-]+", re.ASCII)
 _REMOVAL_POLICIES: Final = {"retain": RemovalPolicy.RETAIN, "destroy": RemovalPolicy.DESTROY}
+
+KEYS: Final = (
+    "endpoint",
+    "queueArn",
+    "hopSeconds",
+    "maxDelay",
+    "alarmTopicArn",
+    "removalPolicy",
+    "store",
+    "storeShards",
+    "storeClass",
+    "largeBodies",
+    "ledger",
+)
+"""All that `Deployment.read` asks for."""
+
+_OF_THE_CDK: Final = ("cli-telemetry", "acknowledged-issue-numbers")
+"""Context keys of the CDK's own. Its others hold a ':' or a '/': feature flags
+(``@aws-cdk/core:…``), settings (``aws:cdk:…``), what it looked up (``availability-zones:…``)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,21 +49,23 @@ class Deployment:
 
     ``queue_arn`` names an existing destination queue; None creates one per endpoint.
     ``removal_policy`` says what becomes of queues, table and bucket when their stack is removed.
-    ``store`` is the kind of store to add to each endpoint; None adds none.
+    ``max_delay_seconds`` is the farthest that messages may be due.
+    ``store`` is the kind of store to add to each endpoint; None adds none, and ``none`` lets go of one.
     ``store_shards`` and ``store_class`` are that store's shards and its table's class.
-    ``large_bodies`` adds a bucket for bodies above 1 MiB to each endpoint.
+    ``large_bodies`` adds a bucket for large bodies to each endpoint; False lets go of one.
     ``ledger`` has the functions record what happens to each message in their logs.
     """
 
     endpoints: tuple[Endpoint, ...] = ()
     queue_arn: str | None = None
     hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS
+    max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS
     alarm_topic_arn: str | None = None
     removal_policy: RemovalPolicy = RemovalPolicy.RETAIN
     store: str | None = None
     store_shards: int = DEFAULT_SHARDS
     store_class: str = STANDARD
-    large_bodies: bool = False
+    large_bodies: bool | None = None
     ledger: bool = False
 
     @classmethod
@@ -64,13 +89,35 @@ class Deployment:
             endpoints=endpoints,
             queue_arn=queue_arn,
             hop_seconds=_hop_seconds(get("hopSeconds")),
+            max_delay_seconds=_max_delay(get("maxDelay")),
             alarm_topic_arn=_topic(get("alarmTopicArn")),
             removal_policy=_removal_policy(get("removalPolicy")),
             store=_store(get("store")),
             store_shards=_store_shards(get("storeShards"), get("store")),
             store_class=_store_class(get("storeClass"), get("store")),
-            large_bodies=_switch("largeBodies", get, left_out="bodies up to 1 MiB"),
-            ledger=_switch("ledger", get, left_out="no events in the functions' logs"),
+            large_bodies=_large_bodies(get("largeBodies")),
+            ledger=_ledger(get("ledger")),
+        )
+
+
+def refuse_unknown_keys(given: Iterable[str]) -> None:
+    """Refuse a key nobody asks for: a misspelt one would be a setting that was left out.
+
+    Args:
+        given: all context keys, from wherever: ``-c``, cdk.json, cdk.context.json, ~/.cdk.json.
+
+    Raises:
+        ConfigurationError: with the right name where there is a near one.
+    """
+    for key in given:
+        if key in KEYS or key in _OF_THE_CDK or ":" in key or "/" in key:
+            continue
+        plain = {re.sub(r"[-_ ]", "", known).lower(): known for known in KEYS}
+        near = difflib.get_close_matches(re.sub(r"[-_ ]", "", key).lower(), plain, n=1)
+        raise ConfigurationError(
+            f"context key {key!r} is unknown; "
+            + (f"did you mean {plain[near[0]]!r}? " if near else "")
+            + f"the keys are {', '.join(KEYS)}"
         )
 
 
@@ -141,6 +188,15 @@ def _hop_seconds(value: Any) -> int:
     return int(text)
 
 
+def _max_delay(value: Any) -> int:
+    if value is None:
+        return DEFAULT_MAX_DELAY_SECONDS
+    try:
+        return checked_max_delay(-(-delay_ms(parse_delay(str(value))) // 1000))
+    except SqsDelayError as error:
+        raise ConfigurationError(f"context maxDelay={value!r}: {error}") from error
+
+
 def _topic(value: Any) -> str | None:
     if value is None:
         return None
@@ -165,9 +221,10 @@ def _removal_policy(value: Any) -> RemovalPolicy:
 def _store(value: Any) -> str | None:
     if value is None:
         return None
-    if str(value) not in STORES:
+    if str(value) not in (*STORES, NONE):
         raise ConfigurationError(
-            f"context store={value!r}; use {' or '.join(STORES)}, or leave it out for no store"
+            f"context store={value!r}; use {' or '.join(STORES)}, leave it out for no store, or use "
+            f"{NONE} to let go of one"
         )
     return str(value)
 
@@ -176,7 +233,9 @@ def _store_shards(value: Any, store: Any) -> int:
     if value is None:
         return DEFAULT_SHARDS
     text = str(value)
-    if store is None or not (text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_SHARDS):
+    if store in (None, NONE) or not (
+        text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_SHARDS
+    ):
         raise ConfigurationError(
             f"context storeShards={text!r}; use 1 to {MAX_SHARDS} with a store, or leave it out for "
             f"{DEFAULT_SHARDS}"
@@ -187,7 +246,7 @@ def _store_shards(value: Any, store: Any) -> int:
 def _store_class(value: Any, store: Any) -> str:
     if value is None:
         return STANDARD
-    if store is None or str(value) not in TABLE_CLASSES:
+    if store in (None, NONE) or str(value) not in TABLE_CLASSES:
         raise ConfigurationError(
             f"context storeClass={value!r}; use {' or '.join(TABLE_CLASSES)} with a store, or leave "
             f"it out for {STANDARD}"
@@ -195,9 +254,22 @@ def _store_class(value: Any, store: Any) -> str:
     return str(value)
 
 
-def _switch(key: str, get: Callable[[str], Any], *, left_out: str) -> bool:
-    value = get(key)
+def _large_bodies(value: Any) -> bool | None:
+    if value is None:
+        return None
     # The command line gives text, cdk.json a boolean.
+    known = {True: True, "true": True, False: False, "false": False, NONE: False}
+    if not isinstance(value, str | bool) or value not in known:
+        raise ConfigurationError(
+            f"context largeBodies={value!r}; use true, leave it out for bodies up to 1 MiB, or use "
+            f"{NONE} to let go of a bucket"
+        )
+    return known[value]
+
+
+def _ledger(value: Any) -> bool:
     if value is None or value is True or value == "true":
         return value is not None
-    raise ConfigurationError(f"context {key}={value!r}; use true, or leave it out for {left_out}")
+    raise ConfigurationError(
+        f"context ledger={value!r}; use true, or leave it out for no events in the functions' logs"
+    )

@@ -17,7 +17,11 @@ from infra.function_code import delay_consumer_code
 from infra.message_store import KEEP_MESSAGES, MessageStore
 from infra.queue_key import SEND_UNDER_KEY
 from lambdas.delay_consumer import contract
-from sqsdelay.limits import FUNCTION_TIMEOUT_SECONDS, MAX_BATCH_ENTRIES
+from sqsdelay.limits import (
+    DEFAULT_MAX_DELAY_SECONDS,
+    FUNCTION_TIMEOUT_SECONDS,
+    MAX_BATCH_ENTRIES,
+)
 
 DEFAULT_MAX_CONCURRENCY: Final = 10
 """Batches in hand at once; the event source takes 2 to 1,000."""
@@ -32,6 +36,7 @@ class DelayConsumerFunction(Construct):
         endpoint: the destination queue's name, which may be a token.
         queue: the destination.
         hop_seconds: the delay queue's delivery delay.
+        max_delay_seconds: what is due later than that goes to the error queue.
         max_concurrency: batches in hand at once, 2 to 1,000.
         code: the function's code; built from this checkout when left out.
         store: where to park messages that are far away; they hop on when left out.
@@ -49,6 +54,7 @@ class DelayConsumerFunction(Construct):
         delay_queue: sqs.IQueue,
         error_queue: sqs.IQueue,
         hop_seconds: int,
+        max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS,
         max_concurrency: int = DEFAULT_MAX_CONCURRENCY,
         code: lambda_.Code | None = None,
         store: MessageStore | None = None,
@@ -84,6 +90,7 @@ class DelayConsumerFunction(Construct):
             environment={
                 contract.ENDPOINT_VARIABLE: endpoint,
                 contract.HOP_SECONDS_VARIABLE: str(hop_seconds),
+                **_unless_default(max_delay_seconds),
                 **({} if store is None else {contract.STORE_VARIABLE: store.url}),
                 **({contract.LEDGER_VARIABLE: "true"} if ledger else {}),
             },
@@ -116,6 +123,12 @@ class DelayConsumerFunction(Construct):
             reason="Lambda takes no failure destination for SQS sources; the function itself sends "
             "what cannot be delivered to the error queue.",
         )
+
+
+def _unless_default(max_delay_seconds: int) -> dict[str, str]:
+    if max_delay_seconds == DEFAULT_MAX_DELAY_SECONDS:
+        return {}
+    return {contract.MAX_DELAY_SECONDS_VARIABLE: str(max_delay_seconds)}
 
 
 def _role(

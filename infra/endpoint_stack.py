@@ -49,6 +49,7 @@ class EndpointStack(Stack):
             "Delay",
             queue=queue,
             hop_seconds=deployment.hop_seconds,
+            max_delay_seconds=deployment.max_delay_seconds,
             alarm_topic=None
             if topic_arn is None
             else sns.Topic.from_topic_arn(self, "AlarmTopic", topic_arn),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_sns as sns
@@ -11,10 +9,7 @@ from constructs import Construct
 
 from infra.alarm import PERIOD, Alarm
 from lambdas.dispatcher import contract
-from sqsdelay.dispatch_settings import SCHEDULE_SECONDS
-
-OVERDUE_MS: Final = 2 * SCHEDULE_SECONDS * 1000
-"""A message stored when it is due already waits for one run; the second allows for a failed one."""
+from sqsdelay.status import OVERDUE_MS
 
 
 class StoreAlarms(Construct):

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from aws_cdk import RemovalPolicy
+from aws_cdk import CfnDeletionPolicy, RemovalPolicy
 from aws_cdk import aws_dynamodb as dynamodb
 from constructs import Construct
 
+from sqsdelay.limits import STORE_TABLE_SUFFIX
 from sqsdelay.stores.dynamodb import EXPIRY, STANDARD, table_definition
-
-TABLE_SUFFIX: Final = ".parked"
-"""After the endpoint's name. Not ``.delayed``, which tables of the earlier layout have: a table's keys
-cannot be changed, and one of its name cannot be replaced."""
 
 _TYPES: Final = {"S": dynamodb.AttributeType.STRING, "N": dynamodb.AttributeType.NUMBER}
 
@@ -45,7 +42,7 @@ class StoreTable(dynamodb.Table):
         super().__init__(
             scope,
             construct_id,
-            table_name=endpoint + TABLE_SUFFIX,
+            table_name=endpoint + STORE_TABLE_SUFFIX,
             **keys,
             billing_mode=dynamodb.BillingMode(definition["BillingMode"]),
             table_class=dynamodb.TableClass(table_class),
@@ -57,3 +54,5 @@ class StoreTable(dynamodb.Table):
             ),
             removal_policy=removal_policy,
         )
+        # A table of the earlier layout gives way to this one: what waits in it is still to be moved.
+        self.node.default_child.cfn_options.update_replace_policy = CfnDeletionPolicy.RETAIN  # type: ignore[union-attr]

@@ -18,9 +18,11 @@ from infra.due_queue import DueQueue
 from infra.error_queue import ErrorQueue
 from infra.message_store import STORES, MessageStore
 from infra.queue_key import SEND_UNDER_KEY
+from infra.removal_guard import DUE_QUEUE, LARGE_BODIES, NONE, STORE, RemovalGuard
+from sqsdelay.decision import checked_max_delay
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError, InvalidEndpoint
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.stores.dynamodb import DEFAULT_SHARDS, STANDARD
 
 
@@ -32,24 +34,29 @@ class UnrestrictedDelay(Construct):
     Args:
         queue: the destination, of the stack's account and region.
         hop_seconds: the delay queue's delivery delay, 1 to 900.
+        max_delay_seconds: what is due later than that goes to the error queue; ten years when left
+            out. Senders need the same setting to send farther.
         max_concurrency: batches the function has in hand at once, 2 to 1,000.
         alarm_topic: told of every alarm that starts.
         removal_policy: what becomes of our queues, the store's table and the bucket, and what is
             in them, when removed.
         code: the delay consumer's code; built from this checkout when left out.
-        store: ``dynamodb`` adds a delayed message store to park in, with its dispatcher; none when
-            left out.
+        store: ``dynamodb`` adds a delayed message store to park in, with its dispatcher. Left out,
+            there is none, and a deployment that would take one away is refused; ``none`` lets go of it.
         store_shards: over how many partitions of the store an hour's messages are spread; it can grow
             while messages wait.
         store_class: the store's table class, ``STANDARD`` or ``STANDARD_INFREQUENT_ACCESS``.
         dispatcher_code: the dispatcher's code; built from this checkout when left out.
-        large_bodies: adds a bucket for bodies that are too large for a message.
+        large_bodies: adds a bucket for bodies that are too large for a message. Left out, there is
+            none, and a deployment that would take one away is refused; False lets go of it.
+        due_queue: False lets go of the due queue of a queue that was FIFO and is so no more; left
+            out, such a deployment is refused.
         ledger: has the functions record what happens to each message in their logs.
 
     Raises:
         InvalidEndpoint: the queue's name is too long for our suffixes, or it is FIFO and has no name
             of its own.
-        ConfigurationError: a hop out of range, an unknown kind of store.
+        ConfigurationError: a hop or a longest delay out of range, an unknown kind of store.
     """
 
     def __init__(
@@ -59,6 +66,7 @@ class UnrestrictedDelay(Construct):
         *,
         queue: sqs.IQueue,
         hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS,
+        max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS,
         max_concurrency: int = DEFAULT_MAX_CONCURRENCY,
         alarm_topic: sns.ITopic | None = None,
         removal_policy: RemovalPolicy = RemovalPolicy.RETAIN,
@@ -67,12 +75,19 @@ class UnrestrictedDelay(Construct):
         store_shards: int = DEFAULT_SHARDS,
         store_class: str = STANDARD,
         dispatcher_code: lambda_.Code | None = None,
-        large_bodies: bool = False,
+        large_bodies: bool | None = None,
+        due_queue: bool | None = None,
         ledger: bool = False,
     ) -> None:
         super().__init__(scope, construct_id)
         endpoint = _name(queue)
         _check(queue, endpoint, hop_seconds, store)
+        left_out = [
+            *([STORE] if store is None else []),
+            *([LARGE_BODIES] if large_bodies is None else []),
+            *([DUE_QUEUE] if due_queue is None and not queue.fifo else []),
+        ]
+        self.removal_guard = RemovalGuard(self, "RemovalGuard", left_out=left_out)
         self.queue = queue
         self.hop_seconds = hop_seconds
         self.delay_queue = DelayQueue(
@@ -92,7 +107,7 @@ class UnrestrictedDelay(Construct):
         )
         self.store = (
             None
-            if store is None
+            if store in (None, NONE)
             else MessageStore(
                 self,
                 "Store",
@@ -119,12 +134,15 @@ class UnrestrictedDelay(Construct):
             delay_queue=self.delay_queue,
             error_queue=self.error_queue,
             hop_seconds=hop_seconds,
+            max_delay_seconds=checked_max_delay(max_delay_seconds),
             max_concurrency=max_concurrency,
             code=code,
             store=self.store,
             due_queue=self.due_queue,
             ledger=ledger,
         ).function
+        # Refused before the delay consumer forgets a store, and not after.
+        self.function.node.add_dependency(self.removal_guard.parts)
         self.alarms = Alarms(
             self,
             "Alarms",
@@ -148,7 +166,7 @@ class UnrestrictedDelay(Construct):
         )
 
     def grant_send(self, producer: iam.IGrantable) -> iam.Grant:
-        """Let ``producer`` send with any delay: find and send to the queue and the delay queue.
+        """Let ``producer`` send with any delay: find, ask and send to the queue and the delay queue.
 
         A FIFO endpoint's due queue too. With a bucket for large bodies, also put bodies there.
         """
@@ -157,12 +175,10 @@ class UnrestrictedDelay(Construct):
             self.body_bucket.grant_offload(producer)
         if self.queue.encryption_master_key is not None:
             self.queue.encryption_master_key.grant(producer, *SEND_UNDER_KEY)
-        if self.hop_seconds < MAX_MESSAGE_TIMER_SECONDS:
-            # A sender that counts on a shorter hop makes sure of it once.
-            self.delay_queue.grant(producer, "sqs:GetQueueAttributes")
         return iam.Grant.add_to_principal(
             grantee=producer,
-            actions=["sqs:GetQueueUrl", "sqs:SendMessage"],
+            # Attributes: what a queue takes, and the hop where a sender counts on a shorter one.
+            actions=["sqs:GetQueueAttributes", "sqs:GetQueueUrl", "sqs:SendMessage"],
             resource_arns=[queue.queue_arn for queue in queues],
             scope=self,
         )
@@ -178,8 +194,10 @@ def _name(queue: sqs.IQueue) -> str:
 def _check(queue: sqs.IQueue, endpoint: str, hop_seconds: int, store: str | None) -> None:
     if not 1 <= hop_seconds <= MAX_MESSAGE_TIMER_SECONDS:
         raise ConfigurationError(f"hop_seconds={hop_seconds}; use 1 to {MAX_MESSAGE_TIMER_SECONDS}")
-    if store is not None and store not in STORES:
-        raise ConfigurationError(f"store={store!r}; use {' or '.join(STORES)}, or leave it out")
+    if store is not None and store not in (*STORES, NONE):
+        raise ConfigurationError(
+            f"store={store!r}; use {' or '.join(STORES)}, leave it out, or use {NONE} to let go of one"
+        )
     if queue.fifo and Token.is_unresolved(endpoint):
         raise InvalidEndpoint(
             f"FIFO queue {queue.node.path} has no name of its own to name our queues after; "

@@ -19,6 +19,7 @@ from kombu.transport import SQS
 
 from sqsdelay.errors import QueueUnavailable, SqsDelayError
 from sqsdelay.limits import ID, MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.one_line import one_line
 from sqsdelay.sqs.sender import DelaySender
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ class Channel(SQS.Channel):
             if not headers.get("retries") or _may_have_been_sent(error):
                 raise
             # Celery rejects a task whose retry cannot be sent, and kombu 5.7 deletes it then.
-            logger.error("a retry of task %s waits in a worker: %s", headers.get("id"), error)
+            task = one_line(headers.get("id"))
+            logger.error("a retry of task %s waits in a worker: %s", task, one_line(error))
             super()._put(queue, message, **options)
 
     def _put_delayed(

@@ -42,10 +42,22 @@ class CircuitBreaker:
         """True between a failure and the next success."""
         return self._armed_at is not None
 
+    @property
+    def lasting(self) -> bool:
+        """True when the next failure triggers it."""
+        armed_at = self._armed_at
+        return armed_at is not None and self._clock.monotonic() - armed_at >= self._seconds
+
     def succeeded(self) -> None:
         """Disarm."""
         with self._lock:
             self._armed_at = None
+
+    def arm(self) -> None:
+        """Count from now, unless it counts already."""
+        with self._lock:
+            if self._armed_at is None:
+                self._armed_at = self._clock.monotonic()
 
     def failed(self, error: Exception) -> CriticalError | None:
         """Arm, or trigger: the critical error, once failures have lasted; then armed anew."""
@@ -79,15 +91,22 @@ class FailureRateBreaker:
         self._clock = clock
         self._failures: deque[float] = deque()
 
+    @property
+    def armed(self) -> bool:
+        """True within a second of a failure that did not trigger it."""
+        return bool(self._failures) and self._clock.monotonic() - self._failures[-1] < 1
+
     def failed(self, error: Exception) -> CriticalError | None:
-        """Count a failure; the critical error when there are too many."""
+        """Count a failure; the critical error when there are too many. Then it counts anew."""
         now = self._clock.monotonic()
         self._failures.append(now)
         while now - self._failures[0] >= 1:
             self._failures.popleft()
-        if len(self._failures) <= self._per_second:
+        counted = len(self._failures)
+        if counted <= self._per_second:
             return None
+        self._failures.clear()
         return CriticalError(
-            f"{self._name} circuit breaker: {len(self._failures)} failures in a second "
+            f"{self._name} circuit breaker: {counted} failures in a second "
             f"(limit {self._per_second}), last: {error}"
         )

@@ -13,6 +13,9 @@ PROOF_LIFETIME_SECONDS: Final = 300.0
 APART_TOLERANCE_SECONDS: Final = 0.5
 DATE_RESOLUTION_MS: Final = 1000
 """An HTTP ``Date`` tells whole seconds. Source: RFC 9110, 5.6.7."""
+MAX_DRIFT_RATE: Final = 500e-6
+"""How much faster or slower than true time a monotonic clock may run: as far as NTP may steer one.
+Source: Linux, ``MAXFREQ_SCALED`` in ``include/linux/timex.h``; RFC 5905, section 7.1."""
 _PROOFS_KEPT: Final = 64
 
 
@@ -48,11 +51,6 @@ class _Proof:
     asked_at: float | None = None
     """Where the proof is an answer's date: a time at which its second had not ended yet."""
 
-    @property
-    def lead_ms(self) -> float:
-        """The broker's clock against the monotonic one: the larger, the tighter the proof."""
-        return self.broker_ms - self.taken_at * 1000
-
     def holds(self, mono: float, wall_ms: int) -> bool:
         """Whether the monotonic clock can be trusted since: it stands still in a frozen process."""
         passed = mono - self.taken_at
@@ -64,14 +62,20 @@ class BrokerClock:
     """The broker's now, never ahead of it, learned from its answers.
 
     Every answer proves that the broker's clock had reached at least some instant when it was
-    written; what has passed since, the monotonic clock tells. So an estimate errs towards the past:
-    a message may be late by an answer's travel time, it is never early, and a wall clock that is
-    wrong or is stepped plays no part. A proof is dropped when it is older than five minutes, or when
+    written; what has passed since, the monotonic clock tells, less what it may run fast. So an estimate
+    errs towards the past: a message may be late by an answer's travel time and 0.5 ms for each second
+    since (150 ms at most), it is never early, and a wall clock that is wrong or is stepped plays no
+    part. A proof is dropped when it is older than five minutes, or when
     wall and monotonic clock have since run apart: one of them was stepped, or the process frozen.
+
+    Args:
+        local: the machine's clock.
+        drift_rate: how much faster than true time its monotonic clock may run; 0 for a test's clock.
     """
 
-    def __init__(self, local: Clock) -> None:
+    def __init__(self, local: Clock, *, drift_rate: float = MAX_DRIFT_RATE) -> None:
         self.local = local
+        self._drift_rate = drift_rate
         self._proofs: deque[_Proof] = deque(maxlen=_PROOFS_KEPT)
         self._best: _Proof | None = None
         self._lock = threading.Lock()
@@ -90,7 +94,7 @@ class BrokerClock:
         proof = _Proof(broker_ms, taken_at, wall_ms, asked_at)
         with self._lock:
             self._proofs.append(proof)
-            if self._best is None or proof.lead_ms >= self._best.lead_ms:
+            if self._best is None or self._lead_ms(proof) >= self._lead_ms(self._best):
                 self._best = proof
 
     @property
@@ -104,7 +108,14 @@ class BrokerClock:
         best = self._usable(mono)
         if best is None:
             return self.local.now_ms()
-        return best.broker_ms + int((mono - best.taken_at) * 1000)
+        return best.broker_ms + self._least_ms(mono - best.taken_at)
+
+    def after_ms(self, broker_ms: int, taken_at: float) -> int:
+        """The broker's now, never ahead, from one proof: what its clock read at ``taken_at``.
+
+        ``taken_at`` is local monotonic time. Other proofs play no part.
+        """
+        return broker_ms + max(0, self._least_ms(self.local.monotonic() - taken_at))
 
     def latest_ms(self) -> int:
         """The most the broker's clock may read now; `now_ms` while no dated answer is known.
@@ -114,11 +125,23 @@ class BrokerClock:
         mono, wall_ms = self.local.monotonic(), self.local.now_ms()
         with self._lock:
             bounds = [
-                proof.broker_ms + DATE_RESOLUTION_MS + math.ceil((mono - proof.asked_at) * 1000)
+                proof.broker_ms + DATE_RESOLUTION_MS + self._most_ms(mono - proof.asked_at)
                 for proof in self._proofs
                 if proof.asked_at is not None and proof.holds(mono, wall_ms)
             ]
         return min(bounds) if bounds else self.now_ms()
+
+    def _lead_ms(self, proof: _Proof) -> float:
+        """The broker's clock against the slowest true time: the larger, the tighter the proof."""
+        return proof.broker_ms - proof.taken_at * 1000 * (1 - self._drift_rate)
+
+    def _least_ms(self, seconds: float) -> int:
+        """The true time that has passed, at least, when the monotonic clock tells so many seconds."""
+        return int(seconds * 1000 * (1 - self._drift_rate))
+
+    def _most_ms(self, seconds: float) -> int:
+        """The true time that has passed, at most."""
+        return math.ceil(seconds * 1000 / (1 - self._drift_rate))
 
     def _usable(self, mono: float) -> _Proof | None:
         """The tightest proof that still holds; others are looked at only once the best does not."""
@@ -126,6 +149,6 @@ class BrokerClock:
         if best is not None and not best.holds(mono, wall_ms):
             with self._lock:
                 holding = [proof for proof in self._proofs if proof.holds(mono, wall_ms)]
-                best = max(holding, key=lambda proof: proof.lead_ms, default=None)
+                best = max(holding, key=self._lead_ms, default=None)
                 self._best = best
         return best

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sqsdelay.endpoint import Endpoint, QueueRef
-from sqsdelay.errors import ConfigurationError, QueueMissing, QueueUnavailable
+from sqsdelay.errors import ConfigurationError, QueueMissing, QueueUnavailable, QueueUnreachable
 from sqsdelay.limits import DUE_QUEUE_SUFFIX, FIFO_SUFFIX
 from sqsdelay.ports import Queues
 
@@ -51,6 +51,8 @@ def _owner(queue: QueueRef) -> Endpoint | None:
 def _exists(queues: Queues, queue: QueueRef) -> bool:
     try:
         queues.url(queue)
+    except QueueUnreachable:
+        raise  # Nothing else would be answered, either, and each call takes its time.
     except (QueueMissing, QueueUnavailable):
         # Denied: a policy that names our queues only is no reason to send nothing.
         return False

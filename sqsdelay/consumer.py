@@ -7,11 +7,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from sqsdelay import fifo, wire
-from sqsdelay.decision import HandOver, Park, Reject, Requeue, check_hop, decide
+from sqsdelay.decision import (
+    HandOver,
+    Park,
+    Reject,
+    Requeue,
+    check_hop,
+    checked_max_delay,
+    decide,
+    too_far,
+)
+from sqsdelay.delay import seconds_until
 from sqsdelay.endpoint import Endpoint
-from sqsdelay.errors import ConfigurationError, InvalidMessage, SqsDelayError
+from sqsdelay.errors import ConfigurationError, InvalidMessage, MessageConflict, SqsDelayError
 from sqsdelay.ledger import Ledger
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.marks import Mark
 from sqsdelay.moves import (
     DEFAULT_MAX_RECEIVES,
@@ -22,6 +32,7 @@ from sqsdelay.moves import (
     Status,
     backoff_seconds,
 )
+from sqsdelay.one_line import one_line
 from sqsdelay.parking import DEFAULT_PARK_AFTER_SECONDS, Parking, check_without_store
 from sqsdelay.ports import Queues
 from sqsdelay.store import DelayedMessageStore
@@ -54,6 +65,7 @@ class Relay(Mover):
         endpoint: whose delay queue is served.
         hop_seconds: the delay queue's actual delivery delay, 1 to 900.
         max_receives: receives after which a copy that SQS keeps refusing goes to the error queue.
+        max_delay_seconds: what is due later than that goes to the error queue.
         store: where to park messages and to look for marks; without one neither is done.
         park_after_seconds: messages with more than this remaining are parked.
         ledger: where to record what became of copies; None records nothing.
@@ -69,6 +81,7 @@ class Relay(Mover):
         *,
         hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS,
         max_receives: int = DEFAULT_MAX_RECEIVES,
+        max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS,
         store: DelayedMessageStore | None = None,
         park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
         ledger: Ledger | None = None,
@@ -78,6 +91,7 @@ class Relay(Mover):
             queues, endpoint, endpoint.delay_queue, max_receives=max_receives, ledger=ledger
         )
         self.hop_seconds = hop_seconds
+        self._max_delay_seconds = checked_max_delay(max_delay_seconds)
         if store is None:
             check_without_store(park_after_seconds)
         self._parking = None if store is None else Parking(store, after_seconds=park_after_seconds)
@@ -117,7 +131,7 @@ class Relay(Mover):
         left = []
         for waiting in readable:
             mark = marks.get(waiting.message.message_id)
-            if mark is not None and mark.due_ms is None:
+            if mark is not None and mark.cancels(waiting.copy.first_sent_ms):
                 outcomes[waiting.position] = waiting.settled(Status.CANCELLED)
             else:
                 left.append(_moved(waiting, mark))
@@ -126,6 +140,9 @@ class Relay(Mover):
     def _decide_one(self, waiting: _Waiting) -> Move | Park:
         copy, message = waiting.copy, waiting.message
         now_ms = self._broker_now(copy)
+        problem = too_far(message.due_ms, now_ms, self._max_delay_seconds)
+        if problem is not None:
+            return self._reject(waiting.position, copy, problem)
         decision = decide(
             message.due_ms,
             now_ms,
@@ -156,6 +173,20 @@ class Relay(Mover):
             ),
         )
 
+    def _set_timer(self, move: Move) -> None:
+        timer, due_ms = move.entry.delay_seconds, move.settled.due_ms
+        if move.settled.status is not Status.HANDED_OVER or timer is None or due_ms is None:
+            return
+        try:
+            now_ms = self._broker_now(move.copy)
+        except SqsDelayError:
+            return  # Late by what the sends before it took, and not early.
+        # Never longer than it was: a clock known less well by now must not exceed what SQS takes.
+        timer = min(timer, seconds_until(due_ms, now_ms))
+        move.entry.delay_seconds = timer
+        late_ms = now_ms + timer * 1000 - due_ms
+        move.settled = replace(move.settled, delay_seconds=timer, late_ms=late_ms)
+
     def _requeue(self, waiting: _Waiting, decision: Requeue, now_ms: int) -> Move:
         copy = waiting.copy
         held_ms = now_ms - (copy.sent_ms or 0)
@@ -180,9 +211,17 @@ class Relay(Mover):
             return []
         to_park, messages, moves = self._parkable(to_park)
         errors = self._parking.park(messages) if messages else []
-        in_store = [
-            m.message_id for m, error in zip(messages, errors, strict=True) if error is None
+        errors = [
+            self._met_again(waiting, message, error)
+            if isinstance(error, MessageConflict)
+            else error
+            for (waiting, _), message, error in zip(to_park, messages, errors, strict=True)
         ]
+        in_store = {
+            waiting.message.message_id: waiting.copy.first_sent_ms
+            for (waiting, _), error in zip(to_park, errors, strict=True)
+            if error is None
+        }
         cancelled = self._parking.apply_marks(in_store) if in_store else set()
         for (waiting, decision), error in zip(to_park, errors, strict=True):
             if error is None:
@@ -191,13 +230,31 @@ class Relay(Mover):
                     Status.CANCELLED if gone else Status.PARKED
                 )
                 continue
-            logger.warning("%s not parked, it hops on: %s", waiting.message.message_id, error)
+            if isinstance(error, MessageConflict):
+                moves.append(self._reject(waiting.position, waiting.copy, f"conflict: {error}"))
+                continue
+            logger.warning(
+                "%s not parked, it hops on: %s",
+                one_line(waiting.message.message_id),
+                one_line(error),
+            )
             try:
                 now_ms = self._broker_now(waiting.copy)
                 moves.append(self._requeue(waiting, Requeue(decision.remaining_seconds), now_ms))
             except SqsDelayError as stays:
                 outcomes[waiting.position] = self._failed(waiting.copy, str(stays))
         return moves
+
+    def _met_again(
+        self, waiting: _Waiting, message: StoredMessage, conflict: MessageConflict
+    ) -> SqsDelayError | None:
+        """None where the store has the same message, moved since its marks were read."""
+        assert self._parking is not None
+        mark = self._parking.marks([message.message_id]).get(message.message_id)
+        if mark is None or mark.due_ms is None or not mark.moves(waiting.copy.first_sent_ms):
+            return conflict
+        (error,) = self._parking.park([replace(message, due_ms=mark.due_ms)])
+        return error
 
     def _parkable(
         self, to_park: Sequence[tuple[_Waiting, Park]]
@@ -216,6 +273,6 @@ class Relay(Mover):
 
 
 def _moved(waiting: _Waiting, mark: Mark | None) -> _Waiting:
-    if mark is None or mark.due_ms is None:
+    if mark is None or mark.due_ms is None or not mark.moves(waiting.copy.first_sent_ms):
         return waiting
     return replace(waiting, message=replace(waiting.message, due_ms=mark.due_ms))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sqsdelay.delay import seconds_until
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_TIMER_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,33 @@ def check_hop(hop_seconds: int) -> None:
             f"hop_seconds={hop_seconds}; use 1 to {MAX_MESSAGE_TIMER_SECONDS}, "
             "the delay queue's delivery delay"
         )
+
+
+def checked_max_delay(seconds: int) -> int:
+    """``seconds`` itself, if an endpoint can be limited to it.
+
+    Raises:
+        ConfigurationError: below what one message timer holds, or past the year 9999.
+    """
+    most = MAX_DUE_MS // 1000
+    if not MAX_MESSAGE_TIMER_SECONDS <= seconds <= most:
+        raise ConfigurationError(
+            f"max_delay_seconds={seconds}; use {MAX_MESSAGE_TIMER_SECONDS} (what plain SQS delays) to "
+            f"{most} (the year 9999)"
+        )
+    return seconds
+
+
+def too_far(due_ms: int, now_ms: int, max_delay_seconds: int) -> str | None:
+    """Why a due time is beyond what an endpoint takes; None where it is not."""
+    remaining = seconds_until(due_ms, now_ms)
+    if remaining <= max_delay_seconds:
+        return None
+    return (
+        f"due in {remaining} s, at {due_ms} ms; this endpoint takes delays of up to {max_delay_seconds} s; "
+        "shorten it, or raise max_delay_seconds of both the sender and the delay consumer "
+        "(consume --max-delay, -c maxDelay=)"
+    )
 
 
 def decide(

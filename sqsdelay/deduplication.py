@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 from sqsdelay.clock import Clock, SystemClock
 from sqsdelay.errors import ConfigurationError, MalformedMessage, StoreError
 from sqsdelay.limits import MAX_DUE_MS, MAX_RETENTION_SECONDS
+from sqsdelay.one_line import one_line
 from sqsdelay.wire import MESSAGE_ID
 
 logger = logging.getLogger(__name__)
@@ -193,7 +194,8 @@ class Deduplicator:
         try:
             self._inbox.release(message_id, claim=claim)
         except StoreError as error:
-            logger.warning("message %s stays claimed until its lease ends: %s", message_id, error)
+            told = one_line(message_id), one_line(error)
+            logger.warning("message %s stays claimed until its lease ends: %s", *told)
 
     def _forget(self) -> None:
         if next(self._processed) % _FORGET_EVERY:

@@ -105,6 +105,8 @@ _NUMBER = r"(\d{1,15}(?:\.\d{1,9})?)"
 _COMPACT: Final = re.compile(
     "".join(f"(?:{_NUMBER}{unit})?" for unit in ("w", "d", "h", "m(?!s)", "s", "ms")), re.ASCII
 )
+_MONTHS: Final = re.compile(r"[\d.]M(?![sS])", re.ASCII)
+"""``6M`` is six months to whoever writes it so, and would be six minutes."""
 _ISO: Final = re.compile(
     rf"P(?:{_NUMBER}W)?(?:{_NUMBER}D)?(?:T(?:{_NUMBER}H)?(?:{_NUMBER}M)?(?:{_NUMBER}S)?)?", re.ASCII
 )
@@ -114,6 +116,8 @@ _SECONDS: Final = re.compile(_NUMBER, re.ASCII)
 def parse_delay(text: str) -> timedelta:
     """A delay as people write it: ``32m5s``, ``1d12h``, ``90`` (seconds), ``PT32M5S``, ``P30D``.
 
+    Units are taken in capitals, too, but for ``M``, which ISO 8601 has for months and minutes alike.
+
     Raises:
         InvalidDelay: anything else; months and years have no fixed length and are refused.
     """
@@ -122,7 +126,7 @@ def parse_delay(text: str) -> timedelta:
     if match := _SECONDS.fullmatch(stripped):
         parts = [("s", match.group(1))]
     elif (match := _ISO.fullmatch(stripped.upper())) or (
-        match := _COMPACT.fullmatch(stripped.lower())
+        match := None if _MONTHS.search(stripped) else _COMPACT.fullmatch(stripped.lower())
     ):
         parts = [
             (unit, number)
@@ -133,8 +137,8 @@ def parse_delay(text: str) -> timedelta:
         parts = []
     if not parts:
         raise InvalidDelay(
-            f"delay {text!r} is not understood; write seconds (90), 32m5s, 1d12h, or ISO 8601 (PT32M5S); "
-            "for months and years give a due time"
+            f"delay {text!r} is not understood; write seconds (90), 32m5s (m: minutes), 1d12h, or "
+            "ISO 8601 (PT32M5S); for months and years give a due time"
         )
     milliseconds = sum(_product_ms(number, _UNIT_MS[unit]) for unit, number in parts)
     if milliseconds > MAX_DUE_MS:

@@ -7,21 +7,23 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final
 
+from sqsdelay.backoff import retry_seconds
 from sqsdelay.circuit_breaker import CircuitBreaker, FailureRateBreaker
 from sqsdelay.clock import Clock, SystemClock
+from sqsdelay.destinations import NOT_TRIED, Destinations, is_outage, unreadable
 from sqsdelay.dispatch_settings import DispatchSettings
 from sqsdelay.errors import (
     ConfigurationError,
     CriticalError,
-    InvalidMessage,
-    QueueUnavailable,
     StoreError,
 )
 from sqsdelay.exactly_once import ExactlyOnce
 from sqsdelay.journal import Journal
 from sqsdelay.ledger import Ledger
+from sqsdelay.one_line import one_line
 from sqsdelay.ports import Failure, Outbox
 from sqsdelay.store import Claim, DelayedMessageStore, TransactionMode
 from sqsdelay.stored import StoredMessage
@@ -32,8 +34,6 @@ _OUTAGE_PAUSE_SECONDS: Final = 1.0
 _BUSY_PAUSE_SECONDS: Final = 0.1
 _FIRST_IDLE_SECONDS: Final = 0.25
 _STOP_LOOK_SECONDS: Final = 0.5
-_FIRST_RETRY_SECONDS: Final = 1
-_MAX_RETRY_SECONDS: Final = 60
 _REMEMBERED: Final = 100_000
 
 
@@ -41,7 +41,8 @@ _REMEMBERED: Final = 100_000
 class Round:
     """What one claim came to. ``held`` wait for an outage to pass, ``failed`` for a retry.
 
-    ``outage`` is why the destination or the error queue could not be used, where that was so.
+    What was claimed and is in none of the lists was not tried: its destination is out of reach.
+    ``outage`` is why a destination or the error queue could not be used, where that was so.
     """
 
     claimed: int = 0
@@ -63,7 +64,10 @@ class Round:
 
 
 class Dispatcher:
-    """Releases due messages from one store to one destination. Several may share a store.
+    """Releases due messages from one store to where they go. Several may share a store.
+
+    A destination that is out of reach is left alone for 1 s, then twice as long each time, up to
+    60 s; then one message finds out whether it is back. Messages to the others go on meanwhile.
 
     Args:
         store: where messages wait.
@@ -102,6 +106,8 @@ class Dispatcher:
         self._dispatch = CircuitBreaker(
             "dispatch", self._settings.dispatch_breaker_seconds, self._clock
         )
+        self._destinations = Destinations(self._clock)
+        self._asked_again = False
         self._recovery = FailureRateBreaker(
             "recovery", self._settings.maximum_recovery_failures_per_second, self._clock
         )
@@ -131,25 +137,53 @@ class Dispatcher:
             CriticalError: a circuit breaker triggered, and there is no ``on_critical``.
         """
         done = Round(now_ms=self._now_ms())
-        due_by_ms = done.now_ms + self._ahead_ms
-        claiming = self._store.claim(self._settings.batch_size, due_by_ms=due_by_ms)
+        claiming = self._store.claim(
+            self._settings.batch_size,
+            due_by_ms=done.now_ms + self._ahead_ms,
+            except_destinations=self._destinations.out_of_reach(),
+        )
         with self._journal.transaction(), claiming as claim:
             done.claimed = len(claim.messages)
             if claim.messages:
                 outcomes = self._deliver(claim)
                 done.now_ms = self._now_ms()
                 self._settle(claim, outcomes, done)
+            self._forget_what_is_not_due(claim)
         for message in done.released:
             self._sent.pop(_key(message), None)
         if done.claimed and self._on_round is not None:
             self._on_round(done)
         # Only now, when nothing of the claim can be undone any more.
+        self._judge(done)
+        return done
+
+    def _forget_what_is_not_due(self, claim: Claim) -> None:
+        if len(claim.messages) < self._settings.batch_size and self._destinations.forget_but(
+            {message.destination for message in claim.messages}
+        ):
+            # Another dispatcher sent it, or it was cancelled: there is nothing to fail with.
+            self._dispatch.succeeded()
+            self._asked_again = False
+
+    def _judge(self, done: Round) -> None:
+        """Disarm the dispatch breaker, or arm it: nothing is sent while something is due."""
         if done.settled:
             self._dispatch.succeeded()
-        elif done.outage is not None:
-            logger.warning("the destination failed, trying again: %s", done.outage)
-            self._raise_critical(self._dispatch.failed(done.outage))
-        return done
+            self._asked_again = False
+            return
+        outage = done.outage or self._destinations.outage()
+        if outage is None:
+            return
+        self._dispatch.arm()
+        # Behind a full batch may be messages whose destination is well: those first.
+        if done.claimed == self._settings.batch_size or not self._dispatch.lasting:
+            return
+        if not self._asked_again and self._destinations.try_now():
+            # A pause may be longer than the breaker's time: not critical before another attempt.
+            self._asked_again = True
+            return
+        self._asked_again = False
+        self._raise_critical(self._dispatch.failed(outage))
 
     def run(self, stop: threading.Event) -> None:
         """Dispatch until ``stop`` is set; then finish the batch in hand and return.
@@ -182,18 +216,22 @@ class Dispatcher:
         except StoreError as error:
             logger.warning("the store failed, trying again: %s", error)
             self._raise_critical(self._fetch.failed(error))
-            return _OUTAGE_PAUSE_SECONDS
+            # Lost counts come so fast that their breaker can tell them from a single one.
+            return _BUSY_PAUSE_SECONDS if self._recovery.armed else _OUTAGE_PAUSE_SECONDS
 
     def _pause_after(self, done: Round, idle_seconds: float) -> float | None:
-        if done.settled:
+        # Destinations that failed are out of the next claim: what is behind them goes ahead.
+        if done.settled or done.held:
             return None
         if done.claimed:
-            return _OUTAGE_PAUSE_SECONDS if done.held else _BUSY_PAUSE_SECONDS
+            return _BUSY_PAUSE_SECONDS
+        closed = self._destinations.out_of_reach()
+        at_most = min(idle_seconds, self._poll_seconds, self._destinations.seconds_to_next() or inf)
         return seconds_to_sleep(
-            self._store.next_due_ms(),
+            self._store.next_due_ms(except_destinations=closed),
             self._now_ms(),
             ahead_ms=self._ahead_ms,
-            at_most=min(idle_seconds, self._poll_seconds),
+            at_most=at_most,
         )
 
     def _deliver(self, claim: Claim) -> list[Failure | None]:
@@ -203,7 +241,7 @@ class Dispatcher:
             return failures
         # Sent before, only the removal had failed: sending again would duplicate it.
         new = [m for m in claim.messages if not m.unreadable and _key(m) not in self._sent]
-        sent = self._destination.send(new)
+        sent = self._destinations.send(self._destination, new)
         self._journal.released(new, sent)
         failed: dict[tuple[str, int], Failure] = {}
         for message, outcome in zip(new, sent, strict=True):
@@ -211,7 +249,7 @@ class Dispatcher:
                 failed[_key(message)] = outcome
             else:
                 self._remember(_key(message))
-        return [failed.get(_key(m)) or _unreadable(m) for m in claim.messages]
+        return [failed.get(_key(m)) or unreadable(m) for m in claim.messages]
 
     def _remember(self, key: tuple[str, int]) -> None:
         self._sent[key] = None
@@ -223,7 +261,9 @@ class Dispatcher:
         for message, failure in zip(claim.messages, outcomes, strict=True):
             if failure is None:
                 done.released.append(message)
-            elif _is_outage(failure):
+            elif failure is NOT_TRIED:
+                continue
+            elif is_outage(failure):
                 done.held.append(message)
                 done.outage = failure.error
             else:
@@ -233,8 +273,11 @@ class Dispatcher:
             if not all(removed):
                 # A lease was lost: the process was frozen, or the store away, for longer than it.
                 logger.warning("%d messages may be sent twice", removed.count(False))
-        if done.held:
-            claim.hold(_ids(done.held), seconds=_OUTAGE_PAUSE_SECONDS)
+        closed = self._destinations.out_of_reach()
+        passing = [message for message in done.held if message.destination not in closed]
+        if passing:
+            # Others to the same destination were sent: these alone wait for a moment.
+            claim.hold(_ids(passing), seconds=_OUTAGE_PAUSE_SECONDS)
         self._settle_refused(claim, refused, done)
 
     def _settle_refused(
@@ -242,7 +285,9 @@ class Dispatcher:
     ) -> None:
         hopeless: list[tuple[StoredMessage, str]] = []
         for message, failure in refused:
-            logger.warning("message %s not released: %s", message.message_id, failure.error)
+            logger.warning(
+                "message %s not released: %s", one_line(message.message_id), one_line(failure.error)
+            )
             if failure.transient and message.failures < self._settings.number_of_retries:
                 self._count_failure(claim, message, done)
             else:
@@ -255,7 +300,11 @@ class Dispatcher:
             if failed is None:
                 done.rejected.append(message)
             else:
-                logger.error("message %s not rejected: %s", message.message_id, failed.error)
+                logger.error(
+                    "message %s not rejected: %s",
+                    one_line(message.message_id),
+                    one_line(failed.error),
+                )
                 if failed.transient:
                     # The error queue is away or missing; a message it refuses is no outage of it.
                     done.outage = failed.error
@@ -305,11 +354,6 @@ def seconds_to_sleep(
     return min(at_most, remaining if remaining > 0 else _BUSY_PAUSE_SECONDS)
 
 
-def retry_seconds(failures: int) -> int:
-    """How long a refused message waits for its next attempt: doubling from 1 s to 60 s."""
-    return min(_MAX_RETRY_SECONDS, _FIRST_RETRY_SECONDS << min(failures, 10))
-
-
 def _checked_ahead(seconds: int | None, destination: Outbox | ExactlyOnce) -> int:
     most = 0 if isinstance(destination, ExactlyOnce) else destination.max_ahead_seconds
     if seconds is None:
@@ -319,16 +363,6 @@ def _checked_ahead(seconds: int | None, destination: Outbox | ExactlyOnce) -> in
             f"release_ahead_seconds={seconds}; the destination's message timers allow 0 to {most}"
         )
     return seconds
-
-
-def _unreadable(message: StoredMessage) -> Failure | None:
-    if message.unreadable is None:
-        return None
-    return Failure("Unreadable", InvalidMessage(message.unreadable), transient=False)
-
-
-def _is_outage(failure: Failure) -> bool:
-    return isinstance(failure.error, QueueUnavailable)
 
 
 def wait_for(wake: threading.Event, stop: threading.Event, seconds: float) -> None:

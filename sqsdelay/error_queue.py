@@ -18,6 +18,7 @@ from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.message import OutgoingMessage
 from sqsdelay.ports import Failure, Queues
 from sqsdelay.rejection import Rejection, read_rejection
+from sqsdelay.size_limits import send_fitting
 from sqsdelay.wire import Delayed, ReceivedMessage
 
 HOLD_SECONDS: Final = 120
@@ -175,7 +176,12 @@ class ErrorQueue:
                 rejection.original, message, self._endpoint, delay_seconds=seconds
             )
             return _Way(rejection, self._endpoint.hand_over_queue, entry, due)
-        entry = wire.requeued(rejection.requeueable, message, seconds)
+        entry = wire.requeued(
+            rejection.requeueable,
+            message,
+            seconds,
+            first_sent_ms=rejection.original.first_sent_ms,
+        )
         return _Way(rejection, self._endpoint.delay_queue, entry, due)
 
     def _refusal(self, rejection: Rejection) -> Reject | None:
@@ -198,7 +204,12 @@ class ErrorQueue:
         except SqsDelayError as error:
             return [way.ended(RetryStatus.LEFT, error) for way in ways]
         done, sent = [], []
-        outcomes = self._queues.send_batch(url, [way.entry for way in ways])
+        outcomes = send_fitting(
+            self._queues,
+            url,
+            [way.entry for way in ways],
+            lambda position: wire.without_identity(ways[position].entry),
+        )
         for way, outcome in zip(ways, outcomes, strict=True):
             if isinstance(outcome, Failure):
                 done.append(way.ended(RetryStatus.LEFT, outcome.error))

@@ -24,6 +24,10 @@ class InvalidMessage(SqsDelayError, ValueError):
     """A message SQS would refuse, found before anything is sent."""
 
 
+class MessageConflict(InvalidMessage):
+    """Another message of this id waits in the store: with another body, attributes or due time."""
+
+
 class MessageTooLarge(InvalidMessage):
     """Body and attributes together exceed the size limit of a message."""
 
@@ -60,6 +64,10 @@ class QueueUnavailable(SqsDelayError):
     """The queue service could not be reached, throttled us or denied access: try again later."""
 
 
+class QueueUnreachable(QueueUnavailable):
+    """Nothing answered, or nothing that is SQS: it is not asked anything else meanwhile."""
+
+
 class StoreError(SqsDelayError):
     """A delayed message store failed; nothing of what was asked has happened."""
 
@@ -70,6 +78,10 @@ class StoreUnavailable(StoreError):
 
 class StoreMissing(StoreError):
     """The store's table does not exist: it was not set up, or the name is wrong."""
+
+
+class SchemaMismatch(StoreError):
+    """The store's table is of an older or a newer schema version than this sqsdelay works on."""
 
 
 class BodyStoreUnavailable(SqsDelayError):

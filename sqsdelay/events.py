@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import InvalidEndpoint
 from sqsdelay.ledger import Event, EventKind, Source
+from sqsdelay.limits import MAX_DUE_MS
 from sqsdelay.message import OutgoingMessage, size_of
 from sqsdelay.ports import Failure, Released, SendReceipt
 from sqsdelay.route import Route
@@ -135,10 +136,11 @@ def rejected(messages: Iterable[tuple[StoredMessage, str]], *, at_ms: int) -> It
         yield Event(
             kind=EventKind.REJECTED,
             at_ms=at_ms,
-            endpoint=_endpoint_name(message.destination),
-            message_id=message.message_id,
+            # A row that is no message may lack either, and an event without them cannot be read back.
+            endpoint=_endpoint_name(message.destination) or "-",
+            message_id=message.message_id or "-",
             source=Source.DISPATCHER,
-            due_ms=message.due_ms,
+            due_ms=message.due_ms if 0 <= message.due_ms <= MAX_DUE_MS else None,
             reason=reason,
         )
 

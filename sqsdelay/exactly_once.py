@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sqsdelay.destinations import unreadable
 from sqsdelay.errors import DeliveryFailed
 from sqsdelay.ports import Failure
 from sqsdelay.store import Claim
@@ -30,13 +31,23 @@ class ExactlyOnce:
     def send(self, claim: Claim) -> list[Failure | None]:
         """Deliver the claim's messages together, or else one by one; a failure per message.
 
+        A row of the store that is no message is not delivered, and has failed.
+
         Raises:
             StoreError: the transaction itself is broken; nothing has happened.
         """
-        together = _attempted(claim, self.deliver, claim.messages)
-        if together is None or len(claim.messages) == 1:
-            return [together] * len(claim.messages)
-        return [_attempted(claim, self.deliver, [message]) for message in claim.messages]
+        outcomes = [unreadable(message) for message in claim.messages]
+        readable = [place for place, failure in enumerate(outcomes) if failure is None]
+        if not readable:
+            return outcomes
+        messages = [claim.messages[place] for place in readable]
+        together = _attempted(claim, self.deliver, messages)
+        for place, message in zip(readable, messages, strict=True):
+            if together is None or len(messages) == 1:
+                outcomes[place] = together
+            else:
+                outcomes[place] = _attempted(claim, self.deliver, [message])
+        return outcomes
 
     def send_to_error_queue(
         self, claim: Claim, messages: Sequence[tuple[StoredMessage, str]]

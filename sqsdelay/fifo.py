@@ -11,9 +11,12 @@ from sqsdelay.limits import ID
 from sqsdelay.message import Attribute, OutgoingMessage, size_of, string, text_of
 from sqsdelay.wire import (
     DEDUPLICATION_ID,
+    DUE_AT,
     GROUP_ID,
+    WAS_DUE_AT,
     Delayed,
     ReceivedMessage,
+    fits,
     handed_over,
     trace_header_to_pass_on,
     users_attributes,
@@ -89,7 +92,7 @@ def for_due_queue(
 ) -> OutgoingMessage:
     """What the due queue of a FIFO endpoint gets: a message timer, and the FIFO queue's ids."""
     wired = with_identity(
-        body, {**attributes, **ids.attributes()}, message_id=message_id, due_ms=due_ms
+        body, {**attributes, **ids.attributes()}, message_id=message_id, due_ms=due_ms, waits=True
     )
     return OutgoingMessage(
         body=body,
@@ -105,8 +108,11 @@ def delivered(copy: ReceivedMessage, ids: FifoIds) -> OutgoingMessage:
     attributes = {
         name: value
         for name, value in copy.attributes.items()
-        if name not in (GROUP_ID, DEDUPLICATION_ID)
+        if name not in (GROUP_ID, DEDUPLICATION_ID, DUE_AT, WAS_DUE_AT)
     }
+    due_at = copy.attributes.get(DUE_AT)
+    if due_at is not None and fits(copy.body, {**attributes, WAS_DUE_AT: due_at}):
+        attributes[WAS_DUE_AT] = due_at
     return OutgoingMessage(
         body=copy.body,
         attributes=attributes,

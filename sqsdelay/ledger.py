@@ -112,7 +112,7 @@ _NAMES: Final = tuple(field.name for field in fields(Event) if field.name != "ki
 _REQUIRED: Final = ("event", "at_ms", "endpoint", "message_id", "source")
 _AT_LEAST_1: Final = frozenset({"batch", "receive_batch"})
 _SIGNED: Final = frozenset({"at_ms", "due_ms", "late_ms"})
-_TIMESTAMPED: Final = re.compile(r"\d{4}-\d\d-\d\dT[\d:.,+Z-]+\s+(?=\{)", re.ASCII)
+_TIMESTAMPED: Final = re.compile(r"\A\d{4}-\d\d-\d\dT[\d:.,+Z-]+\s+(?=\{)", re.ASCII)
 
 _encoded = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
@@ -159,7 +159,7 @@ def from_json(line: str | bytes) -> Event:
 
 def _object(line: str | bytes) -> dict[str, Any]:
     text = line if isinstance(line, str) else line.decode("utf-8", "replace")
-    found = _parsed(_TIMESTAMPED.sub("", text.strip(), count=1))
+    found = _parsed(_TIMESTAMPED.sub("", text.strip()))
     if "v" in found:
         return found
     for key in ("ledger", "message"):

@@ -19,6 +19,9 @@ MAX_MESSAGE_BYTES: Final = 1_048_576
 """Body plus attribute names, types and values in UTF-8. Source: quotas-messages.html, "Message size"
 (1 MiB since August 2025)."""
 
+MIN_QUEUE_LIMIT_BYTES: Final = 1024
+"""Least ``MaximumMessageSize`` of a queue. Source: SetQueueAttributes API reference."""
+
 MAX_BATCH_BYTES: Final = 1_048_576
 """All entries of one ``SendMessageBatch``. Source: SendMessageBatch API reference."""
 
@@ -51,17 +54,51 @@ MAX_RECEIVE_WAIT_SECONDS: Final = 20
 """Longest long poll. Source: sqs-short-and-long-polling.html."""
 
 FUNCTION_TIMEOUT_SECONDS: Final = 30
-"""Timeout of the relay function, and the time a worker has for one batch."""
+"""Timeout of the relay function."""
+
+CONNECT_SECONDS: Final = 5
+"""Longest that one of our AWS clients tries to connect, or to write a request. Ours: 1 MiB at 1.7
+Mbit/s; AWS answers a connection in well under a second."""
+
+ANSWER_SECONDS: Final = 5
+"""Longest that one of our AWS clients waits for more of an answer, a long poll's own wait besides. Ours:
+SQS answers within tens of milliseconds."""
+
+CALL_ATTEMPTS: Final = 3
+"""Attempts on one call to AWS, the first included; three that time out and the pauses between them
+(up to 1 and 2 s: botocore's standard mode) take 18 s."""
+
+SHORT_CALL_ATTEMPTS: Final = 2
+"""The same, where more than one call must end in time: in a function, and for a long poll."""
+
+SHORT_CALL_SECONDS: Final = SHORT_CALL_ATTEMPTS * ANSWER_SECONDS + 1
+"""Longest that a call takes which is tried so often: the attempts and the pause between them."""
+
+STOP_SECONDS: Final = 4
+"""Longest that a stopped worker waits for a call to be answered. Docker kills 10 s after SIGTERM."""
+
+WORKER_VISIBILITY_SECONDS: Final = 30
+"""How long a worker's copies stay hidden when it dies; it extends that while it works on them. More
+than one call may take, so that a network that stalls makes no second consumer."""
 
 DELAY_QUEUE_VISIBILITY_SECONDS: Final = 6 * FUNCTION_TIMEOUT_SECONDS
 """Six times the function's timeout (services-sqs-configure.html) and below the deduplication
-interval, so that the second attempt on a copy still deduplicates against the first."""
+interval, so that the second attempt on a copy still deduplicates against the first. A worker extends
+its copies' visibility no further, for the same reason."""
 
 MAX_BACKOFF_SECONDS: Final = 240
 """Longest a failed copy stays hidden: below the deduplication interval, for the same reason."""
 
 MAX_DUE_MS: Final = int(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()) * 1000
 """Latest due time: the last second Python's ``datetime`` can name, epoch milliseconds."""
+
+DEFAULT_MAX_DELAY_SECONDS: Final = 10 * 365 * 24 * 3600
+"""Farthest due time an endpoint takes unless it is told another: ten years of 365 days, some 350,400
+hops. What lies beyond is a mistake or forged, and would hop at our cost for as long as it says."""
+
+SQS_LAUNCH_MS: Final = int(datetime(2006, 7, 13, tzinfo=UTC).timestamp()) * 1000
+"""Nothing was due on SQS before: an earlier due time is broken, and not left over. Source: AWS News
+Blog, "Amazon Simple Queue Service Released", 13 July 2006."""
 
 CONTRADICTION_MS: Final = 24 * 3600 * 1000
 """How far a copy's two delay attributes may disagree before it is rejected. Minutes come from a wrong
@@ -81,6 +118,9 @@ ERROR_QUEUE_SUFFIX: Final = "-delay-error"
 DEAD_LETTER_QUEUE_SUFFIX: Final = "-dead-letter"
 DUE_QUEUE_SUFFIX: Final = "-due"
 FIFO_SUFFIX: Final = ".fifo"
+STORE_TABLE_SUFFIX: Final = ".parked"
+"""After an endpoint's name, the DynamoDB table of its deployed store. Not ``.delayed``, which tables of
+the earlier layout have: a table's keys cannot be changed, and one of its name cannot be replaced."""
 
 TIMEOUTS_SUFFIX: Final = "-timeouts"
 TIMEOUTS_DISPATCHER_SUFFIX: Final = "-timeouts-dispatcher"

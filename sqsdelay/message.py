@@ -35,7 +35,8 @@ Attributes = Mapping[str, Attribute]
 AttributeInput = Attribute | str | bytes | bytearray | int | float | Decimal
 """What a caller may give: boto3's shape, or a plain value (text, bytes or a number)."""
 
-RESERVED_PREFIXES: Final = ("sqsdelay.", "NServiceBus.AmazonSQS.")
+OUR_PREFIX: Final = "sqsdelay."
+DELAY_OF_NSERVICEBUS: Final = "NServiceBus.AmazonSQS.DelaySeconds"
 _DATA_TYPE: Final = re.compile(r"(String|Number|Binary)(\.[^\s]{1,249})?")
 _RESERVED_BY_AWS: Final = ("aws.", "amazon.")
 
@@ -49,6 +50,7 @@ class Message:
         delay: ``timedelta`` or seconds from the broker's ``SentTimestamp``; not with ``due_at``.
         due_at: aware ``datetime``; one in the past is sent at once; not with ``delay``.
         attributes: message attributes, plain values or boto3's shape; custom types as in boto3.
+            Those of a received message will do: ``sqsdelay.…`` and NServiceBus's delay are replaced.
         message_id: what receivers deduplicate on (at most 128 letters, digits, punctuation);
             made up when left out.
         message_group_id: message group at the destination: required by a FIFO queue, which keeps
@@ -95,12 +97,23 @@ def text_of(attributes: Attributes, name: str) -> str | None:
 
 
 def attributes_of(given: Mapping[str, AttributeInput]) -> dict[str, Attribute]:
-    """The attributes in boto3's shape, checked.
+    """The attributes in boto3's shape, checked; without those by which sqsdelay carries a delay.
+
+    These are on what a receiver got, and who sends it again passes them on. The new message gets its
+    own, so that neither a former due time nor a former id rules it.
 
     Raises:
-        InvalidMessage: a name, type or value SQS refuses, or a name sqsdelay keeps for itself.
+        InvalidMessage: a name, type or value SQS refuses.
     """
-    return {name: _attribute(name, value) for name, value in given.items()}
+    return {
+        name: _attribute(name, value) for name, value in given.items() if not carries_delay(name)
+    }
+
+
+def carries_delay(name: object) -> bool:
+    """Whether an attribute of that name is sqsdelay's to set, and not a user's."""
+    ours = isinstance(name, str) and name.startswith(OUR_PREFIX)
+    return ours or name == DELAY_OF_NSERVICEBUS
 
 
 def _attribute(name: str, value: AttributeInput) -> Attribute:
@@ -162,11 +175,6 @@ def _check_attribute_name(name: str) -> None:
         )
     if name.lower().startswith(_RESERVED_BY_AWS):
         raise InvalidMessage(f"attribute name {name!r} starts as AWS's own do; choose another")
-    if name.startswith(RESERVED_PREFIXES):
-        raise InvalidMessage(
-            f"attribute name {name!r} is kept for the delay itself; choose another, "
-            "or use delay=, due_at=, message_id="
-        )
 
 
 def _check_characters(text: str, what: str) -> None:

@@ -59,7 +59,9 @@ class Plan:
 class Source(Protocol):
     """What is emptied: a store, or as much of one."""
 
-    def pending(self, limit: int, *, after: tuple[int, str] | None = None) -> list[StoredMessage]:
+    def pending(
+        self, limit: int, *, after: tuple[int, str] | None = None, due_from_ms: int | None = None
+    ) -> list[StoredMessage]:
         """As `DelayedMessageStore.pending`."""
         ...
 
@@ -76,8 +78,8 @@ class Source(Protocol):
 class HasMarks(Protocol):
     """A source whose marks are to be taken along, for messages in the delay queue."""
 
-    def all_marks(self) -> Iterator[tuple[Mark, int]]:
-        """Each mark, and until when it holds, epoch milliseconds."""
+    def all_marks(self) -> Iterator[Mark]:
+        """Each mark, in no order."""
         ...
 
 
@@ -135,8 +137,8 @@ class Migration:
 
     def _pending(self) -> Iterator[StoredMessage]:
         """Page by page, by due time and id, so that removing on the way skips nothing."""
-        after = (self._due_from_ms - 1, "\U0010ffff")
-        while page := self._store.pending(_PAGE, after=after):
+        after = None
+        while page := self._store.pending(_PAGE, after=after, due_from_ms=self._due_from_ms):
             yield from page
             after = (page[-1].due_ms, page[-1].message_id)
 
@@ -189,6 +191,14 @@ class Transfer(Migration):
         self._due_from_ms = due_from_ms
 
     def _migrate(self, messages: Sequence[StoredMessage]) -> list[Migrated]:
+        unreadable = [
+            _failed(message, InvalidMessage(message.unreadable))
+            for message in messages
+            if message.unreadable is not None
+        ]
+        if unreadable:
+            readable = [message for message in messages if message.unreadable is None]
+            return unreadable + (self._migrate(readable) if readable else [])
         try:
             self._target.store(messages)
         except InvalidMessage as error:
@@ -209,8 +219,10 @@ def as_message(stored: StoredMessage) -> Message:
     """A stored message for a sender, with its id for deduplication and its own due time.
 
     Raises:
-        InvalidMessage: a body that is no text.
+        InvalidMessage: a body that is no text, or a row that is no message.
     """
+    if stored.unreadable is not None:
+        raise InvalidMessage(stored.unreadable)
     try:
         body = stored.body.decode("utf-8")
     except UnicodeDecodeError as error:

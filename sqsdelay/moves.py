@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -17,15 +17,18 @@ from sqsdelay.events import settled_copies
 from sqsdelay.ledger import Ledger, record_safely
 from sqsdelay.limits import MAX_BACKOFF_SECONDS
 from sqsdelay.message import OutgoingMessage
+from sqsdelay.one_line import one_line
 from sqsdelay.ports import Failure, Queues
 from sqsdelay.rejection import rejected
-from sqsdelay.wire import ReceivedMessage
+from sqsdelay.size_limits import send_fitting
+from sqsdelay.wire import ReceivedMessage, without_identity
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_RECEIVES: Final = 5
 _FIRST_BACKOFF_SECONDS: Final = 5
 _REMEMBERED_COPIES: Final = 10_000
+_NOT_HELD: Final = "no time is left for it; it is received again, here or by another consumer"
 
 
 class Status(StrEnum):
@@ -72,7 +75,33 @@ class Move:
     settled: Outcome
 
 
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """What is remembered of a copy that was settled and not deleted: its fate, and nothing it holds."""
+
+    status: Status
+    due_ms: int | None
+    delay_seconds: int | None
+    late_ms: int | None
+    error: str | None
+
+    @classmethod
+    def of(cls, done: Outcome) -> _Sent:
+        return cls(done.status, done.due_ms, done.delay_seconds, done.late_ms, done.error)
+
+    def outcome(self, copy: ReceivedMessage) -> Outcome:
+        return Outcome(copy, self.status, self.due_ms, self.delay_seconds, self.late_ms, self.error)
+
+
 Outcomes = list[Outcome | None]
+
+Held = Callable[[], bool]
+"""Whether copies are their consumer's still, and there is time for one more call."""
+
+
+def always_held() -> bool:
+    """For who has all the time there is."""
+    return True
 
 
 class Mover(ABC):
@@ -100,15 +129,23 @@ class Mover(ABC):
         self._endpoint = endpoint
         self._max_receives = max_receives
         self._ledger = ledger
-        self._undeleted: OrderedDict[str, Outcome] = OrderedDict()
+        self._undeleted: OrderedDict[str, _Sent] = OrderedDict()
         self.source = source
 
-    def process(self, copies: Sequence[ReceivedMessage], *, delete: bool = True) -> list[Outcome]:
+    def process(
+        self,
+        copies: Sequence[ReceivedMessage],
+        *,
+        delete: bool = True,
+        held: Held = always_held,
+    ) -> list[Outcome]:
         """Move a received batch on and settle it.
 
         Args:
             copies: what one receive returned, from ``source``.
             delete: False where the caller deletes settled copies itself (Lambda does).
+            held: asked before each send. Where it says no, copies that are not sent fail and are
+                left alone: somebody else may have received them.
 
         Returns:
             An outcome per copy, in order. Nothing one message holds makes it raise.
@@ -120,15 +157,15 @@ class Mover(ABC):
         for copy in copies:
             if copy.receive_count == 1 and copy.first_receive_ms is not None:
                 self._queues.broker_clock.observe(copy.first_receive_ms, at=copy.received_at)
-        outcomes = self._moved(copies)
+        outcomes = self._moved(copies, held)
         failed = [outcome for outcome in outcomes if not outcome.settled]
-        if failed:
+        if failed and held():
             self._hide(source_url, failed)
         if delete:
             self._delete(source_url, [outcome for outcome in outcomes if outcome.settled])
         return outcomes
 
-    def _moved(self, copies: Sequence[ReceivedMessage]) -> list[Outcome]:
+    def _moved(self, copies: Sequence[ReceivedMessage], held: Held) -> list[Outcome]:
         outcomes: Outcomes = [None] * len(copies)
         fresh: list[tuple[int, ReceivedMessage]] = []
         for position, copy in enumerate(copies):
@@ -137,12 +174,12 @@ class Mover(ABC):
                 fresh.append((position, copy))
             else:
                 # Sent before, only the delete had failed: sending again would duplicate it.
-                outcomes[position] = replace(done, copy=copy)
+                outcomes[position] = done.outcome(copy)
         moves = self._decide(fresh, outcomes)
         if self._ledger is not None:
             without_a_send = (outcomes[position] for position, _ in fresh)
             self._record([(o, None) for o in without_a_send if o is not None], len(copies))
-        self._send(moves, outcomes)
+        self._send(moves, outcomes, held)
         return [outcome for outcome in outcomes if outcome is not None]
 
     @abstractmethod
@@ -164,18 +201,28 @@ class Mover(ABC):
         """The broker's now: from the copy's own receive stamp if fresh, else the learned clock."""
         clock = self._queues.broker_clock
         if copy.receive_count == 1 and copy.first_receive_ms is not None:
-            elapsed = clock.local.monotonic() - copy.received_at
-            now_ms = copy.first_receive_ms + max(0, int(elapsed * 1000))
+            now_ms = clock.after_ms(copy.first_receive_ms, copy.received_at)
             # The copy may have been underway for long since its stamp; other answers know better.
             return max(now_ms, clock.now_ms()) if clock.synchronised else now_ms
         if not clock.synchronised:
             self._queues.synchronise(self.source)
         return clock.now_ms()
 
-    def _send(self, moves: list[Move], outcomes: Outcomes) -> None:
+    def _set_timer(self, move: Move) -> None:  # noqa: B027 - most moves have none
+        """Set a message timer anew, right before its send: the sends before it took time."""
+
+    def _send(self, moves: list[Move], outcomes: Outcomes, held: Held) -> None:
         hopeless: list[Move] = []
         batches = full_batches(moves, target=lambda m: m.target, size=lambda m: m.entry.size)
         for batch in batches:
+            if not held():
+                for move in batch:
+                    outcomes[move.position] = self._failed(
+                        move.copy, _NOT_HELD, move.settled.due_ms
+                    )
+                continue
+            for move in batch:
+                self._set_timer(move)
             failures = self._send_batch(batch)
             if self._ledger is not None:
                 settled = [
@@ -195,7 +242,7 @@ class Mover(ABC):
                         move.copy, str(failure.error), move.settled.due_ms
                     )
         if hopeless:
-            self._send(hopeless, outcomes)
+            self._send(hopeless, outcomes, held)
 
     def _record(
         self,
@@ -230,11 +277,26 @@ class Mover(ABC):
             url = self._queues.url(batch[0].target)
         except SqsDelayError as error:
             return [Failure(type(error).__name__, error, transient=True)] * len(batch)
-        sent = self._queues.send_batch(url, [move.entry for move in batch])
+        sent = send_fitting(
+            self._queues,
+            url,
+            [move.entry for move in batch],
+            lambda position: self._smaller(batch[position]),
+        )
         return [outcome if isinstance(outcome, Failure) else None for outcome in sent]
 
+    def _smaller(self, move: Move) -> OutgoingMessage | None:
+        if move.target != self._endpoint.error_queue:
+            return without_identity(move.entry)
+        return rejected(move.copy, move.settled.error or "", limit=0)
+
     def _failed(self, copy: ReceivedMessage, error: str, due_ms: int | None = None) -> Outcome:
-        logger.warning("message %s stays in %s: %s", copy.message_id, self.source.name, error)
+        logger.warning(
+            "message %s stays in %s: %s",
+            one_line(copy.message_id),
+            self.source.name,
+            one_line(error),
+        )
         return Outcome(copy, Status.FAILED, due_ms, error=error)
 
     def _hide(self, source_url: str, failed: list[Outcome]) -> None:
@@ -244,7 +306,9 @@ class Mover(ABC):
         ):
             if failure is not None:
                 # Harmless: it comes back after the queue's visibility timeout instead.
-                logger.info("backoff of %s not set: %s", outcome.copy.message_id, failure.error)
+                logger.info(
+                    "backoff of %s not set: %s", one_line(outcome.copy.message_id), failure.error
+                )
 
     def _delete(self, source_url: str, settled: list[Outcome]) -> None:
         if not settled:
@@ -255,8 +319,12 @@ class Mover(ABC):
             if failure is None:
                 self._undeleted.pop(key, None)
                 continue
-            logger.warning("message %s sent on but not deleted: %s", key, failure.error)
-            self._undeleted[key] = outcome
+            logger.warning(
+                "message %s sent on but not deleted: %s",
+                one_line(outcome.copy.message_id),
+                one_line(failure.error),
+            )
+            self._undeleted[key] = _Sent.of(outcome)
             if len(self._undeleted) > _REMEMBERED_COPIES:
                 self._undeleted.popitem(last=False)
 

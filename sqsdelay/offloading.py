@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -27,15 +28,19 @@ class Offloading:
     def __init__(self, bodies: LargeBodies) -> None:
         self._bodies = bodies
 
-    def wants(self, message: Message) -> bool:
+    def wants(self, message: Message, limit: Callable[[int], int]) -> bool:
         """Whether the message is too large to carry its body itself.
+
+        Args:
+            limit: what the queues on its way take, bytes, for a message of so many.
 
         Raises:
             InvalidMessage
         """
         check_body(message.body)
         size = size_of(message.body, attributes_of(message.attributes))
-        return size > self._bodies.above_bytes or size + MOST_ADDED_BYTES > MAX_MESSAGE_BYTES
+        most = size + MOST_ADDED_BYTES
+        return size > self._bodies.above_bytes or most > MAX_MESSAGE_BYTES or most > limit(most)
 
     def stand_in(self, message: Message) -> Message:
         """The message with a pointer's room for a body: all else can be checked before the body is put.

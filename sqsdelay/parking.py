@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from sqsdelay.errors import ConfigurationError, InvalidMessage, SqsDelayError, StoreError
+from sqsdelay.delay import utc
+from sqsdelay.errors import (
+    ConfigurationError,
+    InvalidMessage,
+    MessageConflict,
+    SqsDelayError,
+    StoreError,
+)
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.marks import Mark
+from sqsdelay.one_line import one_line
 from sqsdelay.store import DelayedMessageStore
 from sqsdelay.stored import StoredMessage
 
@@ -59,19 +67,7 @@ class Parking:
             return [error] * len(messages)
 
     def _refused(self, message: StoredMessage) -> SqsDelayError | None:
-        """None where the store has this very message; it must not pass for another of its id."""
-        kept = self._store.find(message.message_id)
-        if kept is None:
-            return InvalidMessage(
-                f"message_id {message.message_id!r} was in the store and is being released; "
-                "use an id of its own for each message"
-            )
-        if (kept.body, kept.attributes) == (message.body, message.attributes):
-            return None
-        return InvalidMessage(
-            f"message_id {message.message_id!r} is in the store with another body or other attributes; "
-            "use an id of its own for each message"
-        )
+        return refused(message, self._store.find(message.message_id))
 
     def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
         """The marks of these messages; none while the store cannot be asked.
@@ -81,25 +77,59 @@ class Parking:
         try:
             return self._store.marks(message_ids)
         except StoreError as error:
-            logger.warning("marks of %d messages not read: %s", len(message_ids), error)
+            logger.warning("marks of %d messages not read: %s", len(message_ids), one_line(error))
             return {}
 
-    def apply_marks(self, message_ids: Sequence[str]) -> set[str]:
+    def apply_marks(self, parked: Mapping[str, int | None]) -> set[str]:
         """Apply marks to messages that were parked just now; the ids of those cancelled.
 
         Who cancels a message leaves its mark first and then looks into the store; so a mark left
         while the message was being parked is seen here, or the message was seen there.
+
+        Args:
+            parked: when each was first sent, by message id; None is before any mark.
         """
         cancelled = set()
-        for mark in self.marks(message_ids).values():
+        for mark in self.marks(list(parked)).values():
+            first_sent_ms = parked[mark.message_id]
             try:
-                if mark.due_ms is not None:
-                    self._store.reschedule(mark.message_id, mark.due_ms)
-                elif self._store.cancel([mark.message_id]) == [True]:
+                if mark.moves(first_sent_ms):
+                    self._store.reschedule(mark.message_id, mark.due_ms or 0)
+                elif mark.cancels(first_sent_ms) and self._store.cancel([mark.message_id]) == [
+                    True
+                ]:
                     cancelled.add(mark.message_id)
             except StoreError as error:
-                logger.error("mark of parked %s not applied: %s", mark.message_id, error)
+                logger.error(
+                    "mark of parked %s not applied: %s", one_line(mark.message_id), one_line(error)
+                )
         return cancelled
+
+
+def refused(message: StoredMessage, kept: StoredMessage | None) -> SqsDelayError | None:
+    """Why a message was not stored whose id is taken; None where it is this very message.
+
+    Args:
+        kept: what the store has of that id.
+    """
+    remedy = "use an id of its own for each message"
+    if kept is None:
+        return InvalidMessage(
+            f"message_id {message.message_id!r} was in the store and is being released; {remedy}"
+        )
+    if (kept.body, kept.attributes) != (message.body, message.attributes):
+        return MessageConflict(
+            f"message_id {message.message_id!r} is in the store with another body or other attributes; "
+            f"{remedy}"
+        )
+    if kept.due_ms != message.due_ms:
+        return MessageConflict(
+            f"message_id {message.message_id!r} is in the store and due at "
+            f"{utc(kept.due_ms).isoformat(timespec='milliseconds')}, not "
+            f"{utc(message.due_ms).isoformat(timespec='milliseconds')}; reschedule it, or {remedy} (to "
+            "send one message again for safety, name its due time with due_at)"
+        )
+    return None
 
 
 StoreOf = Callable[[str], DelayedMessageStore]

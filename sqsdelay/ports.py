@@ -98,9 +98,16 @@ class Queues(Protocol):
         ...
 
     def receive_batch(
-        self, queue_url: str, *, wait_seconds: int, limit: int = MAX_BATCH_ENTRIES
+        self,
+        queue_url: str,
+        *,
+        wait_seconds: int,
+        limit: int = MAX_BATCH_ENTRIES,
+        visibility_seconds: int | None = None,
     ) -> list[ReceivedMessage]:
         """Up to ``limit`` copies (1 to 10), waiting at most ``wait_seconds`` (0 to 20) for the first.
+
+        They stay hidden for ``visibility_seconds``, the queue's visibility timeout if left out.
 
         Raises:
             QueueMissing, QueueUnavailable

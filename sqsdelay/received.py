@@ -10,12 +10,11 @@ from sqsdelay.endpoint import Endpoint
 from sqsdelay.ledger import Event, EventKind, Ledger, Source, record_safely
 from sqsdelay.message import text_of
 from sqsdelay.wire import (
-    DUE_AT,
     MESSAGE_ID,
     ReceivedMessage,
     from_boto3,
     from_lambda_event,
-    whole_number,
+    was_due_ms,
 )
 
 
@@ -57,7 +56,7 @@ def received_events(
             endpoint=endpoint,
             message_id=text_of(copy.attributes, MESSAGE_ID) or copy.sqs_message_id,
             source=Source.RECEIVER,
-            due_ms=whole_number(text_of(copy.attributes, DUE_AT)),
+            due_ms=was_due_ms(copy.attributes),
             batch=len(copies),
             late_ms=lateness_ms(copy),
             sqs_message_id=copy.sqs_message_id,
@@ -66,7 +65,7 @@ def received_events(
 
 def lateness_ms(copy: ReceivedMessage) -> int | None:
     """How long after its due time the broker first handed the message out; None if it has none."""
-    due_ms = whole_number(text_of(copy.attributes, DUE_AT))
+    due_ms = was_due_ms(copy.attributes)
     if due_ms is None or copy.first_receive_ms is None:
         return None
     return copy.first_receive_ms - due_ms

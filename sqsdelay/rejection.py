@@ -9,7 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sqsdelay.decision import Reject
-from sqsdelay.limits import FIFO_SUFFIX, FORBIDDEN_BODY_CHARACTER, ID, MAX_DUE_MS
+from sqsdelay.limits import (
+    FIFO_SUFFIX,
+    FORBIDDEN_BODY_CHARACTER,
+    ID,
+    MAX_DUE_MS,
+    MAX_MESSAGE_BYTES,
+)
 from sqsdelay.message import Attribute, OutgoingMessage, size_of, string, text_of
 from sqsdelay.stored import StoredMessage
 from sqsdelay.wire import (
@@ -62,12 +68,17 @@ class Rejection:
         )
 
 
-def rejected(copy: ReceivedMessage, reason: str) -> OutgoingMessage:
+def rejected(
+    copy: ReceivedMessage, reason: str, *, limit: int = MAX_MESSAGE_BYTES
+) -> OutgoingMessage:
     """What the error queue gets of a copy: as it came, plus why, as JSON in ``sqsdelay.Error``.
 
     Where ten attributes leave no room the delay attributes move into that JSON; where nothing fits
     (ten attributes of the user's, or 1 MiB) the copy goes without it, its message id as its message
     group and its due time as far as that fits, and only the log has the reason.
+
+    Args:
+        limit: what the error queue takes, bytes; 0 leaves out all that can be.
     """
     about: dict[str, Any] = {
         "reason": FORBIDDEN_BODY_CHARACTER.sub("?", reason),
@@ -82,12 +93,12 @@ def rejected(copy: ReceivedMessage, reason: str) -> OutgoingMessage:
         about["unreadable"] = copy.unreadable  # and left out: it is not whole any more
     attributes = {**copy.attributes, ERROR: string(json.dumps(about))}
     group_id = None
-    if not fits(copy.body, attributes):
+    if not fits(copy.body, attributes, limit=limit):
         ours = [name for name in DELAY_ATTRIBUTES if name in copy.attributes]
         about["attributes"] = {name: _plain(attributes.pop(name)) for name in ours}
         attributes[ERROR] = string(json.dumps(about))
-    if not fits(copy.body, attributes):
-        attributes = _with_due_time(copy)
+    if not fits(copy.body, attributes, limit=limit):
+        attributes = _with_due_time(copy, limit)
         group_id = copy.message_id if ID.fullmatch(copy.message_id) else None
     return OutgoingMessage(
         body=copy.body,
@@ -98,13 +109,13 @@ def rejected(copy: ReceivedMessage, reason: str) -> OutgoingMessage:
     )
 
 
-def _with_due_time(copy: ReceivedMessage) -> dict[str, Attribute]:
+def _with_due_time(copy: ReceivedMessage, limit: int) -> dict[str, Attribute]:
     """The copy's attributes, and when it is due: a delay alone loses its start on the way."""
     attributes = {name: value for name, value in copy.attributes.items() if name != ERROR}
     message = read_delay(copy)
     if isinstance(message, Delayed):
         dated = {**attributes, DUE_AT: string(str(message.due_ms))}
-        return dated if fits(copy.body, dated) else attributes
+        return dated if fits(copy.body, dated, limit=limit) else attributes
     return attributes
 
 
@@ -114,10 +125,15 @@ def _plain(attribute: Attribute) -> str:
     return base64.b64encode(attribute["BinaryValue"]).decode()
 
 
-def rejected_stored(message: StoredMessage, reason: str) -> OutgoingMessage:
+def rejected_stored(
+    message: StoredMessage, reason: str, *, limit: int = MAX_MESSAGE_BYTES
+) -> OutgoingMessage:
     """What the error queue gets of a store's message: as it was, plus why.
 
     A body that is no text of SQS's goes as base64, and says so.
+
+    Args:
+        limit: what the error queue takes, bytes; 0 leaves out all that can be.
     """
     about: dict[str, Any] = {
         "reason": FORBIDDEN_BODY_CHARACTER.sub("?", reason),
@@ -136,11 +152,11 @@ def rejected_stored(message: StoredMessage, reason: str) -> OutgoingMessage:
         about["bodyEncoding"] = "base64"
         body = base64.b64encode(message.body).decode("ascii")
     attributes = {**message.attributes, ERROR: string(json.dumps(about))}
-    if not fits(body, attributes):
+    if not fits(body, attributes, limit=limit):
         # Better without our words than not at all; the log has the reason.
         attributes = dict(message.attributes)
         if "bodyEncoding" not in about:
-            attributes = _with_identity(message, body)
+            attributes = _with_identity(message, body, limit)
     return OutgoingMessage(
         body=body,
         attributes=attributes,
@@ -149,13 +165,20 @@ def rejected_stored(message: StoredMessage, reason: str) -> OutgoingMessage:
     )
 
 
-def _with_identity(message: StoredMessage, body: str) -> dict[str, Attribute]:
+def _with_identity(message: StoredMessage, body: str, limit: int) -> dict[str, Attribute]:
     """A store's message with group, id and due time in attributes, as far as these fit."""
     attributes = dict(message.attributes)
     if message.group_id is not None:
         grouped = {**attributes, GROUP_ID: string(message.group_id)}
-        attributes = grouped if fits(body, grouped) else attributes
-    return with_identity(body, attributes, message_id=message.message_id, due_ms=message.due_ms)
+        attributes = grouped if fits(body, grouped, limit=limit) else attributes
+    return with_identity(
+        body,
+        attributes,
+        message_id=message.message_id,
+        due_ms=message.due_ms,
+        waits=True,
+        limit=limit,
+    )
 
 
 def read_rejection(copy: ReceivedMessage) -> Rejection:

@@ -8,13 +8,14 @@ from typing import Any, TypeVar, cast
 
 from sqsdelay import fifo, wire
 from sqsdelay.collision import refuse_collision
-from sqsdelay.decision import check_hop
+from sqsdelay.decision import check_hop, checked_max_delay, too_far
 from sqsdelay.delay import checked_due_ms, delay_ms, due_at_ms, seconds_until
 from sqsdelay.endpoint import Endpoint, QueueRef
 from sqsdelay.errors import (
     ConfigurationError,
     DelayQueueMissing,
     DelayTooLong,
+    InvalidDelay,
     QueueMissing,
     QueueUnavailable,
     SqsDelayError,
@@ -30,12 +31,14 @@ from sqsdelay.message import (
     check_ids,
     check_limits,
     check_trace_header,
+    size_of,
     string,
 )
 from sqsdelay.message_id import new_message_id
 from sqsdelay.parking import Parking
 from sqsdelay.ports import Queues
 from sqsdelay.route import Route
+from sqsdelay.size_limits import SizeLimits
 from sqsdelay.stored import StoredMessage, to_store
 
 T = TypeVar("T")
@@ -51,11 +54,23 @@ class ToQueue:
     message_id: str | None
     due_ms: int
     absolute: bool = False
+    named: bool = False
+    """Its sender named its id: a message before it may have had the same, and been cancelled."""
 
     def set_timer(self, now_ms: int) -> None:
         """Set the message timer of an absolute due time anew: batches before this one took time."""
-        if self.absolute and self.entry.delay_seconds is not None:
-            self.entry.delay_seconds = seconds_until(self.due_ms, now_ms)
+        if not self.absolute:
+            return
+        remaining = seconds_until(self.due_ms, now_ms)
+        if self.entry.delay_seconds is not None:
+            self.entry.delay_seconds = remaining
+        elif wire.DELAY_SECONDS in self.entry.attributes:
+            self.entry.attributes[wire.DELAY_SECONDS] = string(str(remaining))
+
+    def sent_after(self, mark_ms: int) -> None:
+        """Tell the delay consumer that marks left until then are none of this message's."""
+        told = wire.after_mark(self.entry.deduplication_id or "", mark_ms)
+        self.entry.deduplication_id = told
 
 
 @dataclass(slots=True)
@@ -92,6 +107,7 @@ class Router:
         queues: the queue service.
         unrestricted: False refuses what a message timer cannot hold.
         hop_seconds: the delay queues' delivery delay.
+        max_delay_seconds: the farthest that a message may be due.
         parking: an endpoint's store, None where there is none.
 
     Raises:
@@ -104,6 +120,7 @@ class Router:
         *,
         unrestricted: bool,
         hop_seconds: int,
+        max_delay_seconds: int,
         parking: Callable[[Endpoint], Parking | None],
     ) -> None:
         check_hop(hop_seconds)
@@ -115,12 +132,19 @@ class Router:
         self._queues = queues
         self._unrestricted = unrestricted
         self._hop_seconds = hop_seconds
+        self._max_delay_seconds = checked_max_delay(max_delay_seconds)
         self._parking = parking
+        self._limits = SizeLimits(queues)
         self._checked_hops: set[str] = set()
         self._alone: set[QueueRef] = set()
 
-    def prepare(self, endpoint: Endpoint, message: Message, asked: Asked) -> ToQueue | ToStore:
+    def prepare(
+        self, endpoint: Endpoint, message: Message, asked: Asked, *, content: str | None = None
+    ) -> ToQueue | ToStore:
         """Choose the route and check the message for it.
+
+        Args:
+            content: what the message's body stands for, where that is not the body itself.
 
         Raises:
             InvalidDelay, InvalidMessage, DelayTooLong, ConfigurationError
@@ -139,6 +163,7 @@ class Router:
             due_ms = now_ms if message.delay is None else now_ms + delay_ms(message.delay)
             checked_due_ms(due_ms)
         remaining = seconds_until(due_ms, now_ms)
+        self.check_max_delay(due_ms, now_ms)
         if remaining <= self._hop_seconds:
             if endpoint.fifo:
                 return self._to_fifo(endpoint, message, attributes, due_ms, remaining, asked)
@@ -147,11 +172,22 @@ class Router:
         asked.once("collision", lambda: self._check_collision(endpoint))
         parking = self._parking(endpoint)
         if parking is not None and remaining > parking.after_seconds:
+            self._check_arrival(endpoint, message, attributes)
             now_ms = self.broker_latest(endpoint, asked)
             return ToStore(parking, to_store(message, endpoint.address, now_ms=now_ms))
         return self._through_delay_queue(
-            endpoint, message, attributes, due_ms, due_ms - now_ms, asked
+            endpoint, message, attributes, due_ms, due_ms - now_ms, content or message.body, asked
         )
+
+    def check_max_delay(self, due_ms: int, now_ms: int) -> None:
+        """Refuse what the delay consumer would send to the error queue.
+
+        Raises:
+            InvalidDelay
+        """
+        problem = too_far(due_ms, now_ms, self._max_delay_seconds)
+        if problem is not None:
+            raise InvalidDelay(problem)
 
     def broker_now(self, endpoint: Endpoint, asked: Asked) -> int:
         """The broker's now for an absolute due time, asked for if nothing has told it lately."""
@@ -248,10 +284,31 @@ class Router:
             delay_seconds=remaining,
             trace_header=message.trace_header,
         )
-        check_limits(message.body, attributes, ids.attributes() | wire.identity(message_id, due_ms))
+        added = ids.attributes() | wire.waiting_identity(message_id, due_ms)
+        check_limits(message.body, attributes, added)
+        self._check_arrival(endpoint, message, attributes)
         queue_url = asked.once("due queue", lambda: self._queues.url(endpoint.due_queue))
         absolute = message.due_at is not None
         return ToQueue(queue_url, entry, Route.DUE_QUEUE, message_id, due_ms, absolute)
+
+    def limit(self, endpoint: Endpoint, message: Message, *, size: int) -> int:
+        """The least that the queues on the message's way take, bytes.
+
+        Args:
+            size: the message's own.
+        """
+        waits = message.delay is not None or message.due_at is not None
+        queues = endpoint.queues[:-1] if waits else (endpoint.queue,)
+        return min(self._limits.of(queue, size=size) for queue in queues)
+
+    def _check_arrival(
+        self, endpoint: Endpoint, message: Message, attributes: dict[str, Attribute]
+    ) -> None:
+        """Found out now, when a person still knows the message; not when it is due. What sqsdelay adds
+        does not count: it is left out rather than the message refused."""
+        own = size_of(message.body, attributes)
+        for queue in {endpoint.hand_over_queue, endpoint.queue}:
+            self._limits.check(queue, own)
 
     def _check_collision(self, endpoint: Endpoint) -> None:
         """Once for each endpoint: a delayed message must not reach the other one's destination."""
@@ -275,6 +332,7 @@ class Router:
         attributes: dict[str, Attribute],
         due_ms: int,
         remaining_ms: int,
+        content: str,
         asked: Asked,
     ) -> ToQueue:
         message_id = message.message_id or new_message_id(due_ms)
@@ -285,6 +343,7 @@ class Router:
             message_group_id=message.message_group_id,
             deduplication_id=_deduplication_id(message, message_id) if endpoint.fifo else None,
         )
+        wired = wire.with_message_id(message.body, wired, message_id)
         entry = OutgoingMessage(
             body=message.body,
             attributes=wired,
@@ -292,11 +351,21 @@ class Router:
                 message.body, attributes, wired, message_id=message_id, due_ms=due_ms
             ),
             group_id=message_id,
-            deduplication_id=message_id,
+            deduplication_id=wire.send_deduplication_id(message_id, content, wired),
             trace_header=message.trace_header,
         )
         queue_url = asked.once("delay queue", lambda: self._delay_queue_url(endpoint))
-        return ToQueue(queue_url, entry, Route.DELAY_QUEUE, message_id, due_ms)
+        self._check_arrival(endpoint, message, attributes)
+        self._limits.check(endpoint.delay_queue, entry.size)
+        return ToQueue(
+            queue_url,
+            entry,
+            Route.DELAY_QUEUE,
+            message_id,
+            due_ms,
+            absolute=message.due_at is not None,
+            named=message.message_id is not None,
+        )
 
     def _delay_queue_url(self, endpoint: Endpoint) -> str:
         try:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
+from sqsdelay.delay import due_at_ms
 from sqsdelay.events import changed
 from sqsdelay.ledger import Ledger, record_safely
-from sqsdelay.marks import MARK_LIFETIME_SECONDS, Mark
+from sqsdelay.marks import Mark
 from sqsdelay.store import DelayedMessageStore
 from sqsdelay.stored import StoredMessage
 
-_PAGE: Final = 500
+_PAGE: Final = 100
+"""Messages in memory at once: at the 1 MiB of a body, 100 MiB."""
 
 
 class Change(StrEnum):
@@ -50,42 +54,61 @@ class Schedule:
         self._ledger = ledger
 
     def cancel(self, message_id: str, *, now_ms: int) -> Change:
-        """Cancel a message.
+        """Cancel a message: what was sent of it by now, and nothing sent later.
 
         Args:
-            now_ms: from when the mark's lifetime counts, epoch milliseconds.
+            now_ms: the latest that the broker's clock may read, epoch milliseconds.
 
         Raises:
             InvalidMessage: no id a store keeps.
             StoreUnavailable, StoreMissing: nothing is promised; the same call again is safe.
         """
-        self._mark(Mark(message_id=message_id), now_ms)
+        self._mark(message_id, now_ms)
         change = self._told(message_id, self._store.cancel([message_id]) == [True])
         self._record(change, message_id, now_ms)
         return change
 
     def reschedule(self, message_id: str, due_ms: int, *, now_ms: int) -> Change:
-        """Move a message to another due time, epoch milliseconds.
+        """Move a message to another due time, epoch milliseconds; nothing of it that is sent later.
+
+        Args:
+            now_ms: the latest that the broker's clock may read, epoch milliseconds.
 
         Raises:
             InvalidMessage: no id or no due time a store keeps.
             StoreUnavailable, StoreMissing: nothing is promised; the same call again is safe.
         """
-        self._mark(Mark(message_id=message_id, due_ms=due_ms), now_ms)
+        self._mark(message_id, now_ms, due_ms)
         change = self._told(message_id, self._store.reschedule(message_id, due_ms))
         self._record(change, message_id, now_ms, due_ms)
         return change
 
-    def pending(self) -> Iterator[StoredMessage]:
+    def pending(
+        self, *, due_from: datetime | None = None, due_before: datetime | None = None
+    ) -> Iterator[StoredMessage]:
         """Messages in the store, the earliest due first; read page by page.
 
         Messages in the delay queue are not among them: SQS does not list messages.
 
+        Args:
+            due_from: leaves out what is due before; with its time zone, as ``due_before``.
+            due_before: leaves out what is due then or later.
+
         Raises:
+            InvalidDelay: a time without time zone.
             StoreUnavailable, StoreMissing
         """
+        due_from_ms = None if due_from is None else due_at_ms(due_from)
+        due_before_ms = None if due_before is None else due_at_ms(due_before)
+        return self._pending(due_from_ms, due_before_ms)
+
+    def _pending(
+        self, due_from_ms: int | None, due_before_ms: int | None
+    ) -> Iterator[StoredMessage]:
         after = None
-        while page := self._store.pending(_PAGE, after=after):
+        while page := self._store.pending(
+            _PAGE, after=after, due_from_ms=due_from_ms, due_before_ms=due_before_ms
+        ):
             yield from page
             after = (page[-1].due_ms, page[-1].message_id)
 
@@ -102,5 +125,10 @@ class Schedule:
             done = changed(self._endpoint, message_id, at_ms=now_ms, due_ms=due_ms)
             record_safely(self._ledger, done)
 
-    def _mark(self, mark: Mark, now_ms: int) -> None:
-        self._store.mark([mark], until_ms=now_ms + MARK_LIFETIME_SECONDS * 1000)
+    def _mark(self, message_id: str, now_ms: int, due_ms: int | None = None) -> None:
+        mark = Mark(message_id=message_id, at_ms=now_ms, due_ms=due_ms)
+        before = self._store.marks([message_id]).get(message_id)
+        if before is not None and before.at_ms >= now_ms:
+            # Clocks are known to the second: what was sent since that mark has to be this one's.
+            mark = replace(mark, at_ms=before.at_ms + 1)
+        self._store.mark([mark])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,10 +13,16 @@ from typing import Final
 from sqsdelay.batch import full_batches
 from sqsdelay.delay import Delay, checked_due_ms, delay_ms, due_at_ms, utc
 from sqsdelay.endpoint import Endpoint
-from sqsdelay.errors import ConfigurationError, InvalidDelay, NoStore, SqsDelayError
+from sqsdelay.errors import (
+    ConfigurationError,
+    InvalidDelay,
+    NoStore,
+    SqsDelayError,
+    StoreError,
+)
 from sqsdelay.events import sent_to_queue, sent_to_store
 from sqsdelay.ledger import Ledger, record_safely
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.message import AttributeInput, Message
 from sqsdelay.offloading import Offloading
 from sqsdelay.parking import (
@@ -33,6 +40,8 @@ from sqsdelay.store import DelayedMessageStore
 from sqsdelay.stored import StoredMessage
 
 __all__ = ["DEFAULT_CONCURRENCY", "Change", "Route", "SendResult", "Sender"]
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_CONCURRENCY = 8
 _STORED_AT_ONCE: Final = 500
@@ -66,6 +75,8 @@ class Sender:
         queues: the queue service.
         unrestricted: False refuses delays above 900 seconds, as a sender without the feature would.
         hop_seconds: the delay queues' delivery delay; 900 unless the endpoint was created with less.
+        max_delay_seconds: the farthest a message may be due; ten years unless the endpoint's delay
+            consumer was told another.
         concurrency: batches ``send_many`` keeps in flight.
         store: the endpoint's store, or a function from an endpoint's name to its store. Messages
             far away are parked there at once, and `cancel`, `reschedule` and `pending` work.
@@ -83,6 +94,7 @@ class Sender:
         *,
         unrestricted: bool = True,
         hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS,
+        max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS,
         concurrency: int = DEFAULT_CONCURRENCY,
         store: DelayedMessageStore | StoreOf | None = None,
         park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
@@ -99,7 +111,11 @@ class Sender:
         self._stores = None if store is None else Stores(store, after_seconds=park_after_seconds)
         self._offloading = None if large_bodies is None else Offloading(large_bodies)
         self._router = Router(
-            queues, unrestricted=unrestricted, hop_seconds=hop_seconds, parking=self._parking
+            queues,
+            unrestricted=unrestricted,
+            hop_seconds=hop_seconds,
+            max_delay_seconds=max_delay_seconds,
+            parking=self._parking,
         )
 
     def send(
@@ -126,7 +142,9 @@ class Sender:
             ConfigurationError: another endpoint would share the delay queue, or its hop is longer.
             DelayQueueMissing, QueueMissing: a queue this send needs does not exist.
             QueueUnavailable, SendFailed: the queue service did not take it.
-            StoreUnavailable, StoreMissing: the store did not take it; the same id again is safe.
+            MessageConflict: another message of this id waits in the store.
+            StoreUnavailable, StoreMissing: the store did not take it; again is safe with the same id
+                and ``due_at`` (a ``delay`` would count from now, and be another due time).
             BodyStoreMissing, BodyStoreUnavailable: its large body could not be kept.
         """
         message = Message(
@@ -187,9 +205,11 @@ class Sender:
         Raises:
             NoStore: this sender has no store, so there is nobody to ask and nowhere to leave a mark.
             InvalidEndpoint, InvalidMessage, StoreUnavailable, StoreMissing
+            QueueMissing, QueueUnavailable: the broker's time cannot be learned.
         """
-        now_ms = self._queues.broker_clock.now_ms()
-        return self._schedule(endpoint).cancel(message_id, now_ms=now_ms)
+        schedule = self._schedule(endpoint)
+        now_ms = self._router.broker_latest(Endpoint.parse(endpoint), Asked())
+        return schedule.cancel(message_id, now_ms=now_ms)
 
     def reschedule(
         self,
@@ -213,28 +233,41 @@ class Sender:
             raise InvalidDelay("give one of delay and due_at, the new due time")
         schedule = self._schedule(endpoint)
         parsed, asked = Endpoint.parse(endpoint), Asked()
-        now_ms = self._router.broker_now(parsed, asked)
-        if due_at is not None:
-            due_ms = due_at_ms(due_at)
-        else:
-            due_ms = self._router.broker_latest(parsed, asked) + delay_ms(delay or 0)
-        return schedule.reschedule(message_id, checked_due_ms(due_ms), now_ms=now_ms)
+        now_ms = self._router.broker_latest(parsed, asked)
+        due_ms = due_at_ms(due_at) if due_at is not None else now_ms + delay_ms(delay or 0)
+        self._router.check_max_delay(checked_due_ms(due_ms), now_ms)
+        return schedule.reschedule(message_id, due_ms, now_ms=now_ms)
 
-    def pending(self, endpoint: str) -> Iterator[StoredMessage]:
+    def pending(
+        self,
+        endpoint: str,
+        *,
+        due_from: datetime | None = None,
+        due_before: datetime | None = None,
+    ) -> Iterator[StoredMessage]:
         """The messages that wait in the endpoint's store, the earliest due first.
 
         Those in the delay queue are not among them: SQS does not list messages.
 
+        Args:
+            due_from: leaves out what is due before; with its time zone, as ``due_before``.
+            due_before: leaves out what is due then or later.
+
         Raises:
+            InvalidDelay: a time without time zone.
             NoStore, InvalidEndpoint, StoreUnavailable, StoreMissing
         """
-        return self._schedule(endpoint).pending()
+        return self._schedule(endpoint).pending(due_from=due_from, due_before=due_before)
 
     def _prepare(self, endpoint: Endpoint, message: Message, asked: Asked) -> ToQueue | ToStore:
         large = self._offloading
-        if large is None or not large.wants(message):
+        if large is None or not large.wants(
+            message, lambda size: self._router.limit(endpoint, message, size=size)
+        ):
             return self._router.prepare(endpoint, message, asked)
-        stand_in = self._router.prepare(endpoint, large.stand_in(message), asked)
+        stand_in = self._router.prepare(
+            endpoint, large.stand_in(message), asked, content=message.body
+        )
         return large.put(message.body, stand_in)
 
     def _schedule(self, endpoint: str) -> Schedule:
@@ -265,9 +298,13 @@ class Sender:
     def _send_batch(
         self, endpoint: Endpoint, batch: Sequence[tuple[int, ToQueue]]
     ) -> list[SendReceipt | Failure]:
-        now_ms = self._queues.broker_clock.now_ms()
-        for _, prepared in batch:
-            prepared.set_timer(now_ms)
+        if self._stores is not None:
+            self._heed_marks(endpoint, [prepared for _, prepared in batch])
+        clock = self._queues.broker_clock
+        if clock.synchronised:
+            # Else the timers stay as they were worked out: by a local clock they could end early.
+            for _, prepared in batch:
+                prepared.set_timer(clock.now_ms())
         outcomes = self._queues.send_batch(
             batch[0][1].queue_url, [prepared.entry for _, prepared in batch]
         )
@@ -276,6 +313,29 @@ class Sender:
             sent = [prepared for _, prepared in batch]
             record_safely(self._ledger, sent_to_queue(endpoint.name, sent, outcomes, at_ms=now_ms))
         return outcomes
+
+    def _heed_marks(self, endpoint: Endpoint, batch: Sequence[ToQueue]) -> None:
+        """Set messages apart from former ones of the same id that were cancelled or moved.
+
+        Otherwise the delay queue, which forgets nothing for five minutes, would swallow them, or the
+        delay consumer would take them for what the mark was about.
+        """
+        named = [p for p in batch if p.named and p.route is Route.DELAY_QUEUE]
+        if self._stores is None or not named:
+            return
+        try:
+            marks = self._stores.of(endpoint.name).marks([p.message_id or "" for p in named])
+        except StoreError as error:
+            # Set apart from whatever there may be. A second copy of a message is better than none.
+            logger.warning("marks of %d messages not read: %s", len(named), error)
+            latest_ms = self._queues.broker_clock.latest_ms()
+            for prepared in named:
+                prepared.sent_after(latest_ms)
+            return
+        for prepared in named:
+            mark = marks.get(prepared.message_id or "")
+            if mark is not None:
+                prepared.sent_after(mark.at_ms)
 
     def _park_all(
         self,

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
+from sqsdelay.dispatch_settings import SCHEDULE_SECONDS
 from sqsdelay.endpoint import Endpoint, QueueRef
 from sqsdelay.errors import QueueMissing
 from sqsdelay.ports import QueueAges, Queues
 from sqsdelay.store import DelayedMessageStore
+
+OVERDUE_MS: Final = 2 * SCHEDULE_SECONDS * 1000
+"""Two runs of the deployed dispatcher: a message stored when it is due already waits for one, the
+second allows for a failed one. Any other dispatcher looks more often."""
 
 
 class Role(StrEnum):
@@ -42,10 +48,21 @@ class QueueStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStatus:
-    """What is parked, and when the earliest of it is due; exact, at the instant it was asked for."""
+    """What is parked, and when the earliest of it is due; exact, at the instant it was asked for.
+
+    Args:
+        next_due_ms: of the earliest message that nobody holds.
+        late_ms: how long the earliest message of all has been due, and is still there.
+    """
 
     parked: int
     next_due_ms: int | None
+    late_ms: int = 0
+
+    @property
+    def overdue(self) -> bool:
+        """Whether it seems that nobody releases what is due."""
+        return self.late_ms > OVERDUE_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,13 +139,22 @@ def endpoint_status(
     )
 
 
-def store_status(store: DelayedMessageStore) -> StoreStatus:
+def store_status(store: DelayedMessageStore, *, now_ms: int) -> StoreStatus:
     """Ask a store.
+
+    Args:
+        now_ms: by the clock that due times are measured with, epoch milliseconds.
 
     Raises:
         StoreUnavailable, StoreMissing
     """
-    return StoreStatus(parked=store.pending_count(), next_due_ms=store.next_due_ms())
+    # Not next_due_ms(), which leaves out what a dispatcher holds after a refusal.
+    earliest = store.pending(1)
+    return StoreStatus(
+        parked=store.pending_count(),
+        next_due_ms=store.next_due_ms(),
+        late_ms=max(0, now_ms - earliest[0].due_ms) if earliest else 0,
+    )
 
 
 def _roles(endpoint: Endpoint) -> dict[QueueRef, Role]:

@@ -5,7 +5,7 @@ A class of your own that has these methods is a store; ``sqsdelay.testing.store_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import Any, Protocol
@@ -72,6 +72,10 @@ class DelayedMessageStore(Protocol):
     A store serves one endpoint, named when it is made. Times are epoch milliseconds, UTC. Every
     method that asks the store raises StoreUnavailable when it cannot be reached now, and
     StoreMissing when its table is not set up.
+
+    A store whose tables change from one version to the next writes their version down: `set_up`
+    upgrades older ones, and tables of a newer or an older version are refused with SchemaMismatch
+    (by `set_up` the newer, by `initialize` both).
     """
 
     @property
@@ -85,7 +89,13 @@ class DelayedMessageStore(Protocol):
         ...
 
     def set_up(self) -> None:
-        """Create what the store needs, where it is missing. (``SetupInfrastructure``.)"""
+        """Create what the store needs, where it is missing, and upgrade what is there.
+
+        (``SetupInfrastructure``.)
+
+        Raises:
+            SchemaMismatch: a newer sqsdelay made it.
+        """
         ...
 
     def initialize(self, mode: TransactionMode) -> None:
@@ -93,6 +103,7 @@ class DelayedMessageStore(Protocol):
 
         Raises:
             ConfigurationError: the store cannot give this mode.
+            SchemaMismatch: its tables are of another version; the error says what to do.
             StoreMissing, StoreUnavailable
         """
         ...
@@ -112,17 +123,25 @@ class DelayedMessageStore(Protocol):
         """
         ...
 
-    def claim(self, limit: int, *, due_by_ms: int) -> AbstractContextManager[Claim]:
+    def claim(
+        self, limit: int, *, due_by_ms: int, except_destinations: Collection[str] = ()
+    ) -> AbstractContextManager[Claim]:
         """Claim up to ``limit`` messages that are due by ``due_by_ms``, the earliest first.
 
         No other healthy claimant gets them meanwhile. (``FetchNextDueTimeout``.)
+
+        Args:
+            except_destinations: messages to these are passed over, and do not count.
         """
         ...
 
-    def next_due_ms(self) -> int | None:
+    def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
         """When the earliest message is due that nobody holds; None when there is none. (``Next``.)
 
         It may name a message that is being claimed at this moment.
+
+        Args:
+            except_destinations: messages to these are passed over.
         """
         ...
 
@@ -130,11 +149,20 @@ class DelayedMessageStore(Protocol):
         """How many messages are stored."""
         ...
 
-    def pending(self, limit: int, *, after: tuple[int, str] | None = None) -> list[StoredMessage]:
+    def pending(
+        self,
+        limit: int,
+        *,
+        after: tuple[int, str] | None = None,
+        due_from_ms: int | None = None,
+        due_before_ms: int | None = None,
+    ) -> list[StoredMessage]:
         """Stored messages by due time and id: one page.
 
         Args:
             after: ``(due_ms, message_id)`` of the last message of the page before.
+            due_from_ms: leaves out what is due before.
+            due_before_ms: leaves out what is due then or later.
         """
         ...
 
@@ -154,9 +182,9 @@ class DelayedMessageStore(Protocol):
         """
         ...
 
-    def mark(self, marks: Sequence[Mark], *, until_ms: int) -> None:
-        """Keep marks until then; a later mark of a message replaces the one before, except that a
-        cancellation stays: what was cancelled is not moved any more.
+    def mark(self, marks: Sequence[Mark]) -> None:
+        """Keep marks until their ``until_ms``; a later mark of a message replaces the one before, but
+        knows of a cancellation before it (`Mark.after`): what was cancelled is not moved any more.
 
         Marks are not messages: they may be of messages that are not stored, and are never claimed.
         """

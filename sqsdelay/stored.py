@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -54,8 +55,8 @@ class StoredMessage:
         group_id: message group at the destination.
         trace_header: X-Ray trace header.
         failures: how often its release has failed; counted by the store.
-        unreadable: why the store's headers of it cannot be read; no outbox gets such a message but
-            to reject it.
+        unreadable: why the store's row of it is no message; no outbox gets it but to reject it. Its
+            other fields are as they were found, as far as their types allow, and are not checked.
 
     Raises:
         InvalidMessage: an empty or too long id, an empty destination, a body that is no ``bytes``,
@@ -73,6 +74,8 @@ class StoredMessage:
     unreadable: str | None = None
 
     def __post_init__(self) -> None:
+        if self.unreadable is not None:
+            return
         check_stored_id(self.message_id)
         check_stored_due(self.due_ms)
         if not isinstance(self.destination, str) or not self.destination:
@@ -95,24 +98,55 @@ class StoredMessage:
 
 
 def from_store(
-    message_id: str, destination: str, due_ms: int, body: bytes, headers: str, failures: int
+    message_id: Any, destination: Any, due_ms: Any, body: Any, headers: Any, failures: Any
 ) -> StoredMessage:
-    """The message of a store's row; the inverse of `StoredMessage.headers`."""
+    """The message of a store's row; the inverse of `StoredMessage.headers`.
+
+    A row that somebody wrote by hand may hold anything. It raises nothing: what is no message says so
+    in ``unreadable``, and a dispatcher puts it aside.
+    """
     known, unreadable = _known(headers)
+    counted = failures if isinstance(failures, int) else 0
+    if unreadable is None:
+        try:
+            return StoredMessage(
+                message_id=message_id,
+                destination=destination,
+                due_ms=due_ms,
+                body=body,
+                attributes=known.get("attributes", {}),
+                group_id=known.get("group_id") or None,
+                trace_header=known.get("trace_header") or None,
+                failures=counted,
+            )
+        except InvalidMessage as error:
+            unreadable = f"the store's row of it is no message: {error}"
     return StoredMessage(
-        message_id=message_id,
-        destination=destination,
-        due_ms=due_ms,
-        body=body,
-        attributes=known.get("attributes", {}),
-        group_id=known.get("group_id") or None,
-        trace_header=known.get("trace_header") or None,
-        failures=failures,
+        message_id=_as_text(message_id),
+        destination=_as_text(destination),
+        due_ms=due_found(due_ms),
+        body=_as_text(body).encode("utf-8", "surrogateescape")
+        if not isinstance(body, bytes)
+        else body,
+        failures=counted,
         unreadable=unreadable,
     )
 
 
-def _known(headers: str) -> tuple[dict[str, Any], str | None]:
+def _as_text(found: Any) -> str:
+    if isinstance(found, bytes):
+        return found.decode("utf-8", "replace")
+    return "" if found is None else str(found)
+
+
+def due_found(found: Any) -> int:
+    """A row's due time if it is any number; what is none was due long ago, so that it goes aside now."""
+    if isinstance(found, float) and not math.isfinite(found):
+        return 0
+    return int(found) if isinstance(found, int | float) else 0
+
+
+def _known(headers: Any) -> tuple[dict[str, Any], str | None]:
     """What the headers say, or why that cannot be told: one bad row must not stop a dispatcher."""
     if headers == "{}":
         return {}, None

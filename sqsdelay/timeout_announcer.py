@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
+from math import inf
 from typing import Final
 
+from sqsdelay.backoff import retry_seconds
 from sqsdelay.dispatcher import seconds_to_sleep, wait_for
 from sqsdelay.errors import QueueUnavailable, StoreError
+from sqsdelay.store import Claim
+from sqsdelay.stored import StoredMessage
 from sqsdelay.timeout_settings import TimeoutStatus
-from sqsdelay.timeout_task import PAUSE_SECONDS, TimeoutParts, TimeoutTask
+from sqsdelay.timeout_task import PAUSE_SECONDS, Refused, TimeoutParts, TimeoutTask
 
 logger = logging.getLogger(__name__)
 
@@ -23,14 +27,14 @@ class Announcer(TimeoutTask):
         super().__init__(parts)
         self._fetching = self._breaker("fetching")
         self._poll_seconds = parts.settings.poll_seconds or parts.store.poll_seconds
-        self._held: list[str] = []
+        self._held: list[StoredMessage] = []
         self._next_due_ms: int | None = None
 
     def turn(self) -> int:
         """Announce one batch of due messages.
 
-        They are held in the store before, so that each is announced once; a process that dies just
-        then delays them until they are announced again.
+        They are held in the store before, and remembered, so that each is announced once; a process
+        that dies just then delays them until another announces them again.
 
         Returns:
             How many were announced.
@@ -41,25 +45,50 @@ class Announcer(TimeoutTask):
         """
         if not self._held:
             self._held = self._hold_due()
-        outcomes = self._transport.announce(self._held) if self._held else []
+        ids = [message.message_id for message in self._held]
+        outcomes = self._transport.announce(ids) if ids else []
         told = list(zip(self._held, outcomes, strict=True))
-        self._held = [message_id for message_id, failure in told if failure is not None]
-        announced = [message_id for message_id, failure in told if failure is None]
-        self._tell(TimeoutStatus.ANNOUNCED, announced)
+        self._held = [message for message, failure in told if failure is not None]
+        announced = [message for message, failure in told if failure is None]
+        self._parts.announcements.add(announced)
+        self._tell(TimeoutStatus.ANNOUNCED, [message.message_id for message in announced])
         for _, failure in told:
             if failure is not None:
                 raise QueueUnavailable(f"due messages not announced: {failure.error}")
         return len(announced)
 
-    def _hold_due(self) -> list[str]:
+    def _hold_due(self) -> list[StoredMessage]:
+        """What is due and not announced yet; not for destinations that are out of reach."""
         settings, now_ms = self._parts.settings, self._transport.now_ms()
+        away = self._parts.destinations.out_of_reach()
         with self._storage(self._fetching):
-            with self._store.claim(settings.batch_size, due_by_ms=now_ms) as claim:
-                ids = [message.message_id for message in claim.messages]
-                if ids:
+            with self._store.claim(
+                settings.batch_size, due_by_ms=now_ms, except_destinations=away
+            ) as claim:
+                due = [message for message in claim.messages if message.unreadable is None]
+                if due:
+                    ids = [message.message_id for message in due]
                     claim.hold(ids, seconds=settings.announce_again_seconds)
-            if not ids:
-                self._next_due_ms = self._store.next_due_ms()
+                aside = self._put_aside(claim)
+            missing = self._parts.announcements.missing(due)
+            if not missing:
+                self._next_due_ms = self._store.next_due_ms(except_destinations=away)
+        self._tell(TimeoutStatus.REJECTED, aside)
+        return missing
+
+    def _put_aside(self, claim: Claim) -> list[str]:
+        """Reject rows that are no messages; returns the ids of those the error queue has."""
+        refused: list[Refused] = [
+            (None, m, f"Unreadable: {m.unreadable}") for m in claim.messages if m.unreadable
+        ]
+        rejected, left = self._rejected(refused)
+        ids = [message.message_id for _, message in rejected]
+        if ids:
+            claim.remove(ids)
+        for _, message in left:
+            claim.count_failures(
+                [message.message_id], retry_after_seconds=retry_seconds(message.failures)
+            )
         return ids
 
     def run(self, stop: threading.Event) -> None:
@@ -86,4 +115,5 @@ class Announcer(TimeoutTask):
 
     def _until_next(self, idle_seconds: float) -> float:
         now_ms = self._transport.now_ms()
-        return seconds_to_sleep(self._next_due_ms, now_ms, ahead_ms=0, at_most=idle_seconds)
+        at_most = min(idle_seconds, self._parts.destinations.seconds_to_next() or inf)
+        return seconds_to_sleep(self._next_due_ms, now_ms, ahead_ms=0, at_most=at_most)

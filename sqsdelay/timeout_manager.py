@@ -12,14 +12,16 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from sqsdelay.announcements import Announcements
 from sqsdelay.clock import Clock, SystemClock
+from sqsdelay.destinations import Destinations
 from sqsdelay.errors import CriticalError, QueueUnavailable, StoreError
 from sqsdelay.ports import TimeoutTransport
 from sqsdelay.store import DelayedMessageStore, TransactionMode
 from sqsdelay.timeout_announcer import Announcer
 from sqsdelay.timeout_arrivals import Arrivals
 from sqsdelay.timeout_dispatch import TimeoutDispatch
-from sqsdelay.timeout_settings import TimeoutSettings, TimeoutStatus
+from sqsdelay.timeout_settings import LOST_AFTER, TimeoutSettings, TimeoutStatus
 from sqsdelay.timeout_task import PAUSE_SECONDS, TimeoutParts
 
 __all__ = ["TimeoutManager", "TimeoutSettings", "TimeoutStatus"]
@@ -53,11 +55,16 @@ class TimeoutManager:
         on_done: Callable[[TimeoutStatus, Sequence[str]], None] | None = None,
         clock: Clock | None = None,
     ) -> None:
+        settings, clock = settings or TimeoutSettings(), clock or SystemClock()
         self._parts = TimeoutParts(
             store=store,
             transport=transport,
-            settings=settings or TimeoutSettings(),
-            clock=clock or SystemClock(),
+            settings=settings,
+            clock=clock,
+            destinations=Destinations(clock),
+            announcements=Announcements(
+                clock, lost_after_seconds=LOST_AFTER * settings.announce_again_seconds
+            ),
             on_critical=on_critical,
             on_done=on_done,
         )

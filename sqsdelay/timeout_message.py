@@ -16,7 +16,14 @@ from sqsdelay.errors import InvalidMessage
 from sqsdelay.limits import ID
 from sqsdelay.message import Attributes, text_of
 from sqsdelay.stored import StoredMessage, check_stored_id
-from sqsdelay.wire import DUE_AT, GROUP_ID, MESSAGE_ID, ReceivedMessage, trace_header_to_pass_on
+from sqsdelay.wire import (
+    DUE_AT,
+    GROUP_ID,
+    MESSAGE_ID,
+    WAS_DUE_AT,
+    ReceivedMessage,
+    trace_header_to_pass_on,
+)
 
 DESTINATION: Final = "sqsdelay.Destination"
 NSERVICEBUS_DESTINATION: Final = "NServiceBus.Timeout.RouteExpiredTimeoutTo"
@@ -24,7 +31,7 @@ NSERVICEBUS_DUE: Final = "NServiceBus.Timeout.Expire"
 NSERVICEBUS_TIME: Final = "%Y-%m-%d %H:%M:%S:%f Z"
 """How NServiceBus writes an instant, UTC: ``2027-01-31 09:00:00:000000 Z``."""
 
-_OURS: Final = (DESTINATION, DUE_AT, MESSAGE_ID, GROUP_ID)
+_OURS: Final = (DESTINATION, DUE_AT, WAS_DUE_AT, MESSAGE_ID, GROUP_ID)
 _MILLISECONDS: Final = re.compile(r"\d{1,15}", re.ASCII)
 
 

@@ -14,6 +14,13 @@ DEFAULT_OUTAGE_SECONDS: Final = 120.0
 
 DEFAULT_ANNOUNCE_AGAIN_SECONDS: Final = 300.0
 
+LOST_AFTER: Final = 12
+"""An id that was announced and not seen for so many times `announce_again_seconds` is announced again:
+after an hour by default. A queue that was purged loses no message."""
+
+DEFAULT_RETRIES: Final = 7
+"""After 1, 2, 4 … 60 s, so about two minutes: as long as the storage may fail. The seeds name no number."""
+
 
 class TimeoutStatus(StrEnum):
     """What became of messages."""
@@ -34,8 +41,11 @@ class TimeoutSettings:
 
     Args:
         outage_seconds: how long the storage may fail before that is a critical error.
-        announce_again_seconds: an announced message that was not dispatched for so long is
-            announced again.
+        announce_again_seconds: a message that another process announced, and did not dispatch for
+            so long, is announced again.
+        number_of_retries: further attempts on a message that its destination refused, or whose
+            destination does not exist, before it goes to the error queue; counted in the process.
+            An outage of the destination counts as no attempt.
         batch_size: due messages announced at once.
         poll_seconds: the longest sleep between looks for due messages; the store's own if left out.
         wait_seconds: long poll of the receivers, 0 to 20.
@@ -46,6 +56,7 @@ class TimeoutSettings:
 
     outage_seconds: float = DEFAULT_OUTAGE_SECONDS
     announce_again_seconds: float = DEFAULT_ANNOUNCE_AGAIN_SECONDS
+    number_of_retries: int = DEFAULT_RETRIES
     batch_size: int = 100
     poll_seconds: float | None = None
     wait_seconds: int = MAX_RECEIVE_WAIT_SECONDS
@@ -55,6 +66,8 @@ class TimeoutSettings:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ConfigurationError(f"{name}={value}; use more than 0")
+        if self.number_of_retries < 0:
+            raise ConfigurationError(f"number_of_retries={self.number_of_retries}; use 0 or more")
         if not 0 <= self.wait_seconds <= MAX_RECEIVE_WAIT_SECONDS:
             raise ConfigurationError(
                 f"wait_seconds={self.wait_seconds}; use 0 to {MAX_RECEIVE_WAIT_SECONDS}"

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from sqsdelay.announcements import Announcements
 from sqsdelay.circuit_breaker import CircuitBreaker
 from sqsdelay.clock import Clock
 from sqsdelay.decision import Reject
+from sqsdelay.destinations import Destinations
 from sqsdelay.errors import CriticalError, StoreError
+from sqsdelay.one_line import one_line
 from sqsdelay.ports import Delivery, Failure, TimeoutTransport
 from sqsdelay.store import DelayedMessageStore
 from sqsdelay.stored import StoredMessage
@@ -23,8 +26,10 @@ PAUSE_SECONDS: Final = 2
 """Between attempts while storage, queues or a destination cannot be reached."""
 
 T = TypeVar("T")
-Delivered = tuple[Delivery[Any], StoredMessage]
-Refused = tuple[Delivery[Any], StoredMessage, str]
+Delivered = tuple[Delivery[Any] | None, StoredMessage]
+"""A message and what brought it; None where that was settled before, and the message is in the store."""
+
+Refused = tuple[Delivery[Any] | None, StoredMessage, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +40,8 @@ class TimeoutParts:
     transport: TimeoutTransport
     settings: TimeoutSettings
     clock: Clock
+    destinations: Destinations
+    announcements: Announcements
     on_critical: Callable[[CriticalError], None] | None
     on_done: Callable[[TimeoutStatus, Sequence[str]], None] | None
 
@@ -74,47 +81,68 @@ class TimeoutTask:
         outcomes = self._transport.reject_unreadable(unreadable) if unreadable else []
         for delivery, failure in zip(unreadable, outcomes, strict=True):
             if failure is None:
-                logger.warning("rejected, it cannot be read: %s", delivery.content)
-                self._transport.settle([delivery])
+                logger.warning("rejected, it cannot be read: %s", one_line(delivery.content))
+                self._settle([delivery])
             else:
-                self._try_again(delivery, failure)
+                logger.error("not rejected, trying again: %s", failure.error)
+                self._give_back([delivery], seconds=PAUSE_SECONDS)
         return [(d, d.content) for d in received if not isinstance(d.content, Reject)]
 
-    def _sent(self, given: Sequence[Delivered]) -> tuple[list[Delivered], list[Refused]]:
-        """Send: what was sent, and what the destination will never take. The rest comes back."""
-        sent, refused = [], []
-        outcomes = self._transport.send([message for _, message in given]) if given else []
-        for (delivery, message), failure in zip(given, outcomes, strict=True):
-            if not isinstance(failure, Failure):
-                sent.append((delivery, message))
-            elif failure.transient:
-                self._try_again(delivery, failure)
+    def _sent(
+        self, given: Sequence[Delivered]
+    ) -> tuple[list[Delivered], list[tuple[Delivered, Failure]]]:
+        """Send: what was sent, and what was not, and why."""
+        sent: list[Delivered] = []
+        failed: list[tuple[Delivered, Failure]] = []
+        messages = [message for _, message in given]
+        for each, outcome in zip(
+            given, self._parts.destinations.send(self._transport, messages), strict=True
+        ):
+            if isinstance(outcome, Failure):
+                failed.append((each, outcome))
             else:
-                refused.append((delivery, message, f"{failure.code}: {failure.error}"))
-        return sent, refused
+                sent.append(each)
+        return sent, failed
 
-    def _rejected(self, refused: Sequence[Refused]) -> list[Delivered]:
-        """Send to the error queue: what it has. The rest comes back."""
-        rejected = []
+    def _rejected(self, refused: Sequence[Refused]) -> tuple[list[Delivered], list[Delivered]]:
+        """Send to the error queue: what it has, and what it could not be given."""
+        rejected: list[Delivered] = []
+        left: list[Delivered] = []
         entries = [(message, reason) for _, message, reason in refused]
         outcomes = self._transport.reject(entries) if entries else []
         for (delivery, message, reason), failure in zip(refused, outcomes, strict=True):
             if failure is None:
-                logger.warning("rejected %s: %s", message.message_id, reason)
+                logger.warning("rejected %s: %s", one_line(message.message_id), one_line(reason))
                 rejected.append((delivery, message))
             else:
-                self._try_again(delivery, failure)
-        return rejected
+                logger.error("%s not rejected (%s): %s", message.message_id, reason, failure.error)
+                left.append((delivery, message))
+        return rejected, left
 
     def _done(self, status: TimeoutStatus, settled: Sequence[Delivered]) -> None:
         if settled:
-            self._transport.settle([delivery for delivery, _ in settled])
+            self._settle(delivery for delivery, _ in settled)
             self._tell(status, [message.message_id for _, message in settled])
 
     def _tell(self, status: TimeoutStatus, message_ids: Sequence[str]) -> None:
         if message_ids and self._parts.on_done is not None:
             self._parts.on_done(status, message_ids)
 
-    def _try_again(self, delivery: Delivery[Any], failure: Failure) -> None:
-        logger.warning("trying again in %d s: %s", PAUSE_SECONDS, failure.error)
-        self._transport.give_back([delivery], seconds=PAUSE_SECONDS)
+    def _settle(self, deliveries: Iterable[Delivery[Any] | None]) -> None:
+        brought = [delivery for delivery in deliveries if delivery is not None]
+        if brought:
+            self._transport.settle(brought)
+
+    def _give_back(self, deliveries: Iterable[Delivery[Any] | None], *, seconds: int) -> None:
+        brought = [delivery for delivery in deliveries if delivery is not None]
+        if brought:
+            self._transport.give_back(brought, seconds=seconds)
+
+    def _log_retry(self, message: StoredMessage, failure: Failure, seconds: float) -> None:
+        logger.warning(
+            "%s to %s: trying again in %d s: %s",
+            message.message_id,
+            message.destination,
+            seconds,
+            failure.error,
+        )

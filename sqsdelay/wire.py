@@ -9,7 +9,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from sqsdelay.decision import Reject
@@ -21,9 +21,12 @@ from sqsdelay.limits import (
     MAX_DUE_MS,
     MAX_ID_CHARS,
     MAX_MESSAGE_BYTES,
+    SQS_LAUNCH_MS,
 )
 from sqsdelay.message import (
+    DELAY_OF_NSERVICEBUS,
     Attribute,
+    Attributes,
     OutgoingMessage,
     check_limits,
     size_of,
@@ -31,8 +34,11 @@ from sqsdelay.message import (
     text_of,
 )
 
-DELAY_SECONDS: Final = "NServiceBus.AmazonSQS.DelaySeconds"
+DELAY_SECONDS: Final = DELAY_OF_NSERVICEBUS
 DUE_AT: Final = "sqsdelay.DueAt"
+"""Steers: on what waits in a delay, due or error queue, and never on what reaches a destination."""
+WAS_DUE_AT: Final = "sqsdelay.WasDueAt"
+"""Tells a receiver when its message was due. It steers nothing, wherever it is met again."""
 DELAY_MS: Final = "sqsdelay.DelayMilliseconds"
 """Only on a message whose relative delay is no whole number of seconds, until its first hop."""
 MESSAGE_ID: Final = "sqsdelay.MessageId"
@@ -42,13 +48,33 @@ DEDUPLICATION_ID: Final = "sqsdelay.MessageDeduplicationId"
 ERROR: Final = "sqsdelay.Error"
 """On what waits in an error queue: why, as JSON. See ``sqsdelay.rejection``."""
 
-_HOP_PREFIX: Final = "hop."
-"""Marks deduplication ids made at a hop, so that none is ever taken for a sender's message id."""
+NSERVICEBUS_ID: Final = "NServiceBus.MessageId"
+"""NServiceBus's own id. An endpoint of its that relays adds it, with SQS's id of the copy, where it is
+missing (DelayedMessagesPump); one that sends has it as deduplication id (MessageDispatcher)."""
 
-DELAY_ATTRIBUTES: Final = (DELAY_SECONDS, DUE_AT, DELAY_MS, GROUP_ID, DEDUPLICATION_ID)
-"""What carries a delay on its way; the destination sees ``DUE_AT`` alone of it."""
+_MADE_HERE: Final = re.compile(
+    r"(send)\.(?:(\d{1,15})\.)?[0-9a-f]{64}|(?:hop)\.(?:(\d{1,15})\.)?.+", re.ASCII
+)
+"""Deduplication ids that a sender or a hop of ours made; nobody's message id, and readable:
+``send.HASH``; ``send.AFTER.HASH`` where marks left at AFTER or before are none of the message's;
+``hop.SENT.HASH`` with the SentTimestamp of the message's first copy; ``hop.HASH`` of former versions."""
+
+DELAY_ATTRIBUTES: Final = (
+    DELAY_SECONDS,
+    DUE_AT,
+    WAS_DUE_AT,
+    DELAY_MS,
+    MESSAGE_ID,
+    GROUP_ID,
+    DEDUPLICATION_ID,
+)
+"""What carries a delay on its way, and what a former life of the message has left on it. None of it
+reaches a destination as it is."""
+_MOST_ADDED: Final = 5
+"""The most attributes of ours at once: on the way to a FIFO queue."""
 
 _ID: Final = string("x" * MAX_ID_CHARS)
+_SQS_ID: Final = string("x" * 36)
 _TIME: Final = string(str(MAX_DUE_MS))
 
 MOST_ADDED_BYTES: Final = size_of(
@@ -90,13 +116,40 @@ class ReceivedMessage:
     def message_id(self) -> str:
         """The sender's message id; SQS's own where the copy carries none.
 
-        It is group and deduplication id alike. A foreign sender may put many messages in one group:
-        then its deduplication id is what tells them apart.
+        Our copies have it as message group. A foreign sender, or one of a former version, has it as
+        deduplication id: it may put many messages in one group. A hop made by an NServiceBus endpoint
+        puts our deduplication id into the group too: then an attribute has the id.
         """
-        deduplication_id = self.deduplication_id or ""
-        if deduplication_id and not deduplication_id.startswith(_HOP_PREFIX):
-            return deduplication_id
-        return self.group_id or text_of(self.attributes, MESSAGE_ID) or self.sqs_message_id
+        for told in (self.deduplication_id, self.group_id):
+            if told and not _MADE_HERE.fullmatch(told):
+                return told
+        for name in (MESSAGE_ID, NSERVICEBUS_ID):
+            told = text_of(self.attributes, name)
+            if told and ID.fullmatch(told):
+                return told
+        return self.group_id or self.sqs_message_id
+
+    @property
+    def first_sent_ms(self) -> int | None:
+        """When the message was first sent, broker's clock, epoch milliseconds: marks left before it
+        are none of its. None where nothing tells: then it was before this copy's last hop.
+
+        A copy that an NServiceBus endpoint requeued before any hop of ours tells of that hop only.
+        """
+        made_here = _MADE_HERE.fullmatch(self.deduplication_id or "")
+        if made_here is None:
+            return self.sent_ms
+        if made_here[1] is None:
+            return whole_number(made_here[3])
+        after_ms = whole_number(made_here[2])
+        return self.sent_ms if after_ms is None else max(self.sent_ms or 0, after_ms + 1)
+
+    @property
+    def sent_by_nservicebus(self) -> bool:
+        """Whether an NServiceBus endpoint sent it. When that delays a message again it copies the
+        attributes it got, whatever they say, and sets the delay in seconds anew."""
+        own_id = text_of(self.attributes, NSERVICEBUS_ID)
+        return own_id is not None and own_id == self.deduplication_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,12 +272,15 @@ def read_delay(copy: ReceivedMessage) -> Delayed | Reject:
         return Reject(f"{DELAY_SECONDS} is {_shown(delay_seconds)}, not a whole number of seconds")
     if copy.sent_ms is None:
         return Reject("SentTimestamp is missing: the delay has no start")
-    if due_at is None:
+    if due_at is None or copy.sent_by_nservicebus:
         due_ms = copy.sent_ms + _exact_ms(copy, seconds)
     else:
         absolute = whole_number(due_at.get("StringValue"))
         if absolute is None:
             return Reject(f"{DUE_AT} is {_shown(due_at)}, not epoch milliseconds")
+        if SQS_LAUNCH_MS <= absolute <= copy.sent_ms and not _made_here(copy):
+            # It had passed before the copy was sent to wait: left over from an earlier life.
+            return Delayed(copy.message_id, copy.sent_ms + seconds * 1000)
         apart = abs(absolute - (copy.sent_ms + seconds * 1000))
         if apart > CONTRADICTION_MS:
             return Reject(
@@ -237,8 +293,14 @@ def read_delay(copy: ReceivedMessage) -> Delayed | Reject:
     return Delayed(copy.message_id, due_ms)
 
 
+def _made_here(copy: ReceivedMessage) -> bool:
+    return _MADE_HERE.fullmatch(copy.deduplication_id or "") is not None
+
+
 def _exact_ms(copy: ReceivedMessage, seconds: int) -> int:
     """The delay from SentTimestamp in milliseconds, the part below a second included."""
+    if copy.sent_by_nservicebus:
+        return seconds * 1000
     milliseconds = whole_number(text_of(copy.attributes, DELAY_MS))
     if milliseconds is None or -(-milliseconds // 1000) != seconds:
         # Absent, or left behind by a relay that rewrote only the whole seconds: those stand.
@@ -279,35 +341,89 @@ def delayed(
     return wired
 
 
-def requeued(copy: ReceivedMessage, message: Delayed, remaining_seconds: int) -> OutgoingMessage:
-    """The next copy for the delay queue: due time set once, remaining seconds rewritten."""
+def send_deduplication_id(message_id: str, body: str, wired: Attributes) -> str:
+    """The same for equal copies of one message, and another for another: it binds id, content and
+    due time, or the delay where that is relative.
+
+    Args:
+        wired: the attributes, as `delayed` made them.
+    """
+    digest = hashlib.sha256()
+    left_out = {MESSAGE_ID, DELAY_SECONDS} if DUE_AT in wired else {MESSAGE_ID}
+    parts: list[str | bytes] = [message_id, body]
+    for name in sorted(wired.keys() - left_out):
+        value = wired[name]
+        parts += [name, value["DataType"]]
+        parts.append(value["BinaryValue"] if "BinaryValue" in value else value["StringValue"])
+    for part in parts:
+        coded = part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
+        digest.update(b"%d:" % len(coded))
+        digest.update(coded)
+    return f"send.{digest.hexdigest()}"
+
+
+def after_mark(deduplication_id: str, mark_ms: int) -> str:
+    """A sender's deduplication id for a message to which marks left until then do not apply."""
+    return f"send.{mark_ms}.{deduplication_id[-64:]}"
+
+
+def with_message_id(body: str, attributes: Attributes, message_id: str) -> dict[str, Attribute]:
+    """The attributes of a copy for the delay queue, with the message id as far as limits leave room.
+
+    A hop by an NServiceBus endpoint overwrites message group and deduplication id and adds an
+    attribute of its own: without room for both there is none for ours.
+    """
+    identified = {**attributes, MESSAGE_ID: string(message_id)}
+    after_their_hop = {NSERVICEBUS_ID: _SQS_ID} | identified
+    return identified if fits(body, after_their_hop) else dict(attributes)
+
+
+def requeued(
+    copy: ReceivedMessage,
+    message: Delayed,
+    remaining_seconds: int,
+    *,
+    first_sent_ms: int | None = None,
+) -> OutgoingMessage:
+    """The next copy for the delay queue: due time set once, remaining seconds rewritten.
+
+    Args:
+        first_sent_ms: when the message was first sent, where another copy than this one tells it.
+    """
     attributes = {
         **copy.attributes,
         DELAY_SECONDS: string(str(remaining_seconds)),
         DUE_AT: string(str(message.due_ms)),
     }
-    attributes.pop(DELAY_MS, None)
+    for name in (DELAY_MS, MESSAGE_ID, WAS_DUE_AT):
+        attributes.pop(name, None)
     if DUE_AT not in copy.attributes and not fits(copy.body, attributes):
         # A foreign sender left no room: fall back to its own format, which drifts but fits.
         del attributes[DUE_AT]
+    attributes = with_message_id(copy.body, attributes, message.message_id)
+    told_ms = copy.first_sent_ms if first_sent_ms is None else first_sent_ms
     return OutgoingMessage(
         body=copy.body,
         attributes=attributes,
         size=size_of(copy.body, attributes),
         group_id=message.message_id,
-        deduplication_id=hop_deduplication_id(copy, message.message_id),
+        deduplication_id=hop_deduplication_id(copy, message.message_id, told_ms),
         trace_header=trace_header_to_pass_on(copy.trace_header),
     )
 
 
-def hop_deduplication_id(copy: ReceivedMessage, message_id: str) -> str:
+def hop_deduplication_id(
+    copy: ReceivedMessage, message_id: str, first_sent_ms: int | None = None
+) -> str:
     """Same copy, same id; next hop, another id.
 
     A copy is told by SQS's own id and its SentTimestamp, beside the message id. Hashed, since a
-    message id may fill all 128 characters.
+    message id may fill all 128 characters. Before the hash stands when the message was first sent:
+    here it costs none of the user's attributes.
     """
     told = f"{message_id}:{copy.sqs_message_id}:{copy.sent_ms}"
-    return _HOP_PREFIX + hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
+    hashed = hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"hop.{hashed}" if first_sent_ms is None else f"hop.{first_sent_ms}.{hashed}"
 
 
 def check_whole_way(
@@ -328,16 +444,18 @@ def check_whole_way(
         TooManyAttributes, MessageTooLarge: before anything is sent, not by the relay weeks later.
     """
     size = size_of(body, wired)
-    room_for_all = len(attributes) + len(DELAY_ATTRIBUTES) <= MAX_ATTRIBUTES
+    room_for_all = len(attributes) + _MOST_ADDED <= MAX_ATTRIBUTES
     if room_for_all and size + MOST_ADDED_BYTES <= MAX_MESSAGE_BYTES:
         # At no stage are there more of ours. Nearly every message ends here.
         return size
-    due = {DUE_AT: string(str(due_ms))}
     added = {name: value for name, value in wired.items() if name not in attributes}
-    at_hops = {name: value for name, value in added.items() if name != DELAY_MS} | due
-    at_destination = {MESSAGE_ID: string(message_id)} | due
+    optional = (DELAY_MS, MESSAGE_ID)
+    at_hops = {name: value for name, value in added.items() if name not in optional}
+    at_hops |= {DUE_AT: string(str(due_ms))}
+    at_destination = identity(message_id, due_ms)
     if DEDUPLICATION_ID in added:
         # On the due queue of a FIFO endpoint the queue's ids still travel as attributes.
+        at_destination = waiting_identity(message_id, due_ms)
         at_destination |= {name: added[name] for name in (GROUP_ID, DEDUPLICATION_ID)}
     return check_limits(body, attributes, added, at_hops, at_destination)
 
@@ -364,29 +482,66 @@ def handed_over(copy: ReceivedMessage, message: Delayed, delay_seconds: int) -> 
 
 
 def users_attributes(copy: ReceivedMessage) -> dict[str, Attribute]:
-    """The copy's attributes without those that carry its delay."""
+    """The copy's attributes without ours: those of its delay, and those an earlier life left on it."""
     return {name: value for name, value in copy.attributes.items() if name not in DELAY_ATTRIBUTES}
 
 
 def with_identity(
-    body: str, attributes: Mapping[str, Attribute], *, message_id: str, due_ms: int
+    body: str,
+    attributes: Mapping[str, Attribute],
+    *,
+    message_id: str,
+    due_ms: int,
+    waits: bool = False,
+    limit: int = MAX_MESSAGE_BYTES,
 ) -> dict[str, Attribute]:
-    """The attributes, and the message's id and due time as far as SQS's limits leave room."""
-    identified = dict(attributes)
-    for name, value in identity(message_id, due_ms).items():
-        if fits(body, {**identified, name: value}):
+    """The attributes, and the message's id and due time as far as ``limit`` bytes leave room.
+
+    Args:
+        waits: it goes to a queue of ours to wait, where its due time steers; not to a destination.
+        limit: what the queue takes.
+    """
+    identified = {n: v for n, v in attributes.items() if n not in (MESSAGE_ID, DUE_AT, WAS_DUE_AT)}
+    ours = (waiting_identity if waits else identity)(message_id, due_ms)
+    for name, value in ours.items():
+        if fits(body, {**identified, name: value}, limit=limit):
             identified[name] = value
     return identified
 
 
 def identity(message_id: str, due_ms: int) -> dict[str, Attribute]:
     """The two attributes a receiver tells a message and its lateness by."""
+    return {MESSAGE_ID: string(message_id), WAS_DUE_AT: string(str(due_ms))}
+
+
+def waiting_identity(message_id: str, due_ms: int) -> dict[str, Attribute]:
+    """The same two on a queue of ours, where the due time steers."""
     return {MESSAGE_ID: string(message_id), DUE_AT: string(str(due_ms))}
 
 
-def fits(body: str, attributes: Mapping[str, Attribute]) -> bool:
-    """Whether SQS takes a message of this size with so many attributes."""
-    return len(attributes) <= MAX_ATTRIBUTES and size_of(body, attributes) <= MAX_MESSAGE_BYTES
+def was_due_ms(attributes: Attributes) -> int | None:
+    """When a received message was due, epoch milliseconds; None where it does not tell.
+
+    Former versions told it by the name that steers.
+    """
+    return whole_number(text_of(attributes, WAS_DUE_AT) or text_of(attributes, DUE_AT))
+
+
+def without_identity(entry: OutgoingMessage) -> OutgoingMessage | None:
+    """The entry without what a receiver tells a message and its lateness by; None if it has neither.
+
+    On the delay queue the due time goes, and the remaining seconds stay: such a copy may drift.
+    """
+    dropped = {DUE_AT, *identity("", 0)}
+    left = {name: value for name, value in entry.attributes.items() if name not in dropped}
+    if len(left) == len(entry.attributes):
+        return None
+    return replace(entry, attributes=left, size=size_of(entry.body, left))
+
+
+def fits(body: str, attributes: Mapping[str, Attribute], *, limit: int = MAX_MESSAGE_BYTES) -> bool:
+    """Whether a queue that takes ``limit`` bytes takes a message of this size and these attributes."""
+    return len(attributes) <= MAX_ATTRIBUTES and size_of(body, attributes) <= limit
 
 
 def trace_header_to_pass_on(header: str | None) -> str | None:

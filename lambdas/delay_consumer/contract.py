@@ -16,6 +16,9 @@ differ, the function reads it anew at each invocation."""
 MAX_RECEIVES_VARIABLE: Final = "SQSDELAY_MAX_RECEIVES"
 """Receives after which a copy SQS keeps refusing goes to the error queue."""
 
+MAX_DELAY_SECONDS_VARIABLE: Final = "SQSDELAY_MAX_DELAY_SECONDS"
+"""What is due later than that goes to the error queue; ten years when unset."""
+
 STORE_VARIABLE: Final = "SQSDELAY_STORE"
 """URL of the endpoint's store, where far-away messages are parked; none are when unset."""
 

@@ -10,9 +10,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
-import boto3
 from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit
 from botocore.awsrequest import AWSRequest
@@ -23,9 +22,16 @@ from sqsdelay.consumer import Relay
 from sqsdelay.due_consumer import DueRelay
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError, MalformedMessage
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import (
+    DEFAULT_MAX_DELAY_SECONDS,
+    FUNCTION_TIMEOUT_SECONDS,
+    MAX_MESSAGE_TIMER_SECONDS,
+    SHORT_CALL_ATTEMPTS,
+    SHORT_CALL_SECONDS,
+)
 from sqsdelay.moves import DEFAULT_MAX_RECEIVES, Mover, Outcome, Status
 from sqsdelay.parking import DEFAULT_PARK_AFTER_SECONDS
+from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.consumer import checked_relay
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.store import DelayedMessageStore
@@ -33,6 +39,10 @@ from sqsdelay.stores import open_store
 from sqsdelay.wire import ReceivedMessage, from_lambda_event, whole_number
 
 TRACE_HEADER = "X-Amzn-Trace-Id"
+
+LAST_CALL_SECONDS: Final = FUNCTION_TIMEOUT_SECONDS - SHORT_CALL_SECONDS - 1
+"""No call is begun later than this after an invocation: where SQS does not answer, the function still
+says which messages failed. One that is cut off says nothing, and all come back, sent or not."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +66,7 @@ def function() -> Function:
         QueueMissing, QueueUnavailable: the delay queue cannot be asked.
     """
     endpoint = Endpoint.parse(os.environ.get(contract.ENDPOINT_VARIABLE, ""))
-    client = boto3.client("sqs")
+    client = default_client(connections=1, attempts=SHORT_CALL_ATTEMPTS)
     client.meta.events.register("request-created.sqs", _drop_trace_header)
     metrics = Metrics(namespace=contract.METRIC_NAMESPACE, service=endpoint.name)
     logger = Logger(service=endpoint.name)
@@ -69,6 +79,7 @@ def function() -> Function:
         # Whatever the queue's delay is, it is the hop; refusing would cost a visibility timeout.
         hop_seconds=1,
         max_receives=max_receives,
+        max_delay_seconds=_setting(contract.MAX_DELAY_SECONDS_VARIABLE, DEFAULT_MAX_DELAY_SECONDS),
         store=_store(endpoint),
         park_after_seconds=_setting(
             contract.PARK_AFTER_SECONDS_VARIABLE, DEFAULT_PARK_AFTER_SECONDS
@@ -133,7 +144,15 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, list[dict[st
             if not isinstance(record, Mapping) or not record.get("messageId"):
                 raise
             failed.append(str(record["messageId"]))
-    outcomes = _mover(this, records).process(copies, delete=False) if copies else []
+    outcomes = (
+        _mover(this, records).process(
+            copies,
+            delete=False,
+            held=lambda: time.monotonic() - received_at < LAST_CALL_SECONDS,
+        )
+        if copies
+        else []
+    )
     failed += [outcome.copy.sqs_message_id for outcome in outcomes if not outcome.settled]
     _report(this, outcomes, unreadable=len(records) - len(copies))
     return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}

@@ -9,23 +9,25 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import boto3
 from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit
-from botocore.config import Config
 
 from lambdas.dispatcher import contract
 from lambdas.powertools_ledger import ledger_if_on
 from sqsdelay.dispatch_settings import DispatchSettings
 from sqsdelay.dispatcher import Dispatcher, Round
 from sqsdelay.endpoint import Endpoint
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, SHORT_CALL_ATTEMPTS
+from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.store import DelayedMessageStore
 from sqsdelay.stores import open_store
+
+if TYPE_CHECKING:
+    from mypy_boto3_sqs import SQSClient
 
 BATCH: Final = 1000
 """Small enough that a claim is settled well within the time that is kept back. A store's claim is
@@ -54,8 +56,7 @@ def function() -> Function:
     """Wire the function from its environment, once, on the first invocation."""
     endpoint = Endpoint.parse(os.environ[contract.ENDPOINT_VARIABLE])
     store = open_store(os.environ[contract.STORE_VARIABLE], endpoint=endpoint.name)
-    client = boto3.client("sqs", config=Config(max_pool_connections=CONCURRENT_SENDS))
-    outbox = SqsOutbox(SqsQueues(client), endpoint, concurrency=CONCURRENT_SENDS)
+    outbox = SqsOutbox(SqsQueues(_client()), endpoint, concurrency=CONCURRENT_SENDS)
     settings = DispatchSettings(
         number_of_retries=int(os.environ.get(contract.NUMBER_OF_RETRIES_VARIABLE, 0)),
         release_ahead_seconds=int(
@@ -65,14 +66,25 @@ def function() -> Function:
     )
     logger = Logger(service=endpoint.name)
     ledger = ledger_if_on(contract.LEDGER_VARIABLE, endpoint.name)
-    dispatcher = Dispatcher(store, outbox, settings=settings, ledger=ledger)
+    dispatcher = Dispatcher(
+        store,
+        outbox,
+        settings=settings,
+        # The alarm on Overdue rings; raising would keep this run's metrics from being told.
+        on_critical=lambda critical: logger.error(str(critical)),
+        ledger=ledger,
+    )
     dispatcher.start()
     metrics = Metrics(namespace=contract.METRIC_NAMESPACE, service=endpoint.name)
     return Function(dispatcher, store, outbox, logger, metrics)
 
 
+def _client() -> SQSClient:
+    return default_client(connections=CONCURRENT_SENDS, attempts=SHORT_CALL_ATTEMPTS)
+
+
 def handler(event: object, context: Any) -> dict[str, int]:
-    """Release batch after batch until none is due, or until time or the destination runs out.
+    """Release batch after batch until time runs out, or none is due whose destination is in reach.
 
     Returns:
         How many messages were released, rejected, failed and held.
@@ -89,9 +101,9 @@ def handler(event: object, context: Any) -> dict[str, int]:
         latest_ms = max([latest_ms, *done.late_ms()])
         for message in (*done.rejected, *done.failed, *done.held):
             this.logger.warning("not released", message_id=message.message_id)
-        # What was refused is hidden until its retry: what is behind it goes ahead.
-        out_of_reach = not done.claimed or done.held
-        if out_of_reach or context.get_remaining_time_in_millis() < KEPT_BACK_MS:
+        # What was refused is hidden until its retry, and destinations that failed are left out of the
+        # next claim: what is behind them goes ahead.
+        if not done.claimed or context.get_remaining_time_in_millis() < KEPT_BACK_MS:
             break
     _report(this, counts, latest_ms)
     return counts

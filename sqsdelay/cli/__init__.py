@@ -20,6 +20,7 @@ from sqsdelay.cli.send import send
 from sqsdelay.cli.status import status
 from sqsdelay.cli.timeout_manager import timeout_manager
 from sqsdelay.errors import SqsDelayError
+from sqsdelay.one_line import one_line
 
 app = typer.Typer(
     name="sqsdelay",
@@ -67,5 +68,5 @@ def main() -> None:
     try:
         app()
     except SqsDelayError as error:
-        print(f"sqsdelay: {error}", file=sys.stderr)  # noqa: T201
+        print(f"sqsdelay: {one_line(error)}", file=sys.stderr)  # noqa: T201
         sys.exit(1)

@@ -8,6 +8,8 @@ from typing import Any, Final
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
+from sqsdelay.delay import utc
+
 _CONTROL: Final = {
     code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"
 }
@@ -40,3 +42,11 @@ def print_json(value: Any) -> None:
     """One line of JSON on stdout, for programs; never wrapped or coloured."""
     out.file.write(json.dumps(value, default=str) + "\n")
     out.file.flush()
+
+
+def instant(epoch_ms: int) -> str:
+    """Epoch milliseconds as an ISO 8601 instant; as they are where no calendar reaches so far."""
+    try:
+        return utc(epoch_ms).isoformat(timespec="milliseconds")
+    except OverflowError:
+        return f"{epoch_ms} ms"

@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sqsdelay.cli.console import err, print_json
+from sqsdelay.cli.max_delay import DEFAULT_MAX_DELAY, MaxDelay, max_delay_seconds
 from sqsdelay.cli.opened_ledger import LedgerFile, opened_ledger
 from sqsdelay.cli.opened_store import OptionalStoreUrl, Schema, Table, optional_store
 from sqsdelay.cli.worker import log_to_stderr, stop_on_signals
 from sqsdelay.consumer import DEFAULT_MAX_RECEIVES
 from sqsdelay.endpoint import Endpoint
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, MAX_RECEIVE_WAIT_SECONDS
+from sqsdelay.limits import (
+    MAX_MESSAGE_TIMER_SECONDS,
+    MAX_RECEIVE_WAIT_SECONDS,
+    WORKER_VISIBILITY_SECONDS,
+)
 from sqsdelay.parking import DEFAULT_PARK_AFTER_SECONDS
 
 if TYPE_CHECKING:
@@ -30,9 +35,14 @@ def consume(
     wait: Annotated[
         int, typer.Option(help="Long poll, seconds (0 to 20).")
     ] = MAX_RECEIVE_WAIT_SECONDS,
+    visibility: Annotated[
+        int,
+        typer.Option(help="Seconds until others get what this worker had in hand when it died."),
+    ] = WORKER_VISIBILITY_SECONDS,
     max_receives: Annotated[
         int, typer.Option(help="Receives after which what SQS refuses goes to the error queue.")
     ] = DEFAULT_MAX_RECEIVES,
+    max_delay: MaxDelay = DEFAULT_MAX_DELAY,
     store: OptionalStoreUrl = None,
     table: Table = None,
     schema: Schema = None,
@@ -61,7 +71,9 @@ def consume(
             hop_seconds=hop,
             receivers=receivers,
             wait_seconds=wait,
+            visibility_seconds=visibility,
             max_receives=max_receives,
+            max_delay_seconds=max_delay_seconds(max_delay),
             store=opened,
             park_after_seconds=park_after,
             on_outcomes=report,

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from sqsdelay.circuit_breaker import DEFAULT_TRIGGER_SECONDS
-from sqsdelay.cli.console import err, print_json
+from sqsdelay.circuit_breaker import DEFAULT_FAILURES_PER_SECOND, DEFAULT_TRIGGER_SECONDS
+from sqsdelay.cli.console import err, instant, print_json
 from sqsdelay.cli.opened_ledger import LedgerFile, opened_ledger
 from sqsdelay.cli.opened_store import Schema, StoreUrl, Table
 from sqsdelay.cli.worker import log_to_stderr, stop_on_signals
-from sqsdelay.delay import utc
 from sqsdelay.dispatch_settings import DEFAULT_BATCH, DispatchSettings
 from sqsdelay.dispatcher import Dispatcher, Round
 from sqsdelay.endpoint import Endpoint
@@ -23,6 +22,7 @@ from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 if TYPE_CHECKING:
     from sqsdelay.rabbitmq import RabbitMqOutbox
     from sqsdelay.sqs.outbox import SqsOutbox
+    from sqsdelay.store import DelayedMessageStore
 
 EXIT_CRITICAL: Final = 75
 """A circuit breaker triggered: "temporary failure" in sysexits.h; a supervisor may restart."""
@@ -36,7 +36,8 @@ def dispatch(
         typer.Option(
             envvar="SQSDELAY_DISPATCH_TO",
             help="RabbitMQ to release to, amqp://user:password@host:5672/vhost or amqps://…; "
-            "SQS if left out.",
+            "SQS if left out. Due times are measured with SQS's clock; with RabbitMQ, with the "
+            "database's (PostgreSQL) or this machine's (SQLite).",
         ),
     ] = None,
     table: Table = None,
@@ -61,6 +62,13 @@ def dispatch(
     dispatch_breaker: Annotated[
         float, typer.Option(help="Seconds the destination may fail before the dispatcher gives up.")
     ] = DEFAULT_TRIGGER_SECONDS,
+    recovery_failures: Annotated[
+        int,
+        typer.Option(
+            help="Failed attempts a second to count a message's failure, above which the dispatcher "
+            "gives up."
+        ),
+    ] = DEFAULT_FAILURES_PER_SECOND,
     ledger: LedgerFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line per message.")] = False,
 ) -> None:
@@ -79,12 +87,13 @@ def dispatch(
         poll_seconds=poll,
         fetch_breaker_seconds=fetch_breaker,
         dispatch_breaker_seconds=dispatch_breaker,
+        maximum_recovery_failures_per_second=recovery_failures,
     )
     counts: Counter[str] = Counter()
     book = opened_ledger(ledger)
     with (
-        closing(_outbox(parsed, to)) as outbox,
         closing(open_store(store, endpoint=parsed.name, table=table, schema=schema)) as opened,
+        closing(_outbox(parsed, to, opened)) as outbox,
     ):
         dispatcher = Dispatcher(
             opened,
@@ -104,11 +113,16 @@ def dispatch(
     err.print(f"stopped; {told}", highlight=False)
 
 
-def _outbox(endpoint: Endpoint, to: str | None) -> SqsOutbox | RabbitMqOutbox:
+def _outbox(
+    endpoint: Endpoint, to: str | None, store: DelayedMessageStore
+) -> SqsOutbox | RabbitMqOutbox:
     if to is not None:
         from sqsdelay.rabbitmq import RabbitMqOutbox
+        from sqsdelay.stores.clock import StoreClock
 
-        return RabbitMqOutbox(to, endpoint.name)
+        # RabbitMQ tells no time. What is stored on one machine and released on another goes by the
+        # clock between them.
+        return RabbitMqOutbox(to, endpoint.name, clock=StoreClock(store))
     from sqsdelay.sqs.client import default_client
     from sqsdelay.sqs.outbox import DEFAULT_CONCURRENCY, SqsOutbox
     from sqsdelay.sqs.queues import SqsQueues
@@ -130,7 +144,7 @@ def _report(done: Round, counts: Counter[str], *, as_json: bool) -> None:
                 {
                     "message_id": message.message_id,
                     "status": status,
-                    "due": utc(message.due_ms).isoformat(timespec="milliseconds"),
+                    "due": instant(message.due_ms),
                     "late_ms": max(0, done.now_ms - message.due_ms),
                     "failures": message.failures,
                 }

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
 from sqsdelay.cli.console import out, print_json
+from sqsdelay.cli.opened_store import OptionalStoreUrl, Schema
+from sqsdelay.cli.opened_store import Table as StoreTable
+from sqsdelay.cli.parked import NOBODY, overdue_remedy, parked_messages
+from sqsdelay.delay import utc
 from sqsdelay.endpoint import Endpoint
+from sqsdelay.errors import QueueMissing, StoreError
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+
+if TYPE_CHECKING:
+    from mypy_boto3_sqs import SQSClient
+
+    from sqsdelay.sqs.endpoints import Problem
 
 app = typer.Typer(help="Create or check an endpoint's queues.", no_args_is_help=True)
 
@@ -35,21 +46,57 @@ def create(endpoint: Name, hop: Hop = MAX_MESSAGE_TIMER_SECONDS, as_json: Json =
 
 
 @app.command()
-def check(endpoint: Name, hop: Hop = MAX_MESSAGE_TIMER_SECONDS, as_json: Json = False) -> None:
-    """Say what keeps an endpoint from serving delays, and how to mend it. Exit code 1 if anything."""
+def check(
+    endpoint: Name,
+    hop: Hop = MAX_MESSAGE_TIMER_SECONDS,
+    store: OptionalStoreUrl = None,
+    table: StoreTable = None,
+    schema: Schema = None,
+    as_json: Json = False,
+) -> None:
+    """Say what keeps an endpoint from serving delays, and how to mend it. Exit code 1 if anything.
+
+    Its store is looked at, too: without --store the DynamoDB table that a deployment makes for the
+    endpoint, if there is one and it may be read.
+    """
     from sqsdelay.sqs.client import default_client
     from sqsdelay.sqs.endpoints import check_endpoint
 
     parsed = Endpoint.parse(endpoint)
-    problems = check_endpoint(default_client(connections=1), parsed, hop_seconds=hop)
+    client = default_client(connections=1)
+    problems = check_endpoint(client, parsed, hop_seconds=hop)
+    problems += _store_problems(client, parsed, store, table, schema)
     if as_json:
         print_json({"endpoint": parsed.name, "problems": [asdict(problem) for problem in problems]})
     elif not problems:
         out.print(f"{parsed.name} is fit for delays of any length", highlight=False)
     else:
-        table = Table("queue", "problem", "mend it with")
+        printed = Table("queue", "problem", "mend it with")
         for problem in problems:
-            table.add_row(problem.queue, problem.text, problem.remedy)
-        out.print(table)
+            printed.add_row(problem.queue, problem.text, problem.remedy)
+        out.print(printed)
     if problems:
         raise typer.Exit(1)
+
+
+def _store_problems(
+    client: SQSClient, endpoint: Endpoint, store: str | None, table: str | None, schema: str | None
+) -> list[Problem]:
+    """Messages that are parked and overdue: a stack may have lost its dispatcher."""
+    from sqsdelay.sqs.endpoints import Problem
+    from sqsdelay.sqs.queues import SqsQueues
+
+    queues = SqsQueues(client)
+    with suppress(QueueMissing):
+        queues.synchronise(endpoint.queue)
+    now_ms = queues.broker_clock.now_ms()
+    try:
+        seen = parked_messages(endpoint, store, table, schema, now_ms=now_ms)
+    except StoreError as error:
+        return [Problem("(store)", str(error), "sqsdelay store create, or mend the connection")]
+    if seen is None or not seen[1].overdue:
+        return []
+    url, status = seen
+    since = utc(now_ms - status.late_ms).isoformat(timespec="seconds")
+    text = f"{status.parked} messages are parked, the earliest has been due since {since}: {NOBODY}"
+    return [Problem("(store)", text, overdue_remedy(endpoint, url))]

@@ -122,7 +122,7 @@ def _opened(endpoint: str) -> tuple[Endpoint, Queues]:
 def _broker_now(queues: Queues, endpoint: Endpoint) -> int:
     """What --delay counts from: by a local clock that is behind, messages would be early."""
     queues.synchronise(endpoint.error_queue)
-    return queues.broker_clock.now_ms()
+    return queues.broker_clock.latest_ms()
 
 
 def _row(rejection: Rejection, *, bodies: bool) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sqsdelay.cli.console import err, out, print_json
+from sqsdelay.cli.console import err, instant, out, print_json
 from sqsdelay.cli.opened_store import Schema, StoreUrl, Table
 from sqsdelay.cli.store import Name
 from sqsdelay.clock import SystemClock
@@ -69,8 +69,8 @@ def migrate(
             target = stack.enter_context(closing(open_store(to, endpoint=name)))
             migration = Transfer(opened, target, due_from_ms=due_from_ms)
             if live and isinstance(opened, HasMarks):
-                for mark, until_ms in opened.all_marks():
-                    target.mark([mark], until_ms=until_ms)
+                for mark in opened.all_marks():
+                    target.mark([mark])
         if not live:
             _print_plan(migration.plan(), due_from_ms, as_json=as_json)
             return
@@ -86,8 +86,7 @@ def migrate(
 
 def _print_plan(plan: Plan, due_from_ms: int, *, as_json: bool) -> None:
     first, last = (
-        None if due_ms is None else utc(due_ms).isoformat()
-        for due_ms in (plan.earliest_ms, plan.latest_ms)
+        None if due_ms is None else instant(due_ms) for due_ms in (plan.earliest_ms, plan.latest_ms)
     )
     due_from = utc(due_from_ms).isoformat()
     if as_json:
@@ -118,7 +117,7 @@ def _print_outcome(outcome: Migrated, *, as_json: bool) -> None:
             {
                 "message_id": message.message_id,
                 "destination": message.destination,
-                "due": utc(message.due_ms).isoformat(timespec="milliseconds"),
+                "due": instant(message.due_ms),
                 "status": outcome.status,
                 "error": outcome.error,
             }

@@ -30,7 +30,23 @@ Url = Annotated[
 Prefix = Annotated[
     str | None,
     typer.Option(
-        help="What the infrastructure's names start with; NServiceBus's (nsb.v2) if left out."
+        help="What the infrastructure's names start with; sqsdelay if left out, NServiceBus's is nsb.v2."
+    ),
+]
+MANAGEMENT_VARIABLE = "SQSDELAY_RABBITMQ_MANAGEMENT_URL"
+Management = Annotated[
+    str | None,
+    typer.Option(
+        envvar=MANAGEMENT_VARIABLE,
+        help="http://user:password@host:15672, to count what the broker is handing over as well.",
+    ),
+]
+WithoutAlternateExchange = Annotated[
+    bool,
+    typer.Option(
+        "--without-alternate-exchange",
+        help="Delay through nsb.v2 without the policy that catches undeliverable messages: they then "
+        "hold up all others.",
     ),
 ]
 Endpoint = Annotated[str, typer.Argument(help="The destination queue's name.")]
@@ -42,10 +58,14 @@ def declare(url: Url, prefix: Prefix = None) -> None:
     """Declare the 28 levels and the delivery exchange, where they do not exist yet."""
     from sqsdelay.rabbitmq import declare as declare_infrastructure
     from sqsdelay.rabbitmq.topology import MAX_LEVEL
+    from sqsdelay.rabbitmq.verification import uncaught
 
     topology = _topology(prefix)
     declare_infrastructure(url, topology)
     _say(f"declared {topology.level_name(MAX_LEVEL)} … {topology.delivery_exchange}")
+    for problem in uncaught(url, topology) if topology.shared else []:
+        text = f"warning: {problem.subject} {problem.text}\n  mend it: {problem.remedy}"
+        err.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -55,17 +75,24 @@ def verify(
     management: Annotated[
         str | None,
         typer.Option(
-            envvar="SQSDELAY_RABBITMQ_MANAGEMENT_URL",
-            help="http://user:password@host:15672, to see policies, bindings and the version too.",
+            envvar=MANAGEMENT_VARIABLE,
+            help="http://user:password@host:15672, to see what AMQP does not show: messages being "
+            "handed over, policies, bindings, feature flags and the version.",
         ),
     ] = None,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Without the management API: that it is missing is a warning."
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Say what keeps the infrastructure from delaying safely. Exit code 1 unless only warnings."""
     from sqsdelay.rabbitmq import verify as verify_infrastructure
 
     topology = _topology(prefix)
-    problems = verify_infrastructure(url, topology, management_url=management)
+    problems = verify_infrastructure(url, topology, management_url=management, force=force)
     if as_json:
         print_json(
             {"prefix": topology.prefix, "problems": [asdict(problem) for problem in problems]}
@@ -110,13 +137,17 @@ def send(
     header: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; may be repeated.")] = None,
     message_id: Annotated[str | None, typer.Option(help="Made up when left out.")] = None,
     prefix: Prefix = None,
+    without_alternate_exchange: WithoutAlternateExchange = False,
     as_json: Json = False,
 ) -> None:
     """Send a message, delayed or not, and wait until the broker has confirmed it."""
     from sqsdelay.rabbitmq import DelaySender
 
     with DelaySender(
-        url, prefix=_topology(prefix).prefix, connect_seconds=CONNECT_SECONDS
+        url,
+        prefix=_topology(prefix).prefix,
+        without_alternate_exchange=without_alternate_exchange,
+        connect_seconds=CONNECT_SECONDS,
     ) as sender:
         result = sender.send(
             endpoint,
@@ -137,15 +168,17 @@ def send(
 def teardown(
     url: Url,
     prefix: Prefix = None,
+    management: Management = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Even if messages wait in it: they are lost.")
+        bool,
+        typer.Option("--force", help="Without counting: messages that wait in it are lost."),
     ] = False,
 ) -> None:
-    """Delete the infrastructure. Endpoints' own queues stay."""
+    """Delete the infrastructure. Endpoints' own queues stay. Refuses while messages wait in it."""
     from sqsdelay.rabbitmq import teardown as teardown_infrastructure
 
     topology = _topology(prefix)
-    teardown_infrastructure(url, topology, force=force)
+    teardown_infrastructure(url, topology, force=force, management_url=management)
     _say(f"deleted {topology.prefix}")
 
 
@@ -160,6 +193,12 @@ def transfer(
     ],
     prefix: Prefix = None,
     to_prefix: Prefix = None,
+    without_alternate_exchange: WithoutAlternateExchange = False,
+    management: Management = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Without counting what the source broker is handing over."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Move delayed messages, with the time they have left, to another broker or prefix.
@@ -177,7 +216,14 @@ def transfer(
             seen = done.moved
 
     done = transfer_messages(
-        url, to, source=_topology(prefix), target=_topology(to_prefix), on_level=on_level
+        url,
+        to,
+        source=_topology(prefix),
+        target=_topology(to_prefix),
+        management_url=management,
+        force=force,
+        without_alternate_exchange=without_alternate_exchange,
+        on_level=on_level,
     )
     if as_json:
         print_json({"moved": done.moved, "left": done.left})

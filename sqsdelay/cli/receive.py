@@ -54,7 +54,7 @@ def receive(
     from sqsdelay.sqs.queues import SqsQueues
 
     parsed, book = Endpoint.parse(endpoint), opened_ledger(ledger)
-    queues = SqsQueues(default_client(connections=1))
+    queues = SqsQueues(default_client(connections=1, wait_seconds=MAX_RECEIVE_WAIT_SECONDS))
     url = queues.url(parsed.queue)
     reader = None if bucket is None else BodyReader(bucket)
     received = unread = 0

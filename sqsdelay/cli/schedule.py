@@ -6,13 +6,15 @@ from typing import Annotated, Final
 
 import typer
 
-from sqsdelay.cli.console import out, print_json
+from sqsdelay.cli.console import err, out, print_json
+from sqsdelay.cli.due_clock import DueClock, To
 from sqsdelay.cli.opened_ledger import LedgerFile, opened_ledger
 from sqsdelay.cli.opened_store import Schema, StoreUrl, Table, opened_store
 from sqsdelay.cli.store import Delay, DueAt, Json, new_due_ms
 from sqsdelay.clock import SystemClock
 from sqsdelay.delay import utc
 from sqsdelay.endpoint import Endpoint
+from sqsdelay.errors import SqsDelayError
 from sqsdelay.schedule import Change, Schedule
 
 EXIT_MARKED: Final = 3
@@ -41,7 +43,7 @@ def cancel(
 
     Exit code 1 if any is being released, else 3 if any was not in the store and only marked.
     """
-    now_ms = SystemClock().now_ms()
+    now_ms = latest_ms(endpoint)
     name, book = Endpoint.parse(endpoint).name, opened_ledger(ledger)
     with opened_store(name, store, table, schema) as opened:
         schedule = Schedule(opened, endpoint=name, ledger=book)
@@ -57,20 +59,52 @@ def reschedule(
     schema: Schema = None,
     delay: Delay = None,
     due_at: DueAt = None,
+    to: To = None,
     ledger: LedgerFile = None,
     as_json: Json = False,
 ) -> None:
     """Move a message that waits in the store, or leave a mark for the delay consumer.
 
+    A --delay counts from the clock by which it will be released: SQS's, or with --to the store's.
     Exit code 1 if it is being released, 3 if it was not in the store and was only marked.
     """
-    due_ms = new_due_ms(delay, due_at)
-    now_ms = SystemClock().now_ms()
     name, book = Endpoint.parse(endpoint).name, opened_ledger(ledger)
     with opened_store(name, store, table, schema) as opened:
+        clock = DueClock(endpoint, opened, store, to)
+        due_ms = new_due_ms(delay, due_at, now_ms=clock.latest_ms)
+        now_ms = latest_ms(endpoint) if to is None else clock.latest_ms()
         schedule = Schedule(opened, endpoint=name, ledger=book)
         change = schedule.reschedule(message_id, due_ms, now_ms=now_ms)
     _tell({message_id: change}, f"moved to {utc(due_ms).isoformat()}", as_json=as_json)
+
+
+def latest_ms(endpoint: str) -> int:
+    """The latest that SQS's clock may read: a mark is of what was sent by then.
+
+    Where SQS cannot be asked it is the machine's clock: messages in the store need no more.
+    """
+    from botocore.exceptions import BotoCoreError
+
+    from sqsdelay.sqs.client import default_client
+    from sqsdelay.sqs.queues import SqsQueues
+
+    try:
+        queues = SqsQueues(default_client(connections=1))
+        try:
+            queues.synchronise(Endpoint.parse(endpoint).queue)
+        except SqsDelayError:
+            # A refusal is dated, too.
+            if not queues.broker_clock.synchronised:
+                raise
+        return queues.broker_clock.latest_ms()
+    except (SqsDelayError, BotoCoreError) as error:
+        err.print(
+            f"by this machine's clock, for SQS's could not be asked: {error}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+        return SystemClock().now_ms()
 
 
 def _tell(changes: dict[str, Change], done: str, *, as_json: bool) -> None:

@@ -12,6 +12,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
 from sqsdelay.cli.console import err, out, print_json
+from sqsdelay.cli.max_delay import DEFAULT_MAX_DELAY, MaxDelay, max_delay_seconds
 from sqsdelay.cli.message_file import BadLine, Defaults, read_messages
 from sqsdelay.cli.opened_ledger import LedgerFile, opened_ledger
 from sqsdelay.delay import parse_delay, parse_due_at
@@ -54,6 +55,7 @@ def send(
     hop: Annotated[
         int, typer.Option(help="Delivery delay of the endpoint's delay queue, seconds.")
     ] = MAX_MESSAGE_TIMER_SECONDS,
+    max_delay: MaxDelay = DEFAULT_MAX_DELAY,
     bucket: Annotated[
         str | None, typer.Option(help="S3 bucket for bodies that are too large for SQS.")
     ] = None,
@@ -80,6 +82,7 @@ def send(
     )
     sender = DelaySender(
         hop_seconds=hop,
+        max_delay_seconds=max_delay_seconds(max_delay),
         concurrency=concurrency,
         large_bodies=None if bucket is None else Bucket(bucket),
         ledger=opened_ledger(ledger),

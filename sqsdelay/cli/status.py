@@ -8,12 +8,12 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table as PrintedTable
 
-from sqsdelay.cli.console import err, out, print_json
-from sqsdelay.cli.opened_store import OptionalStoreUrl, Schema, Table, optional_store
-from sqsdelay.delay import utc
+from sqsdelay.cli.console import err, instant, out, print_json
+from sqsdelay.cli.opened_store import OptionalStoreUrl, Schema, Table
+from sqsdelay.cli.parked import NOBODY, overdue_remedy, parked_messages
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import StoreError
-from sqsdelay.status import EndpointStatus, StoreStatus, endpoint_status, store_status
+from sqsdelay.status import EndpointStatus, StoreStatus, endpoint_status
 
 
 def status(
@@ -27,9 +27,10 @@ def status(
 
     Counts of queues are SQS's approximations. The age of the oldest message comes from CloudWatch,
     a few minutes old; it is "-" where CloudWatch has none or may not be asked. Parked messages and
-    the next due time are exact, and known with --store only.
+    the next due time are exact; without --store they are those of the DynamoDB table that a
+    deployment makes for the endpoint, if there is one and it may be read.
 
-    Exit code 1 if the store cannot be asked.
+    Exit code 1 if the store cannot be asked, or messages in it are overdue.
     """
     from sqsdelay.sqs.ages import CloudWatchAges, default_cloudwatch
     from sqsdelay.sqs.client import default_client
@@ -38,10 +39,12 @@ def status(
     parsed = Endpoint.parse(endpoint)
     queues = SqsQueues(default_client(connections=1))
     found = endpoint_status(queues, parsed, CloudWatchAges(default_cloudwatch()))
-    parked, trouble = None, None
+    url, parked, trouble = "", None, None
     try:
-        with optional_store(parsed.name, store, table, schema) as opened:
-            parked = None if opened is None else store_status(opened)
+        now_ms = queues.broker_clock.now_ms()
+        seen = parked_messages(parsed, store, table, schema, now_ms=now_ms)
+        if seen is not None:
+            url, parked = seen
     except StoreError as error:
         trouble = error  # The queues are worth showing all the same.
     if as_json:
@@ -50,6 +53,11 @@ def status(
         _print(found, parked)
     if trouble is not None:
         err.print(f"store: {trouble}", highlight=False, markup=False, soft_wrap=True)
+        raise typer.Exit(1)
+    if parked is not None and parked.overdue:
+        told = f"the earliest message of the store has been due for {age(parked.late_ms // 1000)}"
+        remedy = overdue_remedy(parsed, url)
+        err.print(f"{told}: {NOBODY}; {remedy}", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(1)
 
 
@@ -62,6 +70,7 @@ def _as_json(found: EndpointStatus, parked: StoreStatus | None) -> dict[str, Any
         "errors": found.errors,
         "parked": None if parked is None else parked.parked,
         "next_due": _next_due(parked),
+        "overdue_seconds": None if parked is None else parked.late_ms // 1000,
         "queues": [asdict(queue) for queue in found.queues],
     }
 
@@ -69,7 +78,7 @@ def _as_json(found: EndpointStatus, parked: StoreStatus | None) -> dict[str, Any
 def _next_due(parked: StoreStatus | None) -> str | None:
     if parked is None or parked.next_due_ms is None:
         return None
-    return utc(parked.next_due_ms).isoformat(timespec="milliseconds")
+    return instant(parked.next_due_ms)
 
 
 def _print(found: EndpointStatus, parked: StoreStatus | None) -> None:

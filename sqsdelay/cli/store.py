@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,14 +14,16 @@ from rich.table import Column
 from rich.table import Table as PrintedTable
 from rich.text import Text
 
-from sqsdelay.cli.console import err, out, print_json
+from sqsdelay.cli.console import err, instant, out, print_json
+from sqsdelay.cli.due_clock import DueClock, To
+from sqsdelay.cli.listing import Listing, parse_cursor
 from sqsdelay.cli.message_file import BadLine, Defaults, read_messages
 from sqsdelay.cli.opened_store import Schema, StoreUrl, Table, opened_store
-from sqsdelay.clock import SystemClock
 from sqsdelay.delay import checked_due_ms, delay_ms, due_at_ms, parse_delay, parse_due_at, utc
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.message import Message
+from sqsdelay.parking import refused
 from sqsdelay.stored import StoredMessage, check_stored_id, to_store
 
 if TYPE_CHECKING:
@@ -28,7 +32,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Messages in a delayed message store.", no_args_is_help=True)
 
 CHUNK = 1_000
-"""Messages stored, or listed, in one call."""
+"""Messages stored in one call, or listed in one table."""
 
 Name = Annotated[str, typer.Argument(help="The endpoint (destination queue) the store serves.")]
 Delay = Annotated[
@@ -69,9 +73,13 @@ def send(
     group: Annotated[
         str | None, typer.Option(help="Message group (with --body); a FIFO queue needs one.")
     ] = None,
+    to: To = None,
     as_json: Json = False,
 ) -> None:
-    """Store one message or a file of messages. Exit code 1 if any was not stored."""
+    """Store one message or a file of messages. Exit code 1 if any was not stored.
+
+    A --delay counts from the clock by which the dispatcher releases: SQS's, or with --to the store's.
+    """
     if (body is None) == (file is None):
         raise typer.BadParameter("give one of --body and --file")
     if delay is not None and due_at is not None:
@@ -86,6 +94,7 @@ def send(
     )
     failed = 0
     with _opened(endpoint, store, table, schema) as opened:
+        clock = DueClock(endpoint, opened, store, to)
         if body is not None:
             message = Message(
                 body,
@@ -94,9 +103,9 @@ def send(
                 message_id=message_id,
                 message_group_id=group,
             )
-            _store(opened, [_stored(message, endpoint)], as_json=as_json)
+            failed = _store(opened, [_stored(message, endpoint, clock)], as_json=as_json)
         elif file is not None:
-            failed = _store_file(opened, endpoint, file, defaults, as_json=as_json)
+            failed = _store_file(opened, endpoint, clock, file, defaults, as_json=as_json)
     if failed:
         err.print(f"{failed} not stored", highlight=False)
         raise typer.Exit(1)
@@ -109,22 +118,53 @@ def pending(
     table: Table = None,
     schema: Schema = None,
     limit: Annotated[int, typer.Option(min=1, help="How many to list, the earliest first.")] = 50,
+    due_from: Annotated[
+        str | None, typer.Option(help="Leave out what is due before: 2027-01-31T09:00:00Z.")
+    ] = None,
+    due_before: Annotated[
+        str | None, typer.Option(help="Leave out what is due then or later: 2027-02-01T00:00:00Z.")
+    ] = None,
+    after: Annotated[
+        str | None, typer.Option(help="Go on behind a page: the cursor printed at its end.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the messages that wait, by due time."""
+    """List the messages that wait, by due time, and a cursor for --after where there are more."""
+    listing = Listing(
+        after=None if after is None else parse_cursor(after),
+        due_from_ms=None if due_from is None else due_at_ms(parse_due_at(due_from)),
+        due_before_ms=None if due_before is None else due_at_ms(parse_due_at(due_before)),
+    )
     with _opened(endpoint, store, table, schema) as opened:
-        messages = _first(opened, limit)
-        count = opened.pending_count()
-    if as_json:
-        for message in messages:
-            print_json(_as_json(message))
-        return
-    # An id that is cut off cannot be copied into `cancel`.
-    printed = PrintedTable("due", Column("message id", overflow="fold"), "bytes", "failures")
-    for m in messages:
-        printed.add_row(_due(m), Text(m.message_id), str(len(m.body)), str(m.failures))
-    out.print(printed)
-    out.print(f"{len(messages)} of {count} pending", highlight=False)
+        if as_json:
+            for message in listing.read(opened, limit):
+                print_json(_as_json(message))
+        else:
+            _print_tables(listing.read(opened, limit))
+            told = f"{listing.listed} of {opened.pending_count()} pending"
+            out.print(told, highlight=False)
+        more = listing.has_more(opened)
+    if more:
+        # Not among the lines that programs read.
+        err.print(
+            f"more: --after {shlex.quote(listing.cursor)}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+
+
+def _print_tables(messages: Iterable[StoredMessage]) -> None:
+    """A table for every thousand, so that any number of them takes the memory of as many."""
+    rows = ((_due(m), m.message_id, str(len(m.body)), str(m.failures)) for m in messages)
+    first = True
+    while (some := list(islice(rows, CHUNK))) or first:
+        first = False
+        # An id that is cut off cannot be copied into `cancel`.
+        printed = PrintedTable("due", Column("message id", overflow="fold"), "bytes", "failures")
+        for due, message_id, size, failures in some:
+            printed.add_row(due, Text(message_id), size, failures)
+        out.print(printed)
 
 
 @app.command()
@@ -156,11 +196,16 @@ def reschedule(
     schema: Schema = None,
     delay: Delay = None,
     due_at: DueAt = None,
+    to: To = None,
 ) -> None:
-    """Move a message to another due time. Exit code 1 if it was not there any more."""
-    due_ms = new_due_ms(delay, due_at)
+    """Move a message to another due time. Exit code 1 if it was not there any more.
+
+    A --delay counts from the clock by which the dispatcher releases: SQS's, or with --to the store's.
+    """
     check_stored_id(message_id)
     with _opened(endpoint, store, table, schema) as opened:
+        clock = DueClock(endpoint, opened, store, to)
+        due_ms = new_due_ms(delay, due_at, now_ms=clock.latest_ms)
         moved = opened.reschedule(message_id, due_ms)
     told = f"due {utc(due_ms)}" if moved else "not in the store (released already, or never stored)"
     out.print(f"{message_id}  {told}", highlight=False, markup=False, soft_wrap=True)
@@ -168,13 +213,11 @@ def reschedule(
         raise typer.Exit(1)
 
 
-def new_due_ms(
-    delay: str | None, due_at: str | None, *, now_ms: Callable[[], int] | None = None
-) -> int:
+def new_due_ms(delay: str | None, due_at: str | None, *, now_ms: Callable[[], int]) -> int:
     """The due time that --delay or --due-at names, epoch milliseconds.
 
     Args:
-        now_ms: what a delay counts from; the local clock when left out.
+        now_ms: what a delay counts from; asked for a delay only.
 
     Raises:
         BadParameter: both or none of them.
@@ -184,8 +227,8 @@ def new_due_ms(
         raise typer.BadParameter("give one of --delay and --due-at")
     if due_at is not None:
         return due_at_ms(parse_due_at(due_at))
-    start_ms = SystemClock().now_ms() if now_ms is None else now_ms()
-    return checked_due_ms(start_ms + delay_ms(parse_delay(delay or "")))
+    added_ms = delay_ms(parse_delay(delay or ""))
+    return checked_due_ms(now_ms() + added_ms)
 
 
 def _opened(
@@ -194,12 +237,20 @@ def _opened(
     return opened_store(Endpoint.parse(endpoint).name, url, table, schema)
 
 
-def _stored(message: Message, endpoint: str) -> StoredMessage:
-    return to_store(message, endpoint, now_ms=SystemClock().now_ms())
+def _stored(message: Message, endpoint: str, clock: DueClock) -> StoredMessage:
+    # A due time needs no clock, and so neither SQS nor its region and credentials.
+    now_ms = clock.latest_ms() if message.due_at is None else 0
+    return to_store(message, endpoint, now_ms=now_ms)
 
 
 def _store_file(
-    store: DelayedMessageStore, endpoint: str, file: Path, defaults: Defaults, *, as_json: bool
+    store: DelayedMessageStore,
+    endpoint: str,
+    clock: DueClock,
+    file: Path,
+    defaults: Defaults,
+    *,
+    as_json: bool,
 ) -> int:
     """Store chunk by chunk; returns how many lines were not stored."""
     failed = 0
@@ -209,40 +260,34 @@ def _store_file(
             try:
                 if isinstance(line, BadLine):
                     raise line.error
-                chunk.append(_stored(line, endpoint))
+                chunk.append(_stored(line, endpoint, clock))
             except SqsDelayError as error:
                 failed += 1
                 err.print(f"line {number}: {error}", highlight=False, markup=False)
             if len(chunk) == CHUNK:
-                _store(store, chunk, as_json=as_json)
+                failed += _store(store, chunk, as_json=as_json)
                 chunk = []
-    _store(store, chunk, as_json=as_json)
-    return failed
+    return failed + _store(store, chunk, as_json=as_json)
 
 
-def _store(store: DelayedMessageStore, messages: list[StoredMessage], *, as_json: bool) -> None:
+def _store(store: DelayedMessageStore, messages: list[StoredMessage], *, as_json: bool) -> int:
+    """Returns how many were not stored, since another message has their id."""
+    failed = 0
     for message, new in zip(messages, store.store(messages), strict=True):
-        if as_json:
+        problem = None if new else refused(message, store.find(message.message_id))
+        if problem is not None:
+            failed += 1
+            err.print(f"{message.message_id}: {problem}", highlight=False, markup=False)
+        elif as_json:
             print_json(_as_json(message) | {"new": new})
         else:
             told = f"due {_due(message)}" if new else "was stored before"
             out.print(f"{message.message_id}  {told}", highlight=False, markup=False)
-
-
-def _first(store: DelayedMessageStore, limit: int) -> list[StoredMessage]:
-    messages: list[StoredMessage] = []
-    after = None
-    while len(messages) < limit:
-        page = store.pending(min(CHUNK, limit - len(messages)), after=after)
-        if not page:
-            break
-        messages += page
-        after = (page[-1].due_ms, page[-1].message_id)
-    return messages
+    return failed
 
 
 def _due(message: StoredMessage) -> str:
-    return utc(message.due_ms).isoformat(timespec="milliseconds")
+    return instant(message.due_ms)
 
 
 def _as_json(message: StoredMessage) -> dict[str, object]:

@@ -17,9 +17,13 @@ from sqsdelay.cli.opened_store import Schema, StoreUrl, Table
 from sqsdelay.cli.worker import log_to_stderr, stop_on_signals
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import CriticalError
-from sqsdelay.limits import MAX_RECEIVE_WAIT_SECONDS
+from sqsdelay.limits import MAX_RECEIVE_WAIT_SECONDS, SHORT_CALL_ATTEMPTS
 from sqsdelay.timeout_manager import TimeoutManager, TimeoutSettings, TimeoutStatus
-from sqsdelay.timeout_settings import DEFAULT_ANNOUNCE_AGAIN_SECONDS, DEFAULT_OUTAGE_SECONDS
+from sqsdelay.timeout_settings import (
+    DEFAULT_ANNOUNCE_AGAIN_SECONDS,
+    DEFAULT_OUTAGE_SECONDS,
+    DEFAULT_RETRIES,
+)
 
 if TYPE_CHECKING:
     from sqsdelay.rabbitmq import RabbitMqTimeouts
@@ -74,8 +78,12 @@ def timeout_manager(
         float, typer.Option(help="Seconds the storage may fail before it is a critical error.")
     ] = DEFAULT_OUTAGE_SECONDS,
     announce_again: Annotated[
-        float, typer.Option(help="Seconds after which a due message is announced again.")
+        float,
+        typer.Option(help="Seconds after which another process's due message is announced again."),
     ] = DEFAULT_ANNOUNCE_AGAIN_SECONDS,
+    retries: Annotated[
+        int, typer.Option(help="Further attempts on a refused message before the error queue.")
+    ] = DEFAULT_RETRIES,
     wait: Annotated[
         int, typer.Option(help="Long poll, seconds (0 to 20).")
     ] = MAX_RECEIVE_WAIT_SECONDS,
@@ -89,9 +97,12 @@ def timeout_manager(
 
     log_to_stderr()
     parsed = Endpoint.parse(endpoint)
-    served = _on_sqs(parsed) if to is None else _on_rabbitmq(parsed, to)
+    served = _on_sqs(parsed, wait) if to is None else _on_rabbitmq(parsed, to)
     settings = TimeoutSettings(
-        outage_seconds=outage, announce_again_seconds=announce_again, wait_seconds=wait
+        outage_seconds=outage,
+        announce_again_seconds=announce_again,
+        number_of_retries=retries,
+        wait_seconds=wait,
     )
     report = _Report(as_json=as_json)
     with (
@@ -113,7 +124,7 @@ def timeout_manager(
     err.print(f"stopped; {report}", highlight=False)
 
 
-def _on_sqs(endpoint: Endpoint) -> _Served:
+def _on_sqs(endpoint: Endpoint, wait_seconds: int) -> _Served:
     from sqsdelay.sqs.client import default_client
     from sqsdelay.sqs.outbox import DEFAULT_CONCURRENCY
     from sqsdelay.sqs.queues import SqsQueues
@@ -121,8 +132,11 @@ def _on_sqs(endpoint: Endpoint) -> _Served:
 
     timeouts, dispatcher = timeout_queues(endpoint)
     client = default_client(connections=DEFAULT_CONCURRENCY)
+    receiving = default_client(
+        connections=1, wait_seconds=wait_seconds, attempts=SHORT_CALL_ATTEMPTS
+    )
     return _Served(
-        transport=SqsTimeouts(SqsQueues(client), endpoint),
+        transport=SqsTimeouts(SqsQueues(client, receiving=receiving), endpoint),
         queues=(timeouts.name, dispatcher.name),
         set_up=lambda: create_timeout_queues(client, endpoint),
     )

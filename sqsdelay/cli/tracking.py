@@ -11,7 +11,7 @@ from sqsdelay.consumer import Outcome, Status
 from sqsdelay.delay import delay_ms, due_at_ms
 from sqsdelay.message import Message, attributes_of, text_of
 from sqsdelay.sender import Route, SendResult
-from sqsdelay.wire import DUE_AT, MESSAGE_ID, ReceivedMessage
+from sqsdelay.wire import MESSAGE_ID, WAS_DUE_AT, ReceivedMessage, was_due_ms
 
 TOO_LATE_MS: Final = 2_000
 
@@ -38,16 +38,16 @@ class Tracked:
 
     def _exact_due_ms(self, copy: ReceivedMessage) -> int:
         """When it was due: a relative delay counts from the broker's SentTimestamp."""
-        relayed = text_of(copy.attributes, DUE_AT)
-        if relayed is not None:
-            return int(relayed)
+        relayed_ms = was_due_ms(copy.attributes)
+        if relayed_ms is not None:
+            return relayed_ms
         sent_ms = copy.sent_ms or 0
         if self.message.due_at is not None:
             return max(due_at_ms(self.message.due_at), sent_ms)
         return sent_ms + delay_ms(self.message.delay or 0)
 
     def _is_as_sent(self, copy: ReceivedMessage) -> bool:
-        ours = (MESSAGE_ID, DUE_AT)
+        ours = (MESSAGE_ID, WAS_DUE_AT)
         users = {name: value for name, value in copy.attributes.items() if name not in ours}
         return copy.body == self.message.body and users == attributes_of(self.message.attributes)
 

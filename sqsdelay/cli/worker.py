@@ -6,19 +6,29 @@ import logging
 import signal
 import threading
 from types import FrameType
+from typing import Any
 
 from rich.logging import RichHandler
 
 from sqsdelay.cli.console import err
+from sqsdelay.one_line import one_line
+
+
+class OneLine(logging.Formatter):
+    """A record's message on one line, whatever it quotes; a traceback keeps its lines, and no escapes."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return one_line(super().formatMessage(record))
+
+    def formatException(self, info: Any) -> str:
+        return "\n".join(map(one_line, super().formatException(info).splitlines()))
 
 
 def log_to_stderr() -> None:
     """Log what matters to a person, one line each."""
-    logging.basicConfig(
-        level=logging.INFO,
-        format="%(message)s",
-        handlers=[RichHandler(console=err, show_path=False)],
-    )
+    handler = RichHandler(console=err, show_path=False)
+    handler.setFormatter(OneLine("%(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     for chatty in ("botocore", "boto3", "urllib3"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     # It logs each failed connection several times, with tracebacks; our own errors say why, once.

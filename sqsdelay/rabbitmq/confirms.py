@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
 
 from pika import BasicProperties
 
@@ -15,6 +18,7 @@ class Publication:
     """One message on its way to the broker, and in the end what became of it.
 
     ``error`` is None once the broker confirmed it; ``on_settled`` is called once, in either case.
+    ``before_write`` is called as it is written, to say in it what depends on the time.
     """
 
     exchange: str
@@ -22,11 +26,38 @@ class Publication:
     body: bytes
     properties: BasicProperties
     on_settled: Callable[[], None] = lambda: None
+    before_write: Callable[[], None] = lambda: None
     error: SqsDelayError | None = None
-    published_at: float = 0.0
+    published_at: float = inf
+    written_at: float = inf
+    size: int = 0
+    stream_end: int = 0
+    taken: bool = False
+    settled: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def take(self) -> bool:
+        """Claim it for writing; False if it was settled before."""
+        with self._lock:
+            self.taken = not self.settled
+            return self.taken
 
     def settle(self, error: SqsDelayError | None = None) -> None:
-        self.error = self.error or error
+        """Say what became of it; what is said later changes nothing."""
+        with self._lock:
+            if self.settled:
+                return
+            self.settled = True
+            self.error = self.error or error
+        self.on_settled()
+
+    def expire(self, *, unwritten: SqsDelayError, unconfirmed: SqsDelayError) -> None:
+        """Its time is up: settle it by whether the broker may have it. It is not written any more."""
+        with self._lock:
+            if self.settled:
+                return
+            self.settled = True
+            self.error = self.error or (unconfirmed if self.taken else unwritten)
         self.on_settled()
 
 
@@ -35,10 +66,18 @@ class Outstanding:
 
     def __init__(self) -> None:
         self._by_tag: dict[int, Publication] = {}
+        self._unwritten: deque[Publication] = deque()
         self._last_tag = 0
+        self.bytes = 0
+        """What they take on the wire, together."""
 
     def __len__(self) -> int:
         return len(self._by_tag)
+
+    @property
+    def oldest_at(self) -> float:
+        """When the oldest was published; infinity where there is none."""
+        return next((each.published_at for each in self._by_tag.values()), inf)
 
     def add(self, publication: Publication, *, now: float) -> None:
         """Note a publication just before it is published."""
@@ -46,15 +85,25 @@ class Outstanding:
         self._last_tag += 1
         self._by_tag[self._last_tag] = publication
 
+    def buffered(self, publication: Publication, *, size: int, stream_end: int) -> None:
+        """Note that the bytes of the latest publication end the connection's stream so far."""
+        publication.size, publication.stream_end = size, stream_end
+        self.bytes += size
+        self._unwritten.append(publication)
+
+    def written(self, stream_position: int, *, now: float) -> None:
+        """Start the confirm's clock of what the socket has taken: the stream up to a position."""
+        while self._unwritten and self._unwritten[0].stream_end <= stream_position:
+            self._unwritten.popleft().written_at = now
+
     def answered(self, tag: int, *, multiple: bool, error: SqsDelayError | None = None) -> None:
         """Settle what an ack (no ``error``) or a nack answers for; answers out of order are fine."""
         if not multiple:
-            publication = self._by_tag.pop(tag, None)
-            if publication is not None:
-                publication.settle(error)
+            if tag in self._by_tag:
+                self._settle(tag, error)
             return
         for each in list(self._up_to(tag)):
-            self._by_tag.pop(each).settle(error)
+            self._settle(each, error)
 
     def returned(
         self, exchange: str, routing_key: str, message_id: str | None, error: SqsDelayError
@@ -70,12 +119,24 @@ class Outstanding:
                 publication.error = error
                 return
 
-    def give_up(self, error: SqsDelayError, *, published_before: float = float("inf")) -> int:
-        """Settle with ``error`` what was published before an instant; how many these were."""
-        overdue = [tag for tag, p in self._by_tag.items() if p.published_at < published_before]
+    def give_up(self, error: SqsDelayError, *, written_before: float = inf) -> int:
+        """Settle with ``error`` what was written before an instant; how many these were.
+
+        Without an instant: all, written or not.
+        """
+        overdue = [
+            tag
+            for tag, each in self._by_tag.items()
+            if written_before == inf or each.written_at < written_before
+        ]
         for tag in overdue:
-            self._by_tag.pop(tag).settle(error)
+            self._settle(tag, error)
         return len(overdue)
+
+    def _settle(self, tag: int, error: SqsDelayError | None) -> None:
+        publication = self._by_tag.pop(tag)
+        self.bytes -= publication.size
+        publication.settle(error)
 
     def _up_to(self, tag: int) -> Iterator[int]:
         for each in self._by_tag:

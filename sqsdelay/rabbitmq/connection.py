@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ssl
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit, urlunsplit
 
 import pika
 from pika.exceptions import (
@@ -12,6 +15,7 @@ from pika.exceptions import (
     AMQPError,
     AuthenticationError,
     ChannelClosedByBroker,
+    IncompatibleProtocolError,
     ProbableAccessDeniedError,
     ProbableAuthenticationError,
 )
@@ -23,67 +27,168 @@ ACCESS_REFUSED = 403
 PRECONDITION_FAILED = 406
 _DENIED = (AuthenticationError, ProbableAuthenticationError, ProbableAccessDeniedError)
 
+ADMIN_SECONDS: Final = 30.0
+"""The most that an administrative step may take, from when it is connected."""
 
-def parameters(url: str) -> pika.URLParameters:
+_EXAMPLE: Final = "amqp://user:password@host:5672/vhost"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Address:
+    """A broker: one virtual host, reached through any of its nodes, tried in this order."""
+
+    nodes: tuple[pika.URLParameters, ...]
+
+    @property
+    def virtual_host(self) -> str:
+        return str(self.nodes[0].virtual_host)
+
+    @property
+    def user(self) -> str:
+        return _user(self.nodes[0])
+
+    def meets(self, other: Address) -> bool:
+        """True if both name the same virtual host of the same node."""
+
+        def places(address: Address) -> set[tuple[str, int, str]]:
+            return {(node.host, node.port, node.virtual_host) for node in address.nodes}
+
+        return bool(places(self) & places(other))
+
+
+def parameters(url: str | Sequence[str]) -> Address:
     """How to reach a broker: ``amqp://user:password@host:5672/vhost``, ``amqps://…`` for TLS.
 
+    Several nodes as kombu takes them, ``amqp://a/v;amqp://b/v`` or a list of URLs, or as hosts in one
+    URL: ``amqp://user:password@a,b:5673/vhost``.
+
     Raises:
-        ConfigurationError: no such URL. The message does not repeat it, for the password's sake.
+        ConfigurationError: no such URL, or nodes that differ in virtual host or user. The message does
+            not repeat it, for the password's sake.
     """
+    urls = url.split(";") if isinstance(url, str) else list(url)
+    nodes = tuple(_node(each) for whole in urls for each in _one_host_each(whole.strip()))
+    if len({(node.virtual_host, _user(node)) for node in nodes}) != 1:
+        raise ConfigurationError(
+            "the RabbitMQ URLs differ in virtual host or user; all nodes of a broker share both: "
+            "write e.g. amqp://user:password@host-a,host-b/vhost"
+        )
+    return Address(nodes)
+
+
+def _one_host_each(url: str) -> list[str]:
+    """A URL for each host of ``amqp://user:password@a,b:5673/vhost``."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return [url]
+    login, at, hosts = parts.netloc.rpartition("@")
+    return [urlunsplit(parts._replace(netloc=login + at + host)) for host in hosts.split(",")]
+
+
+def _node(url: str) -> pika.URLParameters:
     if not url.startswith(("amqp://", "amqps://")):
         raise ConfigurationError(
-            "the RabbitMQ URL does not start with amqp:// or amqps://; "
-            "write e.g. amqp://user:password@host:5672/vhost"
+            f"the RabbitMQ URL does not start with amqp:// or amqps://; write e.g. {_EXAMPLE}"
         )
     try:
         given = pika.URLParameters(url)
         given.client_properties = {**(given.client_properties or {}), "product": "sqsdelay"}
     except Exception as error:  # pika evaluates parts of the URL: anything may go wrong
         raise ConfigurationError(
-            f"the RabbitMQ URL cannot be used ({type(error).__name__}); "
-            "write e.g. amqp://user:password@host:5672/vhost"
+            f"the RabbitMQ URL cannot be used ({type(error).__name__}); write e.g. {_EXAMPLE}"
         ) from None
     return given
 
 
-def place(given: pika.connection.Parameters) -> str:
-    """Host, port and virtual host, fit to be shown."""
-    return f"{given.host}:{given.port} (virtual host {given.virtual_host!r})"
+def place(given: Address | pika.connection.Parameters) -> str:
+    """Hosts, ports and virtual host, fit to be shown."""
+    nodes: Sequence[Any] = given.nodes if isinstance(given, Address) else [given]
+    hosts = ", ".join(f"{node.host}:{node.port}" for node in nodes)
+    return f"{hosts} (virtual host {nodes[0].virtual_host!r})"
+
+
+class TimedConnection(pika.BlockingConnection):
+    """A blocking connection that ends when its time is up, whatever it then waits for.
+
+    pika gives its blocking calls no time limit, and a queue without a leader answers none of them.
+    """
+
+    _timer: Any = None
+
+    def allow(self, seconds: float) -> None:
+        """End the connection in so many seconds, and not when it was said before."""
+        loop = self._impl.ioloop
+        if self._timer is not None:
+            loop.remove_timeout(self._timer)
+        # No public call ends a connection while another waits for its answer.
+        self._timer = loop.call_later(
+            seconds,
+            lambda: self._impl._terminate_stream(TimeoutError(f"no answer within {seconds:g} s")),
+        )
 
 
 @contextmanager
-def channel(given: pika.connection.Parameters) -> Iterator[Any]:
-    """A blocking channel on a connection of its own, for administration.
+def channel(given: Address, *, seconds: float = ADMIN_SECONDS) -> Iterator[Any]:
+    """A blocking channel on a connection of its own, for administration, that ends after ``seconds``.
 
     Raises:
         QueueUnavailable, ConfigurationError, QueueMissing: see `translated`.
     """
     try:
-        with pika.BlockingConnection(given) as connection:
+        connection = TimedConnection(list(given.nodes))
+        with connection:
+            connection.allow(seconds)
             yield connection.channel()
     except (AMQPError, OSError) as error:
         raise translated(error, given) from error
 
 
 def is_denied(error: BaseException) -> bool:
-    """True for an error that no later attempt will cure: the broker does not let us in."""
-    return isinstance(error, _DENIED)
+    """True for an error that no later attempt will cure: not let in, or no TLS between the two."""
+    return isinstance(error, _DENIED) or _is_tls_mismatch(_cause(error))
 
 
-def translated(error: BaseException, given: pika.connection.Parameters) -> SqsDelayError:
+def _is_tls_mismatch(cause: BaseException) -> bool:
+    return isinstance(cause, ssl.SSLCertVerificationError) or (
+        isinstance(cause, ssl.SSLError) and "WRONG_VERSION_NUMBER" in str(cause)
+    )
+
+
+def translated(error: BaseException, given: Address | pika.connection.Parameters) -> SqsDelayError:
     """The error to raise for what pika raised."""
     where = place(given)
-    if is_denied(error):
+    if isinstance(error, _DENIED):
         return ConfigurationError(
             f"RabbitMQ at {where} does not let {_user(given)!r} in; check user, password and virtual host"
         )
     if isinstance(error, ChannelClosedByBroker):
         return refusal(error.reply_code, error.reply_text, where)
-    if isinstance(error, AMQPConnectionError | OSError):
-        return QueueUnavailable(
-            f"RabbitMQ at {where} cannot be reached: {_cause(error)}; try again later"
-        )
+    cause = _cause(error)
+    if isinstance(cause, ssl.SSLError):
+        return _tls_error(cause, where)
+    if isinstance(error, AMQPConnectionError) or isinstance(cause, OSError):
+        return QueueUnavailable(f"RabbitMQ at {where} cannot be reached: {cause}; {_remedy(cause)}")
     return QueueUnavailable(f"RabbitMQ at {where} failed: {error!r}; try again later")
+
+
+def _tls_error(error: ssl.SSLError, where: str) -> SqsDelayError:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return ConfigurationError(
+            f"TLS with RabbitMQ at {where} failed: its certificate is not trusted: {error}; name the "
+            "certificate of its authority in SSL_CERT_FILE, and the host as the certificate does"
+        )
+    kind = ConfigurationError if _is_tls_mismatch(error) else QueueUnavailable
+    return kind(
+        f"TLS with RabbitMQ at {where} failed: {error}; check that the port is one for TLS (5671 by "
+        "default), or write amqp:// for one without"
+    )
+
+
+def _remedy(cause: BaseException) -> str:
+    if isinstance(cause, IncompatibleProtocolError):
+        return "if that port is one for TLS, write amqps://; else try again later"
+    return "try again later"
 
 
 def refusal(code: int, text: str, where: str) -> SqsDelayError:
@@ -111,5 +216,7 @@ def _cause(error: BaseException) -> BaseException:
     return _cause(inner) if isinstance(inner, BaseException) else error
 
 
-def _user(given: pika.connection.Parameters) -> str:
+def _user(given: Address | pika.connection.Parameters) -> str:
+    if isinstance(given, Address):
+        return given.user
     return str(getattr(given.credentials, "username", "unknown"))

@@ -15,7 +15,8 @@ from pika.exceptions import AMQPError
 
 from sqsdelay.clock import Clock
 from sqsdelay.errors import QueueMissing, QueueUnavailable
-from sqsdelay.rabbitmq.connection import place, translated
+from sqsdelay.forks import in_each_child
+from sqsdelay.rabbitmq.connection import Address, place, translated
 
 logger = logging.getLogger(__name__)
 
@@ -43,10 +44,15 @@ class QueueConsumer:
         clock: the monotonic clock.
     """
 
-    def __init__(self, given: pika.connection.Parameters, queue: str, clock: Clock) -> None:
+    def __init__(self, given: Address, queue: str, clock: Clock) -> None:
         self._given = given
         self._queue = queue
         self._clock = clock
+        self._begin_anew()
+        in_each_child(self, QueueConsumer._begin_anew)
+
+    def _begin_anew(self) -> None:
+        """Without a connection: one that another process opened is left to that one."""
         self._lock = threading.Lock()
         self._connection: Any = None
         self._channel: Any = None
@@ -104,7 +110,7 @@ class QueueConsumer:
             self._drop()
 
     def _open(self) -> None:
-        self._connection = pika.BlockingConnection(self._given)
+        self._connection = pika.BlockingConnection(list(self._given.nodes))
         channel = self._connection.channel()
         channel.basic_qos(prefetch_count=PREFETCH)
         channel.add_on_cancel_callback(self._on_cancel)

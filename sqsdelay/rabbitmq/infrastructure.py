@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pika
@@ -9,15 +10,16 @@ import tenacity
 from pika.exceptions import ChannelClosedByBroker
 
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.rabbitmq import undeliverable
-from sqsdelay.rabbitmq.connection import PRECONDITION_FAILED, channel, parameters
+from sqsdelay.rabbitmq import undeliverable, waiting
+from sqsdelay.rabbitmq.connection import PRECONDITION_FAILED, Address, channel, parameters
+from sqsdelay.rabbitmq.management import Management
 from sqsdelay.rabbitmq.routing import binding_key, check_endpoint
 from sqsdelay.rabbitmq.topology import Exchange, Queue, Topology
 
 DECLARE_ATTEMPTS: Final = 5
 
 
-def declare(url: str, topology: Topology | None = None) -> None:
+def declare(url: str | Sequence[str], topology: Topology | None = None) -> None:
     """Declare what is missing; what is there and equal stays as it is. Two at once are fine.
 
     Raises:
@@ -71,7 +73,11 @@ def declare_queue(on: Any, queue: Queue) -> None:
 
 
 def bind(
-    url: str, endpoint: str, topology: Topology | None = None, *, conventional: bool = False
+    url: str | Sequence[str],
+    endpoint: str,
+    topology: Topology | None = None,
+    *,
+    conventional: bool = False,
 ) -> int:
     """Bind an endpoint's queue to the delivery exchange, exactly, and send on what waited for it.
 
@@ -98,19 +104,28 @@ def bind(
     return undeliverable.send_on(given, on_topology, endpoint)
 
 
-def teardown(url: str, topology: Topology | None = None, *, force: bool = False) -> None:
-    """Delete the infrastructure. Endpoints' own queues stay.
+def teardown(
+    url: str | Sequence[str],
+    topology: Topology | None = None,
+    *,
+    force: bool = False,
+    management_url: str | None = None,
+) -> None:
+    """Delete the infrastructure. Endpoints' own queues stay. Stop its senders first.
+
+    Args:
+        force: delete it with all messages that wait in it, without counting them.
+        management_url: the management API (``http://user:password@host:15672``), without which the
+            messages that the broker is handing over cannot be counted. Counting takes 5 to 10 s.
 
     Raises:
-        ConfigurationError: messages wait in it, and not ``force``; nothing was deleted.
-        QueueUnavailable: the broker cannot be reached.
+        ConfigurationError: messages wait in it, or it cannot be told, and not ``force``; nothing was
+            deleted.
+        QueueUnavailable: the broker, or its management API, cannot be reached; nothing was deleted.
     """
     given, doomed = parameters(url), topology or Topology()
-    if not force and (waiting := messages_waiting(url, doomed)):
-        raise ConfigurationError(
-            f"{waiting} messages wait in the infrastructure {doomed.prefix!r} and would be lost; move "
-            "them first with: sqsdelay rabbitmq transfer, or lose them with --force"
-        )
+    if not force:
+        _check_empty(given, doomed, management_url)
     with channel(given) as on:
         # From the delivery up, so that nothing is routed into a gap on the way down.
         on.exchange_delete(doomed.delivery_exchange)
@@ -120,16 +135,32 @@ def teardown(url: str, topology: Topology | None = None, *, force: bool = False)
             on.exchange_delete(exchange.name)
 
 
-def messages_waiting(url: str, topology: Topology) -> int:
-    """Messages in all queues of the infrastructure; a missing queue holds none."""
-    total = 0
-    with channel(parameters(url)) as first:
-        for queue in topology.queues():
-            probe = first.connection.channel()
-            try:
-                total += probe.queue_declare(queue.name, passive=True).method.message_count
-                probe.close()
-            except ChannelClosedByBroker as error:
-                if error.reply_code == PRECONDITION_FAILED:
-                    raise
-    return total
+def _check_empty(given: Address, topology: Topology, management_url: str | None) -> None:
+    """Count, and count again what the first count could have missed on its way between two queues."""
+    names = _check_none_ready(given, topology)
+    if management_url is None:
+        raise ConfigurationError(
+            f"whether the infrastructure {topology.prefix!r} is empty cannot be told: "
+            f"{waiting.UNCOUNTED}; or delete it whatever it holds, with --force (force=True)"
+        )
+    if not names:
+        return
+    held = waiting.held(Management(management_url, given.virtual_host), names)
+    count = sum(each.unseen for each in held.values())
+    if count:
+        raise ConfigurationError(
+            f"{count} messages in the infrastructure {topology.prefix!r} are being handed over by the "
+            "broker (messages_dlx), or looked at by a consumer, and would be lost; bind their "
+            "endpoints and wait, or lose them with --force"
+        )
+    _check_none_ready(given, topology)
+
+
+def _check_none_ready(given: Address, topology: Topology) -> dict[str, int]:
+    counts = waiting.ready(given, topology)
+    if count := sum(counts.values()):
+        raise ConfigurationError(
+            f"{count} messages wait in the infrastructure {topology.prefix!r} and would be lost; move "
+            "them first with: sqsdelay rabbitmq transfer, or lose them with --force"
+        )
+    return counts

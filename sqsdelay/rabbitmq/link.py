@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pika
 from pika.exceptions import ChannelClosedByBroker
 
 from sqsdelay.clock import Clock
-from sqsdelay.errors import QueueMissing, QueueUnavailable, SendFailed, SqsDelayError, Unconfirmed
+from sqsdelay.errors import QueueMissing, SendFailed, SqsDelayError, Unconfirmed
+from sqsdelay.rabbitmq.binder import Binder
 from sqsdelay.rabbitmq.confirms import Outstanding, Publication
-from sqsdelay.rabbitmq.connection import place, translated
+from sqsdelay.rabbitmq.connection import place
+from sqsdelay.rabbitmq.jobs import Jobs
 
 MAX_UNCONFIRMED: Final = 2_000
 """Publications in flight. Measured (docs/rabbitmq.md): more brings no speed, and more to give up."""
+
+MAX_UNCONFIRMED_BYTES: Final = 16 * 1024 * 1024
+"""Bytes in flight, a larger message by itself: what sender and broker hold in memory for one connection."""
+
+FIRST_ANSWER_SECONDS: Final = 1.0
+"""How long only one publication is in flight on a new connection. A broker that is short of memory or
+disk says so when it gets the first, and by no other sign; what was written by then is in limbo."""
 
 CLOSE_SECONDS: Final = 3.0
 """How long the broker may take to say goodbye."""
@@ -25,33 +31,20 @@ DISCONNECT_SECONDS: Final = 1.0
 """How long closing a socket may take; it needs no answer, so this is never reached in practice."""
 
 
-@dataclass(slots=True, eq=False)
-class BindJob:
-    """A binding to be made on the way; ``on_done`` is called with None, or what went wrong."""
-
-    queue: str
-    exchange: str
-    routing_key: str
-    on_done: Callable[[SqsDelayError | None], None]
-
-
-Job = Publication | BindJob
-
-
 class Link:
     """A connection with one confirming channel. All methods but `wake` run in one thread.
 
     Args:
         given: where to.
         jobs: what is to be done; shared with whoever adds to it, and left as it is when the link ends.
-        confirm_seconds: how long an answer may take.
+        confirm_seconds: how long an answer may take, from when the socket has taken the message.
         clock: the monotonic clock.
     """
 
     def __init__(
         self,
         given: pika.connection.Parameters,
-        jobs: deque[Job],
+        jobs: Jobs,
         *,
         confirm_seconds: float,
         clock: Clock,
@@ -61,17 +54,21 @@ class Link:
         self._confirm_seconds = confirm_seconds
         self._clock = clock
         self._outstanding = Outstanding()
-        self._binding: set[BindJob] = set()
         self._channel: Any = None
         self._lost: BaseException | None = None
-        self._blocked = ""
         self._serving = False
+        self._window = 1
         self._heard_at = clock.monotonic()
+        self.blocked = ""
+        """Why the broker takes no messages now; empty while it does."""
         self._connection: Any = pika.SelectConnection(
             given,
             on_open_callback=self._on_open,
             on_open_error_callback=self._on_end,
             on_close_callback=self._on_end,
+        )
+        self._binder = Binder(
+            self._connection, given, on_answer=self._on_heard, monotonic=clock.monotonic
         )
 
     def open(self) -> None:
@@ -86,7 +83,10 @@ class Link:
             raise self._lost or ConnectionError("the connection closed while it was opened")
 
     def serve(self) -> None:
-        """Do jobs until the connection ends; what it left unanswered is settled as unconfirmed."""
+        """Do jobs until the connection ends; what it left unanswered is settled as unconfirmed.
+
+        Bindings without an answer wait for the next connection.
+        """
         self._serving = True
         try:
             self._pump()
@@ -125,10 +125,19 @@ class Link:
         self._connection.ioloop.stop()
 
     def _on_blocked(self, _: Any, frame: Any) -> None:
-        self._blocked = f" (the broker blocks publishers: {frame.method.reason})"
+        self.blocked = f" (the broker blocks publishers: {frame.method.reason})"
 
     def _on_unblocked(self, _: Any, __: Any) -> None:
-        self._blocked = ""
+        self.blocked = ""
+        self._on_heard()
+
+    def _on_heard(self) -> None:
+        self._heard_at = self._clock.monotonic()
+        self._pump()
+
+    def _open_window(self) -> None:
+        self._window = MAX_UNCONFIRMED
+        self._pump()
 
     def _on_channel_closed(self, _: Any, reason: BaseException) -> None:
         # One channel, one connection: a fresh connection is as good as a fresh channel, and simpler.
@@ -140,21 +149,26 @@ class Link:
         self._connection.ioloop.stop()
 
     def _pump(self) -> None:
-        """Publish while the window has room."""
-        while (
-            self._serving
-            and self._jobs
-            and len(self._outstanding) < MAX_UNCONFIRMED
-            and self._channel.is_open
-        ):
-            job = self._jobs.popleft()
-            if isinstance(job, BindJob):
-                self._bind(job)
-            else:
-                self._publish(job)
+        """Bind and publish while the broker takes it and the windows have room."""
+        while self._serving and not self.blocked and self._channel.is_open:
+            binding = self._jobs.next_binding()
+            if binding is not None:
+                self._binder.bind(binding)
+                continue
+            if len(self._outstanding) >= self._window:
+                return
+            room = MAX_UNCONFIRMED_BYTES - self._outstanding.bytes if self._outstanding else None
+            publication = self._jobs.next_publication(room=room)
+            if publication is None:
+                return
+            self._publish(publication)
 
     def _publish(self, publication: Publication) -> None:
+        if self._window == 1:
+            self._connection.ioloop.call_later(FIRST_ANSWER_SECONDS, self._open_window)
         self._outstanding.add(publication, now=self._clock.monotonic())
+        publication.before_write()
+        before = self._connection.bytes_sent
         self._channel.basic_publish(
             publication.exchange,
             publication.routing_key,
@@ -162,9 +176,17 @@ class Link:
             publication.properties,
             mandatory=True,
         )
+        after = self._connection.bytes_sent
+        self._outstanding.buffered(publication, size=after - before, stream_end=after)
+
+    def _note_written(self) -> None:
+        # No public call tells what waits for the socket in pika's own buffer.
+        position = self._connection.bytes_sent - self._connection._get_write_buffer_size()
+        self._outstanding.written(position, now=self._clock.monotonic())
 
     def _on_answer(self, frame: Any) -> None:
         self._heard_at = self._clock.monotonic()
+        self._window = MAX_UNCONFIRMED
         method = frame.method
         error: SqsDelayError | None = None
         if isinstance(method, pika.spec.Basic.Nack):
@@ -197,43 +219,25 @@ class Link:
             method.exchange, method.routing_key, properties.message_id, error
         )
 
-    def _bind(self, job: BindJob) -> None:
-        """Bind on a channel of its own: a refusal closes it, and must not end the publishing."""
-        self._binding.add(job)
-
-        def done(error: SqsDelayError | None) -> None:
-            if job in self._binding:
-                self._binding.remove(job)
-                job.on_done(error)
-
-        def closed(_: Any, reason: BaseException) -> None:
-            done(translated(reason, self._given))
-
-        def opened(channel: Any) -> None:
-            def bound(_: Any) -> None:
-                done(None)
-                channel.close()
-
-            channel.add_on_close_callback(closed)
-            channel.queue_bind(job.queue, job.exchange, job.routing_key, callback=bound)
-
-        self._connection.channel(on_open_callback=opened)
-
     def _watch(self) -> None:
         """Give up, now and then, on what has waited too long for its answer."""
-        overdue = self._clock.monotonic() - self._confirm_seconds
+        now = self._clock.monotonic()
+        overdue = now - self._confirm_seconds
+        if self._connection.is_open:
+            self._note_written()
         error = Unconfirmed(
             f"RabbitMQ at {place(self._given)} did not confirm the message within "
-            f"{self._confirm_seconds:g} s{self._blocked}; it may have it: send again with the same "
+            f"{self._confirm_seconds:g} s{self.blocked}; it may have it: send again with the same "
             "message_id, and let receivers deduplicate"
         )
-        if self._outstanding.give_up(error, published_before=overdue):
-            if self._heard_at < overdue:
-                # Not one queue is stuck but the connection, or the broker: start afresh.
-                self._lost = TimeoutError("no confirm")
-                self._connection.ioloop.stop()
-                return
-            self._pump()
+        oldest_at = min(self._outstanding.oldest_at, self._binder.oldest_at)
+        self._outstanding.give_up(error, written_before=overdue)
+        if oldest_at < overdue and self._heard_at < overdue and not self.blocked:
+            # Not one queue is stuck but the connection, or the broker: start afresh.
+            self._lost = TimeoutError("no answer")
+            self._connection.ioloop.stop()
+            return
+        self._pump()
         self._connection.ioloop.call_later(min(1.0, self._confirm_seconds / 4), self._watch)
 
     def _settle_all(self) -> None:
@@ -247,14 +251,8 @@ class Link:
                 "let receivers deduplicate"
             )
         )
-        for job in list(self._binding):
-            self._binding.remove(job)
-            job.on_done(
-                QueueUnavailable(
-                    f"the connection to RabbitMQ at {place(self._given)} ended before {job.queue} was "
-                    f"bound ({reason}); try again later"
-                )
-            )
+        for binding in self._binder.give_back():
+            self._jobs.bind(binding)
 
     def dispose(self) -> None:
         """Free the socket and the loop, in whatever state they are."""

@@ -6,6 +6,7 @@ import base64
 import json
 import urllib.error
 import urllib.request
+from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
@@ -13,6 +14,28 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from sqsdelay.errors import ConfigurationError, QueueUnavailable
 
 TIMEOUT_SECONDS: Final = 10.0
+
+_HELD: Final = "name,reductions,messages_unacknowledged,messages_dlx"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a quorum queue holds besides the messages that are ready, when it last counted.
+
+    Args:
+        dead_lettering: due, and not yet confirmed by the next queue (``messages_dlx``).
+        unacknowledged: with a consumer.
+        mark: another one each time the queue counts.
+    """
+
+    dead_lettering: int
+    unacknowledged: int
+    mark: int
+
+    @property
+    def unseen(self) -> int:
+        """Messages that a passive declaration does not count."""
+        return self.dead_lettering + self.unacknowledged
 
 
 class Management:
@@ -50,6 +73,26 @@ class Management:
     def queues(self) -> dict[str, dict[str, Any]]:
         """Every queue of the virtual host by name, with ``arguments`` and ``effective_policy_definition``."""
         return {each["name"]: each for each in self._get(f"/queues/{self._virtual_host}")}
+
+    def held(self) -> dict[str, Held]:
+        """What each quorum queue holds, as it counted last; one that has not counted yet is left out."""
+        rows = self._get(f"/queues/{self._virtual_host}?columns={_HELD}")
+        return {
+            row["name"]: Held(
+                row["messages_dlx"], row.get("messages_unacknowledged", 0), row["reductions"]
+            )
+            for row in rows
+            if "messages_dlx" in row and "reductions" in row
+        }
+
+    def feature_flags(self) -> dict[str, str]:
+        """The state of each feature flag by name: ``enabled``, ``disabled``, …"""
+        return {each["name"]: str(each["state"]) for each in self._get("/feature-flags")}
+
+    @property
+    def place(self) -> str:
+        """Where it is, fit to be shown."""
+        return self._base
 
     def exchanges(self) -> dict[str, dict[str, Any]]:
         """Every exchange of the virtual host by name, with ``arguments`` and ``policy``."""

@@ -15,12 +15,17 @@ from pika.exceptions import AMQPError
 from sqsdelay.delay import Delay
 from sqsdelay.errors import InvalidMessage, MessageTooLarge
 from sqsdelay.rabbitmq.topology import LEVELS, MAX_NAME_BYTES
+from sqsdelay.wire import DUE_AT, WAS_DUE_AT
 
 DELAY_HEADER: Final = "NServiceBus.Transport.RabbitMQ.DelayInSeconds"
 """The whole delay in seconds, a 32-bit integer. NServiceBus sets and reads the same."""
 
-DUE_AT_HEADER: Final = "sqsdelay.DueAt"
-"""Due, epoch milliseconds on the sender's clock, as text: what `transfer` counts the time left from."""
+DUE_AT_HEADER: Final = WAS_DUE_AT
+"""Due, epoch milliseconds on the sender's clock, as text: what `transfer` counts the time left from, and
+what tells a receiver when it was due. The broker cannot change it on the way."""
+
+FORMER_DUE_AT_HEADER: Final = DUE_AT
+"""Its name in former versions; a timeout manager is steered by it, so it reaches no receiver any more."""
 
 DEATH_HEADERS: Final = ("x-death", "x-first-death-", "x-last-death-")
 """What the broker writes as a message passes a level. Left on a message that is sent again, the
@@ -111,6 +116,7 @@ def properties_of(
         del headers[name]
     headers.pop(DELAY_HEADER, None)
     headers.pop(DUE_AT_HEADER, None)
+    headers.pop(FORMER_DUE_AT_HEADER, None)
     if delay_seconds:
         _check_delayable(properties, headers)
         headers[DELAY_HEADER] = delay_seconds

@@ -37,7 +37,7 @@ from sqsdelay.rabbitmq.publisher import DEFAULT_CONFIRM_SECONDS, Publisher
 from sqsdelay.rabbitmq.routing import check_endpoint
 from sqsdelay.rabbitmq.topology import lasting_queue
 from sqsdelay.stored import StoredMessage
-from sqsdelay.wire import DUE_AT, ERROR, GROUP_ID
+from sqsdelay.wire import ERROR, GROUP_ID, WAS_DUE_AT
 
 CONNECT_SECONDS: Final = 2.0
 """Short, because a dispatcher tries again by itself, and its circuit breaker counts from then on."""
@@ -183,7 +183,7 @@ def released_properties(message: StoredMessage) -> BasicProperties:
     Raises:
         InvalidMessage: AMQP 0-9-1 cannot hold them.
     """
-    return _properties(message, {DUE_AT: str(message.due_ms)})
+    return _properties(message, {WAS_DUE_AT: str(message.due_ms)})
 
 
 def _properties(message: StoredMessage, added: dict[str, str]) -> BasicProperties:

@@ -4,23 +4,46 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
-import pika
 import tenacity
 
 from sqsdelay.clock import Clock, SystemClock
-from sqsdelay.errors import ConfigurationError, QueueUnavailable, SqsDelayError
+from sqsdelay.errors import ConfigurationError, QueueUnavailable, SqsDelayError, Unconfirmed
+from sqsdelay.forks import in_each_child
 from sqsdelay.rabbitmq.confirms import Publication
-from sqsdelay.rabbitmq.connection import is_denied, place, translated
-from sqsdelay.rabbitmq.link import BindJob, Job, Link
+from sqsdelay.rabbitmq.connection import Address, is_denied, place, translated
+from sqsdelay.rabbitmq.jobs import BindJob, Jobs
+from sqsdelay.rabbitmq.link import Link
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_CONFIRM_SECONDS: Final = 30.0
 DEFAULT_CONNECT_SECONDS: Final = 30.0
+
+SLOWEST_PER_SECOND: Final = 100
+"""Confirmed messages a second with which a call may go on: a tenth of what one `send` at a time reaches
+(docs/rabbitmq.md). Each that is confirmed adds a hundredth of a second to its call's deadline."""
+
+
+class _Call:
+    """How far one call's publications are."""
+
+    def __init__(self, publications: Sequence[Publication]) -> None:
+        self.publications = publications
+        self.done = threading.Event()
+        self.confirmed = 0
+        self._left = len(publications)
+        self._lock = threading.Lock()
+
+    def note(self, publication: Publication) -> None:
+        with self._lock:
+            self._left -= 1
+            self.confirmed += publication.error is None
+            if not self._left:
+                self.done.set()
 
 
 class Publisher:
@@ -38,7 +61,7 @@ class Publisher:
 
     def __init__(
         self,
-        given: pika.connection.Parameters,
+        given: Address,
         *,
         confirm_seconds: float = DEFAULT_CONFIRM_SECONDS,
         connect_seconds: float = DEFAULT_CONNECT_SECONDS,
@@ -53,51 +76,98 @@ class Publisher:
         self._confirm_seconds = confirm_seconds
         self._connect_seconds = connect_seconds
         self._clock = clock or SystemClock()
-        self._jobs: deque[Job] = deque()
+        self._closing = threading.Event()
+        self._node = 0
+        self._begin_anew()
+        in_each_child(self, Publisher._begin_anew)
+
+    def _begin_anew(self) -> None:
+        """Without a connection or a thread. What an earlier process submitted is that one's to send."""
+        closed = self._closing.is_set()
+        self._jobs = Jobs()
         self._changed = threading.Condition()
         self._link: Link | None = None
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
-        self.connections = 0
-        """Connections opened so far: what was learned on an earlier one may no longer hold."""
+        if closed:
+            self._closing.set()
 
-    def publish(self, publications: Sequence[Publication]) -> None:
-        """Publish all, and wait until each is settled; `Publication.error` says how."""
+    def now(self) -> float:
+        """The monotonic clock, which deadlines are measured with."""
+        return self._clock.monotonic()
+
+    def publish(self, publications: Sequence[Publication], *, since: float | None = None) -> None:
+        """Publish all, and wait until each is settled; `Publication.error` says how.
+
+        One deadline holds for the whole call: ``connect_seconds`` and ``confirm_seconds`` after
+        ``since``, and a second more for each 100 messages that were confirmed.
+
+        Args:
+            since: when the call began, by `now`; now if left out.
+        """
         if not publications:
             return
-        left = len(publications)
-        done = threading.Event()
-
-        def settled() -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                done.set()
-
+        began = self.now() if since is None else since
+        call = _Call(publications)
         for publication in publications:
-            publication.on_settled = settled
-        self._submit(publications)
-        done.wait()
+            publication.on_settled = partial(call.note, publication)
+        self._submit(publications=publications)
+        while not call.done.is_set():
+            deadline = began + self._call_seconds + call.confirmed / SLOWEST_PER_SECOND
+            left = deadline - self.now()
+            if left <= 0:
+                self._expire(call, seconds=deadline - began)
+                return
+            call.done.wait(left)
 
-    def bind(self, queue: str, exchange: str, routing_key: str) -> None:
+    def bind(
+        self, queue: str, exchange: str, routing_key: str, *, since: float | None = None
+    ) -> None:
         """Bind a queue to an exchange; again is fine.
+
+        Args:
+            since: when the call began, by `now`; now if left out.
 
         Raises:
             QueueMissing: there is no such queue.
             ConfigurationError: there is no such exchange, or no permission.
-            QueueUnavailable: the broker cannot be reached.
+            QueueUnavailable: the broker cannot be reached, or does not answer in time.
         """
-        done = threading.Event()
-        errors: list[SqsDelayError | None] = []
+        began = self.now() if since is None else since
+        job = BindJob(queue, exchange, routing_key)
+        self._submit(binding=job)
+        if not job.done.wait(max(0.0, began + self._call_seconds - self.now())):
+            job.settle(
+                QueueUnavailable(
+                    f"RabbitMQ at {place(self._given)} did not bind {queue} within "
+                    f"{self._call_seconds:g} s{self._blocked()}; try again later"
+                )
+            )
+            self._jobs.discard_settled()
+        if job.error is not None:
+            raise job.error
 
-        def on_done(error: SqsDelayError | None) -> None:
-            errors.append(error)
-            done.set()
+    @property
+    def _call_seconds(self) -> float:
+        return self._connect_seconds + self._confirm_seconds
 
-        self._submit([BindJob(queue, exchange, routing_key, on_done)])
-        done.wait()
-        if errors[0] is not None:
-            raise errors[0]
+    def _blocked(self) -> str:
+        with self._changed:
+            return "" if self._link is None else self._link.blocked
+
+    def _expire(self, call: _Call, *, seconds: float) -> None:
+        where, blocked = place(self._given), self._blocked()
+        unwritten = QueueUnavailable(
+            f"RabbitMQ at {where} did not take the message within {seconds:.3g} s{blocked}; it was not "
+            "sent: try again later"
+        )
+        unconfirmed = Unconfirmed(
+            f"RabbitMQ at {where} did not confirm the message within {seconds:.3g} s{blocked}; it may "
+            "have it: send again with the same message_id, and let receivers deduplicate"
+        )
+        for publication in call.publications:
+            publication.expire(unwritten=unwritten, unconfirmed=unconfirmed)
+        self._jobs.discard_settled()
 
     def close(self) -> None:
         """End the connection and the thread. What still waits fails."""
@@ -110,11 +180,15 @@ class Publisher:
         if thread is not None:
             thread.join()
 
-    def _submit(self, jobs: Sequence[Job]) -> None:
+    def _submit(
+        self, *, publications: Sequence[Publication] = (), binding: BindJob | None = None
+    ) -> None:
         with self._changed:
             if self._closing.is_set():
                 raise ConfigurationError("the sender is closed; make a new one")
-            self._jobs.extend(jobs)
+            self._jobs.publish(publications)
+            if binding is not None:
+                self._jobs.bind(binding)
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name="sqsdelay-rabbitmq", daemon=True
@@ -130,12 +204,12 @@ class Publisher:
             try:
                 self._serve_one_link()
             except SqsDelayError as error:
-                self._fail_waiting(error)
+                self._jobs.fail(error)
             except Exception as error:
                 # Whatever it is, nobody may be left waiting for an answer.
                 logger.exception("the connection to RabbitMQ at %s broke", place(self._given))
-                self._fail_waiting(translated(error, self._given))
-        self._fail_waiting(QueueUnavailable("the sender was closed before the message was sent"))
+                self._jobs.fail(translated(error, self._given))
+        self._jobs.fail(QueueUnavailable("the sender was closed before the message was sent"))
 
     def _serve_one_link(self) -> None:
         link = self._connect()
@@ -170,26 +244,28 @@ class Publisher:
             link = retrying(self._open)
         except Exception as error:
             raise translated(error, self._given) from error
-        self.connections += 1
         return link
 
     def _open(self) -> Link:
-        link = Link(
-            self._given, self._jobs, confirm_seconds=self._confirm_seconds, clock=self._clock
-        )
-        link.open()
-        return link
+        """To the node that answered last, or the next that does.
 
-    def _fail_waiting(self, error: SqsDelayError) -> None:
-        while True:
-            with self._changed:
-                if not self._jobs:
-                    return
-                job = self._jobs.popleft()
-            if isinstance(job, BindJob):
-                job.on_done(error)
+        Raises:
+            what pika raised for the last node, rather for one that a later attempt may cure.
+        """
+        nodes, errors = self._given.nodes, []
+        for offset in range(len(nodes)):
+            number = (self._node + offset) % len(nodes)
+            link = Link(
+                nodes[number], self._jobs, confirm_seconds=self._confirm_seconds, clock=self._clock
+            )
+            try:
+                link.open()
+            except Exception as error:
+                errors.append(error)
             else:
-                job.settle(error)
+                self._node = number
+                return link
+        raise next((each for each in errors if not is_denied(each)), errors[-1])
 
     def __repr__(self) -> str:
         return f"Publisher({place(self._given)})"

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from pika import BasicProperties
 
 from sqsdelay.clock import Clock, SystemClock
 from sqsdelay.delay import Delay, checked_due_ms, delay_ms, due_at_ms, seconds_until, utc
-from sqsdelay.errors import InvalidDelay, InvalidMessage, SqsDelayError
-from sqsdelay.rabbitmq import routing
+from sqsdelay.errors import (
+    ConfigurationError,
+    InvalidDelay,
+    InvalidMessage,
+    SendFailed,
+    SqsDelayError,
+)
+from sqsdelay.rabbitmq import routing, undeliverable
 from sqsdelay.rabbitmq.confirms import Publication
 from sqsdelay.rabbitmq.connection import parameters
 from sqsdelay.rabbitmq.message import (
+    DELAY_HEADER,
+    DUE_AT_HEADER,
     MAX_MESSAGE_BYTES,
     Message,
     body_of,
@@ -29,10 +37,7 @@ from sqsdelay.rabbitmq.publisher import (
     DEFAULT_CONNECT_SECONDS,
     Publisher,
 )
-from sqsdelay.rabbitmq.topology import SHARED_PREFIX, Topology
-
-BOUND_SECONDS: Final = 60.0
-"""How long an endpoint's binding is taken to be there still, before it is made sure of again."""
+from sqsdelay.rabbitmq.topology import MAX_DELAY_SECONDS, OWN_PREFIX, Topology
 
 
 class Route(StrEnum):
@@ -58,9 +63,32 @@ class SendResult:
 
 @dataclass(slots=True)
 class _Prepared:
+    """A message as it will be written: what depends on the time is said at the last moment."""
+
     publication: Publication
     route: Route
     due_ms: int
+    endpoint: str
+    topology: Topology
+    delay_ms: int | None
+    clock: Clock
+
+    def on_write(self) -> None:
+        """Count the delay from now: it may have waited for the broker, or behind others, meanwhile."""
+        now_ms = self.clock.now_ms()
+        if self.delay_ms is not None:
+            self.due_ms = now_ms + self.delay_ms
+        seconds = min(seconds_until(self.due_ms, now_ms), MAX_DELAY_SECONDS)
+        self.route = Route.DELAY_LEVEL if seconds else Route.DIRECT
+        headers = self.publication.properties.headers
+        if seconds:
+            headers.update({DELAY_HEADER: seconds, DUE_AT_HEADER: str(self.due_ms)})
+        else:
+            headers.pop(DELAY_HEADER, None)
+            headers.pop(DUE_AT_HEADER, None)
+        self.publication.exchange, self.publication.routing_key = _address(
+            self.topology, self.endpoint, seconds
+        )
 
     def result(self) -> SendResult:
         return SendResult(
@@ -74,12 +102,20 @@ class _Prepared:
 class DelaySender:
     """Sends to RabbitMQ queues with any delay up to 268,435,455 s. Thread-safe; close it when done.
 
-    The first delayed message to an endpoint makes sure that its queue exists and is bound to the
-    delivery exchange (as NServiceBus does), so that a wrong name is an error now, not later.
+    Every call with a delayed message makes sure that its queue exists and is bound to the delivery
+    exchange (as NServiceBus does), so that a wrong name is an error now, not later. In a process forked
+    from the sender's it opens a connection of its own.
+
+    One deadline holds for a call: ``connect_seconds`` and ``confirm_seconds`` together, and a second
+    more for each 100 messages that the broker has confirmed meanwhile.
 
     Args:
-        url: ``amqp://user:password@host:5672/vhost``, or ``amqps://…``.
-        prefix: of the delay infrastructure; NServiceBus's by default.
+        url: ``amqp://user:password@host:5672/vhost``, or ``amqps://…``; several nodes of one broker as
+            ``amqp://user:password@a,b/vhost``, as URLs with ``;`` between them, or as a list of URLs.
+        prefix: of the delay infrastructure; one of sqsdelay's own by default, NServiceBus's is
+            ``nsb.v2``.
+        without_alternate_exchange: True to delay through ``nsb.v2`` although its delivery exchange has
+            no alternate: there, messages for an endpoint that has gone hold up everyone else's.
         bind: False for a user who may publish only. Endpoints must then be bound beforehand, and a
             delayed message for one that is not is undeliverable when due, instead of an error now.
         confirm_seconds: how long the broker may take to confirm a message.
@@ -90,9 +126,10 @@ class DelaySender:
 
     def __init__(
         self,
-        url: str,
+        url: str | Sequence[str],
         *,
-        prefix: str = SHARED_PREFIX,
+        prefix: str = OWN_PREFIX,
+        without_alternate_exchange: bool = False,
         bind: bool = True,
         confirm_seconds: float = DEFAULT_CONFIRM_SECONDS,
         connect_seconds: float = DEFAULT_CONNECT_SECONDS,
@@ -100,8 +137,10 @@ class DelaySender:
         clock: Clock | None = None,
     ) -> None:
         given = parameters(url)
-        self._user = str(getattr(given.credentials, "username", ""))
+        self._user = given.user
+        self._virtual_host = given.virtual_host
         self._topology = Topology(prefix)
+        self._caught = without_alternate_exchange or not self._topology.shared
         self._bind = bind
         self._max_message_bytes = max_message_bytes
         self._clock = clock or SystemClock()
@@ -111,7 +150,6 @@ class DelaySender:
             connect_seconds=connect_seconds,
             clock=self._clock,
         )
-        self._bound: dict[str, tuple[int, float]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -148,8 +186,9 @@ class DelaySender:
             InvalidDelay, InvalidMessage, InvalidEndpoint: nothing was sent.
             DelayTooLong: above 268,435,455 seconds; nothing was sent.
             QueueMissing: there is no such queue.
-            ConfigurationError: no delay infrastructure, or no permission.
-            QueueUnavailable: the broker cannot be reached; nothing was sent.
+            ConfigurationError: no delay infrastructure, one without an alternate exchange, or no
+                permission.
+            QueueUnavailable: the broker cannot be reached, or takes no messages; nothing was sent.
             SendFailed: the broker did not take it.
             Unconfirmed: the broker may have it or not.
         """
@@ -161,10 +200,11 @@ class DelaySender:
             message_id=message_id,
             properties=properties,
         )
+        began = self._publisher.now()
         prepared = self._prepare(routing.check_endpoint(endpoint), message)
         if prepared.route is Route.DELAY_LEVEL:
-            self._ensure_bound(endpoint)
-        self._publisher.publish([prepared.publication])
+            self._ensure_deliverable(endpoint, began)
+        self._publisher.publish([prepared.publication], since=began)
         result = prepared.result()
         if result.error is not None:
             raise result.error
@@ -181,6 +221,7 @@ class DelaySender:
             InvalidEndpoint: nothing was sent.
         """
         routing.check_endpoint(endpoint)
+        began = self._publisher.now()
         results: list[SendResult] = []
         ready: list[tuple[int, _Prepared]] = []
         for position, message in enumerate(messages):
@@ -189,7 +230,7 @@ class DelaySender:
                 ready.append((position, self._prepare(endpoint, message)))
             except SqsDelayError as error:
                 results[position] = SendResult(message.message_id, error=error)
-        unbound = self._binding_error(endpoint, (prepared for _, prepared in ready))
+        unbound = self._binding_error(endpoint, (prepared for _, prepared in ready), began)
         sendable = []
         for position, prepared in ready:
             if unbound is not None and prepared.route is Route.DELAY_LEVEL:
@@ -197,40 +238,61 @@ class DelaySender:
                 results[position] = prepared.result()
             else:
                 sendable.append((position, prepared))
-        self._publisher.publish([prepared.publication for _, prepared in sendable])
+        self._publisher.publish([prepared.publication for _, prepared in sendable], since=began)
         for position, prepared in sendable:
             results[position] = prepared.result()
         return results
 
-    def _binding_error(self, endpoint: str, prepared: Iterable[_Prepared]) -> SqsDelayError | None:
+    def _binding_error(
+        self, endpoint: str, prepared: Iterable[_Prepared], began: float
+    ) -> SqsDelayError | None:
         if not any(each.route is Route.DELAY_LEVEL for each in prepared):
             return None
         try:
-            self._ensure_bound(endpoint)
+            self._ensure_deliverable(endpoint, began)
         except SqsDelayError as error:
             return error
         return None
 
-    def _ensure_bound(self, endpoint: str) -> None:
-        if not self._bind:
-            return
-        now = self._clock.monotonic()
-        connection, since = self._bound.get(endpoint, (0, 0.0))
-        if connection == self._publisher.connections and now - since < BOUND_SECONDS:
-            return
-        self._publisher.bind(
-            endpoint, self._topology.delivery_exchange, routing.binding_key(endpoint)
-        )
-        self._bound[endpoint] = (self._publisher.connections, now)
+    def _ensure_deliverable(self, endpoint: str, began: float) -> None:
+        """Each time, as NServiceBus does: its queue may have been deleted since the last, and made anew."""
+        if not self._caught:
+            self._ensure_caught(began)
+        if self._bind:
+            self._publisher.bind(
+                endpoint,
+                self._topology.delivery_exchange,
+                routing.binding_key(endpoint),
+                since=began,
+            )
+
+    def _ensure_caught(self, began: float) -> None:
+        """Find out whether the infrastructure is one in which a message can hold up all others."""
+        probe = undeliverable.probe(self._topology)
+        self._publisher.publish([probe], since=began)
+        error = probe.error
+        if isinstance(error, SendFailed) and not error.transient:
+            policy = undeliverable.catching_policy(self._topology, self._virtual_host)
+            raise ConfigurationError(
+                f"exchange {self._topology.delivery_exchange} has no alternate exchange: one message for "
+                "an endpoint that has gone would hold up everyone else's; set the policy: "
+                f"{policy} -- or use a prefix of your own, or accept it with "
+                "without_alternate_exchange=True (--without-alternate-exchange)"
+            )
+        if error is not None:
+            raise error
+        self._caught = True
 
     def _prepare(self, endpoint: str, message: Message) -> _Prepared:
         if message.delay is not None and message.due_at is not None:
             raise InvalidDelay("delay and due_at are both given; give one of them")
         now_ms = self._clock.now_ms()
+        wait_ms: int | None = None
         if message.due_at is not None:
             due_ms = due_at_ms(message.due_at)
         else:
-            due_ms = now_ms + (0 if message.delay is None else delay_ms(message.delay))
+            wait_ms = 0 if message.delay is None else delay_ms(message.delay)
+            due_ms = now_ms + wait_ms
         checked_due_ms(due_ms)
         seconds = routing.check_delay(seconds_until(due_ms, now_ms))
         properties = properties_of(
@@ -240,22 +302,27 @@ class DelaySender:
             due_ms=due_ms,
             user=self._user,
         )
-        return _Prepared(
-            Publication(
-                *self._address(endpoint, seconds),
-                body_of(message, limit=self._max_message_bytes),
-                properties,
-            ),
+        body = body_of(message, limit=self._max_message_bytes)
+        prepared = _Prepared(
+            Publication(*_address(self._topology, endpoint, seconds), body, properties),
             Route.DELAY_LEVEL if seconds else Route.DIRECT,
             due_ms,
+            endpoint,
+            self._topology,
+            wait_ms,
+            self._clock,
         )
+        if seconds:
+            prepared.publication.before_write = prepared.on_write
+        return prepared
 
-    def _address(self, endpoint: str, seconds: int) -> tuple[str, str]:
-        """Exchange and routing key; the nameless exchange leads straight to the queue of that name."""
-        if not seconds:
-            return "", endpoint
-        level = routing.entry_level(seconds)
-        return self._topology.level_name(level), routing.routing_key(seconds, endpoint)
+
+def _address(topology: Topology, endpoint: str, seconds: int) -> tuple[str, str]:
+    """Exchange and routing key; the nameless exchange leads straight to the queue of that name."""
+    if not seconds:
+        return "", endpoint
+    level = routing.entry_level(seconds)
+    return topology.level_name(level), routing.routing_key(seconds, endpoint)
 
 
 def _message_id(message: Message) -> str:

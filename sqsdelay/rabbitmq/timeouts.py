@@ -38,7 +38,7 @@ from sqsdelay.timeout_message import (
     id_body,
     read_id,
 )
-from sqsdelay.wire import DUE_AT, ERROR, MESSAGE_ID, whole_number
+from sqsdelay.wire import DUE_AT, ERROR, MESSAGE_ID, WAS_DUE_AT, whole_number
 
 TIMEOUTS_SUFFIX: Final = ".Timeouts"
 TIMEOUTS_DISPATCHER_SUFFIX: Final = ".TimeoutsDispatcher"
@@ -48,7 +48,7 @@ ANNOUNCED_AT: Final = "sqsdelay.AnnouncedAt"
 """Epoch milliseconds on the clock of the process that found a message due."""
 
 _READ: Final = (DESTINATION, NSERVICEBUS_DESTINATION, DUE_AT, NSERVICEBUS_DUE, MESSAGE_ID)
-_OURS: Final = (DESTINATION, DUE_AT, MESSAGE_ID)
+_OURS: Final = (DESTINATION, DUE_AT, WAS_DUE_AT, MESSAGE_ID)
 
 
 def timeout_queues(endpoint: str) -> tuple[str, str]:

@@ -20,6 +20,9 @@ MAX_LEVEL: Final = LEVELS - 1
 MAX_DELAY_SECONDS: Final = 2**LEVELS - 1
 """268,435,455 s, about 8.5 years."""
 
+OWN_PREFIX: Final = "sqsdelay"
+"""The prefix of an infrastructure of ours, whose delivery exchange catches the undeliverable."""
+
 SHARED_PREFIX: Final = "nsb.v2"
 """The prefix of NServiceBus's own infrastructure (version 2, quorum queues)."""
 
@@ -83,14 +86,14 @@ class Topology:
 
     Args:
         prefix: what every name starts with. ``nsb.v2`` is NServiceBus's infrastructure and equal to
-            what it declares itself; any other prefix makes one of our own, whose delivery exchange
-            names the undeliverable exchange as its alternate.
+            what it declares itself; any other prefix, as the default, makes one of our own, whose
+            delivery exchange names the undeliverable exchange as its alternate.
 
     Raises:
         ConfigurationError: an empty prefix, or one too long for the names made from it.
     """
 
-    prefix: str = SHARED_PREFIX
+    prefix: str = OWN_PREFIX
 
     def __post_init__(self) -> None:
         size = len(self.undeliverable.encode("utf-8", "surrogatepass"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -15,8 +15,21 @@ from sqsdelay.clock import Clock
 from sqsdelay.delay import utc
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.limits import MAX_DUE_MS
-from sqsdelay.rabbitmq.connection import NOT_FOUND, channel, parameters
-from sqsdelay.rabbitmq.message import DELAY_HEADER, DUE_AT_HEADER, Message
+from sqsdelay.rabbitmq import waiting
+from sqsdelay.rabbitmq.connection import (
+    ADMIN_SECONDS,
+    NOT_FOUND,
+    Address,
+    channel,
+    parameters,
+)
+from sqsdelay.rabbitmq.management import Management
+from sqsdelay.rabbitmq.message import (
+    DELAY_HEADER,
+    DUE_AT_HEADER,
+    FORMER_DUE_AT_HEADER,
+    Message,
+)
 from sqsdelay.rabbitmq.routing import Delayed, read_key
 from sqsdelay.rabbitmq.sender import DelaySender
 from sqsdelay.rabbitmq.topology import MAX_LEVEL, Topology
@@ -51,11 +64,14 @@ class _Taken:
 
 
 def transfer(
-    source_url: str,
-    target_url: str,
+    source_url: str | Sequence[str],
+    target_url: str | Sequence[str],
     *,
     source: Topology | None = None,
     target: Topology | None = None,
+    management_url: str | None = None,
+    force: bool = False,
+    without_alternate_exchange: bool = False,
     clock: Clock | None = None,
     on_level: Callable[[int, Transfer], None] = lambda *_: None,
 ) -> Transfer:
@@ -63,34 +79,69 @@ def transfer(
 
     A message leaves the source once the target has confirmed it: an interruption loses nothing, and
     may repeat what was just confirmed (same ``message_id``). Endpoints' queues must exist at the
-    target. What is sent to the source meanwhile may stay there: run it again.
+    target. What is sent to the source meanwhile may stay there: run it again. What the source broker is
+    handing over to the next queue cannot be moved: it is counted as left, once the rest has moved.
 
     Args:
+        management_url: the source's management API (``http://user:password@host:15672``), without
+            which that cannot be counted. Counting takes 5 to 10 s.
+        force: move what can be moved, without counting that.
+        without_alternate_exchange: as for `DelaySender`, at the target.
         on_level: called after each level, from the highest down, with the result so far.
 
     Raises:
-        ConfigurationError: source and target are the same, or no infrastructure at the source.
-        QueueUnavailable: a broker cannot be reached; run it again.
+        ConfigurationError: source and target are the same, no infrastructure at the source, or neither
+            ``management_url`` nor ``force``; nothing was moved.
+        QueueUnavailable: a broker, or the management API, cannot be reached; run it again.
     """
     given, goal = parameters(source_url), parameters(target_url)
     of, to = source or Topology(), target or Topology()
-    same_place = (given.host, given.port, given.virtual_host) == (
-        goal.host,
-        goal.port,
-        goal.virtual_host,
-    )
-    if same_place and of == to:
+    if given.meets(goal) and of == to:
         raise ConfigurationError(
             f"source and target are both {of.prefix!r} on the same virtual host; give another"
         )
+    management = _management(given, management_url, force=force)
     done = Transfer()
-    with DelaySender(target_url, prefix=to.prefix, clock=clock) as sender:
+    with DelaySender(
+        target_url,
+        prefix=to.prefix,
+        without_alternate_exchange=without_alternate_exchange,
+        clock=clock,
+    ) as sender:
         for level in range(MAX_LEVEL, -1, -1):
             with channel(given) as on:
                 for chunk in _chunks(on, of, level):
                     _move(on, sender, chunk, done)
             on_level(level, done)
+    if management is not None:
+        done.left += _handed_over(given, management, of)
     return done
+
+
+def _management(given: Address, url: str | None, *, force: bool) -> Management | None:
+    """The source's management API, found to answer; None if what it alone tells is not asked for."""
+    if url is None:
+        if force:
+            return None
+        raise ConfigurationError(
+            f"what stays at the source cannot be told: {waiting.UNCOUNTED}; or move what can be moved, "
+            "with --force (force=True)"
+        )
+    management = Management(url, given.virtual_host)
+    management.held()
+    return management
+
+
+def _handed_over(given: Address, management: Management, topology: Topology) -> Counter[str]:
+    """What no ``get`` returns, by reason: with the broker on its way to the next queue."""
+    names = waiting.ready(given, topology)
+    names.pop(topology.undeliverable, None)
+    count = sum(each.dead_lettering for each in waiting.held(management, names).values())
+    reason = (
+        "they are due, and the broker is handing them over to the next queue (messages_dlx); bind "
+        "their endpoints, or wait"
+    )
+    return Counter({reason: count}) if count else Counter()
 
 
 def _chunks(on: Any, topology: Topology, level: int) -> Iterator[list[_Taken]]:
@@ -132,6 +183,7 @@ def _move(on: Any, sender: DelaySender, chunk: list[_Taken], done: Transfer) -> 
             by_endpoint.setdefault(taken.key.endpoint, []).append((taken, message))
     for endpoint, pairs in by_endpoint.items():
         results = sender.send_many(endpoint, [message for _, message in pairs])
+        on.connection.allow(ADMIN_SECONDS)
         for (taken, _), result in zip(pairs, results, strict=True):
             if result.error is None:
                 on.basic_ack(taken.tag)
@@ -152,7 +204,8 @@ def due_of(key: Delayed | None, properties: BasicProperties, *, level: int) -> i
 
 def _told(key: Delayed | None, properties: BasicProperties, *, level: int) -> int | None:
     headers = properties.headers or {}
-    due_ms = whole_number(str(headers.get(DUE_AT_HEADER, "")))
+    due_at = headers.get(DUE_AT_HEADER) or headers.get(FORMER_DUE_AT_HEADER, "")
+    due_ms = whole_number(str(due_at))
     if due_ms is not None:
         return due_ms
     delay = headers.get(DELAY_HEADER)

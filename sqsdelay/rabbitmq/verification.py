@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -17,12 +16,12 @@ from sqsdelay.rabbitmq import undeliverable
 from sqsdelay.rabbitmq.connection import (
     NOT_FOUND,
     PRECONDITION_FAILED,
+    Address,
     channel,
     parameters,
 )
 from sqsdelay.rabbitmq.infrastructure import declare_exchange, declare_queue
 from sqsdelay.rabbitmq.management import Management
-from sqsdelay.rabbitmq.routing import routing_key
 from sqsdelay.rabbitmq.topology import LEVELS, MIN_BROKER_VERSION, Topology
 
 HARMFUL_POLICIES: Final = (
@@ -35,6 +34,10 @@ HARMFUL_POLICIES: Final = (
 """Policy keys that end a level's wait early, lose its queue, refuse its messages or send them elsewhere.
 Of an argument and a policy the broker takes the argument, but the smaller of two numbers.
 Source: rabbitmq.com/docs/policies, "How Policies Interact with Optional Queue Arguments"."""
+
+STREAM_QUEUE: Final = "stream_queue"
+"""The feature flag that at-least-once dead-lettering needs; NServiceBus checks it as well.
+Source: rabbitmq.com/docs/quorum-queues, "Activating at-least-once dead-lettering"."""
 
 _Step = Callable[[Any], object]
 
@@ -50,13 +53,18 @@ class Problem:
 
 
 def verify(
-    url: str, topology: Topology | None = None, *, management_url: str | None = None
+    url: str | Sequence[str],
+    topology: Topology | None = None,
+    *,
+    management_url: str | None = None,
+    force: bool = False,
 ) -> list[Problem]:
     """What is missing, different or in the way; nothing is changed.
 
     Args:
         management_url: the management API (``http://user:password@host:15672``). Without it neither
-            version nor policies nor bindings can be seen, and a warning says so.
+            messages in dead-letter hand-over nor version, feature flags, policies and bindings can be
+            seen, which is a problem, or a warning with ``force``.
 
     Raises:
         ConfigurationError: the broker does not let us in.
@@ -64,23 +72,27 @@ def verify(
     """
     given, wanted = parameters(url), topology or Topology()
     problems = list(_differences(given, wanted))
-    if management_url is None:
-        problems.append(
-            Problem(
-                "management API",
-                "version, policies and bindings were not looked at",
-                "give --management http://user:password@host:15672",
-                serious=False,
-            )
-        )
-    else:
+    if management_url is not None:
         problems += _hidden(Management(management_url, given.virtual_host), wanted)
     if not any(problem.serious for problem in problems):
         problems += _undeliverable(given, wanted)
+    if management_url is None:
+        problems.append(_unseen(serious=not force))
     return problems
 
 
-def _differences(given: pika.connection.Parameters, topology: Topology) -> Iterator[Problem]:
+def _unseen(*, serious: bool) -> Problem:
+    return Problem(
+        "management API",
+        "messages being handed over (messages_dlx), version, feature flags, policies and bindings were "
+        "not looked at",
+        "give --management http://user:password@host:15672 (the plugin is enabled with: "
+        "rabbitmq-plugins enable rabbitmq_management), or do without, with --force",
+        serious=serious,
+    )
+
+
+def _differences(given: Address, topology: Topology) -> Iterator[Problem]:
     """What is not there, or there with other arguments. The passive look first: nothing is made."""
     with channel(given) as first:
         for kind, look, declare_equal, name in _looks(topology):
@@ -144,8 +156,32 @@ def _hidden(management: Management, topology: Topology) -> Iterator[Problem]:
             "at least once",
             f"upgrade to {'.'.join(map(str, MIN_BROKER_VERSION))} or newer",
         )
+    if management.feature_flags().get(STREAM_QUEUE, "enabled") != "enabled":
+        yield Problem(
+            f"feature flag {STREAM_QUEUE}",
+            "is disabled: without it the broker dead-letters at most once, and loses messages",
+            f"rabbitmqctl enable_feature_flag {STREAM_QUEUE}",
+        )
+    yield from _handed_over(management, topology)
     yield from _policies(management, topology)
     yield from _missing_bindings(management, topology)
+
+
+def _handed_over(management: Management, topology: Topology) -> Iterator[Problem]:
+    """Due messages that the next queue has not confirmed: a moment's worth, or stuck."""
+    held = management.held()
+    for level in reversed(range(LEVELS)):
+        name = topology.level_name(level)
+        count = held[name].dead_lettering if name in held else 0
+        if count:
+            yield Problem(
+                f"queue {name}",
+                f"{count} messages are due, and the broker is handing them over to the next queue "
+                "(messages_dlx); where this stays, nobody is bound for them or their queue is full",
+                "make room in the endpoint's queue, or create it and bind it with: sqsdelay rabbitmq "
+                f"bind NAME --prefix {topology.prefix}; the broker tries again every 3 minutes",
+                serious=False,
+            )
 
 
 def _policies(management: Management, topology: Topology) -> Iterator[Problem]:
@@ -178,46 +214,56 @@ def _missing_bindings(management: Management, topology: Topology) -> Iterator[Pr
             )
 
 
-def _undeliverable(given: pika.connection.Parameters, topology: Topology) -> Iterator[Problem]:
+def uncaught(url: str | Sequence[str], topology: Topology) -> list[Problem]:
+    """The warning that messages nobody is bound for hold up all others, where they do."""
+    return list(_uncaught(parameters(url), topology))
+
+
+def _uncaught(given: Address, topology: Topology) -> Iterator[Problem]:
     if not _is_caught(given, topology):
-        pattern = "^" + re.escape(topology.delivery_exchange).replace("\\-", "-") + "$"
         yield Problem(
             f"exchange {topology.delivery_exchange}",
             "has no alternate exchange: messages for an endpoint that is not bound hold up everyone "
             "else's, for minutes",
-            f"rabbitmqctl set_policy -p '{given.virtual_host}' --apply-to exchanges "
-            f"{topology.undeliverable} '{pattern}' "
-            f'\'{{"alternate-exchange":"{topology.undeliverable}"}}\'',
+            undeliverable.catching_policy(topology, given.virtual_host),
             serious=False,
         )
+
+
+def _undeliverable(given: Address, topology: Topology) -> Iterator[Problem]:
+    problems = list(_uncaught(given, topology))
+    yield from problems
     try:
-        waiting = undeliverable.by_endpoint(given, topology)
+        found = undeliverable.look(given, topology, probes=0 if problems else 1)
     except QueueMissing:
         return  # reported as missing already
-    for endpoint, count in sorted(waiting.items()):
-        yield Problem(
-            f"endpoint {endpoint}",
-            f"{count} messages were due, but no queue was bound for it; they wait in "
-            f"{topology.undeliverable}",
-            f"create the queue if it is missing, then: sqsdelay rabbitmq bind '{endpoint}' "
-            f"--prefix {topology.prefix}",
-            serious=False,
-        )
+    for endpoint, count in sorted(found.by_endpoint.items()):
+        if count:
+            yield _uncollected(topology, endpoint, count, found)
 
 
-def _is_caught(given: pika.connection.Parameters, topology: Topology) -> bool:
+def _uncollected(
+    topology: Topology, endpoint: str, count: int, found: undeliverable.Undeliverable
+) -> Problem:
+    part = f" (of the first {found.looked_at} of {found.waiting})"
+    return Problem(
+        f"endpoint {endpoint}",
+        f"{count} messages{part if found.cut_short else ''} were due, but no queue was "
+        f"bound for it; they wait in {topology.undeliverable}",
+        f"create the queue if it is missing, then: sqsdelay rabbitmq bind '{endpoint}' "
+        f"--prefix {topology.prefix}",
+        serious=False,
+    )
+
+
+def _is_caught(given: Address, topology: Topology) -> bool:
     """True if the delivery exchange finds a place for what nobody is bound for."""
-    nobody = f"sqsdelay-probe-{uuid.uuid4()}"
+    probe = undeliverable.probe(topology)
     with channel(given) as on:
         on.confirm_delivery()
         try:
             on.basic_publish(
-                topology.delivery_exchange,
-                routing_key(0, nobody),
-                b"",
-                # It expires where it lands: nobody ever sees it.
-                pika.BasicProperties(expiration="0"),
-                mandatory=True,
+                probe.exchange, probe.routing_key, probe.body, probe.properties, mandatory=True
             )
         except UnroutableError:
             return False

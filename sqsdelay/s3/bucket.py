@@ -6,12 +6,11 @@ import threading
 import uuid
 from typing import TYPE_CHECKING
 
-import boto3
-
 from sqsdelay.clock import Clock, SystemClock
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.limits import MAX_MESSAGE_BYTES
 from sqsdelay.payload import Pointer
+from sqsdelay.s3.client import default_client
 from sqsdelay.s3.faults import translated
 from sqsdelay.s3.lifecycle import Expiry, expiries
 
@@ -53,7 +52,7 @@ class Bucket:
         self._above_bytes = above_bytes
         self._prefix = prefix
         self._clock = clock or SystemClock()
-        self._client = client or boto3.client("s3")
+        self._client = client or default_client()
         self._expiries: list[Expiry] | None = None
         self._lock = threading.Lock()
 

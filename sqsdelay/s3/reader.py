@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import boto3
-
 from sqsdelay.errors import MalformedMessage
 from sqsdelay.message import Attribute
 from sqsdelay.payload import Pointer, read_pointer
+from sqsdelay.s3.client import default_client
 from sqsdelay.s3.faults import translated
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ class BodyReader:
     def __init__(self, bucket: str, client: S3Client | None = None, *, prefix: str = "") -> None:
         self._bucket = bucket
         self._prefix = prefix
-        self._client = client or boto3.client("s3")
+        self._client = client or default_client()
 
     def read(self, body: str, attributes: Mapping[str, Attribute]) -> str:
         """The body of a received message: the object it points to, or itself if it is no pointer.

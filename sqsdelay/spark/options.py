@@ -17,7 +17,7 @@ DEFAULT_CONCURRENCY: Final = 32
 """Batches one task keeps in flight: threads hide the service's latency, and add no CPU."""
 
 DEFAULT_RETRY_SECONDS: Final = 60
-"""How long a task sends rows again that SQS throttles or cannot take for the moment."""
+"""How long a task goes on while SQS takes none of its rows; each row that is taken starts it anew."""
 
 DEFAULT_KEY: Final = "key"
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
@@ -37,7 +37,7 @@ class Options:
         ledger: folder, on local or shared disks, for a ledger file of each process that sends.
         concurrency: batches one task keeps in flight.
         hop_seconds: the delay queues' delivery delay.
-        retry_seconds: how long a task retries rows that may be taken later.
+        retry_seconds: how long a task goes on while SQS takes none of its rows.
         region, endpoint_url: as of a boto3 client; left out, as boto3 finds them.
         checkpoint: the stream's checkpoint folder.
     """

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import socket
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -13,10 +14,11 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import tenacity
 
+from sqsdelay.clock import Clock, SystemClock
 from sqsdelay.errors import ConfigurationError, QueueUnavailable, SendFailed, SqsDelayError
 from sqsdelay.ledgers.file import FileLedger
 from sqsdelay.message import Message
-from sqsdelay.sender import SendResult
+from sqsdelay.sender import Sender, SendResult
 from sqsdelay.spark.counts import Counts
 from sqsdelay.spark.options import Options
 from sqsdelay.spark.rejects import rejected
@@ -30,6 +32,9 @@ CHUNK_BYTES: Final = 32 * 1024 * 1024
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
+_ATTEMPTS: Final = 10
+"""On one call: a task that is throttled has time."""
+
 _RETRY_WAIT: Final = tenacity.wait_random_exponential(multiplier=0.5, max=10)
 _Waiting = list[tuple[int, Message]]
 
@@ -40,13 +45,26 @@ class Task:
     Args:
         rows: how to read them.
         sender: what sends them.
-        retry_seconds: how long rows that may be taken later are sent again.
+        retry_seconds: how long rows that may be taken later are sent again while none is taken.
+        clock: the local clock.
+        sleep: how to wait so many seconds.
     """
 
-    def __init__(self, rows: Rows, sender: DelaySender, *, retry_seconds: int) -> None:
+    def __init__(
+        self,
+        rows: Rows,
+        sender: Sender,
+        *,
+        retry_seconds: int,
+        clock: Clock | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._rows = rows
         self._sender = sender
         self._retry_seconds = retry_seconds
+        self._clock = clock or SystemClock()
+        self._sleep = sleep
+        self._progress_at = 0.0
         self.counts = Counts()
 
     def send(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -83,21 +101,28 @@ class Task:
         Failing the task instead would send all its other rows again too.
         """
         errors: dict[int, SqsDelayError] = {}
+        self._progress_at = self._clock.monotonic()
         for attempt in tenacity.Retrying(
-            stop=tenacity.stop_after_delay(self._retry_seconds),
+            stop=self._out_of_patience,
             wait=_RETRY_WAIT,
+            sleep=self._sleep,
             retry=tenacity.retry_if_exception_type(QueueUnavailable),
             reraise=True,
         ):
             with attempt:
                 later = self._send_once(endpoint, waiting, errors)
+                if len(later) < len(waiting):
+                    self._progress_at = self._clock.monotonic()
+                waiting = [waiting[position] for position, _ in later]
                 if later:
-                    waiting = [waiting[position] for position, _ in later]
                     raise QueueUnavailable(
-                        f"{len(later)} rows for {endpoint} were not taken within the "
-                        f"{self._retry_seconds} s of option retry_seconds: {later[0][1]}"
+                        f"{len(later)} rows for {endpoint} were not taken, and for the "
+                        f"{self._retry_seconds} s of option retry_seconds none was: {later[0][1]}"
                     )
         return errors
+
+    def _out_of_patience(self, _: tenacity.RetryCallState) -> bool:
+        return self._clock.monotonic() - self._progress_at >= self._retry_seconds
 
     def _send_once(
         self, endpoint: str, waiting: _Waiting, errors: dict[int, SqsDelayError]
@@ -138,6 +163,8 @@ def sender_client(options: Options) -> SQSClient:
     return default_client(
         connections=options.concurrency,
         parameter_validation=False,  # the sender checks every value
+        paced=True,
+        attempts=_ATTEMPTS,
         region=options.region,
         endpoint_url=options.endpoint_url,
     )

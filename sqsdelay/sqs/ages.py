@@ -14,6 +14,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from sqsdelay.clock import Clock, SystemClock
 from sqsdelay.delay import utc
 from sqsdelay.endpoint import QueueRef
+from sqsdelay.limits import ANSWER_SECONDS, CONNECT_SECONDS, SHORT_CALL_ATTEMPTS
 
 logger = logging.getLogger(__name__)
 
@@ -61,8 +62,8 @@ class CloudWatchAges:
 
 def default_cloudwatch() -> Any:
     """A CloudWatch client of the default session that gives up soon: ages are worth no long wait."""
-    retries: Any = {"mode": "standard", "max_attempts": 2}
-    config = Config(retries=retries, connect_timeout=3, read_timeout=5)
+    retries: Any = {"mode": "standard", "total_max_attempts": SHORT_CALL_ATTEMPTS}
+    config = Config(retries=retries, connect_timeout=CONNECT_SECONDS, read_timeout=ANSWER_SECONDS)
     make: Any = boto3.client
     return make("cloudwatch", config=config)
 

@@ -5,23 +5,43 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final
+from concurrent.futures import ALL_COMPLETED, Future, wait
+from typing import TYPE_CHECKING, Any, Final
 
 import tenacity
 
+from sqsdelay.clock import SystemClock
 from sqsdelay.collision import refuse_collision
 from sqsdelay.consumer import Relay
-from sqsdelay.decision import check_hop
+from sqsdelay.decision import check_hop, checked_max_delay
 from sqsdelay.due_consumer import DueRelay
 from sqsdelay.endpoint import Endpoint
-from sqsdelay.errors import ConfigurationError, QueueUnavailable, StoreUnavailable
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, MAX_RECEIVE_WAIT_SECONDS
+from sqsdelay.errors import (
+    ConfigurationError,
+    QueueUnavailable,
+    SqsDelayError,
+    StoreUnavailable,
+)
+from sqsdelay.limits import (
+    DEFAULT_MAX_DELAY_SECONDS,
+    MAX_MESSAGE_TIMER_SECONDS,
+    MAX_RECEIVE_WAIT_SECONDS,
+    SHORT_CALL_ATTEMPTS,
+    STOP_SECONDS,
+    WORKER_VISIBILITY_SECONDS,
+)
 from sqsdelay.moves import DEFAULT_MAX_RECEIVES, Mover, Outcome, check_max_receives
+from sqsdelay.one_line import one_line
 from sqsdelay.parking import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.sqs.client import default_client
-from sqsdelay.sqs.endpoints import Problem, delay_queue_problems, waiting_problems
+from sqsdelay.sqs.endpoints import (
+    Problem,
+    delay_queue_problems,
+    size_problems,
+    waiting_problems,
+)
 from sqsdelay.sqs.queues import SqsQueues
+from sqsdelay.visibility import InHand, Visibility
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -34,6 +54,10 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_RECEIVERS: Final = 2
 MAX_PAUSE_SECONDS: Final = 30
+_START_LOOK_SECONDS: Final = 0.02
+_STOP_LOOK_SECONDS: Final = 0.05
+_LAST_POLL_SECONDS: Final = 1.0
+"""What SQS has to hand out it hands out at once: a poll that takes longer will bring nothing."""
 
 
 class DelayConsumer:
@@ -41,11 +65,15 @@ class DelayConsumer:
 
     Args:
         endpoint: the destination queue's name, URL or ARN.
-        client: a boto3 SQS client; made from the default session when left out.
+        client: a boto3 SQS client; made from the default session when left out. One that is given
+            keeps its own time limits; a long poll needs a read limit above ``wait_seconds``.
         hop_seconds: the shortest delivery delay the delay queue may have.
         receivers: receive loops side by side, for each queue.
         wait_seconds: long poll, 0 to 20.
+        visibility_seconds: how long copies stay hidden when this consumer dies, 1 to 180; while it
+            works on them it extends that.
         max_receives: receives after which a copy SQS keeps refusing goes to the error queue.
+        max_delay_seconds: what is due later than that goes to the error queue.
         store: where to park messages and to look for marks; without one neither is done.
         park_after_seconds: messages with more than this remaining are parked.
         on_outcomes: called after each batch, from the receivers' threads.
@@ -64,7 +92,9 @@ class DelayConsumer:
         hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS,
         receivers: int = DEFAULT_RECEIVERS,
         wait_seconds: int = MAX_RECEIVE_WAIT_SECONDS,
+        visibility_seconds: int = WORKER_VISIBILITY_SECONDS,
         max_receives: int = DEFAULT_MAX_RECEIVES,
+        max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS,
         store: DelayedMessageStore | None = None,
         park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
         on_outcomes: Callable[[Sequence[Outcome]], None] | None = None,
@@ -80,11 +110,15 @@ class DelayConsumer:
         check_hop(hop_seconds)
         check_max_receives(max_receives)
         self.endpoint = Endpoint.parse(endpoint)
-        self._queues = SqsQueues(client or default_client(connections=4 * receivers), clock=clock)
+        self._clock = clock or SystemClock()
+        self._longest_wait = wait_seconds if client is None else MAX_RECEIVE_WAIT_SECONDS
+        self._queues = _queues(client, receivers, wait_seconds, self._clock)
+        self._visibility = Visibility(self._queues, self._clock, seconds=visibility_seconds)
         self._hop_seconds = hop_seconds
         self._receivers = receivers
         self._wait_seconds = wait_seconds
         self._max_receives = max_receives
+        self._max_delay_seconds = checked_max_delay(max_delay_seconds)
         self._store = store
         self._park_after_seconds = park_after_seconds
         self._on_outcomes = on_outcomes
@@ -108,11 +142,23 @@ class DelayConsumer:
             self.endpoint,
             hop_seconds=self._hop_seconds,
             max_receives=self._max_receives,
+            max_delay_seconds=self._max_delay_seconds,
             store=self._store,
             park_after_seconds=self._park_after_seconds,
             ledger=self._ledger,
         )
         self._movers = [relay, *self._due_relays()]
+        self._log_limits()
+
+    def _log_limits(self) -> None:
+        """What the queues take, as far as this worker may ask: it need not, to do its work."""
+        for queue in self.endpoint.queues:
+            try:
+                found = {queue: self._queues.attributes(self._queues.url(queue))}
+            except SqsDelayError as error:
+                logger.info("what %s takes is not known: %s", queue.name, error)
+                continue
+            _refuse(size_problems(self.endpoint, found))
 
     def _due_relays(self) -> list[DueRelay]:
         if not self.endpoint.fifo:
@@ -137,6 +183,9 @@ class DelayConsumer:
     def poll(self, *, wait_seconds: int | None = None) -> list[Outcome]:
         """Receive one batch of each queue, relay it, settle it.
 
+        Args:
+            wait_seconds: long poll, up to the consumer's own, which it is if left out.
+
         Returns:
             An outcome per copy received; empty when none came within ``wait_seconds`` for each.
 
@@ -145,15 +194,31 @@ class DelayConsumer:
         """
         if not self._movers:
             self.start()
-        wait = self._wait_seconds if wait_seconds is None else wait_seconds
-        return [outcome for mover in self._movers for outcome in self._poll(mover, wait)]
+        longest = self._wait_seconds if wait_seconds is None else wait_seconds
+        if longest > self._longest_wait:
+            raise ConfigurationError(
+                f"poll(wait_seconds={longest}), and this consumer's requests end after "
+                f"wait_seconds={self._longest_wait} and some; give DelayConsumer the longer one"
+            )
+        return [outcome for mover in self._movers for outcome in self._poll(mover, longest)]
 
-    def _poll(self, mover: Mover, wait_seconds: int) -> list[Outcome]:
+    def _poll(
+        self, mover: Mover, wait_seconds: int, over: threading.Event | None = None
+    ) -> list[Outcome]:
         url = self._queues.url(mover.source)
-        copies = self._queues.receive_batch(url, wait_seconds=wait_seconds)
-        if not copies:
+        batch = self._visibility.receive(url, wait_seconds=wait_seconds)
+        if not batch.copies:
             return []
-        outcomes = mover.process(copies)
+        if over is not None and over.is_set():
+            self._visibility.release(batch)
+            return []
+        return self._worked_on(mover, batch)
+
+    def _worked_on(self, mover: Mover, batch: InHand) -> list[Outcome]:
+        try:
+            outcomes = mover.process(batch.copies, held=batch.held)
+        finally:
+            self._visibility.done(batch)
         if self._on_outcomes is not None:
             self._on_outcomes(outcomes)
         return outcomes
@@ -161,23 +226,80 @@ class DelayConsumer:
     def run(self, stop: threading.Event) -> None:
         """Serve until ``stop`` is set; then finish the batches in hand and return.
 
+        A long poll in which nothing came is not waited for, nor is a call that is not answered within
+        4 s. What SQS still hands out to it is released, or comes back after ``visibility_seconds``
+        where the process has ended by then.
+
         While SQS cannot be reached, at the start or later, it waits, up to 30 s between attempts.
 
         Raises:
             ConfigurationError, QueueMissing, StoreMissing: from `start`, before any receive.
         """
-        _waiting(stop, tenacity.retry_if_exception_type(QueueUnavailable))(self.start)
-        served = self._movers * self._receivers
-        with ThreadPoolExecutor(max(1, len(served)), thread_name_prefix="receiver") as pool:
-            receivers = [pool.submit(self._receive_until, stop, mover) for mover in served]
-            for receiver in receivers:
-                receiver.result()
+        retrying = _waiting(stop, tenacity.retry_if_exception_type(QueueUnavailable))
+        starting = _in_thread(retrying, self.start)
+        while not starting.done():
+            if stop.wait(_START_LOOK_SECONDS):
+                # Its calls end by themselves; a process need not wait for them.
+                return
+        starting.result()
+        over = threading.Event()
+        receivers = [
+            _in_thread(self._receive_until, stop, over, mover)
+            for mover in self._movers * self._receivers
+        ]
+        _in_thread(self._extend_until, over)
+        stop.wait()
+        self._finish(receivers)
+        over.set()
 
-    def _receive_until(self, stop: threading.Event, mover: Mover) -> None:
+    def _receive_until(self, stop: threading.Event, over: threading.Event, mover: Mover) -> None:
         # Whatever goes wrong with one batch, its copies come back; a receiver must not die of it.
         waiting = _waiting(stop, tenacity.retry_if_exception_type(Exception))
         while not stop.is_set():
-            waiting(self._poll, mover, self._wait_seconds)
+            waiting(self._poll, mover, self._wait_seconds, over)
+
+    def _extend_until(self, over: threading.Event) -> None:
+        while not over.wait(self._visibility.beat_seconds):
+            self._visibility.extend()
+
+    def _finish(self, receivers: Sequence[Future[None]]) -> None:
+        """Wait for the batches in hand as long as their calls are answered, for long polls a moment."""
+        local = SystemClock()
+        stopped_at = local.monotonic()
+        while not all(receiver.done() for receiver in receivers):
+            touched = self._visibility.last_touched()
+            if touched is None and local.monotonic() - stopped_at > _LAST_POLL_SECONDS:
+                return
+            if touched is not None and self._clock.monotonic() - touched > STOP_SECONDS:
+                logger.warning("stopped while SQS does not answer; copies in hand come back")
+                return
+            wait(receivers, timeout=_STOP_LOOK_SECONDS, return_when=ALL_COMPLETED)
+
+
+def _queues(client: SQSClient | None, receivers: int, wait_seconds: int, clock: Clock) -> SqsQueues:
+    if client is not None:
+        return SqsQueues(client, clock=clock)
+    return SqsQueues(
+        default_client(connections=4 * receivers),
+        receiving=default_client(
+            connections=2 * receivers, wait_seconds=wait_seconds, attempts=SHORT_CALL_ATTEMPTS
+        ),
+        clock=clock,
+    )
+
+
+def _in_thread(work: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    """Do it in a thread that no process waits for when it ends."""
+    result: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(work(*arguments))
+        except BaseException as error:
+            result.set_exception(error)
+
+    threading.Thread(target=run, name="receiver", daemon=True).start()
+    return result
 
 
 def _refuse(problems: Iterable[Problem]) -> None:
@@ -195,6 +317,7 @@ def checked_relay(
     *,
     hop_seconds: int,
     max_receives: int,
+    max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS,
     store: DelayedMessageStore | None = None,
     park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
     ledger: Ledger | None = None,
@@ -216,6 +339,7 @@ def checked_relay(
         # Requeueing costs what the queue's delay is, whatever the setting says.
         hop_seconds=int(attributes["DelaySeconds"]),
         max_receives=max_receives,
+        max_delay_seconds=max_delay_seconds,
         store=store,
         park_after_seconds=park_after_seconds,
         ledger=ledger,
@@ -236,4 +360,6 @@ def _waiting(stop: threading.Event, retry: tenacity.retry_base) -> tenacity.Retr
 
 def _log_pause(state: tenacity.RetryCallState) -> None:
     error = state.outcome.exception() if state.outcome else None
-    logger.warning("cannot receive, trying again in %.1f s: %r", state.upcoming_sleep, error)
+    logger.warning(
+        "cannot receive, trying again in %.1f s: %s", state.upcoming_sleep, one_line(repr(error))
+    )

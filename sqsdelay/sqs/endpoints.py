@@ -16,10 +16,12 @@ from sqsdelay.limits import (
     DEDUPLICATION_INTERVAL_SECONDS,
     DELAY_QUEUE_VISIBILITY_SECONDS,
     FUNCTION_TIMEOUT_SECONDS,
+    MAX_MESSAGE_BYTES,
     MAX_MESSAGE_TIMER_SECONDS,
     MAX_RETENTION_SECONDS,
     MIN_DELAY_QUEUE_RETENTION_SECONDS,
 )
+from sqsdelay.size_limits import LIMIT, limit_of
 from sqsdelay.sqs import faults
 from sqsdelay.sqs.queues import SqsQueues
 
@@ -124,7 +126,7 @@ def create_queue(client: SQSClient, ref: QueueRef, attributes: Mapping[str, str]
         QueueUnavailable, SendFailed: SQS did not answer or refused.
     """
     try:
-        client.create_queue(QueueName=ref.name, Attributes=attributes)  # type: ignore[arg-type]
+        faults.asked(client.create_queue, QueueName=ref.name, Attributes=attributes)
     except (ClientError, BotoCoreError) as error:
         raise faults.translated(error, ref.name) from error
 
@@ -143,22 +145,41 @@ def check_endpoint(
     collides = collision(queues, endpoint)
     if collides is not None:
         problems.append(Problem(endpoint.name, collides, "use another name"))
-    for ref in (endpoint.queue, endpoint.error_queue):
-        if _attributes(queues, ref) is None:
-            problems.append(_missing(endpoint, ref))
-    attributes = _attributes(queues, endpoint.delay_queue)
-    if attributes is None:
-        problems.append(_missing(endpoint, endpoint.delay_queue))
-    else:
+    found = {ref: _attributes(queues, ref) for ref in endpoint.queues}
+    problems += [_missing(endpoint, ref) for ref, told in found.items() if told is None]
+    there = {ref: told for ref, told in found.items() if told is not None}
+    if (told := there.get(endpoint.delay_queue)) is not None:
         name = endpoint.delay_queue.name
-        problems.extend(delay_queue_problems(name, attributes, hop_seconds=hop_seconds))
-    if endpoint.fifo:
-        attributes = _attributes(queues, endpoint.due_queue)
-        if attributes is None:
-            problems.append(_missing(endpoint, endpoint.due_queue))
-        else:
-            problems.extend(waiting_problems(endpoint.due_queue.name, attributes))
+        problems.extend(delay_queue_problems(name, told, hop_seconds=hop_seconds))
+    if endpoint.fifo and (told := there.get(endpoint.due_queue)) is not None:
+        problems.extend(waiting_problems(endpoint.due_queue.name, told))
+    problems.extend(size_problems(endpoint, there))
     return problems
+
+
+def size_problems(
+    endpoint: Endpoint, found: Mapping[QueueRef, Mapping[str, str]]
+) -> Iterator[Problem]:
+    """Queues that take less than SQS does, and what that means for the endpoint.
+
+    Args:
+        found: the attributes of those of its queues that are there.
+    """
+    for ref, attributes in found.items():
+        limit = limit_of(attributes.get(LIMIT))
+        if limit >= MAX_MESSAGE_BYTES:
+            continue
+        meaning = "larger ones are refused when they are sent, or end in the error queue"
+        if ref == endpoint.error_queue:
+            meaning = (
+                "a larger one that cannot be delivered stays where it is, and is lost in 14 days"
+            )
+        yield Problem(
+            ref.name,
+            f"it takes messages of {limit} bytes (its {LIMIT}), SQS takes {MAX_MESSAGE_BYTES}: {meaning}",
+            _set(ref.name, LIMIT, MAX_MESSAGE_BYTES),
+            fatal=False,
+        )
 
 
 def delay_queue_problems(

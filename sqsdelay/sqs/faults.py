@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
+    ConnectionError,
+    HTTPClientError,
     NoCredentialsError,
     ParamValidationError,
     PartialCredentialsError,
 )
+from botocore.parsers import ResponseParserError
 
 from sqsdelay.errors import (
     ConfigurationError,
     QueueMissing,
     QueueUnavailable,
+    QueueUnreachable,
     SendFailed,
     SqsDelayError,
 )
@@ -45,6 +50,35 @@ PERMANENT: Final = frozenset(
 )
 
 
+_UNREADABLE: Final = (ResponseParserError, AttributeError, LookupError, TypeError, ValueError)
+"""What botocore's parser raises at an answer that is no SQS answer (a gateway's page, a list)."""
+
+T = TypeVar("T")
+
+
+class UnreadableAnswer(BotoCoreError):
+    """Whatever answered, it was not SQS."""
+
+    fmt = "the answer cannot be read ({kind}: {reason}); is there a proxy on the way to SQS?"
+
+
+_UNANSWERED: Final = (ConnectionError, HTTPClientError, UnreadableAnswer)
+
+
+def asked(call: Callable[..., T], **arguments: Any) -> T:
+    """Make a call of a client's.
+
+    Raises:
+        ClientError, BotoCoreError: and nothing else, whatever comes for an answer.
+    """
+    try:
+        return call(**arguments)
+    except (ClientError, BotoCoreError):
+        raise
+    except _UNREADABLE as error:
+        raise UnreadableAnswer(kind=type(error).__name__, reason=error) from error
+
+
 def failure_of(error: ClientError | BotoCoreError, queue_url: str) -> Failure:
     """What a failed call means for each of its entries."""
     code = _code(error)
@@ -65,7 +99,8 @@ def translated(error: ClientError | BotoCoreError, queue: str) -> SqsDelayError:
         return ConfigurationError(
             f"{error}; set AWS_PROFILE or AWS_ACCESS_KEY_ID as for the AWS CLI"
         )
-    return QueueUnavailable(f"queue {queue} cannot be used now: {error}; try again later")
+    kind = QueueUnreachable if isinstance(error, _UNANSWERED) else QueueUnavailable
+    return kind(f"queue {queue} cannot be used now: {error}; try again later")
 
 
 def entry_failure(code: str, text: str, queue_url: str, *, sender_fault: bool) -> Failure:

@@ -12,12 +12,14 @@ from sqsdelay.delay import seconds_until
 from sqsdelay.endpoint import Endpoint, QueueRef
 from sqsdelay.errors import InvalidMessage, QueueUnavailable, SqsDelayError
 from sqsdelay.fifo import FifoIds, for_due_queue
+from sqsdelay.forks import in_each_child
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.message import OutgoingMessage, check_body, check_limits, string
 from sqsdelay.ports import Failure, Queues, Released, SendReceipt
 from sqsdelay.rejection import rejected_stored
+from sqsdelay.size_limits import send_fitting
 from sqsdelay.stored import StoredMessage
-from sqsdelay.wire import DEDUPLICATION_ID, with_identity
+from sqsdelay.wire import DEDUPLICATION_ID, with_identity, without_identity
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +44,12 @@ class SqsOutbox:
     ) -> None:
         self._queues = queues
         self._endpoint = endpoint
-        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="outbox")
+        self._concurrency = concurrency
+        self._begin_anew()
+        in_each_child(self, SqsOutbox._begin_anew)
+
+    def _begin_anew(self) -> None:
+        self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix="outbox")
 
     def check(self) -> None:
         """The queues sent to exist, and the broker's clock is known."""
@@ -76,13 +83,23 @@ class SqsOutbox:
             released = _released(message, seconds_until(message.due_ms, now_ms), destination)
             return destination.hand_over_queue, released
 
-        return self._send_all(messages, to_destination)
+        def set_timer(position: int, entry: OutgoingMessage) -> None:
+            # The batches before this one took time; what the local clock says of it plays no part.
+            clock = self._queues.broker_clock
+            if clock.synchronised:
+                seconds = seconds_until(messages[position].due_ms, clock.now_ms())
+                entry.delay_seconds = min(entry.delay_seconds or 0, seconds)
+
+        return self._send_all(messages, to_destination, set_timer=set_timer)
 
     def reject(self, messages: Sequence[tuple[StoredMessage, str]]) -> list[Failure | None]:
         def to_error_queue(entry: tuple[StoredMessage, str]) -> tuple[QueueRef, OutgoingMessage]:
             return self._endpoint.error_queue, rejected_stored(*entry)
 
-        return failures(self._send_all(messages, to_error_queue))
+        def without_reason(entry: tuple[StoredMessage, str], _: OutgoingMessage) -> OutgoingMessage:
+            return rejected_stored(*entry, limit=0)
+
+        return failures(self._send_all(messages, to_error_queue, smaller=without_reason))
 
     def close(self) -> None:
         """End the threads."""
@@ -92,6 +109,9 @@ class SqsOutbox:
         self,
         messages: Sequence[Any],
         addressed: Callable[[Any], tuple[QueueRef, OutgoingMessage]],
+        *,
+        set_timer: Callable[[int, OutgoingMessage], None] | None = None,
+        smaller: Callable[[Any, OutgoingMessage], OutgoingMessage | None] | None = None,
     ) -> list[Failure | Released]:
         outcomes: dict[int, Failure | Released] = {}
         ready: list[_Prepared] = []
@@ -101,8 +121,22 @@ class SqsOutbox:
                 ready.append((position, self._queues.url(queue), entry))
             except SqsDelayError as error:
                 outcomes[position] = _failure(error)
+
+        def send(batch: Sequence[_Prepared]) -> list[SendReceipt | Failure]:
+            def less(at: int) -> OutgoingMessage | None:
+                position, _, entry = batch[at]
+                if smaller is None:
+                    return without_identity(entry)
+                return smaller(messages[position], entry)
+
+            if set_timer is not None:
+                for position, _, entry in batch:
+                    set_timer(position, entry)
+            entries = [entry for _, _, entry in batch]
+            return send_fitting(self._queues, batch[0][1], entries, less)
+
         batches = list(full_batches(ready, target=lambda r: r[1], size=lambda r: r[2].size))
-        for batch, sent in zip(batches, self._threads.map(self._send, batches), strict=True):
+        for batch, sent in zip(batches, self._threads.map(send, batches), strict=True):
             for (position, _, entry), outcome in zip(batch, sent, strict=True):
                 outcomes[position] = (
                     outcome
@@ -110,9 +144,6 @@ class SqsOutbox:
                     else Released(entry.delay_seconds or 0, len(batch))
                 )
         return [outcomes[position] for position in range(len(messages))]
-
-    def _send(self, batch: Sequence[_Prepared]) -> list[SendReceipt | Failure]:
-        return self._queues.send_batch(batch[0][1], [entry for _, _, entry in batch])
 
 
 def failures(outcomes: Sequence[Failure | Released]) -> list[Failure | None]:

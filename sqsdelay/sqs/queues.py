@@ -35,7 +35,10 @@ class SqsQueues:
     """Amazon SQS through one boto3 client. Thread-safe, as the client is.
 
     Args:
-        client: a boto3 SQS client; its retries cover calls that fail as a whole.
+        client: a boto3 SQS client; its retries cover calls that fail as a whole, its time limits
+            calls that are not answered.
+        receiving: the client that receives, the same if left out: an answer to a long poll takes
+            longer, and a client of boto3's has one limit for all its calls.
         clock: the local clock.
         entry_wait: pause between attempts on failed entries.
     """
@@ -44,10 +47,12 @@ class SqsQueues:
         self,
         client: SQSClient,
         *,
+        receiving: SQSClient | None = None,
         clock: Clock | None = None,
         entry_wait: tenacity.wait.WaitBaseT | None = None,
     ) -> None:
         self._client = client
+        self._receiving = receiving or client
         self._clock = clock or SystemClock()
         self._broker_clock = BrokerClock(self._clock)
         self._urls: dict[QueueRef, str] = {}
@@ -137,7 +142,9 @@ class SqsQueues:
             return [self._send_single(queue_url, wired[0])]
         asked_at = self._clock.monotonic()
         try:
-            answer = self._client.send_message_batch(QueueUrl=queue_url, Entries=wired)
+            answer = faults.asked(
+                self._client.send_message_batch, QueueUrl=queue_url, Entries=wired
+            )
         except (ClientError, BotoCoreError) as error:
             failure = self._call_failure(error, queue_url)
             if not failure.transient:
@@ -146,7 +153,9 @@ class SqsQueues:
             return [failure] * len(wired)
         self._observe(answer, asked_at)
         by_id: dict[str, SendReceipt | Failure] = {
-            sent["Id"]: _receipt(sent) for sent in answer.get("Successful", ())
+            str(sent.get("Id")): _receipt(sent)
+            for sent in answer.get("Successful", ())
+            if "MessageId" in sent
         }
         by_id.update(_entry_failures(answer, queue_url))
         return [by_id.get(entry["Id"]) or _unanswered(queue_url) for entry in wired]
@@ -155,7 +164,7 @@ class SqsQueues:
         arguments = {name: value for name, value in wired.items() if name != "Id"}
         asked_at = self._clock.monotonic()
         try:
-            answer = self._client.send_message(QueueUrl=queue_url, **arguments)
+            answer = faults.asked(self._client.send_message, QueueUrl=queue_url, **arguments)
         except (ClientError, BotoCoreError) as error:
             return self._call_failure(error, queue_url)
         self._observe(answer, asked_at)
@@ -168,16 +177,23 @@ class SqsQueues:
         return failure
 
     def receive_batch(
-        self, queue_url: str, *, wait_seconds: int, limit: int = MAX_BATCH_ENTRIES
+        self,
+        queue_url: str,
+        *,
+        wait_seconds: int,
+        limit: int = MAX_BATCH_ENTRIES,
+        visibility_seconds: int | None = None,
     ) -> list[ReceivedMessage]:
         extra: dict[str, Any] = {}
+        if visibility_seconds is not None:
+            extra["VisibilityTimeout"] = visibility_seconds
         if queue_url.endswith(".fifo"):
             # With an attempt id, a retry after a lost answer gets the same copies at once instead
             # of leaving them invisible until the visibility timeout has passed.
             extra["ReceiveRequestAttemptId"] = str(uuid.uuid4())
         answer = self._call(
             queue_url,
-            self._client.receive_message,
+            self._receiving.receive_message,
             QueueUrl=queue_url,
             MaxNumberOfMessages=limit,
             WaitTimeSeconds=wait_seconds,
@@ -196,7 +212,13 @@ class SqsQueues:
             {"Id": str(position), "ReceiptHandle": copy.receipt_handle}
             for position, copy in enumerate(copies)
         ]
-        return self._per_entry(queue_url, self._client.delete_message_batch, entries)
+        delete = self._client.delete_message_batch
+        outcomes, answered = self._per_entry(queue_url, delete, entries)
+        for position, failure in enumerate(outcomes):
+            if answered and failure is not None:
+                # Once more, by itself: what stays is received again, and may become a duplicate.
+                (outcomes[position],), _ = self._per_entry(queue_url, delete, [entries[position]])
+        return outcomes
 
     def hide_batch(
         self, queue_url: str, copies: Sequence[tuple[ReceivedMessage, int]]
@@ -205,28 +227,33 @@ class SqsQueues:
             {"Id": str(n), "ReceiptHandle": copy.receipt_handle, "VisibilityTimeout": seconds}
             for n, (copy, seconds) in enumerate(copies)
         ]
-        return self._per_entry(queue_url, self._client.change_message_visibility_batch, entries)
+        outcomes, _ = self._per_entry(
+            queue_url, self._client.change_message_visibility_batch, entries
+        )
+        return outcomes
 
     def _per_entry(
         self, queue_url: str, call: Callable[..., Any], entries: list[dict[str, Any]]
-    ) -> list[Failure | None]:
+    ) -> tuple[list[Failure | None], bool]:
+        """An outcome per entry, and whether the call was answered at all."""
         asked_at = self._clock.monotonic()
         try:
-            answer = call(QueueUrl=queue_url, Entries=entries)
+            answer = faults.asked(call, QueueUrl=queue_url, Entries=entries)
         except (ClientError, BotoCoreError) as error:
-            return [faults.failure_of(error, queue_url)] * len(entries)
+            return [faults.failure_of(error, queue_url)] * len(entries), False
         self._observe(answer, asked_at)
         failures = _entry_failures(answer, queue_url)
-        done = {entry["Id"] for entry in answer.get("Successful", ())}
-        return [
+        done = {entry.get("Id") for entry in answer.get("Successful", ())}
+        outcomes = [
             None if entry["Id"] in done else failures.get(entry["Id"]) or _unanswered(queue_url)
             for entry in entries
         ]
+        return outcomes, True
 
     def _call(self, queue: str, call: Callable[..., _Answer], **arguments: Any) -> _Answer:
         asked_at = self._clock.monotonic()
         try:
-            answer = call(**arguments)
+            answer = faults.asked(call, **arguments)
         except (ClientError, BotoCoreError) as error:
             if isinstance(error, ClientError) and _is_of_sqs(error):
                 self._observe(error.response, asked_at)
@@ -283,7 +310,7 @@ def _receipt(sent: Mapping[str, Any]) -> SendReceipt:
 
 def _entry_failures(answer: Mapping[str, Any], queue_url: str) -> dict[str, Failure]:
     return {
-        failed["Id"]: faults.entry_failure(
+        str(failed.get("Id")): faults.entry_failure(
             failed.get("Code", "Unknown"),
             failed.get("Message", ""),
             queue_url,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.parking import DEFAULT_PARK_AFTER_SECONDS, StoreOf
 from sqsdelay.sender import DEFAULT_CONCURRENCY, Sender
 from sqsdelay.sqs.client import default_client
@@ -26,6 +26,8 @@ class DelaySender(Sender):
         client: a boto3 SQS client; made from the default session when left out.
         unrestricted: False refuses delays above 900 seconds.
         hop_seconds: the delay queues' delivery delay; 900 unless the endpoint was created with less.
+        max_delay_seconds: the farthest a message may be due; ten years unless the endpoint's delay
+            consumer was told another.
         concurrency: batches `send_many` keeps in flight, at most the client's connections.
         store: the endpoint's store, or a function from an endpoint's name to its store. Messages
             far away are parked there at once, and `cancel`, `reschedule` and `pending` work.
@@ -41,6 +43,7 @@ class DelaySender(Sender):
         *,
         unrestricted: bool = True,
         hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS,
+        max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS,
         concurrency: int = DEFAULT_CONCURRENCY,
         store: DelayedMessageStore | StoreOf | None = None,
         park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
@@ -56,6 +59,7 @@ class DelaySender(Sender):
             SqsQueues(client, clock=clock),
             unrestricted=unrestricted,
             hop_seconds=hop_seconds,
+            max_delay_seconds=max_delay_seconds,
             concurrency=min(concurrency, connections),
             store=store,
             park_after_seconds=park_after_seconds,

@@ -19,6 +19,7 @@ from sqsdelay.limits import (
     TIMEOUTS_SUFFIX,
 )
 from sqsdelay.message import OutgoingMessage, size_of
+from sqsdelay.one_line import one_line
 from sqsdelay.ports import Delivery, Failure, Queues
 from sqsdelay.rejection import rejected
 from sqsdelay.sqs.endpoints import create_queue, standard_queue_attributes
@@ -163,7 +164,7 @@ def _batches(deliveries: Sequence[Delivery[Any]]) -> list[tuple[str, list[_Recei
 def _log(what: str, failures: Sequence[Failure | None]) -> None:
     for failure in failures:
         if failure is not None:
-            logger.warning("%s: %s", what, failure.error)
+            logger.warning("%s: %s", what, one_line(failure.error))
 
 
 def _read_timeout(copy: ReceivedMessage) -> StoredMessage | Reject:

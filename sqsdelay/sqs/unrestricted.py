@@ -11,7 +11,7 @@ from botocore.client import BaseClient
 from botocore.validate import validate_parameters
 
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.parking import DEFAULT_PARK_AFTER_SECONDS, StoreOf
 from sqsdelay.sqs.long_delays import LongDelays
 from sqsdelay.sqs.sender import DelaySender
@@ -32,6 +32,7 @@ def unrestricted(
     client: Boto3,
     *,
     hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS,
+    max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS,
     store: DelayedMessageStore | StoreOf | None = None,
     park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
     large_bodies: LargeBodies | None = None,
@@ -52,7 +53,7 @@ def unrestricted(
     Args:
         client: a boto3 SQS client, or an SQS resource (the service, a queue): then all that is
             reached from it sends so too. One that is unrestricted gets these settings instead.
-        hop_seconds, store, park_after_seconds, large_bodies: as for `DelaySender`.
+        hop_seconds, max_delay_seconds, store, park_after_seconds, large_bodies: as for `DelaySender`.
         ledger: where to record the messages sent with long delays.
 
     Raises:
@@ -60,6 +61,7 @@ def unrestricted(
     """
     settings = {
         "hop_seconds": hop_seconds,
+        "max_delay_seconds": max_delay_seconds,
         "store": store,
         "park_after_seconds": park_after_seconds,
         "large_bodies": large_bodies,

@@ -1,14 +1,15 @@
--- Queries of the PostgreSQL store. {table}, {index} and {marks} are quoted names.
+-- Queries of the PostgreSQL store. {table}, {index}, {qualified_index} and {marks} are quoted names, {now} is the database's
+-- clock in epoch milliseconds (or what %(now_ms)s gives, in tests), {now_or} the same with a bare %s.
 
 -- name: set_up
 -- held_until_ms: not claimable before, after a failure. Claims themselves are row locks.
 CREATE TABLE IF NOT EXISTS {table} (
-    message_id text COLLATE "C" PRIMARY KEY,
-    destination text NOT NULL,
-    due_ms bigint NOT NULL,
+    message_id text COLLATE "C" PRIMARY KEY CHECK (length(message_id) BETWEEN 1 AND 250),
+    destination text NOT NULL CHECK (destination <> ''),
+    due_ms bigint NOT NULL CHECK (due_ms BETWEEN 0 AND 253402300799000),
     body bytea NOT NULL,
     headers text NOT NULL,
-    failures integer NOT NULL DEFAULT 0,
+    failures integer NOT NULL DEFAULT 0 CHECK (failures >= 0),
     held_until_ms bigint NOT NULL DEFAULT 0
 )
 
@@ -16,12 +17,27 @@ CREATE TABLE IF NOT EXISTS {table} (
 CREATE INDEX IF NOT EXISTS {index} ON {table} (due_ms, message_id)
 
 -- name: set_up_marks
--- due_ms: the new due time, NULL for a cancellation.
+-- due_ms: the new due time, NULL for a cancellation. until_ms: a mark's lifetime after it was left.
+-- cancelled_ms: when a message of this id was cancelled, before it was moved.
 CREATE TABLE IF NOT EXISTS {marks} (
     message_id text COLLATE "C" PRIMARY KEY,
     due_ms bigint,
     until_ms bigint NOT NULL
 )
+
+-- name: upgrade_2
+-- cancelled_ms: of a mark that moves, when its message was cancelled before.
+ALTER TABLE {marks} ADD COLUMN IF NOT EXISTS cancelled_ms bigint
+
+-- name: record_version
+-- The index's comment: only the owner writes it, everybody may read it, and backups keep it.
+COMMENT ON INDEX {qualified_index} IS {version}
+
+-- name: version
+SELECT obj_description(to_regclass(%(index)s), 'pg_class')
+
+-- name: limit_waits
+SET LOCAL lock_timeout = '10s'
 
 -- name: lock_set_up
 -- CREATE … IF NOT EXISTS of two processes at once can fail; one after the other cannot.
@@ -32,15 +48,19 @@ SELECT 1 FROM {table} LIMIT 0
 
 -- name: store
 -- Wake the dispatchers only where they may sleep too long: when the new message is due before all
--- others, or when what is due first may be removed at this moment and the new one is due soon.
--- The notification is part of the transaction: it comes once the row can be seen.
+-- others, or when what is due first may be removed at this moment. What is due later than the longest
+-- poll wakes nobody, and does not look for the first: with a long snapshot open elsewhere that costs
+-- as much as there are dead rows. The notification is part of the transaction: it comes once the row
+-- can be seen.
 INSERT INTO {table} (message_id, destination, due_ms, body, headers, failures)
 VALUES (%s, %s, %s, %b, %s, %s)
 ON CONFLICT (message_id) DO NOTHING
-RETURNING CASE WHEN due_ms < coalesce((
-    SELECT CASE WHEN head.due_ms <= %s THEN %s ELSE head.due_ms END
-    FROM {table} AS head ORDER BY head.due_ms LIMIT 1
-), due_ms + 1) THEN pg_notify(%s, '') END
+RETURNING CASE WHEN due_ms <= {now_or} + %s THEN
+    CASE WHEN due_ms <= coalesce((
+        SELECT CASE WHEN head.due_ms > {now_or} THEN head.due_ms - 1 END
+        FROM {table} AS head ORDER BY head.due_ms LIMIT 1
+    ), due_ms) THEN pg_notify(%s, '') END
+END
 
 -- name: store_many
 -- The same for many, with one notification at most.
@@ -51,18 +71,21 @@ WITH stored AS (
     RETURNING message_id, due_ms
 ),
 notified AS MATERIALIZED (
-    SELECT pg_notify(%s, '') FROM (SELECT min(due_ms) AS due_ms FROM stored) AS earliest
-    WHERE due_ms < coalesce((
-        SELECT CASE WHEN head.due_ms <= %s THEN %s ELSE head.due_ms END
-        FROM {table} AS head ORDER BY head.due_ms LIMIT 1
-    ), due_ms + 1)
+    SELECT CASE WHEN due_ms <= {now_or} + %s THEN
+        CASE WHEN due_ms <= coalesce((
+            SELECT CASE WHEN head.due_ms > {now_or} THEN head.due_ms - 1 END
+            FROM {table} AS head ORDER BY head.due_ms LIMIT 1
+        ), due_ms) THEN pg_notify(%s, '') END
+    END
+    FROM (SELECT min(due_ms) AS due_ms FROM stored) AS earliest
 )
 SELECT message_id, (SELECT count(*) FROM notified) FROM stored
 
 -- name: claim
 -- Lock the earliest due messages that nobody holds; the locks end with the transaction.
 SELECT message_id, destination, due_ms, body, headers, failures FROM {table}
-WHERE due_ms <= %(due_by_ms)s AND held_until_ms <= %(now_ms)s
+WHERE due_ms <= %(due_by_ms)s AND held_until_ms <= {now}
+  AND destination <> ALL(%(except_destinations)s::text[])
 ORDER BY due_ms, message_id LIMIT %(limit)s
 FOR UPDATE SKIP LOCKED
 
@@ -71,18 +94,20 @@ DELETE FROM {table} WHERE message_id = ANY(%(ids)s) RETURNING message_id
 
 -- name: hold
 -- Not claimable until then; %(failed)s is 1 to count a failure, else 0.
-UPDATE {table} SET failures = failures + %(failed)s, held_until_ms = %(until_ms)s
+UPDATE {table} SET failures = failures + %(failed)s, held_until_ms = {now} + %(hold_ms)s
 WHERE message_id = ANY(%(ids)s) RETURNING message_id
 
 -- name: next_due
-SELECT due_ms FROM {table} WHERE held_until_ms <= %(now_ms)s ORDER BY due_ms LIMIT 1
+SELECT due_ms FROM {table}
+WHERE held_until_ms <= {now} AND destination <> ALL(%(except_destinations)s::text[])
+ORDER BY due_ms LIMIT 1
 
 -- name: pending_count
 SELECT count(*) FROM {table}
 
 -- name: pending
 SELECT message_id, destination, due_ms, body, headers, failures FROM {table}
-WHERE (due_ms, message_id) > (%(after_ms)s, %(after_id)s)
+WHERE (due_ms, message_id) > (%(after_ms)s, %(after_id)s) AND due_ms < %(before_ms)s
 ORDER BY due_ms, message_id LIMIT %(limit)s
 
 -- name: find
@@ -104,16 +129,24 @@ WHERE message_id = ANY(ARRAY(
 RETURNING pg_notify(%(channel)s, '')
 
 -- name: forget_marks
-DELETE FROM {marks} WHERE until_ms <= %(now_ms)s
+DELETE FROM {marks} WHERE until_ms <= {now}
 
 -- name: mark
--- A message that was cancelled is not moved any more. Given one id twice, it is as in two calls.
-INSERT INTO {marks} (message_id, due_ms, until_ms)
-SELECT DISTINCT ON (message_id) message_id, due_ms, %(until_ms)s
-FROM unnest(%(ids)s::text[], %(dues)s::bigint[]) WITH ORDINALITY AS given (message_id, due_ms, place)
-ORDER BY message_id, due_ms IS NOT NULL, place DESC
-ON CONFLICT (message_id) DO UPDATE SET due_ms = excluded.due_ms, until_ms = excluded.until_ms
-WHERE {marks}.due_ms IS NOT NULL OR excluded.due_ms IS NULL
+-- What was cancelled is not moved any more: the mark that moves keeps when that was.
+INSERT INTO {marks} (message_id, due_ms, until_ms, cancelled_ms)
+SELECT * FROM unnest(%(ids)s::text[], %(dues)s::bigint[], %(untils)s::bigint[], %(cancelled)s::bigint[])
+ON CONFLICT (message_id) DO UPDATE SET
+    cancelled_ms = CASE
+        WHEN excluded.due_ms IS NULL THEN NULL
+        WHEN excluded.cancelled_ms IS NOT NULL THEN excluded.cancelled_ms
+        WHEN {marks}.due_ms IS NULL THEN {marks}.until_ms - %(lifetime_ms)s
+        ELSE {marks}.cancelled_ms
+    END,
+    due_ms = excluded.due_ms, until_ms = excluded.until_ms
 
 -- name: marks
-SELECT message_id, due_ms FROM {marks} WHERE message_id = ANY(%(ids)s) AND until_ms > %(now_ms)s
+SELECT message_id, due_ms, until_ms, cancelled_ms FROM {marks}
+WHERE message_id = ANY(%(ids)s) AND until_ms > {now}
+
+-- name: now
+SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint

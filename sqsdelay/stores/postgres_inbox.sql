@@ -1,4 +1,4 @@
--- Queries of the PostgreSQL inbox. {table} and {index} are quoted names.
+-- Queries of the PostgreSQL inbox. {table}, {index} and {qualified_index} are quoted names.
 
 -- name: lock_set_up
 -- CREATE … IF NOT EXISTS of two processes at once can fail; one after the other cannot.
@@ -14,6 +14,16 @@ CREATE TABLE IF NOT EXISTS {table} (
 
 -- name: set_up_index
 CREATE INDEX IF NOT EXISTS {index} ON {table} (until_ms)
+
+-- name: record_version
+-- The index's comment: only the owner writes it, everybody may read it, and backups keep it.
+COMMENT ON INDEX {qualified_index} IS {version}
+
+-- name: version
+SELECT obj_description(to_regclass(%(index)s), 'pg_class')
+
+-- name: limit_waits
+SET LOCAL lock_timeout = '10s'
 
 -- name: begin
 -- Changes a row for the one who has claimed the message.

@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 import json
+import logging
+import re
 import sqlite3
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from sqsdelay.clock import Clock, SystemClock
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.marks import Mark
+from sqsdelay.forks import in_each_child
+from sqsdelay.marks import MARK_LIFETIME_MS, Mark, kept_mark
 from sqsdelay.store import Claim, TransactionMode
-from sqsdelay.stored import StoredMessage, check_stored_due, from_store
+from sqsdelay.stored import StoredMessage, check_stored_due, due_found, from_store
+from sqsdelay.stores import sqlite_version
 from sqsdelay.stores.answers import answered
 from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS, checked_lease, kept_alive
+from sqsdelay.stores.page import page_bounds
 from sqsdelay.stores.queries import read_queries
-from sqsdelay.stores.sqlite_file import opened, store_error, translated, with_names
+from sqsdelay.stores.sqlite_file import (
+    STORE_REMEDY,
+    opened,
+    reopened,
+    store_error,
+    translated,
+    with_names,
+)
+
+logger = logging.getLogger(__name__)
+
+_UNDECODED: Final = re.compile("[\\x00\\ud800-\\udfff]")
 
 
 class SqliteStore:
@@ -55,21 +71,29 @@ class SqliteStore:
         self._lock = threading.RLock()
         name = table or f"{endpoint}.delayed"
         self._name = name
+        self._marks = name + ".marks"
         self._sql = {
-            key: with_names(query, table=name, index=name + ".due", marks=name + ".marks")
+            key: with_names(query, table=name, index=name + ".due", marks=self._marks)
             for key, query in read_queries("sqlite.sql").items()
         }
+        self._path = path
         self._connection = opened(path, name)
+        self._connection.text_factory = _lenient_text
+        in_each_child(self, SqliteStore._begin_anew)
+
+    def _begin_anew(self) -> None:
+        self._lock = threading.RLock()
+        self._connection = reopened(self._connection, self._path, self._name)
+        self._connection.text_factory = _lenient_text
 
     def set_up(self) -> None:
         with self._transaction() as connection:
-            connection.execute(self._sql["set_up"])
-            connection.execute(self._sql["set_up_index"])
-            connection.execute(self._sql["set_up_marks"])
+            sqlite_version.set_up(connection, self._name, self._sql)
 
     def initialize(self, mode: TransactionMode) -> None:
         with self._lock, translated(self._name):
             self._connection.execute(self._sql["exists"])
+            sqlite_version.check(self._connection, self._name, self._sql, remedy=STORE_REMEDY)
         self._mode = mode
 
     def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
@@ -102,16 +126,18 @@ class SqliteStore:
         ]
 
     @contextmanager
-    def claim(self, limit: int, *, due_by_ms: int) -> Iterator[Claim]:
+    def claim(
+        self, limit: int, *, due_by_ms: int, except_destinations: Collection[str] = ()
+    ) -> Iterator[Claim]:
         if self._mode is TransactionMode.EXACTLY_ONCE:
             # The claim is the write transaction itself: nobody else can write meanwhile.
             with self._transaction() as connection:
-                claim = self._take(limit, due_by_ms)
+                claim = self._take(limit, due_by_ms, except_destinations)
                 claim.transaction = connection
                 yield claim
                 claim.release()
             return
-        claim = self._take(limit, due_by_ms)
+        claim = self._take(limit, due_by_ms, except_destinations)
         if not claim.messages:
             yield claim
             return
@@ -121,7 +147,9 @@ class SqliteStore:
         finally:
             claim.release()
 
-    def _take(self, limit: int, due_by_ms: int) -> _SqliteClaim:
+    def _take(
+        self, limit: int, due_by_ms: int, except_destinations: Collection[str] = ()
+    ) -> _SqliteClaim:
         token = uuid.uuid4().hex
         now_ms = self._clock.now_ms()
         rows = self._rows(
@@ -131,28 +159,44 @@ class SqliteStore:
             until_ms=now_ms + round(self._lease_seconds * 1000),
             due_by_ms=due_by_ms,
             limit=limit,
+            except_destinations=json.dumps(list(except_destinations)),
         )
-        messages = [from_store(*row) for row in rows]
+        messages = [from_store(*row) for row in rows if _settled_by(row[0])]
         messages.sort(key=lambda message: (message.due_ms, message.message_id))
         return _SqliteClaim(self, token, messages)
 
-    def next_due_ms(self) -> int | None:
+    def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
         with self._lock, translated(self._name):
-            return self._earliest(self._connection)
+            return self._earliest(self._connection, except_destinations)
 
-    def _earliest(self, connection: sqlite3.Connection) -> int | None:
-        row = connection.execute(self._sql["next_due"], {"now_ms": self._clock.now_ms()}).fetchone()
-        return None if row is None else int(row[0])
+    def _earliest(
+        self, connection: sqlite3.Connection, except_destinations: Collection[str] = ()
+    ) -> int | None:
+        arguments = {
+            "now_ms": self._clock.now_ms(),
+            "except_destinations": json.dumps(list(except_destinations)),
+        }
+        row = connection.execute(self._sql["next_due"], arguments).fetchone()
+        return None if row is None else due_found(row[0])
 
     def pending_count(self) -> int:
         with self._lock, translated(self._name):
             return int(self._connection.execute(self._sql["pending_count"]).fetchone()[0])
 
-    def pending(self, limit: int, *, after: tuple[int, str] | None = None) -> list[StoredMessage]:
-        after_ms, after_id = after or (-1, "")
-        arguments = {"after_ms": after_ms, "after_id": after_id, "limit": limit}
+    def pending(
+        self,
+        limit: int,
+        *,
+        after: tuple[int, str] | None = None,
+        due_from_ms: int | None = None,
+        due_before_ms: int | None = None,
+    ) -> list[StoredMessage]:
+        after_ms, after_id, before_ms = page_bounds(after, due_from_ms, due_before_ms)
+        bounds = {"after_ms": after_ms, "after_id": after_id, "before_ms": before_ms}
         with self._lock, translated(self._name):
-            rows = self._connection.execute(self._sql["pending"], arguments).fetchall()
+            rows = self._connection.execute(
+                self._sql["pending"], bounds | {"limit": limit}
+            ).fetchall()
         return [from_store(*row) for row in rows]
 
     def find(self, message_id: str) -> StoredMessage | None:
@@ -172,8 +216,17 @@ class SqliteStore:
         self._wake()
         return moved
 
-    def mark(self, marks: Sequence[Mark], *, until_ms: int) -> None:
-        rows = [(mark.message_id, mark.due_ms, until_ms) for mark in marks]
+    def mark(self, marks: Sequence[Mark]) -> None:
+        rows = [
+            {
+                "message_id": mark.message_id,
+                "due_ms": mark.due_ms,
+                "until_ms": mark.until_ms,
+                "cancelled_ms": mark.cancelled_ms,
+                "lifetime_ms": MARK_LIFETIME_MS,
+            }
+            for mark in marks
+        ]
         with self._transaction() as connection:
             connection.execute(self._sql["forget_marks"], {"now_ms": self._clock.now_ms()})
             connection.executemany(self._sql["mark"], rows)
@@ -182,7 +235,7 @@ class SqliteStore:
         arguments = {"ids": json.dumps(list(message_ids)), "now_ms": self._clock.now_ms()}
         with self._lock, translated(self._name):
             rows = self._connection.execute(self._sql["marks"], arguments).fetchall()
-        return {row[0]: Mark(message_id=row[0], due_ms=row[1]) for row in rows}
+        return {row[0]: kept_mark(*row) for row in rows}
 
     @contextmanager
     def watch(self, wake: Callable[[], None]) -> Iterator[None]:
@@ -224,6 +277,22 @@ class SqliteStore:
                 raise
             with translated(self._name):
                 self._connection.execute("COMMIT")
+
+
+def _lenient_text(found: bytes) -> str:
+    """Text that is no UTF-8, written by hand, must not fail the whole claim it is in."""
+    return found.decode("utf-8", "surrogateescape")
+
+
+def _settled_by(message_id: object) -> bool:
+    """Whether a row can be removed by its id; one that cannot stays leased, and is told of each time."""
+    if isinstance(message_id, str) and not _UNDECODED.search(message_id):
+        return True
+    logger.error(
+        "a row is no message: its message_id is %r, not text; it is left alone, delete it",
+        message_id,
+    )
+    return False
 
 
 class _SqliteClaim:

@@ -3,12 +3,14 @@
 -- name: set_up
 -- held_until_ms: not claimable before; claim: whose lease that is, NULL when nobody's.
 CREATE TABLE IF NOT EXISTS {table} (
-    message_id TEXT PRIMARY KEY NOT NULL,
-    destination TEXT NOT NULL,
-    due_ms INTEGER NOT NULL,
-    body BLOB NOT NULL,
-    headers TEXT NOT NULL,
-    failures INTEGER NOT NULL DEFAULT 0,
+    message_id TEXT PRIMARY KEY NOT NULL
+        CHECK (typeof(message_id) = 'text' AND length(message_id) BETWEEN 1 AND 250),
+    destination TEXT NOT NULL CHECK (typeof(destination) = 'text' AND destination <> ''),
+    due_ms INTEGER NOT NULL
+        CHECK (typeof(due_ms) = 'integer' AND due_ms BETWEEN 0 AND 253402300799000),
+    body BLOB NOT NULL CHECK (typeof(body) = 'blob'),
+    headers TEXT NOT NULL CHECK (typeof(headers) = 'text'),
+    failures INTEGER NOT NULL DEFAULT 0 CHECK (typeof(failures) = 'integer' AND failures >= 0),
     held_until_ms INTEGER NOT NULL DEFAULT 0,
     claim TEXT
 )
@@ -17,12 +19,17 @@ CREATE TABLE IF NOT EXISTS {table} (
 CREATE INDEX IF NOT EXISTS {index} ON {table} (due_ms, message_id)
 
 -- name: set_up_marks
--- due_ms: the new due time, NULL for a cancellation.
+-- due_ms: the new due time, NULL for a cancellation. until_ms: a mark's lifetime after it was left.
+-- cancelled_ms: when a message of this id was cancelled, before it was moved.
 CREATE TABLE IF NOT EXISTS {marks} (
     message_id TEXT PRIMARY KEY NOT NULL,
     due_ms INTEGER,
     until_ms INTEGER NOT NULL
 )
+
+-- name: upgrade_2
+-- cancelled_ms: of a mark that moves, when its message was cancelled before.
+ALTER TABLE {marks} ADD COLUMN cancelled_ms INTEGER
 
 -- name: exists
 SELECT 1 FROM {table} LIMIT 0
@@ -33,12 +40,23 @@ VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (message_id) DO NOTHING
 
 -- name: claim
--- Lease the earliest due messages that nobody holds.
+-- Lease the earliest due messages that nobody holds. A due time that is text sorts behind all numbers:
+-- such a row, written by hand before there were constraints, is taken to be put aside.
 UPDATE {table} SET claim = :claim, held_until_ms = :until_ms
 WHERE message_id IN (
-    SELECT message_id FROM {table}
-    WHERE due_ms <= :due_by_ms AND held_until_ms <= :now_ms
-    ORDER BY due_ms, message_id LIMIT :limit
+    SELECT message_id FROM (
+        SELECT message_id FROM {table}
+        WHERE due_ms <= :due_by_ms AND held_until_ms <= :now_ms
+          AND destination NOT IN (SELECT value FROM json_each(:except_destinations))
+        ORDER BY due_ms, message_id LIMIT :limit
+    )
+    UNION ALL
+    SELECT message_id FROM (
+        SELECT message_id FROM {table}
+        WHERE due_ms >= '' AND held_until_ms <= :now_ms
+          AND destination NOT IN (SELECT value FROM json_each(:except_destinations))
+        LIMIT 1
+    )
 )
 RETURNING message_id, destination, due_ms, body, headers, failures
 
@@ -62,14 +80,17 @@ WHERE message_id IN (SELECT value FROM json_each(:ids)) AND claim = :claim
 RETURNING message_id
 
 -- name: next_due
-SELECT due_ms FROM {table} WHERE held_until_ms <= :now_ms ORDER BY due_ms LIMIT 1
+SELECT due_ms FROM {table}
+WHERE held_until_ms <= :now_ms
+  AND destination NOT IN (SELECT value FROM json_each(:except_destinations))
+ORDER BY due_ms LIMIT 1
 
 -- name: pending_count
 SELECT count(*) FROM {table}
 
 -- name: pending
 SELECT message_id, destination, due_ms, body, headers, failures FROM {table}
-WHERE (due_ms, message_id) > (:after_ms, :after_id)
+WHERE (due_ms, message_id) > (:after_ms, :after_id) AND due_ms < :before_ms
 ORDER BY due_ms, message_id LIMIT :limit
 
 -- name: find
@@ -91,11 +112,18 @@ WHERE message_id = :message_id AND (claim IS NULL OR held_until_ms <= :now_ms)
 DELETE FROM {marks} WHERE until_ms <= :now_ms
 
 -- name: mark
--- A message that was cancelled is not moved any more.
-INSERT INTO {marks} (message_id, due_ms, until_ms) VALUES (?, ?, ?)
-ON CONFLICT (message_id) DO UPDATE SET due_ms = excluded.due_ms, until_ms = excluded.until_ms
-WHERE {marks}.due_ms IS NOT NULL OR excluded.due_ms IS NULL
+-- What was cancelled is not moved any more: the mark that moves keeps when that was.
+INSERT INTO {marks} (message_id, due_ms, until_ms, cancelled_ms)
+VALUES (:message_id, :due_ms, :until_ms, :cancelled_ms)
+ON CONFLICT (message_id) DO UPDATE SET
+    cancelled_ms = CASE
+        WHEN excluded.due_ms IS NULL THEN NULL
+        WHEN excluded.cancelled_ms IS NOT NULL THEN excluded.cancelled_ms
+        WHEN {marks}.due_ms IS NULL THEN {marks}.until_ms - :lifetime_ms
+        ELSE {marks}.cancelled_ms
+    END,
+    due_ms = excluded.due_ms, until_ms = excluded.until_ms
 
 -- name: marks
-SELECT message_id, due_ms FROM {marks}
+SELECT message_id, due_ms, until_ms, cancelled_ms FROM {marks}
 WHERE message_id IN (SELECT value FROM json_each(:ids)) AND until_ms > :now_ms

@@ -11,9 +11,13 @@ from pathlib import Path
 from typing import Final
 
 from sqsdelay.errors import ConfigurationError, StoreError, StoreMissing, StoreUnavailable
+from sqsdelay.stores.schema_version import mismatch
 
 STORE_REMEDY: Final = "run sqsdelay store create (set_up())"
 _LOCK_WAIT_SECONDS: Final = 10.0
+_inherited: Final[list[sqlite3.Connection]] = []
+"""Kept, so that they are never closed."""
+
 _UNFIT: Final = re.compile("[\0\ud800-\udfff]")
 
 
@@ -39,6 +43,22 @@ def opened(path: str | Path, table: str) -> sqlite3.Connection:
         # NORMAL could lose the last commits when the power fails.
         connection.execute("PRAGMA synchronous = FULL")
         return connection
+
+
+def reopened(connection: sqlite3.Connection, path: str | Path, table: str) -> sqlite3.Connection:
+    """The connection to use in a forked process, in place of its parent's.
+
+    SQLite forbids to use that one, and to close it. Source: sqlite.org/howtocorrupt.html, 2.6. One to
+    memory, or one that is closed, stays as it is.
+    """
+    try:
+        connection.total_changes  # noqa: B018
+    except sqlite3.ProgrammingError:
+        return connection
+    if str(path) == ":memory:":
+        return connection
+    _inherited.append(connection)
+    return opened(path, table)
 
 
 def _make_private(path: Path) -> None:
@@ -85,6 +105,8 @@ def store_error(error: sqlite3.Error, table: str, remedy: str = STORE_REMEDY) ->
     """The error to raise for one of SQLite's; ``remedy`` is how the table is made."""
     if "no such table" in str(error):
         return StoreMissing(f"table {table} does not exist; {remedy}, or correct the name")
+    if "no such column" in str(error) or "has no column named" in str(error):
+        return mismatch(table, remedy, error)
     if isinstance(error, sqlite3.OperationalError):
         return StoreUnavailable(f"SQLite store {table} cannot be used now: {error}")
     return StoreError(f"SQLite store {table}: {error}")

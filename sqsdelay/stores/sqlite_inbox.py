@@ -9,8 +9,10 @@ from typing import Any, Final
 
 from sqsdelay.deduplication import Copy
 from sqsdelay.errors import ConfigurationError
+from sqsdelay.forks import in_each_child
+from sqsdelay.stores import sqlite_version
 from sqsdelay.stores.queries import read_queries
-from sqsdelay.stores.sqlite_file import opened, translated, with_names
+from sqsdelay.stores.sqlite_file import opened, reopened, translated, with_names
 
 _REMEDY: Final = "call set_up()"
 
@@ -34,11 +36,31 @@ class SqliteInbox:
             for key, query in read_queries("sqlite_inbox.sql").items()
         }
         self._lock = threading.Lock()
+        self._fits = False
+        self._path = path
         self._connection = opened(path, self._table)
+        in_each_child(self, SqliteInbox._begin_anew)
+
+    def _begin_anew(self) -> None:
+        self._lock = threading.Lock()
+        self._connection = reopened(self._connection, self._path, self._table)
 
     def set_up(self) -> None:
-        self._run("set_up")
-        self._run("set_up_index")
+        connection = self._connection
+        with self._lock, translated(self._table, _REMEDY):
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                sqlite_version.set_up(connection, self._table, self._sql)
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+
+    def _check(self) -> None:
+        """Once: an inbox has no call of its own to begin with."""
+        if not self._fits:
+            sqlite_version.check(self._connection, self._table, self._sql, remedy=_REMEDY)
+            self._fits = True
 
     def begin(self, message_id: str, *, claim: str, now_ms: int, until_ms: int) -> Copy:
         arguments = {"claim": claim, "now_ms": now_ms, "until_ms": until_ms}
@@ -65,6 +87,8 @@ class SqliteInbox:
             )
         arguments = {"message_id": message_id, "now_ms": now_ms, "until_ms": until_ms}
         with translated(self._table, _REMEDY):
+            with self._lock:
+                self._check()
             return transaction.execute(self._sql["first"], arguments).rowcount == 1
 
     def forget(self, now_ms: int, *, limit: int) -> int:
@@ -78,6 +102,7 @@ class SqliteInbox:
     def _run(self, query: str, **arguments: object) -> tuple[list[tuple[Any, ...]], int]:
         """The rows a query gives, and how many it changed."""
         with self._lock, translated(self._table, _REMEDY):
+            self._check()
             cursor = self._connection.execute(self._sql[query], arguments)
             return cursor.fetchall(), cursor.rowcount
 

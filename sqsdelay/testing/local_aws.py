@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +20,13 @@ from typing import Any, Final
 from sqsdelay.errors import SqsDelayError
 
 REGION: Final = "us-east-1"
-START_TIMEOUT_SECONDS: Final = 60
+START_TIMEOUT_SECONDS: Final = 120
+"""An idle machine takes two; one with fifteen times its work took a minute."""
+
+PORTS: Final = (20_000, 32_000)
+"""Below those that Linux (from 32,768) and macOS give to outgoing connections."""
+
+_PORTS_TRIED: Final = 5
 _HEALTH_PATH: Final = "/_ministack/health"
 
 
@@ -33,7 +41,7 @@ class LocalAws:
         environment: more of ministack's settings, e.g. ``{"AUTH": "true"}``.
 
     Raises:
-        LocalAwsError: ministack is not installed, or did not answer within a minute.
+        LocalAwsError: ministack is not installed, or did not answer within two minutes.
     """
 
     def __init__(self, environment: dict[str, str] | None = None) -> None:
@@ -55,6 +63,11 @@ class LocalAws:
     def _certificate(self) -> Path:
         """Made by ministack for itself, under its TMPDIR."""
         return Path(self._folder.name) / "ministack-tls" / "server.crt"
+
+    @property
+    def _process_file(self) -> Path:
+        """Written once ministack has found its port free: until then another program answers there."""
+        return Path(self._folder.name) / f"ministack-{self.port}.pid"
 
     @property
     def log_path(self) -> Path:
@@ -97,10 +110,25 @@ class LocalAws:
         return make(service, **(settings | arguments))
 
     def start(self) -> None:
-        """Start it and wait until it answers."""
+        """Start it and wait until it answers; where another program was quicker, on another port."""
         if find_spec("ministack") is None:
             raise LocalAwsError("ministack is not installed; pip install 'sqsdelay[demo]'")
-        self.port = _free_port()
+        for _ in range(_PORTS_TRIED):
+            self.port = free_port()
+            self._launch()
+            if self._await_answer():
+                return
+            tail = self.log_path.read_text(errors="replace")[-2000:]
+            self._end()
+            if "in use" not in tail:
+                break
+        self._folder.cleanup()
+        raise LocalAwsError(
+            f"ministack did not answer on {self.endpoint_url} within {START_TIMEOUT_SECONDS} s; "
+            f"its last words:\n{tail}"
+        )
+
+    def _launch(self) -> None:
         inherited = {
             name: value for name, value in os.environ.items() if not name.startswith("AWS_")
         }
@@ -123,25 +151,20 @@ class LocalAws:
                 stderr=subprocess.STDOUT,
                 cwd=self._folder.name,
             )
-        self._await_answer()
 
-    def _await_answer(self) -> None:
+    def _await_answer(self) -> bool:
+        """Whether it answers; False once it has ended, or has taken too long."""
         assert self._process is not None
         deadline = time.monotonic() + START_TIMEOUT_SECONDS
-        while time.monotonic() < deadline:
-            if self._process.poll() is not None:
-                break
+        while time.monotonic() < deadline and self._process.poll() is None:
             if self._answers():
-                return
+                return True
             time.sleep(0.05)
-        tail = self.log_path.read_text(errors="replace")[-2000:]
-        self.stop()
-        raise LocalAwsError(
-            f"ministack did not answer on {self.endpoint_url} within {START_TIMEOUT_SECONDS} s; "
-            f"its last words:\n{tail}"
-        )
+        return False
 
     def _answers(self) -> bool:
+        if not self._process_file.exists():
+            return False
         if self._tls:
             with socket.socket() as probe:
                 return probe.connect_ex(("127.0.0.1", self.port)) == 0
@@ -155,6 +178,10 @@ class LocalAws:
 
     def stop(self) -> None:
         """Stop it; everything in it is gone."""
+        self._end()
+        self._folder.cleanup()
+
+    def _end(self) -> None:
         if self._process is not None:
             self._process.terminate()
             try:
@@ -163,7 +190,6 @@ class LocalAws:
                 self._process.kill()
                 self._process.wait()
             self._process = None
-        self._folder.cleanup()
 
     def __enter__(self) -> LocalAws:
         self.start()
@@ -178,7 +204,14 @@ class LocalAws:
         self.stop()
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def free_port() -> int:
+    """A loopback port that nobody has, for a program that cannot choose its own.
+
+    Until that program has bound it, another may: who starts it tries again with another port. No
+    outgoing connection takes it meanwhile.
+    """
+    while True:
+        port = random.randint(*PORTS)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port

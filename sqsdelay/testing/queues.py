@@ -13,9 +13,10 @@ from sqsdelay.limits import (
     DEDUPLICATION_INTERVAL_SECONDS,
     DELAY_QUEUE_VISIBILITY_SECONDS,
     MAX_BATCH_ENTRIES,
+    MAX_MESSAGE_BYTES,
     MAX_MESSAGE_TIMER_SECONDS,
 )
-from sqsdelay.message import OutgoingMessage
+from sqsdelay.message import OutgoingMessage, size_of
 from sqsdelay.ports import Failure, SendReceipt
 from sqsdelay.testing.clock import ManualClock
 from sqsdelay.wire import ReceivedMessage, whole_number
@@ -45,9 +46,10 @@ class _Queue:
 class InMemoryQueues:
     """The `Queues` port without a network, under virtual time.
 
-    Kept as SQS has them: queue-level delay, message timers up to 900 s on standard queues only,
-    visibility timeouts, receive counts and timestamps, FIFO deduplication for 5 minutes (also after
-    a delete) and one group's copy in flight blocking that group.
+    Kept as SQS has them: queue-level delay, message timers up to 900 s on standard queues only, a
+    queue's ``MaximumMessageSize``, visibility timeouts, receive counts and timestamps, FIFO
+    deduplication for 5 minutes (also after a delete) and one group's copy in flight blocking that
+    group.
 
     Args:
         clock: the broker's clock, moved by the test.
@@ -57,7 +59,8 @@ class InMemoryQueues:
     def __init__(self, clock: ManualClock, *, local: Clock | None = None) -> None:
         self.clock = clock
         self.calls: list[str] = []
-        self._broker_clock = BrokerClock(local or clock)
+        # Without a local one, the clock is the broker's own.
+        self._broker_clock = BrokerClock(local) if local else BrokerClock(clock, drift_rate=0)
         self._queues: dict[str, _Queue] = {}
         self._sequence = 0
         self._lock = threading.RLock()
@@ -139,6 +142,14 @@ class InMemoryQueues:
                 transient=False,
             )
             return Failure(error.code, error, transient=False)
+        limit = int(queue.attributes.get("MaximumMessageSize", MAX_MESSAGE_BYTES))
+        if size_of(entry.body, entry.attributes) > limit:
+            error = SendFailed(
+                f"Message must be shorter than {limit} bytes",
+                code="InvalidParameterValue",
+                transient=False,
+            )
+            return Failure(error.code, error, transient=False)
         now = self.clock.true_ms
         key = (entry.group_id or "", entry.deduplication_id or "")
         if queue.fifo:
@@ -155,7 +166,12 @@ class InMemoryQueues:
         return SendReceipt(sqs_id)
 
     def receive_batch(
-        self, queue_url: str, *, wait_seconds: int, limit: int = MAX_BATCH_ENTRIES
+        self,
+        queue_url: str,
+        *,
+        wait_seconds: int,
+        limit: int = MAX_BATCH_ENTRIES,
+        visibility_seconds: int | None = None,
     ) -> list[ReceivedMessage]:
         """What is visible now; virtual time does not pass while waiting."""
         self.calls.append("receive")
@@ -172,11 +188,13 @@ class InMemoryQueues:
                 for stored in queue.messages.values()
                 if stored.visible_ms <= now and stored.message.group_id not in in_flight
             ][:limit]
-            return [self._receive(queue, stored) for stored in visible]
+            hidden = visibility_seconds
+            if hidden is None:
+                hidden = int(queue.attributes.get("VisibilityTimeout", "30"))
+            return [self._receive(stored, hidden) for stored in visible]
 
-    def _receive(self, queue: _Queue, stored: _Stored) -> ReceivedMessage:
+    def _receive(self, stored: _Stored, hidden: int) -> ReceivedMessage:
         now = self.clock.true_ms
-        hidden = int(queue.attributes.get("VisibilityTimeout", "30"))
         stored.visible_ms = now + hidden * 1000
         stored.receive_count += 1
         stored.first_receive_ms = stored.first_receive_ms or now

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -40,7 +40,7 @@ class InMemoryStore:
         self._clock = clock
         self._lease_ms = round(lease_seconds * 1000)
         self._rows: dict[str, _Row] = {}
-        self._marks: dict[str, tuple[Mark, int]] = {}
+        self._marks: dict[str, Mark] = {}
         self._watchers: list[Callable[[], None]] = []
         self._lock = threading.RLock()
 
@@ -65,11 +65,14 @@ class InMemoryStore:
         return new
 
     @contextmanager
-    def claim(self, limit: int, *, due_by_ms: int) -> Iterator[Claim]:
+    def claim(
+        self, limit: int, *, due_by_ms: int, except_destinations: Collection[str] = ()
+    ) -> Iterator[Claim]:
         now_ms = self._clock.now_ms()
         with self._lock:
             due = [row for row in self._sorted() if row.message.due_ms <= due_by_ms]
-            rows = [row for row in due if not row.held(now_ms)][:limit]
+            wanted = [row for row in due if row.message.destination not in except_destinations]
+            rows = [row for row in wanted if not row.held(now_ms)][:limit]
             claim = _InMemoryClaim(self, [row.message for row in rows])
             for row in rows:
                 row.claim, row.held_until_ms = claim, now_ms + self._lease_ms
@@ -85,19 +88,34 @@ class InMemoryStore:
         rows = self._rows.values()
         return sorted(rows, key=lambda row: (row.message.due_ms, row.message.message_id))
 
-    def next_due_ms(self) -> int | None:
+    def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
         now_ms = self._clock.now_ms()
         with self._lock:
-            rows = self._rows.values()
-            return min((row.message.due_ms for row in rows if not row.held(now_ms)), default=None)
+            free = [row.message for row in self._rows.values() if not row.held(now_ms)]
+        return min(
+            (m.due_ms for m in free if m.destination not in except_destinations), default=None
+        )
 
     def pending_count(self) -> int:
         return len(self._rows)
 
-    def pending(self, limit: int, *, after: tuple[int, str] | None = None) -> list[StoredMessage]:
+    def pending(
+        self,
+        limit: int,
+        *,
+        after: tuple[int, str] | None = None,
+        due_from_ms: int | None = None,
+        due_before_ms: int | None = None,
+    ) -> list[StoredMessage]:
         with self._lock:
             messages = [row.message for row in self._sorted()]
-        return [m for m in messages if after is None or (m.due_ms, m.message_id) > after][:limit]
+        return [
+            m
+            for m in messages
+            if (after is None or (m.due_ms, m.message_id) > after)
+            and (due_from_ms is None or m.due_ms >= due_from_ms)
+            and (due_before_ms is None or m.due_ms < due_before_ms)
+        ][:limit]
 
     def find(self, message_id: str) -> StoredMessage | None:
         row = self._rows.get(message_id)
@@ -129,17 +147,15 @@ class InMemoryStore:
         leased = row is not None and row.claim is not None and row.held(self._clock.now_ms())
         return None if leased else row
 
-    def mark(self, marks: Sequence[Mark], *, until_ms: int) -> None:
+    def mark(self, marks: Sequence[Mark]) -> None:
         with self._lock:
             before = self.marks([mark.message_id for mark in marks])
-            for mark in in_force([*before.values(), *marks]).values():
-                if mark is not before.get(mark.message_id):
-                    self._marks[mark.message_id] = (mark, until_ms)
+            self._marks |= in_force([*before.values(), *marks])
 
     def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
         now_ms = self._clock.now_ms()
         kept = {i: self._marks[i] for i in message_ids if i in self._marks}
-        return {i: mark for i, (mark, until_ms) in kept.items() if until_ms > now_ms}
+        return {i: mark for i, mark in kept.items() if mark.until_ms > now_ms}
 
     @contextmanager
     def watch(self, wake: Callable[[], None]) -> Iterator[None]:

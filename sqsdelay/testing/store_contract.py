@@ -12,23 +12,29 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import ClassVar
+from dataclasses import replace
+from typing import ClassVar, Final
 
 import pytest
 
 from sqsdelay.clock import Clock
 from sqsdelay.errors import ConfigurationError, InvalidMessage
-from sqsdelay.marks import Mark
+from sqsdelay.marks import MARK_LIFETIME_SECONDS, Mark
 from sqsdelay.store import DelayedMessageStore, TransactionMode
 from sqsdelay.stored import StoredMessage
 from sqsdelay.testing.clock import ManualClock
 
+_PATIENCE_SECONDS: Final = 120
+"""Ends a hang, also on a busy machine."""
+
 MakeStore = Callable[[Clock], DelayedMessageStore]
 
 
-def message(message_id: str, due_ms: int, *, body: bytes = b"body") -> StoredMessage:
-    """A message for ``orders``."""
-    return StoredMessage(message_id=message_id, destination="orders", due_ms=due_ms, body=body)
+def message(
+    message_id: str, due_ms: int, *, body: bytes = b"body", to: str = "orders"
+) -> StoredMessage:
+    """A message for ``orders``, or another destination."""
+    return StoredMessage(message_id=message_id, destination=to, due_ms=due_ms, body=body)
 
 
 def ids(messages: Sequence[StoredMessage]) -> list[str]:
@@ -111,6 +117,24 @@ class StoreContract:
         assert self.claimed(store, clock, limit=2) == ["older", "past"]
         with store.claim(10, due_by_ms=now + 1) as claim:
             assert ids(claim.messages) == ["older", "past", "now", "later"]
+
+    def test_destinations_out_of_reach_are_passed_over(
+        self, store: DelayedMessageStore, clock: Clock
+    ) -> None:
+        """However many wait for them in front, the others are claimed, up to the limit."""
+        now = clock.now_ms()
+        store.store([message(f"full{n:03}", now - 900 + n, to="full") for n in range(120)])
+        store.store([message(f"it's{n}", now - 100 + n, to='it\'s ["odd"]') for n in range(3)])
+        store.store([message(f"well{n}", now - 50 + n) for n in range(3)])
+        away = frozenset({"full", 'it\'s ["odd"]', "unknown"})
+        with store.claim(2, due_by_ms=now, except_destinations=away) as claim:
+            assert ids(claim.messages) == ["well0", "well1"]
+        assert store.next_due_ms(away) == now - 50
+        assert store.next_due_ms(except_destinations=["full"]) == now - 100
+        with store.claim(100, due_by_ms=now, except_destinations=[*away, "orders"]) as claim:
+            assert list(claim.messages) == []
+        assert store.next_due_ms([*away, "orders"]) is None
+        assert len(self.claimed(store, clock, limit=200)) == 126
 
     def test_a_claim_excludes_others(
         self, store: DelayedMessageStore, make_store: MakeStore, clock: Clock
@@ -207,6 +231,25 @@ class StoreContract:
         assert ids(listed) == [f"m{n}" for n in range(10)]
         assert store.pending_count() == 10
 
+    def test_pending_within_a_time(self, store: DelayedMessageStore, clock: Clock) -> None:
+        """From an instant on and before another, in pages too; a cursor outside widens nothing."""
+        now = clock.now_ms()
+        store.store([message(f"m{n}", now + (n // 2) * 1000) for n in range(10)])
+        start, end = now + 1000, now + 4000
+        assert ids(store.pending(99, due_from_ms=start)) == [f"m{n}" for n in range(2, 10)]
+        assert ids(store.pending(99, due_from_ms=start + 1)) == [f"m{n}" for n in range(4, 10)]
+        assert ids(store.pending(99, due_before_ms=end)) == [f"m{n}" for n in range(8)]
+        assert ids(store.pending(99, due_before_ms=end + 1)) == [f"m{n}" for n in range(10)]
+        assert ids(store.pending(3, due_from_ms=start, due_before_ms=end)) == ["m2", "m3", "m4"]
+        between = {"due_from_ms": start, "due_before_ms": end}
+        assert ids(store.pending(99, after=(now + 2000, "m4"), **between)) == ["m5", "m6", "m7"]
+        assert ids(store.pending(99, after=(now, "m0"), **between)) == [
+            f"m{n}" for n in range(2, 8)
+        ]
+        assert store.pending(99, after=(now + 9000, "m9"), **between) == []
+        assert store.pending(99, due_from_ms=end, due_before_ms=start) == []
+        assert store.pending(99, due_before_ms=0) == []
+
     def test_cancelling(self, store: DelayedMessageStore, clock: Clock) -> None:
         """A cancelled message is gone; what is unknown is answered honestly."""
         store.store([message("a", clock.now_ms()), message("b", clock.now_ms() + 1)])
@@ -244,8 +287,8 @@ class StoreContract:
                 cancelled = pool.submit(store.cancel, ["a"])
                 moved = pool.submit(store.reschedule, "b", clock.now_ms() + 60_000)
                 claim.remove(["a", "b"])
-            assert cancelled.result(timeout=30) == [False]
-            assert moved.result(timeout=30) is False
+            assert cancelled.result(timeout=_PATIENCE_SECONDS) == [False]
+            assert moved.result(timeout=_PATIENCE_SECONDS) is False
 
     def test_rescheduling(self, store: DelayedMessageStore, clock: Clock) -> None:
         """A message moves both ways, and keeps all else."""
@@ -271,40 +314,51 @@ class StoreContract:
         self, store: DelayedMessageStore, make_store: MakeStore, clock: ManualClock
     ) -> None:
         """A delay consumer elsewhere reads what a sender left; the last mark of a message counts."""
-        until_ms = clock.now_ms() + 60_000
-        store.mark([Mark(message_id="a"), Mark(message_id="b", due_ms=2)], until_ms=until_ms)
-        moved = Mark(message_id="b", due_ms=clock.now_ms() + 5)
+        now_ms = clock.now_ms()
+        cancelled = Mark(message_id="a", at_ms=now_ms)
+        store.mark([cancelled, Mark(message_id="b", at_ms=now_ms, due_ms=2)])
+        moved = Mark(message_id="b", at_ms=now_ms + 7, due_ms=now_ms + 5)
         other = make_store(clock)
         try:
-            other.mark([Mark(message_id="b", due_ms=1), moved], until_ms=until_ms)
+            other.mark([Mark(message_id="b", at_ms=now_ms, due_ms=1), moved])
             asked = ["a", "b", "unknown", "a", *(f"m{n}" for n in range(150))]
-            assert other.marks(asked) == {"a": Mark(message_id="a"), "b": moved}
+            assert other.marks(asked) == {"a": cancelled, "b": moved}
             assert other.marks(["unknown"]) == {}
         finally:
             if other is not store:
                 other.close()
-        clock.advance(61)
+        clock.advance(MARK_LIFETIME_SECONDS + 1)
         assert store.marks(["a", "b"]) == {}
 
     def test_what_was_cancelled_is_not_moved_any_more(
         self, store: DelayedMessageStore, clock: ManualClock
     ) -> None:
-        """A cancellation that was confirmed cannot be undone by a wish that comes later."""
-        until_ms = clock.now_ms() + 60_000
-        moved, other = Mark(message_id="a", due_ms=1), Mark(message_id="b", due_ms=2)
-        store.mark([moved], until_ms=until_ms)
-        store.mark([Mark(message_id="a"), Mark(message_id="b"), other], until_ms=until_ms)
-        store.mark([moved, other], until_ms=until_ms)
-        assert store.marks(["a", "b"]) == {n: Mark(message_id=n) for n in ("a", "b")}
-        clock.advance(61)
-        store.mark([moved], until_ms=clock.now_ms() + 60_000)
+        """A cancellation holds for what was sent before it, whatever is wished of a message that was
+        sent since under the same id; a new cancellation takes the place of both."""
+        now_ms = clock.now_ms()
+        moved = Mark(message_id="a", at_ms=now_ms, due_ms=1)
+        store.mark([moved])
         assert store.marks(["a"]) == {"a": moved}
+        gone = [Mark(message_id=n, at_ms=now_ms + 1) for n in ("a", "b")]
+        again = [Mark(message_id=n, at_ms=now_ms + 2, due_ms=2) for n in ("a", "b")]
+        store.mark([*gone, again[1]])
+        store.mark([again[0]])
+        both = {m.message_id: replace(m, cancelled_ms=now_ms + 1) for m in again}
+        assert store.marks(["a", "b"]) == both
+        once_more = Mark(message_id="a", at_ms=now_ms + 3, due_ms=3)
+        store.mark([once_more])
+        assert store.marks(["a"]) == {"a": replace(once_more, cancelled_ms=now_ms + 1)}
+        store.mark([replace(gone[0], at_ms=now_ms + 4)])
+        assert store.marks(["a"]) == {"a": replace(gone[0], at_ms=now_ms + 4)}
+        clock.advance(MARK_LIFETIME_SECONDS + 1)
+        late = replace(moved, at_ms=clock.now_ms())
+        store.mark([late])
+        assert store.marks(["a"]) == {"a": late}
 
     def test_marks_are_no_messages(self, store: DelayedMessageStore, clock: Clock) -> None:
         """They may be of messages stored elsewhere, or here, and touch neither."""
         store.store([message("a", clock.now_ms())])
-        later_ms = clock.now_ms() + 60_000
-        store.mark([Mark(message_id="a"), Mark(message_id="b")], until_ms=later_ms)
+        store.mark([Mark(message_id=n, at_ms=clock.now_ms()) for n in ("a", "b")])
         assert store.pending_count() == 1
         assert self.claimed(store, clock) == ["a"]
 
@@ -315,10 +369,10 @@ class StoreContract:
         with store.watch(woken.set):
             woken.clear()
             store.store([message("c", clock.now_ms() + 30_000)])
-            assert woken.wait(5)
+            assert woken.wait(_PATIENCE_SECONDS)
             woken.clear()
             store.reschedule("b", clock.now_ms() + 1000)
-            assert woken.wait(5)
+            assert woken.wait(_PATIENCE_SECONDS)
 
     def test_a_mode_is_given_or_refused_at_the_start(
         self, store: DelayedMessageStore, clock: Clock

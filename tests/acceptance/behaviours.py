@@ -13,11 +13,13 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from lambdas.dispatcher.handler import BATCH
+from lambdas.removal_guard.handler import LEFT_OUT, Refused, check
 from sqsdelay import DelaySender
+from sqsdelay.clock import SystemClock
 from sqsdelay.dispatch_settings import DispatchSettings
 from sqsdelay.dispatcher import Dispatcher
 from sqsdelay.endpoint import Endpoint
-from sqsdelay.errors import BodyMissing, ConfigurationError, SqsDelayError
+from sqsdelay.errors import BodyMissing, ConfigurationError, MessageTooLarge, SqsDelayError
 from sqsdelay.ledger import EventKind
 from sqsdelay.limits import MAX_DUE_MS
 from sqsdelay.marks import Mark
@@ -65,6 +67,7 @@ class Site:
     outputs: Mapping[str, str]
     copies: Mapping[str, ReceivedMessage]
     spares: list[ReceivedMessage]
+    destination_bytes: int = 262_144
 
     def store(self, client: Any) -> DynamoDbStore:
         return DynamoDbStore(
@@ -170,9 +173,12 @@ def _park(site: Site, store: DynamoDbStore, tries: Tries) -> None:
     parking = Parking(store)
     new, known, cancelled, moved = (site.message() for _ in range(4))
     with site.stored(known, cancelled, moved) as owners:
+        now_ms = SystemClock().now_ms()
         owners.mark(
-            [Mark(message_id=cancelled.message_id), Mark(message_id=moved.message_id, due_ms=7)],
-            until_ms=MAX_DUE_MS,
+            [
+                Mark(message_id=cancelled.message_id, at_ms=now_ms),
+                Mark(message_id=moved.message_id, at_ms=now_ms, due_ms=7),
+            ]
         )
         with tries("park"):
             assert parking.park([new]) == [None]
@@ -180,7 +186,7 @@ def _park(site: Site, store: DynamoDbStore, tries: Tries) -> None:
             assert parking.park([known]) == [None]
         with tries("read marks"):
             assert set(parking.marks([cancelled.message_id])) == {cancelled.message_id}
-        parking.apply_marks([cancelled.message_id, moved.message_id])
+        parking.apply_marks(dict.fromkeys([cancelled.message_id, moved.message_id]))
         with tries("cancel"):
             assert owners.find(cancelled.message_id) is None
         with tries("move"):
@@ -255,6 +261,13 @@ def producer(site: Site, actor: Actor) -> set[str]:
         sender().send(name, "tried", delay=1)
     with tries("send with a long delay"):
         sender().send(name, "tried", delay=86_400)
+    with tries("know what the destination takes"):
+        refused = False
+        try:
+            sender().send(name, "x" * (site.destination_bytes + 1), delay=86_400)
+        except MessageTooLarge:
+            refused = True
+        assert refused
     with tries("keep a large body"):
         Bucket(site.outputs["BucketName"], actor.client("s3")).put("body", needed_until_ms=0)
     with tries("heed lifecycle rules"):
@@ -268,6 +281,22 @@ def producer(site: Site, actor: Actor) -> set[str]:
     return tries.broken
 
 
+def removal_guard(site: Site, actor: Actor) -> set[str]:
+    """The function that refuses a deployment without the store."""
+    tries = Tries()
+    store = {"Prefix": "DelayStoreTable", "Type": "AWS::DynamoDB::Table", "Words": "the store"}
+    event = {"StackId": site.outputs["StackId"], "ResourceProperties": {LEFT_OUT: [store]}}
+    with tries("refuse"):
+        refused = False
+        try:
+            check(event, _impatient(actor, "cloudformation"), 0)
+        except Refused:
+            refused = True
+        assert refused
+    _log(site, actor, tries, site.outputs["GuardName"])
+    return tries.broken
+
+
 def keeper(site: Site, actor: Actor) -> set[str]:
     """Whoever was granted to store, list, cancel and reschedule."""
     tries = Tries()
@@ -277,7 +306,7 @@ def keeper(site: Site, actor: Actor) -> set[str]:
         with tries("store"):
             assert store.store([new]) == [True]
         with tries("leave a mark"):
-            store.mark([Mark(message_id=new.message_id)], until_ms=MAX_DUE_MS)
+            store.mark([Mark(message_id=new.message_id, at_ms=SystemClock().now_ms())])
         with tries("list"):
             assert kept.message_id in {m.message_id for m in store.pending(9)}
         with tries("find"):

@@ -17,6 +17,8 @@ from typing import Any
 
 from celery import chain, chord, signals
 
+from tests.patience import PATIENCE_SECONDS
+
 sys.path.insert(0, os.environ["GUIDE_APP"])
 app: Any = import_module("tasks").app
 control: Any = import_module("celery.worker.control")
@@ -78,7 +80,7 @@ def send(countdown: float, *, workflows: bool) -> None:
         results.append(chain(note.si("first"), note.si("second").set(countdown=retried)).delay())
         both = chord([note.si("a"), note.si("b")], joined.s("!"))
         results.append(both.apply_async(countdown=retried))
-    tell(results=[result.get(timeout=90) for result in results])
+    tell(results=[result.get(timeout=PATIENCE_SECONDS) for result in results])
 
 
 @signals.worker_ready.connect

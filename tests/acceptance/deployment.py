@@ -7,9 +7,12 @@ import time
 from typing import Any
 
 from sqsdelay.testing.local_aws import LocalAws
+from tests.patience import PATIENCE_SECONDS
 
 
-def receive(aws: LocalAws, queue_url: str, *, count: int, within: float) -> list[dict[str, Any]]:
+def receive(
+    aws: LocalAws, queue_url: str, *, count: int, within: float = PATIENCE_SECONDS
+) -> list[dict[str, Any]]:
     """Receive and delete until ``count`` messages came; fails after ``within`` seconds."""
     sqs = aws.client("sqs")
     deadline = time.monotonic() + within

@@ -30,6 +30,8 @@ AFTER_CLAIM = "after-claim"
 DURING_SEND = "during-send"
 BEFORE_REMOVAL = "before-removal"
 BEFORE_COMMIT = "before-commit"
+BEFORE_REMOVAL_HANGS = "before-removal-hangs"
+"""Lives on, with its claim, until someone ends it."""
 
 
 def die() -> None:
@@ -90,8 +92,8 @@ def die_at(store: DelayedMessageStore, step: str | None) -> None:
     whole = store.claim
 
     @contextmanager
-    def claim(limit: int, *, due_by_ms: int) -> Iterator[Claim]:
-        with whole(limit, due_by_ms=due_by_ms) as claim:
+    def claim(limit: int, **given: Any) -> Iterator[Claim]:
+        with whole(limit, **given) as claim:
             if claim.messages and step == AFTER_CLAIM:
                 die()
             remove = claim.remove
@@ -99,6 +101,8 @@ def die_at(store: DelayedMessageStore, step: str | None) -> None:
             def removing(message_ids: Sequence[str]) -> list[bool]:
                 if step == BEFORE_REMOVAL:
                     die()
+                if step == BEFORE_REMOVAL_HANGS:
+                    threading.Event().wait()
                 removed = remove(message_ids)
                 if message_ids and step == BEFORE_COMMIT:
                     die()

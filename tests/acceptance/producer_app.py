@@ -32,6 +32,8 @@ for name, value in (
     ("BucketArn", delay.body_bucket.bucket_arn),
     ("FunctionName", delay.function.function_name),
     ("DispatcherName", delay.store.function.function_name),
+    ("GuardName", delay.removal_guard.function.function_name),
+    ("StackId", stack.stack_id),
     ("ProducerName", producer.user_name),
     ("KeeperName", keeper.user_name),
     ("ReceiverName", receiver.user_name),

@@ -20,6 +20,7 @@ from sqsdelay.sqs.endpoints import delay_queue_attributes
 from sqsdelay.testing.local_aws import LocalAws
 from sqsdelay.wire import DELAY_SECONDS, ERROR
 from tests.acceptance.deployment import metric, queues, receive
+from tests.patience import PATIENCE_SECONDS
 
 HOP_SECONDS = 1
 LOOP_DETECTION_ROUNDS = 16
@@ -68,11 +69,15 @@ def test_deployed_endpoint_is_what_the_relay_needs(aws: LocalAws, orders: dict[s
 
 def test_message_hops_past_loop_detection(aws: LocalAws, orders: dict[str, str]) -> None:
     """One message makes at least 20 hops through the deployed function, and is not early."""
-    sent = sender(aws).send("orders", "far", delay=25)
-    [message] = receive(aws, orders["QueueUrl"], count=1, within=90)
-    assert message["Body"] == "far"
-    assert message["ArrivedAt"] >= due(sent)
-    hops = metric(aws, orders["FunctionName"], contract.HOPS)
+    for delay in (25, 75, 225):  # beside much other work a hop of one second takes several
+        before = metric(aws, orders["FunctionName"], contract.HOPS)
+        sent = sender(aws).send("orders", "far", delay=delay)
+        [message] = receive(aws, orders["QueueUrl"], count=1, within=delay + PATIENCE_SECONDS)
+        assert message["Body"] == "far"
+        assert message["ArrivedAt"] >= due(sent)
+        hops = metric(aws, orders["FunctionName"], contract.HOPS) - before
+        if hops >= 20:
+            break
     assert hops >= 20 > LOOP_DETECTION_ROUNDS
 
 
@@ -82,7 +87,7 @@ def test_three_hundred_messages_at_once(aws: LocalAws, orders: dict[str, str]) -
         "orders", [Message(f"burst {number}", delay=5) for number in range(300)]
     )
     sent = {str(result.message_id): due(result) for result in results}
-    received = receive(aws, orders["QueueUrl"], count=300, within=120)
+    received = receive(aws, orders["QueueUrl"], count=300)
     ids = [m["MessageAttributes"]["sqsdelay.MessageId"]["StringValue"] for m in received]
     assert sorted(ids) == sorted(sent)
     for message_id, message in zip(ids, received, strict=True):
@@ -100,9 +105,9 @@ def test_poison_message_ends_in_the_error_queue(aws: LocalAws, orders: dict[str,
     )
     for number in range(5):
         sender(aws).send("orders", f"good {number}", delay=3)
-    good = receive(aws, orders["QueueUrl"], count=5, within=60)
+    good = receive(aws, orders["QueueUrl"], count=5)
     assert {m["Body"] for m in good} == {f"good {number}" for number in range(5)}
-    [poison] = receive(aws, orders["ErrorQueueUrl"], count=1, within=60)
+    [poison] = receive(aws, orders["ErrorQueueUrl"], count=1)
     assert poison["Body"] == "poison"
     assert "not a whole number of seconds" in poison["MessageAttributes"][ERROR]["StringValue"]
 
@@ -121,7 +126,7 @@ def test_second_deploy_updates_the_function_in_place(
     after = aws.client("lambda").get_function_configuration(FunctionName=orders["FunctionName"])
     assert after["CodeSha256"] != before["CodeSha256"]
     assert after["Environment"]["Variables"][contract.HOP_SECONDS_VARIABLE] == "2"
-    [message] = receive(aws, orders["QueueUrl"], count=1, within=90)
+    [message] = receive(aws, orders["QueueUrl"], count=1)
     assert message["Body"] == "meanwhile"
 
 
@@ -153,7 +158,7 @@ def test_destroy_keeps_queues_and_messages_by_default(
         aws.client("lambda").get_function(FunctionName=outputs["FunctionName"])
     cdk.run("import", *context, "--resource-mapping", str(mapping_from_docs(aws, tmp_path)))
     cdk.deploy(*context)
-    [message] = receive(aws, outputs["QueueUrl"], count=1, within=60)
+    [message] = receive(aws, outputs["QueueUrl"], count=1)
     assert message["Body"] == "patient"
 
 
@@ -190,6 +195,6 @@ def test_existing_queue_gets_delays(aws: LocalAws, cdk: CdkCommand) -> None:
     ]
     cdk.deploy("-c", f"queueArn={arn}", "-c", f"hopSeconds={HOP_SECONDS}")
     sender(aws).send("theirs", "hello", delay=3)
-    [message] = receive(aws, url, count=1, within=60)
+    [message] = receive(aws, url, count=1)
     assert message["Body"] == "hello"
     assert queues(aws, "theirs-dead-letter") == []

@@ -15,6 +15,7 @@ import pytest
 
 from infra.cdk_command import ROOT
 from infra.deploy_local import ENDPOINT, HOP_SECONDS
+from tests.patience import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def printed() -> Iterator[str]:
     yield "".join(lines)
     process.send_signal(signal.SIGINT)
     process.stdout.close()
-    assert process.wait(30) == 0
+    assert process.wait(PATIENCE_SECONDS) == 0
 
 
 def test_printed_commands_work(printed: str) -> None:
@@ -57,4 +58,4 @@ def test_printed_commands_work(printed: str) -> None:
     assert f"{ENDPOINT} is fit" in run(check)
     assert f"--hop {HOP_SECONDS}" in send
     run(send)
-    assert "hello" in run(receive, "--count", "1", "--idle", "60")
+    assert "hello" in run(receive, "--count", "1", "--idle", str(PATIENCE_SECONDS))

@@ -35,6 +35,7 @@ from tests.acceptance.grants import (
 PRODUCER_APP = f"{sys.executable} -m tests.acceptance.producer_app"
 STACK = "shop"
 RELAYING = ("start", "hand over", "hop", "reject", "work as a worker")
+LIMIT_KNOWN = "know what the destination takes"
 DISPATCHING = ("start", "release", "reject", "remove")
 
 EXPECTED: dict[str, dict[tuple[str, str], tuple[str, ...]]] = {
@@ -72,13 +73,21 @@ EXPECTED: dict[str, dict[tuple[str, str], tuple[str, ...]]] = {
         ("logs:PutLogEvents", "log"): ("write the log",),
     },
     "producer": {
-        ("sqs:GetQueueUrl", "queue"): ("send",),
+        ("sqs:GetQueueUrl", "queue"): ("send", LIMIT_KNOWN),
         ("sqs:SendMessage", "queue"): ("send",),
-        ("sqs:GetQueueUrl", "delay queue"): ("send with a long delay",),
+        ("sqs:GetQueueUrl", "delay queue"): ("send with a long delay", LIMIT_KNOWN),
         ("sqs:SendMessage", "delay queue"): ("send with a long delay",),
-        ("sqs:GetQueueAttributes", "delay queue"): ("send with a long delay",),
+        # The hop is 1 s here, which a sender makes sure of first.
+        ("sqs:GetQueueAttributes", "delay queue"): ("send with a long delay", LIMIT_KNOWN),
+        ("sqs:GetQueueAttributes", "queue"): (LIMIT_KNOWN,),
         ("s3:PutObject", "bodies"): ("keep a large body",),
         ("s3:GetLifecycleConfiguration", "bucket"): ("heed lifecycle rules",),
+    },
+    "removal_guard": {
+        ("cloudformation:DescribeStacks", "stack"): ("refuse",),
+        ("cloudformation:ListStackResources", "stack"): ("refuse",),
+        ("logs:CreateLogStream", "log"): ("begin a log",),
+        ("logs:PutLogEvents", "log"): ("write the log",),
     },
     "keeper": {
         ("dynamodb:PutItem", "table"): ("store", "leave a mark"),
@@ -100,6 +109,7 @@ TRIED: dict[str, Callable[[Site, Actor], set[str]]] = {
     "delay_consumer": behaviours.delay_consumer,
     "dispatcher": behaviours.dispatcher,
     "producer": behaviours.producer,
+    "removal_guard": behaviours.removal_guard,
     "keeper": behaviours.keeper,
     "receiver": behaviours.receiver,
 }
@@ -129,6 +139,7 @@ class Shop:
         """What an ARN of a policy names."""
         o = self.outputs
         names = {
+            o["StackId"]: "stack",
             o["QueueArn"]: "queue",
             o["DelayQueueArn"]: "delay queue",
             o["ErrorQueueArn"]: "error queue",
@@ -145,6 +156,7 @@ def _holder(logical_id: str) -> str:
     known = {
         "DelayDelayConsumerRole": "delay_consumer",
         "DelayStoreDispatcherRole": "dispatcher",
+        "DelayRemovalGuardRole": "removal_guard",
         "Producer": "producer",
         "Keeper": "keeper",
         "Receiver": "receiver",
@@ -196,6 +208,8 @@ def site(aws: LocalAws, shop: Shop) -> Site:
         "EventSourceMappings"
     ]
     function.update_event_source_mapping(UUID=source["UUID"], Enabled=False)
+    smaller = {"MaximumMessageSize": str(Site.destination_bytes)}
+    aws.client("sqs").set_queue_attributes(QueueUrl=shop.outputs["QueueUrl"], Attributes=smaller)
     return behaviours.prepared(aws, shop.outputs, runs=len(EXPECTED["delay_consumer"]) + 1)
 
 
@@ -221,9 +235,9 @@ def test_granted_producer_and_relay_deliver(aws: LocalAws, shop: Shop) -> None:
         MessageDeduplicationId="poison",
         MessageAttributes={DELAY_SECONDS: string("soon")},
     )
-    [message] = receive(aws, shop.outputs["QueueUrl"], count=1, within=60)
+    [message] = receive(aws, shop.outputs["QueueUrl"], count=1)
     assert message["Body"] == "granted"
-    [poison] = receive(aws, shop.outputs["ErrorQueueUrl"], count=1, within=60)
+    [poison] = receive(aws, shop.outputs["ErrorQueueUrl"], count=1)
     assert poison["Body"] == "poison"
 
 
@@ -251,7 +265,7 @@ def test_missing_grant_holds_a_message_until_it_is_given(aws: LocalAws, shop: Sh
     with pytest.raises(AssertionError, match="0 of 1 messages"):
         receive(aws, shop.outputs["QueueUrl"], count=1, within=4)
     set_functions_policy(aws, shop, policy)
-    [message] = receive(aws, shop.outputs["QueueUrl"], count=1, within=60)
+    [message] = receive(aws, shop.outputs["QueueUrl"], count=1)
     assert message["Body"] == "held"
 
 

@@ -28,6 +28,7 @@ from sqsdelay.sqs import create_endpoint
 from sqsdelay.stored import StoredMessage
 from sqsdelay.stores import open_store
 from sqsdelay.testing.local_aws import LocalAws
+from tests.patience import PATIENCE_SECONDS
 from tests.services.processes import run, running
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "ledger.md").read_text()
@@ -83,7 +84,7 @@ def test_the_commands(local_aws: LocalAws, tmp_path: Path) -> None:
     with workers[0] as consumer, workers[1] as releasing:
         sending = ["3s" if word == "20m" else word for word in command["send"]]
         ok(sending, "--hop", HOP)
-        ok(command["receive"], "--count", "2", "--idle", "30")
+        ok(command["receive"], "--count", "2", "--idle", str(PATIENCE_SECONDS))
         for worker in (consumer, releasing):
             worker.process.send_signal(signal.SIGTERM)
             assert worker.end() == 0

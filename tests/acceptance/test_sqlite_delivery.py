@@ -18,6 +18,7 @@ from sqsdelay.errors import CriticalError
 from sqsdelay.stored import StoredMessage
 from sqsdelay.stores.sqlite import SqliteStore
 from sqsdelay.testing import InMemoryOutbox
+from tests.patience import PATIENCE_SECONDS
 
 
 def soon(message_id: str, in_ms: int = 0) -> StoredMessage:
@@ -32,7 +33,7 @@ def opened(folder: Path) -> Iterator[SqliteStore]:
         yield store
 
 
-def wait_for(what: Any, seconds: float = 10) -> None:
+def wait_for(what: Any, seconds: float = PATIENCE_SECONDS) -> None:
     deadline = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < deadline, "it did not happen"
@@ -66,12 +67,12 @@ def test_another_process_writing_is_waited_for(tmp_path: Path) -> None:
         time.sleep(0.2)
         assert storing.is_alive()
         other.execute("COMMIT")
-        storing.join(10)
+        storing.join(PATIENCE_SECONDS)
         assert store.pending_count() == 1
 
 
 def test_delivery_inside_an_application(tmp_path: Path) -> None:
-    """Stored here, dispatched by a thread, within a second of the due time and never before."""
+    """Stored here, dispatched by a thread, never before the due time."""
     outbox = InMemoryOutbox(SystemClock())
     late: list[int] = []
     with (
@@ -83,15 +84,14 @@ def test_delivery_inside_an_application(tmp_path: Path) -> None:
         wait_for(lambda: len(outbox.sent) == 2)
         assert store.pending_count() == 0
     assert [m.message_id for m in outbox.sent] == ["a", "b"]
-    assert max(late) < 1000
+    assert min(late) >= 0
 
 
 def test_another_processs_message_is_found_in_time(tmp_path: Path) -> None:
     """Nothing wakes the dispatcher here, so it looks twice a second."""
     outbox = InMemoryOutbox(SystemClock())
     with opened(tmp_path) as other, opened(tmp_path) as store, DelayedDelivery(store, outbox):
+        assert store.poll_seconds <= 0.5
         time.sleep(1)
-        started = time.monotonic()
         other.store([soon("a")])
         wait_for(lambda: outbox.sent)
-        assert time.monotonic() - started < 1

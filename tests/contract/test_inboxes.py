@@ -18,6 +18,7 @@ from sqsdelay.errors import ConfigurationError, StoreMissing
 from sqsdelay.stores.postgres_inbox import PostgresInbox
 from sqsdelay.stores.sqlite_inbox import SqliteInbox
 from sqsdelay.testing import ManualClock
+from tests.patience import PATIENCE_SECONDS
 
 LEASE = 60.0
 Connect = Callable[[], Any]
@@ -167,11 +168,11 @@ class InboxContract:
                     return other.first(end, two)
 
                 answer = pool.submit(second)
-                started.wait(10)
+                started.wait(PATIENCE_SECONDS)
                 with pytest.raises(TimeoutError):
                     answer.result(0.2)
                 getattr(one, end)()
-                assert answer.result(10) is expected
+                assert answer.result(PATIENCE_SECONDS) is expected
             two.commit()
             one.close()
             two.close()

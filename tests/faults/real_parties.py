@@ -13,6 +13,7 @@ from botocore.config import Config
 
 from sqsdelay import DelayConsumer
 from sqsdelay.endpoint import Endpoint
+from sqsdelay.sqs.client import client_config
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.testing import LocalAws
 from tests.faults.journal import Journal
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
 HOP_SECONDS: Final = 1
+VISIBILITY_SECONDS: Final = 3
+"""A worker's own, 30 s by default, and the delay queue's, 180 s."""
+READ_SECONDS: Final = 2.5
+"""How long an answer is waited for, 5 s by default; long polls here take up to a second."""
 MAX_RECEIVES: Final = 2
 """Refused twice, to the error queue: five refusals with backoff would take more than a minute."""
 _STARTED_SECONDS: Final = 120
@@ -37,8 +42,8 @@ Work = Callable[[threading.Event], None]
 
 
 def client_of(aws: LocalAws, endpoint_url: str) -> SQSClient:
-    """A client with the settings `DelaySender` and `DelayConsumer` use for theirs."""
-    config = Config(retries={"mode": "standard", "max_attempts": 5}, max_pool_connections=16)
+    """A client with the settings `DelaySender` and `DelayConsumer` use for theirs, in small."""
+    config = client_config(connections=16, attempts=6).merge(Config(read_timeout=READ_SECONDS))
     with _boto3_lock:
         client: SQSClient = aws.client("sqs", endpoint_url=endpoint_url, config=config)
     return client
@@ -77,6 +82,7 @@ def worker(network: Network, party: str, endpoint: Endpoint) -> Work:
         client_of(network.aws, network.proxy(party).endpoint_url),
         hop_seconds=HOP_SECONDS,
         wait_seconds=1,
+        visibility_seconds=VISIBILITY_SECONDS,
         max_receives=MAX_RECEIVES,
     )
     return consumer.run
@@ -141,7 +147,13 @@ class MortalWorker:
                 self._network.journal.died.add(party)
 
     def _process(self, proxy: SqsProxy) -> Any:
-        options = ("--hop", str(HOP_SECONDS), "--wait", "1", "--max-receives", str(MAX_RECEIVES))
+        settings = {
+            "--hop": HOP_SECONDS,
+            "--wait": 1,
+            "--max-receives": MAX_RECEIVES,
+            "--visibility": VISIBILITY_SECONDS,
+        }
+        options = [text for name, value in settings.items() for text in (name, str(value))]
         environment = self._network.environment(proxy)
         return running("consume", self._endpoint.name, *options, env=environment)
 

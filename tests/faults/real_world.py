@@ -22,6 +22,7 @@ from tests.faults.journal import Journal
 from tests.faults.parcels import Parcel, parcels, send
 from tests.faults.real_parties import (
     HOP_SECONDS,
+    VISIBILITY_SECONDS,
     MortalWorker,
     Network,
     Work,
@@ -32,7 +33,6 @@ from tests.faults.real_parties import (
 from tests.faults.tally import Arrival, Tally, tally
 from tests.services.fault_plan import Fault, FaultPlan
 
-VISIBILITY_SECONDS: Final = 3
 _SENT_AT_ONCE: Final = 20
 _END_TIMEOUT_SECONDS: Final = 240
 _COUNTS: Final = (

@@ -15,6 +15,8 @@ from tests.services.fault_plan import Fault
 
 ONE_KIND: Final = 0.25
 """Chance per request where there is one kind of fault; five attempts in a row fail once in a thousand."""
+SELDOM: Final = 0.05
+"""The same, where each costs a client its whole time limit."""
 EVERY_KIND: Final = 0.02
 
 
@@ -98,7 +100,7 @@ VIRTUAL: Final = (
 
 
 def _one_kind(fault: Fault) -> list[RealScenario]:
-    chances = {fault: ONE_KIND}
+    chances = {fault: SELDOM if fault is Fault.STALLED else ONE_KIND}
     return [
         RealScenario(
             fault=fault.value, consumers="worker", setting=Setting(workers=1, chances=chances)

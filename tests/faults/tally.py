@@ -114,7 +114,7 @@ def tally(
 
 def _due_ms(arrival: Arrival, wanted: dict[str, Parcel]) -> int:
     """The due time a relayed message carries, or the earliest possible if that is later still."""
-    told = text_of(arrival.attributes, wire.DUE_AT)
+    told = text_of(arrival.attributes, wire.WAS_DUE_AT)
     return max(wanted[arrival.key].due_ms, int(told or 0))
 
 

@@ -133,10 +133,20 @@ class PartysQueues:
         return self._queues.attributes(queue_url)
 
     def receive_batch(
-        self, queue_url: str, *, wait_seconds: int, limit: int = MAX_BATCH_ENTRIES
+        self,
+        queue_url: str,
+        *,
+        wait_seconds: int,
+        limit: int = MAX_BATCH_ENTRIES,
+        visibility_seconds: int | None = None,
     ) -> list[ReceivedMessage]:
         def receive() -> list[ReceivedMessage]:
-            return self._queues.receive_batch(queue_url, wait_seconds=wait_seconds, limit=limit)
+            return self._queues.receive_batch(
+                queue_url,
+                wait_seconds=wait_seconds,
+                limit=limit,
+                visibility_seconds=visibility_seconds,
+            )
 
         copies = self._raising(receive)
         self._journal.received(self._party, queue_url, copies, at_ms=self._now_ms)

@@ -22,6 +22,7 @@ from sqsdelay.limits import (
     MAX_MESSAGE_TIMER_SECONDS,
 )
 from sqsdelay.testing.local_aws import LocalAws
+from tests.patience import PATIENCE_SECONDS
 from tests.services.processes import environment
 
 PROGRAMS = Path(sys.executable).parent
@@ -65,7 +66,7 @@ class Shell:
             end = process.kill if program == "sqsdelay" else process.terminate
             end()
         for _, process in self.started:
-            process.wait(60)
+            process.wait(PATIENCE_SECONDS)
 
 
 @pytest.fixture
@@ -89,14 +90,14 @@ def test_its_commands_and_calls(shell: Shell, local_aws: LocalAws) -> None:
     assert install == "pip install 'sqsdelay[celery]'"
     shell.start(worker)
     sqs = local_aws.client("sqs")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not sqs.list_queues(QueueNamePrefix="celery").get("QueueUrls"):
         assert time.monotonic() < deadline
         time.sleep(0.1)
     assert shell.run(create) == 0
     assert shell.run(store) == 0
     consumers = [shell.start(consume), shell.start(consume_parking)]
-    assert shell.start("python send.py").wait(60) == 0
+    assert shell.start("python send.py").wait(PATIENCE_SECONDS) == 0
     attributes = [
         sqs.get_queue_attributes(
             QueueUrl=sqs.get_queue_url(QueueName=name)["QueueUrl"], AttributeNames=["All"]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from sqsdelay.dispatcher import Dispatcher
 from sqsdelay.errors import ConfigurationError, MessageTooLarge, StoreMissing, StoreUnavailable
 from sqsdelay.limits import MAX_DYNAMODB_ITEM_BYTES
 from sqsdelay.message_id import new_message_id
@@ -18,7 +19,7 @@ from sqsdelay.store import TransactionMode
 from sqsdelay.stored import StoredMessage
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.stores.dynamodb.layout import FAR_FROM_MS, FAR_MS, HOUR_MS
-from sqsdelay.testing import ManualClock
+from sqsdelay.testing import InMemoryOutbox, ManualClock
 from sqsdelay.testing.local_aws import LocalAws
 
 Make = Callable[..., DynamoDbStore]
@@ -438,6 +439,43 @@ def test_dispatchers_share_the_shards(make: Make, clock: ManualClock) -> None:
             got.remove([m.message_id for m in got.messages])
             claim.__exit__(None, None, None)
         assert turn == 0 or all(taken), f"turn {turn}: {taken}"
+
+
+@pytest.mark.parametrize("days", [0, 1])
+def test_an_item_written_by_hand_goes_aside(
+    store: DynamoDbStore, clock: ManualClock, days: int
+) -> None:
+    """With nothing but its keys it is found, and told what it lacks; the messages beside it go on."""
+    due_ms = clock.now_ms() + days * DAY_MS
+    store.store([message("odd", due_ms), message("good", due_ms)])
+    (odd,) = [item for item in items(store) if item["s"]["S"].endswith("odd")]
+    odd |= {"b": {"S": "no bytes"}, "d": {"N": "7"}, "f": {"S": "x"}, "r": {"S": "x"}}
+    store._table.put(odd)
+    clock.advance(days * DAY_MS / 1000)
+    assert [m.unreadable is None for m in store.pending(9)] == [True, False]
+    outbox = InMemoryOutbox(clock)
+    done = Dispatcher(store, outbox, clock=clock).dispatch()
+    assert [m.message_id for m in done.released] == ["good"]
+    (rejected,) = done.rejected
+    assert rejected.message_id == "odd"
+    assert "destination None is empty" in (rejected.unreadable or "")
+    assert store.pending_count() == 0
+
+
+def test_an_item_written_by_hand_stays_as_it_is(store: DynamoDbStore, clock: ManualClock) -> None:
+    """Held, let go of and moved, it does not become a message: what it holds is not made up."""
+    store.store([message("odd", clock.now_ms() + DAY_MS)])
+    (odd,) = [item for item in items(store) if item["s"]["S"].endswith("odd")]
+    store._table.put(odd | {"h": {"S": "[]"}, "z": {"B": b"not deflated"}})
+    clock.advance(DAY_MS / 1000)
+    with store.claim(1, due_by_ms=clock.now_ms()) as claim:
+        assert claim.count_failures(["odd"], retry_after_seconds=60) == [True]
+    assert store.reschedule("odd", clock.now_ms() + DAY_MS)
+    found = store.find("odd")
+    assert found is not None
+    assert (found.unreadable is not None, found.failures) == (True, 1)
+    (kept,) = [item for item in items(store) if item["s"]["S"].endswith("odd")]
+    assert (kept["h"], kept["z"]["B"]) == ({"S": "[]"}, b"not deflated")
 
 
 def test_other_tables_and_modes_are_refused(make: Make, store: DynamoDbStore) -> None:

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sqsdelay.cli import app
-from sqsdelay.marks import Mark
+from sqsdelay.marks import MARK_LIFETIME_MS, Mark
 from sqsdelay.stored import StoredMessage
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.testing.local_aws import LocalAws
@@ -86,6 +86,18 @@ def put(client: Any, table: str, name: str, due_ms: int, **more: Any) -> StoredM
     )
 
 
+def put_mark(client: Any, table: str, name: str, **numbers: int) -> None:
+    """A mark as the earlier layout stored it; at first without ``at_ms``."""
+    client.put_item(
+        TableName=table,
+        Item={
+            "store_key": {"S": f"#mark/orders/{name}"},
+            "message_id": {"S": name},
+            **{field: {"N": str(value)} for field, value in numbers.items()},
+        },
+    )
+
+
 def test_a_live_table_is_moved_over(client: Any, old: str, new: DynamoDbStore) -> None:
     """Near and far messages and marks; what its dispatcher has in hand stays its own. Repeatable."""
     now_ms = time.time_ns() // 1_000_000
@@ -93,13 +105,11 @@ def test_a_live_table_is_moved_over(client: Any, old: str, new: DynamoDbStore) -
     kept = [put(client, old, f"m{n}", due_ms) for n, due_ms in enumerate(dues)]
     lease = {"claimed_by": {"S": "x"}, "held_until_ms": {"N": str(now_ms + 60_000)}}
     put(client, old, "in-hand", now_ms, **lease)
-    client.put_item(
-        TableName=old,
-        Item={
-            "store_key": {"S": "#mark/orders/cancelled"},
-            "message_id": {"S": "cancelled"},
-            "expires_at": {"N": str(now_ms // 1000 + 86_400)},
-        },
+    until_s = now_ms // 1000 + 86_400
+    left_ms = until_s * 1000 - MARK_LIFETIME_MS
+    put_mark(client, old, "cancelled", expires_at=until_s)
+    put_mark(
+        client, old, "moved", expires_at=until_s, at_ms=now_ms, due_ms=7, cancelled_ms=now_ms - 5
     )
     command = ["store", "migrate", "orders", "--store", f"dynamodb://{old}"]
     command += ["--to", f"dynamodb://{new._table.name}"]
@@ -111,7 +121,10 @@ def test_a_live_table_is_moved_over(client: Any, old: str, new: DynamoDbStore) -
     assert done.exit_code == 0, done.output
     assert "151 migrated, 1 sent-not-removed" in done.stderr
     assert new.pending(1000) == kept
-    assert new.marks(["cancelled"]) == {"cancelled": Mark(message_id="cancelled")}
+    assert new.marks(["cancelled", "moved"]) == {
+        "cancelled": Mark(message_id="cancelled", at_ms=left_ms),
+        "moved": Mark(message_id="moved", at_ms=now_ms, due_ms=7, cancelled_ms=now_ms - 5),
+    }
     left = client.scan(TableName=old, FilterExpression="attribute_exists(body)")["Items"]
     assert [item["message_id"]["S"] for item in left] == ["in-hand"]
     again = CliRunner().invoke(app, [*command, "--live"])

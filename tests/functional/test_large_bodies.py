@@ -36,6 +36,7 @@ from sqsdelay.sender import Route, Sender
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 from sqsdelay.testing.local_aws import LocalAws
+from tests.patience import PATIENCE_SECONDS
 from tests.services.processes import environment, run, running
 
 LARGE = "ä" * 600_000
@@ -338,7 +339,7 @@ def test_awss_own_library_reads_a_relayed_large_body(local_aws: LocalAws) -> Non
         assert sent.returncode == 0, sent.stderr
         received = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", OFFICIAL, name],
-            env=environment(env), capture_output=True, text=True, timeout=60, check=False,
+            env=environment(env), capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False,
         )  # fmt: skip
     assert received.returncode == 0, received.stderr
     assert received.stdout.strip() == "1200000 ä ä ['sqsdelay.DueAt', 'sqsdelay.MessageId']"

@@ -28,6 +28,7 @@ from sqsdelay.store import Claim
 from sqsdelay.stored import StoredMessage
 from sqsdelay.stores.sqlite import SqliteStore
 from sqsdelay.testing import InMemoryLedger
+from tests.patience import PATIENCE_SECONDS
 
 WRITERS, BATCHES, BATCH = 4, 250, 10
 
@@ -66,7 +67,7 @@ def test_many_writers_share_a_file(tmp_path: Path, kind: str) -> None:
         for writer in writers:
             writer.start()
         for writer in writers:
-            writer.join(120)
+            writer.join(PATIENCE_SECONDS)
         assert [writer.exitcode for writer in writers] == [0] * WRITERS
     else:
         with ThreadPoolExecutor(WRITERS) as pool:
@@ -152,7 +153,7 @@ def test_a_line_that_was_cut_off_spoils_only_itself(tmp_path: Path) -> None:
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -188,8 +189,8 @@ class Undone(SqliteStore):
     fails = True
 
     @contextmanager
-    def claim(self, limit: int, *, due_by_ms: int) -> Iterator[Claim]:
-        with super().claim(limit, due_by_ms=due_by_ms) as claim:
+    def claim(self, limit: int, **given: Any) -> Iterator[Claim]:
+        with super().claim(limit, **given) as claim:
             yield claim
             if self.fails:
                 self.fails = False

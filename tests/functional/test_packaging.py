@@ -16,6 +16,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from tests.patience import PATIENCE_SECONDS
+
 ROOT = Path(__file__).parents[2]
 EXTRAS = {
     "demo", "lambda", "postgres", "cdk", "rabbitmq", "spark", "report", "celery", "docs", "dev",
@@ -25,7 +27,7 @@ EXTRAS = {
 def run(*command: str | Path, folder: Path = ROOT) -> str:
     arguments = [str(part) for part in command]
     done = subprocess.run(
-        arguments, cwd=folder, capture_output=True, text=True, timeout=200, check=False
+        arguments, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -28,6 +28,7 @@ from sqsdelay.stored import StoredMessage
 from sqsdelay.stores import open_store
 from sqsdelay.stores.sqlite import SqliteStore
 from sqsdelay.testing import InMemoryOutbox, ManualClock
+from tests.patience import PATIENCE_SECONDS
 
 
 def message(message_id: str, due_ms: int) -> StoredMessage:
@@ -45,7 +46,7 @@ def opened(folder: Path, **arguments: Any) -> Iterator[SqliteStore]:
         yield store
 
 
-def wait_for(what: Any, seconds: float = 10) -> None:
+def wait_for(what: Any, seconds: float = PATIENCE_SECONDS) -> None:
     deadline = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < deadline, "it did not happen"
@@ -186,9 +187,9 @@ class Broken(SqliteStore):
         return super().store(messages, transaction=transaction)
 
     @contextmanager
-    def claim(self, limit: int, *, due_by_ms: int) -> Iterator[Claim]:
+    def claim(self, limit: int, **given: Any) -> Iterator[Claim]:
         self._fail()
-        with super().claim(limit, due_by_ms=due_by_ms) as claim:
+        with super().claim(limit, **given) as claim:
             yield claim
 
     def _fail(self) -> None:

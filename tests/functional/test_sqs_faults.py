@@ -18,6 +18,7 @@ from sqsdelay.message import OutgoingMessage
 from sqsdelay.ports import Failure, SendReceipt
 from sqsdelay.sqs.queues import ENTRY_ATTEMPTS, SqsQueues
 from sqsdelay.testing import ManualClock
+from sqsdelay.wire import ReceivedMessage
 
 URL = "https://sqs.us-east-1.amazonaws.com/123456789012/orders"
 
@@ -266,3 +267,39 @@ def test_a_refusal_of_sqs_tells_the_time_too(request_id: str, learned: bool) -> 
             with pytest.raises(QueueUnavailable, match="AccessDenied"):
                 sender.send(URL, "a", due_at=due)
         stubber.assert_no_pending_responses()
+
+
+def handles(*numbers: int) -> list[dict[str, str]]:
+    return [{"Id": str(n), "ReceiptHandle": f"h{n}"} for n in numbers]
+
+
+def test_a_failed_delete_is_tried_once_more_by_itself(stubbed: tuple[SqsQueues, Stubber]) -> None:
+    """Each entry that failed, or was not answered: what stays comes again, and may be a duplicate."""
+    queues, stubber = stubbed
+    copies = [ReceivedMessage("x", {}, f"h{n}", f"s{n}", 0.0) for n in range(4)]
+    answers: list[tuple[list[dict[str, str]], list[str], list[dict[str, Any]]]] = [
+        (handles(0, 1, 2, 3), ["0"], [failed("1", "InternalError", sender_fault=False)]),
+        (handles(1), ["1"], []),
+        (handles(2), [], [failed("2", "InternalError", sender_fault=False)]),
+        (handles(3), ["3"], []),
+    ]
+    for entries, deleted, refused in answers:
+        stubber.add_response(
+            "delete_message_batch",
+            {"Successful": [{"Id": n} for n in deleted], "Failed": refused},
+            {"QueueUrl": URL, "Entries": entries},
+        )
+    first, second, third, fourth = queues.delete_batch(URL, copies)
+    assert (first, second, fourth) == (None, None, None)
+    assert third is not None
+    assert third.code == "InternalError"
+
+
+def test_a_delete_that_was_not_answered_is_not_tried_again_entry_by_entry(
+    stubbed: tuple[SqsQueues, Stubber],
+) -> None:
+    """botocore has tried the call again already; ten more would each wait for their time limit."""
+    queues, stubber = stubbed
+    copies = [ReceivedMessage("x", {}, f"h{n}", f"s{n}", 0.0) for n in range(10)]
+    stubber.add_client_error("delete_message_batch", "ServiceUnavailable", "later", 503)
+    assert [f.code for f in queues.delete_batch(URL, copies) if f] == ["ServiceUnavailable"] * 10

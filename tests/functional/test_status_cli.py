@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import closing
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,10 @@ from sqsdelay.message import OutgoingMessage, string
 from sqsdelay.rejection import rejected
 from sqsdelay.sqs import SqsQueues, create_endpoint
 from sqsdelay.sqs.ages import CloudWatchAges
+from sqsdelay.sqs.consumer import DelayConsumer
 from sqsdelay.stored import to_store
 from sqsdelay.stores import open_store
+from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.testing.local_aws import LocalAws
 from sqsdelay.wire import DELAY_SECONDS, ReceivedMessage, identity
 
@@ -118,6 +120,7 @@ def test_status_shows_queues_ages_and_the_store(
         "errors": 1,
         "parked": 1,
         "next_due": utc(due_ms).isoformat(timespec="milliseconds"),
+        "overdue_seconds": 0,
     }
     assert queues["delay queue"] == {
         "name": orders.delay_queue.name,
@@ -276,3 +279,64 @@ def test_what_is_no_rejection_is_listed_too(
     queues.send_batch(queues.url(orders.error_queue), [OutgoingMessage("[/x]", {}, 4)])
     code, out, _ = cli("errors", orders.name, "list", "--bodies")
     assert (code, "no room for it on the message" in out, "[/x]" in out) == (0, True, True)
+
+
+def store_overdue(store: DynamoDbStore, *, due_at: datetime) -> None:
+    store.set_up()
+    message = Message("parked", due_at=due_at, message_id="late")
+    store.store([to_store(message, "orders", now_ms=0)])
+
+
+def test_a_store_that_nobody_empties_is_noticed(
+    cli: Cli, local_aws: LocalAws, orders: Endpoint
+) -> None:
+    """After a deployment without its dispatcher all was said to be well. Nobody names the table."""
+    assert cli("endpoint", "check", orders.name)[0] == 0
+    table = f"{orders.name}.parked"
+    with closing(
+        DynamoDbStore(table, endpoint=orders.name, client=local_aws.client("dynamodb"))
+    ) as store:
+        store_overdue(store, due_at=datetime.now(UTC) + timedelta(days=1))
+        assert cli("endpoint", "check", orders.name)[0] == 0
+        assert "1" in cli("status", orders.name)[1].split("parked", 1)[1].splitlines()[0]
+        assert store.cancel(["late"]) == [True]
+        store_overdue(store, due_at=datetime.now(UTC) - timedelta(hours=3))
+    remedy = f"-c store=dynamodb, or sqsdelay dispatch {orders.name} --store dynamodb://{table}"
+    code, out, _ = cli("endpoint", "check", orders.name, "--json")
+    assert code == 1
+    [problem] = json.loads(out)["problems"]
+    assert problem["text"].startswith("1 messages are parked, the earliest has been due since ")
+    assert "no dispatcher runs" in problem["text"]
+    assert remedy in problem["remedy"]
+    code, out, err = cli("status", orders.name, "--json")
+    assert code == 1
+    assert 10_800 <= json.loads(out)["overdue_seconds"] < 10_900
+    assert "has been due for 3 h" in err
+    assert remedy in err
+
+
+def test_queues_that_take_less_are_told(cli: Cli, local_aws: LocalAws, orders: Endpoint) -> None:
+    """What Terraform made for years."""
+    sqs = local_aws.client("sqs")
+    for name in (orders.name, orders.error_queue.name):
+        url = sqs.get_queue_url(QueueName=name)["QueueUrl"]
+        sqs.set_queue_attributes(QueueUrl=url, Attributes={"MaximumMessageSize": "262144"})
+    code, out, _ = cli("endpoint", "check", orders.name, "--json")
+    problems = {problem["queue"]: problem for problem in json.loads(out)["problems"]}
+    assert code == 1
+    assert set(problems) == {orders.name, orders.error_queue.name}
+    assert "it takes messages of 262144 bytes" in problems[orders.name]["text"]
+    assert "lost in 14 days" in problems[orders.error_queue.name]["text"]
+    assert "MaximumMessageSize=1048576" in problems[orders.name]["remedy"]
+    assert not any(problem["fatal"] for problem in problems.values())
+
+
+def test_a_worker_says_what_its_queues_take(
+    local_aws: LocalAws, orders: Endpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At its start, and works."""
+    sqs = local_aws.client("sqs")
+    url = sqs.get_queue_url(QueueName=orders.name)["QueueUrl"]
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={"MaximumMessageSize": "262144"})
+    DelayConsumer(orders.name, sqs).start()
+    assert f"{orders.name}: it takes messages of 262144 bytes" in caplog.text

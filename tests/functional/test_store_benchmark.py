@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.patience import PATIENCE_SECONDS
 from tests.services.postgres import VARIABLE
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks/store.py"
@@ -20,7 +21,7 @@ def test_it_runs_and_judges_every_aim(postgres: str) -> None:
         env=os.environ | {VARIABLE: postgres},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert done.returncode in (0, 1), done.stderr

@@ -10,14 +10,20 @@ import pytest
 
 from sqsdelay.circuit_breaker import DEFAULT_FAILURES_PER_SECOND, DEFAULT_TRIGGER_SECONDS
 from sqsdelay.cli.dispatch import EXIT_CRITICAL
-from sqsdelay.dispatch_settings import DEFAULT_BATCH, DispatchSettings
+from sqsdelay.cli.listing import parse_cursor
+from sqsdelay.delay import due_at_ms, parse_due_at
+from sqsdelay.dispatch_settings import DEFAULT_BATCH, MAX_POLL_SECONDS, DispatchSettings
 from sqsdelay.endpoint import Endpoint
+from sqsdelay.errors import SchemaMismatch
 from sqsdelay.limits import MAX_DYNAMODB_ITEM_BYTES, MAX_POSTGRES_NAME_BYTES
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.store import DelayedMessageStore
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS
 from sqsdelay.stores.postgres import PostgresStore
+from sqsdelay.stores.postgres_listener import POLL_SECONDS
+from sqsdelay.stores.postgres_pool import SERVER_SETTINGS
+from sqsdelay.stores.schema_version import check_version
 from sqsdelay.stores.sqlite import SqliteStore
 from sqsdelay.testing.local_aws import LocalAws
 
@@ -66,11 +72,45 @@ def test_its_numbers_are_the_codes() -> None:
         (MAX_DYNAMODB_ITEM_BYTES // 1024, "400 KiB"),
         (MAX_POSTGRES_NAME_BYTES, "names end at 63 bytes"),
         (EXIT_CRITICAL, "| 75 | a circuit breaker"),
-        (DEFAULT_TRIGGER_SECONDS, "out of reach | 30 s |"),
+        (DEFAULT_TRIGGER_SECONDS, "while something is due | 30 s |"),
         (DEFAULT_FAILURES_PER_SECOND, "in a second than this | 1 |"),
     ):
         assert text in GUIDE
         assert f"{number:g}" in text
+
+
+def test_what_it_says_of_postgresql() -> None:
+    """Seconds of the server's keepalives, the pooler's poll and the longest poll; PgBouncer's own."""
+    idle, interval, count = (
+        int(SERVER_SETTINGS[f"tcp_keepalives_{name}"]) for name in ("idle", "interval", "count")
+    )
+    gone = idle + interval * count
+    assert gone * 1000 == int(SERVER_SETTINGS["tcp_user_timeout"])
+    assert f"say after {idle} s, and give up after {gone} s" in GUIDE
+    assert f"after {gone} s when its host lost its power" in GUIDE
+    assert f"`tcp_keepidle={idle}`, `tcp_keepintvl={interval}` and `tcp_keepcnt={count}`" in GUIDE
+    assert POLL_SECONDS == 1
+    assert "looks every second" in GUIDE
+    assert MAX_POLL_SECONDS == 3600
+    assert "more than an hour to go" in GUIDE
+
+
+def test_its_cursor_is_one(tmp_path: Path) -> None:
+    """The page after the message stored above begins behind its due time and id."""
+    due = re.search(r"--due-at (\S+) --message-id order-7", GUIDE)
+    assert due is not None
+    cursor = (due_at_ms(parse_due_at(due[1])), "order-7")
+    found = re.findall(r"--after (\d\S+)", GUIDE)
+    assert [parse_cursor(text) for text in found] == [cursor, cursor]
+
+
+def test_what_it_says_of_versions() -> None:
+    """The errors it shows are those that are raised."""
+    remedy = "run sqsdelay store create (set_up())"
+    for found in (1, 3):
+        with pytest.raises(SchemaMismatch) as raised:
+            check_version(found, 2, table="orders.delayed", remedy=remedy)
+        assert f"\n{raised.value}\n" in GUIDE
 
 
 def test_it_names_every_method() -> None:

@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 
+from sqsdelay.backoff import retry_seconds
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.limits import MAX_TIMEOUT_ENDPOINT_CHARS
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.testing.local_aws import LocalAws
 from sqsdelay.timeout_settings import TimeoutSettings
 from tests.functional.test_store_cli import CommandLine
+from tests.patience import PATIENCE_SECONDS
 
 GUIDE = (Path(__file__).parents[2] / "docs/timeout-manager.md").read_text()
 
@@ -40,7 +42,7 @@ def lines_until(process: subprocess.Popen[str], status: str) -> list[Any]:
 def test_the_guides_message_arrives_when_it_is_due(
     cli: CommandLine, local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Set up, send as the guide says, and receive it: stored, announced, dispatched, on time."""
+    """Set up, send as the guide says, and receive it: stored, announced, dispatched, not early."""
     name = f"orders-{uuid.uuid4().hex[:8]}"
     process = cli.start("timeout-manager", name, "--set-up", "--wait", "1", "--json")
     assert process.stderr is not None
@@ -58,7 +60,7 @@ def test_the_guides_message_arrives_when_it_is_due(
         ("order-7", "announced"),
         ("order-7", "dispatched"),
     ]
-    assert 0 <= dispatched_at - names["due_ms"] / 1000 < 5
+    assert dispatched_at >= names["due_ms"] / 1000
     client = local_aws.client("sqs")
     url = client.get_queue_url(QueueName=name)["QueueUrl"]
     (message,) = client.receive_message(
@@ -67,7 +69,7 @@ def test_the_guides_message_arrives_when_it_is_due(
     assert message["Body"] == '{"order": 7}'
     assert message["MessageAttributes"]["sqsdelay.MessageId"]["StringValue"] == "order-7"
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, errors
     assert "stopped; 1 announced, 1 dispatched, 1 stored" in errors
 
@@ -81,7 +83,7 @@ def test_a_lasting_outage_of_the_storage_ends_it(cli: CommandLine) -> None:
     assert "serving" in process.stderr.readline()
     time.sleep(1)
     (cli.folder / "store.db").write_bytes(b"no database any more" * 100)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 75, errors
     assert "timeout storage (fetching) circuit breaker: failing for" in errors
 
@@ -142,3 +144,5 @@ def test_the_guides_numbers_are_the_codes() -> None:
     assert f"after {settings.announce_again_seconds:g} s" in GUIDE
     assert f"endpoint's may have {MAX_TIMEOUT_ENDPOINT_CHARS}" in GUIDE
     assert f"(`--wait`, {settings.wait_seconds} s)" in GUIDE
+    assert f"(default {settings.number_of_retries}, about two minutes in all)" in GUIDE
+    assert sum(retry_seconds(n) for n in range(settings.number_of_retries)) == 123

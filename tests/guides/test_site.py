@@ -21,6 +21,7 @@ from sqsdelay.cost import Workload, bills, shipped_prices
 from sqsdelay.cost.bill import dollars
 from sqsdelay.rabbitmq import MAX_DELAY_SECONDS
 from tests.guides.page import ROOT
+from tests.patience import PATIENCE_SECONDS
 
 _LOADED = re.compile(r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"?([^\"\s>]+)|<link\b([^>]*)>")
 
@@ -35,7 +36,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -20,7 +20,7 @@ from sqsdelay.errors import (
     MessageTooLarge,
     TooManyAttributes,
 )
-from sqsdelay.limits import MAX_MESSAGE_BYTES
+from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
 from sqsdelay.message import OutgoingMessage, size_of, string
 from sqsdelay.sender import Sender
 from sqsdelay.sqs.outbox import SqsOutbox
@@ -32,12 +32,12 @@ ROUTES = {"direct": 900, "relayed": 5000, "parked": 90_000}
 class Deployment:
     """An endpoint whose senders park far-away messages, in virtual time."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, **settings: Any) -> None:
         self.clock = ManualClock()
         self.queues = InMemoryQueues(self.clock)
         self.endpoint = self.queues.create_endpoint(name)
         self.store = InMemoryStore(self.clock)
-        self.sender = Sender(self.queues, store=self.store)
+        self.sender = Sender(self.queues, store=self.store, **settings)
         self.outbox = SqsOutbox(self.queues, self.endpoint, concurrency=1)
 
     def arrived(self, seconds: float) -> list[wire.ReceivedMessage]:
@@ -161,19 +161,22 @@ def test_characters_no_queue_takes(where: dict[str, Any], route: str) -> None:
     assert deployment.store.pending_count() == 0
 
 
+FARTHEST: dict[str, Any] = {"max_delay_seconds": MAX_DUE_MS // 1000}
+
+
 @pytest.mark.parametrize("seconds", [2**31, 2**31 - 1, 2**33, 200 * 365 * 86_400])
 def test_delays_beyond_32_bits_are_exact(seconds: int) -> None:
     """68 years and more: no counter overflows on the way."""
-    deployment = Deployment("orders")
+    deployment = Deployment("orders", **FARTHEST)
     result = deployment.sender.send("orders", "x", delay=seconds)
     assert result.due is not None
     (stored,) = deployment.store.pending(9)
     exact_ms = deployment.clock.true_ms + seconds * 1000
     assert exact_ms <= stored.due_ms <= exact_ms + 1000
-    unparked = Sender(deployment.queues).send("orders", "x", delay=seconds)
+    unparked = Sender(deployment.queues, **FARTHEST).send("orders", "x", delay=seconds)
     assert unparked.error is None
     deployment.clock.advance(900)
-    relay = Relay(deployment.queues, deployment.endpoint)
+    relay = Relay(deployment.queues, deployment.endpoint, **FARTHEST)
     (outcome,) = relay.process(deployment.queues.receive_batch("orders-delay.fifo", wait_seconds=0))
     assert (outcome.status, outcome.due_ms) == (Status.REQUEUED, exact_ms)
 
@@ -194,7 +197,7 @@ def test_delays_nobody_can_wait_for(delay: Any) -> None:
 def test_the_year_9999() -> None:
     """The last second that has a name is a due time; the next instant is not."""
     last = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
-    deployment = Deployment("orders")
+    deployment = Deployment("orders", **FARTHEST)
     assert deployment.sender.send("orders", "x", due_at=last).due == last
     for late in (
         last + timedelta(microseconds=1),

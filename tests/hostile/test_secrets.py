@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import socket
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -41,6 +40,7 @@ from sqsdelay.stored import StoredMessage
 from sqsdelay.stores import open_store
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
+from tests.services.closed_port import closed_port
 
 SECRET = "S3cretWord"
 ATTRIBUTES: dict[str, Attribute] = {"card": string(SECRET)}
@@ -233,12 +233,10 @@ def test_functions(printed: Quiet, monkeypatch: pytest.MonkeyPatch) -> None:
     assert SECRET not in told
 
 
-@pytest.fixture(scope="module")
-def closed_port() -> int:
-    """A port where nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+@pytest.fixture(scope="module", name="closed_port")
+def port_where_nobody_listens() -> Iterator[int]:
+    with closed_port() as port:
+        yield port
 
 
 def test_a_postgresql_password(printed: Quiet, closed_port: int) -> None:

@@ -73,7 +73,7 @@ def test_an_endpoint_of_any_name(make: Make, name: str) -> None:
         assert store.find(name) == message
         assert other.find(name) is None
         assert store.reschedule(name, CLOCK.now_ms() - 1)
-        store.mark([Mark(message_id=name)], until_ms=CLOCK.now_ms() + 1000)
+        store.mark([Mark(message_id=name, at_ms=CLOCK.now_ms())])
         assert set(store.marks([name])) == {name}
         assert other.marks([name]) == {}
         with store.claim(9, due_by_ms=CLOCK.now_ms()) as claim:

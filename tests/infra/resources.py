@@ -10,15 +10,21 @@ from aws_cdk.assertions import Template
 Templates = Callable[..., Template]
 
 
+def working(template: Template, kind: str, **properties: Any) -> dict[str, dict[str, Any]]:
+    """The resources of a kind with these properties, less the removal guard's, which moves nothing."""
+    found = template.find_resources(kind, {"Properties": properties})
+    return {name: dict(each) for name, each in found.items() if "RemovalGuard" not in name}
+
+
 def only(template: Template, kind: str, **properties: Any) -> dict[str, Any]:
     """The one resource of a kind with these properties."""
-    [found] = template.find_resources(kind, {"Properties": properties}).values()
-    return dict(found)
+    [found] = working(template, kind, **properties).values()
+    return found
 
 
 def logical_id(template: Template, kind: str, **properties: Any) -> str:
-    [found] = template.find_resources(kind, {"Properties": properties})
-    return str(found)
+    [found] = working(template, kind, **properties)
+    return found
 
 
 def arn(template: Template, queue: str) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from infra.cdk_command import ROOT
 from infra.function_code import delay_consumer_code
 
 RunApp = Callable[..., subprocess.CompletedProcess[str]]
-SECOND_SYNTH_SECONDS = 10
 
 
 def test_app_is_thin() -> None:
@@ -111,16 +109,11 @@ def test_no_endpoint_is_no_failure(tmp_path: Path) -> None:
     assert "use -c endpoint=NAME" in synthesised.stdout
 
 
-def test_second_synth_is_quick_quiet_and_offline(tmp_path: Path) -> None:
-    """Under 10 s, nothing on stderr: no notices, no telemetry, no talk about Node's age or flags;
+def test_second_synth_is_quiet_and_offline(tmp_path: Path) -> None:
+    """Nothing on stderr: no notices, no telemetry, no talk about Node's age or flags;
     and the asset holds code, nothing of what synthesis made."""
     assert cdk("synth", "--quiet", "-c", "endpoint=orders", output=tmp_path).returncode == 0
-    started = time.monotonic()
     done = cdk("synth", "--quiet", "-c", "endpoint=orders", output=tmp_path)
-    took = time.monotonic() - started
-    # A machine shared by more work than it has cores gives each a share of its time.
-    busy = max(1, os.getloadavg()[0] / (os.cpu_count() or 1))
-    assert took < SECOND_SYNTH_SECONDS * busy
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     [asset] = tmp_path.glob("asset.*")
     assert not [p for p in asset.rglob("*") if p.name == "cdk.out" or p.suffix == ".json"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from aws_cdk import RemovalPolicy
 
-from infra.context import Deployment
+from infra.context import KEYS, Deployment, refuse_unknown_keys
 from sqsdelay.errors import SqsDelayError
 
 QUEUE_ARN = "arn:aws:sqs:eu-west-1:123456789012:orders"
@@ -67,8 +67,8 @@ def test_existing_fifo_queue_names_a_fifo_endpoint() -> None:
         ({"hopSeconds": "1.5"}, "hopSeconds='1.5'; use whole seconds"),
         ({"hopSeconds": "²"}, "hopSeconds='²'; use whole seconds"),
         ({"removalPolicy": "keep"}, "removalPolicy='keep'; use retain or destroy"),
-        ({"store": "redis"}, "store='redis'; use dynamodb, or leave it out for no store"),
-        ({"store": ""}, "store=''; use dynamodb, or leave it out for no store"),
+        ({"store": "redis"}, "store='redis'; use dynamodb, leave it out for no store, or use none"),
+        ({"store": ""}, "store=''; use dynamodb, leave it out for no store, or use none to let go"),
         ({"alarmTopicArn": "ops"}, "'ops' is not an SNS topic ARN; write arn:aws:sns:"),
         ({"queueArn": "orders"}, "'orders' is not an ARN; write arn:aws:sqs:"),
         ({"queueArn": QUEUE_ARN, "endpoint": "invoices"}, "leave endpoint out"),
@@ -81,8 +81,11 @@ def test_existing_fifo_queue_names_a_fifo_endpoint() -> None:
         ({"endpoint": "orders.fifo,orders-due"}, "would share the queue 'orders-due'; name one"),
         ({"endpoint": QUEUE_ARN}, "for an existing queue use -c queueArn=ARN"),
         ({"endpoint": "x" * 69}, "the most is 68"),
-        ({"largeBodies": "yes"}, "largeBodies='yes'; use true, or leave it out for bodies up to 1"),
-        ({"largeBodies": False}, "largeBodies=False; use true, or leave it out"),
+        (
+            {"largeBodies": "yes"},
+            "largeBodies='yes'; use true, leave it out for bodies up to 1 MiB",
+        ),
+        ({"largeBodies": 1}, "largeBodies=1; use true, leave it out"),
         ({"ledger": "file"}, "ledger='file'; use true, or leave it out for no events"),
     ],
 )
@@ -92,3 +95,57 @@ def test_bad_context_is_one_clear_line(context: dict[str, Any], line: str) -> No
         read(**context)
     assert line in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("context", "store", "large_bodies"),
+    [
+        ({}, None, None),
+        ({"store": "none", "largeBodies": "none"}, "none", False),
+        ({"largeBodies": "false"}, None, False),
+        ({"largeBodies": False}, None, False),
+        ({"largeBodies": True}, None, True),
+    ],
+)
+def test_letting_go_is_not_leaving_out(
+    context: dict[str, Any], store: str | None, large_bodies: bool | None
+) -> None:
+    """What is given up by name is told from what was forgotten, as text and from cdk.json alike."""
+    deployment = read(**context)
+    assert (deployment.store, deployment.large_bodies) == (store, large_bodies)
+
+
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        ("Store", "did you mean 'store'?"),
+        ("stores", "did you mean 'store'?"),
+        ("large-bodies", "did you mean 'largeBodies'?"),
+        ("largebodies", "did you mean 'largeBodies'?"),
+        ("endpoints", "did you mean 'endpoint'?"),
+        ("hop_seconds", "did you mean 'hopSeconds'?"),
+        ("colour", "is unknown; the keys are endpoint, queueArn"),
+    ],
+)
+def test_a_key_nobody_asks_for_is_refused(key: str, told: str) -> None:
+    """A misspelt setting would be one that was left out."""
+    with pytest.raises(SqsDelayError) as caught:
+        refuse_unknown_keys(["endpoint", key])
+    assert f"context key {key!r} is unknown" in str(caught.value)
+    assert told in str(caught.value)
+
+
+def test_the_cdks_own_keys_are_none_of_ours() -> None:
+    """Feature flags, settings, and what it looked up and keeps in cdk.context.json."""
+    refuse_unknown_keys(
+        [
+            *KEYS,
+            "@aws-cdk/core:target-partitions",
+            "@aws-cdk-containers/ecs-service-extensions:enableDefaultLogDriver",
+            "aws:cdk:enable-path-metadata",
+            "aws-cdk:enableDiffNoFail",
+            "availability-zones:account=123456789012:region=eu-west-1",
+            "cli-telemetry",
+            "acknowledged-issue-numbers",
+        ]
+    )

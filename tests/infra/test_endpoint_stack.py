@@ -11,7 +11,6 @@ from aws_cdk.assertions import Match
 from infra.alarms import OVERDUE_MARGIN_SECONDS
 from infra.cdk_command import ROOT
 from infra.endpoint_stack import stack_name
-from infra.store_alarms import OVERDUE_MS
 from lambdas.delay_consumer import contract
 from lambdas.dispatcher import contract as dispatcher_contract
 from sqsdelay.endpoint import Endpoint
@@ -23,7 +22,8 @@ from sqsdelay.limits import (
     MAX_RETENTION_SECONDS,
 )
 from sqsdelay.sqs.endpoints import delay_queue_attributes, delay_queue_problems
-from tests.infra.resources import Templates, arn, logical_id, only
+from sqsdelay.status import OVERDUE_MS
+from tests.infra.resources import Templates, arn, logical_id, only, working
 
 ALARMS = 5
 
@@ -326,7 +326,7 @@ def test_the_functions_record_a_ledger_when_asked_to(endpoint_template: Template
         template = endpoint_template(store="dynamodb", **settings)
         environments = {
             function["Properties"]["Handler"]: function["Properties"]["Environment"]["Variables"]
-            for function in template.find_resources("AWS::Lambda::Function").values()
+            for function in working(template, "AWS::Lambda::Function").values()
         }
         assert set(environments) == {contract.HANDLER, dispatcher_contract.HANDLER}
         told = environments[contract.HANDLER].get(contract.LEDGER_VARIABLE)

@@ -18,6 +18,7 @@ from infra.unrestricted_delay import UnrestrictedDelay
 from lambdas.delay_consumer import contract as delay_consumer
 from lambdas.dispatcher import contract, handler
 from sqsdelay import Change, DelaySender
+from sqsdelay.clock import SystemClock
 from sqsdelay.endpoint import Endpoint
 from sqsdelay.limits import MAX_DUE_MS
 from sqsdelay.marks import Mark
@@ -111,11 +112,14 @@ def test_delay_consumer_is_granted_the_calls_it_makes(
     parking, moved = Parking(store), new_message_id(MAX_DUE_MS)
     assert parking.park([stored("cancelled"), stored(moved)]) == [None, None]
     assert parking.park([stored(moved)]) == [None]
+    now_ms = SystemClock().now_ms()
     store.mark(
-        [Mark(message_id="cancelled"), Mark(message_id=moved, due_ms=MAX_DUE_MS - 1)],
-        until_ms=MAX_DUE_MS,
+        [
+            Mark(message_id="cancelled", at_ms=now_ms),
+            Mark(message_id=moved, at_ms=now_ms, due_ms=MAX_DUE_MS - 1),
+        ]
     )
-    assert parking.apply_marks(["cancelled", moved]) == {"cancelled"}
+    assert parking.apply_marks(dict.fromkeys(["cancelled", moved])) == {"cancelled"}
     assert calls == table_grants(template, delay_consumer.HANDLER)
 
 

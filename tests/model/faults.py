@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -196,9 +196,9 @@ class FaultyStore:
             return new
 
     @contextmanager
-    def claim(self, limit: int, *, due_by_ms: int) -> Iterator[Claim]:
+    def claim(self, limit: int, **given: Any) -> Iterator[Claim]:
         self._refuse()
-        claiming = self.inner.claim(limit, due_by_ms=due_by_ms)
+        claiming = self.inner.claim(limit, **given)
         claim = claiming.__enter__()
         self._breaker.between_calls()
         try:
@@ -219,14 +219,23 @@ class FaultyStore:
         self._breaker.between_calls()
         return claim.remove(message_ids)
 
-    def next_due_ms(self) -> int | None:
-        return self.inner.next_due_ms()
+    def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
+        return self.inner.next_due_ms(except_destinations)
 
     def pending_count(self) -> int:
         return self.inner.pending_count()
 
-    def pending(self, limit: int, *, after: tuple[int, str] | None = None) -> list[StoredMessage]:
-        return self.inner.pending(limit, after=after)
+    def pending(
+        self,
+        limit: int,
+        *,
+        after: tuple[int, str] | None = None,
+        due_from_ms: int | None = None,
+        due_before_ms: int | None = None,
+    ) -> list[StoredMessage]:
+        return self.inner.pending(
+            limit, after=after, due_from_ms=due_from_ms, due_before_ms=due_before_ms
+        )
 
     def find(self, message_id: str) -> StoredMessage | None:
         self._refuse()
@@ -240,9 +249,9 @@ class FaultyStore:
         with self._call():
             return self.inner.reschedule(message_id, due_ms)
 
-    def mark(self, marks: Sequence[Mark], *, until_ms: int) -> None:
+    def mark(self, marks: Sequence[Mark]) -> None:
         with self._call():
-            self.inner.mark(marks, until_ms=until_ms)
+            self.inner.mark(marks)
 
     def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
         self.marks_unread = True

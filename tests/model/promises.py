@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sqsdelay.message import Attribute, text_of
-from sqsdelay.wire import DUE_AT, MESSAGE_ID
+from sqsdelay.wire import MESSAGE_ID, WAS_DUE_AT
 
 LATENESS_MS: Final = 2000
 """Rounding a message timer up, and a broker's clock known to the second: a second each."""
@@ -75,7 +75,7 @@ class Promise:
             wrong.append(f"{self.message_id} is not as sent: {body!r}, {users}, {group_id!r}")
         if text_of(attributes, MESSAGE_ID) != self.message_id:
             wrong.append(f"{self.message_id} does not carry its id")
-        due = text_of(attributes, DUE_AT)
+        due = text_of(attributes, WAS_DUE_AT)
         behind = [due_ms - int(due) for due_ms in self.dues | self.former_dues if due is not None]
         if due is not None and not any(0 <= ms <= 1000 for ms in behind):
             wrong.append(f"{self.message_id} says it was due at {due}, not at one of {self.dues}")

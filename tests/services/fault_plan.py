@@ -24,6 +24,8 @@ class Fault(StrEnum):
     REFUSED = "partial batch failure, SenderFault true"
     TRUNCATED = "answer cut off"
     """Its Content-Length is longer than what comes; SQS acted."""
+    STALLED = "connection that stalls"
+    """Nothing comes back, and nothing ends the connection; SQS acted on every second of them."""
     EMPTIED = "answer without content"
     """A 200 whose JSON is an empty object, as a gateway between may make it; SQS acted."""
 

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-import socket
+import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
+
+from sqsdelay.testing.local_aws import free_port
+from tests.patience import PATIENCE_SECONDS
 
 VARIABLE = "SQSDELAY_TEST_POSTGRES"
 """``postgresql://user@host:port/database`` of a server to use instead; the user may create databases."""
 
 _LIBRARY = Path("/usr/lib/postgresql")
+_PORTS_TRIED: Final = 5
 
 
 class PostgresServer:
-    """A cluster of its own: `start`, `stop` (``immediate`` is a crash), `conninfo`."""
+    """A cluster of its own: `start`, `stop` (``immediate`` is a crash), `kill`; `conninfo` once it has
+    started.
 
-    def __init__(self, folder: Path, *, durable: bool = False) -> None:
-        self.port = _free_port()
-        self.conninfo = f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+    Args:
+        durable: True writes through to the disk, as a server in production does.
+        address: what it listens on; any machine that reaches it may come in.
+    """
+
+    def __init__(self, folder: Path, *, durable: bool = False, address: str = "127.0.0.1") -> None:
+        self.port: int | None = None
+        self._address = address
         self._folder = folder
         bin_folder = _installed()  # first: the package makes the user
         self._as_postgres: list[str] = []
@@ -34,18 +47,60 @@ class PostgresServer:
         data = str(folder / "data")
         options = ["-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C.UTF-8"]
         self._run(str(self._initdb), "-D", data, *options)
+        if address != "127.0.0.1":
+            with (folder / "data/pg_hba.conf").open("a") as rules:
+                rules.write("host all all samenet trust\n")
         self._settings = "" if durable else "-c fsync=off "
 
+    @property
+    def conninfo(self) -> str:
+        return f"postgresql://postgres@{self._address}:{self.port}/postgres"
+
     def start(self) -> None:
+        """Start (again, on the same port); where another program was quicker at first, on another."""
+        if self.port is not None:
+            self._start()
+            return
+        for left in reversed(range(_PORTS_TRIED)):
+            self.port = free_port()
+            try:
+                self._start()
+            except RuntimeError:
+                if not left or "could not bind" not in self._log.read_text():
+                    raise
+            else:
+                return
+
+    def _start(self) -> None:
         settings = (
-            f"{self._settings}-p {self.port} -c listen_addresses=127.0.0.1 "
+            f"{self._settings}-p {self.port} -c listen_addresses={self._address} "
             f"-c unix_socket_directories='' -c max_connections=200"
         )
-        log = str(self._folder / "log")
-        self._run(str(self._pg_ctl), *self._data(), "-w", "-l", log, "-o", settings, "start")
+        log = str(self._log)
+        # -t: the default minute is not enough for a busy machine.
+        self._run(
+            str(self._pg_ctl), *self._data(), "-w", "-t", "110", "-l", log, "-o", settings, "start"
+        )
+
+    @property
+    def _log(self) -> Path:
+        return self._folder / "log"
 
     def stop(self, mode: str = "fast") -> None:
         self._run(str(self._pg_ctl), *self._data(), "-w", "-m", mode, "stop")
+
+    def kill(self) -> None:
+        """SIGKILL for the postmaster and all that work for it: nothing is shut down or flushed."""
+        lock = self._folder / "data/postmaster.pid"
+        first = lock.read_text().splitlines()[0]
+        children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
+        for pid in (first, *children):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        while any(map(_alive, (first, *children))):
+            time.sleep(0.01)
+        # A process that its parent does not ask after keeps its id, and the next server from starting.
+        lock.unlink()
 
     def _data(self) -> list[str]:
         return ["-D", str(self._folder / "data")]
@@ -60,23 +115,29 @@ class PostgresServer:
                 stderr=output,
                 cwd="/",
                 check=False,
-                timeout=120,
+                timeout=PATIENCE_SECONDS,
             )
             if done.returncode:
                 output.seek(0)
                 raise RuntimeError(f"{command[0]} failed: {output.read().decode()}")
 
 
-@contextmanager
-def postgres_server(*, durable: bool = False) -> Iterator[PostgresServer]:
-    """A running private server; its data is deleted at the end.
+def _alive(pid: str) -> bool:
+    """Whether a process runs; one that its parent has not asked after yet does not."""
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
 
-    Args:
-        durable: True writes through to the disk, as a server in production does.
-    """
+
+@contextmanager
+def postgres_server(
+    *, durable: bool = False, address: str = "127.0.0.1"
+) -> Iterator[PostgresServer]:
+    """A running private server, see `PostgresServer`; its data is deleted at the end."""
     folder = Path(tempfile.mkdtemp(prefix="sqsdelay-postgres-"))
     try:
-        server = PostgresServer(folder, durable=durable)
+        server = PostgresServer(folder, durable=durable, address=address)
         server.start()
         try:
             yield server
@@ -110,9 +171,3 @@ def _installed() -> Path:
             subprocess.run(["apt-get", "-qq", *command], env=environment, check=True, timeout=280)
         return _installed()
     return found[-1].parent
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

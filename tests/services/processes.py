@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.patience import PATIENCE_SECONDS
+
 ROOT = Path(__file__).parents[2]
 SQSDELAY = [sys.executable, "-c", "from sqsdelay.cli import main; main()"]
 CELERY = [sys.executable, "-m", "celery"]
@@ -23,7 +25,7 @@ def environment(extra: dict[str, str]) -> dict[str, str]:
 
 
 def run(
-    *arguments: str, env: dict[str, str], stdin: str = "", timeout: float = 120
+    *arguments: str, env: dict[str, str], stdin: str = "", timeout: float = PATIENCE_SECONDS
 ) -> subprocess.CompletedProcess[str]:
     """Run ``sqsdelay`` to its end."""
     return subprocess.run(
@@ -56,7 +58,7 @@ class Running:
     def text(self) -> str:
         return "".join(self.lines)
 
-    def wait_for(self, text: str, *, timeout: float = 60) -> None:
+    def wait_for(self, text: str, *, timeout: float = PATIENCE_SECONDS) -> None:
         """Return once ``text`` was printed."""
         deadline = time.monotonic() + timeout
         while text not in self.text:
@@ -66,10 +68,10 @@ class Running:
             assert self.process.poll() is None or text in self.text, f"ended early:\n{self.text}"
             time.sleep(0.05)
 
-    def end(self, *, timeout: float = 60) -> int:
+    def end(self, *, timeout: float = PATIENCE_SECONDS) -> int:
         """Wait for the process to end; returns its exit code."""
         code = self.process.wait(timeout)
-        self._reader.join(10)
+        self._reader.join(PATIENCE_SECONDS)
         return code
 
 

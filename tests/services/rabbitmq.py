@@ -7,23 +7,27 @@ use that broker instead; those that stop the broker still start a private one.
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 import pika
+from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from pika.exceptions import AMQPError
+
+from sqsdelay.testing.local_aws import free_port
 
 SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 CTL = SERVER.with_name("rabbitmqctl")
 POLICY = Path("/usr/sbin/policy-rc.d")
-START_SECONDS = 60
-PORTS = (20_000, 32_000)
+START_SECONDS: Final = 120
+"""An idle machine takes three; a busy one has taken half a minute."""
+
+_PORTS_TRIED: Final = 3
 
 
 def install() -> None:
@@ -46,34 +50,35 @@ def install() -> None:
             POLICY.unlink()
 
 
-def free_port() -> int:
-    """A port below those of outgoing connections, one of which could take it while the node starts."""
-    while True:
-        port = random.randrange(*PORTS)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-
-
 class RabbitNode:
     """One broker node. ``kill`` and ``start`` again keep its data.
 
     With ``tls_folder``, holding ``cert.pem`` and ``key.pem``, it also listens for TLS on ``tls_port``.
+    With ``feature_flags`` (names with commas) it starts with these alone, as one upgraded from of old.
     """
 
-    def __init__(self, folder: Path, *, tls_folder: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, tls_folder: Path | None = None, feature_flags: str | None = None
+    ) -> None:
         install()
         self.folder = folder
         self.tls_folder = tls_folder
-        self.tls_port = free_port() if tls_folder is not None else None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._epmd: subprocess.Popen[bytes] | None = None
+        self._has_run = False
+        self._feature_flags = feature_flags
+        self._choose_ports()
+
+    def _choose_ports(self) -> None:
+        self.tls_port = free_port() if self.tls_folder is not None else None
         self.port = free_port()
         self.management_port = free_port()
         self.epmd_port = free_port()
         self.url = f"amqp://guest:guest@127.0.0.1:{self.port}/%2f"
         self.management_url = f"http://guest:guest@127.0.0.1:{self.management_port}"
-        self._process: subprocess.Popen[bytes] | None = None
-        self._epmd: subprocess.Popen[bytes] | None = None
         self._configure()
+        if self._feature_flags is not None:
+            self.environment["RABBITMQ_FEATURE_FLAGS"] = self._feature_flags
 
     def _configure(self) -> None:
         for name in ("home", "log", "mnesia"):
@@ -111,12 +116,29 @@ class RabbitNode:
         }
 
     def start(self) -> None:
-        """Start (again), and wait until it takes connections."""
+        """Start, and wait until it takes connections; again, on the ports and data it had before.
+
+        Where another program was quicker to bind one of its ports, it has others the next time.
+        """
+        for _ in range(_PORTS_TRIED):
+            if self._started():
+                self._has_run = True
+                return
+            ended = self._process is not None and self._process.poll() is not None
+            self.stop()
+            log = (self.folder / "output").read_text()[-2000:]
+            if self._has_run or not ended:
+                break
+            # Each of its ports has another way to say that it is taken.
+            self._choose_ports()
+        raise RuntimeError(f"RabbitMQ did not start:\n{log}")
+
+    def _started(self) -> bool:
         if self._epmd is None:
             # Started by us, not by the node, so that it does not stay behind as a daemon.
             epmd = shutil.which("epmd") or "/usr/bin/epmd"
             self._epmd = subprocess.Popen([epmd], env=self.environment)
-        with (self.folder / "output").open("ab") as output:
+        with (self.folder / "output").open("wb") as output:
             self._process = subprocess.Popen(
                 [str(SERVER)],
                 env=self.environment,
@@ -125,23 +147,24 @@ class RabbitNode:
                 start_new_session=True,
             )
         deadline = time.monotonic() + START_SECONDS
-        while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                log = (self.folder / "output").read_text()[-2000:]
-                raise RuntimeError(f"RabbitMQ did not start:\n{log}")
+        while time.monotonic() < deadline and self._process.poll() is None:
+            if self._answers():
+                return True
             time.sleep(0.1)
+        return False
 
     def _answers(self) -> bool:
         try:
             pika.BlockingConnection(pika.URLParameters(self.url)).close()
-        except (AMQPError, OSError):
+        except (AMQPError, AMQPConnectorException, OSError):
             return False
         return True
 
     def kill(self) -> None:
         """End it as a power cut would."""
         if self._process is not None:
-            os.killpg(self._process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it ended by itself
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             self._process = None
 

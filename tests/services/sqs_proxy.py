@@ -20,11 +20,14 @@ from random import Random
 from types import TracebackType
 from typing import Any, Final, Self
 
+from tests.patience import PATIENCE_SECONDS
 from tests.services.fault_plan import Fault, FaultPlan
 
 _LONGEST_LATENCY_SECONDS: Final = 0.5
-_AFTER_SQS_ACTED: Final = (Fault.RESET_AFTER, Fault.TRUNCATED, Fault.EMPTIED)
+_AFTER_SQS_ACTED: Final = (Fault.RESET_AFTER, Fault.STALLED, Fault.TRUNCATED, Fault.EMPTIED)
 _RESETS: Final = (Fault.RESET_BEFORE, Fault.RESET_AFTER)
+_STALL_SECONDS: Final = 60
+"""Longer than any client waits."""
 _THROTTLING: Final = ("ThrottlingException", "RequestThrottled")
 
 
@@ -130,7 +133,9 @@ class _Handler(BaseHTTPRequestHandler):
     def setup(self) -> None:
         super().setup()
         self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._upstream = HTTPConnection("127.0.0.1", self.server.proxy.target_port, timeout=60)
+        self._upstream = HTTPConnection(
+            "127.0.0.1", self.server.proxy.target_port, timeout=PATIENCE_SECONDS
+        )
 
     def finish(self) -> None:
         self._upstream.close()
@@ -159,6 +164,9 @@ class _Handler(BaseHTTPRequestHandler):
         fault, random = proxy.plan.draw(proxy.next_number())
         if fault is Fault.LATENCY:
             time.sleep(random.random() * _LONGEST_LATENCY_SECONDS)
+        if fault is Fault.STALLED and random.random() < 0.5:
+            self._end(action, request, None, None, fault)
+            return None
         early = _reply_without_sqs(fault, random)
         if early is not None or fault is Fault.RESET_BEFORE:
             return self._end(action, request, None, early, fault)
@@ -188,7 +196,8 @@ class _Handler(BaseHTTPRequestHandler):
             reply = _error(500, "InternalFailure", "an internal error")
         elif fault is Fault.EMPTIED:
             reply = _json(200, {})
-        self._end(action, request, answer, None if fault is Fault.RESET_AFTER else reply, fault)
+        lost = fault in (Fault.RESET_AFTER, Fault.STALLED)
+        self._end(action, request, answer, None if lost else reply, fault)
 
     def _forward(self, request: Mapping[str, Any]) -> _Reply:
         if request.get("Entries") == []:
@@ -223,6 +232,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.proxy.on_exchange(
             Exchange(action=action, request=request, answer=answer, told=told, fault=fault)
         )
+        if fault is Fault.STALLED:
+            return self._stall()
         if reply is None:
             return self._reset()
         cut = len(reply.body) // 2 if fault is Fault.TRUNCATED else 0
@@ -238,6 +249,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(reply.body[: len(reply.body) - cut])
         if cut:
             self.close_connection = True
+
+    def _stall(self) -> None:
+        """Say nothing until the client has had enough, and closes the connection."""
+        self.close_connection = True
+        self.connection.settimeout(_STALL_SECONDS)
+        with suppress(OSError):
+            self.connection.recv(1)
 
     def _reset(self) -> None:
         """Close with a TCP reset, as a crashed host or a middlebox does."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqsdelay.decision import Decision, HandOver, Requeue, decide
+from sqsdelay.decision import Decision, HandOver, Requeue, check_hop, decide
 
 NOW = 1_800_000_000_000
 
@@ -45,3 +45,9 @@ def test_a_hand_over_is_never_early_nor_a_second_late(due: int, now: int, hop: i
     else:
         assert isinstance(decision, Requeue)
         assert due - now > hop * 1000
+
+
+@pytest.mark.parametrize("hop_seconds", [1, 900])
+def test_the_shortest_and_the_longest_hop(hop_seconds: int) -> None:
+    """Both are a delay queue's."""
+    check_hop(hop_seconds)

@@ -137,7 +137,11 @@ def test_a_delay_can_be_written_as_people_write_it(text: str, delay: timedelta) 
 
 
 @pytest.mark.parametrize(
-    "text", ["", "P", "PT", "-5", "1y", "P1M", "5x", "s", "1h 5m", "٣", "9" * 16, "1e3"]
+    "text",
+    [
+        *("", "P", "PT", "-5", "1y", "P1M", "5x", "s", "1h 5m", "٣", "9" * 16, "1e3"),
+        *("1M", "6M", "1d6M", "1.5M"),
+    ],
 )
 def test_a_delay_that_is_not_understood_is_refused(text: str) -> None:
     """Guessing would send a message at the wrong time; months have no fixed length."""
@@ -166,3 +170,31 @@ def test_a_due_time_is_iso_8601_with_an_offset() -> None:
         parse_due_at("2027-01-31T09:00:00")
     with pytest.raises(InvalidDelay, match=r"write e\.g\. 2027-01-31T09:00:00Z"):
         parse_due_at("tomorrow")
+
+
+@pytest.mark.parametrize(
+    ("delay", "milliseconds"),
+    [
+        (timedelta(0), 0),
+        (MAX_DUE_MS // 1000, MAX_DUE_MS // 1000 * 1000),
+        (0.0005, 1),
+        (timedelta(milliseconds=MAX_DUE_MS), MAX_DUE_MS),
+    ],
+)
+def test_a_delay_at_the_edge_is_taken(delay: Any, milliseconds: int) -> None:
+    """None at all, and the longest there is, exactly."""
+    assert delay_ms(delay) == milliseconds
+
+
+@pytest.mark.parametrize("delay", [timedelta(microseconds=-1), -0.0001, -1, -(10**18)])
+def test_a_delay_just_below_zero_is_negative(delay: Any) -> None:
+    """Not "at once"."""
+    with pytest.raises(InvalidDelay, match="is negative; the least is 0"):
+        delay_ms(delay)
+
+
+def test_the_longest_delay_as_text() -> None:
+    """To the millisecond; one more ends after the year 9999."""
+    assert parse_delay(f"{MAX_DUE_MS}ms") == timedelta(milliseconds=MAX_DUE_MS)
+    with pytest.raises(InvalidDelay, match="ends after the year 9999"):
+        parse_delay(f"{MAX_DUE_MS + 1}ms")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
+from sqsdelay.backoff import retry_seconds
 from sqsdelay.dispatch_settings import DispatchSettings
-from sqsdelay.dispatcher import Dispatcher, retry_seconds, seconds_to_sleep
+from sqsdelay.dispatcher import Dispatcher, seconds_to_sleep
 from sqsdelay.errors import (
     ConfigurationError,
     CriticalError,
@@ -32,10 +34,10 @@ class Bench:
         self.store = InMemoryStore(self.clock)
         self.outbox = InMemoryOutbox(self.clock, max_ahead_seconds=max_ahead_seconds)
 
-    def put(self, message_id: str, in_seconds: float = 0) -> None:
+    def put(self, message_id: str, in_seconds: float = 0, *, to: str = "orders") -> None:
         due_ms = self.clock.now_ms() + round(in_seconds * 1000)
         self.store.store(
-            [StoredMessage(message_id=message_id, destination="orders", due_ms=due_ms, body=b"x")]
+            [StoredMessage(message_id=message_id, destination=to, due_ms=due_ms, body=b"x")]
         )
 
     def dispatcher(
@@ -153,9 +155,10 @@ def test_an_outage_is_not_the_messages_failure(bench: Bench) -> None:
     bench.outbox.fail = outage
     dispatcher = bench.dispatcher()
     for _ in range(20):
-        assert ids(dispatcher.dispatch().held) == ["a"]
+        assert not dispatcher.dispatch().settled
         bench.clock.advance(1)
     bench.outbox.fail = lambda _: None
+    bench.clock.advance(11)
     assert ids(dispatcher.dispatch().released) == ["a"]
     assert bench.outbox.sent[0].failures == 0
     assert bench.outbox.rejected == []
@@ -169,6 +172,7 @@ def test_the_dispatch_breaker_triggers_after_30_seconds_of_outage(bench: Bench) 
     for _ in range(30):
         dispatcher.dispatch()
         bench.clock.advance(1)
+    dispatcher.dispatch()  # it is in a pause, which ends now
     with pytest.raises(CriticalError, match=r"dispatch circuit breaker.*SQS is away"):
         dispatcher.dispatch()
     assert bench.store.pending_count() == 1
@@ -180,11 +184,12 @@ def test_a_host_may_handle_the_critical_error(bench: Bench) -> None:
     bench.outbox.fail = outage
     told: list[CriticalError] = []
     dispatcher = bench.dispatcher(on_critical=told.append, dispatch_breaker_seconds=5)
-    for _ in range(6):
+    for _ in range(8):
         dispatcher.dispatch()
         bench.clock.advance(1)
     assert len(told) == 1
     bench.outbox.fail = lambda _: None
+    bench.clock.advance(60)
     assert ids(dispatcher.dispatch().released) == ["a"]
 
 
@@ -195,7 +200,7 @@ def test_what_was_sent_is_removed_before_a_critical_error(bench: Bench) -> None:
     dispatcher = bench.dispatcher(dispatch_breaker_seconds=1)
     dispatcher.dispatch()
     bench.clock.advance(1)
-    bench.put("b")
+    bench.put("b", to="billing")
     bench.outbox.fail = lambda message: outage(message) if message.message_id == "a" else None
     assert ids(dispatcher.dispatch().released) == ["b"]
     assert ids(bench.store.pending(10)) == ["a"]
@@ -232,8 +237,8 @@ class LosesRemovals(InMemoryStore):
     away = True
 
     @contextmanager
-    def claim(self, limit: int, *, due_by_ms: int) -> Iterator[Claim]:
-        with super().claim(limit, due_by_ms=due_by_ms) as claim:
+    def claim(self, limit: int, **given: Any) -> Iterator[Claim]:
+        with super().claim(limit, **given) as claim:
             if self.away:
                 claim.remove = self._lose  # type: ignore[method-assign]
             yield claim
@@ -262,10 +267,10 @@ class Away(InMemoryStore):
     until_ms = 0
 
     @contextmanager
-    def claim(self, limit: int, *, due_by_ms: int) -> Iterator[Claim]:
+    def claim(self, limit: int, **given: Any) -> Iterator[Claim]:
         if self._clock.now_ms() < self.until_ms:
             raise StoreUnavailable("gone for a minute")
-        with super().claim(limit, due_by_ms=due_by_ms) as claim:
+        with super().claim(limit, **given) as claim:
             yield claim
 
 
@@ -343,15 +348,19 @@ def test_a_lost_lease_is_told(bench: Bench, caplog: pytest.LogCaptureFixture) ->
 
 
 class LosesCounts(InMemoryStore):
-    """A store that cannot count failures."""
+    """A store that cannot count failures, or loses some counts."""
+
+    losses = 1_000_000
 
     @contextmanager
-    def claim(self, limit: int, *, due_by_ms: int) -> Iterator[Claim]:
-        with super().claim(limit, due_by_ms=due_by_ms) as claim:
-            claim.count_failures = self._lose  # type: ignore[method-assign]
+    def claim(self, limit: int, **given: Any) -> Iterator[Claim]:
+        with super().claim(limit, **given) as claim:
+            if self.losses:
+                claim.count_failures = self._lose  # type: ignore[method-assign]
             yield claim
 
     def _lose(self, message_ids: Sequence[str], *, retry_after_seconds: float) -> list[bool]:
+        self.losses -= 1
         raise StoreUnavailable("gone")
 
 
@@ -366,6 +375,44 @@ def test_the_recovery_breaker_triggers_above_its_rate(bench: Bench) -> None:
             dispatcher.dispatch()
     with pytest.raises(CriticalError, match="recovery circuit breaker: 3 failures in a second"):
         dispatcher.dispatch()
+
+
+def test_the_recovery_breaker_triggers_in_a_run(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the seed's default of 1 a second: a message is refused, and the store cannot count it."""
+    monkeypatch.setattr(
+        "sqsdelay.dispatcher.wait_for", lambda wake, stop, seconds: bench.clock.advance(seconds)
+    )
+    bench.store = LosesCounts(bench.clock)
+    bench.put("bad")
+    bench.outbox.fail = refused("bad")
+    start_ms = bench.clock.now_ms()
+    with pytest.raises(CriticalError, match=r"recovery circuit breaker: 2 failures in a second"):
+        bench.dispatcher(number_of_retries=9).run(threading.Event())
+    assert bench.clock.now_ms() - start_ms < 1000
+    assert bench.store.pending_count() == 1
+
+
+def test_a_single_lost_count_is_passed_over(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next attempt counts; one loss a second is what the default allows."""
+    stop = threading.Event()
+    monkeypatch.setattr(
+        "sqsdelay.dispatcher.wait_for", lambda wake, stop, seconds: bench.clock.advance(seconds)
+    )
+    bench.store = store = LosesCounts(bench.clock)
+    store.losses = 1
+    bench.put("bad")
+    bench.outbox.fail = refused("bad")
+    dispatcher = Dispatcher(
+        store,
+        bench.outbox,
+        settings=DispatchSettings(number_of_retries=1),
+        on_round=lambda done: stop.set() if done.rejected else None,
+        clock=bench.clock,
+    )
+    dispatcher.run(stop)
+    assert ids([message for message, _ in bench.outbox.rejected]) == ["bad"]
 
 
 def test_exactly_once_needs_a_store_that_can(bench: Bench) -> None:

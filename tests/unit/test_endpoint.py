@@ -74,3 +74,19 @@ def test_what_is_no_endpoint_is_refused(text: Any, message: str) -> None:
     """The error names the value and says what an endpoint looks like."""
     with pytest.raises(InvalidEndpoint, match=message):
         Endpoint.parse(text)
+
+
+def test_a_url_without_a_host_or_an_account() -> None:
+    """Local servers have such addresses: no account, no region, and the queue is the last part."""
+    assert Endpoint.parse("http:///orders").queue == QueueRef(
+        "orders", None, None, "http:///orders"
+    )
+    url = "http://127.0.0.1:9324/queue/orders"
+    assert Endpoint.parse(url + "/").queue == QueueRef("orders", None, None, url)
+    three = "http://127.0.0.1:9324/000000000000/queue/orders"
+    assert Endpoint.parse(three).queue == QueueRef("orders", None, None, three)
+
+
+def test_a_url_that_ends_in_the_letter_x() -> None:
+    """Slashes at its end are dropped, and nothing else."""
+    assert Endpoint.parse("http://127.0.0.1/boX").queue.url == "http://127.0.0.1/boX"

@@ -334,8 +334,8 @@ def test_a_full_message_is_sent_on_too(queues: Faulty, clock: ManualClock) -> No
     }  # fmt: skip
     clock.advance(1000)
     by_size = sorted(received(queues), key=lambda c: len(c.body))
-    assert by_size[0].attributes.keys() == many.keys() | {wire.MESSAGE_ID, wire.DUE_AT}
-    assert (by_size[1].body, by_size[1].attributes[wire.DUE_AT]) == (full, string(str(due_ms)))
+    assert by_size[0].attributes.keys() == many.keys() | {wire.MESSAGE_ID, wire.WAS_DUE_AT}
+    assert (by_size[1].body, by_size[1].attributes[wire.WAS_DUE_AT]) == (full, string(str(due_ms)))
 
 
 @pytest.mark.parametrize("delay", [1000, 9000])

@@ -388,8 +388,8 @@ class LosesRemovals(InMemoryStore):
     away = True
 
     @contextmanager
-    def claim(self, limit: int, *, due_by_ms: int) -> Iterator[Claim]:
-        with super().claim(limit, due_by_ms=due_by_ms) as claim:
+    def claim(self, limit: int, **given: Any) -> Iterator[Claim]:
+        with super().claim(limit, **given) as claim:
             if self.away:
                 claim.remove = self._lose  # type: ignore[method-assign]
             yield claim

@@ -114,7 +114,7 @@ def test_up_to_900_seconds_waits_on_the_due_queue(
     assert copy.attributes == {
         "a": string("b"),
         wire.MESSAGE_ID: string("m"),
-        wire.DUE_AT: string(str(clock.true_ms - 500)),
+        wire.WAS_DUE_AT: string(str(clock.true_ms - 500)),
     }
 
 
@@ -150,7 +150,7 @@ def test_above_900_seconds_hops_and_then_waits_on_the_due_queue(
     assert [o.status for o in deliver(queues)] == [Status.DELIVERED]
     (copy,) = received(queues)
     assert (copy.group_id, copy.deduplication_id) == ("g" * 128, sent.message_id)
-    assert set(copy.attributes) == {wire.MESSAGE_ID, wire.DUE_AT}
+    assert set(copy.attributes) == {wire.MESSAGE_ID, wire.WAS_DUE_AT}
 
 
 def test_through_the_store_it_arrives_the_same(queues: InMemoryQueues, clock: ManualClock) -> None:
@@ -175,7 +175,7 @@ def test_through_the_store_it_arrives_the_same(queues: InMemoryQueues, clock: Ma
     for copy in arrived:
         entry = fifo.delivered(copy, fifo.FifoIds("g", "d"))
         assert fifo.read_fifo_ids(copy) == fifo.FifoIds("g", "d")
-        assert set(entry.attributes) == {wire.MESSAGE_ID, wire.DUE_AT}
+        assert set(entry.attributes) == {wire.MESSAGE_ID, wire.WAS_DUE_AT}
     assert sorted(copy.message_id for copy in arrived) == ["by-consumer", "by-hand", "by-sender"]
 
 
@@ -411,3 +411,40 @@ def test_who_may_not_ask_for_the_twin_sends_all_the_same() -> None:
     queues = Denied(ManualClock(), local=SystemClock())
     queues.create_endpoint("orders")
     assert Sender(queues).send("orders", "x", delay=5000).route is Route.DELAY_QUEUE
+
+
+def test_what_the_ids_were_is_shown_to_forty_characters() -> None:
+    """Or that there were none, and how that may have come about."""
+    (copy,) = [
+        ReceivedMessage(
+            body="x", attributes={}, receipt_handle="r", sqs_message_id="s", received_at=0.0
+        )
+    ]
+    reason = "the message was not sent for a FIFO queue (was it sent for a standard endpoint of "
+    assert getattr(fifo.read_fifo_ids(copy), "reason", None) == (
+        f"sqsdelay.MessageGroupId is None: {reason}the same name?)"
+    )
+    spaced = replace(copy, attributes={wire.GROUP_ID: string("a " * 21)})
+    assert getattr(fifo.read_fifo_ids(spaced), "reason", None) == (
+        f"sqsdelay.MessageGroupId is {'a ' * 20!r}: {reason}the same name?)"
+    )
+
+
+def test_the_last_leg_keeps_trace_and_kind() -> None:
+    """To the due queue of a FIFO endpoint with the ids in attributes, else as any message."""
+    ids = {wire.GROUP_ID: string("g"), wire.DEDUPLICATION_ID: string("d")}
+    copy = ReceivedMessage(
+        body="x",
+        attributes=ids,
+        receipt_handle="r",
+        sqs_message_id="s",
+        received_at=0.0,
+        trace_header="Root=1;Lineage=1:a",
+    )
+    message = wire.Delayed("m", 1_800_000_000_000)
+    on_due_queue = fifo.for_hand_over(copy, message, ENDPOINT, delay_seconds=5)
+    assert (on_due_queue.trace_header, on_due_queue.group_id) == ("Root=1", None)
+    assert ids.items() <= on_due_queue.attributes.items()
+    standard = fifo.for_hand_over(copy, message, Endpoint.parse("orders"), delay_seconds=5)
+    assert (standard.trace_header, standard.group_id) == ("Root=1", "g")
+    assert not ids.keys() & standard.attributes.keys()

@@ -9,23 +9,73 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_SECONDS
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "sqsdelay"
 
 CORE = {
-    "batch", "circuit_breaker", "clock", "decision", "delay", "dispatch_settings", "endpoint", "errors",
-    "fifo", "ledger", "limits", "marks", "message", "message_id", "payload", "ports", "received", "rejection",
-    "route", "store", "stored", "timeout_message", "timeout_settings", "wire",
-}  # fmt: skip
+    "backoff",
+    "batch",
+    "circuit_breaker",
+    "clock",
+    "decision",
+    "delay",
+    "dispatch_settings",
+    "endpoint",
+    "errors",
+    "fifo",
+    "ledger",
+    "limits",
+    "marks",
+    "message",
+    "message_id",
+    "one_line",
+    "payload",
+    "ports",
+    "received",
+    "rejection",
+    "route",
+    "store",
+    "stored",
+    "timeout_message",
+    "timeout_settings",
+    "wire",
+}
 COST = {"cost"}
 """Arithmetic on the core's numbers and a file of prices that is part of the package."""
 
 USE_CASES = {
-    "collision", "sender", "consumer", "deduplication", "delivery", "dispatcher", "due_consumer",
-    "error_queue", "events", "exactly_once", "journal", "migration", "moves", "offloading", "parking",
-    "routing", "schedule", "status",
-    "timeout_announcer", "timeout_arrivals", "timeout_dispatch", "timeout_manager", "timeout_task",
-}  # fmt: skip
+    "announcements",
+    "collision",
+    "consumer",
+    "deduplication",
+    "delivery",
+    "destinations",
+    "dispatcher",
+    "due_consumer",
+    "error_queue",
+    "events",
+    "exactly_once",
+    "forks",
+    "journal",
+    "migration",
+    "moves",
+    "offloading",
+    "parking",
+    "routing",
+    "schedule",
+    "size_limits",
+    "sender",
+    "status",
+    "timeout_announcer",
+    "timeout_arrivals",
+    "timeout_dispatch",
+    "timeout_manager",
+    "timeout_retries",
+    "timeout_task",
+    "visibility",
+}
 ADAPTERS: dict[str, set[str]] = {
     "sqs": {"boto3", "botocore", "tenacity", "mypy_boto3_sqs"},
     "rabbitmq": {"pika", "tenacity"},
@@ -120,6 +170,10 @@ def test_spark_is_imported_by_its_own_room_only() -> None:
         "import sys, sqsdelay.cli, sqsdelay.spark; print({'pyspark', 'pyarrow'} & set(sys.modules))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.stdout == "set()\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -252,3 +252,34 @@ def test_recording_what_was_received_never_raises(
 def test_no_ledger_records_nothing() -> None:
     """A worker need not ask whether its ledger is switched on."""
     record_received(None, "orders", [boto3_message()])
+
+
+def test_a_line_of_a_log_is_read_once() -> None:
+    """One timestamp before it goes, none within it, and other logs' words do not hide the event."""
+    event = replace(RECEIVED, reason="2023-11-14T22:13:20.250Z {no json}")
+    line = to_json(event)
+    assert from_json(f"2023-11-14T22:13:20.250Z {line}") == event
+    assert from_json(json.dumps({**json.loads(line), "message": "{}", "ledger": {}})) == event
+
+
+def test_a_failing_ledger_is_told_in_full(caplog: pytest.LogCaptureFixture) -> None:
+    """What is missing, and why."""
+
+    class Full:
+        def record(self, events: object) -> None:
+            raise OSError("disk full")
+
+    record_received(Full(), "orders", [boto3_message()])
+    assert caplog.messages == ["events are missing in the ledger, it failed: disk full"]
+
+
+def test_nothing_received_is_nothing_to_record(caplog: pytest.LogCaptureFixture) -> None:
+    """No call of the ledger, and none of what is not there."""
+
+    class Untouchable:
+        def record(self, events: object) -> None:
+            raise AssertionError("it was called")
+
+    record_received(Untouchable(), "orders", [])
+    record_received(None, "orders", [boto3_message()])
+    assert caplog.messages == []

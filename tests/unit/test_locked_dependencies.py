@@ -11,7 +11,12 @@ import pytest
 from infra.function_code import PIP_OPTIONS
 
 ROOT = Path(__file__).parents[2]
-LOCKS = ("requirements.txt", "lambdas/requirements.txt", "tests/fuzz/requirements.txt")
+LOCKS = (
+    "requirements.txt",
+    "lambdas/requirements.txt",
+    "tests/fuzz/requirements.txt",
+    "tests/mutants/requirements.txt",
+)
 PIN = re.compile(r"[a-z0-9._-]+(\[[a-z,]+\])?==[^\s;]+( ; .+)?", re.IGNORECASE)
 HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
 

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from sqsdelay.errors import InvalidMessage, MessageTooLarge, TooManyAttributes
 from sqsdelay.limits import FORBIDDEN_BODY_CHARACTER
-from sqsdelay.message import attributes_of, check_body, check_id, check_limits, size_of, string
+from sqsdelay.message import (
+    Attribute,
+    attributes_of,
+    check_body,
+    check_id,
+    check_limits,
+    size_of,
+    string,
+)
 
 MIB = 1_048_576
 
@@ -60,8 +68,6 @@ def test_boto3_shapes_pass_as_they_are() -> None:
         ("a..b", "x", "is not one SQS takes"),
         ("a" * 257, "x", "the most is 256"),
         ("AWS.x", "x", "starts as AWS's own"),
-        ("sqsdelay.DueAt", "1", "is kept for the delay itself"),
-        ("NServiceBus.AmazonSQS.DelaySeconds", "1", "is kept for the delay itself"),
     ],
 )
 def test_attributes_sqs_refuses_are_refused_first(name: str, value: Any, message: str) -> None:
@@ -148,3 +154,19 @@ def test_every_stage_counts_and_the_first_is_the_size() -> None:
     assert check_limits("b" * (MIB - 107), {}, small, large) == MIB - 107 + 8
     with pytest.raises(MessageTooLarge, match=r"1048577 bytes .* 107 bytes added"):
         check_limits("b" * (MIB - 106), {}, small, large)
+
+
+def test_what_a_receiver_got_is_passed_on_without_what_carried_its_delay() -> None:
+    """A copy of a received message is another message: no due time and no id of the former rule it."""
+    ours = (
+        "sqsdelay.DueAt", "sqsdelay.WasDueAt", "sqsdelay.MessageId", "sqsdelay.Error",
+        "sqsdelay.MessageGroupId", "sqsdelay.MessageDeduplicationId", "sqsdelay.DelayMilliseconds",
+        "NServiceBus.AmazonSQS.DelaySeconds",
+    )  # fmt: skip
+    users = {
+        "kind": string("reminder"),
+        "raw": Attribute(DataType="Binary.gzip", BinaryValue=b"\x00"),
+        "NServiceBus.MessageId": string("n-1"),
+        "NServiceBus.AmazonSQS.Headers": string("{}"),
+    }
+    assert attributes_of(users | {name: string("1") for name in ours}) == users

@@ -74,6 +74,25 @@ def test_never_early_and_late_by_less_than_a_second_plus_the_last_hop(
     assert shown_ms - due_ms < 1000 + last.latency_ms + told_to_the_second
 
 
+def test_a_year_of_hops_received_late() -> None:
+    """35,040 hops less those that the lateness of 0.4 s each saves; it does not add up to hours."""
+    clock = ManualClock()
+    queues = InMemoryQueues(clock)
+    queues.create_endpoint("orders")
+    due_ms = clock.true_ms + 365 * 86_400_000
+    Sender(queues).send("orders", "x", delay=365 * 86_400)
+    relay, hops = Relay(queues, Endpoint.parse("orders")), 0
+    status = Status.REQUEUED
+    while status is Status.REQUEUED:
+        clock.advance(900.4)
+        (outcome,) = relay.process(queues.receive_batch(DELAY, wait_seconds=0))
+        status, hops = outcome.status, hops + 1
+    assert status is Status.HANDED_OVER
+    assert 35_000 <= hops <= 35_040
+    (shown_ms,) = [m.visible_ms for m in queues._queues["orders"].messages.values()]
+    assert 0 <= shown_ms - due_ms < 1400
+
+
 class _Wrong(ManualClock):
     """The same passing of time, another wall time."""
 

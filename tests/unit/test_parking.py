@@ -21,6 +21,7 @@ from sqsdelay.errors import (
 from sqsdelay.marks import Mark
 from sqsdelay.message import OutgoingMessage, string
 from sqsdelay.parking import DEFAULT_PARK_AFTER_SECONDS
+from sqsdelay.schedule import Schedule
 from sqsdelay.sender import Sender
 from sqsdelay.sqs.outbox import SqsOutbox, failures
 from sqsdelay.stored import StoredMessage
@@ -87,15 +88,32 @@ def test_an_id_used_again_for_another_message_is_refused_by_the_sender(
     assert [message.body for message in store.pending(10)] == [b"first"]
 
 
-def test_an_id_used_again_for_another_message_hops_on(
-    queues: InMemoryQueues, store: Faulty, relay: Relay, clock: ManualClock
+@pytest.mark.parametrize(
+    ("body", "days", "reason"),
+    [
+        ("second", 2, "conflict: message_id 'customer-7' is in the store with another body"),
+        ("first", 3, "conflict: message_id 'customer-7' is in the store and due at 2027-01-"),
+        ("first", 2, "conflict: message_id 'customer-7' is in the store and due at 2027-01-"),
+    ],
+)
+def test_an_id_used_again_for_another_message_is_a_conflict(
+    queues: InMemoryQueues,
+    store: Faulty,
+    relay: Relay,
+    clock: ManualClock,
+    body: str,
+    days: int,
+    reason: str,
 ) -> None:
-    """The consumer parks the first and relays the second: neither is lost."""
-    for body in ("first", "second"):
-        Sender(queues).send("orders", body, delay=2 * DAY, message_id="customer-7")
-        clock.advance(900)
-        statuses = [outcome.status for outcome in poll(queues, relay)]
-    assert statuses == [Status.REQUEUED]
+    """The consumer parks the first; the second is not counted as parked, nor lost: it says why."""
+    Sender(queues).send("orders", "first", delay=2 * DAY, message_id="customer-7")
+    clock.advance(900)
+    assert [outcome.status for outcome in poll(queues, relay)] == [Status.PARKED]
+    Sender(queues).send("orders", body, delay=days * DAY, message_id="customer-7")
+    clock.advance(900)
+    (outcome,) = poll(queues, relay)
+    assert (outcome.status, (outcome.error or "").startswith(reason)) == (Status.REJECTED, True)
+    assert len(queues.receive_batch("orders-delay-error", wait_seconds=0)) == 1
     assert [message.body for message in store.pending(10)] == [b"first"]
 
 
@@ -164,9 +182,10 @@ def test_a_parked_message_arrives_as_a_relayed_one(
     assert set(copies) == {"parked", "relayed"}
     for copy in copies.values():
         copy.attributes.pop(wire.MESSAGE_ID)
+        assert wire.DUE_AT not in copy.attributes
     one, other = copies["parked"], copies["relayed"]
-    assert int(other.attributes.pop(wire.DUE_AT)["StringValue"]) == 900_000 + int(
-        one.attributes.pop(wire.DUE_AT)["StringValue"]
+    assert int(other.attributes.pop(wire.WAS_DUE_AT)["StringValue"]) == 900_000 + int(
+        one.attributes.pop(wire.WAS_DUE_AT)["StringValue"]
     )
     assert (one.body, one.attributes) == (other.body, other.attributes)
     assert (one.group_id, one.trace_header) == (other.group_id, other.trace_header)
@@ -204,7 +223,7 @@ def test_parked_twice_is_one_message(
     clock.advance(900)
     copies = queues.receive_batch(DELAY, wait_seconds=0)
     assert relay.process(copies, delete=False)[0].status is Status.PARKED
-    store.reschedule("m-1", clock.true_ms + 7_200_000)
+    Schedule(store).reschedule("m-1", clock.true_ms + 7_200_000, now_ms=clock.true_ms)
     clock.advance(181)
     other = Relay(queues, Endpoint.parse("orders"), store=store, park_after_seconds=3600)
     assert poll(queues, other)[0].status is Status.PARKED
@@ -247,7 +266,7 @@ def test_a_mark_cancels_at_the_next_hop(
     """At a hand-over, at a hop and at parking alike; others are not touched, one question a batch."""
     put(queues, seconds, "gone")
     put(queues, seconds, "stays")
-    store.mark([Mark(message_id="gone")], until_ms=clock.true_ms + 10**9)
+    store.mark([Mark(message_id="gone", at_ms=clock.true_ms)])
     clock.advance(900)
     by_id = {o.copy.message_id: o for o in poll(queues, relay)}
     assert by_id["gone"].status is Status.CANCELLED
@@ -268,8 +287,7 @@ def test_a_mark_moves_a_message_both_ways(
     put(queues, 1000, "later")
     put(queues, 1000, "parked")
     moved = {"sooner": 1200, "later": 2500, "parked": DAY}
-    marks = [Mark(message_id=i, due_ms=start + s * 1000) for i, s in moved.items()]
-    store.mark(marks, until_ms=start + 10**9)
+    store.mark([Mark(message_id=i, at_ms=start, due_ms=start + s * 1000) for i, s in moved.items()])
     clock.advance(900)
     by_id = {o.copy.message_id: o for o in poll(queues, relay)}
     assert {i: o.status for i, o in by_id.items()} == {
@@ -291,9 +309,9 @@ def test_a_mark_left_while_a_message_is_being_parked_counts(
 
     class Late(InMemoryStore):
         def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> Any:
-            later_ms = clock.true_ms + 10**9
-            self.mark([Mark(message_id="gone")], until_ms=later_ms)
-            self.mark([Mark(message_id="moved", due_ms=clock.true_ms + 7)], until_ms=later_ms)
+            now_ms = clock.true_ms
+            self.mark([Mark(message_id="gone", at_ms=now_ms)])
+            self.mark([Mark(message_id="moved", at_ms=now_ms, due_ms=now_ms + 7)])
             return super().store(messages, transaction=transaction)
 
     store = Late(clock)
@@ -325,3 +343,23 @@ def test_a_negative_park_after_is_refused(queues: InMemoryQueues, store: Faulty)
     """At once, with the range."""
     with pytest.raises(ConfigurationError, match="park_after_seconds=-1; use 0 or more"):
         Relay(queues, Endpoint.parse("orders"), store=store, park_after_seconds=-1)
+
+
+def test_a_message_being_released_is_not_taken_for_parked(
+    queues: InMemoryQueues, store: Faulty, relay: Relay
+) -> None:
+    """The store has had this id and cannot show it: to delete the copy could be to lose it."""
+
+    class Releasing(InMemoryStore):
+        def store(
+            self, messages: Sequence[StoredMessage], *, transaction: Any = None
+        ) -> list[bool]:
+            return [False] * len(messages)
+
+    releasing = Releasing(queues.clock)
+    put(queues, 90_000)
+    queues.clock.advance(900)
+    (outcome,) = poll(queues, Relay(queues, Endpoint.parse("orders"), store=releasing))
+    assert outcome.status is Status.REQUEUED
+    with pytest.raises(InvalidMessage, match="was in the store and is being released"):
+        Sender(queues, store=releasing).send("orders", "x", delay=90_000, message_id="m-2")

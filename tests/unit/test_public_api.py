@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import sqsdelay
+from tests.patience import PATIENCE_SECONDS
 
 
 def test_all_public_names_exist() -> None:
@@ -33,6 +34,10 @@ def test_importing_does_nothing() -> None:
         "print([m for m in ('boto3', 'botocore', 'typer', 'tenacity') if m in sys.modules])\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.stdout.strip() == "[]"

@@ -20,7 +20,7 @@ def test_a_delayed_message_says_its_delay_and_its_due_time() -> None:
     properties = sent(Message("hi"))
     assert properties.headers == {
         "NServiceBus.Transport.RabbitMQ.DelayInSeconds": 5,
-        "sqsdelay.DueAt": "1700000005000",
+        "sqsdelay.WasDueAt": "1700000005000",
     }
     assert b"DelayInSecondsI\x00\x00\x00\x05" in b"".join(properties.encode())
     assert (properties.delivery_mode, properties.message_id) == (2, "id-1")
@@ -51,6 +51,7 @@ def test_traces_of_an_earlier_delay_are_removed() -> None:
         "x-last-death-reason": "expired",
         "NServiceBus.Transport.RabbitMQ.DelayInSeconds": 77,
         "sqsdelay.DueAt": "1",
+        "sqsdelay.WasDueAt": "1",
     }
     assert sent(Message("hi", headers={**traces, "kept": "yes"}), seconds=0).headers == {
         "kept": "yes"

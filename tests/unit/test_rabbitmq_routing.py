@@ -54,7 +54,7 @@ def walk(topology: Topology, exchange: str, key: str) -> tuple[int, list[str]]:
 @given(st.integers(0, MAX_DELAY_SECONDS))
 def test_every_delay_waits_exactly_its_seconds(seconds: int) -> None:
     """At each level one binding matches, and the levels visited add up to the delay."""
-    topology = Topology()
+    topology = Topology("nsb.v2")
     start = topology.level_name(entry_level(seconds))
     waited, visited = walk(topology, start, routing_key(seconds, "eu.orders"))
     assert waited == seconds
@@ -65,7 +65,7 @@ def test_every_delay_waits_exactly_its_seconds(seconds: int) -> None:
 
 def test_the_seeds_walk_of_five_seconds() -> None:
     """5 s wait 4 s in level 2 and 1 s in level 0."""
-    topology = Topology()
+    topology = Topology("nsb.v2")
     assert walk(topology, topology.level_name(2), routing_key(5, "destination")) == (
         5,
         ["nsb.v2.delay-level-02", "nsb.v2.delay-level-00"],
@@ -142,7 +142,7 @@ def test_endpoints_that_cannot_be_routed_to_are_refused(endpoint: str, text: str
 
 def test_names_and_arguments_of_a_level() -> None:
     """What NServiceBus declares for level 3, spelt out."""
-    queue = next(q for q in Topology().queues() if q.name == "nsb.v2.delay-level-03")
+    queue = next(q for q in Topology("nsb.v2").queues() if q.name == "nsb.v2.delay-level-03")
     assert dict(queue.arguments) == {
         "x-queue-type": "quorum",
         "x-dead-letter-strategy": "at-least-once",
@@ -154,7 +154,7 @@ def test_names_and_arguments_of_a_level() -> None:
 
 def test_only_our_own_delivery_exchange_names_an_alternate() -> None:
     """NServiceBus declares its exchange without arguments, and would find ours different."""
-    shared = {e.name: dict(e.arguments) for e in Topology().exchanges()}
+    shared = {e.name: dict(e.arguments) for e in Topology("nsb.v2").exchanges()}
     own = {e.name: dict(e.arguments) for e in Topology("acme").exchanges()}
     assert shared["nsb.v2.delay-delivery"] == {}
     assert own["acme.delay-delivery"] == {"alternate-exchange": "acme.delay-undeliverable"}

@@ -20,6 +20,8 @@ class Broker(Management):
         self._answers: dict[str, Any] = {
             "/overview": {"rabbitmq_version": version},
             "/queues/%2F": [],
+            "/queues/%2F?columns=name,reductions,messages_unacknowledged,messages_dlx": [],
+            "/feature-flags": [{"name": "stream_queue", "state": "enabled"}],
         }
         self._answers["/bindings/%2F"] = bindings
 
@@ -44,14 +46,16 @@ def bindings(topology: Topology) -> list[dict[str, Any]]:
 )
 def test_a_broker_that_is_too_old_is_named(version: str, old: bool) -> None:
     """Before 3.10, quorum queues cannot do what a level needs."""
-    problems = list(_hidden(Broker(version, bindings=bindings(Topology())), Topology()))
+    problems = list(
+        _hidden(Broker(version, bindings=bindings(Topology("nsb.v2"))), Topology("nsb.v2"))
+    )
     assert [p.text.startswith(f"is RabbitMQ {version}") for p in problems] == [True] * old
 
 
 def test_a_missing_binding_is_found() -> None:
     """Without it, delays with that bit would be lost; the catch-all's is optional where shared."""
-    present = [b for b in bindings(Topology()) if b["routing_key"] not in ("*.*.*.1.#", "")]
-    (problem,) = _hidden(Broker("3.10.8", bindings=present), Topology())
+    present = [b for b in bindings(Topology("nsb.v2")) if b["routing_key"] not in ("*.*.*.1.#", "")]
+    (problem,) = _hidden(Broker("3.10.8", bindings=present), Topology("nsb.v2"))
     assert problem.subject == "binding nsb.v2.delay-level-24 -> nsb.v2.delay-level-24"
     assert problem.remedy == "sqsdelay rabbitmq declare --prefix nsb.v2"
     acme = Topology("acme")

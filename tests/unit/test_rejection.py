@@ -120,7 +120,11 @@ def test_a_rejected_copy_is_read_as_it_was(attributes: dict[str, Attribute]) -> 
 
 def test_a_copy_from_the_due_queue_is_due_when_it_says() -> None:
     """There is no delay to count any more: the due time alone travels."""
-    attributes = wire.identity("m-1", SENT + 7) | {wire.GROUP_ID: string("g")}
+    attributes = {
+        wire.MESSAGE_ID: string("m-1"),
+        wire.DUE_AT: string(str(SENT + 7)),
+        wire.GROUP_ID: string("g"),
+    }
     original = copy(attributes=attributes, group_id=None, deduplication_id=None)
     rejection = again(original)
     assert (rejection.message_id, rejection.due) == ("m-1", SENT + 7)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -388,3 +390,125 @@ def test_settings_out_of_range_are_refused(
     """At once, with the range."""
     with pytest.raises(ConfigurationError, match=message):
         Relay(queues, Endpoint(QueueRef("orders")), **arguments)
+
+
+def test_what_the_error_queue_refuses_too_stays(
+    clock: ManualClock, queues: Faulty, relay: Relay
+) -> None:
+    """It has no error queue of its own to go to: it fails and waits, and does not go round for ever."""
+    put(queues, {wire.DELAY_SECONDS: string("1000")})
+    queues.failing["orders"] = queues.failing[ERRORS] = failed(transient=False)
+    clock.advance(900)
+    for _ in range(6):
+        (outcome,) = poll(queues, relay)
+        assert (outcome.status, outcome.error) == (Status.FAILED, "no such characters")
+        clock.advance(240)
+    queues.failing.clear()
+    assert poll(queues, relay)[0].status is Status.HANDED_OVER
+
+
+def test_what_is_remembered_of_undeleted_copies_is_bounded(
+    clock: ManualClock, queues: Faulty, relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest is forgotten first, and sent again; that is a duplicate, and no leak."""
+    monkeypatch.setattr("sqsdelay.moves._REMEMBERED_COPIES", 2)
+    for n in range(3):
+        put(queues, {wire.DELAY_SECONDS: string("1000")}, f"m-{n}")
+    clock.advance(900)
+    queues.deletes_fail = True
+    assert len(poll(queues, relay)) == 3
+    assert len(relay._undeleted) == 2
+    clock.advance(181)
+    queues.deletes_fail = False
+    assert len(poll(queues, relay)) == 3
+    assert relay._undeleted == {}
+    clock.advance(1000)
+    assert sorted(c.message_id for c in arrived(queues)) == ["m-0", "m-0", "m-1", "m-2"]
+
+
+def test_memory_is_flat_whatever_cannot_be_deleted(
+    clock: ManualClock, queues: Faulty, relay: Relay
+) -> None:
+    """Of a copy sent on and not deleted its fate is remembered, and not its megabyte."""
+    queues.deletes_fail = True
+    put(queues, {wire.DELAY_SECONDS: string("1000")})
+    clock.advance(900)
+    (copy,) = queues.receive_batch(DELAY, wait_seconds=0)
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for n in range(60):
+            large = replace(copy, body="b" * 1_000_000, sqs_message_id=f"sqs-{n}")
+            queues.failing["orders"] = Failure("x", QueueUnavailable("x"), transient=True)
+            relay.process([large])  # nothing is kept of what fails, either
+            queues.failing.clear()
+            assert relay.process([large])[0].status is Status.HANDED_OVER
+            queues._queues["orders"].messages.clear()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(relay._undeleted) == 60
+    assert after - before < 2_500_000
+
+
+def test_timers_are_worked_out_right_before_each_send(clock: ManualClock, queues: Faulty) -> None:
+    """Six copies of 1 MB at a second a send: the last one's timer is five seconds shorter."""
+
+    class Slow(Faulty):
+        def send_batch(
+            self, queue_url: str, entries: Sequence[OutgoingMessage]
+        ) -> list[SendReceipt | Failure]:
+            receipts = super().send_batch(queue_url, entries)
+            self.clock.advance(1)
+            return receipts
+
+    slow = Slow(clock)
+    relay = Relay(slow, slow.create_endpoint("orders"))
+    due_ms = clock.true_ms + 1_000_000
+    for n in range(6):
+        attributes = {wire.DELAY_SECONDS: string("1000"), wire.DUE_AT: string(f"{due_ms}")}
+        entry = OutgoingMessage("b" * 900_000, attributes, 900_000, None, f"m-{n}", f"m-{n}")
+        assert isinstance(InMemoryQueues.send_batch(slow, DELAY, [entry])[0], SendReceipt)
+    clock.advance(900)
+    outcomes = relay.process(slow.receive_batch(DELAY, wait_seconds=0))
+    assert [o.delay_seconds for o in outcomes] == [100, 99, 98, 97, 96, 95]
+    assert [o.late_ms for o in outcomes] == [0] * 6
+    visible = {m.visible_ms for m in slow._queues["orders"].messages.values()}
+    assert visible == {due_ms}
+
+
+def test_what_is_no_longer_held_is_neither_sent_nor_hidden(
+    clock: ManualClock, queues: Faulty, relay: Relay
+) -> None:
+    """Its time is up: another consumer may have it, who would get a duplicate, or lose its hold."""
+    put(queues, {wire.DELAY_SECONDS: string("1000")})
+    clock.advance(900)
+    copies = queues.receive_batch(DELAY, wait_seconds=0)
+    queues.calls.clear()
+    (outcome,) = relay.process(copies, held=lambda: False)
+    assert (outcome.status, queues.calls) == (Status.FAILED, [])
+    assert "no time is left" in str(outcome.error)
+
+
+def test_no_line_of_a_log_is_a_senders(
+    clock: ManualClock, queues: Faulty, relay: Relay, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ids are whoever's who may send: escapes and line ends are shown, and not obeyed."""
+    forged = "m-1\r\nWARNING all is well\x1b[2J\u2028"
+    entry = OutgoingMessage(
+        "x", {wire.MESSAGE_ID: string(forged), wire.DELAY_SECONDS: string("1000")}, 99, None, "", ""
+    )
+    queues.send_batch(DELAY, [entry])
+    clock.advance(900)
+    queues.failing["orders"] = failed(transient=True)
+    with caplog.at_level(logging.INFO):
+        poll(queues, relay)
+        queues.failing.clear()
+        queues.deletes_fail = True
+        clock.advance(300)
+        poll(queues, relay)
+    assert "message m-1\\x0d\\x0aWARNING" in caplog.text
+    assert "sent on but not deleted" in caplog.messages[-1]
+    assert caplog.messages[-1].startswith("message m-1\\x0d")
+    for message in caplog.messages:
+        assert message.isprintable()

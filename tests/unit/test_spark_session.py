@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.spark.failure import cause, failure
 from sqsdelay.spark.session import check_java
+from tests.patience import PATIENCE_SECONDS
 
 OPENJDK = 'openjdk version "{}" 2025-04-15'
 
@@ -86,7 +87,7 @@ def run(arguments: list[str], folder: Path, before: str) -> subprocess.Completed
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
     )
 
 

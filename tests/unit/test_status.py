@@ -12,7 +12,7 @@ from sqsdelay.endpoint import Endpoint, QueueRef
 from sqsdelay.errors import QueueMissing
 from sqsdelay.message import Message
 from sqsdelay.sender import Sender
-from sqsdelay.status import Role, StoreStatus, endpoint_status, store_status
+from sqsdelay.status import OVERDUE_MS, Role, StoreStatus, endpoint_status, store_status
 from sqsdelay.stored import to_store
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 
@@ -78,11 +78,16 @@ def test_a_store_tells_how_many_are_parked_and_the_next() -> None:
     """Exactly."""
     clock = ManualClock()
     store = InMemoryStore(clock)
-    assert store_status(store) == StoreStatus(parked=0, next_due_ms=None)
+    assert store_status(store, now_ms=clock.true_ms) == StoreStatus(parked=0, next_due_ms=None)
     messages = [Message("x", delay=hours * 3600) for hours in (9, 8)]
     store.store([to_store(message, "orders", now_ms=clock.true_ms) for message in messages])
     eight_ms = clock.true_ms + 8 * 3_600_000
-    assert store_status(store) == StoreStatus(parked=2, next_due_ms=eight_ms)
+    told = store_status(store, now_ms=clock.true_ms)
+    assert told == StoreStatus(parked=2, next_due_ms=eight_ms)
+    assert not told.overdue
+    assert not store_status(store, now_ms=eight_ms + OVERDUE_MS).overdue
+    late = store_status(store, now_ms=eight_ms + OVERDUE_MS + 1)
+    assert (late.overdue, late.late_ms) == (True, OVERDUE_MS + 1)
 
 
 @pytest.mark.parametrize(

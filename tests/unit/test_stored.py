@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
-from sqsdelay.errors import InvalidDelay, InvalidEndpoint, InvalidMessage, TooManyAttributes
-from sqsdelay.limits import MAX_DUE_MS
-from sqsdelay.message import Message
+from sqsdelay.errors import (
+    InvalidDelay,
+    InvalidEndpoint,
+    InvalidMessage,
+    MessageTooLarge,
+    TooManyAttributes,
+)
+from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
+from sqsdelay.message import Message, string
 from sqsdelay.message_id import due_ms_of_id
-from sqsdelay.stored import StoredMessage, from_store, to_store
+from sqsdelay.stored import StoredMessage, from_store, parked, to_store
+from sqsdelay.wire import DEDUPLICATION_ID, GROUP_ID, Delayed, ReceivedMessage
 
 NOW_MS = 1_800_000_000_000
 
@@ -84,3 +93,85 @@ def test_a_senders_due_time_is_kept_exactly() -> None:
     kept = to_store(Message("x", due_at=due_at, message_id="m"), "orders", now_ms=NOW_MS)
     assert kept.due_ms == round(due_at.timestamp() * 1000)
     assert to_store(Message("x"), "orders", now_ms=NOW_MS).due_ms == NOW_MS
+
+
+@pytest.mark.parametrize("given", [{"group_id": "g"}, {"trace_header": "Root=1"}])
+def test_a_header_alone_comes_back(given: dict[str, str]) -> None:
+    """Group and trace header each without the other, and without attributes."""
+    message = stored(**given)
+    assert json.loads(message.headers()) == given
+    assert from_store("a", "orders", NOW_MS, b"x", message.headers(), 0) == message
+
+
+def test_failures_come_back() -> None:
+    """What the store counted."""
+    assert from_store("a", "orders", NOW_MS, b"x", "{}", 3).failures == 3
+
+
+@pytest.mark.parametrize("name", ["group_id", "trace_header"])
+def test_a_row_whose_headers_are_no_text_is_unreadable(name: str) -> None:
+    """It is told why, in at most 200 characters, and the rest of the row stands."""
+    message = from_store("a", "orders", NOW_MS, b"x", json.dumps({name: 7}), 1)
+    assert message.unreadable == (
+        "the store's headers of it cannot be read: TypeError('int instead of text')"
+    )
+    attributes = {"attributes": {"a": {"type": "String", "text": 7}}}
+    message = from_store("a", "orders", NOW_MS, b"x", json.dumps(attributes), 1)
+    assert message.unreadable == (
+        "the store's headers of it cannot be read: "
+        'TypeError("an attribute\'s type or value is no text")'
+    )
+    missing = json.dumps({"attributes": {"a": {"x": 1, "type": "t"}, "b" * 300: {}}})
+    assert (from_store("a", "o", 0, b"", missing, 0).unreadable or "").endswith("KeyError('text')")
+
+
+def test_a_senders_message_keeps_its_trace_header() -> None:
+    """For whoever reads the trace when it is released."""
+    message = to_store(Message("x", trace_header="Root=1"), "orders", now_ms=NOW_MS)
+    assert message.trace_header == "Root=1"
+
+
+def received(**changes: object) -> ReceivedMessage:
+    fields: dict[str, object] = {
+        "body": "x",
+        "attributes": {},
+        "receipt_handle": "r",
+        "sqs_message_id": "s",
+        "received_at": 0.0,
+    }
+    return ReceivedMessage(**(fields | changes))  # type: ignore[arg-type]
+
+
+def test_a_parked_copy_keeps_its_bytes_whatever_they_are() -> None:
+    """A lone surrogate, which moto lets through, is kept and does not stop the batch."""
+    message = parked(received(body="\ud800"), Delayed("m", NOW_MS), "orders")
+    assert message.body == b"\xed\xa0\x80"
+
+
+@pytest.mark.parametrize(("group", "kept"), [("g", "g"), ("a b", None), ("", None)])
+def test_a_parked_copys_group_is_kept_where_a_queue_takes_it(group: str, kept: str | None) -> None:
+    """Any other would make every release fail."""
+    copy = received(attributes={GROUP_ID: string(group)})
+    assert parked(copy, Delayed("m", NOW_MS), "orders").group_id == kept
+
+
+def test_a_message_for_a_fifo_queue_fits_with_its_group() -> None:
+    """The group travels in an attribute of the due queue: eight of the user's leave it no room."""
+    attributes = {f"a{n}": "x" for n in range(7)}
+    given = Message("x", attributes=attributes, message_group_id="g" * 128)
+    with pytest.raises(TooManyAttributes):
+        to_store(given, "orders.fifo", now_ms=NOW_MS)
+
+
+def test_a_message_for_a_store_fits_to_the_byte() -> None:
+    """Body, id, due time and, for a FIFO queue, group and deduplication id: 1 MiB, and not one more."""
+    names = "sqsdelay.MessageIdsqsdelay.DueAtStringString"
+    room = MAX_MESSAGE_BYTES - len(names) - len("m") - len(str(NOW_MS))
+    to_store(Message("x" * room, message_id="m"), "orders", now_ms=NOW_MS)
+    with pytest.raises(MessageTooLarge):
+        to_store(Message("x" * (room + 1), message_id="m"), "orders", now_ms=NOW_MS)
+    room -= len(GROUP_ID + DEDUPLICATION_ID + "StringString") + len("gg") + len("m")
+    given = Message("x" * room, message_id="m", message_group_id="gg")
+    to_store(given, "orders.fifo", now_ms=NOW_MS)
+    with pytest.raises(MessageTooLarge):
+        to_store(replace(given, body=given.body + "x"), "orders.fifo", now_ms=NOW_MS)

@@ -43,9 +43,9 @@ class Store(InMemoryStore):
                 raise MessageTooLarge(f"message {message.message_id} takes too much")
         return super().store(messages, transaction=transaction)
 
-    def claim(self, limit: int, *, due_by_ms: int) -> Any:
+    def claim(self, limit: int, **given: Any) -> Any:
         self._check("claim")
-        return super().claim(limit, due_by_ms=due_by_ms)
+        return super().claim(limit, **given)
 
     def find(self, message_id: str) -> StoredMessage | None:
         self._check("find")
@@ -197,13 +197,46 @@ def test_an_id_delivered_twice_is_a_message_sent_once(world: World) -> None:
 
 
 def test_a_due_message_is_announced_once(world: World) -> None:
-    """Not at every look while its id waits; again only after the time set for that."""
+    """Not again while its id waits, however long the queue is; nor by a look every five minutes."""
     announced(world, "m")
-    assert world.manager.announcer.turn() == 0
-    world.clock.advance(299)
-    assert world.manager.announcer.turn() == 0
-    world.clock.advance(1)
+    for _ in range(11):
+        world.clock.advance(300)
+        assert world.manager.announcer.turn() == 0
+    world.manager.dispatch.turn()
+    assert world.arrived_ids() == ["m"]
+
+
+def test_an_announcement_that_is_never_seen_is_made_again(world: World) -> None:
+    """The dispatcher queue was purged: after an hour the message goes on all the same."""
+    announced(world, "m")
+    world.arrived("orders-timeouts-dispatcher")
+    world.clock.advance(3600)
     assert world.manager.announcer.turn() == 1
+    world.manager.dispatch.turn()
+    assert world.arrived_ids() == ["m"]
+
+
+def test_what_a_dead_process_announced_another_announces_once_more(world: World) -> None:
+    """After five minutes, once; each process remembers for itself."""
+    announced(world, "m")
+    other = world.another()
+    assert other.announcer.turn() == 0
+    for told in (1, 0, 0):
+        world.clock.advance(300)
+        assert other.announcer.turn() == told
+    assert world.left("orders-timeouts-dispatcher") == 2
+    other.dispatch.turn()
+    assert world.arrived_ids() == ["m"]
+
+
+def test_an_id_of_a_clock_ahead_is_waited_for(world: World) -> None:
+    """Managers' clocks differ by up to a second: not dropped, and then five minutes late."""
+    world.delay("m", 3)
+    world.manager.arrivals.turn()
+    world.put("orders-timeouts-dispatcher", OutgoingMessage('{"message_id": "m"}', {}, 20))
+    world.manager.dispatch.turn()
+    assert world.arrived() == []
+    world.clock.advance(3)
     world.manager.dispatch.turn()
     assert world.arrived_ids() == ["m"]
 
@@ -282,13 +315,14 @@ def test_what_its_destination_refuses_goes_to_the_error_queue(
 
 
 def test_a_destination_out_of_reach_is_waited_for(world: World) -> None:
-    """The id comes back every two seconds, the message stays stored, until the queue is there."""
+    """Its message stays stored, and is tried again after 1, 2 and 4 s, until the queue is there."""
     announced(world, "m")
     world.queues.delete_queue("orders")
-    for _ in range(3):
+    for seconds in (1, 2, 4):
         assert world.manager.dispatch.turn() == 1
         assert world.manager.dispatch.turn() == 0
-        world.clock.advance(2)
+        assert world.left("orders-timeouts-dispatcher") == 0
+        world.clock.advance(seconds)
     world.queues.create_queue("orders")
     world.manager.dispatch.turn()
     assert world.arrived_ids() == ["m"]
@@ -512,6 +546,7 @@ def test_a_fifo_destination_gets_its_message_by_way_of_its_due_queue(world: Worl
         ("batch_size", 0),
         ("poll_seconds", 0),
         ("wait_seconds", 21),
+        ("number_of_retries", -1),
     ],
 )
 def test_a_setting_out_of_range_is_refused(setting: str, value: float) -> None:

@@ -10,7 +10,7 @@ import pytest
 from sqsdelay.decision import Reject
 from sqsdelay.message import Attribute, string
 from sqsdelay.stored import StoredMessage
-from sqsdelay.timeout_message import id_body, read_id, read_timeout
+from sqsdelay.timeout_message import due_ms_of, id_body, read_id, read_timeout
 from sqsdelay.wire import ReceivedMessage
 
 DUE_MS = 1_801_386_000_000
@@ -123,3 +123,19 @@ def test_a_copy_with_an_unreadable_attribute_is_rejected() -> None:
     whole = copy(OURS)
     assert isinstance(read_timeout(whole), StoredMessage)
     assert isinstance(read_timeout(replace(whole, unreadable="an attribute is odd")), Reject)
+
+
+def test_an_unreadable_copys_reason_is_passed_on() -> None:
+    """What of it could not be read."""
+    unreadable = replace(copy(OURS), unreadable="message attribute 'a' has no value of its type")
+    assert read_timeout(unreadable) == Reject("message attribute 'a' has no value of its type")
+
+
+def test_a_group_no_queue_takes_is_left_out() -> None:
+    """The message arrives, without it."""
+    assert read({**OURS, "sqsdelay.MessageGroupId": string("a b")}).group_id is None
+
+
+def test_a_time_before_1970_is_overdue() -> None:
+    """As any past one: 0, not a negative number."""
+    assert due_ms_of({"NServiceBus.Timeout.Expire": string("1969-01-31 09:00:00:000000 Z")}) == 0

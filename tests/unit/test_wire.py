@@ -191,6 +191,11 @@ DAY = 24 * 3600
             "contradict each other",
         ),
         (
+            {wire.DELAY_SECONDS: string("901"), wire.DUE_AT: string(str(SENT - DAY * 1000))},
+            {"deduplication_id": f"hop.{SENT}.{'0' * 64}"},
+            "contradict each other",
+        ),
+        (
             {
                 wire.DELAY_SECONDS: string("901"),
                 wire.DUE_AT: string(str(SENT + (901 + DAY) * 1000 + 1)),
@@ -256,6 +261,7 @@ def test_a_requeued_copy_keeps_everything_and_rewrites_the_delay() -> None:
         wire.DELAY_SECONDS: string("1025"),
         wire.DUE_AT: string(str(SENT + 1_925_250)),
         wire.GROUP_ID: string("tenant"),
+        wire.MESSAGE_ID: string("m-1"),
     }
     assert (entry.body, entry.group_id, entry.delay_seconds) == ("hello", "m-1", None)
     assert entry.trace_header == "Root=1-a"
@@ -311,7 +317,7 @@ def test_a_handed_over_message_is_the_users_with_id_and_due_time() -> None:
     assert entry.attributes == {
         "user": attributes["user"],
         wire.MESSAGE_ID: string("m-1"),
-        wire.DUE_AT: string(str(SENT + 50_000)),
+        wire.WAS_DUE_AT: string(str(SENT + 50_000)),
     }
     assert (entry.delay_seconds, entry.group_id, entry.deduplication_id) == (50, "tenant", None)
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
-from sqsdelay.stores.dynamodb.item import FAILURES, HELD_UNTIL, Entry, item_of, number
+from sqsdelay.stores.dynamodb.item import FAILURES, HELD_UNTIL, Entry, moved_item, number
 from sqsdelay.stores.dynamodb.layout import PARTITION, Lane, Layout
 from sqsdelay.stores.dynamodb.leases import Lease, LeaseBook
 from sqsdelay.stores.dynamodb.lookups import lookup_item
@@ -133,9 +133,13 @@ class ShardBatch:
     def _set_near(self, entry: Entry, until_ms: int, failed: int) -> None:
         """Copy a far message to the near ones, before the cursor passes it."""
         place = replace(entry.place, lane=Lane.NEAR)
-        message = replace(entry.message, failures=entry.message.failures + failed)
-        item = item_of(
-            self._layout, place, message, looked_up=entry.looked_up, held_until_ms=until_ms
+        item = moved_item(
+            self._layout,
+            entry,
+            place,
+            looked_up=entry.looked_up,
+            failures=entry.message.failures + failed,
+            held_until_ms=until_ms,
         )
         if entry.looked_up:
             self._table.put(lookup_item(self._layout, place))

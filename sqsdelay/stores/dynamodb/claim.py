@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Final
 
 from sqsdelay.errors import ConfigurationError, StoreError
+from sqsdelay.one_line import one_line
 from sqsdelay.stored import StoredMessage
 from sqsdelay.stores.dynamodb.batch import ShardBatch
 from sqsdelay.stores.dynamodb.item import Entry
@@ -111,7 +112,7 @@ class Claimant:
         self._book = book
 
     def claim(
-        self, limit: int, *, due_by_ms: int, except_destinations: Sequence[str]
+        self, limit: int, *, due_by_ms: int, except_destinations: Collection[str]
     ) -> DynamoDbClaim:
         """A claim of the first messages that are due, of as many shards as are this one's share."""
         for _ in range(_MOST_ROUNDS):
@@ -120,7 +121,7 @@ class Claimant:
                 # Never further ahead than what is written far can be sure of.
                 min(due_by_ms, leases.read_ms + CLAIMED_AHEAD_MS),
                 leases.read_ms,
-                except_destinations,
+                frozenset(except_destinations),
             )
             batches = self._take_all(leases, wanted, limit)
             moved = sum(batch.set_aside(except_destinations) for batch in batches)
@@ -150,7 +151,7 @@ class Claimant:
             raise errors[0]
         for error in errors:
             # The others of this claim go on; this shard is free when its lease, if any, ends.
-            logger.warning("shard not taken: %s", error)
+            logger.warning("shard not taken: %s", one_line(error))
         return batches
 
     def _take(

@@ -27,6 +27,10 @@ class TableClock:
         self._lock = threading.Lock()
         self._best: tuple[int, float] | None = None
 
+    def begin_anew(self) -> None:
+        """In a forked process: a thread that is not in it may hold the lock."""
+        self._lock = threading.Lock()
+
     def read(self, response: Mapping[str, Any]) -> int:
         """When an answer was written, epoch milliseconds; cut off to the second where it is a date."""
         if self._given is not None:

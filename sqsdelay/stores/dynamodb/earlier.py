@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from sqsdelay.clock import SystemClock
-from sqsdelay.marks import Mark
+from sqsdelay.marks import MARK_LIFETIME_MS, Mark
 from sqsdelay.stored import StoredMessage, from_store
 from sqsdelay.stores.dynamodb.layout import Item
 from sqsdelay.stores.dynamodb.table import OLD_KEY, Table
@@ -51,9 +51,12 @@ class EarlierTable:
         """Whether it has that layout at all."""
         return is_earlier(self._table)
 
-    def pending(self, limit: int, *, after: tuple[int, str] | None = None) -> list[StoredMessage]:
+    def pending(
+        self, limit: int, *, after: tuple[int, str] | None = None, due_from_ms: int | None = None
+    ) -> list[StoredMessage]:
         """One page by due time and id."""
         start = "" if after is None or after[0] < 0 else f"{after[0]:015d}#{after[1]}"
+        start = max(start, f"{max(0, due_from_ms or 0):015d}")
 
         def of_shard(shard: int) -> list[Item]:
             return list(islice(self._entries(shard, start, limit), limit))
@@ -88,12 +91,12 @@ class EarlierTable:
         if item is None:
             return None
         return from_store(
-            item["message_id"]["S"],
-            item["destination"]["S"],
-            int(item["due_ms"]["N"]),
-            bytes(item["body"]["B"]),
-            item["headers"]["S"],
-            int(item["failures"]["N"]),
+            _value(item, "message_id", "S") or item[OLD_KEY]["S"].partition("/")[2],
+            _value(item, "destination", "S"),
+            _number(item, "due_ms"),
+            _value(item, "body", "B"),
+            _value(item, "headers", "S"),
+            _number(item, "failures"),
         )
 
     def pending_count(self) -> int:
@@ -118,8 +121,8 @@ class EarlierTable:
 
         return self._table.each(remove, message_ids)
 
-    def all_marks(self) -> Iterator[tuple[Mark, int]]:
-        """The marks left for messages in the delay queue, and until when they hold, epoch ms."""
+    def all_marks(self) -> Iterator[Mark]:
+        """The marks left for messages in the delay queue."""
         request: dict[str, Any] = {
             "FilterExpression": f"begins_with({OLD_KEY}, :prefix)",
             "ExpressionAttributeValues": {":prefix": {"S": f"#mark/{self._endpoint}/"}},
@@ -127,9 +130,11 @@ class EarlierTable:
         while True:
             page = self._table.call(self._table.client.scan, **request)
             for item in page["Items"]:
-                due_ms = int(item["due_ms"]["N"]) if "due_ms" in item else None
-                mark = Mark(message_id=item["message_id"]["S"], due_ms=due_ms)
-                yield mark, int(item["expires_at"]["N"]) * 1000
+                told = {n: int(item[n]["N"]) for n in ("due_ms", "cancelled_ms") if n in item}
+                # At first the end of a mark was kept alone, to the second.
+                until_ms = int(item["expires_at"]["N"]) * 1000
+                at_ms = int(item["at_ms"]["N"]) if "at_ms" in item else until_ms - MARK_LIFETIME_MS
+                yield Mark(message_id=item["message_id"]["S"], at_ms=at_ms, **told)
             if "LastEvaluatedKey" not in page:
                 return
             request["ExclusiveStartKey"] = page["LastEvaluatedKey"]
@@ -137,3 +142,14 @@ class EarlierTable:
     def close(self) -> None:
         """End the threads."""
         self._table.close()
+
+
+def _value(item: Item, name: str, kind: str) -> Any:
+    """An attribute's value; None where it is missing or of another type."""
+    found = item.get(name, {}).get(kind)
+    return bytes(found) if kind == "B" and found is not None else found
+
+
+def _number(item: Item, name: str) -> int | None:
+    found = _value(item, name, "N")
+    return int(found) if found is not None and found.lstrip("-").isdigit() else None

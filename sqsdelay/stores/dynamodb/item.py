@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from sqsdelay.errors import MessageTooLarge
 from sqsdelay.limits import MAX_DYNAMODB_ITEM_BYTES, MAX_MESSAGE_BYTES
@@ -47,6 +47,8 @@ class Entry:
     message: StoredMessage
     looked_up: bool
     held_until_ms: int = 0
+    unreadable: Item | None = None
+    """The item as it was found, where it is no message: what it holds is kept as it is."""
 
     @property
     def message_id(self) -> str:
@@ -95,14 +97,58 @@ def entry_of(layout: Layout, item: Item, lane: Lane) -> Entry:
     place = place_of(item, lane)
     message = from_store(
         place.message_id,
-        item[DESTINATION]["S"] if DESTINATION in item else layout.endpoint,
+        destination_of(layout, item),
         place.due_ms,
         _inflated(item),
-        item[HEADERS]["S"] if HEADERS in item else "{}",
-        int(item[FAILURES]["N"]) if FAILURES in item else 0,
+        _value(item, HEADERS, "S") if HEADERS in item else "{}",
+        _count(item, FAILURES),
     )
-    held = int(item[HELD_UNTIL]["N"]) if HELD_UNTIL in item else 0
-    return Entry(place, message, LOOKED_UP in item, held)
+    found = item if message.unreadable is not None else None
+    return Entry(place, message, LOOKED_UP in item, _count(item, HELD_UNTIL), found)
+
+
+def moved_item(
+    layout: Layout,
+    entry: Entry,
+    place: Place,
+    *,
+    looked_up: bool,
+    failures: int,
+    held_until_ms: int = 0,
+) -> Item:
+    """A message as an item at another place.
+
+    Raises:
+        MessageTooLarge
+    """
+    if entry.unreadable is None:
+        message = replace(entry.message, due_ms=place.due_ms, failures=failures)
+        return item_of(layout, place, message, looked_up=looked_up, held_until_ms=held_until_ms)
+    item = {**entry.unreadable, **layout.message(place), FAILURES: number(failures)}
+    for name in (EXPIRY, LOOKED_UP, HELD_UNTIL):
+        item.pop(name, None)
+    if looked_up:
+        item[LOOKED_UP] = number(1)
+    if held_until_ms:
+        item[HELD_UNTIL] = number(held_until_ms)
+    if place.lane is Lane.FAR:
+        item[EXPIRY] = number(expiry(place.due_ms))
+    return item
+
+
+def destination_of(layout: Layout, item: Item) -> str | None:
+    """Where a message goes; None where somebody wrote by hand what is no text."""
+    return _value(item, DESTINATION, "S") if DESTINATION in item else layout.endpoint
+
+
+def _value(item: Item, name: str, kind: str) -> Any:
+    """An attribute's value; None where it is missing or of another type."""
+    return item.get(name, {}).get(kind)
+
+
+def _count(item: Item, name: str) -> int:
+    text = _value(item, name, "N") or ""
+    return int(text) if text.isdigit() else 0
 
 
 def item_bytes(item: Item) -> int:
@@ -132,8 +178,13 @@ def _body(body: bytes) -> Item:
     return {BODY: {"B": body}}
 
 
-def _inflated(item: Item) -> bytes:
-    if DEFLATED not in item:
-        return bytes(item[BODY]["B"])
+def _inflated(item: Item) -> bytes | None:
+    """The body; None where there is none, as somebody may have written by hand."""
+    kept = _value(item, DEFLATED if DEFLATED in item else BODY, "B")
+    if kept is None or DEFLATED not in item:
+        return None if kept is None else bytes(kept)
     inflater = zlib.decompressobj(wbits=_RAW_DEFLATE)
-    return inflater.decompress(bytes(item[DEFLATED]["B"]), _MOST_INFLATED_BYTES)
+    try:
+        return inflater.decompress(bytes(kept), _MOST_INFLATED_BYTES)
+    except zlib.error:
+        return None

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from sqsdelay.stores.dynamodb.item import DESTINATION, HELD_UNTIL, Entry, entry_of, number
+from sqsdelay.stores.dynamodb.item import (
+    DESTINATION,
+    HELD_UNTIL,
+    Entry,
+    destination_of,
+    entry_of,
+    number,
+)
 from sqsdelay.stores.dynamodb.layout import (
     HOUR_MS,
     PARTITION,
@@ -25,6 +32,8 @@ from sqsdelay.stores.dynamodb.leases import Lease
 from sqsdelay.stores.dynamodb.table import Table
 
 _MOST_PAGE: Final = 1000
+_MOST_OPERANDS: Final = 100
+"""Of IN; more destinations are left out here. Source: guide, "Comparison operator and function reference"."""
 _MOST_BYTES: Final = 4 * 2**20
 """Bodies that one lane of a shard adds to a batch: eight shards stay below 64 MiB."""
 
@@ -41,7 +50,7 @@ class Range:
 
     due_by_ms: int
     now_ms: int
-    except_destinations: Sequence[str] = ()
+    except_destinations: frozenset[str] = frozenset()
 
 
 class Lanes:
@@ -54,7 +63,7 @@ class Lanes:
     def peek(self, lease: Lease, wanted: Range, limit: int) -> list[Place]:
         """Places of a shard's first messages that are due, in no order; may be behind."""
         page = min(limit, _MOST_PAGE)
-        keys_only = {"ProjectionExpression": f"{PARTITION}, {SORT}", "Limit": page}
+        keys_only = {"ProjectionExpression": f"{PARTITION}, {SORT}, {DESTINATION}", "Limit": page}
         far = self._far(lease.shard, lease.cursor, wanted.due_by_ms, **keys_only)
         near = self._near(lease.shard, "", wanted, **keys_only)
         found = [place_of(item, Lane.FAR) for item in islice(far, limit)]
@@ -107,21 +116,22 @@ class Lanes:
             f"(attribute_not_exists({HELD_UNTIL}) OR {HELD_UNTIL} <= :now)",
             {":now": number(wanted.now_ms)},
         )
-        for n, destination in enumerate(wanted.except_destinations):
+        left_out = sorted(wanted.except_destinations - {self._layout.endpoint})[:_MOST_OPERANDS]
+        for n, destination in enumerate(left_out):
             values[f":d{n}"] = {"S": destination}
-        if wanted.except_destinations:
-            names = ", ".join(f":d{n}" for n in range(len(wanted.except_destinations)))
-            kept = f"NOT {DESTINATION} IN ({names})"
-            own = self._layout.endpoint in wanted.except_destinations
-            kept = (
-                f"attribute_exists({DESTINATION}) AND {kept}"
-                if own
-                else (f"(attribute_not_exists({DESTINATION}) OR {kept})")
+        own = self._layout.endpoint in wanted.except_destinations
+        if own:
+            condition = f"{condition} AND attribute_exists({DESTINATION})"
+        if left_out:
+            names = ", ".join(values.keys() - {":now"})
+            condition += (
+                f" AND (attribute_not_exists({DESTINATION}) OR NOT {DESTINATION} IN ({names}))"
             )
-            condition = f"{condition} AND {kept}"
         filtered = {"FilterExpression": condition, "ExpressionAttributeValues": values, **more}
         end = min(to or position(wanted.due_by_ms + 1), position(wanted.due_by_ms + 1))
-        yield from self._items(self._layout.near(shard), "<= :b", {"b": end}, filtered)
+        for item in self._items(self._layout.near(shard), "<= :b", {"b": end}, filtered):
+            if destination_of(self._layout, item) not in wanted.except_destinations:
+                yield item
 
     def _items(
         self, partition: str, condition: str, values: dict[str, str], more: dict[str, Any]

@@ -9,7 +9,7 @@ look-up       endpoint/id/id             ``=``                       lane and du
 hour          endpoint/hours             hour                        ``t``
 lease         endpoint/leases            ``shard`` and its number    owner, until, cursor, taken up to
 shards        endpoint/leases            ``count`` and the number    since when they are written to
-mark          endpoint/mark/id           ``=``                       due ms, ``t``
+mark          endpoint/mark/id           ``=``                       left at, due, cancelled, ``t``
 ============  =========================  ==========================  ==============================
 
 Far messages wait in the partition of the hour they are due in; a shard's cursor passes them once they

@@ -11,10 +11,12 @@ from __future__ import annotations
 import random
 import secrets
 import threading
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from sqsdelay.forks import in_each_child
 from sqsdelay.stores.dynamodb.item import number
 from sqsdelay.stores.dynamodb.layout import (
     EXPIRY,
@@ -115,17 +117,20 @@ class LeaseBook:
         shards: how many this process writes to.
     """
 
-    def __init__(
-        self, table: Table, layout: Layout, *, owner: str, shards: int, lease_seconds: float
-    ) -> None:
+    def __init__(self, table: Table, layout: Layout, *, shards: int, lease_seconds: float) -> None:
         self._table = table
         self._layout = layout
-        self._owner = owner
+        self._owner = _new_owner()
         self._shards = shards
         self.lease_seconds = lease_seconds
         self._waits_until_ms = 0
         self._registered = False
         self._lock = threading.Lock()
+        in_each_child(self, LeaseBook._begin_anew)
+
+    def _begin_anew(self) -> None:
+        self._lock = threading.Lock()
+        self._owner = _new_owner()
 
     @property
     def owner(self) -> str:
@@ -277,3 +282,7 @@ def _lease(shard: int, item: Item, since: str) -> Lease:
         taken_far=item[TAKEN_FAR]["S"] if TAKEN_FAR in item else "",
         taken_near=item[TAKEN_NEAR]["S"] if TAKEN_NEAR in item else "",
     )
+
+
+def _new_owner() -> str:
+    return uuid.uuid4().hex[:12]

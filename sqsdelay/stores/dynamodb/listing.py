@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 
 from sqsdelay.stored import StoredMessage
 from sqsdelay.stores.dynamodb.item import Entry
@@ -56,7 +56,7 @@ class Listing:
                     break
         return found
 
-    def next_due_ms(self, except_destinations: Sequence[str]) -> int | None:
+    def next_due_ms(self, except_destinations: Collection[str]) -> int | None:
         """When the first is due that nobody holds, and nobody has in hand."""
         leases = self._book.read()
         now_ms = leases.read_ms

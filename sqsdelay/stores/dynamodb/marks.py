@@ -10,19 +10,42 @@ from sqsdelay.stores.dynamodb.item import number
 from sqsdelay.stores.dynamodb.layout import EXPIRY, PARTITION, Item, Layout
 from sqsdelay.stores.dynamodb.table import Table
 
+LEFT_AT: Final = "a"
 DUE: Final = "u"
+CANCELLED: Final = "c"
 
-NOT_CANCELLED: Final = (
-    f"attribute_not_exists({PARTITION}) OR attribute_exists({DUE}) OR {EXPIRY} <= :now_s"
+NEVER_CANCELLED: Final = (
+    f"attribute_not_exists({PARTITION}) OR {EXPIRY} <= :now_s "
+    f"OR (attribute_exists({DUE}) AND attribute_not_exists({CANCELLED}))"
 )
-"""A cancellation stays; DynamoDB may keep expired ones for days."""
+"""DynamoDB may keep expired ones for days."""
 
 
-def mark_item(layout: Layout, mark: Mark, until_ms: int) -> Item:
-    """A mark as an item."""
-    item: Item = {**layout.mark(mark.message_id), EXPIRY: number(-(-until_ms // 1000))}
-    if mark.due_ms is not None:
-        item[DUE] = number(mark.due_ms)
+def put_mark(table: Table, layout: Layout, mark: Mark, *, now_ms: int) -> None:
+    """Write a mark. One that moves what was cancelled before keeps when that was."""
+    if mark.due_ms is None or mark.cancelled_ms is not None:
+        table.put(_item(layout, mark))
+        return
+    new = table.applied(
+        table.client.put_item,
+        Item=_item(layout, mark),
+        ConditionExpression=NEVER_CANCELLED,
+        ExpressionAttributeValues={":now_s": number(now_ms // 1000)},
+    )
+    if not new:
+        found = read_marks(table, layout, [mark.message_id], now_ms=now_ms).get(mark.message_id)
+        table.put(_item(layout, mark.after(found)))
+
+
+def _item(layout: Layout, mark: Mark) -> Item:
+    item: Item = {
+        **layout.mark(mark.message_id),
+        LEFT_AT: number(mark.at_ms),
+        EXPIRY: number(-(-mark.until_ms // 1000)),
+    }
+    for name, value in ((DUE, mark.due_ms), (CANCELLED, mark.cancelled_ms)):
+        if value is not None:
+            item[name] = number(value)
     return item
 
 
@@ -36,6 +59,17 @@ def read_marks(
     for item in table.get(keys):
         if int(item[EXPIRY]["N"]) * 1000 > now_ms:
             message_id = item[PARTITION]["S"][prefix:]
-            due_ms = int(item[DUE]["N"]) if DUE in item else None
-            marks[message_id] = Mark(message_id=message_id, due_ms=due_ms)
+            marks[message_id] = _mark(item, message_id)
     return marks
+
+
+def _mark(item: Item, message_id: str) -> Mark:
+    due_ms, cancelled_ms = (
+        int(item[name]["N"]) if name in item else None for name in (DUE, CANCELLED)
+    )
+    return Mark(
+        message_id=message_id,
+        at_ms=int(item[LEFT_AT]["N"]),
+        due_ms=due_ms,
+        cancelled_ms=cancelled_ms,
+    )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from sqsdelay.clock import Clock, SystemClock
@@ -14,13 +13,12 @@ from sqsdelay.store import Claim, TransactionMode
 from sqsdelay.stored import StoredMessage, check_stored_due
 from sqsdelay.stores.answers import new_once
 from sqsdelay.stores.dynamodb.claim import Claimant
-from sqsdelay.stores.dynamodb.item import number
 from sqsdelay.stores.dynamodb.lanes import Lanes
-from sqsdelay.stores.dynamodb.layout import Item, Layout, position
+from sqsdelay.stores.dynamodb.layout import Layout, position
 from sqsdelay.stores.dynamodb.leases import LeaseBook
 from sqsdelay.stores.dynamodb.listing import Listing
-from sqsdelay.stores.dynamodb.marks import NOT_CANCELLED, mark_item, read_marks
-from sqsdelay.stores.dynamodb.table import ConditionFailed, Table
+from sqsdelay.stores.dynamodb.marks import put_mark, read_marks
+from sqsdelay.stores.dynamodb.table import Table
 from sqsdelay.stores.dynamodb.waiting import Waiting
 from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS, checked_lease, kept_alive
 
@@ -88,7 +86,6 @@ class DynamoDbStore:
         self._book = book = LeaseBook(
             self._table,
             self._layout,
-            owner=uuid.uuid4().hex[:12],
             shards=shards,
             lease_seconds=checked_lease(lease_seconds),
         )
@@ -133,7 +130,7 @@ class DynamoDbStore:
 
     @contextmanager
     def claim(
-        self, limit: int, *, due_by_ms: int, except_destinations: Sequence[str] = ()
+        self, limit: int, *, due_by_ms: int, except_destinations: Collection[str] = ()
     ) -> Iterator[Claim]:
         """Claim messages of as many shards as are this dispatcher's share.
 
@@ -151,7 +148,7 @@ class DynamoDbStore:
         finally:
             claim.release()
 
-    def next_due_ms(self, except_destinations: Sequence[str] = ()) -> int | None:
+    def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
         return self._listing.next_due_ms(except_destinations)
 
     def pending_count(self) -> int:
@@ -183,21 +180,12 @@ class DynamoDbStore:
         self._wake()
         return moved
 
-    def mark(self, marks: Sequence[Mark], *, until_ms: int) -> None:
-        items = [mark_item(self._layout, mark, until_ms) for mark in in_force(marks).values()]
-        self._table.each(self._put_mark, items)
-
-    def _put_mark(self, item: Item) -> None:
-        if "u" not in item:
-            self._table.put(item)
-            return
-        with suppress(ConditionFailed):
-            self._table.call(
-                self._table.client.put_item,
-                Item=item,
-                ConditionExpression=NOT_CANCELLED,
-                ExpressionAttributeValues={":now_s": number(self._mark_clock.now_ms() // 1000)},
-            )
+    def mark(self, marks: Sequence[Mark]) -> None:
+        now_ms = self._mark_clock.now_ms()
+        last = list(in_force(marks).values())
+        self._table.each(
+            lambda mark: put_mark(self._table, self._layout, mark, now_ms=now_ms), last
+        )
 
     def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
         return read_marks(self._table, self._layout, message_ids, now_ms=self._mark_clock.now_ms())

@@ -13,6 +13,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from sqsdelay.clock import Clock
 from sqsdelay.errors import ConfigurationError, StoreError, StoreMissing, StoreUnavailable
+from sqsdelay.forks import in_each_child
 from sqsdelay.stores.dynamodb.dates import TableClock
 from sqsdelay.stores.dynamodb.layout import EXPIRY, PARTITION, SORT, Item, Key
 
@@ -76,9 +77,17 @@ class Table:
 
     def __init__(self, name: str, client: DynamoDBClient | None, clock: Clock | None) -> None:
         self.name = name
+        self._owned = client is None
         self.client = client or _default_client()
         self.clock = TableClock(clock)
-        self._threads = ThreadPoolExecutor(CONCURRENCY, thread_name_prefix="dynamodb-store")
+        self._threads = _threads()
+        in_each_child(self, Table._begin_anew)
+
+    def _begin_anew(self) -> None:
+        self._threads = _threads()
+        self.clock.begin_anew()
+        if self._owned:
+            self.client.close()
 
     def set_up(self, table_class: str) -> None:
         """Create the table unless it exists, and let it forget what has expired.
@@ -276,6 +285,10 @@ def _expire(client: DynamoDBClient, table: str) -> None:
             TableName=table,
             TimeToLiveSpecification={"Enabled": True, "AttributeName": EXPIRY},
         )
+
+
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(CONCURRENCY, thread_name_prefix="dynamodb-store")
 
 
 def _default_client() -> DynamoDBClient:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.message_id import due_ms_of_id
 from sqsdelay.stored import StoredMessage
-from sqsdelay.stores.dynamodb.item import Entry, entry_of, item_of
+from sqsdelay.stores.dynamodb.item import Entry, entry_of, item_of, moved_item
 from sqsdelay.stores.dynamodb.lanes import Lanes
 from sqsdelay.stores.dynamodb.layout import (
     EXPIRY,
@@ -218,14 +218,13 @@ class Waiting:
             return False
         now_ms = self._table.clock.now_ms()
         place = self._place(message_id, due_ms, now_ms)
-        moved = replace(entry.message, due_ms=due_ms)
         # Whatever is kept for new messages: one that was moved by its id can be moved again.
         needed = not tells_its_place(message_id, due_ms)
         self.prepare([place])
         actions = [self._not_in_hand(entry)]
         if place != entry.place:
             actions.append(self._delete(entry))
-        actions.append(self._put_action(item_of(self._layout, place, moved, looked_up=needed)))
+        actions.append(self._put_action(self._moved(entry, place, needed)))
         if needed:
             actions.append(self._put_action(lookup_item(self._layout, place)))
         elif entry.looked_up:
@@ -235,9 +234,16 @@ class Waiting:
         except ConditionFailed:
             return False
         if place.lane is Lane.FAR and due_ms - read_ms < FAR_MS:
-            self._put_near(place, moved, needed)
+            near = replace(place, lane=Lane.NEAR)
+            if needed:
+                self._table.put(lookup_item(self._layout, near))
+            self._table.put(self._moved(entry, near, needed))
             self._table.delete(self._layout.message(place))
         return True
+
+    def _moved(self, entry: Entry, place: Place, needed: bool) -> Item:
+        failures = entry.message.failures
+        return moved_item(self._layout, entry, place, looked_up=needed, failures=failures)
 
     def _not_in_hand(self, entry: Entry) -> dict[str, Any]:
         return not_in_hand(self._layout, entry.place, self._table.clock.now_ms())

@@ -15,6 +15,8 @@ from urllib.parse import quote, urlsplit
 
 import pika
 
+from tests.patience import PATIENCE_SECONDS
+
 QUORUM = {"x-queue-type": "quorum"}
 REGISTERED_SECONDS = 2
 """RabbitMQ 3.10 writes down half a second later that a quorum queue exists; see docs/rabbitmq.md."""
@@ -43,7 +45,7 @@ class Broker:
         with pika.BlockingConnection(pika.URLParameters(self.url)) as connection:
             return int(connection.channel().queue_declare(queue, passive=True).method.message_count)
 
-    def wait_count(self, queue: str, wanted: int, *, seconds: float = 20) -> int:
+    def wait_count(self, queue: str, wanted: int, *, seconds: float = PATIENCE_SECONDS) -> int:
         """The queue's count, as soon as it is ``wanted`` or time is up."""
         deadline = time.monotonic() + seconds
         while (count := self.count(queue)) != wanted and time.monotonic() < deadline:
@@ -62,7 +64,11 @@ class Broker:
     def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run ``sqsdelay rabbitmq …`` in a process of its own."""
         return subprocess.run(
-            [*CLI, *arguments], env=self.environment, capture_output=True, text=True, timeout=60
+            [*CLI, *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
         )
 
     @property
@@ -83,7 +89,7 @@ def virtual_host(url: str, management_url: str, name: str, *, method: str = "PUT
         method=method,
         headers={"Authorization": f"Basic {login}"},
     )
-    urllib.request.urlopen(request, timeout=30).close()
+    urllib.request.urlopen(request, timeout=PATIENCE_SECONDS).close()
     own = urlsplit(url)
     return Broker(f"{own.scheme}://{own.netloc}/{quote(name, safe='')}", management_url)
 
@@ -117,7 +123,7 @@ class Inbox:
         self._stopping.set()
         self._thread.join()
 
-    def wait(self, count: int, *, seconds: float) -> list[Arrival]:
+    def wait(self, count: int, *, seconds: float = PATIENCE_SECONDS) -> list[Arrival]:
         """The arrivals, as soon as there are ``count`` or time is up."""
         deadline = time.monotonic() + seconds
         while len(self.arrivals) < count and time.monotonic() < deadline:

@@ -12,6 +12,7 @@ import pytest
 from pika.exceptions import ChannelClosedByBroker
 
 from tests.acceptance.rabbitmq.broker import Broker
+from tests.patience import PATIENCE_SECONDS
 
 SCRIPT = Path(__file__).parents[3] / "benchmarks" / "rabbitmq.py"
 
@@ -23,7 +24,7 @@ def test_the_benchmark_prints_both_and_leaves_nothing(broker: Broker) -> None:
         [sys.executable, str(SCRIPT), "--url", broker.url, *sizes],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.returncode == int("aims missed" in done.stdout), done.stderr
     assert re.search(r"ratio \d+\.\d \(aim: 8\); of the entry level alone \d+\.\d", done.stdout)
@@ -35,3 +36,20 @@ def test_the_benchmark_prints_both_and_leaves_nothing(broker: Broker) -> None:
         for name in ("ours", "kombu", "bench_celery_delayed_27", "sqsdelay-bench.delay-level-27"):
             with pytest.raises(ChannelClosedByBroker, match="no queue"):
                 connection.channel().queue_declare(name, passive=True)
+
+
+def test_the_dead_letter_worker_benchmark_prints_both_beside_each_other() -> None:
+    """A small run of its quick half: rates of the default and of the other, and their ratio."""
+    script = SCRIPT.with_name("rabbitmq_dead_letter_worker.py")
+    done = subprocess.run(
+        [sys.executable, str(script), "--messages", "50", "--rounds", "1", "--skip-timeout"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    figures = re.findall(
+        r"^  dead_letter_worker_consumer_prefetch +(\d+): [\d,]+$", done.stdout, re.M
+    )
+    assert figures == ["32", "1000"]
+    assert re.search(r"^  ratio \d+\.\d\d to \d+\.\d\d$", done.stdout, re.M)

@@ -20,6 +20,7 @@ from cryptography.x509.oid import NameOID
 
 from sqsdelay.rabbitmq import DelaySender, Message, Topology, declare
 from tests.acceptance.rabbitmq.broker import CLI, Broker, Inbox
+from tests.patience import PATIENCE_SECONDS
 from tests.services.rabbitmq import RabbitNode
 
 MANY = 3000
@@ -50,7 +51,7 @@ def test_from_declare_to_teardown(broker: Broker) -> None:
         )
         assert sent.returncode == 0, sent.stderr
         shown = json.loads(sent.stdout)
-        (arrival,) = inbox.wait(1, seconds=10)
+        (arrival,) = inbox.wait(1)
     assert (arrival.body, arrival.properties.headers["tenant"]) == (b"hello", "a")
     assert arrival.properties.message_id == shown["message_id"]
     assert arrival.at_ms >= datetime.fromisoformat(shown["due"]).timestamp() * 1000
@@ -68,7 +69,7 @@ def test_a_mistake_is_one_line(broker: Broker) -> None:
         (("send", "orders", "--body", "x", "--delay", "268435456"), "above the 268435455 s"),
         (("send", "orders", "--body", "x", "--header", "novalue"), "is not NAME=VALUE"),
         (("declare", "--url", "http://u:sesame@host"), "does not start with amqp:// or amqps://"),
-        (("transfer", "--to", broker.url), "source and target are both 'nsb.v2'"),
+        (("transfer", "--to", broker.url), "source and target are both 'sqsdelay'"),
     ):
         done = broker.cli(*arguments)
         assert done.returncode == 1
@@ -84,7 +85,7 @@ def test_without_pika_the_remedy_is_named() -> None:
         [sys.executable, "-c", code, "rabbitmq", "declare", "--url", "amqp://localhost"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.returncode == 1
     assert done.stderr == (
@@ -103,7 +104,8 @@ def test_an_interrupted_transfer_loses_nothing(broker: Broker) -> None:
             "orders", [Message("x", delay=100_000, message_id=str(n)) for n in range(MANY)]
         )
     assert all(result.error is None for result in results)
-    arguments = ["transfer", "--to", broker.url, "--prefix", "old", "--to-prefix", "new", "--json"]
+    arguments = ["transfer", "--to", broker.url, "--prefix", "old", "--to-prefix", "new", "--force"]
+    arguments.append("--json")
     process = subprocess.Popen([*CLI, *arguments], env=broker.environment)
     while not broker.count("new.delay-level-16"):
         time.sleep(0.02)
@@ -167,14 +169,26 @@ def test_tls_and_credentials_by_url(tls_node: RabbitNode, tmp_path: Path) -> Non
         broker.queue("orders")
         environment = {**os.environ, "SQSDELAY_RABBITMQ_URL": url}
         refused = subprocess.run(
-            [*CLI, "declare"], env=environment, capture_output=True, text=True, timeout=60
+            [*CLI, "declare"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
         )
         assert refused.returncode == 1
+        assert "TLS with RabbitMQ" in refused.stderr
+        assert "its certificate is not trusted" in refused.stderr
         assert "CERTIFICATE_VERIFY_FAILED" in refused.stderr
+        plain = broker.cli("declare", "--url", f"amqp://shop:x@127.0.0.1:{tls_node.tls_port}/%2f")
+        assert "if that port is one for TLS, write amqps://" in plain.stderr
         environment["SSL_CERT_FILE"] = str(tmp_path / "cert.pem")
         for arguments in (["declare"], ["send", "orders", "--body", "hi", "--delay", "1"]):
             done = subprocess.run(
-                [*CLI, *arguments], env=environment, capture_output=True, text=True, timeout=60
+                [*CLI, *arguments],
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE_SECONDS,
             )
             assert done.returncode == 0, done.stderr
         assert broker.wait_count("orders", 1) == 1

@@ -16,6 +16,7 @@ from kombu.entity import Queue
 from sqsdelay.errors import ConfigurationError, QueueMissing
 from sqsdelay.rabbitmq import MAX_DELAY_SECONDS, DelaySender, Message, Route, Topology, declare
 from tests.acceptance.rabbitmq.broker import Broker, Inbox, virtual_host
+from tests.patience import PATIENCE_SECONDS
 
 MANY = 1000
 
@@ -47,29 +48,17 @@ def test_the_seeds_walk_hop_by_hop(broker: Broker) -> None:
     """5 s: four in level 2, one in level 0, and in no other queue."""
     broker.queue("destination")
     declare(broker.url)
-    with DelaySender(broker.url) as sender:
-        started = time.monotonic()
+    with DelaySender(broker.url) as sender, Inbox(broker.url, "destination") as inbox:
+        started_ms = time.time() * 1000
         result = sender.send("destination", "hello", delay=5)
         assert result.route is Route.DELAY_LEVEL
-        sightings: list[tuple[str, float]] = []
-        while time.monotonic() - started < 10:
-            for queue in ("destination", "nsb.v2.delay-level-02", "nsb.v2.delay-level-00"):
-                if broker.count(queue) and (not sightings or sightings[-1][0] != queue):
-                    sightings.append((queue, time.monotonic() - started))
-            if sightings and sightings[-1][0] == "destination":
-                break
-    assert [queue for queue, _ in sightings] == [
-        "nsb.v2.delay-level-02",
-        "nsb.v2.delay-level-00",
-        "destination",
-    ]
-    assert 3.9 <= sightings[1][1] <= 4.9
-    assert 5.0 <= sightings[2][1] <= 5.9
-    ((key, properties, body),) = broker.drain("destination")
-    assert (key, body) == ("0." * 25 + "1.0.1.destination", b"hello")
-    assert [(d["queue"], d["exchange"]) for d in properties.headers["x-death"]] == [
-        ("nsb.v2.delay-level-00", "nsb.v2.delay-level-01"),
-        ("nsb.v2.delay-level-02", "nsb.v2.delay-level-02"),
+        assert broker.count("sqsdelay.delay-level-02") == 1
+        (arrival,) = inbox.wait(1)
+    assert arrival.at_ms - started_ms >= 5000
+    assert (arrival.routing_key, arrival.body) == ("0." * 25 + "1.0.1.destination", b"hello")
+    assert [(d["queue"], d["exchange"]) for d in arrival.properties.headers["x-death"]] == [
+        ("sqsdelay.delay-level-00", "sqsdelay.delay-level-01"),
+        ("sqsdelay.delay-level-02", "sqsdelay.delay-level-02"),
     ]
 
 
@@ -88,7 +77,7 @@ def test_everything_on_a_message_arrives(broker: Broker) -> None:
     due = datetime.now(UTC) + timedelta(seconds=1)
     with DelaySender(broker.url, prefix="acme") as sender, Inbox(broker.url, "orders") as inbox:
         result = sender.send("orders", b'{"\xff', due_at=due, properties=given, message_id="m-1")
-        (arrival,) = inbox.wait(1, seconds=10)
+        (arrival,) = inbox.wait(1)
     assert result.due is not None
     assert arrival.at_ms >= due.timestamp() * 1000
     assert arrival.body == b'{"\xff'
@@ -102,7 +91,7 @@ def test_everything_on_a_message_arrives(broker: Broker) -> None:
     assert properties.delivery_mode == 2
     assert properties.headers["nested"] == {"list": [1, "two"]}
     assert (properties.headers["tenant"], properties.headers["retries"]) == ("zürich", 3)
-    assert properties.headers["sqsdelay.DueAt"] == str(int(result.due.timestamp() * 1000))
+    assert properties.headers["sqsdelay.WasDueAt"] == str(int(result.due.timestamp() * 1000))
 
 
 def test_a_received_message_can_be_delayed_again(broker: Broker) -> None:
@@ -111,10 +100,10 @@ def test_a_received_message_can_be_delayed_again(broker: Broker) -> None:
     declare(broker.url)
     with DelaySender(broker.url) as sender, Inbox(broker.url, "orders") as inbox:
         sender.send("orders", "again", delay=1)
-        (first,) = inbox.wait(1, seconds=10)
+        (first,) = inbox.wait(1)
         assert "x-death" in first.properties.headers
         sender.send("orders", first.body, delay=3, properties=first.properties)  # level 0 again
-        arrivals = inbox.wait(2, seconds=10)
+        arrivals = inbox.wait(2)
     assert [a.body for a in arrivals] == [b"again", b"again"]
 
 
@@ -133,7 +122,7 @@ def test_any_name_of_up_to_199_bytes_is_an_endpoint(broker: Broker, endpoint: st
         sender.send(namesake, "binds it", delay=MAX_DELAY_SECONDS)
         sender.send(endpoint, "delayed", delay=1)
         sender.send(endpoint, "now")
-        arrivals = inbox.wait(2, seconds=10)
+        arrivals = inbox.wait(2)
     assert [a.body for a in arrivals] == [b"now", b"delayed"]
     assert broker.count(namesake) == 0
 
@@ -144,7 +133,7 @@ def test_the_longest_delay_waits_in_the_highest_level(broker: Broker) -> None:
     declare(broker.url)
     with DelaySender(broker.url) as sender:
         sender.send("orders", "in 8.5 years", delay=MAX_DELAY_SECONDS)
-    assert broker.count("nsb.v2.delay-level-27") == 1
+    assert broker.count("sqsdelay.delay-level-27") == 1
 
 
 def test_a_wrong_name_and_a_missing_infrastructure_are_errors_now(broker: Broker) -> None:
@@ -168,7 +157,7 @@ def test_a_wrong_name_and_a_missing_infrastructure_are_errors_now(broker: Broker
             "InvalidDelay",
         ]
         assert sender.send("orders", "hi", delay=5).error is None
-    assert broker.count("nsb.v2.delay-level-02") == 1
+    assert broker.count("sqsdelay.delay-level-02") == 1
 
 
 def test_kombu_receives_what_was_delayed(broker: Broker) -> None:
@@ -192,7 +181,7 @@ def test_kombu_receives_what_was_delayed(broker: Broker) -> None:
 
         queue = Queue("orders", no_declare=True)
         with connection.Consumer(queue, callbacks=[on_message]):
-            connection.drain_events(timeout=10)
+            connection.drain_events(timeout=PATIENCE_SECONDS)
     assert received == [{"order": 7}]
     assert broker.count("orders") == 0
 
@@ -201,7 +190,7 @@ def test_a_thousand_messages_of_1_to_20_seconds(
     thousand: Inbox, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """None early, none lost, none twice; how late they were is printed."""
-    arrivals = thousand.wait(MANY, seconds=40)
+    arrivals = thousand.wait(MANY)
     late = sorted(arrival.late_ms for arrival in arrivals)
     with capsys.disabled():
         print(  # noqa: T201
@@ -210,4 +199,3 @@ def test_a_thousand_messages_of_1_to_20_seconds(
         )
     assert sorted(int(arrival.body) for arrival in arrivals) == list(range(MANY))
     assert late[0] >= 0
-    assert late[-1] < 5000

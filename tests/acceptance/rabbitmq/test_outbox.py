@@ -28,8 +28,8 @@ from sqsdelay.rabbitmq import RabbitMqOutbox
 from sqsdelay.stored import StoredMessage
 from sqsdelay.testing import InMemoryStore, ManualClock
 from tests.acceptance.rabbitmq.broker import Broker
+from tests.services.closed_port import closed_port
 from tests.services.deaf_proxy import DeafProxy
-from tests.services.rabbitmq import free_port
 
 ERRORS = "orders-delay-error"
 PAST_MS = 1_700_000_000_000
@@ -87,7 +87,7 @@ def test_a_receiver_gets_the_message_and_its_id(
         "Tenant": "grün",
         "sqsdelay.MessageGroupId": "g",
         "AWSTraceHeader": "Root=1",
-        "sqsdelay.DueAt": str(stored.due_ms),
+        "sqsdelay.WasDueAt": str(stored.due_ms),
     }
 
 
@@ -243,9 +243,9 @@ def test_an_outage_is_not_the_messages_fault(broker: Broker, what: str) -> None:
     arguments = {"x-max-length": 0, "x-overflow": "reject-publish"} if what == "full" else {}
     with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
         connection.channel().queue_declare("orders", durable=True, arguments=arguments)
-    with DeafProxy(port) as proxy:
+    with DeafProxy(port) as proxy, closed_port() as closed:
         url = {
-            "unreachable": broker.url.replace(f":{port}", f":{free_port()}"),
+            "unreachable": broker.url.replace(f":{port}", f":{closed}"),
             "denied": broker.url.replace("guest:guest", "guest:wrong"),
             "silent": broker.url.replace(f":{port}", f":{proxy.port}"),
             "full": broker.url,

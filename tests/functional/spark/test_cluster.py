@@ -22,9 +22,8 @@ import pytest
 from sqs_stub import REGION, Stub
 from sqsdelay.spark.rows import derived_id
 from tests.functional.spark.sent import due_ms, ids
+from tests.patience import PATIENCE_SECONDS
 from tests.services.processes import ROOT, environment, run
-
-pytestmark = pytest.mark.timeout(900)  # three Javas start: half a minute, more beside others
 
 FILES, ROWS = 4, 1_000
 JOB = "renewals-2027"
@@ -58,7 +57,7 @@ def kill_an_executor(submitted: subprocess.Popen[str], sqs: Stub) -> None:
     A task sends one file after the other, so two files that are begun and not finished are two tasks.
     """
     files = {derived_id(JOB, f"{n}-{row}"): n for n in range(FILES) for row in range(ROWS)}
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + PATIENCE_SECONDS
     half_sent = 0
     while half_sent < 2:
         assert submitted.poll() is None, "spark-submit ended early"
@@ -103,7 +102,7 @@ def test_an_executor_killed_in_the_middle_of_a_write(
     ):
         try:
             kill_an_executor(submitted, sqs)
-            code = submitted.wait(timeout=200)
+            code = submitted.wait(timeout=PATIENCE_SECONDS)
         finally:
             submitted.kill()
     assert code == 0, (tmp_path / "log").read_text()[-5000:]
@@ -127,7 +126,7 @@ def test_the_command_ships_itself_to_a_cluster(
         "pipeline", "schedule", str(tmp_path / "rows.parquet"), "--endpoint", "orders",
         "--master", "local-cluster[1,1,1024]",
         env=on_the_stub(sqs, python_without_sqsdelay),
-        timeout=250,
+        timeout=PATIENCE_SECONDS,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert ids(sqs) == {"m1": 1, "m2": 1}

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
-import pytest
 
 from sqs_stub import Stub
 from tests.functional.spark.sent import due_ms, ids, message_id
+from tests.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +36,7 @@ def _is_daemon(process: psutil.Process) -> bool:
 
 def kill_once(spark: SparkSession, sqs: Stub, *, after: int) -> list[psutil.Process]:
     """Kill the workers when so many messages were sent; returns them."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while len(sqs.kept()) < after:
         assert time.monotonic() < deadline, "nothing is being sent"
         time.sleep(0.05)
@@ -47,7 +47,6 @@ def kill_once(spark: SparkSession, sqs: Stub, *, after: int) -> list[psutil.Proc
     return killed
 
 
-@pytest.mark.timeout(900)
 def test_killed_workers_lose_nothing(spark: SparkSession, sqs: Stub, tmp_path: Path) -> None:
     """The job finishes; every message was sent, some twice, with one id and one due time; and a
     row that cannot be sent is rejected once, though two attempts came across it."""

@@ -17,6 +17,7 @@ from sqsdelay.errors import SqsDelayError
 from sqsdelay.ledger import EventKind, from_json
 from sqsdelay.spark.rows import derived_id
 from tests.functional.spark.sent import due_ms, ids, message_id
+from tests.patience import PATIENCE_SECONDS
 from tests.services.processes import run
 
 IN_UTC = datetime(2035, 7, 1, 9, tzinfo=UTC)
@@ -122,7 +123,7 @@ def test_a_master_that_is_none_is_told_in_one_line(tmp_path: Path) -> None:
     done = run(
         "pipeline", "schedule", str(tmp_path / "rows.csv"), "--endpoint", "o", "--master", "no",
         env={},
-        timeout=200,
+        timeout=PATIENCE_SECONDS,
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("sqsdelay: Spark does not start on no: ")
@@ -136,7 +137,6 @@ def test_a_name_that_tells_no_format_needs_one(tmp_path: Path) -> None:
     assert "give --format parquet, csv or jsonl" in done.stderr
 
 
-@pytest.mark.timeout(900)
 def test_the_guides_command_in_a_process_of_its_own(sqs: Stub, tmp_path: Path) -> None:
     """It starts Spark by itself, quietly, and prints one line."""
     (tmp_path / "renewals.csv").write_text(
@@ -155,7 +155,7 @@ def test_the_guides_command_in_a_process_of_its_own(sqs: Stub, tmp_path: Path) -
         "AWS_DEFAULT_REGION": REGION,
         "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1",
     }
-    done = run(*arguments, env=settings, timeout=200)
+    done = run(*arguments, env=settings, timeout=PATIENCE_SECONDS)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("100 sent (100 delay-queue) in ")
     assert set(done.stderr.splitlines()) <= {

@@ -231,3 +231,17 @@ def without_noise(entry: dict[str, Any]) -> dict[str, Any]:
     attributes = {k: v for k, v in entry["MessageAttributes"].items() if k != wire.DELAY_SECONDS}
     kept = {k: v for k, v in entry.items() if k not in ("Id", "QueueUrl")}
     return kept | {"MessageAttributes": attributes}
+
+
+def test_a_throttled_job_slows_down_and_sends_each_row_once(
+    spark: SparkSession, sqs: Stub, tmp_path: Path
+) -> None:
+    """A quota far below what two tasks could send: no failure, no rejects, nothing twice."""
+    sqs.throttle(25)
+    try:
+        save(messages(spark, 1000).repartition(2), rejects=tmp_path, retry_seconds=20)
+        assert sqs.throttled() > 0
+    finally:
+        sqs.throttle(None)
+    assert ids(sqs) == {f"m{i}": 1 for i in range(1000)}
+    assert list(tmp_path.iterdir()) == []

@@ -9,8 +9,6 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 from sqs_stub import Stub
 from sqsdelay import DelayConsumer
 from sqsdelay.endpoint import Endpoint
@@ -58,7 +56,6 @@ def test_the_guide_names_every_column_and_option() -> None:
     assert defaults == {name: str(value or "") for name, value in known.items()}
 
 
-@pytest.mark.timeout(900)
 def test_rows_arrive_when_they_are_due(spark: SparkSession, local_aws: LocalAws) -> None:
     """On a local AWS: relayed by hops of a second or sent directly, never early, each once."""
     client = local_aws.client("sqs")

@@ -1,0 +1,155 @@
+"""The removal guard: a deployment that leaves out a part which holds messages is refused.
+
+A template says what there shall be; CloudFormation removes the rest, with success. So the stack has
+a custom resource that is told which parts were left out, neither asked for nor let go of by name. It
+looks whether the stack has one of them, before anything else of the endpoint is changed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from aws_cdk import CustomResource, Duration, RemovalPolicy, Stack
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_logs as logs
+from constructs import Construct
+
+from infra.acknowledgement import acknowledge
+from lambdas.removal_guard.handler import LEFT_OUT, SETTLING_SECONDS
+
+NONE: Final = "none"
+"""What lets go of a store by name."""
+
+HANDLER_FILE: Final = Path(__file__).parents[1] / "lambdas" / "removal_guard" / "handler.py"
+TIMEOUT_SECONDS: Final = 2 * SETTLING_SECONDS + 50
+_ONLY_THE_STACK: Final = "Nothing but CloudFormation invokes it, which waits for its answer."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """A part of an endpoint that was left out.
+
+    Args:
+        path: of the construct that would be there, below the one that is guarded.
+        resource_type: CloudFormation's name of it.
+        words: what to tell whoever left it out, and what to do.
+    """
+
+    path: str
+    resource_type: str
+    words: str
+
+
+STORE: Final = Part(
+    path="Store/Table",
+    resource_type="AWS::DynamoDB::Table",
+    words="the stack has a store and this deployment names none: nobody would release what is parked "
+    "in it; give store=dynamodb as before, or store=none to let go of it (the table is kept unless "
+    "removalPolicy=destroy)",
+)
+LARGE_BODIES: Final = Part(
+    path="Bodies",
+    resource_type="AWS::S3::Bucket",
+    words="the stack has a bucket for large bodies and this deployment names none; give "
+    "largeBodies=true (large_bodies=True) as before, or largeBodies=none (large_bodies=False) to let "
+    "go of it",
+)
+DUE_QUEUE: Final = Part(
+    path="DueQueue",
+    resource_type="AWS::SQS::Queue",
+    words="the stack has a due queue, and its destination is no FIFO queue any more: nobody would "
+    "deliver what waits in it; give the FIFO queue as before, or due_queue=False to let go of it",
+)
+
+
+class RemovalGuard(Construct):
+    """A custom resource, its function, the function's role and log.
+
+    Args:
+        left_out: the parts that are neither deployed nor let go of by name.
+    """
+
+    def __init__(self, scope: Construct, construct_id: str, *, left_out: Sequence[Part]) -> None:
+        super().__init__(scope, construct_id)
+        log_group = logs.LogGroup(
+            self,
+            "Log",
+            retention=logs.RetentionDays.ONE_MONTH,
+            removal_policy=RemovalPolicy.DESTROY,
+        )
+        self.role = _role(self, log_group)
+        self.function = lambda_.Function(
+            self,
+            "Function",
+            description="Refuses deployments that would strand delayed messages (sqsdelay)",
+            code=lambda_.Code.from_inline(HANDLER_FILE.read_text(encoding="utf-8")),
+            handler="index.handler",
+            runtime=lambda_.Runtime.PYTHON_3_14,
+            architecture=lambda_.Architecture.ARM_64,
+            timeout=Duration.seconds(TIMEOUT_SECONDS),
+            role=self.role,
+            log_group=log_group,
+        )
+        acknowledge(
+            self.function,
+            "Serverless-LambdaTracing",
+            "Serverless-LambdaDLQ",
+            "Serverless-LambdaAsyncFailureDestination",
+            "Serverless-LambdaDefaultMemorySize",
+            reason=_ONLY_THE_STACK,
+        )
+        self.parts = CustomResource(
+            self,
+            "Parts",
+            resource_type="Custom::SqsDelayParts",
+            service_token=self.function.function_arn,
+            service_timeout=Duration.seconds(2 * TIMEOUT_SECONDS),
+            properties={LEFT_OUT: [_told(scope, part) for part in left_out]},
+        )
+
+
+def _told(scope: Construct, part: Part) -> dict[str, str]:
+    return {
+        "Prefix": _logical_prefix(scope, part.path),
+        "Type": part.resource_type,
+        "Words": part.words,
+    }
+
+
+def _logical_prefix(scope: Construct, path: str) -> str:
+    """What the logical id of a construct below ``scope`` begins with; a hash follows.
+
+    Source: aws-cdk-lib's ``makeUniqueId``: the path within the stack, without "Resource", "Default"
+    and what repeats the component before it, letters and digits only, at most 240 of them.
+    """
+    inside = scope.node.path.removeprefix(Stack.of(scope).node.path)
+    human: list[str] = []
+    for component in (*inside.split("/"), *path.split("/")):
+        plain = re.sub(r"[^A-Za-z0-9]", "", component)
+        if plain not in ("", "Resource", "Default") and not (human and human[-1].endswith(plain)):
+            human.append(plain)
+    return "".join(human)[:240]
+
+
+def _role(scope: Construct, log_group: logs.LogGroup) -> iam.Role:
+    look = iam.PolicyStatement(
+        sid="Look",
+        actions=["cloudformation:DescribeStacks", "cloudformation:ListStackResources"],
+        resources=[Stack.of(scope).stack_id],
+    )
+    log = iam.PolicyStatement(
+        sid="Log",
+        actions=["logs:CreateLogStream", "logs:PutLogEvents"],
+        resources=[log_group.log_group_arn],
+    )
+    return iam.Role(
+        scope,
+        "Role",
+        assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
+        inline_policies={"RemovalGuard": iam.PolicyDocument(statements=[look, log])},
+    )

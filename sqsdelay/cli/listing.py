@@ -1,0 +1,77 @@
+"""What is pending, listed page by page: any number of messages in the memory of one page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+if TYPE_CHECKING:
+    from sqsdelay.store import DelayedMessageStore
+    from sqsdelay.stored import StoredMessage
+
+PAGE: Final = 100
+"""Messages in memory at once: at the 1 MiB of a body, 100 MiB."""
+
+_CURSOR: Final = re.compile(r"(\d{1,15}):(.+)", re.ASCII | re.DOTALL)
+
+Cursor = tuple[int, str]
+"""Due time, epoch milliseconds, and id of the last message listed."""
+
+
+def parse_cursor(text: str) -> Cursor:
+    """What ``--after`` is given.
+
+    Raises:
+        BadParameter: it is none that was printed.
+    """
+    found = _CURSOR.fullmatch(text)
+    if found is None:
+        raise typer.BadParameter(
+            f"{text!r} is no cursor; give what was printed after --after, such as 1893456000000:order-7",
+            param_hint="--after",
+        )
+    return int(found[1]), found[2]
+
+
+class Listing:
+    """Messages from a cursor on, within due times."""
+
+    def __init__(
+        self, *, after: Cursor | None, due_from_ms: int | None, due_before_ms: int | None
+    ) -> None:
+        self._after = after
+        self._due_from_ms = due_from_ms
+        self._due_before_ms = due_before_ms
+        self.listed = 0
+
+    @property
+    def cursor(self) -> str:
+        """Where the next page begins, once something was listed."""
+        due_ms, message_id = self._after or (0, "")
+        return f"{due_ms}:{message_id}"
+
+    def read(self, store: DelayedMessageStore, limit: int) -> Iterator[StoredMessage]:
+        """So many messages at most, the earliest due first."""
+        while self.listed < limit:
+            page = self._page(store, min(PAGE, limit - self.listed))
+            if not page:
+                return
+            for message in page:
+                self._after = message.due_ms, message.message_id
+                self.listed += 1
+                yield message
+
+    def has_more(self, store: DelayedMessageStore) -> bool:
+        """Whether there are messages behind those that were listed."""
+        return bool(self.listed and self._page(store, 1))
+
+    def _page(self, store: DelayedMessageStore, limit: int) -> list[StoredMessage]:
+        return store.pending(
+            limit,
+            after=self._after,
+            due_from_ms=self._due_from_ms,
+            due_before_ms=self._due_before_ms,
+        )

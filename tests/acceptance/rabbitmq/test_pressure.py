@@ -1,0 +1,193 @@
+"""Brokers that are away, blocked, deaf or full: nothing waits for ever, and nothing is written in vain."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from urllib.parse import urlsplit
+
+import pytest
+
+from sqsdelay.errors import QueueUnavailable, Unconfirmed
+from sqsdelay.rabbitmq import DelaySender, Message, SendResult, Topology, bind, declare, verify
+from sqsdelay.rabbitmq.confirms import Publication
+from sqsdelay.rabbitmq.connection import Address, channel, parameters
+from sqsdelay.rabbitmq.publisher import Publisher
+from sqsdelay.rabbitmq.routing import routing_key
+from sqsdelay.rabbitmq.undeliverable import probe
+from tests.acceptance.rabbitmq.broker import Broker, Inbox
+from tests.services.deaf_proxy import DeafProxy
+from tests.services.rabbitmq import RabbitNode
+from tests.services.tcp_proxy import TcpProxy
+
+AWAY_SECONDS = 4
+MANY = 20_000
+
+
+def through(proxy: TcpProxy, broker: Broker) -> str:
+    return broker.url.replace(f":{urlsplit(broker.url).port}", f":{proxy.port}")
+
+
+def test_a_due_time_holds_while_the_broker_is_away(broker: Broker) -> None:
+    """What is left of the delay is counted when the message is written, not when it is handed in."""
+    declare(broker.url)
+    broker.queue("orders")
+    with (
+        TcpProxy(urlsplit(broker.url).port or 0) as proxy,
+        DelaySender(through(proxy, broker)) as sender,
+        Inbox(broker.url, "orders") as inbox,
+    ):
+        sender.send("orders", "bound", delay=1)
+        due = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=AWAY_SECONDS + 4)
+        header = {"due-ms": str(due.timestamp() * 1000)}
+        message = Message("x", due_at=due, headers=header)
+        results: list[SendResult] = []
+        thread = threading.Thread(
+            target=lambda: results.extend(sender.send_many("orders", [message]))
+        )
+        proxy.down()
+        thread.start()
+        time.sleep(AWAY_SECONDS)
+        proxy.up()
+        thread.join()
+        assert [result.error for result in results] == [None]
+        arrival = inbox.wait(2, seconds=20)[-1]
+    assert arrival.body == b"x"
+    assert 0 <= arrival.late_ms < 3000
+    assert arrival.properties.headers["sqsdelay.DueAt"] == str(int(due.timestamp() * 1000))
+
+
+def test_a_queue_made_anew_is_bound_anew(broker: Broker) -> None:
+    """A deployment deletes it and creates it again between two sends: the binding went with it."""
+    declare(broker.url)
+    broker.queue("orders")
+    with DelaySender(broker.url) as sender:
+        sender.send("orders", "first", delay=100)
+        broker.delete_queue("orders")
+        broker.queue("orders")
+        sender.send("orders", "second", delay=1)
+    assert broker.wait_count("orders", 1) == 1
+
+
+def test_a_blocked_broker_is_not_written_to(fragile: RabbitNode) -> None:
+    """It reads no more from us: what was written would be in limbo, and is at most one message."""
+    broker = Broker(fragile.url, fragile.management_url)
+    broker.queue("blocked")
+    messages = [Message(str(n)) for n in range(200)]
+    with (
+        DelaySender(broker.url, connect_seconds=1, confirm_seconds=2) as sender,
+        DelaySender(broker.url) as patient,
+    ):
+        fragile.ctl("set_vm_memory_high_watermark", "absolute", "1")
+        try:
+            results = sender.send_many("blocked", messages)
+            waiting = threading.Thread(target=lambda: patient.send_many("blocked", messages))
+            waiting.start()
+        finally:
+            time.sleep(1)
+            fragile.ctl("set_vm_memory_high_watermark", "0.9")
+        waiting.join()
+    unsent = [r.error for r in results if isinstance(r.error, QueueUnavailable)]
+    assert len(unsent) >= len(messages) - 1
+    assert "the broker blocks publishers" in str(unsent[0])
+    assert "it was not sent" in str(unsent[0])
+    arrived = broker.wait_count("blocked", 201, seconds=10)
+    assert 200 <= arrived <= 201
+
+
+def test_a_call_has_one_deadline(broker: Broker) -> None:
+    """However many messages it has: a deaf broker took 2,000 of them per 30 s, and 25 minutes for all."""
+    broker.queue("orders")
+    with (
+        DeafProxy(urlsplit(broker.url).port or 0) as proxy,
+        DelaySender(through(proxy, broker), connect_seconds=1, confirm_seconds=1) as sender,
+    ):
+        sender.send("orders", "heard")
+        proxy.swallowing.set()
+        results = sender.send_many("orders", [Message("x") for _ in range(MANY)])
+    kinds = {type(result.error) for result in results}
+    assert kinds == {Unconfirmed, QueueUnavailable}
+    assert sum(isinstance(result.error, Unconfirmed) for result in results) <= 4_000
+
+
+def test_large_messages_fill_a_window_of_bytes(broker: Broker) -> None:
+    """2,000 messages of 16 MiB in flight would be 32 GiB in our memory, and in the broker's."""
+    broker.queue("orders")
+    body = b"x" * (6 * 1024 * 1024)
+    with (
+        DeafProxy(urlsplit(broker.url).port or 0) as proxy,
+        DelaySender(through(proxy, broker), connect_seconds=1, confirm_seconds=30) as sender,
+    ):
+        sender.send("orders", "heard")
+        proxy.swallowing.set()
+        results = []
+        thread = threading.Thread(
+            target=lambda: results.extend(sender.send_many("orders", [Message(body)] * 8))
+        )
+        thread.start()
+        assert broker.wait_count("orders", 3, seconds=10) == 3  # the small one and two of 6 MiB
+        time.sleep(1)
+        assert broker.count("orders") == 3
+        proxy.swallowing.clear()
+        proxy.down()
+        proxy.up()
+        thread.join()
+    assert [type(result.error) for result in results] == [Unconfirmed] * 2 + [type(None)] * 6
+
+
+def ask(given: Address, proxy: DeafProxy) -> None:
+    with channel(given, seconds=1) as on:
+        proxy.swallowing.set()
+        on.queue_declare("orders", passive=True)
+
+
+def test_administration_has_a_deadline(broker: Broker) -> None:
+    """pika's blocking calls have none; a queue without a leader answers nothing, for ever."""
+    with DeafProxy(urlsplit(broker.url).port or 0) as proxy:
+        given = parameters(through(proxy, broker))
+        with pytest.raises(QueueUnavailable, match="no answer within 1 s"):
+            ask(given, proxy)
+
+
+def test_twenty_thousand_undeliverable_messages(
+    broker: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Counted, and sent on to the queue that they are for, pipelined; others stay where they are."""
+    acme = Topology("acme")
+    declare(broker.url, acme)
+    publisher = Publisher(parameters(broker.url))
+    publications = []
+    for n in range(MANY):
+        publication = probe(acme)
+        publication.routing_key = routing_key(1, "ghost" if n % 10 else "other")
+        publication.properties.expiration = None
+        publication.properties.delivery_mode = 2
+        publications.append(publication)
+    publisher.publish(publications)
+    publisher.close()
+    assert [p for p in publications if p.error is not None] == []
+    started = time.monotonic()
+    texts = {problem.subject: problem.text for problem in verify(broker.url, acme)}
+    verified = time.monotonic()
+    assert texts["endpoint ghost"].startswith("18000 messages were due")
+    assert texts["endpoint other"].startswith("2000 messages were due")
+    broker.queue("ghost")
+    assert bind(broker.url, "ghost", acme) == 18_000
+    bound = time.monotonic()
+    with capsys.disabled():
+        print(f"\nverify {verified - started:.1f} s, bind {bound - verified:.1f} s")  # noqa: T201
+    assert broker.wait_count("ghost", 18_000) == 18_000
+    assert broker.wait_count(acme.undeliverable, 2_000) == 2_000
+
+
+def test_publications_are_settled_once() -> None:
+    """By the deadline or by the broker, whichever comes first."""
+    publication = probe(Topology())
+    settled: list[Publication] = []
+    publication.on_settled = lambda: settled.append(publication)
+    late, unsure = QueueUnavailable("late"), Unconfirmed("unsure")
+    publication.expire(unwritten=late, unconfirmed=unsure)
+    publication.settle()
+    assert (settled, publication.error) == ([publication], late)
+    assert not publication.take()

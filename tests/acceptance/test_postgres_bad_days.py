@@ -1,0 +1,354 @@
+"""PostgreSQL on bad days: a host without power, other defaults, dead connections, a pooler, a long
+snapshot, a wrong clock. Each with a real server."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from sqsdelay.clock import SystemClock
+from sqsdelay.deduplication import Copy
+from sqsdelay.dispatch_settings import MAX_POLL_SECONDS, DispatchSettings
+from sqsdelay.dispatcher import Dispatcher
+from sqsdelay.marks import Mark
+from sqsdelay.store import TransactionMode
+from sqsdelay.stored import StoredMessage
+from sqsdelay.stores.postgres import PostgresStore
+from sqsdelay.stores.postgres_inbox import PostgresInbox
+from sqsdelay.testing import InMemoryOutbox
+from tests.acceptance.dispatcher_process import BEFORE_REMOVAL_HANGS
+from tests.services.pgbouncer import pgbouncer
+from tests.services.postgres import postgres_server
+from tests.services.vanishing_host import HERE, VanishingHost, possible
+
+ROOT = Path(__file__).parents[2]
+DAY_MS = 24 * 3600 * 1000
+
+
+def now_ms() -> int:
+    return SystemClock().now_ms()
+
+
+def message(message_id: str, in_ms: int = 0) -> StoredMessage:
+    return StoredMessage(
+        message_id=message_id, destination="orders", due_ms=now_ms() + in_ms, body=b"x"
+    )
+
+
+def wait_for(what: Any, seconds: float = 15) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+@contextmanager
+def dispatching(*dispatchers: Dispatcher) -> Iterator[None]:
+    """The dispatchers, each in a thread; what they raise is raised at the end."""
+    stop = threading.Event()
+    with ThreadPoolExecutor(len(dispatchers)) as pool:
+        running = [pool.submit(each.run, stop) for each in dispatchers]
+        try:
+            yield
+        finally:
+            stop.set()
+        for run in running:
+            run.result(timeout=30)
+
+
+@pytest.fixture
+def table() -> str:
+    return f"orders.{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def store(postgres: str, table: str) -> Iterator[PostgresStore]:
+    with closing(PostgresStore(postgres, endpoint="orders", table=table)) as store:
+        store.set_up()
+        yield store
+
+
+@pytest.mark.skipif(not possible(), reason="no network namespaces here: they take root")
+def test_a_host_that_loses_its_power_keeps_no_locks(tmp_path: Path) -> None:
+    """Its row locks fall within some 8 s, not after the two hours of an operating system."""
+    with (
+        VanishingHost() as host,
+        postgres_server(address=HERE) as server,
+        closing(PostgresStore(server.conninfo, endpoint="orders")) as store,
+    ):
+        store.set_up()
+        store.store([message("a", -1)])
+        given = {
+            "store": server.conninfo,
+            "file": str(tmp_path / "sent"),
+            "step": BEFORE_REMOVAL_HANGS,
+            "exactly_once": False,
+            "batch": 50,
+            "lease_seconds": 1,
+            "send_seconds": 0,
+        }
+        command = [sys.executable, "-m", "tests.acceptance.dispatcher_process"]
+        process = host.start([*command, json.dumps(given)], cwd=ROOT)
+        try:
+            wait_for(lambda: (tmp_path / "sent").exists() and claimed(store) == [])
+            time.sleep(0.5)
+            assert claimed(store) == [], "the other host holds it"
+        finally:
+            host.lose_power()
+            process.kill()
+            process.wait(30)
+        wait_for(lambda: claimed(store) == ["a"], seconds=20)
+
+
+def claimed(store: PostgresStore) -> list[str]:
+    with store.claim(9, due_by_ms=now_ms()) as claim:
+        return [each.message_id for each in claim.messages]
+
+
+@pytest.mark.parametrize("level", ["serializable", "repeatable read"])
+def test_the_isolation_level_is_ours(postgres: str, level: str) -> None:
+    """Under another default, claims of messages already sent failed, and they were sent twice."""
+    with database(postgres) as conninfo:
+        with psycopg.connect(conninfo, autocommit=True) as connection:
+            name = sql.Identifier(connection.info.dbname)
+            statement = sql.SQL("ALTER DATABASE {} SET default_transaction_isolation = {}")
+            connection.execute(statement.format(name, sql.Literal(level)))
+        assert released_by_four(conninfo, 2000) == Counter({f"m{n}": 1 for n in range(2000)})
+
+
+@contextmanager
+def database(postgres: str) -> Iterator[str]:
+    """A database of its own on the test server."""
+    name = f"bad_day_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        try:
+            yield make_conninfo(postgres, dbname=name)
+        finally:
+            drop = sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name))
+            connection.execute(drop)
+
+
+def released_by_four(conninfo: str, count: int) -> Counter[str]:
+    """What four dispatchers send while four threads store: each with connections of its own."""
+    outbox = InMemoryOutbox(SystemClock())
+    settings = DispatchSettings(batch_size=20, poll_seconds=0.2)
+    with ExitStack() as stack:
+        stores = [
+            stack.enter_context(closing(PostgresStore(conninfo, endpoint="orders")))
+            for _ in range(4)
+        ]
+        stores[0].set_up()
+        names = [f"m{n}" for n in range(count)]
+
+        def fill(thread: int) -> None:
+            for start in range(thread * 50, count, 200):
+                stores[thread].store([message(name, -1) for name in names[start : start + 50]])
+
+        with dispatching(*(Dispatcher(each, outbox, settings=settings) for each in stores)):
+            with ThreadPoolExecutor(4) as pool:
+                list(pool.map(fill, range(4)))
+            wait_for(lambda: stores[0].pending_count() == 0, seconds=60)
+    return Counter(each.message_id for each in outbox.sent)
+
+
+def test_dead_connections_are_noticed_before_use(tmp_path: Path) -> None:
+    """The server was restarted while nothing was asked of it: the next call knows, and connects anew."""
+    with postgres_server() as server, closing(bare(server.conninfo)) as store:
+        store.set_up()
+        fill_pool(store)
+        server.stop("immediate")
+        server.start()
+        for n in range(8):
+            assert store.store([message(f"m{n}")]) == [True]
+        assert store.pending_count() == 8
+
+
+def bare(conninfo: str) -> PostgresStore:
+    return PostgresStore(conninfo, endpoint="orders")
+
+
+def fill_pool(store: PostgresStore) -> None:
+    """Some connections, idle in the pool."""
+    with ExitStack() as stack:
+        for _ in range(4):
+            stack.enter_context(store.claim(1, due_by_ms=now_ms()))
+
+
+@pytest.fixture
+def pooled(postgres: str) -> Iterator[str]:
+    """A database through PgBouncer in transaction mode, with few connections for many clients."""
+    with database(postgres) as own, pgbouncer(own, mode="transaction", pool_size=6) as conninfo:
+        yield conninfo
+
+
+def test_pgbouncer_in_transaction_mode(pooled: str) -> None:
+    """Nothing prepared is missed, nothing fails, nothing is sent twice; calls of every kind."""
+    with closing(PostgresStore(pooled, endpoint="orders")) as store:
+        store.set_up()
+        store.initialize(TransactionMode.EXACTLY_ONCE)
+    assert released_by_four(pooled, 400) == Counter({f"m{n}": 1 for n in range(400)})
+    with closing(PostgresStore(pooled, endpoint="orders")) as store, ThreadPoolExecutor(8) as pool:
+
+        def every_call(n: int) -> None:
+            name = f"c{n}"
+            assert store.store([message(name, 60_000), message(f"{name}b", 60_000)]) == [True] * 2
+            assert store.find(name) is not None
+            assert store.reschedule(name, now_ms() + 90_000)
+            store.mark([Mark(message_id=name, at_ms=now_ms())])
+            assert set(store.marks([name])) == {name}
+            assert store.next_due_ms() is not None
+            assert store.cancel([name, f"{name}b"]) == [True, True]
+
+        list(pool.map(every_call, range(120)))
+        assert store.pending(9) == []
+    with closing(PostgresInbox(pooled, endpoint="orders")) as inbox:
+        inbox.set_up()
+        for n in range(20):
+            now = now_ms()
+            begun = inbox.begin(f"m{n}", claim="us", now_ms=now, until_ms=now + 1000)
+            assert begun is Copy.FIRST
+
+
+def test_a_pooled_session_is_left_as_it_was(pooled: str) -> None:
+    """What is set for a claim ends with it: the same connection serves another application next."""
+    with closing(PostgresStore(pooled, endpoint="orders")) as store:
+        store.set_up()
+        for _ in range(20):
+            with store.claim(9, due_by_ms=now_ms()) as claim:
+                for name, value in (("tcp_keepalives_idle", "4"), ("tcp_user_timeout", "8000")):
+                    assert shown(claim.transaction, name) == value
+                assert shown(claim.transaction, "transaction_isolation") == "read committed"
+        with psycopg.connect(pooled, autocommit=True, prepare_threshold=None) as other:
+            assert shown(other, "tcp_keepalives_idle") != "4"
+            prepared = other.execute("SELECT count(*) FROM pg_prepared_statements").fetchone()
+            assert prepared == (0,)
+
+
+def shown(connection: Any, name: str) -> str:
+    return str(connection.execute(f"SHOW {name}").fetchone()[0])
+
+
+def test_the_isolation_level_is_ours_behind_pgbouncer(postgres: str) -> None:
+    """Single statements, too: each is a transaction begun at READ COMMITTED."""
+    with database(postgres) as own:
+        with psycopg.connect(own, autocommit=True) as connection:
+            name = sql.Identifier(connection.info.dbname)
+            statement = sql.SQL(
+                "ALTER DATABASE {} SET default_transaction_isolation = serializable"
+            )
+            connection.execute(statement.format(name))
+        with pgbouncer(own, mode="transaction") as conninfo:
+            assert released_by_four(conninfo, 1000) == Counter({f"m{n}": 1 for n in range(1000)})
+
+
+def test_where_nothing_is_notified_the_store_is_polled(
+    pooled: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A dispatcher that sleeps long is woken every second, and the log says why."""
+    outbox = InMemoryOutbox(SystemClock())
+    with (
+        closing(PostgresStore(pooled, endpoint="orders")) as store,
+        closing(PostgresStore(pooled, endpoint="orders")) as other,
+        caplog.at_level(logging.WARNING),
+    ):
+        store.set_up()
+        dispatcher = Dispatcher(store, outbox, settings=DispatchSettings(poll_seconds=600))
+        with dispatching(dispatcher):
+            wait_for(lambda: "passes no notifications on" in caplog.text)
+            time.sleep(1.5)
+            other.store([message("a")])
+            wait_for(lambda: len(outbox.sent) == 1)
+
+
+def test_pgbouncer_in_session_mode_notifies(
+    postgres: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A session of our own hears what is notified: nothing is polled."""
+    with (
+        database(postgres) as own,
+        pgbouncer(own, mode="session", pool_size=20) as conninfo,
+        closing(bare(conninfo)) as store,
+    ):
+        store.set_up()
+        woken = threading.Event()
+        with store.watch(woken.set):
+            woken.clear()
+            store.store([message("a")])
+            assert woken.wait(5)
+    assert "no notifications" not in caplog.text
+
+
+def test_holds_count_by_the_databases_clock(
+    store: PostgresStore, postgres: str, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dispatcher whose clock is fast neither sees a hold as over nor makes one an hour long."""
+    store.store([message("a", -1), message("b", -1)])
+    due_by_ms = now_ms()
+    with store.claim(1, due_by_ms=due_by_ms) as claim:
+        claim.hold(["a"], seconds=600)
+    fast = time.time_ns() // 10**6 + 3_600_000
+    monkeypatch.setattr("sqsdelay.clock.SystemClock.now_ms", lambda _: fast)
+    with closing(PostgresStore(postgres, endpoint="orders", table=table)) as other:
+        with other.claim(9, due_by_ms=due_by_ms) as claim:
+            assert [each.message_id for each in claim.messages] == ["b"]
+            claim.count_failures(["b"], retry_after_seconds=0.2)
+        wait_for(lambda: "b" in claimed_by(other, due_by_ms), seconds=10)
+        other.mark([Mark(message_id="a", at_ms=due_by_ms)])
+        assert set(other.marks(["a"])) == {"a"}
+
+
+def claimed_by(store: PostgresStore, due_by_ms: int) -> list[str]:
+    with store.claim(9, due_by_ms=due_by_ms) as claim:
+        return [each.message_id for each in claim.messages]
+
+
+def blocks_read(connection: Any, store: PostgresStore, query: str, arguments: Any) -> int:
+    explain = b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + store._sql[query]
+    plan = connection.execute(explain, arguments).fetchone()[0][0]["Plan"]
+    return int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])
+
+
+def test_a_long_snapshot_elsewhere_slows_no_insert(postgres: str, store: PostgresStore) -> None:
+    """Rows that were removed and that a snapshot still sees lie before the first one. What is due beyond
+    every poll does not look for it, so it does not walk through them."""
+    count = 20_000
+    with (
+        psycopg.connect(postgres) as snapshot,
+        psycopg.connect(postgres, autocommit=True) as connection,
+    ):
+        for start in range(0, count, 1000):
+            store.store([message(f"old{n}", -1) for n in range(start, start + 1000)])
+        snapshot.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        snapshot.execute("SELECT 1")
+        assert len(store.cancel([f"old{n}" for n in range(count)])) == count
+
+        def blocks(name: str, in_ms: int, number: int) -> int:
+            many = [message(f"{name}{n}", in_ms) for n in range(number)]
+            rows = [(m.message_id, "orders", m.due_ms, b"x", "{}", 0) for m in many]
+            if number == 1:
+                return blocks_read(connection, store, "store", (*rows[0], *store._wakes))
+            columns = [list(column) for column in zip(*rows, strict=True)]
+            return blocks_read(connection, store, "store_many", (*columns, *store._wakes))
+
+        far_ms = 2 * MAX_POLL_SECONDS * 1000
+        for number in (1, 10):
+            blocks(f"warm{number}-", far_ms, number)
+            assert blocks(f"far{number}-", far_ms, number) < 100
+            # The look is what costs: soon due messages still need it.
+            assert blocks(f"soon{number}-", 60_000, number) > 200

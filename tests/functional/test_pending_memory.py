@@ -1,0 +1,75 @@
+"""Listing what is pending takes the memory of a page, however many messages wait."""
+
+from __future__ import annotations
+
+import gc
+import os
+import tracemalloc
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from sqsdelay.cli import console
+from sqsdelay.cli.store import pending
+from sqsdelay.schedule import Schedule
+from sqsdelay.stored import StoredMessage
+from sqsdelay.stores.sqlite import SqliteStore
+
+COUNT = 10_000
+BODY = bytes(1024)
+PAGES_BYTES = 5_000_000
+"""A page of 100 messages of 1 KiB, and a table of 1,000 rows as rich lays it out, take less. All of
+them take four times as much."""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    with closing(SqliteStore(tmp_path / "store.db", endpoint="orders")) as store:
+        store.set_up()
+        for start in range(0, COUNT, 1000):
+            store.store(
+                [
+                    StoredMessage(message_id=f"m{n:032}", destination="orders", due_ms=n, body=BODY)
+                    for n in range(start, start + 1000)
+                ]
+            )
+    return tmp_path / "store.db"
+
+
+def most_allocated(work: Callable[[], object]) -> int:
+    """Bytes that Python had allocated at once for the work, on top of what it had before."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("as_json", [True, False], ids=["json", "table"])
+def test_the_command(path: Path, monkeypatch: pytest.MonkeyPatch, as_json: bool) -> None:
+    """300,000 messages once took 234 MB, all of them in a list before the first was printed."""
+    with Path(os.devnull).open("w") as nowhere:
+        monkeypatch.setattr(console.out, "file", nowhere)
+
+        def list_all() -> None:
+            pending("orders", f"sqlite:///{path}", limit=COUNT, as_json=as_json)
+
+        list_all()
+        assert most_allocated(list_all) < PAGES_BYTES
+
+
+def test_the_schedule(path: Path) -> None:
+    """What `DelaySender.pending` reads from."""
+    with closing(SqliteStore(path, endpoint="orders")) as store:
+        schedule = Schedule(store)
+        assert most_allocated(lambda: sum(1 for _ in schedule.pending())) < PAGES_BYTES
+
+
+def test_all_at_once_would_not_pass(path: Path) -> None:
+    """The bound tells a page from all."""
+    with closing(SqliteStore(path, endpoint="orders")) as store:
+        assert most_allocated(lambda: list(Schedule(store).pending())) > 2 * PAGES_BYTES

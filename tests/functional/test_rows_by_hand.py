@@ -1,0 +1,229 @@
+"""Rows that somebody wrote by hand into a SQLite store: messages, and what is none."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sqsdelay import events
+from sqsdelay.dispatcher import Dispatcher
+from sqsdelay.endpoint import Endpoint
+from sqsdelay.errors import StoreError
+from sqsdelay.exactly_once import ExactlyOnce
+from sqsdelay.ledger import from_json, to_json
+from sqsdelay.limits import MAX_DUE_MS, MAX_STORED_ID_CHARS
+from sqsdelay.sqs.outbox import SqsOutbox
+from sqsdelay.sqs.timeouts import SqsTimeouts
+from sqsdelay.stored import StoredMessage
+from sqsdelay.stores.queries import read_queries
+from sqsdelay.stores.sqlite import SqliteStore
+from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
+from sqsdelay.timeout_manager import TimeoutManager, TimeoutSettings
+
+NOW_MS = ManualClock().now_ms()
+
+AS_BEFORE = """
+CREATE TABLE "orders.delayed" (
+    message_id TEXT PRIMARY KEY NOT NULL, destination TEXT NOT NULL, due_ms INTEGER NOT NULL,
+    body BLOB NOT NULL, headers TEXT NOT NULL, failures INTEGER NOT NULL DEFAULT 0,
+    held_until_ms INTEGER NOT NULL DEFAULT 0, claim TEXT
+)
+"""
+"""The table as it was before it had constraints."""
+
+ODD_ROWS: dict[str, tuple[tuple[Any, ...], str]] = {
+    "no-destination": (("", NOW_MS, b"x", "{}", 0), "destination '' is empty"),
+    "binary-destination": ((b"\xff", NOW_MS, b"x", "{}", 0), "is empty; name a queue"),
+    "negative": (("orders", -1, b"x", "{}", 0), "due_ms=-1 is outside 0"),
+    "far-back": (("orders", -(2**63), b"x", "{}", 0), "is outside 0"),
+    "half": (("orders", NOW_MS - 0.5, b"x", "{}", 0), "is outside 0"),
+    "no-number": (("orders", "tomorrow", b"x", "{}", 0), "due_ms='tomorrow' is outside 0"),
+    "minus-infinity": (("orders", float("-inf"), b"x", "{}", 0), "due_ms=-inf is outside"),
+    "text": (("orders", NOW_MS, "no bytes", "{}", 0), "body is str; a store keeps bytes"),
+    "number": (("orders", NOW_MS, 17, "{}", 0), "body is int; a store keeps bytes"),
+    "binary-headers": (("orders", NOW_MS, b"x", b"\xff", 0), "headers of it cannot be read"),
+    "i" * 251: (("orders", NOW_MS, b"x", "{}", 0), "1 to 250 characters"),
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    """On a table of an earlier version, with every odd row, one of undecodable text, and two messages."""
+    with sqlite3.connect(tmp_path / "store.db") as connection:
+        connection.execute(AS_BEFORE)
+        for message_id, (row, _) in ODD_ROWS.items():
+            connection.execute(
+                'INSERT INTO "orders.delayed" (message_id, destination, due_ms, body, headers, failures) '
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                [message_id, *row],
+            )
+        connection.execute(
+            'INSERT INTO "orders.delayed" (message_id, destination, due_ms, body, headers) '
+            "VALUES ('no-utf-8', CAST(x'6fff' AS TEXT), ?, x'78', '{}')",
+            [NOW_MS],
+        )
+    connection.close()
+    store = SqliteStore(tmp_path / "store.db", endpoint="orders", clock=ManualClock())
+    store.set_up()
+    store.store([message("early", NOW_MS - 1000), message("late", NOW_MS)])
+    yield store
+    store.close()
+
+
+def message(message_id: str, due_ms: int) -> StoredMessage:
+    return StoredMessage(message_id=message_id, destination="orders", due_ms=due_ms, body=b"ok")
+
+
+def queues() -> InMemoryQueues:
+    queues = InMemoryQueues(ManualClock())
+    for name in ("orders", "orders-delay-error", "orders-timeouts", "orders-timeouts-dispatcher"):
+        queues.create_queue(name)
+    return queues
+
+
+def reasons(queues: InMemoryQueues) -> dict[str, str]:
+    found = {}
+    for kept in queues._queues["orders-delay-error"].messages.values():
+        about = json.loads(kept.message.attributes["sqsdelay.Error"]["StringValue"])
+        found[about["messageId"]] = about["reason"]
+    return found
+
+
+def check_aside(store: SqliteStore, queues: InMemoryQueues) -> None:
+    told = reasons(queues)
+    assert set(told) == {*ODD_ROWS, "no-utf-8"}
+    for message_id, (_, reason) in ODD_ROWS.items():
+        if message_id != "binary-destination":
+            assert reason in told[message_id], message_id
+    assert len(queues._queues["orders"].messages) == 2
+    assert (store.pending_count(), store.next_due_ms()) == (0, None)
+
+
+def test_what_is_no_message_goes_to_the_error_queue(store: SqliteStore) -> None:
+    """With its reason; the messages beside it are released in the same claims."""
+    world = queues()
+    outbox = SqsOutbox(world, Endpoint.parse("orders"))
+    dispatcher = Dispatcher(store, outbox, clock=ManualClock())
+    dispatcher.start()
+    while dispatcher.dispatch().claimed:
+        pass
+    check_aside(store, world)
+
+
+def test_a_timeout_manager_puts_them_aside_too(store: SqliteStore) -> None:
+    """Before they are announced: an id that is none would come back as unreadable."""
+    world = queues()
+    transport = SqsTimeouts(world, Endpoint.parse("orders"))
+    manager = TimeoutManager(
+        store, transport, settings=TimeoutSettings(wait_seconds=0), clock=ManualClock()
+    )
+    for _ in range(5):
+        manager.announcer.turn()
+        manager.dispatch.turn()
+    check_aside(store, world)
+
+
+def test_exactly_once_effects_never_see_them(store: SqliteStore) -> None:
+    """``reject`` gets them with the reason, in the same transaction; ``deliver`` the messages only."""
+    delivered: list[str] = []
+    rejected: dict[str, str] = {}
+
+    def deliver(transaction: Any, messages: Sequence[StoredMessage]) -> None:
+        delivered.extend(each.message_id for each in messages)
+
+    def reject(transaction: Any, message: StoredMessage, reason: str) -> None:
+        rejected[message.message_id] = reason
+
+    effects = ExactlyOnce(deliver=deliver, reject=reject)
+    dispatcher = Dispatcher(store, effects, clock=ManualClock())
+    dispatcher.start()
+    while dispatcher.dispatch().claimed:
+        pass
+    # A destination that is no text SQS knows is nothing that an effect in the database depends on.
+    assert delivered[0] == "early"
+    assert set(delivered) <= {"early", "late", "no-utf-8", "binary-destination"}
+    assert set(delivered) | set(rejected) == {*ODD_ROWS, "no-utf-8", "early", "late"}
+
+
+def test_they_are_listed_and_found(store: SqliteStore) -> None:
+    """What is due before 1970 too; only a due time that is no number has no place among the others."""
+    listed = [each.message_id for each in store.pending(100)]
+    assert set(listed) == {*ODD_ROWS, "no-utf-8", "early", "late"} - {"no-number"}
+    found = store.find("text")
+    assert found is not None
+    assert (found.body, found.due_ms) == (b"no bytes", NOW_MS)
+    assert "body is str" in (found.unreadable or "")
+
+
+def test_an_id_that_is_no_text_is_told_and_left(
+    store: SqliteStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing can remove it by its id: the log names it, and the others go on."""
+    with sqlite3.connect(tmp_path / "store.db") as connection:
+        connection.execute(
+            'INSERT INTO "orders.delayed" (message_id, destination, due_ms, body, headers) '
+            "VALUES (x'ff', 'orders', 1, x'78', '{}')"
+        )
+    connection.close()
+    with store.claim(100, due_by_ms=NOW_MS) as claim:
+        assert {"early", "late"} <= {each.message_id for each in claim.messages}
+    assert "its message_id is b'\\xff', not text" in caplog.text
+
+
+@pytest.mark.parametrize("message_id", sorted(ODD_ROWS))
+def test_a_new_table_refuses_them(tmp_path: Path, message_id: str) -> None:
+    """Whoever writes a row by hand hears of it from the database."""
+    with sqlite3.connect(tmp_path / "new.db") as connection:
+        store = SqliteStore(tmp_path / "new.db", endpoint="orders")
+        store.set_up()
+        row, _ = ODD_ROWS[message_id]
+        with pytest.raises(sqlite3.IntegrityError, match="CHECK constraint failed"):
+            connection.execute(
+                'INSERT INTO "orders.delayed" (message_id, destination, due_ms, body, headers, failures) '
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                [message_id, *row],
+            )
+        store.close()
+    connection.close()
+
+
+def test_a_message_that_is_none_cannot_be_stored(tmp_path: Path) -> None:
+    """Copied from another store by a program: refused as a whole, in sqsdelay's terms."""
+    store = SqliteStore(tmp_path / "new.db", endpoint="orders")
+    store.set_up()
+    odd = StoredMessage(message_id="a", destination="", due_ms=-1, body=b"", unreadable="odd")
+    with pytest.raises(StoreError, match="CHECK constraint failed"):
+        store.store([odd])
+    store.close()
+
+
+@pytest.mark.parametrize("file", ["sqlite.sql", "postgres.sql"])
+def test_the_constraints_limits_are_the_codes(file: str) -> None:
+    """Limits stand once in limits.py; a constraint can only repeat them."""
+    created = read_queries(file)["set_up"]
+    assert f"length(message_id) BETWEEN 1 AND {MAX_STORED_ID_CHARS}" in created
+    assert f"due_ms BETWEEN 0 AND {MAX_DUE_MS}" in created
+
+
+def test_a_store_in_memory_keeps_the_same_promise() -> None:
+    """The dispatcher decides, whatever the store is."""
+    clock = ManualClock()
+    store, world = InMemoryStore(clock), queues()
+    odd = StoredMessage(message_id="a", destination="", due_ms=-1, body=b"x", unreadable="odd")
+    store.store([odd, message("b", NOW_MS)])
+    done = Dispatcher(store, SqsOutbox(world, Endpoint.parse("orders")), clock=clock).dispatch()
+    assert ([m.message_id for m in done.rejected], len(done.released)) == (["a"], 1)
+    assert reasons(world) == {"a": "Unreadable: odd"}
+
+
+def test_their_events_can_be_read_back() -> None:
+    """A ledger with such a row's rejection stays a ledger."""
+    odd = StoredMessage(message_id="", destination="", due_ms=-1, body=b"x", unreadable="odd")
+    (event,) = events.rejected([(odd, "Unreadable: odd")], at_ms=NOW_MS)
+    again = from_json(to_json(event))
+    assert (again.endpoint, again.message_id, again.due_ms) == ("-", "-", None)

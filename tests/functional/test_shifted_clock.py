@@ -1,0 +1,162 @@
+"""``--delay`` on a machine whose clock is wrong: it counts from the clock that releases."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from sqsdelay.clock import SystemClock
+from sqsdelay.stores.clock import StoreClock
+from sqsdelay.stores.postgres import PostgresStore
+from sqsdelay.testing.local_aws import LocalAws
+
+BEHIND_SECONDS = 600
+SHIFTED = (
+    "import sys, time\n"
+    "right = time.time_ns\n"
+    f"time.time_ns = lambda: right() - {BEHIND_SECONDS} * 10**9\n"
+    "from sqsdelay.cli import main\n"
+    "main()\n"
+)
+"""The command on a machine that is ten minutes behind. (Requests are signed with the right time.)"""
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def behind(environment: dict[str, str]) -> Run:
+    """Runs the command there."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", SHIFTED, *arguments],
+            env={"PATH": os.environ["PATH"]} | environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    return run
+
+
+def due(run: Run, *store: str) -> dict[str, float]:
+    """When each pending message is due, epoch seconds."""
+    listed = run("store", "pending", "orders", "--json", *store)
+    assert listed.returncode == 0, listed.stderr
+    messages = [json.loads(line) for line in listed.stdout.splitlines()]
+    return {m["message_id"]: datetime.fromisoformat(m["due"]).timestamp() for m in messages}
+
+
+class Spell:
+    """When a command ran, by the right clock."""
+
+    def __enter__(self) -> Spell:
+        self.began = time.time()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ended = time.time()
+
+    def has_two_minutes_to(self, due: float) -> bool:
+        """Counted from some time while it ran, a second of the broker's ``Date`` aside."""
+        return self.began + 120 <= due <= self.ended + 122
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_a_delay_counts_from_the_brokers_clock(
+    kind: str, local_aws: LocalAws, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """A message of two minutes was released within seconds; a line of a file, and a move, likewise."""
+    store: tuple[str, ...]
+    if kind == "sqlite":
+        store = ("--store", f"sqlite:///{tmp_path}/store.db")
+    else:
+        url = request.getfixturevalue("postgres")
+        store = ("--store", url, "--table", f"orders.{uuid.uuid4().hex[:12]}")
+    run = behind(local_aws.environment())
+    lines = tmp_path / "messages.jsonl"
+    lines.write_text('{"body": "x", "delay": "2m", "message_id": "line"}\n')
+    spells: dict[str, Spell] = {}
+    for name, arguments in (
+        ("", ("store", "create", "orders")),
+        (
+            "sent",
+            ("store", "send", "orders", "--body", "x", "--delay", "2m", "--message-id", "sent"),
+        ),
+        ("line", ("store", "send", "orders", "--file", str(lines))),
+        ("", ("store", "send", "orders", "--body", "x", "--delay", "9h", "--message-id", "moved")),
+        ("", ("store", "send", "orders", "--body", "x", "--delay", "9h", "--message-id", "marked")),
+        ("moved", ("store", "reschedule", "orders", "moved", "--delay", "2m")),
+        ("marked", ("reschedule", "orders", "marked", "--delay", "2m")),
+    ):
+        with Spell() as spells[name]:
+            done = run(*arguments, *store)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == ""
+    told = due(run, *store)
+    assert set(told) == {"sent", "line", "moved", "marked"}
+    for name, each in told.items():
+        assert spells[name].has_two_minutes_to(each), name
+
+
+def test_released_to_rabbitmq_the_databases_clock_counts(postgres: str) -> None:
+    """SQS is not asked: there may be none."""
+    store = ("--store", postgres, "--table", f"orders.{uuid.uuid4().hex[:12]}")
+    run = behind({"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_DEFAULT_REGION": "us-east-1"})
+    assert run("store", "create", "orders", *store).returncode == 0
+    send = ("store", "send", "orders", "--body", "x", "--delay", "2m", *store)
+    with Spell() as spell:
+        done = run(*send, "--to", "amqp://guest:guest@127.0.0.1/")
+    assert done.returncode == 0, done.stderr
+    [told] = due(run, *store).values()
+    assert spell.has_two_minutes_to(told)
+
+
+def test_without_aws_settings_the_stores_clock_counts_and_says_so(postgres: str) -> None:
+    """A machine that knows no AWS cannot mean SQS; one that does is told what is wrong."""
+    store = ("--store", postgres, "--table", f"orders.{uuid.uuid4().hex[:12]}")
+    nowhere = {"AWS_CONFIG_FILE": os.devnull, "AWS_EC2_METADATA_DISABLED": "true"}
+    run = behind(nowhere)
+    assert run("store", "create", "orders", *store).returncode == 0
+    with Spell() as spell:
+        done = run("store", "send", "orders", "--body", "x", "--delay", "2m", *store)
+    assert done.returncode == 0, done.stderr
+    assert "counts from the store's clock, SQS cannot be asked" in done.stderr
+    [told] = due(run, *store).values()
+    assert spell.has_two_minutes_to(told)
+
+
+def test_the_databases_clock_as_the_dispatcher_reads_it(postgres: str) -> None:
+    """A dispatcher whose machine is behind, too, measures with the database's clock."""
+
+    class Behind(SystemClock):
+        def now_ms(self) -> int:
+            return super().now_ms() - BEHIND_SECONDS * 1000
+
+    with closing(PostgresStore(postgres, endpoint="orders", table="orders")) as store:
+        clock = StoreClock(store, Behind())
+        before = SystemClock().now_ms()
+        told = clock.now_ms()
+        assert before - 1 <= told <= SystemClock().now_ms()
+        assert before <= clock.latest_ms()
+
+
+def test_a_file_store_goes_by_the_machines_clock() -> None:
+    """There is no other."""
+
+    class Fixed(SystemClock):
+        def now_ms(self) -> int:
+            return 7
+
+    clock = StoreClock(object(), Fixed())
+    assert (clock.now_ms(), clock.latest_ms()) == (7, 7)

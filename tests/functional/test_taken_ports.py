@@ -1,0 +1,77 @@
+"""A port that another program binds between the choice and the start costs a try, not the start."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from sqsdelay.testing import local_aws
+from sqsdelay.testing.local_aws import LocalAws, LocalAwsError, free_port
+from tests.services import postgres, rabbitmq
+from tests.services.postgres import postgres_server
+from tests.services.rabbitmq import RabbitNode
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port where another program listens."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        yield int(other.getsockname()[1])
+
+
+def offered(*first: int) -> Callable[[], int]:
+    """These ports first, then free ones."""
+    given = list(first)
+    return lambda: given.pop(0) if given else free_port()
+
+
+def test_the_local_aws(taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers on the next port, and another program's answer is never taken for its own."""
+    monkeypatch.setattr(local_aws, "free_port", offered(taken))
+    with LocalAws() as aws:
+        assert aws.port != taken
+        assert aws.client("sqs").list_queues()["ResponseMetadata"]["HTTPStatusCode"] == 200
+
+
+def test_a_start_that_would_fail_again_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error tells what the program said."""
+    tried: list[int] = []
+
+    def counted() -> int:
+        tried.append(free_port())
+        return tried[-1]
+
+    monkeypatch.setattr(local_aws, "free_port", counted)
+    with pytest.raises(LocalAwsError, match=r"its last words:\n(.|\n)*Traceback"):
+        LocalAws({"BIND_HOST": "no-such-host.invalid"}).start()
+    assert len(tried) == 1
+
+
+def test_postgresql(taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It starts on the next port, and keeps that one."""
+    monkeypatch.setattr(postgres, "free_port", offered(taken))
+    with postgres_server() as server:
+        assert server.port not in (None, taken)
+        before = server.conninfo
+        server.stop()
+        server.start()
+        assert server.conninfo == before
+        psycopg.connect(server.conninfo).close()
+
+
+def test_rabbitmq(taken: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last port is taken: it starts on others, all of them."""
+    first = [free_port() for _ in range(3)]
+    monkeypatch.setattr(rabbitmq, "free_port", offered(*first, taken))
+    node = RabbitNode(tmp_path)
+    try:
+        node.start()
+        assert not {node.port, node.management_port, node.epmd_port} & {taken, *first}
+    finally:
+        node.stop()

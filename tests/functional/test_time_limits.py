@@ -1,0 +1,315 @@
+"""No call without a time limit: servers that accept connections and say nothing, or something else."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+
+from lambdas.delay_consumer import handler as module
+from sqsdelay import DelayConsumer, DelaySender
+from sqsdelay.endpoint import Endpoint, QueueRef
+from sqsdelay.errors import (
+    BodyStoreUnavailable,
+    ConfigurationError,
+    QueueUnavailable,
+    SqsDelayError,
+    StoreUnavailable,
+)
+from sqsdelay.limits import (
+    ANSWER_SECONDS,
+    CALL_ATTEMPTS,
+    CONNECT_SECONDS,
+    FUNCTION_TIMEOUT_SECONDS,
+    SHORT_CALL_ATTEMPTS,
+    SHORT_CALL_SECONDS,
+    WORKER_VISIBILITY_SECONDS,
+)
+from sqsdelay.message import OutgoingMessage
+from sqsdelay.ports import Failure
+from sqsdelay.s3 import Bucket
+from sqsdelay.sqs import create_endpoint
+from sqsdelay.sqs.ages import CloudWatchAges, default_cloudwatch
+from sqsdelay.sqs.queues import SqsQueues
+from sqsdelay.stores import open_store
+from sqsdelay.testing.local_aws import LocalAws
+from sqsdelay.wire import ReceivedMessage
+from tests.services.deaf_proxy import DeafProxy
+
+SHORT = 0.2
+"""Seconds that stand for the limits' own, so that tests need not wait."""
+
+
+@pytest.fixture
+def black_hole(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The AWS of the default session: it accepts connections, and never answers."""
+    for name in ("sqs.client", "sqs.ages", "s3.client"):
+        monkeypatch.setattr(f"sqsdelay.{name}.ANSWER_SECONDS", SHORT)
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        yield url
+
+
+def limits_of(client: Any) -> tuple[float, float, int]:
+    config = client.meta.config
+    return config.connect_timeout, config.read_timeout, config.retries["total_max_attempts"]
+
+
+def test_every_client_of_ours_has_limits_of_seconds() -> None:
+    """Left to botocore it is a minute for each of several attempts. A long poll's: its wait, and 5 s."""
+    usual = (CONNECT_SECONDS, ANSWER_SECONDS, CALL_ATTEMPTS)
+    consumer = DelayConsumer("orders", wait_seconds=20)
+    assert limits_of(DelaySender()._queues._client) == usual  # type: ignore[attr-defined]
+    assert limits_of(consumer._queues._client) == usual
+    assert limits_of(consumer._queues._receiving) == (CONNECT_SECONDS, 25, SHORT_CALL_ATTEMPTS)
+    assert limits_of(Bucket("bodies")._client) == usual
+    assert limits_of(default_cloudwatch()) == (5, 5, SHORT_CALL_ATTEMPTS)
+    table: Any = open_store("dynamodb://table", endpoint="orders")
+    assert max(limits_of(table._client)) <= 5
+
+
+def test_the_limits_fit_into_each_other() -> None:
+    """A stall of a call ends before a function must, and before a worker's copies are another's."""
+    assert CALL_ATTEMPTS * ANSWER_SECONDS + 1 + 2 < WORKER_VISIBILITY_SECONDS
+    assert module.LAST_CALL_SECONDS + SHORT_CALL_SECONDS < FUNCTION_TIMEOUT_SECONDS
+
+
+def test_a_client_that_is_given_keeps_its_own(black_hole: str) -> None:
+    """Its limits are its maker's choice."""
+    client = boto3.client("sqs", config=Config(read_timeout=77))
+    consumer = DelayConsumer("orders", client)
+    assert consumer._queues._receiving is consumer._queues._client is client
+
+
+def test_a_poll_longer_than_the_clients_limit_is_refused(black_hole: str) -> None:
+    """Its answer would never be waited for."""
+    consumer = DelayConsumer("orders", wait_seconds=1)
+    consumer._movers = [object()]  # type: ignore[list-item]
+    with pytest.raises(
+        ConfigurationError, match=r"poll\(wait_seconds=20\).*wait_seconds=1 and some"
+    ):
+        consumer.poll(wait_seconds=20)
+
+
+def test_a_send_says_what_it_waits_for_and_gives_up(
+    black_hole: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A line for each attempt that failed, then an error that says what and where."""
+    with pytest.raises(QueueUnavailable, match=r"queue orders cannot be used now: .*127\.0\.0\.1"):
+        DelaySender().send("orders", "x", delay=5)
+    told = [m for m in caplog.messages if m.startswith("waiting for SQS, attempt ")]
+    assert [m[:31] for m in told] == [f"waiting for SQS, attempt {n} of 3" for n in (1, 2)]
+    assert "Read timeout" in told[0]
+
+
+def test_other_services_are_given_up_too(
+    black_hole: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3, CloudWatch, DynamoDB."""
+    with pytest.raises(BodyStoreUnavailable):
+        Bucket("bodies").put("x", needed_until_ms=0)
+    with caplog.at_level(logging.WARNING):
+        assert CloudWatchAges(default_cloudwatch()).oldest_seconds([QueueRef("orders")]) == {}
+    assert "are not known" in caplog.text
+    with socket.socket() as unbound:
+        unbound.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{unbound.getsockname()[1]}")
+        store = open_store("dynamodb://table", endpoint="orders")
+        with pytest.raises(StoreUnavailable):
+            store.marks(["m-1"])
+
+
+def test_a_worker_stops_while_nothing_answers(black_hole: str) -> None:
+    """Neither its start nor its polls are waited for."""
+    stop = threading.Event()
+    worker = threading.Thread(target=DelayConsumer("orders").run, args=(stop,), daemon=True)
+    worker.start()
+    stop.set()
+    worker.join(15)
+    assert not worker.is_alive()
+
+
+def test_a_worker_stops_with_a_batch_in_hand_and_nothing_answers(
+    local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its copies come back; a call that is not answered is not waited for to its end."""
+    monkeypatch.setattr("sqsdelay.sqs.client.ANSWER_SECONDS", 60)
+    monkeypatch.setattr("sqsdelay.sqs.consumer.STOP_SECONDS", 0.5)
+    endpoint = Endpoint.parse("stopped")
+    client = local_aws.client("sqs")
+    create_endpoint(client, endpoint, hop_seconds=1)
+    with DeafProxy(local_aws.port) as proxy:
+        for name, value in local_aws.environment().items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
+        consumer = DelayConsumer("stopped", hop_seconds=1, receivers=1, wait_seconds=5)
+        process = _deaf_from_then_on(consumer, proxy)
+        DelaySender(client, hop_seconds=1).send("stopped", "x", delay=2)
+        stop = threading.Event()
+        worker = threading.Thread(target=consumer.run, args=(stop,), daemon=True)
+        worker.start()
+        assert process.wait(60)
+        stop.set()
+        worker.join(30)
+        assert not worker.is_alive()
+    assert "stopped while SQS does not answer" in caplog.text
+
+
+def _deaf_from_then_on(consumer: DelayConsumer, proxy: DeafProxy) -> threading.Event:
+    """Set, and the network gone, once the consumer has copies in hand."""
+    in_hand = threading.Event()
+    receive = consumer._visibility.receive
+
+    def receive_and_lose_the_network(queue_url: str, *, wait_seconds: int) -> Any:
+        batch = receive(queue_url, wait_seconds=wait_seconds)
+        if batch.copies:
+            proxy.swallowing.set()
+            in_hand.set()
+        return batch
+
+    consumer._visibility.receive = receive_and_lose_the_network  # type: ignore[method-assign]
+    return in_hand
+
+
+def test_the_function_answers_while_sqs_does_not(
+    local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it could not send it reports as failed, and begins no call it has no time for."""
+    monkeypatch.setattr("sqsdelay.sqs.client.ANSWER_SECONDS", SHORT)
+    monkeypatch.setattr(module, "LAST_CALL_SECONDS", SHORT)
+    create_endpoint(local_aws.client("sqs"), Endpoint.parse("stalled"), hop_seconds=1)
+    module.function.cache_clear()
+    with DeafProxy(local_aws.port) as proxy:
+        for name, value in local_aws.environment().items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
+        monkeypatch.setenv("SQSDELAY_ENDPOINT", "stalled")
+        monkeypatch.setenv("SQSDELAY_HOP_SECONDS", "1")
+        monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "stalled-delay")
+        requests: list[str] = []
+        client = module.function().relay._queues._client  # type: ignore[attr-defined]
+        client.meta.events.register(
+            "before-send.sqs", lambda request, **_: requests.append(request.url)
+        )
+        proxy.swallowing.set()
+        records = [record(n, seconds) for n, seconds in enumerate(("0", "5000", "soon"))]
+        answer = module.handler({"Records": records}, None)
+    module.function.cache_clear()
+    failed = [failure["itemIdentifier"] for failure in answer["batchItemFailures"]]
+    assert failed == ["sqs-0", "sqs-1", "sqs-2"]
+    assert len(requests) == SHORT_CALL_ATTEMPTS
+
+
+def record(number: int, seconds: str) -> dict[str, Any]:
+    attribute = {"stringValue": seconds, "dataType": "String"}
+    return {
+        "messageId": f"sqs-{number}",
+        "receiptHandle": f"handle-{number}",
+        "body": "x",
+        "attributes": {
+            "ApproximateReceiveCount": "1",
+            "SentTimestamp": "1800000000000",
+            "ApproximateFirstReceiveTimestamp": "1800000900000",
+            "MessageGroupId": f"m-{number}",
+            "MessageDeduplicationId": f"m-{number}",
+        },
+        "messageAttributes": {"NServiceBus.AmazonSQS.DelaySeconds": attribute},
+    }
+
+
+class Gateway(BaseHTTPRequestHandler):
+    """Something on the way to SQS that answers every request by itself."""
+
+    answer: tuple[int, bytes] = (200, b"")
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        status, body = self.answer
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[SqsQueues]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Gateway)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    client = boto3.client(
+        "sqs",
+        endpoint_url=f"http://127.0.0.1:{server.server_port}",
+        config=Config(retries={"total_max_attempts": 1}),
+    )
+    yield SqsQueues(client)
+    server.shutdown()
+    server.server_close()
+
+
+VALUES: list[Any] = [
+    [],
+    5,
+    "text",
+    None,
+    True,
+    {"QueueUrl": 5},
+    {"Successful": 5, "Failed": 5},
+    {"Successful": [5], "Failed": [[]]},
+    {"Successful": [{}], "Failed": [{}]},
+    {"Successful": {"Id": "0"}},
+    {"Messages": 7},
+    {"Messages": [7]},
+    {"Messages": [{}]},
+    {"Messages": [{"Body": "x", "Attributes": []}]},
+    {"Attributes": 5},
+    {"__type": 5, "message": []},
+]
+BODIES = [
+    b"",
+    b"<html>sign in first</html>",
+    b"\xff\xfe{}",
+    *(json.dumps(value).encode() for value in VALUES),
+]
+
+
+@pytest.mark.parametrize("status", [200, 400, 502])
+@pytest.mark.parametrize("body", BODIES)
+def test_an_answer_that_is_none_of_sqs_is_one_line(
+    gateway: SqsQueues, body: bytes, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of ours or a failure of the entry, whatever a proxy makes of an answer."""
+    monkeypatch.setattr(Gateway, "answer", (status, body))
+    url = "http://127.0.0.1/1/orders"
+    entries = [OutgoingMessage("a", {}, 1), OutgoingMessage("b", {}, 1)]
+    copy = ReceivedMessage("x", {}, "handle", "sqs-1", 0.0)
+    failures = [
+        *gateway.send_batch(url, entries),
+        *gateway.send_batch(url, entries[:1]),
+        *gateway.delete_batch(url, [copy, copy]),
+        *gateway.hide_batch(url, [(copy, 1)]),
+    ]
+    for failure in failures:
+        assert isinstance(failure, Failure)
+        assert "\n" not in str(failure.error)
+    for call in (
+        lambda: gateway.url(QueueRef("orders")),
+        lambda: gateway.attributes(url),
+        lambda: gateway.receive_batch(url, wait_seconds=0),
+    ):
+        raised: SqsDelayError | None = None
+        try:
+            assert call() in ([], {}, "5"), "something was made of nothing"
+        except SqsDelayError as error:
+            raised = error
+        assert "\n" not in str(raised)

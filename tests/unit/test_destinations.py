@@ -1,0 +1,274 @@
+"""One destination out of reach among healthy ones: a dispatcher under virtual time."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from sqsdelay.backoff import DestinationBackoff
+from sqsdelay.dispatch_settings import DispatchSettings
+from sqsdelay.dispatcher import Dispatcher
+from sqsdelay.endpoint import Endpoint
+from sqsdelay.errors import CriticalError, InvalidMessage, QueueUnavailable, SendFailed
+from sqsdelay.message import OutgoingMessage
+from sqsdelay.ports import Failure, SendReceipt
+from sqsdelay.sqs.outbox import SqsOutbox
+from sqsdelay.stored import StoredMessage
+from sqsdelay.testing import InMemoryOutbox, InMemoryQueues, InMemoryStore, ManualClock
+
+
+class Bench:
+    """A store with messages for several queues, of which some fail, and a dispatcher."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.clock = ManualClock()
+        self.store = InMemoryStore(self.clock)
+        self.outbox = InMemoryOutbox(self.clock)
+        self.outbox.fail = self.fail
+        self.away: set[str] = set()
+        self.tried: Counter[str] = Counter()
+        self.settings = settings
+        self.dispatcher = self.another()
+
+    def another(self, **more: Any) -> Dispatcher:
+        return Dispatcher(
+            self.store,
+            self.outbox,
+            settings=DispatchSettings(**self.settings),
+            clock=self.clock,
+            **more,
+        )
+
+    def put(self, to: str, count: int = 1, in_seconds: float = 0) -> None:
+        before = self.store.pending_count()
+        due_ms = self.clock.now_ms() + round(in_seconds * 1000)
+        self.store.store(
+            [
+                StoredMessage(message_id=f"{to}-{n}", destination=to, due_ms=due_ms, body=b"x")
+                for n in range(before, before + count)
+            ]
+        )
+
+    def fail(self, message: StoredMessage) -> Failure | None:
+        self.tried[message.destination] += 1
+        if message.destination not in self.away:
+            return None
+        error = QueueUnavailable(f"{message.destination} is full")
+        return Failure("Full", error, transient=True)
+
+    def sent(self, to: str) -> int:
+        return sum(message.destination == to for message in self.outbox.sent)
+
+    def rounds(self, count: int) -> None:
+        for _ in range(count):
+            self.dispatcher.dispatch()
+
+    def run(self, seconds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        """`run` for so long; sleeping is what passes the time."""
+        stop, until_ms = threading.Event(), self.clock.now_ms() + 1000 * seconds
+
+        def wait_for(wake: threading.Event, stop: threading.Event, pause: float) -> None:
+            self.clock.advance(max(pause, 0.001))
+            if self.clock.now_ms() >= until_ms:
+                stop.set()
+
+        monkeypatch.setattr("sqsdelay.dispatcher.wait_for", wait_for)
+        self.dispatcher.run(stop)
+
+
+def test_a_full_destination_does_not_starve_the_others() -> None:
+    """500 messages for a full queue in front: the 50 for a healthy one leave at the second claim."""
+    bench = Bench()
+    bench.put("full", 500, in_seconds=-60)
+    bench.put("well", 50)
+    bench.away = {"full"}
+    bench.rounds(2)
+    assert bench.sent("well") == 50
+    assert bench.store.pending_count() == 500
+
+
+def test_many_destinations_one_full_one_refusing_one_missing() -> None:
+    """Each of 20 queues gets its messages within one claim; the full one its own when it has room."""
+    bench = Bench()
+    for name in ("full", *(f"q{n}" for n in range(20)), "missing"):
+        bench.put(name, 40)
+    bench.away = {"full"}
+    missing = Failure("QueueMissing", SendFailed("no queue", code="x", transient=False), False)
+    bench.outbox.fail = lambda m: missing if m.destination == "missing" else bench.fail(m)
+    bench.rounds(3)
+    assert all(bench.sent(f"q{n}") == 40 for n in range(20))
+    assert len(bench.outbox.rejected) == 40
+    assert bench.store.pending_count() == 40
+    bench.away = set()
+    bench.clock.advance(1)
+    bench.rounds(1)
+    assert bench.sent("full") == 40
+
+
+def test_one_message_probes_a_destination_that_was_out_of_reach(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After the first claim a full queue gets one message after 1, 2, 4 … 60 s, not 500."""
+    bench = Bench()
+    bench.put("full", 500)
+    bench.away = {"full"}
+    bench.put("well")
+    for n in range(1, 70):
+        bench.put("well", in_seconds=10 * n)
+    bench.run(600, monkeypatch)
+    # 1 + 2 + 4 + 8 + 16 + 32 s are six pauses, then one a minute.
+    assert bench.tried["full"] - 500 in range(13, 17)
+    assert bench.sent("well") in range(60, 62)
+
+
+def test_a_probe_that_passes_is_followed_by_all_others_at_once() -> None:
+    """In the same claim; and the next failure starts at one second again."""
+    bench = Bench()
+    bench.put("full", 300)
+    bench.away = {"full"}
+    for seconds in (1, 2, 4):
+        bench.rounds(1)
+        bench.clock.advance(seconds)
+    bench.away = set()
+    assert len(bench.dispatcher.dispatch().released) == 300
+    bench.put("full", 2)
+    bench.away = {"full"}
+    bench.rounds(1)
+    bench.clock.advance(1)
+    bench.away = set()
+    assert len(bench.dispatcher.dispatch().released) == 2
+
+
+def test_a_probe_that_is_refused_for_itself_opens_nothing() -> None:
+    """A message that cannot be sent anywhere tells nothing of the queue: the next one is tried."""
+    bench = Bench()
+    bench.put("full", 3)
+    bench.away = {"full"}
+    bench.rounds(1)
+    bench.clock.advance(1)
+    before = bench.tried["full"]
+    invalid = Failure("InvalidMessage", InvalidMessage("no text"), transient=False)
+    fail = bench.fail
+    bench.outbox.fail = lambda m: (fail(m), invalid)[1] if m.message_id == "full-0" else fail(m)
+    assert len(bench.dispatcher.dispatch().rejected) == 1
+    assert bench.tried["full"] == before + 1
+    bench.away = set()
+    assert len(bench.dispatcher.dispatch().released) == 2
+
+
+def test_a_destination_that_takes_some_is_not_left_alone() -> None:
+    """Throttled in part: what passed passed, the rest is tried again after a second."""
+    bench = Bench()
+    bench.put("slow", 10)
+    turn = iter(range(1000))
+    bench.outbox.fail = lambda m: (
+        None if next(turn) % 2 else Failure("Slow", QueueUnavailable("slow"), transient=True)
+    )
+    done = bench.dispatcher.dispatch()
+    assert (len(done.released), len(done.held)) == (5, 5)
+    assert bench.dispatcher.dispatch().claimed == 0
+    bench.clock.advance(1)
+    assert len(bench.dispatcher.dispatch().released) > 1
+
+
+def test_one_destination_down_is_no_critical_error_while_others_are_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An hour: every 20 s something is released, so the dispatcher works."""
+    bench = Bench()
+    bench.put("full", 3)
+    bench.away = {"full"}
+    for n in range(180):
+        bench.put("well", in_seconds=20 * n)
+    bench.run(3600, monkeypatch)
+    assert bench.sent("well") == 180
+
+
+def test_nothing_released_while_something_is_due_is_critical(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The seed's 30 seconds, however many destinations there are, and however many messages."""
+    bench = Bench(batch_size=10)
+    for name in ("a", "b", "c"):
+        bench.put(name, 50)
+    bench.away = {"a", "b", "c"}
+    start_ms = bench.clock.now_ms()
+    with pytest.raises(CriticalError, match="dispatch circuit breaker: failing for 30 s"):
+        bench.run(600, monkeypatch)
+    assert 30_000 <= bench.clock.now_ms() - start_ms <= 31_000
+
+
+def test_nothing_due_any_more_is_not_critical(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The messages of the full queue were cancelled: there is nothing to fail with."""
+    bench = Bench()
+    bench.put("full")
+    bench.away = {"full"}
+    bench.rounds(1)
+    bench.store.cancel(["full-0"])
+    bench.run(600, monkeypatch)
+    bench.put("full")
+    bench.rounds(1)
+    assert bench.store.pending_count() == 1
+
+
+class FullQueues(InMemoryQueues):
+    """Queues of which some are full, as SQS tells of a whole batch."""
+
+    full = frozenset({"full"})
+
+    def send_batch(self, queue_url: str, entries: Any) -> list[SendReceipt | Failure]:
+        if queue_url in self.full:
+            return [Failure("Full", QueueUnavailable("full"), transient=True)] * len(entries)
+        return super().send_batch(queue_url, entries)
+
+
+def test_the_sqs_outbox_goes_on_to_healthy_queues() -> None:
+    """The same through the outbox to SQS: a full queue, a missing one, and one that is well."""
+    clock = ManualClock()
+    queues = FullQueues(clock)
+    for name in ("full", "well", "orders", "orders-delay-error"):
+        queues.create_queue(name)
+    store = InMemoryStore(clock)
+    store.store(
+        [
+            StoredMessage(message_id=f"{to}{n}", destination=to, due_ms=clock.now_ms(), body=b"x")
+            for to, count in (("full", 500), ("missing", 20), ("well", 50))
+            for n in range(count)
+        ]
+    )
+    dispatcher = Dispatcher(store, SqsOutbox(queues, Endpoint.parse("orders")), clock=clock)
+    for _ in range(3):
+        dispatcher.dispatch()
+    assert len(queues._queues["well"].messages) == 50
+    assert len(queues._queues["orders-delay-error"].messages) == 20
+    queues.full = frozenset()
+    clock.advance(1)
+    dispatcher.dispatch()
+    assert len(queues._queues["full"].messages) == 500
+    assert isinstance(next(iter(queues._queues["full"].messages.values())).message, OutgoingMessage)
+
+
+def test_pauses_double_to_a_minute_and_end_with_a_success() -> None:
+    """1, 2, 4 … 60, 60; other destinations have pauses of their own."""
+    clock = ManualClock()
+    backoff = DestinationBackoff(clock)
+    error = QueueUnavailable("away")
+    assert [backoff.failed("a", error) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert backoff.failed("b", error) == 1
+    assert backoff.closed() == {"a", "b"}
+    assert not backoff.probing()
+    assert backoff.seconds_to_next() == 1
+    clock.advance(1)
+    assert backoff.closed() == {"a"}
+    assert backoff.probing() == {"b"}
+    backoff.forget_but(["a"])
+    assert backoff.probing() == frozenset()
+    backoff.succeeded("a")
+    assert (backoff.closed(), backoff.seconds_to_next(), backoff.last_error()) == (
+        frozenset(),
+        None,
+        None,
+    )

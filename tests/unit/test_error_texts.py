@@ -1,0 +1,132 @@
+"""What the core's refusals say, word by word: the value, the limit and the remedy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from sqsdelay.decision import check_hop
+from sqsdelay.delay import delay_ms, due_at_ms, parse_delay
+from sqsdelay.endpoint import Endpoint
+from sqsdelay.errors import MalformedEvent, SqsDelayError
+from sqsdelay.ledger import from_json
+from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
+from sqsdelay.message import (
+    Message,
+    attributes_of,
+    check_body,
+    check_delay,
+    check_ids,
+    check_limits,
+    check_trace_header,
+)
+from sqsdelay.stored import StoredMessage
+from sqsdelay.timeout_message import due_ms_of, read_id
+
+NUL_REFUSED = (
+    "holds the character U+0000 at position 1, which SQS refuses; "
+    "encode it (e.g. base64) or send it as a Binary attribute"
+)
+
+
+def attribute(value: Any) -> Callable[[], object]:
+    return lambda: attributes_of({"tenant": value})
+
+
+def stored(**changes: Any) -> Callable[[], object]:
+    fields: dict[str, Any] = {"message_id": "a", "destination": "orders", "due_ms": 0, "body": b"x"}
+    return lambda: StoredMessage(**(fields | changes))
+
+
+def ids(fifo: bool, **given: str) -> Callable[[], object]:
+    return lambda: check_ids(Message("x", **given), fifo=fifo)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("refused", "told"),
+    [
+        (attribute([7]), "attribute 'tenant' is a list; give text, bytes, a number or boto3's "
+         "{'DataType': …} shape"),
+        (attribute({"DataType": "Text"}), "attribute 'tenant' has DataType 'Text'; "
+         "use String, Number or Binary, with .custom if you like"),
+        (attribute({"DataType": "String", "StringValue": "x", "b": 1, "a": 1}),
+         "attribute 'tenant' carries a, b; use just DataType and StringValue"),
+        (attribute("x\0"), f"attribute 'tenant' {NUL_REFUSED}"),
+        (lambda: check_delay(Message("x", delay=1, due_at=datetime.now().astimezone())),
+         "delay and due_at are both given; give one of them"),
+        (lambda: check_body(""), "body is empty; SQS wants at least 1 character"),
+        (lambda: check_body("x\0"), f"body {NUL_REFUSED}"),
+        (lambda: check_trace_header(""), "trace_header='' is no X-Ray trace header; "
+         "give text such as 'Root=1-…', or leave it out"),
+        (lambda: check_trace_header(7), "trace_header=7 is no X-Ray trace header; "  # type: ignore[arg-type]
+         "give text such as 'Root=1-…', or leave it out"),
+        (lambda: check_trace_header("x\0"), f"trace_header {NUL_REFUSED}"),
+        (ids(True), "message_group_id is missing; a FIFO queue keeps the order within a group: "
+         "name one"),
+        (ids(True, message_group_id="g", message_deduplication_id="a b"),
+         "message_deduplication_id='a b' is no id; use 1 to 128 letters, digits and punctuation"),
+        (ids(False, message_deduplication_id="d"), "message_deduplication_id is for FIFO queues; "
+         "leave it out: receivers of a standard queue deduplicate on message_id"),
+        (lambda: check_limits("x" * MAX_MESSAGE_BYTES, {}, {"a": {"DataType": "b"}}),
+         "message of 1048578 bytes (body and attributes in UTF-8, 2 bytes added for the delay); SQS "
+         "takes 1048576; shorten it, or give DelaySender(large_bodies=Bucket(…))"),
+        (stored(destination=""), "destination '' is empty; name a queue"),
+        (stored(body="text"), "body is str; a store keeps bytes: encode it, e.g. as UTF-8"),
+        (stored(message_id=""), "message_id='' cannot be stored; use 1 to 250 characters "
+         "(no NUL, no lone surrogate)"),
+        (stored(due_ms=-1), f"due_ms=-1 is outside 0 to {MAX_DUE_MS} (1970 to 9999); "
+         "give epoch milliseconds, UTC"),
+        (lambda: check_hop(0), "hop_seconds=0; use 1 to 900, "
+         "the delay queue's delivery delay"),
+        (lambda: delay_ms("1"), "delay='1' is a str; give a timedelta or seconds (int or float)"),  # type: ignore[arg-type]
+        (lambda: delay_ms(-(10**18)), "delay is negative; the least is 0 (a due_at in the past is "
+         "sent at once)"),
+        (lambda: delay_ms(10**18), f"delay of more than {MAX_DUE_MS} s ends after the year 9999; "
+         "give a shorter delay"),
+        (lambda: delay_ms(MAX_DUE_MS), f"delay={MAX_DUE_MS} is longer than {MAX_DUE_MS} ms, which "
+         "ends after the year 9999; give a shorter delay"),
+        (lambda: due_at_ms("now"), "due_at='now' is a str; give a datetime"),  # type: ignore[arg-type]
+        (lambda: due_at_ms(datetime(2027, 1, 31)), "due_at=2027-01-31T00:00:00 has no time zone; "  # noqa: DTZ001
+         "give one, e.g. datetime(..., tzinfo=timezone.utc)"),
+        (lambda: parse_delay("1y"), "delay '1y' is not understood; write seconds (90), 32m5s, 1d12h, "
+         "or ISO 8601 (PT32M5S); for months and years give a due time"),
+        (lambda: Endpoint.parse("https://[::1/orders"),
+         "endpoint 'https://[::1/orders' is not a queue URL: Invalid IPv6 URL"),
+        (lambda: from_json("{}"), 'no event of a ledger: it has no "v"'),
+    ],
+)  # fmt: skip
+def test_a_refusal_says(refused: Callable[[], object], told: str) -> None:
+    """In full: who is refused should know what to do next."""
+    with pytest.raises(SqsDelayError, match=f"^{re.escape(told)}$"):
+        refused()
+
+
+def test_a_number_that_python_will_not_print() -> None:
+    """Its attribute is named, beside Python's own words."""
+    with pytest.raises(SqsDelayError, match=r"^attribute 'tenant' is too large a number: .*4300"):
+        attribute(10**5000)()
+
+
+def test_what_an_event_must_have() -> None:
+    """All the fields, separated by commas."""
+    told = "event is missing; every event has event, at_ms, endpoint, message_id, source"
+    with pytest.raises(MalformedEvent, match=f"^{told}$"):
+        from_json('{"v": 1}')
+
+
+def test_a_timeouts_due_time_is_shown_to_forty_characters() -> None:
+    """Enough to know it by, not all that a stranger sent."""
+    digits = "x" * 41
+    for name in ("sqsdelay.DueAt", "NServiceBus.Timeout.Expire"):
+        told = due_ms_of({name: {"DataType": "String", "StringValue": digits}})
+        assert f"{name} is '{'x' * 40}', not" in str(told)
+
+
+def test_an_announcement_that_is_none() -> None:
+    """The reason, in full."""
+    reason = getattr(read_id("{}"), "reason", None)
+    assert reason == 'the body is not {"message_id": "…"}: no timeout manager sent it'

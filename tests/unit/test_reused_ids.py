@@ -1,0 +1,522 @@
+"""A message and what it leaves behind: a former due time, a former mark, another message of its id."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from sqsdelay import wire
+from sqsdelay.consumer import Relay, Status
+from sqsdelay.delay import utc
+from sqsdelay.endpoint import Endpoint
+from sqsdelay.errors import (
+    ConfigurationError,
+    InvalidDelay,
+    MessageConflict,
+    StoreUnavailable,
+)
+from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_DUE_MS
+from sqsdelay.marks import Mark
+from sqsdelay.message import Attribute, OutgoingMessage, size_of, string
+from sqsdelay.schedule import Change
+from sqsdelay.sender import Sender
+from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
+from sqsdelay.wire import ReceivedMessage
+
+DAY = 86_400
+ORDERS = Endpoint.parse("orders")
+DELAY = ORDERS.delay_queue.name
+ERRORS = ORDERS.error_queue.name
+N_ID = "NServiceBus.MessageId"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def queues(clock: ManualClock) -> InMemoryQueues:
+    queues = InMemoryQueues(clock)
+    queues.create_endpoint("orders")
+    return queues
+
+
+@pytest.fixture
+def store(clock: ManualClock) -> InMemoryStore:
+    return InMemoryStore(clock)
+
+
+def put(queues: InMemoryQueues, attributes: dict[str, Attribute], message_id: str) -> None:
+    """As a foreign sender does, or one of a former version: id in group and deduplication id."""
+    entry = OutgoingMessage("x", attributes, size_of("x", attributes), None, message_id, message_id)
+    queues.send_batch(DELAY, [entry])
+
+
+def statuses(queues: InMemoryQueues, relay: Relay) -> list[Status]:
+    return [o.status for o in relay.process(queues.receive_batch(DELAY, wait_seconds=0))]
+
+
+def arrived(
+    queues: InMemoryQueues, clock: ManualClock, *relays: Relay, after: float = 900
+) -> tuple[float, ReceivedMessage]:
+    """Serve the delay queue until a message arrives; how long that took, in seconds."""
+    start = clock.true_ms
+    for _ in range(200):
+        clock.advance(after)
+        after = 100
+        for relay in relays:
+            statuses(queues, relay)
+        copies = queues.receive_batch("orders", wait_seconds=0)
+        if copies:
+            queues.delete_batch("orders", copies)
+            return (clock.true_ms - start) / 1000, copies[0]
+    pytest.fail("nothing arrived")
+
+
+# A former due time.
+
+
+@pytest.mark.parametrize("age", [0, 900, 2 * DAY, 40 * DAY])
+@pytest.mark.parametrize("stale", [wire.DUE_AT, wire.WAS_DUE_AT])
+@pytest.mark.parametrize("by_nservicebus", [True, False])
+def test_a_message_sent_again_with_all_its_attributes_waits_for_its_new_delay(
+    queues: InMemoryQueues, clock: ManualClock, age: float, stale: str, by_nservicebus: bool
+) -> None:
+    """NServiceBus's delayed retries copy what they got and set DelaySeconds anew. So do others, and
+    what a former version delivered says when it was due by the name that steers."""
+    due_ms = clock.true_ms
+    clock.advance(age)
+    attributes = {
+        "user": string("x"),
+        wire.MESSAGE_ID: string("former"),
+        stale: string(str(due_ms)),
+        wire.DELAY_SECONDS: string("2000"),
+        wire.DELAY_MS: string("1999500"),
+    }
+    if by_nservicebus:
+        attributes[N_ID] = string("n-1")
+    else:
+        del attributes[wire.DELAY_MS]
+    put(queues, attributes, "n-1")
+    sent_ms = clock.true_ms
+    seconds, copy = arrived(queues, clock, Relay(queues, ORDERS))
+    assert 2000 <= seconds <= 2100
+    assert wire.was_due_ms(copy.attributes) == sent_ms + 2_000_000
+    assert copy.attributes[wire.MESSAGE_ID] == string("n-1")
+    assert wire.DUE_AT not in copy.attributes
+
+
+def test_what_was_due_steers_nothing_on_the_delay_queue(
+    queues: InMemoryQueues, clock: ManualClock
+) -> None:
+    """Whatever it says, beside a due time that steers; it is gone with the next hop."""
+    due_ms = clock.true_ms + 2_500_000
+    attributes = {
+        wire.DELAY_SECONDS: string("2500"),
+        wire.DUE_AT: string(str(due_ms)),
+        wire.WAS_DUE_AT: string("tomorrow"),
+    }
+    put(queues, attributes, "m-1")
+    clock.advance(900)
+    assert statuses(queues, Relay(queues, ORDERS)) == [Status.REQUEUED]
+    clock.advance(900)
+    (copy,) = queues.receive_batch(DELAY, wait_seconds=0)
+    assert set(copy.attributes) == {wire.DELAY_SECONDS, wire.DUE_AT, wire.MESSAGE_ID}
+    assert wire.read_delay(copy) == wire.Delayed("m-1", due_ms)
+
+
+@pytest.mark.parametrize("hop", [None, "hop." + "a" * 64])
+def test_copies_of_a_former_version_arrive_when_they_are_due(
+    queues: InMemoryQueues, clock: ManualClock, hop: str | None
+) -> None:
+    """A `due_at=` of its sender, and what its relay requeued, also where an NServiceBus endpoint has
+    let the seconds drift by an hour since."""
+    due_ms = clock.true_ms + 1_700_500
+    late = 3600 if hop else 0
+    attributes = {wire.DELAY_SECONDS: string(str(1701 + late)), wire.DUE_AT: string(str(due_ms))}
+    entry = OutgoingMessage("x", attributes, 100, None, "m-1", hop or "m-1")
+    queues.send_batch(DELAY, [entry])
+    seconds, copy = arrived(queues, clock, Relay(queues, ORDERS))
+    assert 1700.5 <= seconds <= 1800
+    assert copy.attributes[wire.MESSAGE_ID] == string("m-1")
+
+
+def test_a_receiver_passes_on_what_it_got(queues: InMemoryQueues, clock: ManualClock) -> None:
+    """Nothing of the first delay rules the second; the user's own attributes stay."""
+    sender, relay = Sender(queues), Relay(queues, ORDERS)
+    sender.send("orders", "x", delay=1000, attributes={"user": "x"}, message_id="m-1")
+    _, first = arrived(queues, clock, relay)
+    for absolute in (False, True):
+        when: dict[str, Any] = {"delay": 1000}
+        if absolute:
+            when = {"due_at": utc(clock.true_ms + 1_000_000)}
+        result = sender.send("orders", "x", attributes=first.attributes, **when)
+        seconds, again = arrived(queues, clock, relay)
+        assert 1000 <= seconds <= 1100
+        assert again.attributes["user"] == string("x")
+        assert again.attributes[wire.MESSAGE_ID] == string(result.message_id or "")
+        assert result.message_id != "m-1"
+    sender.send("orders", "x", attributes=first.attributes)
+    (direct,) = queues.receive_batch("orders", wait_seconds=0)
+    assert direct.attributes == {"user": string("x")}
+
+
+# A former mark.
+
+
+def marked(queues: InMemoryQueues, store: InMemoryStore) -> tuple[Sender, Relay]:
+    return Sender(queues, store=store), Relay(queues, ORDERS, store=store)
+
+
+@pytest.mark.parametrize("pause", [0, 10, 300, 5000])
+@pytest.mark.parametrize("with_store", [True, False])
+def test_a_cancelled_id_can_be_used_again(
+    queues: InMemoryQueues,
+    clock: ManualClock,
+    store: InMemoryStore,
+    pause: float,
+    with_store: bool,
+) -> None:
+    """What is sent after the mark is another message: with the store at once, though the delay queue
+    remembers the former for five minutes; without it once SQS's clock, known to the second, is past."""
+    sender, relay = marked(queues, store)
+    sender.send("orders", "x", delay=2000, message_id="remind-1")
+    assert sender.cancel("orders", "remind-1") is Change.MARKED
+    again = sender if with_store else Sender(queues)
+    if not with_store and pause < 300:
+        pause = 300.0
+    clock.advance(pause)
+    again.send("orders", "x", delay=2000, message_id="remind-1")
+    sent_ms = clock.true_ms
+    found = []
+    for _ in range(10):
+        clock.advance(450)
+        statuses(queues, relay)
+        copies = queues.receive_batch("orders", wait_seconds=0)
+        found += [(clock.true_ms - sent_ms) / 1000 for _ in copies]
+        queues.delete_batch("orders", copies)
+    assert len(found) == 1
+    assert 2000 <= found[0] <= 2500
+
+
+def test_cancelled_twice_sent_twice(
+    queues: InMemoryQueues, clock: ManualClock, store: InMemoryStore
+) -> None:
+    """All in one millisecond: each cancellation is of what was sent before it, the last included."""
+    sender, relay = marked(queues, store)
+    for _ in range(3):
+        sender.send("orders", "x", delay=2000, message_id="m")
+        sender.cancel("orders", "m")
+    clock.advance(900)
+    assert statuses(queues, relay) == [Status.CANCELLED] * 3
+
+
+def test_a_moved_id_can_be_used_again(
+    queues: InMemoryQueues, clock: ManualClock, store: InMemoryStore
+) -> None:
+    """Its mark moves the first message and not the second, which would come early."""
+    sender, relay = marked(queues, store)
+    sender.send("orders", "first", delay=5000, message_id="m")
+    sender.reschedule("orders", "m", delay=1000)
+    sender.send("orders", "second", delay=5000, message_id="m")
+    seconds, copy = arrived(queues, clock, relay)
+    assert (copy.body, 1000 <= seconds <= 1100) == ("first", True)
+    seconds, copy = arrived(queues, clock, relay, after=100)
+    assert (copy.body, 3900 <= seconds <= 4100) == ("second", True)
+
+
+def test_moving_a_message_leaves_a_cancelled_one_of_its_id_cancelled(
+    queues: InMemoryQueues, clock: ManualClock, store: InMemoryStore
+) -> None:
+    """Both wait in the delay queue when the second is moved."""
+    sender, relay = marked(queues, store)
+    sender.send("orders", "first", delay=2000, message_id="m")
+    sender.cancel("orders", "m")
+    sender.send("orders", "second", delay=2000, message_id="m")
+    sender.reschedule("orders", "m", delay=3000)
+    clock.advance(900)
+    assert sorted(statuses(queues, relay)) == [Status.CANCELLED, Status.REQUEUED]
+    seconds, copy = arrived(queues, clock, relay)
+    assert (copy.body, 2000 <= seconds <= 2200) == ("second", True)
+
+
+def test_a_mark_holds_through_many_hops(
+    queues: InMemoryQueues, clock: ManualClock, store: InMemoryStore
+) -> None:
+    """When the message was first sent travels with it: a mark is no older for the hops since."""
+    sender, relay = marked(queues, store)
+    sender.send("orders", "x", delay=8000, message_id="m")
+    for _ in range(3):
+        clock.advance(900)
+        assert statuses(queues, relay) == [Status.REQUEUED]
+    sender.cancel("orders", "m")
+    without = Relay(queues, ORDERS)  # did not see the mark
+    for _ in range(3):
+        clock.advance(900)
+        assert statuses(queues, without) == [Status.REQUEUED]
+    clock.advance(900)
+    assert statuses(queues, relay) == [Status.CANCELLED]
+
+
+def test_a_mark_left_while_the_store_was_away_sets_nothing_apart_too_little(
+    queues: InMemoryQueues, clock: ManualClock, store: InMemoryStore
+) -> None:
+    """The sender cannot see the mark: its message arrives all the same."""
+    sender, relay = marked(queues, store)
+    sender.send("orders", "x", delay=2000, message_id="m")
+    sender.cancel("orders", "m")
+    clock.advance(2)
+    store.marks, marks = _away, store.marks  # type: ignore[method-assign]
+    sender.send("orders", "x", delay=2000, message_id="m")
+    store.marks = marks  # type: ignore[method-assign]
+    clock.advance(900)
+    assert sorted(statuses(queues, relay)) == [Status.CANCELLED, Status.REQUEUED]
+
+
+def _away(message_ids: Any) -> dict[str, Mark]:
+    raise StoreUnavailable("the store is away")
+
+
+@pytest.mark.parametrize("change", ["cancel", "move"])
+def test_a_mark_of_a_former_message_leaves_a_parked_one_alone(
+    queues: InMemoryQueues, clock: ManualClock, store: InMemoryStore, change: str
+) -> None:
+    """Marks are read again once a copy was parked: only for what they are about."""
+    sender, relay = marked(queues, store)
+    if change == "cancel":
+        sender.cancel("orders", "m")
+    else:
+        sender.reschedule("orders", "m", delay=1000)
+    clock.advance(10)
+    Sender(queues).send("orders", "x", delay=2 * DAY, message_id="m")
+    due_ms = clock.true_ms + 2 * DAY * 1000
+    clock.advance(900)
+    assert statuses(queues, relay) == [Status.PARKED]
+    assert [message.due_ms for message in store.pending(9)] == [due_ms]
+
+
+# Another message of its id.
+
+
+def test_sent_means_this_message(store: InMemoryStore, queues: InMemoryQueues) -> None:
+    """Another due time is a conflict; the same one is the same message, however often it is sent."""
+    sender = Sender(queues, store=store)
+    due_at = utc(queues.clock.true_ms + 5 * DAY * 1000)
+    first = sender.send("orders", "x", due_at=due_at, message_id="m")
+    assert sender.send("orders", "x", due_at=due_at, message_id="m") == first
+    with pytest.raises(MessageConflict, match=r"is in the store and due at 2027-.* not 2027-"):
+        sender.send(
+            "orders", "x", due_at=utc(queues.clock.true_ms + 6 * DAY * 1000), message_id="m"
+        )
+    queues.clock.advance(60)
+    with pytest.raises(MessageConflict, match="name its due time with due_at"):
+        sender.send("orders", "x", delay=5 * DAY, message_id="m")
+    assert [message.due_ms for message in store.pending(9)] == [first.due and _ms(first.due)]
+
+
+def _ms(due: datetime) -> int:
+    return round(due.timestamp() * 1000)
+
+
+def test_a_copy_met_again_after_it_was_moved_is_the_same_message(
+    queues: InMemoryQueues, clock: ManualClock, store: InMemoryStore
+) -> None:
+    """Parked, not deleted, and moved in between the second reading of its marks and its parking."""
+    sender, relay = marked(queues, store)
+    Sender(queues).send("orders", "x", delay=2 * DAY, message_id="m")
+    clock.advance(900)
+    copies = queues.receive_batch(DELAY, wait_seconds=0)
+    assert relay.process(copies, delete=False)[0].status is Status.PARKED
+    clock.advance(181)
+    marks, asked = store.marks, []
+
+    def moved_after_the_first_look(message_ids: Any) -> dict[str, Mark]:
+        asked.append(message_ids)
+        if len(asked) == 1:
+            found = marks(message_ids)
+            store.marks = marks  # type: ignore[method-assign]
+            sender.reschedule("orders", "m", delay=3 * DAY)
+            return found
+        return marks(message_ids)
+
+    store.marks = moved_after_the_first_look  # type: ignore[method-assign]
+    other = Relay(queues, ORDERS, store=store)
+    assert statuses(queues, other) == [Status.PARKED]
+
+
+def test_what_is_being_released_hops_on(
+    queues: InMemoryQueues, clock: ManualClock, store: InMemoryStore
+) -> None:
+    """Its id was in the store and is no longer there: whether it was this message nobody can tell, and
+    a second copy of it is better than none."""
+    relay = Relay(queues, ORDERS, store=store)
+    Sender(queues).send("orders", "x", delay=2 * DAY, message_id="m")
+    store.store = lambda messages, **_: [False] * len(messages)  # type: ignore[method-assign]
+    clock.advance(900)
+    assert statuses(queues, relay) == [Status.REQUEUED]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"body": "y"},
+        {"attributes": {"user": "y"}},
+        {"attributes": {"user": b"x"}},
+        {"delay": 2001},
+        {"delay": 2000.5},
+        {"delay": None, "due": 2000},
+        {"delay": None, "due": 2001},
+        {"message_id": "n"},
+        {"message_group_id": "g"},
+    ],
+)
+def test_a_strangers_message_swallows_nobodys(
+    queues: InMemoryQueues, clock: ManualClock, other: dict[str, Any]
+) -> None:
+    """A deduplication id binds id, body, attributes and delay: equal copies are one message, others
+    are not, and who sends under a victim's id first takes nothing away."""
+    sender = Sender(queues)
+    given: dict[str, Any] = {
+        "body": "x",
+        "delay": 2000,
+        "message_id": "m",
+        "attributes": {"user": "x"},
+    }
+    changed = {**given, **other}
+    if "due" in changed:
+        changed["due_at"] = utc(clock.true_ms + changed.pop("due") * 1000)
+    put(queues, {wire.DELAY_SECONDS: string("2000"), "user": string("x")}, "m")
+    for arguments in (given, given, changed):
+        sender.send("orders", **arguments)
+    clock.advance(900)
+    assert len(queues.receive_batch(DELAY, wait_seconds=0)) == 3
+
+
+def test_absolute_copies_of_one_message_are_one(queues: InMemoryQueues, clock: ManualClock) -> None:
+    """Sent again a minute later: what remains has changed, the message has not."""
+    due_at = utc(clock.true_ms + 5_000_000)
+    for _ in range(2):
+        Sender(queues).send("orders", "x", due_at=due_at, message_id="m")
+        clock.advance(60)
+    clock.advance(900)
+    assert len(queues.receive_batch(DELAY, wait_seconds=0)) == 1
+    assert queues.attributes(DELAY)["ApproximateNumberOfMessages"] == "0"
+
+
+# Hops of NServiceBus's.
+
+
+def nservicebus_hop(queues: InMemoryQueues, clock: ManualClock, *, remaining: int) -> None:
+    """As DelayedMessagesPump requeues: its deduplication id for both ids, its own attribute added."""
+    clock.advance(900)
+    copies = queues.receive_batch(DELAY, wait_seconds=0)
+    for copy in copies:
+        attributes = dict(copy.attributes)
+        attributes[wire.DELAY_SECONDS] = string(str(remaining))
+        attributes.setdefault(N_ID, string("11111111-2222-3333-4444-555555555555"))
+        size = size_of(copy.body, attributes)
+        ids = copy.deduplication_id
+        queues.send_batch(DELAY, [OutgoingMessage(copy.body, attributes, size, None, ids, ids)])
+    queues.delete_batch(DELAY, copies)
+    # In production its second hop would be swallowed within five minutes; a hop lasts longer.
+
+
+@pytest.mark.parametrize("order", ["nr", "rn", "rrn", "rnr", "nnr"])
+@pytest.mark.parametrize("users", [0, 6])
+def test_the_senders_id_survives_hops_of_nservicebus(
+    queues: InMemoryQueues, clock: ManualClock, order: str, users: int
+) -> None:
+    """In whatever order the two relay; and the mark that cancels it still finds it."""
+    store = InMemoryStore(clock)
+    sender, relay = marked(queues, store)
+    users_attributes = {f"a{n}": "x" for n in range(users)}
+    sender.send("orders", "x", delay=10_000, message_id="m-1", attributes=users_attributes)
+    for n, who in enumerate(order, start=1):
+        if who == "n":
+            nservicebus_hop(queues, clock, remaining=10_000 - n * 900 + 1)
+        else:
+            clock.advance(900)
+            assert statuses(queues, relay) == [Status.REQUEUED]
+    seconds, copy = arrived(queues, clock, relay)
+    assert copy.attributes[wire.MESSAGE_ID] == string("m-1")
+    assert len(copy.attributes) <= 10
+    assert 0 <= seconds + len(order) * 900 - 10_000 <= 101
+
+
+def test_eight_attributes_leave_no_room_for_an_id_but_are_not_refused(
+    queues: InMemoryQueues, clock: ManualClock
+) -> None:
+    """Where only we relay the id needs no attribute of its own until the destination."""
+    users = {f"a{n}": "x" for n in range(8)}
+    Sender(queues).send("orders", "x", delay=4000, message_id="m-1", attributes=users)
+    clock.advance(900)
+    (copy,) = queues.receive_batch(DELAY, wait_seconds=0)
+    assert set(copy.attributes) == {*users, wire.DELAY_SECONDS}
+    clock.advance(181)
+    _, delivered = arrived(queues, clock, Relay(queues, ORDERS), after=0)
+    assert set(delivered.attributes) == {*users, wire.MESSAGE_ID, wire.WAS_DUE_AT}
+
+
+def test_nservicebus_own_id_is_the_fallback(clock: ManualClock) -> None:
+    """A copy of a former version's hop that an NServiceBus endpoint requeued has lost ours."""
+    copy = ReceivedMessage(
+        body="x",
+        attributes={N_ID: string("n-1")},
+        receipt_handle="r",
+        sqs_message_id="s",
+        received_at=0.0,
+        group_id="hop." + "a" * 64,
+        deduplication_id="hop." + "a" * 64,
+    )
+    assert (copy.message_id, copy.first_sent_ms) == ("n-1", None)
+    assert replace(copy, attributes={N_ID: string("no id")}).message_id == "hop." + "a" * 64
+    ours = {**copy.attributes, wire.MESSAGE_ID: string("m-1")}
+    assert replace(copy, attributes=ours).message_id == "m-1"
+
+
+# Too far.
+
+
+def test_what_is_due_beyond_the_limit_goes_to_the_error_queue(
+    queues: InMemoryQueues, clock: ManualClock
+) -> None:
+    """A forged year 9999 does not hop for ever; ten years to the second do."""
+    relay = Relay(queues, ORDERS)
+    put(queues, {wire.DELAY_SECONDS: string(str(DEFAULT_MAX_DELAY_SECONDS))}, "far")
+    put(queues, {wire.DELAY_SECONDS: string(str((MAX_DUE_MS - clock.true_ms) // 1000))}, "9999")
+    clock.advance(900)
+    assert statuses(queues, relay) == [Status.REQUEUED, Status.REJECTED]
+    (rejected,) = queues.receive_batch(ERRORS, wait_seconds=0)
+    reason = rejected.attributes[wire.ERROR]["StringValue"]
+    assert "this endpoint takes delays of up to 315360000 s; shorten it, or raise" in reason
+
+
+@pytest.mark.parametrize("limit", [899, -1, MAX_DUE_MS])
+def test_a_limit_out_of_range_is_refused(queues: InMemoryQueues, limit: int) -> None:
+    """At the start, with the range."""
+    for make in (Sender, lambda q, **s: Relay(q, ORDERS, **s)):
+        with pytest.raises(ConfigurationError, match=f"max_delay_seconds={limit}; use 900 "):
+            make(queues, max_delay_seconds=limit)
+
+
+def test_a_sender_refuses_what_would_be_rejected(
+    queues: InMemoryQueues, clock: ManualClock, store: InMemoryStore
+) -> None:
+    """On every route, at the limit and beyond; rescheduling included."""
+    for sender in (
+        Sender(queues, max_delay_seconds=2000),
+        Sender(queues, max_delay_seconds=2000, store=store, park_after_seconds=0),
+    ):
+        sender.send("orders", "x", delay=2000)
+        due_at = utc(clock.true_ms + 2_001_000)
+        for when in ({"delay": 2001}, {"delay": 2000.001}, {"due_at": due_at}):
+            with pytest.raises(
+                InvalidDelay, match=r"due in 2001 s, .* of up to 2000 s; shorten it"
+            ):
+                sender.send("orders", "x", **when)
+    with pytest.raises(InvalidDelay, match="due in 2001 s"):
+        sender.reschedule("orders", "m", delay=2001)

@@ -1,0 +1,103 @@
+"""Copies in hand stay hidden while a worker works on them, and come back soon when it is gone."""
+
+from __future__ import annotations
+
+import pytest
+
+from sqsdelay.errors import ConfigurationError
+from sqsdelay.limits import DEDUPLICATION_INTERVAL_SECONDS, DELAY_QUEUE_VISIBILITY_SECONDS
+from sqsdelay.message import OutgoingMessage
+from sqsdelay.testing import InMemoryQueues, ManualClock
+from sqsdelay.visibility import Visibility
+
+DELAY = "orders-delay.fifo"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def queues(clock: ManualClock) -> InMemoryQueues:
+    queues = InMemoryQueues(clock)
+    queues.create_endpoint("orders")
+    for n in range(3):
+        entry = OutgoingMessage("x", {}, 1, None, f"g-{n}", f"d-{n}")
+        queues.send_batch(DELAY, [entry])
+    clock.advance(900)
+    return queues
+
+
+def visible(queues: InMemoryQueues) -> int:
+    return len(queues.receive_batch(DELAY, wait_seconds=0, visibility_seconds=0))
+
+
+def test_a_dead_workers_copies_come_back_after_its_own_visibility(
+    queues: InMemoryQueues, clock: ManualClock
+) -> None:
+    """30 seconds, whatever the queue's 180 are: those are for Lambda."""
+    batch = Visibility(queues, clock).receive(DELAY, wait_seconds=0)
+    assert len(batch.copies) == 3
+    clock.advance(29.9)
+    assert (visible(queues), batch.held()) == (0, True)
+    clock.advance(0.1)
+    assert (visible(queues), batch.held()) == (3, False)
+
+
+def test_what_is_worked_on_stays_hidden_up_to_three_minutes(
+    queues: InMemoryQueues, clock: ManualClock
+) -> None:
+    """And no longer: a second attempt must deduplicate against the first, within five minutes."""
+    visibility = Visibility(queues, clock)
+    batch = visibility.receive(DELAY, wait_seconds=0)
+    held_for = 0.0
+    while batch.held():
+        assert visible(queues) == 0
+        visibility.extend()
+        clock.advance(visibility.beat_seconds)
+        held_for += visibility.beat_seconds
+    assert 170 < held_for <= DELAY_QUEUE_VISIBILITY_SECONDS + visibility.beat_seconds
+    assert visible(queues) == 3
+    assert held_for < DEDUPLICATION_INTERVAL_SECONDS
+
+
+def test_a_quick_batch_costs_no_request(queues: InMemoryQueues, clock: ManualClock) -> None:
+    """Batches take milliseconds: only one that takes a third of the visibility is extended."""
+    visibility = Visibility(queues, clock)
+    batch = visibility.receive(DELAY, wait_seconds=0)
+    clock.advance(4)
+    visibility.extend()
+    assert queues.calls.count("hide") == 0
+    clock.advance(6)
+    visibility.extend()
+    assert queues.calls.count("hide") == 1
+    visibility.done(batch)
+    clock.advance(10)
+    visibility.extend()
+    assert queues.calls.count("hide") == 1
+
+
+def test_what_was_lost_is_not_taken_back(queues: InMemoryQueues, clock: ManualClock) -> None:
+    """After a stop of the process others have the copies; to hide them again would be theft."""
+    visibility = Visibility(queues, clock)
+    batch = visibility.receive(DELAY, wait_seconds=0)
+    clock.advance(31)
+    visibility.extend()
+    assert not batch.held()
+    assert queues.calls.count("hide") == 0
+
+
+def test_what_nobody_will_work_on_is_released(queues: InMemoryQueues, clock: ManualClock) -> None:
+    """A long poll that returns after the stop: others get its copies at once."""
+    visibility = Visibility(queues, clock)
+    visibility.release(visibility.receive(DELAY, wait_seconds=0))
+    assert visibility.last_touched() is None
+    assert visible(queues) == 3
+
+
+@pytest.mark.parametrize("seconds", [0, 181])
+def test_out_of_range(queues: InMemoryQueues, clock: ManualClock, seconds: int) -> None:
+    """Longer than 180 s would outlive the deduplication of a second attempt."""
+    with pytest.raises(ConfigurationError, match=f"visibility_seconds={seconds}; use 1 to 180"):
+        Visibility(queues, clock, seconds=seconds)
