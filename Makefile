@@ -58,7 +58,7 @@ bench: setup  ## Accuracy over a virtual year; throughput; stores; RabbitMQ; wha
 	$(BIN)/python benchmarks/spark.py
 
 faults: setup  ## Break the relay on purpose, count every message, rewrite docs/reliability.md's table
-	$(BIN)/python -m tests.faults.table
+	$(BIN)/python -m tests.simulation.table
 
 FUZZ_SECONDS ?= 60
 

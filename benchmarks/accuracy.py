@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Protocol
 
-from sqsdelay import wire
-from sqsdelay.consumer import Relay
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core import wire
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import OutgoingMessage, string
+from sqsdelay.core.wire import ReceivedMessage
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
-from sqsdelay.message import OutgoingMessage, string
-from sqsdelay.ports import Failure, SendReceipt
-from sqsdelay.sender import Sender
+from sqsdelay.ports.queues import Failure, SendReceipt
+from sqsdelay.relaying.relay import Relay
+from sqsdelay.sending.sender import Sender
 from sqsdelay.testing import InMemoryQueues, ManualClock
-from sqsdelay.wire import ReceivedMessage
 
 DAY_SECONDS = 24 * 3600
 ALLOWED_LATE_MS = 1000

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from lambdas.dispatcher.handler import BATCH, CONCURRENT_SENDS, KEPT_BACK_MS
-from sqsdelay.dispatch_settings import DEFAULT_BATCH, FUNCTION_MEMORY_MB, SCHEDULE_SECONDS
+from sqsdelay.dispatching.settings import DEFAULT_BATCH, FUNCTION_MEMORY_MB, SCHEDULE_SECONDS
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS, MAX_RETENTION_SECONDS
 from sqsdelay.sqs.consumer import DEFAULT_RECEIVERS
 from sqsdelay.sqs.outbox import DEFAULT_CONCURRENCY
-from sqsdelay.stores.dynamodb.store import DEFAULT_SHARDS
+from sqsdelay.stores.dynamodb.dynamodb_store import DEFAULT_SHARDS
 
 READ_ON: Final = "2026-11-20"
 """When the quotas were read."""

@@ -68,7 +68,7 @@ def _record(message: Any) -> dict[str, Any]:
 
 def fill_due(store: Any, count: int, prefix: str) -> None:
     """Messages that have been due for a second."""
-    from sqsdelay.stored import StoredMessage
+    from sqsdelay.core.stored_message import StoredMessage
 
     now_ms = time.time_ns() // 1_000_000
     messages = [
@@ -86,8 +86,8 @@ def fill_due(store: Any, count: int, prefix: str) -> None:
 
 def fill_parked(table: str, count: int, *, due_in_seconds: int) -> None:
     """Messages on DynamoDB that were parked two hours ago, as most are: far away then, due now."""
-    from sqsdelay.message_id import new_message_id
-    from sqsdelay.stored import StoredMessage
+    from sqsdelay.core.message_id import new_message_id
+    from sqsdelay.core.stored_message import StoredMessage
     from sqsdelay.stores.dynamodb import DynamoDbStore
     from sqsdelay.testing import ManualClock
 
@@ -113,12 +113,12 @@ def dispatching(
     conninfo: str,
 ) -> Iterator[tuple[Callable[[], list[float]], Callable[[int, str], None]]]:
     """Release all that is due, with when each was; and fill the store."""
-    from sqsdelay.dispatcher import Dispatcher
-    from sqsdelay.endpoint import Endpoint
+    from sqsdelay.core.endpoint import Endpoint
+    from sqsdelay.dispatching.dispatcher import Dispatcher
     from sqsdelay.sqs.client import default_client
     from sqsdelay.sqs.outbox import SqsOutbox
     from sqsdelay.sqs.queues import SqsQueues
-    from sqsdelay.stores.postgres import PostgresStore
+    from sqsdelay.stores.postgres.postgres_store import PostgresStore
 
     store = PostgresStore(conninfo, endpoint=ENDPOINT)
     store.set_up()

@@ -38,20 +38,20 @@ from metered_dynamodb import (
     running_dynalite,
 )
 from sqsdelay import DelayConsumer, DelaySender, Message
-from sqsdelay.clock import SystemClock
-from sqsdelay.consumer import Status
+from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import size_of
+from sqsdelay.core.stored_message import to_store
 from sqsdelay.cost import Bill, Prices, Workload, bills, shipped_prices
-from sqsdelay.cost.store import STORAGE_OVERHEAD_BYTES, item_bytes
+from sqsdelay.cost.stored_message import STORAGE_OVERHEAD_BYTES, item_bytes
 from sqsdelay.cost.strategies import IDLE_READ_UNITS
-from sqsdelay.dispatch_settings import DispatchSettings
-from sqsdelay.dispatcher import Dispatcher
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.dispatching.dispatcher import Dispatcher
+from sqsdelay.dispatching.settings import DispatchSettings
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
-from sqsdelay.message import size_of
+from sqsdelay.relaying.relay import Status
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.sqs.queues import SqsQueues
-from sqsdelay.stored import to_store
 from sqsdelay.stores.dynamodb import DEFAULT_SHARDS, DynamoDbStore
 from sqsdelay.stores.dynamodb.layout import position
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from metered_dynamodb import OTHER_WRITES, TABLE, Meter, create_table, running_dynalite
-from sqsdelay.message_id import new_message_id
-from sqsdelay.stored import StoredMessage
+from sqsdelay.core.message_id import new_message_id
+from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.testing import ManualClock
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from sqs_stub import BODY, Stub, running_stub
 from sqsdelay import DelayConsumer, DelaySender, FileLedger, Message
-from sqsdelay.ledger import Event, EventKind, Ledger, Source
+from sqsdelay.core.route import Route
+from sqsdelay.ledger.events import Event, EventKind, Ledger, Source
 from sqsdelay.limits import MAX_BATCH_ENTRIES
-from sqsdelay.route import Route
 
 ENDPOINT = "orders"
 DELAY_SECONDS = 24 * 3600

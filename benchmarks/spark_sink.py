@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from sqs_stub import BODY, REGION, Stub, running_stub
-from sqsdelay import wire
+from sqsdelay.core import wire
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.spark import register
 from sqsdelay.spark.session import session

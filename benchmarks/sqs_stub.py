@@ -32,9 +32,9 @@ import boto3
 import uvloop
 from botocore.config import Config
 
-from sqsdelay import wire
+from sqsdelay.core import wire
+from sqsdelay.core.message import string
 from sqsdelay.limits import DELAY_QUEUE_SUFFIX, MAX_MESSAGE_TIMER_SECONDS
-from sqsdelay.message import string
 from sqsdelay.sqs.endpoints import delay_queue_attributes
 
 if TYPE_CHECKING:

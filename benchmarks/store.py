@@ -28,17 +28,17 @@ import psycopg
 from psycopg import sql
 
 from sqs_stub import BODY, Stub, running_stub
-from sqsdelay.clock import SystemClock
-from sqsdelay.dispatch_settings import DispatchSettings
-from sqsdelay.dispatcher import Dispatcher
-from sqsdelay.endpoint import Endpoint
-from sqsdelay.ports import Failure, Outbox
+from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.dispatching.dispatcher import Dispatcher
+from sqsdelay.dispatching.settings import DispatchSettings
+from sqsdelay.ports.queues import Failure, Outbox
+from sqsdelay.ports.stores import DelayedMessageStore
 from sqsdelay.sqs.outbox import DEFAULT_CONCURRENCY, SqsOutbox
 from sqsdelay.sqs.queues import SqsQueues
-from sqsdelay.store import DelayedMessageStore
-from sqsdelay.stored import StoredMessage
-from sqsdelay.stores.postgres import PostgresStore
-from sqsdelay.stores.sqlite import SqliteStore
+from sqsdelay.stores.postgres.postgres_store import PostgresStore
+from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from tests.services.postgres import VARIABLE, postgres_server
 
 ENDPOINT = "orders"

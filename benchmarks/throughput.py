@@ -19,9 +19,10 @@ from typing import Any
 from botocore.config import Config
 
 from sqs_stub import BODY, Stub, running_stub
-from sqsdelay import DelayConsumer, DelaySender, Message, wire
+from sqsdelay import DelayConsumer, DelaySender, Message
+from sqsdelay.core import wire
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
-from sqsdelay.sender import DEFAULT_CONCURRENCY
+from sqsdelay.sending.sender import DEFAULT_CONCURRENCY
 from sqsdelay.sqs.client import client_config
 
 ENDPOINT = "orders"

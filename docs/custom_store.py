@@ -17,11 +17,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sqsdelay.clock import Clock, SystemClock
+from sqsdelay.core.clock import Clock, SystemClock
+from sqsdelay.core.marks import Mark, in_force
+from sqsdelay.core.stored_message import StoredMessage, check_stored_due, from_store
 from sqsdelay.errors import ConfigurationError, StoreMissing
-from sqsdelay.marks import Mark, in_force
-from sqsdelay.store import TransactionMode
-from sqsdelay.stored import StoredMessage, check_stored_due, from_store
+from sqsdelay.ports.stores import TransactionMode
 
 LEASE_SECONDS = 60
 

@@ -13,9 +13,9 @@ from aws_cdk import RemovalPolicy
 
 from infra.message_store import STORES
 from infra.removal_guard import NONE
-from sqsdelay.decision import checked_max_delay
-from sqsdelay.delay import delay_ms, parse_delay
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.delay import delay_ms, parse_delay
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.hop import checked_max_delay
 from sqsdelay.errors import ConfigurationError, SqsDelayError
 from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.stores.dynamodb import DEFAULT_SHARDS, MAX_SHARDS, STANDARD, TABLE_CLASSES

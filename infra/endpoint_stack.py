@@ -13,7 +13,7 @@ from infra.acknowledgement import acknowledge
 from infra.context import Deployment
 from infra.destination_queue import DestinationQueue
 from infra.unrestricted_delay import UnrestrictedDelay
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.endpoint import Endpoint
 
 
 def stack_name(endpoint: Endpoint) -> str:

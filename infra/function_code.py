@@ -18,10 +18,16 @@ BUILD: Final = ROOT / "build" / "functions"
 SOURCES: Final = (
     "lambdas/*.py",
     "sqsdelay/*.py",
+    "sqsdelay/core/*.py",
+    "sqsdelay/ports/*.py",
+    "sqsdelay/ledger/*.py",
+    "sqsdelay/processes/*.py",
+    "sqsdelay/sending/*.py",
+    "sqsdelay/relaying/*.py",
+    "sqsdelay/parking/*.py",
+    "sqsdelay/dispatching/*.py",
     "sqsdelay/sqs/*.py",
-    "sqsdelay/stores/__init__.py",
-    "sqsdelay/stores/answers.py",
-    "sqsdelay/stores/lease.py",
+    "sqsdelay/stores/*.py",
     "sqsdelay/stores/dynamodb/*.py",
 )
 """What both functions need, beside their own folders under lambdas; of the stores DynamoDB's."""

@@ -9,7 +9,7 @@ from constructs import Construct
 
 from infra.alarm import PERIOD, Alarm
 from lambdas.dispatcher import contract
-from sqsdelay.status import OVERDUE_MS
+from sqsdelay.operating.status import OVERDUE_MS
 
 
 class StoreAlarms(Construct):

@@ -19,8 +19,8 @@ from infra.error_queue import ErrorQueue
 from infra.message_store import STORES, MessageStore
 from infra.queue_key import SEND_UNDER_KEY
 from infra.removal_guard import DUE_QUEUE, LARGE_BODIES, NONE, STORE, RemovalGuard
-from sqsdelay.decision import checked_max_delay
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.hop import checked_max_delay
 from sqsdelay.errors import ConfigurationError, InvalidEndpoint
 from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.stores.dynamodb import DEFAULT_SHARDS, STANDARD

@@ -9,7 +9,7 @@ from typing import Final
 from aws_lambda_powertools import Logger
 
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.ledger import Event, as_fields
+from sqsdelay.ledger.events import Event, as_fields
 
 MESSAGE: Final = "ledger"
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from sqsdelay.spark.data_source import SqsDelayDataSource as DefaultSource
+from sqsdelay.spark.sink.data_source import SqsDelayDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -6,16 +6,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sqsdelay.ledgers.file import FileLedger
-    from sqsdelay.ledgers.logger import LoggerLedger
-    from sqsdelay.message import Message
-    from sqsdelay.received import record_received
-    from sqsdelay.route import Route
-    from sqsdelay.schedule import Change
-    from sqsdelay.sender import SendResult
+    from sqsdelay.boto3_client.unrestricted import unrestricted
+    from sqsdelay.core.message import Message
+    from sqsdelay.core.route import Route
+    from sqsdelay.ledger.file import FileLedger
+    from sqsdelay.ledger.logger import LoggerLedger
+    from sqsdelay.ledger.receipts import record_received
+    from sqsdelay.parking.schedule import Change
+    from sqsdelay.sending.sender import SendResult
     from sqsdelay.sqs.consumer import DelayConsumer
     from sqsdelay.sqs.sender import DelaySender
-    from sqsdelay.sqs.unrestricted import unrestricted
 
 __all__ = [
     "Change",
@@ -31,16 +31,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Change": "sqsdelay.schedule",
+    "Change": "sqsdelay.parking.schedule",
     "DelayConsumer": "sqsdelay.sqs.consumer",
     "DelaySender": "sqsdelay.sqs.sender",
-    "FileLedger": "sqsdelay.ledgers.file",
-    "LoggerLedger": "sqsdelay.ledgers.logger",
-    "Message": "sqsdelay.message",
-    "Route": "sqsdelay.route",
-    "SendResult": "sqsdelay.sender",
-    "record_received": "sqsdelay.received",
-    "unrestricted": "sqsdelay.sqs.unrestricted",
+    "FileLedger": "sqsdelay.ledger.file",
+    "LoggerLedger": "sqsdelay.ledger.logger",
+    "Message": "sqsdelay.core.message",
+    "Route": "sqsdelay.core.route",
+    "SendResult": "sqsdelay.sending.sender",
+    "record_received": "sqsdelay.ledger.receipts",
+    "unrestricted": "sqsdelay.boto3_client.unrestricted",
 }
 
 

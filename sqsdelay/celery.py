@@ -17,9 +17,9 @@ from celery import current_app
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.transport import SQS
 
+from sqsdelay.core.one_line import one_line
 from sqsdelay.errors import QueueUnavailable, SqsDelayError
 from sqsdelay.limits import ID, MAX_MESSAGE_TIMER_SECONDS
-from sqsdelay.one_line import one_line
 from sqsdelay.sqs.sender import DelaySender
 
 if TYPE_CHECKING:

@@ -18,9 +18,8 @@ from botocore.awsrequest import AWSRequest
 
 from lambdas.delay_consumer import contract
 from lambdas.powertools_ledger import ledger_if_on
-from sqsdelay.consumer import Relay
-from sqsdelay.due_consumer import DueRelay
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.wire import ReceivedMessage, from_lambda_event, whole_number
 from sqsdelay.errors import ConfigurationError, MalformedMessage
 from sqsdelay.limits import (
     DEFAULT_MAX_DELAY_SECONDS,
@@ -29,14 +28,15 @@ from sqsdelay.limits import (
     SHORT_CALL_ATTEMPTS,
     SHORT_CALL_SECONDS,
 )
-from sqsdelay.moves import DEFAULT_MAX_RECEIVES, Mover, Outcome, Status
-from sqsdelay.parking import DEFAULT_PARK_AFTER_SECONDS
+from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
+from sqsdelay.ports.stores import DelayedMessageStore
+from sqsdelay.relaying.due_relay import DueRelay
+from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Mover, Outcome, Status
+from sqsdelay.relaying.relay import Relay
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.consumer import checked_relay
 from sqsdelay.sqs.queues import SqsQueues
-from sqsdelay.store import DelayedMessageStore
 from sqsdelay.stores import open_store
-from sqsdelay.wire import ReceivedMessage, from_lambda_event, whole_number
 
 TRACE_HEADER = "X-Amzn-Trace-Id"
 

@@ -16,14 +16,14 @@ from aws_lambda_powertools.metrics import MetricUnit
 
 from lambdas.dispatcher import contract
 from lambdas.powertools_ledger import ledger_if_on
-from sqsdelay.dispatch_settings import DispatchSettings
-from sqsdelay.dispatcher import Dispatcher, Round
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.dispatching.dispatcher import Dispatcher, Round
+from sqsdelay.dispatching.settings import DispatchSettings
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, SHORT_CALL_ATTEMPTS
+from sqsdelay.ports.stores import DelayedMessageStore
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.sqs.queues import SqsQueues
-from sqsdelay.store import DelayedMessageStore
 from sqsdelay.stores import open_store
 
 if TYPE_CHECKING:

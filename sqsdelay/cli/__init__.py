@@ -11,16 +11,16 @@ import typer
 from sqsdelay.cli import endpoint, errors, pipeline, rabbitmq, store
 from sqsdelay.cli.consume import consume
 from sqsdelay.cli.cost import cost
-from sqsdelay.cli.demo import demo
+from sqsdelay.cli.demo.command import demo
 from sqsdelay.cli.dispatch import dispatch
 from sqsdelay.cli.migrate import migrate
 from sqsdelay.cli.receive import receive
-from sqsdelay.cli.schedule import cancel, reschedule
 from sqsdelay.cli.send import send
 from sqsdelay.cli.status import status
 from sqsdelay.cli.timeout_manager import timeout_manager
+from sqsdelay.cli.waiting import cancel, reschedule
+from sqsdelay.core.one_line import one_line
 from sqsdelay.errors import SqsDelayError
-from sqsdelay.one_line import one_line
 
 app = typer.Typer(
     name="sqsdelay",

@@ -8,7 +8,7 @@ from typing import Any, Final
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
-from sqsdelay.delay import utc
+from sqsdelay.core.delay import utc
 
 _CONTROL: Final = {
     code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"

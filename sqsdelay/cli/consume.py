@@ -13,17 +13,17 @@ from sqsdelay.cli.max_delay import DEFAULT_MAX_DELAY, MaxDelay, max_delay_second
 from sqsdelay.cli.opened_ledger import LedgerFile, opened_ledger
 from sqsdelay.cli.opened_store import OptionalStoreUrl, Schema, Table, optional_store
 from sqsdelay.cli.worker import log_to_stderr, stop_on_signals
-from sqsdelay.consumer import DEFAULT_MAX_RECEIVES
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.limits import (
     MAX_MESSAGE_TIMER_SECONDS,
     MAX_RECEIVE_WAIT_SECONDS,
     WORKER_VISIBILITY_SECONDS,
 )
-from sqsdelay.parking import DEFAULT_PARK_AFTER_SECONDS
+from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
+from sqsdelay.relaying.relay import DEFAULT_MAX_RECEIVES
 
 if TYPE_CHECKING:
-    from sqsdelay.consumer import Outcome
+    from sqsdelay.relaying.relay import Outcome
 
 
 def consume(

@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 
 from sqsdelay.cli.console import err, out, print_json
+from sqsdelay.core.delay import delay_ms, parse_delay
 from sqsdelay.cost import (
     Bill,
     Prices,
@@ -22,7 +23,6 @@ from sqsdelay.cost import (
     shipped_prices,
     shipped_text,
 )
-from sqsdelay.delay import delay_ms, parse_delay
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 

@@ -8,21 +8,24 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from sqsdelay.circuit_breaker import DEFAULT_FAILURES_PER_SECOND, DEFAULT_TRIGGER_SECONDS
 from sqsdelay.cli.console import err, instant, print_json
 from sqsdelay.cli.opened_ledger import LedgerFile, opened_ledger
 from sqsdelay.cli.opened_store import Schema, StoreUrl, Table
 from sqsdelay.cli.worker import log_to_stderr, stop_on_signals
-from sqsdelay.dispatch_settings import DEFAULT_BATCH, DispatchSettings
-from sqsdelay.dispatcher import Dispatcher, Round
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.dispatching.circuit_breakers import (
+    DEFAULT_FAILURES_PER_SECOND,
+    DEFAULT_TRIGGER_SECONDS,
+)
+from sqsdelay.dispatching.dispatcher import Dispatcher, Round
+from sqsdelay.dispatching.settings import DEFAULT_BATCH, DispatchSettings
 from sqsdelay.errors import CriticalError
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 
 if TYPE_CHECKING:
+    from sqsdelay.ports.stores import DelayedMessageStore
     from sqsdelay.rabbitmq import RabbitMqOutbox
     from sqsdelay.sqs.outbox import SqsOutbox
-    from sqsdelay.store import DelayedMessageStore
 
 EXIT_CRITICAL: Final = 75
 """A circuit breaker triggered: "temporary failure" in sysexits.h; a supervisor may restart."""

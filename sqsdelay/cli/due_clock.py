@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sqsdelay.cli.console import err
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError, QueueMissing, QueueUnavailable
 
 if TYPE_CHECKING:
+    from sqsdelay.ports.stores import DelayedMessageStore
     from sqsdelay.sqs.queues import SqsQueues
-    from sqsdelay.store import DelayedMessageStore
 
 To = Annotated[
     str | None,

@@ -13,8 +13,8 @@ from sqsdelay.cli.console import out, print_json
 from sqsdelay.cli.opened_store import OptionalStoreUrl, Schema
 from sqsdelay.cli.opened_store import Table as StoreTable
 from sqsdelay.cli.parked import NOBODY, overdue_remedy, parked_messages
-from sqsdelay.delay import utc
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.delay import utc
+from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import QueueMissing, StoreError
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 

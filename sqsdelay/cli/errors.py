@@ -12,13 +12,13 @@ from rich.table import Table as PrintedTable
 
 from sqsdelay.cli.console import err, out, print_json
 from sqsdelay.cli.store import Delay, DueAt, new_due_ms
-from sqsdelay.decision import Reject
-from sqsdelay.delay import utc
-from sqsdelay.endpoint import Endpoint
-from sqsdelay.error_queue import ErrorQueue, Retry, RetryStatus
-from sqsdelay.message import size_of
-from sqsdelay.ports import Queues
-from sqsdelay.rejection import Rejection
+from sqsdelay.core.delay import utc
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.hop import Reject
+from sqsdelay.core.message import size_of
+from sqsdelay.core.rejection import Rejection
+from sqsdelay.operating.error_queue import ErrorQueue, Retry, RetryStatus
+from sqsdelay.ports.queues import Queues
 
 app = typer.Typer(help="Look at an endpoint's error queue; send its messages on.")
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 if TYPE_CHECKING:
-    from sqsdelay.store import DelayedMessageStore
-    from sqsdelay.stored import StoredMessage
+    from sqsdelay.core.stored_message import StoredMessage
+    from sqsdelay.ports.stores import DelayedMessageStore
 
 PAGE: Final = 100
 """Messages in memory at once: at the 1 MiB of a body, 100 MiB."""

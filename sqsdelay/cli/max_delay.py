@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from sqsdelay.decision import checked_max_delay
-from sqsdelay.delay import delay_ms, parse_delay
+from sqsdelay.core.delay import delay_ms, parse_delay
+from sqsdelay.core.hop import checked_max_delay
 from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS
 
 MaxDelay = Annotated[

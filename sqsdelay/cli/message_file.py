@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, cast
 
-from sqsdelay.delay import Delay, parse_delay, parse_due_at
+from sqsdelay.core.delay import Delay, parse_delay, parse_due_at
+from sqsdelay.core.message import AttributeInput, Message
 from sqsdelay.errors import InvalidDelay, InvalidMessage, SqsDelayError
 from sqsdelay.limits import MAX_MESSAGE_BYTES
-from sqsdelay.message import AttributeInput, Message
 
 FIELDS: Final = frozenset(
     {

@@ -11,10 +11,17 @@ import typer
 from sqsdelay.cli.console import err, instant, out, print_json
 from sqsdelay.cli.opened_store import Schema, StoreUrl, Table
 from sqsdelay.cli.store import Name
-from sqsdelay.clock import SystemClock
-from sqsdelay.delay import due_at_ms, parse_due_at, utc
-from sqsdelay.endpoint import Endpoint
-from sqsdelay.migration import HasMarks, Migrated, Migration, MigrationStatus, Plan, Transfer
+from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.delay import due_at_ms, parse_due_at, utc
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.operating.migration import (
+    HasMarks,
+    Migrated,
+    Migration,
+    MigrationStatus,
+    Plan,
+    Transfer,
+)
 
 DEFAULT_CUT_OFF_MS = 24 * 3600 * 1000
 """A day from now: a dispatcher that releases ahead, and clocks that differ, are far from it."""

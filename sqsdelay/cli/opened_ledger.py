@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sqsdelay.ledgers import FileLedger
+from sqsdelay.ledger import FileLedger
 
 LedgerFile = Annotated[
     Path | None,

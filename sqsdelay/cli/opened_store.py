@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from sqsdelay.store import DelayedMessageStore
+    from sqsdelay.ports.stores import DelayedMessageStore
 
 _HELP = "sqlite:///FILE, postgresql://… or dynamodb://TABLE."
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from sqsdelay.cli.opened_store import opened_store, optional_store
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import StoreError
 from sqsdelay.limits import STORE_TABLE_SUFFIX
-from sqsdelay.status import StoreStatus, store_status
+from sqsdelay.operating.status import StoreStatus, store_status
 
 NOBODY: Final = "no dispatcher runs, or none can do its work"
 

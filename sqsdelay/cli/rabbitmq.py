@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sqsdelay.cli.console import err, out, print_json
-from sqsdelay.delay import parse_delay, parse_due_at
+from sqsdelay.core.delay import parse_delay, parse_due_at
 from sqsdelay.errors import InvalidMessage
 
 if TYPE_CHECKING:

@@ -11,14 +11,14 @@ import typer
 
 from sqsdelay.cli.console import err, out, print_json
 from sqsdelay.cli.opened_ledger import LedgerFile, opened_ledger
-from sqsdelay.delay import utc
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.delay import utc
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import Attribute, text_of
+from sqsdelay.core.wire import MESSAGE_ID, ReceivedMessage
 from sqsdelay.errors import SqsDelayError
-from sqsdelay.ledger import record_safely
+from sqsdelay.ledger.events import record_safely
+from sqsdelay.ledger.receipts import lateness_ms, received_events
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_RECEIVE_WAIT_SECONDS
-from sqsdelay.message import Attribute, text_of
-from sqsdelay.received import lateness_ms, received_events
-from sqsdelay.wire import MESSAGE_ID, ReceivedMessage
 
 if TYPE_CHECKING:
     from sqsdelay.s3 import BodyReader

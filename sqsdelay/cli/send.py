@@ -15,10 +15,10 @@ from sqsdelay.cli.console import err, out, print_json
 from sqsdelay.cli.max_delay import DEFAULT_MAX_DELAY, MaxDelay, max_delay_seconds
 from sqsdelay.cli.message_file import BadLine, Defaults, read_messages
 from sqsdelay.cli.opened_ledger import LedgerFile, opened_ledger
-from sqsdelay.delay import parse_delay, parse_due_at
+from sqsdelay.core.delay import parse_delay, parse_due_at
+from sqsdelay.core.message import Message
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
-from sqsdelay.message import Message
-from sqsdelay.sender import DEFAULT_CONCURRENCY, SendResult
+from sqsdelay.sending.sender import DEFAULT_CONCURRENCY, SendResult
 
 if TYPE_CHECKING:
     from sqsdelay.sqs.sender import DelaySender

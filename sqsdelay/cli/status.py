@@ -11,9 +11,9 @@ from rich.table import Table as PrintedTable
 from sqsdelay.cli.console import err, instant, out, print_json
 from sqsdelay.cli.opened_store import OptionalStoreUrl, Schema, Table
 from sqsdelay.cli.parked import NOBODY, overdue_remedy, parked_messages
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import StoreError
-from sqsdelay.status import EndpointStatus, StoreStatus, endpoint_status
+from sqsdelay.operating.status import EndpointStatus, StoreStatus, endpoint_status
 
 
 def status(
@@ -32,8 +32,8 @@ def status(
 
     Exit code 1 if the store cannot be asked, or messages in it are overdue.
     """
-    from sqsdelay.sqs.ages import CloudWatchAges, default_cloudwatch
     from sqsdelay.sqs.client import default_client
+    from sqsdelay.sqs.cloudwatch import CloudWatchAges, default_cloudwatch
     from sqsdelay.sqs.queues import SqsQueues
 
     parsed = Endpoint.parse(endpoint)

@@ -19,15 +19,15 @@ from sqsdelay.cli.due_clock import DueClock, To
 from sqsdelay.cli.listing import Listing, parse_cursor
 from sqsdelay.cli.message_file import BadLine, Defaults, read_messages
 from sqsdelay.cli.opened_store import Schema, StoreUrl, Table, opened_store
-from sqsdelay.delay import checked_due_ms, delay_ms, due_at_ms, parse_delay, parse_due_at, utc
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.delay import checked_due_ms, delay_ms, due_at_ms, parse_delay, parse_due_at, utc
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import Message
+from sqsdelay.core.stored_message import StoredMessage, check_stored_id, to_store
 from sqsdelay.errors import SqsDelayError
-from sqsdelay.message import Message
-from sqsdelay.parking import refused
-from sqsdelay.stored import StoredMessage, check_stored_id, to_store
+from sqsdelay.parking.parking import refused
 
 if TYPE_CHECKING:
-    from sqsdelay.store import DelayedMessageStore
+    from sqsdelay.ports.stores import DelayedMessageStore
 
 app = typer.Typer(help="Messages in a delayed message store.", no_args_is_help=True)
 

@@ -15,11 +15,11 @@ from sqsdelay.cli.console import err, print_json
 from sqsdelay.cli.dispatch import EXIT_CRITICAL
 from sqsdelay.cli.opened_store import Schema, StoreUrl, Table
 from sqsdelay.cli.worker import log_to_stderr, stop_on_signals
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import CriticalError
 from sqsdelay.limits import MAX_RECEIVE_WAIT_SECONDS, SHORT_CALL_ATTEMPTS
-from sqsdelay.timeout_manager import TimeoutManager, TimeoutSettings, TimeoutStatus
-from sqsdelay.timeout_settings import (
+from sqsdelay.timeouts.manager import TimeoutManager, TimeoutSettings, TimeoutStatus
+from sqsdelay.timeouts.settings import (
     DEFAULT_ANNOUNCE_AGAIN_SECONDS,
     DEFAULT_OUTAGE_SECONDS,
     DEFAULT_RETRIES,

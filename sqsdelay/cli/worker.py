@@ -11,7 +11,7 @@ from typing import Any
 from rich.logging import RichHandler
 
 from sqsdelay.cli.console import err
-from sqsdelay.one_line import one_line
+from sqsdelay.core.one_line import one_line
 
 
 class OneLine(logging.Formatter):

@@ -12,9 +12,9 @@ from typing import Final
 
 from sqsdelay.cost.bill import Bill, Line
 from sqsdelay.cost.prices import Prices
-from sqsdelay.cost.store import item_bytes, store_lines
+from sqsdelay.cost.stored_message import item_bytes, store_lines
 from sqsdelay.cost.workload import Workload
-from sqsdelay.dispatch_settings import SCHEDULE_SECONDS
+from sqsdelay.dispatching.settings import SCHEDULE_SECONDS
 from sqsdelay.limits import (
     MAX_DYNAMODB_ITEM_BYTES,
     MAX_MESSAGE_TIMER_SECONDS,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from sqsdelay.core.message import size_of, string
+from sqsdelay.core.wire import DELAY_SECONDS, DUE_AT
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.limits import (
     MAX_BATCH_BYTES,
@@ -12,8 +14,6 @@ from sqsdelay.limits import (
     MAX_MESSAGE_BYTES,
     MAX_MESSAGE_TIMER_SECONDS,
 )
-from sqsdelay.message import size_of, string
-from sqsdelay.wire import DELAY_SECONDS, DUE_AT
 
 CHUNK_BYTES: Final = 64 * 1024
 """Each chunk of a request's payload is billed as a request. Source: aws.amazon.com/sqs/pricing."""

@@ -13,7 +13,7 @@ from sqsdelay.errors import ConfigurationError
 from sqsdelay.rabbitmq import undeliverable, waiting
 from sqsdelay.rabbitmq.connection import PRECONDITION_FAILED, Address, channel, parameters
 from sqsdelay.rabbitmq.management import Management
-from sqsdelay.rabbitmq.routing import binding_key, check_endpoint
+from sqsdelay.rabbitmq.routing_keys import binding_key, check_endpoint
 from sqsdelay.rabbitmq.topology import Exchange, Queue, Topology
 
 DECLARE_ATTEMPTS: Final = 5

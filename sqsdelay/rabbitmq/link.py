@@ -7,7 +7,7 @@ from typing import Any, Final
 import pika
 from pika.exceptions import ChannelClosedByBroker
 
-from sqsdelay.clock import Clock
+from sqsdelay.core.clock import Clock
 from sqsdelay.errors import QueueMissing, SendFailed, SqsDelayError, Unconfirmed
 from sqsdelay.rabbitmq.binder import Binder
 from sqsdelay.rabbitmq.confirms import Outstanding, Publication

@@ -12,10 +12,10 @@ from typing import Any, Final
 from pika import BasicProperties
 from pika.exceptions import AMQPError
 
-from sqsdelay.delay import Delay
+from sqsdelay.core.delay import Delay
+from sqsdelay.core.wire import DUE_AT, WAS_DUE_AT
 from sqsdelay.errors import InvalidMessage, MessageTooLarge
 from sqsdelay.rabbitmq.topology import LEVELS, MAX_NAME_BYTES
-from sqsdelay.wire import DUE_AT, WAS_DUE_AT
 
 DELAY_HEADER: Final = "NServiceBus.Transport.RabbitMQ.DelayInSeconds"
 """The whole delay in seconds, a 32-bit integer. NServiceBus sets and reads the same."""

@@ -10,7 +10,10 @@ from typing import Any, Final, TypeVar
 from pika import BasicProperties
 from pika.exceptions import ChannelClosedByBroker
 
-from sqsdelay.clock import Clock, SystemClock
+from sqsdelay.core.clock import Clock, SystemClock
+from sqsdelay.core.message import Attribute
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.wire import ERROR, GROUP_ID, WAS_DUE_AT
 from sqsdelay.errors import (
     InvalidMessage,
     MessageTooLarge,
@@ -20,11 +23,9 @@ from sqsdelay.errors import (
     SqsDelayError,
 )
 from sqsdelay.limits import ERROR_QUEUE_SUFFIX
-from sqsdelay.message import Attribute
-from sqsdelay.ports import Failure
+from sqsdelay.ports.queues import Failure
 from sqsdelay.rabbitmq.confirms import Publication
 from sqsdelay.rabbitmq.connection import NOT_FOUND, channel, parameters
-from sqsdelay.rabbitmq.envelope import PROPERTIES, unpacked
 from sqsdelay.rabbitmq.infrastructure import declare_queue, retrying_races
 from sqsdelay.rabbitmq.message import (
     COPY_HEADERS,
@@ -34,10 +35,9 @@ from sqsdelay.rabbitmq.message import (
     check_encoding,
 )
 from sqsdelay.rabbitmq.publisher import DEFAULT_CONFIRM_SECONDS, Publisher
-from sqsdelay.rabbitmq.routing import check_endpoint
+from sqsdelay.rabbitmq.routing_keys import check_endpoint
+from sqsdelay.rabbitmq.stored_properties import PROPERTIES, unpacked
 from sqsdelay.rabbitmq.topology import lasting_queue
-from sqsdelay.stored import StoredMessage
-from sqsdelay.wire import ERROR, GROUP_ID, WAS_DUE_AT
 
 CONNECT_SECONDS: Final = 2.0
 """Short, because a dispatcher tries again by itself, and its circuit breaker counts from then on."""

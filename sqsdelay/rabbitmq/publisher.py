@@ -10,9 +10,9 @@ from typing import Final
 
 import tenacity
 
-from sqsdelay.clock import Clock, SystemClock
+from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.errors import ConfigurationError, QueueUnavailable, SqsDelayError, Unconfirmed
-from sqsdelay.forks import in_each_child
+from sqsdelay.processes.forks import in_each_child
 from sqsdelay.rabbitmq.confirms import Publication
 from sqsdelay.rabbitmq.connection import Address, is_denied, place, translated
 from sqsdelay.rabbitmq.jobs import BindJob, Jobs

@@ -12,8 +12,8 @@ from typing import Any, Self
 
 from pika import BasicProperties
 
-from sqsdelay.clock import Clock, SystemClock
-from sqsdelay.delay import Delay, checked_due_ms, delay_ms, due_at_ms, seconds_until, utc
+from sqsdelay.core.clock import Clock, SystemClock
+from sqsdelay.core.delay import Delay, checked_due_ms, delay_ms, due_at_ms, seconds_until, utc
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidDelay,
@@ -21,7 +21,8 @@ from sqsdelay.errors import (
     SendFailed,
     SqsDelayError,
 )
-from sqsdelay.rabbitmq import routing, undeliverable
+from sqsdelay.rabbitmq import routing_keys as routing
+from sqsdelay.rabbitmq import undeliverable
 from sqsdelay.rabbitmq.confirms import Publication
 from sqsdelay.rabbitmq.connection import parameters
 from sqsdelay.rabbitmq.message import (

@@ -12,24 +12,11 @@ from typing import Any, Final
 from pika import BasicProperties
 from pika.exceptions import ChannelClosedByBroker
 
-from sqsdelay.clock import Clock
-from sqsdelay.decision import Reject
-from sqsdelay.errors import InvalidEndpoint, InvalidMessage
-from sqsdelay.limits import ERROR_QUEUE_SUFFIX
-from sqsdelay.message import Attribute, string
-from sqsdelay.ports import Delivery, Failure
-from sqsdelay.rabbitmq.confirms import Publication
-from sqsdelay.rabbitmq.connection import NOT_FOUND, channel, parameters
-from sqsdelay.rabbitmq.consumer import QueueConsumer, Received
-from sqsdelay.rabbitmq.envelope import PROPERTIES, packed, resendable
-from sqsdelay.rabbitmq.infrastructure import declare_queue, retrying_races
-from sqsdelay.rabbitmq.message import PERSISTENT, check_encoding
-from sqsdelay.rabbitmq.outbox import CONNECT_SECONDS, RabbitMqOutbox, released_properties
-from sqsdelay.rabbitmq.publisher import DEFAULT_CONFIRM_SECONDS
-from sqsdelay.rabbitmq.routing import check_endpoint
-from sqsdelay.rabbitmq.topology import Queue, lasting_queue
-from sqsdelay.stored import StoredMessage
-from sqsdelay.timeout_message import (
+from sqsdelay.core.clock import Clock
+from sqsdelay.core.hop import Reject
+from sqsdelay.core.message import Attribute, string
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.timeout_headers import (
     DESTINATION,
     NSERVICEBUS_DESTINATION,
     NSERVICEBUS_DUE,
@@ -38,7 +25,20 @@ from sqsdelay.timeout_message import (
     id_body,
     read_id,
 )
-from sqsdelay.wire import DUE_AT, ERROR, MESSAGE_ID, WAS_DUE_AT, whole_number
+from sqsdelay.core.wire import DUE_AT, ERROR, MESSAGE_ID, WAS_DUE_AT, whole_number
+from sqsdelay.errors import InvalidEndpoint, InvalidMessage
+from sqsdelay.limits import ERROR_QUEUE_SUFFIX
+from sqsdelay.ports.queues import Delivery, Failure
+from sqsdelay.rabbitmq.confirms import Publication
+from sqsdelay.rabbitmq.connection import NOT_FOUND, channel, parameters
+from sqsdelay.rabbitmq.infrastructure import declare_queue, retrying_races
+from sqsdelay.rabbitmq.message import PERSISTENT, check_encoding
+from sqsdelay.rabbitmq.outbox import CONNECT_SECONDS, RabbitMqOutbox, released_properties
+from sqsdelay.rabbitmq.publisher import DEFAULT_CONFIRM_SECONDS
+from sqsdelay.rabbitmq.queue_consumer import QueueConsumer, Received
+from sqsdelay.rabbitmq.routing_keys import check_endpoint
+from sqsdelay.rabbitmq.stored_properties import PROPERTIES, packed, resendable
+from sqsdelay.rabbitmq.topology import Queue, lasting_queue
 
 TIMEOUTS_SUFFIX: Final = ".Timeouts"
 TIMEOUTS_DISPATCHER_SUFFIX: Final = ".TimeoutsDispatcher"

@@ -11,8 +11,9 @@ from typing import Any, Final
 from pika import BasicProperties
 from pika.exceptions import ChannelClosedByBroker
 
-from sqsdelay.clock import Clock
-from sqsdelay.delay import utc
+from sqsdelay.core.clock import Clock
+from sqsdelay.core.delay import utc
+from sqsdelay.core.wire import whole_number
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.limits import MAX_DUE_MS
 from sqsdelay.rabbitmq import waiting
@@ -30,11 +31,10 @@ from sqsdelay.rabbitmq.message import (
     FORMER_DUE_AT_HEADER,
     Message,
 )
-from sqsdelay.rabbitmq.routing import Delayed, read_key
+from sqsdelay.rabbitmq.routing_keys import Delayed, read_key
 from sqsdelay.rabbitmq.sender import DelaySender
 from sqsdelay.rabbitmq.topology import MAX_LEVEL, Topology
 from sqsdelay.rabbitmq.undeliverable import settle_acks
-from sqsdelay.wire import whole_number
 
 CHUNK: Final = 30
 """Messages taken from a level, sent and acknowledged together. RabbitMQ holds back a channel's 33rd

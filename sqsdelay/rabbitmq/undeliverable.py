@@ -19,7 +19,7 @@ from sqsdelay.rabbitmq.confirms import Publication
 from sqsdelay.rabbitmq.connection import ADMIN_SECONDS, NOT_FOUND, Address, channel, place
 from sqsdelay.rabbitmq.message import DEATH_HEADERS, PERSISTENT
 from sqsdelay.rabbitmq.publisher import Publisher
-from sqsdelay.rabbitmq.routing import read_key, routing_key
+from sqsdelay.rabbitmq.routing_keys import read_key, routing_key
 from sqsdelay.rabbitmq.topology import Topology
 
 CHUNK: Final = 500

@@ -6,10 +6,10 @@ import threading
 import uuid
 from typing import TYPE_CHECKING
 
-from sqsdelay.clock import Clock, SystemClock
+from sqsdelay.core.body_pointer import Pointer
+from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.limits import MAX_MESSAGE_BYTES
-from sqsdelay.payload import Pointer
 from sqsdelay.s3.client import default_client
 from sqsdelay.s3.faults import translated
 from sqsdelay.s3.lifecycle import Expiry, expiries

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from botocore.exceptions import ClientError
 
-from sqsdelay.delay import utc
+from sqsdelay.core.delay import utc
 from sqsdelay.errors import ConfigurationError
 
 if TYPE_CHECKING:

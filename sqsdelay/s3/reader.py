@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from sqsdelay.core.body_pointer import Pointer, read_pointer
+from sqsdelay.core.message import Attribute
 from sqsdelay.errors import MalformedMessage
-from sqsdelay.message import Attribute
-from sqsdelay.payload import Pointer, read_pointer
 from sqsdelay.s3.client import default_client
 from sqsdelay.s3.faults import translated
 

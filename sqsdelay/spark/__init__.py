@@ -16,6 +16,6 @@ def register(spark: SparkSession) -> None:
     Needed only where Spark does not find it by itself; it does where the package
     ``pyspark_sqsdelay``, which comes with sqsdelay, lies in a folder of the driver's Python's path.
     """
-    from sqsdelay.spark.data_source import SqsDelayDataSource
+    from sqsdelay.spark.sink.data_source import SqsDelayDataSource
 
     spark.dataSource.register(SqsDelayDataSource)

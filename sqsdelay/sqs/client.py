@@ -12,8 +12,8 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.forks import in_each_child
 from sqsdelay.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS
+from sqsdelay.processes.forks import in_each_child
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import tenacity
 
-from sqsdelay.clock import SystemClock
-from sqsdelay.collision import refuse_collision
-from sqsdelay.consumer import Relay
-from sqsdelay.decision import check_hop, checked_max_delay
-from sqsdelay.due_consumer import DueRelay
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.hop import check_hop, checked_max_delay
+from sqsdelay.core.one_line import one_line
 from sqsdelay.errors import (
     ConfigurationError,
     QueueUnavailable,
@@ -30,9 +28,12 @@ from sqsdelay.limits import (
     STOP_SECONDS,
     WORKER_VISIBILITY_SECONDS,
 )
-from sqsdelay.moves import DEFAULT_MAX_RECEIVES, Mover, Outcome, check_max_receives
-from sqsdelay.one_line import one_line
-from sqsdelay.parking import DEFAULT_PARK_AFTER_SECONDS
+from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
+from sqsdelay.relaying.due_relay import DueRelay
+from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Mover, Outcome, check_max_receives
+from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying.visibility import InHand, Visibility
+from sqsdelay.sending.endpoint_conflicts import refuse_collision
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.endpoints import (
     Problem,
@@ -41,14 +42,13 @@ from sqsdelay.sqs.endpoints import (
     waiting_problems,
 )
 from sqsdelay.sqs.queues import SqsQueues
-from sqsdelay.visibility import InHand, Visibility
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
-    from sqsdelay.clock import Clock
-    from sqsdelay.ledger import Ledger
-    from sqsdelay.store import DelayedMessageStore
+    from sqsdelay.core.clock import Clock
+    from sqsdelay.ledger.events import Ledger
+    from sqsdelay.ports.stores import DelayedMessageStore
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from sqsdelay.collision import collision, refuse_collision
-from sqsdelay.decision import check_hop
-from sqsdelay.endpoint import Endpoint, QueueRef
+from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.core.hop import check_hop
 from sqsdelay.errors import ConfigurationError, QueueMissing
 from sqsdelay.limits import (
     DEDUPLICATION_INTERVAL_SECONDS,
@@ -21,8 +20,9 @@ from sqsdelay.limits import (
     MAX_RETENTION_SECONDS,
     MIN_DELAY_QUEUE_RETENTION_SECONDS,
 )
-from sqsdelay.size_limits import LIMIT, limit_of
-from sqsdelay.sqs import faults
+from sqsdelay.ports.size_limits import LIMIT, limit_of
+from sqsdelay.sending.endpoint_conflicts import collision, refuse_collision
+from sqsdelay.sqs import errors as faults
 from sqsdelay.sqs.queues import SqsQueues
 
 if TYPE_CHECKING:

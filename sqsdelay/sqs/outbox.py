@@ -7,19 +7,19 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from sqsdelay.batch import full_batches
-from sqsdelay.delay import seconds_until
-from sqsdelay.endpoint import Endpoint, QueueRef
+from sqsdelay.core.batching import full_batches
+from sqsdelay.core.delay import seconds_until
+from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.core.fifo import FifoIds, for_due_queue
+from sqsdelay.core.message import OutgoingMessage, check_body, check_limits, string
+from sqsdelay.core.rejection import rejected_stored
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.wire import DEDUPLICATION_ID, with_identity, without_identity
 from sqsdelay.errors import InvalidMessage, QueueUnavailable, SqsDelayError
-from sqsdelay.fifo import FifoIds, for_due_queue
-from sqsdelay.forks import in_each_child
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
-from sqsdelay.message import OutgoingMessage, check_body, check_limits, string
-from sqsdelay.ports import Failure, Queues, Released, SendReceipt
-from sqsdelay.rejection import rejected_stored
-from sqsdelay.size_limits import send_fitting
-from sqsdelay.stored import StoredMessage
-from sqsdelay.wire import DEDUPLICATION_ID, with_identity, without_identity
+from sqsdelay.ports.queues import Failure, Queues, Released, SendReceipt
+from sqsdelay.ports.size_limits import send_fitting
+from sqsdelay.processes.forks import in_each_child
 
 logger = logging.getLogger(__name__)
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import tenacity
 from botocore.exceptions import BotoCoreError, ClientError
 
-from sqsdelay.clock import BrokerClock, Clock, SystemClock
-from sqsdelay.endpoint import QueueRef
+from sqsdelay.core.clock import BrokerClock, Clock, SystemClock
+from sqsdelay.core.endpoint import QueueRef
+from sqsdelay.core.message import OutgoingMessage
+from sqsdelay.core.wire import ReceivedMessage, from_boto3
 from sqsdelay.errors import InvalidEndpoint, QueueUnavailable
 from sqsdelay.limits import MAX_BATCH_ENTRIES
-from sqsdelay.message import OutgoingMessage
-from sqsdelay.ports import Failure, SendReceipt
-from sqsdelay.sqs import faults
-from sqsdelay.wire import ReceivedMessage, from_boto3
+from sqsdelay.ports.queues import Failure, SendReceipt
+from sqsdelay.sqs import errors as faults
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
-from sqsdelay.parking import DEFAULT_PARK_AFTER_SECONDS, StoreOf
-from sqsdelay.sender import DEFAULT_CONCURRENCY, Sender
+from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, StoreOf
+from sqsdelay.sending.sender import DEFAULT_CONCURRENCY, Sender
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.queues import SqsQueues
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
-    from sqsdelay.clock import Clock
-    from sqsdelay.ledger import Ledger
-    from sqsdelay.ports import LargeBodies
-    from sqsdelay.store import DelayedMessageStore
+    from sqsdelay.core.clock import Clock
+    from sqsdelay.ledger.events import Ledger
+    from sqsdelay.ports.queues import LargeBodies
+    from sqsdelay.ports.stores import DelayedMessageStore
 
 
 class DelaySender(Sender):

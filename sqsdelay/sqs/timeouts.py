@@ -7,9 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqsdelay.batch import full_batches
-from sqsdelay.decision import Reject
-from sqsdelay.endpoint import Endpoint, QueueRef
+from sqsdelay.core.batching import full_batches
+from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.core.hop import Reject
+from sqsdelay.core.message import OutgoingMessage, size_of
+from sqsdelay.core.one_line import one_line
+from sqsdelay.core.rejection import rejected
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.timeout_headers import id_body, read_id, read_timeout
+from sqsdelay.core.wire import GROUP_ID, ReceivedMessage
 from sqsdelay.errors import InvalidEndpoint, QueueMissing, SqsDelayError
 from sqsdelay.limits import (
     DELAY_QUEUE_VISIBILITY_SECONDS,
@@ -18,16 +24,10 @@ from sqsdelay.limits import (
     TIMEOUTS_DISPATCHER_SUFFIX,
     TIMEOUTS_SUFFIX,
 )
-from sqsdelay.message import OutgoingMessage, size_of
-from sqsdelay.one_line import one_line
-from sqsdelay.ports import Delivery, Failure, Queues
-from sqsdelay.rejection import rejected
+from sqsdelay.ports.queues import Delivery, Failure, Queues
 from sqsdelay.sqs.endpoints import create_queue, standard_queue_attributes
 from sqsdelay.sqs.outbox import SqsOutbox, failures
 from sqsdelay.sqs.queues import SqsQueues
-from sqsdelay.stored import StoredMessage
-from sqsdelay.timeout_message import id_body, read_id, read_timeout
-from sqsdelay.wire import GROUP_ID, ReceivedMessage
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient

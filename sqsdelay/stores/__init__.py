@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.store import DelayedMessageStore
+from sqsdelay.ports.stores import DelayedMessageStore
 
 if TYPE_CHECKING:
     from sqsdelay.stores.dynamodb.earlier import EarlierTable
@@ -39,13 +39,13 @@ def open_store(
     if schema is not None and parts.scheme not in ("postgresql", "postgres"):
         raise ConfigurationError(f"schema={schema!r}: only PostgreSQL stores have schemas")
     if parts.scheme == "sqlite" and not parts.netloc and len(parts.path) > 1:
-        from sqsdelay.stores.sqlite import SqliteStore
+        from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 
         return SqliteStore(unquote(parts.path[1:]), endpoint=endpoint, table=table)
     if parts.scheme in ("postgresql", "postgres") and url.startswith(f"{parts.scheme}://"):
         try:
-            from sqsdelay.stores.postgres import PostgresStore
-            from sqsdelay.stores.postgres_pool import DEFAULT_SCHEMA
+            from sqsdelay.stores.postgres.pool import DEFAULT_SCHEMA
+            from sqsdelay.stores.postgres.postgres_store import PostgresStore
         except ImportError as error:
             raise ConfigurationError(
                 f"PostgreSQL stores need psycopg ({error}); pip install 'sqsdelay[postgres]'"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sqsdelay.stored import StoredMessage
+from sqsdelay.core.stored_message import StoredMessage
 
 
 def answered(message_ids: Sequence[str], touched: Iterable[str]) -> list[bool]:

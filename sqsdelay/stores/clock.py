@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Protocol, runtime_checkable
 
-from sqsdelay.clock import BrokerClock, Clock, SystemClock
+from sqsdelay.core.clock import BrokerClock, Clock, SystemClock
 from sqsdelay.errors import StoreError
 
 logger = logging.getLogger(__name__)

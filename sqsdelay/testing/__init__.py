@@ -4,12 +4,12 @@ in memory.
 ``sqsdelay.testing.store_contract`` (which needs pytest) tests a delayed message store of your own.
 """
 
-from sqsdelay.testing.clock import ManualClock
-from sqsdelay.testing.ledger import InMemoryLedger
+from sqsdelay.testing.in_memory_ledger import InMemoryLedger
+from sqsdelay.testing.in_memory_outbox import InMemoryOutbox
+from sqsdelay.testing.in_memory_queues import InMemoryQueues
+from sqsdelay.testing.in_memory_store import InMemoryStore
 from sqsdelay.testing.local_aws import LocalAws
-from sqsdelay.testing.outbox import InMemoryOutbox
-from sqsdelay.testing.queues import InMemoryQueues
-from sqsdelay.testing.store import InMemoryStore
+from sqsdelay.testing.manual_clock import ManualClock
 
 __all__ = [
     "InMemoryLedger",

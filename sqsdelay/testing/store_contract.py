@@ -17,12 +17,12 @@ from typing import ClassVar, Final
 
 import pytest
 
-from sqsdelay.clock import Clock
+from sqsdelay.core.clock import Clock
+from sqsdelay.core.marks import MARK_LIFETIME_SECONDS, Mark
+from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import ConfigurationError, InvalidMessage
-from sqsdelay.marks import MARK_LIFETIME_SECONDS, Mark
-from sqsdelay.store import DelayedMessageStore, TransactionMode
-from sqsdelay.stored import StoredMessage
-from sqsdelay.testing.clock import ManualClock
+from sqsdelay.ports.stores import DelayedMessageStore, TransactionMode
+from sqsdelay.testing.manual_clock import ManualClock
 
 _PATIENCE_SECONDS: Final = 120
 """Ends a hang, also on a busy machine."""

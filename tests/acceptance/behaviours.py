@@ -15,27 +15,27 @@ from botocore.exceptions import ClientError
 from lambdas.dispatcher.handler import BATCH
 from lambdas.removal_guard.handler import LEFT_OUT, Refused, check
 from sqsdelay import DelaySender
-from sqsdelay.clock import SystemClock
-from sqsdelay.dispatch_settings import DispatchSettings
-from sqsdelay.dispatcher import Dispatcher
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.body_pointer import PAYLOAD_SIZE, Pointer
+from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.marks import Mark
+from sqsdelay.core.message import string
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.wire import DELAY_SECONDS, ReceivedMessage
+from sqsdelay.dispatching.dispatcher import Dispatcher
+from sqsdelay.dispatching.settings import DispatchSettings
 from sqsdelay.errors import BodyMissing, ConfigurationError, MessageTooLarge, SqsDelayError
-from sqsdelay.ledger import EventKind
+from sqsdelay.ledger.events import EventKind
 from sqsdelay.limits import MAX_DUE_MS
-from sqsdelay.marks import Mark
-from sqsdelay.message import string
-from sqsdelay.moves import Status
-from sqsdelay.parking import Parking
-from sqsdelay.payload import PAYLOAD_SIZE, Pointer
+from sqsdelay.parking.parking import Parking
+from sqsdelay.relaying.mover import Status
 from sqsdelay.s3 import BodyReader, Bucket
 from sqsdelay.sqs.consumer import DelayConsumer, checked_relay
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.sqs.queues import SqsQueues
-from sqsdelay.stored import StoredMessage
 from sqsdelay.stores.dynamodb import DynamoDbStore
-from sqsdelay.testing.ledger import InMemoryLedger
+from sqsdelay.testing.in_memory_ledger import InMemoryLedger
 from sqsdelay.testing.local_aws import LocalAws
-from sqsdelay.wire import DELAY_SECONDS, ReceivedMessage
 from tests.acceptance.grants import Actor
 
 HIDDEN_SECONDS: Final = 3600

@@ -16,15 +16,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sqsdelay.dispatch_settings import DispatchSettings
-from sqsdelay.dispatcher import Dispatcher
-from sqsdelay.exactly_once import ExactlyOnce
-from sqsdelay.ports import Failure
-from sqsdelay.store import Claim, DelayedMessageStore
-from sqsdelay.stored import StoredMessage
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.dispatching.dispatcher import Dispatcher
+from sqsdelay.dispatching.exactly_once import ExactlyOnce
+from sqsdelay.dispatching.settings import DispatchSettings
+from sqsdelay.ports.queues import Failure
+from sqsdelay.ports.stores import Claim, DelayedMessageStore
 from sqsdelay.stores import open_store
 from sqsdelay.stores.dynamodb import DynamoDbStore
-from sqsdelay.stores.sqlite import SqliteStore
+from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 
 AFTER_CLAIM = "after-claim"
 DURING_SEND = "during-send"

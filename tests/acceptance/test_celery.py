@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from sqsdelay.testing.local_aws import LocalAws
-from tests.functional.test_celery_guide import guide_blocks
+from tests.guides.test_celery_guide import guide_blocks
 from tests.patience import PATIENCE_SECONDS
 from tests.services.processes import CELERY, Running, run, running
 

@@ -14,13 +14,13 @@ from contextlib import ExitStack, closing, suppress
 
 import pytest
 
-from sqsdelay.clock import SystemClock
-from sqsdelay.dispatch_settings import DispatchSettings
-from sqsdelay.dispatcher import Dispatcher
+from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.dispatching.dispatcher import Dispatcher
+from sqsdelay.dispatching.settings import DispatchSettings
 from sqsdelay.errors import StoreError, StoreUnavailable
-from sqsdelay.ports import Failure
-from sqsdelay.stored import StoredMessage
-from sqsdelay.stores.postgres import PostgresStore
+from sqsdelay.ports.queues import Failure
+from sqsdelay.stores.postgres.postgres_store import PostgresStore
 from tests.services.postgres import PostgresServer, postgres_server
 
 BATCH = 50

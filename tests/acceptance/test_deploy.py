@@ -13,12 +13,12 @@ import pytest
 from infra.cdk_command import ROOT, CdkCommand
 from lambdas.delay_consumer import contract
 from sqsdelay import DelaySender, SendResult
-from sqsdelay.endpoint import Endpoint
-from sqsdelay.message import Message, string
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import Message, string
+from sqsdelay.core.wire import DELAY_SECONDS, ERROR
 from sqsdelay.sqs import check_endpoint
 from sqsdelay.sqs.endpoints import delay_queue_attributes
 from sqsdelay.testing.local_aws import LocalAws
-from sqsdelay.wire import DELAY_SECONDS, ERROR
 from tests.acceptance.deployment import metric, queues, receive
 from tests.patience import PATIENCE_SECONDS
 

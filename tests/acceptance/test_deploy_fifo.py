@@ -7,7 +7,7 @@ from pathlib import Path
 from infra.cdk_command import CdkCommand
 from lambdas.delay_consumer import contract
 from sqsdelay import DelaySender
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.limits import MAX_MESSAGE_BYTES
 from sqsdelay.s3 import BodyReader, Bucket
 from sqsdelay.sqs import check_endpoint

@@ -16,9 +16,9 @@ from botocore.exceptions import ClientError
 
 from infra.cdk_command import CdkCommand
 from sqsdelay import DelaySender
-from sqsdelay.message import string
+from sqsdelay.core.message import string
+from sqsdelay.core.wire import DELAY_SECONDS
 from sqsdelay.testing.local_aws import LocalAws
-from sqsdelay.wire import DELAY_SECONDS
 from tests.acceptance import behaviours
 from tests.acceptance.behaviours import Site
 from tests.acceptance.deployment import receive

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from infra.cdk_command import CdkCommand
-from sqsdelay.ledger import EventKind, Source, from_json
+from sqsdelay.ledger.events import EventKind, Source, from_json
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.testing.local_aws import LocalAws
 from tests.acceptance.deployment import log_lines, receive

@@ -22,7 +22,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from sqsdelay.stored import StoredMessage
+from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.stores import open_store
 from sqsdelay.testing.local_aws import LocalAws
 from tests.acceptance.dispatcher_process import (

@@ -134,7 +134,7 @@ def test_an_sqs_sender_of_its_own_client(local_aws: LocalAws) -> None:
 
 STORING = """
 import os
-from sqsdelay.stored import StoredMessage
+from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.stores import open_store
 store = open_store(os.environ["STORE"], endpoint="forked")
 store.set_up()

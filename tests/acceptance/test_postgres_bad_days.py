@@ -21,15 +21,15 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from sqsdelay.clock import SystemClock
-from sqsdelay.deduplication import Copy
-from sqsdelay.dispatch_settings import MAX_POLL_SECONDS, DispatchSettings
-from sqsdelay.dispatcher import Dispatcher
-from sqsdelay.marks import Mark
-from sqsdelay.store import TransactionMode
-from sqsdelay.stored import StoredMessage
-from sqsdelay.stores.postgres import PostgresStore
-from sqsdelay.stores.postgres_inbox import PostgresInbox
+from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.marks import Mark
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.dispatching.dispatcher import Dispatcher
+from sqsdelay.dispatching.settings import MAX_POLL_SECONDS, DispatchSettings
+from sqsdelay.ports.stores import TransactionMode
+from sqsdelay.receiving.deduplication import Copy
+from sqsdelay.stores.postgres.inbox import PostgresInbox
+from sqsdelay.stores.postgres.postgres_store import PostgresStore
 from sqsdelay.testing import InMemoryOutbox
 from tests.acceptance.dispatcher_process import BEFORE_REMOVAL_HANGS
 from tests.services.pgbouncer import pgbouncer
@@ -303,7 +303,7 @@ def test_holds_count_by_the_databases_clock(
     with store.claim(1, due_by_ms=due_by_ms) as claim:
         claim.hold(["a"], seconds=600)
     fast = time.time_ns() // 10**6 + 3_600_000
-    monkeypatch.setattr("sqsdelay.clock.SystemClock.now_ms", lambda _: fast)
+    monkeypatch.setattr("sqsdelay.core.clock.SystemClock.now_ms", lambda _: fast)
     with closing(PostgresStore(postgres, endpoint="orders", table=table)) as other:
         with other.claim(9, due_by_ms=due_by_ms) as claim:
             assert [each.message_id for each in claim.messages] == ["b"]

@@ -16,15 +16,15 @@ import pytest
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from sqsdelay.clock import SystemClock
-from sqsdelay.dispatch_settings import MAX_POLL_SECONDS, DispatchSettings
-from sqsdelay.dispatcher import Dispatcher, Round
+from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.dispatching.dispatcher import Dispatcher, Round
+from sqsdelay.dispatching.exactly_once import ExactlyOnce
+from sqsdelay.dispatching.settings import MAX_POLL_SECONDS, DispatchSettings
 from sqsdelay.errors import ConfigurationError, CriticalError, StoreMissing, StoreUnavailable
-from sqsdelay.exactly_once import ExactlyOnce
-from sqsdelay.store import TransactionMode
-from sqsdelay.stored import StoredMessage
+from sqsdelay.ports.stores import TransactionMode
 from sqsdelay.stores import open_store
-from sqsdelay.stores.postgres import PostgresStore
+from sqsdelay.stores.postgres.postgres_store import PostgresStore
 from sqsdelay.testing import InMemoryOutbox
 from tests.patience import PATIENCE_SECONDS
 from tests.services.postgres import PostgresServer, postgres_server

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.clock import SystemClock
-from sqsdelay.delivery import DelayedDelivery
+from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.dispatching.background import DelayedDelivery
 from sqsdelay.errors import CriticalError
-from sqsdelay.stored import StoredMessage
-from sqsdelay.stores.sqlite import SqliteStore
+from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryOutbox
 from tests.patience import PATIENCE_SECONDS
 

@@ -6,7 +6,7 @@ import uuid
 from typing import Any
 
 from sqsdelay import DelayConsumer, unrestricted
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.testing.local_aws import LocalAws
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.ledger import EventKind, from_json
+from sqsdelay.ledger.events import EventKind, from_json
 from sqsdelay.testing.local_aws import LocalAws
 from tests.patience import PATIENCE_SECONDS
 from tests.services.deaf_proxy import DeafProxy
@@ -122,8 +122,8 @@ def test_a_copy_requeued_twice_after_its_delete_is_one_message(
 ) -> None:
     """Two consumers handle the same copy, one deletes it before the other sends: still one message."""
     from sqsdelay import DelaySender
-    from sqsdelay.consumer import Relay, Status
-    from sqsdelay.endpoint import Endpoint
+    from sqsdelay.core.endpoint import Endpoint
+    from sqsdelay.relaying.relay import Relay, Status
     from sqsdelay.sqs import SqsQueues
 
     client = local_aws.client("sqs")

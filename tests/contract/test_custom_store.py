@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from sqsdelay.dispatcher import Dispatcher
+from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.testing import InMemoryOutbox, ManualClock
 from sqsdelay.testing.store_contract import MakeStore, StoreContract, message
 

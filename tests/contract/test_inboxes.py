@@ -13,10 +13,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from sqsdelay.deduplication import Copy, Deduplicator, Inbox
 from sqsdelay.errors import ConfigurationError, StoreMissing
-from sqsdelay.stores.postgres_inbox import PostgresInbox
-from sqsdelay.stores.sqlite_inbox import SqliteInbox
+from sqsdelay.receiving.deduplication import Copy, Deduplicator, Inbox
+from sqsdelay.stores.postgres.inbox import PostgresInbox
+from sqsdelay.stores.sqlite.inbox import SqliteInbox
 from sqsdelay.testing import ManualClock
 from tests.patience import PATIENCE_SECONDS
 

@@ -14,11 +14,11 @@ import time_machine
 from botocore.config import Config
 from moto import mock_aws
 
-from sqsdelay.clock import SystemClock
-from sqsdelay.endpoint import Endpoint, QueueRef
+from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.core.message import OutgoingMessage, string
 from sqsdelay.errors import QueueMissing, QueueUnavailable
-from sqsdelay.message import OutgoingMessage, string
-from sqsdelay.ports import Failure, Queues, SendReceipt
+from sqsdelay.ports.queues import Failure, Queues, SendReceipt
 from sqsdelay.sqs.endpoints import create_endpoint
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.testing import InMemoryQueues, ManualClock

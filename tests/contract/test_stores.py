@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from botocore.config import Config
 
-from sqsdelay.clock import Clock
+from sqsdelay.core.clock import Clock
 from sqsdelay.stores.dynamodb import DynamoDbStore
-from sqsdelay.stores.postgres import PostgresStore
-from sqsdelay.stores.sqlite import SqliteStore
+from sqsdelay.stores.postgres.postgres_store import PostgresStore
+from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryStore
 from sqsdelay.testing.local_aws import LocalAws
 from sqsdelay.testing.store_contract import MakeStore, StoreContract

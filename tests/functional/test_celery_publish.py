@@ -21,13 +21,13 @@ from kombu.exceptions import OperationalError
 
 from sqsdelay import DelayConsumer, DelaySender
 from sqsdelay.celery import Channel
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.wire import DUE_AT, MESSAGE_ID
 from sqsdelay.errors import DelayQueueMissing, QueueUnavailable
-from sqsdelay.moves import Status
+from sqsdelay.relaying.mover import Status
 from sqsdelay.sqs import create_endpoint
-from sqsdelay.stores.sqlite import SqliteStore
+from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing.local_aws import LocalAws
-from sqsdelay.wire import DUE_AT, MESSAGE_ID
 from tests.services.tcp_proxy import TcpProxy
 
 HOUR = 3600

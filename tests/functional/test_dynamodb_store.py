@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.dispatcher import Dispatcher
+from sqsdelay.core.message_id import new_message_id
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.errors import ConfigurationError, MessageTooLarge, StoreMissing, StoreUnavailable
 from sqsdelay.limits import MAX_DYNAMODB_ITEM_BYTES
-from sqsdelay.message_id import new_message_id
-from sqsdelay.store import TransactionMode
-from sqsdelay.stored import StoredMessage
+from sqsdelay.ports.stores import TransactionMode
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.stores.dynamodb.layout import FAR_FROM_MS, FAR_MS, HOUR_MS
 from sqsdelay.testing import InMemoryOutbox, ManualClock

@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from sqsdelay.cli import app
-from sqsdelay.marks import MARK_LIFETIME_MS, Mark
-from sqsdelay.stored import StoredMessage
+from sqsdelay.core.marks import MARK_LIFETIME_MS, Mark
+from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.testing.local_aws import LocalAws
 

@@ -17,7 +17,9 @@ from botocore.config import Config
 from botocore.stub import Stubber
 from moto import mock_aws
 
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.body_pointer import PAYLOAD_SIZE, Pointer
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import Message, string
 from sqsdelay.errors import (
     BodyMissing,
     BodyStoreMissing,
@@ -29,10 +31,8 @@ from sqsdelay.errors import (
     QueueMissing,
     TooManyAttributes,
 )
-from sqsdelay.message import Message, string
-from sqsdelay.payload import PAYLOAD_SIZE, Pointer
 from sqsdelay.s3 import BodyReader, Bucket
-from sqsdelay.sender import Route, Sender
+from sqsdelay.sending.sender import Route, Sender
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 from sqsdelay.testing.local_aws import LocalAws

@@ -20,13 +20,13 @@ from typing import Any
 import pytest
 
 from sqsdelay import FileLedger, LoggerLedger
-from sqsdelay.dispatcher import Dispatcher
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.dispatching.dispatcher import Dispatcher
+from sqsdelay.dispatching.exactly_once import ExactlyOnce
 from sqsdelay.errors import ConfigurationError, MalformedEvent, StoreUnavailable
-from sqsdelay.exactly_once import ExactlyOnce
-from sqsdelay.ledger import Event, EventKind, Source, from_json, record_safely, to_json
-from sqsdelay.store import Claim
-from sqsdelay.stored import StoredMessage
-from sqsdelay.stores.sqlite import SqliteStore
+from sqsdelay.ledger.events import Event, EventKind, Source, from_json, record_safely, to_json
+from sqsdelay.ports.stores import Claim
+from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryLedger
 from tests.patience import PATIENCE_SECONDS
 
@@ -131,7 +131,7 @@ import resource, signal, sys
 from pathlib import Path
 from tests.functional.test_ledgers import event
 from sqsdelay import FileLedger
-from sqsdelay.ledger import to_json
+from sqsdelay.ledger.events import to_json
 path, line = Path(sys.argv[1]), len(to_json(event("0"))) + 1
 ledger = FileLedger(path)
 resource.setrlimit(resource.RLIMIT_FSIZE, (2 * line + 7, resource.RLIM_INFINITY))
@@ -176,7 +176,7 @@ def test_a_logger_gets_a_line_for_each_event(caplog: pytest.LogCaptureFixture) -
 
 def test_a_logger_that_is_off_makes_no_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor does it cost any JSON."""
-    monkeypatch.setattr("sqsdelay.ledgers.logger.to_json", lambda _: 1 / 0)
+    monkeypatch.setattr("sqsdelay.ledger.logger.to_json", lambda _: 1 / 0)
     logger = logging.getLogger("orders.ledger.off")
     logger.setLevel(logging.WARNING)
     LoggerLedger(logger).record([event("a")])

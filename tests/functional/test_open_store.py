@@ -13,8 +13,8 @@ import pytest
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.stores import open_store
 from sqsdelay.stores.dynamodb import DynamoDbStore
-from sqsdelay.stores.postgres import PostgresStore
-from sqsdelay.stores.sqlite import SqliteStore
+from sqsdelay.stores.postgres.postgres_store import PostgresStore
+from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 
 
 def test_each_kind_by_its_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,6 +85,6 @@ def test_a_driver_is_loaded_for_its_store_only() -> None:
 def test_a_missing_driver_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the extra that brings it."""
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    monkeypatch.delitem(sys.modules, "sqsdelay.stores.postgres")
+    monkeypatch.delitem(sys.modules, "sqsdelay.stores.postgres.postgres_store")
     with pytest.raises(ConfigurationError, match=r"pip install 'sqsdelay\[postgres\]'"):
         open_store("postgresql://host/db", endpoint="orders")

@@ -9,15 +9,15 @@ from contextlib import closing
 
 import pytest
 
-from sqsdelay.dispatcher import Dispatcher
-from sqsdelay.endpoint import Endpoint, QueueRef
+from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.core.message import Attribute, OutgoingMessage
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.wire import ReceivedMessage
+from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.errors import QueueMissing, QueueUnavailable
-from sqsdelay.message import Attribute, OutgoingMessage
-from sqsdelay.ports import Failure, Released, SendReceipt
+from sqsdelay.ports.queues import Failure, Released, SendReceipt
 from sqsdelay.sqs.outbox import SqsOutbox, failures
-from sqsdelay.stored import StoredMessage
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
-from sqsdelay.wire import ReceivedMessage
 
 
 @pytest.fixture

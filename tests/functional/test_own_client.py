@@ -14,7 +14,7 @@ from botocore.exceptions import ParamValidationError
 from moto import mock_aws
 
 from sqsdelay import DelayConsumer, DelaySender
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.client import default_client

@@ -66,7 +66,7 @@ def test_the_wheel_carries_every_file_of_the_package_and_no_other(wheel: Path) -
         carried = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert carried == package_files(ROOT)
     assert {"sqsdelay/py.typed", "sqsdelay/cost/prices.json"} <= carried
-    assert {"sqsdelay/stores/postgres.sql", "sqsdelay/stores/sqlite.sql"} <= carried
+    assert {"sqsdelay/stores/postgres/store.sql", "sqsdelay/stores/sqlite/store.sql"} <= carried
 
 
 def test_installed_alone_it_runs(wheel: Path, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_every_extra_resolves_to_what_the_lock_file_pins(wheel: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["sqsdelay", "sqsdelay.message", "sqsdelay.sender", "sqsdelay.wire"]
+    "module", ["sqsdelay", "sqsdelay.core.message", "sqsdelay.sending.sender", "sqsdelay.core.wire"]
 )
 def test_importing_loads_nothing_heavy(module: str) -> None:
     """Not a vendor's library, not an event loop, no command line: those come with their first use."""

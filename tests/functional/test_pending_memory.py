@@ -13,9 +13,9 @@ import pytest
 
 from sqsdelay.cli import console
 from sqsdelay.cli.store import pending
-from sqsdelay.schedule import Schedule
-from sqsdelay.stored import StoredMessage
-from sqsdelay.stores.sqlite import SqliteStore
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.parking.schedule import Schedule
+from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 
 COUNT = 10_000
 BODY = bytes(1024)

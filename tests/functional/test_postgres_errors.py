@@ -9,9 +9,9 @@ from contextlib import closing
 import psycopg
 import pytest
 
+from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import StoreError
-from sqsdelay.stored import StoredMessage
-from sqsdelay.stores.postgres import PostgresStore
+from sqsdelay.stores.postgres.postgres_store import PostgresStore
 
 SECRET = "card 4111 1111"
 

@@ -18,9 +18,9 @@ import time_machine
 from moto import mock_aws
 
 from sqsdelay import DelayConsumer, DelaySender, Message
-from sqsdelay.clock import SystemClock
-from sqsdelay.consumer import Status
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.relaying.relay import Status
 from sqsdelay.sqs import create_endpoint
 
 START = datetime(2027, 3, 1, 12, tzinfo=UTC)

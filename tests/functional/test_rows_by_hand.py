@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from sqsdelay import events
-from sqsdelay.dispatcher import Dispatcher
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.dispatching.dispatcher import Dispatcher
+from sqsdelay.dispatching.exactly_once import ExactlyOnce
 from sqsdelay.errors import StoreError
-from sqsdelay.exactly_once import ExactlyOnce
-from sqsdelay.ledger import from_json, to_json
+from sqsdelay.ledger.events import from_json, to_json
 from sqsdelay.limits import MAX_DUE_MS, MAX_STORED_ID_CHARS
+from sqsdelay.relaying import events
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.sqs.timeouts import SqsTimeouts
-from sqsdelay.stored import StoredMessage
 from sqsdelay.stores.queries import read_queries
-from sqsdelay.stores.sqlite import SqliteStore
+from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
-from sqsdelay.timeout_manager import TimeoutManager, TimeoutSettings
+from sqsdelay.timeouts.manager import TimeoutManager, TimeoutSettings
 
 NOW_MS = ManualClock().now_ms()
 

@@ -16,15 +16,15 @@ from typing import Any
 import psycopg
 import pytest
 
-from sqsdelay.clock import SystemClock
-from sqsdelay.deduplication import Copy
+from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.marks import Mark
+from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import SchemaMismatch
-from sqsdelay.marks import Mark
-from sqsdelay.store import DelayedMessageStore, TransactionMode
-from sqsdelay.stored import StoredMessage
+from sqsdelay.ports.stores import DelayedMessageStore, TransactionMode
+from sqsdelay.receiving.deduplication import Copy
 from sqsdelay.stores import open_store
-from sqsdelay.stores.postgres_inbox import PostgresInbox
-from sqsdelay.stores.sqlite_inbox import SqliteInbox
+from sqsdelay.stores.postgres.inbox import PostgresInbox
+from sqsdelay.stores.sqlite.inbox import SqliteInbox
 
 NEWEST = 2
 

@@ -13,12 +13,12 @@ from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from botocore.compat import HTTPHeaders
 
 from infra.delay_consumer_function import DEFAULT_MAX_CONCURRENCY
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.limits import MAX_DUE_MS, MAX_RETENTION_SECONDS
-from sqsdelay.ports import Failure
+from sqsdelay.ports.queues import Failure
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.sqs.queues import SqsQueues
-from sqsdelay.stored import StoredMessage
 from sqsdelay.testing.local_aws import LocalAws
 
 ROOT = Path(__file__).parents[2]

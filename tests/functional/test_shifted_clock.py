@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from sqsdelay.clock import SystemClock
+from sqsdelay.core.clock import SystemClock
 from sqsdelay.stores.clock import StoreClock
-from sqsdelay.stores.postgres import PostgresStore
+from sqsdelay.stores.postgres.postgres_store import PostgresStore
 from sqsdelay.testing.local_aws import LocalAws
 
 BEHIND_SECONDS = 600

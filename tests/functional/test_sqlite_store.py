@@ -12,21 +12,21 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.clock import SystemClock
-from sqsdelay.delivery import DelayedDelivery
-from sqsdelay.dispatch_settings import DispatchSettings
-from sqsdelay.dispatcher import Dispatcher
+from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.dispatching.background import DelayedDelivery
+from sqsdelay.dispatching.dispatcher import Dispatcher
+from sqsdelay.dispatching.exactly_once import ExactlyOnce
+from sqsdelay.dispatching.settings import DispatchSettings
 from sqsdelay.errors import (
     ConfigurationError,
     CriticalError,
     StoreMissing,
     StoreUnavailable,
 )
-from sqsdelay.exactly_once import ExactlyOnce
-from sqsdelay.store import Claim, TransactionMode
-from sqsdelay.stored import StoredMessage
+from sqsdelay.ports.stores import Claim, TransactionMode
 from sqsdelay.stores import open_store
-from sqsdelay.stores.sqlite import SqliteStore
+from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryOutbox, ManualClock
 from tests.patience import PATIENCE_SECONDS
 

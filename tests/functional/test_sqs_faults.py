@@ -12,13 +12,13 @@ import tenacity
 from botocore.stub import Stubber
 
 from sqsdelay import DelaySender
-from sqsdelay.endpoint import Endpoint, QueueRef
+from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.core.message import OutgoingMessage
+from sqsdelay.core.wire import ReceivedMessage
 from sqsdelay.errors import InvalidEndpoint, QueueMissing, QueueUnavailable, SendFailed
-from sqsdelay.message import OutgoingMessage
-from sqsdelay.ports import Failure, SendReceipt
+from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.sqs.queues import ENTRY_ATTEMPTS, SqsQueues
 from sqsdelay.testing import ManualClock
-from sqsdelay.wire import ReceivedMessage
 
 URL = "https://sqs.us-east-1.amazonaws.com/123456789012/orders"
 

@@ -16,19 +16,19 @@ from botocore.stub import Stubber
 
 from sqsdelay import DelaySender, Message
 from sqsdelay.cli import main
-from sqsdelay.clock import SystemClock
-from sqsdelay.delay import utc
-from sqsdelay.endpoint import Endpoint, QueueRef
-from sqsdelay.message import OutgoingMessage, string
-from sqsdelay.rejection import rejected
+from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.delay import utc
+from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.core.message import OutgoingMessage, string
+from sqsdelay.core.rejection import rejected
+from sqsdelay.core.stored_message import to_store
+from sqsdelay.core.wire import DELAY_SECONDS, ReceivedMessage, identity
 from sqsdelay.sqs import SqsQueues, create_endpoint
-from sqsdelay.sqs.ages import CloudWatchAges
+from sqsdelay.sqs.cloudwatch import CloudWatchAges
 from sqsdelay.sqs.consumer import DelayConsumer
-from sqsdelay.stored import to_store
 from sqsdelay.stores import open_store
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.testing.local_aws import LocalAws
-from sqsdelay.wire import DELAY_SECONDS, ReceivedMessage, identity
 
 Cli = Callable[..., tuple[int, str, str]]
 

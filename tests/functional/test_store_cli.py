@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.testing.local_aws import LocalAws
 from tests.patience import PATIENCE_SECONDS

@@ -16,7 +16,9 @@ from botocore.config import Config
 
 from lambdas.delay_consumer import handler as module
 from sqsdelay import DelayConsumer, DelaySender
-from sqsdelay.endpoint import Endpoint, QueueRef
+from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.core.message import OutgoingMessage
+from sqsdelay.core.wire import ReceivedMessage
 from sqsdelay.errors import (
     BodyStoreUnavailable,
     ConfigurationError,
@@ -33,15 +35,13 @@ from sqsdelay.limits import (
     SHORT_CALL_SECONDS,
     WORKER_VISIBILITY_SECONDS,
 )
-from sqsdelay.message import OutgoingMessage
-from sqsdelay.ports import Failure
+from sqsdelay.ports.queues import Failure
 from sqsdelay.s3 import Bucket
 from sqsdelay.sqs import create_endpoint
-from sqsdelay.sqs.ages import CloudWatchAges, default_cloudwatch
+from sqsdelay.sqs.cloudwatch import CloudWatchAges, default_cloudwatch
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stores import open_store
 from sqsdelay.testing.local_aws import LocalAws
-from sqsdelay.wire import ReceivedMessage
 from tests.services.deaf_proxy import DeafProxy
 
 SHORT = 0.2

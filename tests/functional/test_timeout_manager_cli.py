@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.backoff import retry_seconds
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.backoff import retry_seconds
+from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.limits import MAX_TIMEOUT_ENDPOINT_CHARS
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.testing.local_aws import LocalAws
-from sqsdelay.timeout_settings import TimeoutSettings
+from sqsdelay.timeouts.settings import TimeoutSettings
 from tests.functional.test_store_cli import CommandLine
 from tests.patience import PATIENCE_SECONDS
 

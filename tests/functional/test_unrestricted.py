@@ -22,8 +22,8 @@ from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.sqs.models import sqs_backends
 
 from sqsdelay import FileLedger, unrestricted
-from sqsdelay.clock import SystemClock
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError, DelayQueueMissing, InvalidMessage
 from sqsdelay.s3 import Bucket
 from sqsdelay.sqs import create_endpoint

@@ -9,8 +9,8 @@ import atheris
 
 with atheris.instrument_imports(include=["sqsdelay"]):
     # Stores are imported only as they are opened: here, so that they are instrumented.
-    import sqsdelay.stores.postgres
-    import sqsdelay.stores.sqlite  # noqa: F401
+    import sqsdelay.stores.postgres.postgres_store
+    import sqsdelay.stores.sqlite.sqlite_store  # noqa: F401
     from tests.fuzz.targets import TARGETS
 
 if __name__ == "__main__":

@@ -16,33 +16,33 @@ from unittest import mock
 
 from pika import BasicProperties
 
-from sqsdelay import wire
 from sqsdelay.cli.message_file import Defaults, read_message
-from sqsdelay.consumer import Relay, Status
-from sqsdelay.decision import Reject
-from sqsdelay.delay import delay_ms, due_at_ms, parse_delay, parse_due_at
-from sqsdelay.dispatcher import Dispatcher
-from sqsdelay.due_consumer import DueRelay
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core import wire
+from sqsdelay.core.body_pointer import read_pointer
+from sqsdelay.core.delay import delay_ms, due_at_ms, parse_delay, parse_due_at
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.hop import Reject
+from sqsdelay.core.message import OutgoingMessage, size_of
+from sqsdelay.core.rejection import read_rejection, rejected
+from sqsdelay.core.stored_message import StoredMessage, from_store
+from sqsdelay.core.timeout_headers import read_id, read_timeout
+from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.errors import MalformedMessage, SqsDelayError
-from sqsdelay.ledger import from_json, to_json
+from sqsdelay.ledger.events import from_json, to_json
 from sqsdelay.limits import MAX_ATTRIBUTES, MAX_MESSAGE_BYTES
-from sqsdelay.message import OutgoingMessage, size_of
-from sqsdelay.payload import read_pointer
-from sqsdelay.ports import Failure, SendReceipt
+from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.rabbitmq.connection import parameters
-from sqsdelay.rabbitmq.envelope import PROPERTIES, unpacked
 from sqsdelay.rabbitmq.management import Management
 from sqsdelay.rabbitmq.message import check_encoding
-from sqsdelay.rabbitmq.routing import binding_key, check_endpoint, read_key, routing_key
+from sqsdelay.rabbitmq.routing_keys import binding_key, check_endpoint, read_key, routing_key
+from sqsdelay.rabbitmq.stored_properties import PROPERTIES, unpacked
 from sqsdelay.rabbitmq.timeouts import read_timeout as read_rabbitmq_timeout
 from sqsdelay.rabbitmq.transfers import due_of
-from sqsdelay.rejection import read_rejection, rejected
-from sqsdelay.sender import Sender
-from sqsdelay.stored import StoredMessage, from_store
+from sqsdelay.relaying.due_relay import DueRelay
+from sqsdelay.relaying.relay import Relay, Status
+from sqsdelay.sending.sender import Sender
 from sqsdelay.stores import open_store
 from sqsdelay.testing import InMemoryOutbox, InMemoryQueues, InMemoryStore, ManualClock
-from sqsdelay.timeout_message import read_id, read_timeout
 
 START_MS: Final = 1_800_000_000_000
 ENDPOINTS: Final = ("orders", "orders.fifo")
@@ -164,7 +164,7 @@ def store_url(data: bytes) -> None:
     with (
         mock.patch("sqlite3.connect", connect),
         # Or a file of its own would be left behind for each path that is tried.
-        mock.patch("sqsdelay.stores.sqlite_file._make_private"),
+        mock.patch("sqsdelay.stores.sqlite.file._make_private"),
         mock.patch("sqsdelay.stores.dynamodb.table._default_client"),
     ):
         for table in (None, url or None):

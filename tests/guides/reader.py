@@ -13,7 +13,7 @@ import pytest
 
 from sqsdelay.cli import main
 from sqsdelay.testing.local_aws import LocalAws
-from tests.guides.elsewhere import elsewhere
+from tests.guides.covered_elsewhere import elsewhere
 from tests.guides.page import Block
 from tests.services.processes import Running, running
 
@@ -78,7 +78,9 @@ class Reader:
             self._monkeypatch.setenv(name, os.path.expandvars(value))
             return
         program = Path(words[0]).name
-        assert program == "sqsdelay", f"{command!r} is run nowhere: see tests/guides/elsewhere.py"
+        assert program == "sqsdelay", (
+            f"{command!r} is run nowhere: see tests/guides/covered_elsewhere.py"
+        )
         if words[-1] == "&":
             words.pop()
         arguments = words[1:]

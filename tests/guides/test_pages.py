@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.guides.elsewhere import ELSEWHERE, WHOLE_PAGES, elsewhere
+from tests.guides.covered_elsewhere import ELSEWHERE, WHOLE_PAGES, elsewhere
 from tests.guides.page import ROOT, blocks, pages, runnable
+from tests.guides.preconditions import BEFORE
 from tests.guides.reader import Reader
-from tests.guides.taken_for_granted import BEFORE
 
 LANGUAGES = {"", "bash", "console", "json", "python"}
 TYPED = [page for page in pages() if runnable(page) and page not in WHOLE_PAGES]

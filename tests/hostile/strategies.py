@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from sqsdelay import wire
+from sqsdelay.core import wire
 
 NUMBERS = (
     "0", "30", "900", "1000", "5000", "-1", "+1", " 1", "1 ", "1\n", "1e3", "1_0", "0x10", "NaN", "inf",

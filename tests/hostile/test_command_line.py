@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from moto import mock_aws
 
 from sqsdelay.cli import main
-from sqsdelay.cli.schedule import EXIT_MARKED
+from sqsdelay.cli.waiting import EXIT_MARKED
 from tests.hostile.strategies import lines, texts
 
 

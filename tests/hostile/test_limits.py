@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from sqsdelay import wire
-from sqsdelay.consumer import Relay, Status
-from sqsdelay.delay import delay_ms
-from sqsdelay.dispatcher import Dispatcher
-from sqsdelay.due_consumer import DueRelay
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core import wire
+from sqsdelay.core.delay import delay_ms
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import OutgoingMessage, size_of, string
+from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.errors import (
     InvalidDelay,
     InvalidEndpoint,
@@ -21,8 +20,9 @@ from sqsdelay.errors import (
     TooManyAttributes,
 )
 from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
-from sqsdelay.message import OutgoingMessage, size_of, string
-from sqsdelay.sender import Sender
+from sqsdelay.relaying.due_relay import DueRelay
+from sqsdelay.relaying.relay import Relay, Status
+from sqsdelay.sending.sender import Sender
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 

@@ -16,27 +16,27 @@ from moto import mock_aws
 
 from lambdas.delay_consumer import handler as consumer_function
 from lambdas.dispatcher import handler as dispatcher_function
-from sqsdelay import wire
 from sqsdelay.cli import main
-from sqsdelay.consumer import Relay, Status
-from sqsdelay.dispatch_settings import DispatchSettings
-from sqsdelay.dispatcher import Dispatcher
-from sqsdelay.due_consumer import DueRelay
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core import wire
+from sqsdelay.core.body_pointer import PAYLOAD_SIZE, read_pointer
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import Attribute, Message, OutgoingMessage, string
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.dispatching.dispatcher import Dispatcher
+from sqsdelay.dispatching.settings import DispatchSettings
 from sqsdelay.errors import MalformedMessage, SqsDelayError, StoreUnavailable
-from sqsdelay.message import Attribute, Message, OutgoingMessage, string
-from sqsdelay.payload import PAYLOAD_SIZE, read_pointer
-from sqsdelay.ports import Failure
+from sqsdelay.ports.queues import Failure
 from sqsdelay.rabbitmq import DelaySender as RabbitMqSender
 from sqsdelay.rabbitmq import Message as RabbitMqMessage
 from sqsdelay.rabbitmq.connection import channel, parameters
 from sqsdelay.rabbitmq.management import Management
 from sqsdelay.rabbitmq.outbox import RabbitMqOutbox
 from sqsdelay.rabbitmq.verification import verify
-from sqsdelay.sender import Sender
+from sqsdelay.relaying.due_relay import DueRelay
+from sqsdelay.relaying.relay import Relay, Status
+from sqsdelay.sending.sender import Sender
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.outbox import SqsOutbox
-from sqsdelay.stored import StoredMessage
 from sqsdelay.stores import open_store
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock

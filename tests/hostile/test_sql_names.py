@@ -10,12 +10,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from sqsdelay.core.marks import Mark
+from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.marks import Mark
-from sqsdelay.store import DelayedMessageStore
-from sqsdelay.stored import StoredMessage
-from sqsdelay.stores.postgres import PostgresStore
-from sqsdelay.stores.sqlite import SqliteStore
+from sqsdelay.ports.stores import DelayedMessageStore
+from sqsdelay.stores.postgres.postgres_store import PostgresStore
+from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import ManualClock
 
 CLOCK = ManualClock()

@@ -16,7 +16,7 @@ from aws_cdk.assertions import Template
 from infra.cdk_command import ROOT
 from infra.context import Deployment
 from infra.endpoint_stack import EndpointStack, stack_name
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.endpoint import Endpoint
 
 CONTEXT: dict[str, Any] = json.loads((ROOT / "cdk.json").read_text())["context"]
 ACCOUNT = "123456789012"

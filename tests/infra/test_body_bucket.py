@@ -16,7 +16,7 @@ from moto import mock_aws
 from infra.cdk_command import ROOT
 from infra.unrestricted_delay import UnrestrictedDelay
 from sqsdelay import DelaySender
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.limits import MAX_MESSAGE_BYTES
 from sqsdelay.s3 import BodyReader, Bucket
 from sqsdelay.sqs import create_endpoint

@@ -13,7 +13,7 @@ from infra.cdk_command import ROOT
 from infra.endpoint_stack import stack_name
 from lambdas.delay_consumer import contract
 from lambdas.dispatcher import contract as dispatcher_contract
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.limits import (
     DEDUPLICATION_INTERVAL_SECONDS,
     DELAY_QUEUE_VISIBILITY_SECONDS,
@@ -21,8 +21,8 @@ from sqsdelay.limits import (
     MAX_MESSAGE_TIMER_SECONDS,
     MAX_RETENTION_SECONDS,
 )
+from sqsdelay.operating.status import OVERDUE_MS
 from sqsdelay.sqs.endpoints import delay_queue_attributes, delay_queue_problems
-from sqsdelay.status import OVERDUE_MS
 from tests.infra.resources import Templates, arn, logical_id, only, working
 
 ALARMS = 5

@@ -16,7 +16,7 @@ from infra.endpoint_stack import EndpointStack, stack_name
 from infra.unrestricted_delay import UnrestrictedDelay
 from lambdas.delay_consumer import contract
 from lambdas.dispatcher import contract as dispatcher
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import InvalidEndpoint
 from sqsdelay.limits import DELAY_QUEUE_VISIBILITY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.sqs.endpoints import due_queue_attributes, fifo_queue_attributes, waiting_problems

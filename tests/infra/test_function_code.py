@@ -104,7 +104,7 @@ def test_small_and_without_what_lambda_brings(built: Built, tmp_path: Path) -> N
 def test_of_the_stores_just_dynamodbs(built: Built) -> None:
     """The others' drivers are not in a function."""
     modules = {name for name in contents(built.folder) if name.startswith("sqsdelay/stores/")}
-    assert "sqsdelay/stores/dynamodb/store.py" in modules
+    assert "sqsdelay/stores/dynamodb/dynamodb_store.py" in modules
     assert not [name for name in modules if "sqlite" in name or "postgres" in name]
 
 

@@ -18,14 +18,14 @@ from infra.unrestricted_delay import UnrestrictedDelay
 from lambdas.delay_consumer import contract as delay_consumer
 from lambdas.dispatcher import contract, handler
 from sqsdelay import Change, DelaySender
-from sqsdelay.clock import SystemClock
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.marks import Mark
+from sqsdelay.core.message_id import new_message_id
+from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.limits import MAX_DUE_MS
-from sqsdelay.marks import Mark
-from sqsdelay.message_id import new_message_id
-from sqsdelay.parking import Parking
+from sqsdelay.parking.parking import Parking
 from sqsdelay.sqs import create_endpoint
-from sqsdelay.stored import StoredMessage
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from tests.infra.resources import Templates, only
 

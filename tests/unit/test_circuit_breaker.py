@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sqsdelay.circuit_breaker import CircuitBreaker, FailureRateBreaker
+from sqsdelay.dispatching.circuit_breakers import CircuitBreaker, FailureRateBreaker
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.testing import ManualClock
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from sqsdelay.core.message_id import new_message_id
+from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.cost import (
     Bill,
     Workload,
@@ -19,10 +21,8 @@ from sqsdelay.cost import (
     shipped_prices,
     shipped_text,
 )
-from sqsdelay.cost.store import ITEM_BYTES
+from sqsdelay.cost.stored_message import ITEM_BYTES
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.message_id import new_message_id
-from sqsdelay.stored import StoredMessage
 from sqsdelay.stores.dynamodb.item import item_bytes as item_size
 from sqsdelay.stores.dynamodb.item import item_of
 from sqsdelay.stores.dynamodb.layout import Lane, Layout, Place

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqsdelay.decision import Decision, HandOver, Requeue, check_hop, decide
+from sqsdelay.core.hop import Decision, HandOver, Requeue, check_hop, decide
 
 NOW = 1_800_000_000_000
 

@@ -8,10 +8,10 @@ from typing import Any
 import jmespath  # type: ignore[import-untyped]
 import pytest
 
-from sqsdelay.deduplication import IDEMPOTENCY_KEY, Copy, Deduplicator, message_id
 from sqsdelay.errors import ConfigurationError, MalformedMessage, StoreUnavailable
 from sqsdelay.limits import MAX_RETENTION_SECONDS
-from sqsdelay.stores.sqlite_inbox import SqliteInbox
+from sqsdelay.receiving.deduplication import IDEMPOTENCY_KEY, Copy, Deduplicator, message_id
+from sqsdelay.stores.sqlite.inbox import SqliteInbox
 from sqsdelay.testing import ManualClock
 
 

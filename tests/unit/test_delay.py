@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqsdelay.delay import (
+from sqsdelay.core.delay import (
     checked_due_ms,
     delay_ms,
     due_at_ms,

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.backoff import DestinationBackoff
-from sqsdelay.dispatch_settings import DispatchSettings
-from sqsdelay.dispatcher import Dispatcher
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.backoff import DestinationBackoff
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import OutgoingMessage
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.dispatching.dispatcher import Dispatcher
+from sqsdelay.dispatching.settings import DispatchSettings
 from sqsdelay.errors import CriticalError, InvalidMessage, QueueUnavailable, SendFailed
-from sqsdelay.message import OutgoingMessage
-from sqsdelay.ports import Failure, SendReceipt
+from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.sqs.outbox import SqsOutbox
-from sqsdelay.stored import StoredMessage
 from sqsdelay.testing import InMemoryOutbox, InMemoryQueues, InMemoryStore, ManualClock
 
 
@@ -75,7 +75,7 @@ class Bench:
             if self.clock.now_ms() >= until_ms:
                 stop.set()
 
-        monkeypatch.setattr("sqsdelay.dispatcher.wait_for", wait_for)
+        monkeypatch.setattr("sqsdelay.dispatching.dispatcher.wait_for", wait_for)
         self.dispatcher.run(stop)
 
 

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.backoff import retry_seconds
-from sqsdelay.dispatch_settings import DispatchSettings
-from sqsdelay.dispatcher import Dispatcher, seconds_to_sleep
+from sqsdelay.core.backoff import retry_seconds
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.dispatching.dispatcher import Dispatcher, seconds_to_sleep
+from sqsdelay.dispatching.exactly_once import ExactlyOnce
+from sqsdelay.dispatching.settings import DispatchSettings
 from sqsdelay.errors import (
     ConfigurationError,
     CriticalError,
@@ -19,10 +21,8 @@ from sqsdelay.errors import (
     SendFailed,
     StoreUnavailable,
 )
-from sqsdelay.exactly_once import ExactlyOnce
-from sqsdelay.ports import Failure
-from sqsdelay.store import Claim
-from sqsdelay.stored import StoredMessage
+from sqsdelay.ports.queues import Failure
+from sqsdelay.ports.stores import Claim
 from sqsdelay.testing import InMemoryOutbox, InMemoryStore, ManualClock
 
 
@@ -277,7 +277,8 @@ class Away(InMemoryStore):
 def test_a_minute_without_the_store(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The host is told after 30 s; when the store returns, the dispatcher goes on by itself."""
     monkeypatch.setattr(
-        "sqsdelay.dispatcher.wait_for", lambda wake, stop, seconds: bench.clock.advance(seconds)
+        "sqsdelay.dispatching.dispatcher.wait_for",
+        lambda wake, stop, seconds: bench.clock.advance(seconds),
     )
     bench.store = store = Away(bench.clock)
     bench.put("a")
@@ -315,7 +316,7 @@ def test_outages_with_a_success_between_them_are_not_critical(
         if passed >= 120:
             stop.set()
 
-    monkeypatch.setattr("sqsdelay.dispatcher.wait_for", passing)
+    monkeypatch.setattr("sqsdelay.dispatching.dispatcher.wait_for", passing)
     bench.dispatcher().run(stop)
     assert len(bench.sent) > 60
 
@@ -325,7 +326,8 @@ def test_without_a_handler_a_lost_store_ends_the_run(
 ) -> None:
     """The default: stop with a clear message, for a supervisor to restart."""
     monkeypatch.setattr(
-        "sqsdelay.dispatcher.wait_for", lambda wake, stop, seconds: bench.clock.advance(seconds)
+        "sqsdelay.dispatching.dispatcher.wait_for",
+        lambda wake, stop, seconds: bench.clock.advance(seconds),
     )
     bench.store = store = Away(bench.clock)
     store.until_ms = bench.clock.now_ms() + 60_000
@@ -382,7 +384,8 @@ def test_the_recovery_breaker_triggers_in_a_run(
 ) -> None:
     """With the seed's default of 1 a second: a message is refused, and the store cannot count it."""
     monkeypatch.setattr(
-        "sqsdelay.dispatcher.wait_for", lambda wake, stop, seconds: bench.clock.advance(seconds)
+        "sqsdelay.dispatching.dispatcher.wait_for",
+        lambda wake, stop, seconds: bench.clock.advance(seconds),
     )
     bench.store = LosesCounts(bench.clock)
     bench.put("bad")
@@ -398,7 +401,8 @@ def test_a_single_lost_count_is_passed_over(bench: Bench, monkeypatch: pytest.Mo
     """The next attempt counts; one loss a second is what the default allows."""
     stop = threading.Event()
     monkeypatch.setattr(
-        "sqsdelay.dispatcher.wait_for", lambda wake, stop, seconds: bench.clock.advance(seconds)
+        "sqsdelay.dispatching.dispatcher.wait_for",
+        lambda wake, stop, seconds: bench.clock.advance(seconds),
     )
     bench.store = store = LosesCounts(bench.clock)
     store.losses = 1

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.endpoint import Endpoint, QueueRef
+from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.errors import InvalidEndpoint
 
 

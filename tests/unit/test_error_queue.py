@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from sqsdelay import wire
-from sqsdelay.consumer import Relay
-from sqsdelay.due_consumer import DueRelay
-from sqsdelay.endpoint import Endpoint
-from sqsdelay.error_queue import HOLD_SECONDS, ErrorQueue, Retry, RetryStatus
+from sqsdelay.core import wire
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import Message, OutgoingMessage, size_of, string
+from sqsdelay.core.stored_message import StoredMessage, to_store
+from sqsdelay.core.wire import ReceivedMessage
 from sqsdelay.errors import QueueMissing, QueueUnavailable, SendFailed
 from sqsdelay.limits import MAX_MESSAGE_BYTES
-from sqsdelay.message import Message, OutgoingMessage, size_of, string
-from sqsdelay.ports import Failure, SendReceipt
-from sqsdelay.sender import Sender
+from sqsdelay.operating.error_queue import HOLD_SECONDS, ErrorQueue, Retry, RetryStatus
+from sqsdelay.ports.queues import Failure, SendReceipt
+from sqsdelay.relaying.due_relay import DueRelay
+from sqsdelay.relaying.relay import Relay
+from sqsdelay.sending.sender import Sender
 from sqsdelay.sqs.outbox import SqsOutbox
-from sqsdelay.stored import StoredMessage, to_store
 from sqsdelay.testing import InMemoryQueues, ManualClock
-from sqsdelay.wire import ReceivedMessage
 
 ORDERS, FIFO = Endpoint.parse("orders"), Endpoint.parse("orders.fifo")
 DELAY, ERRORS, DUE = "orders-delay.fifo", "orders-delay-error", "orders-due"

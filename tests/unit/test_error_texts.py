@@ -9,13 +9,10 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.decision import check_hop
-from sqsdelay.delay import delay_ms, due_at_ms, parse_delay
-from sqsdelay.endpoint import Endpoint
-from sqsdelay.errors import MalformedEvent, SqsDelayError
-from sqsdelay.ledger import from_json
-from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
-from sqsdelay.message import (
+from sqsdelay.core.delay import delay_ms, due_at_ms, parse_delay
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.hop import check_hop
+from sqsdelay.core.message import (
     Message,
     attributes_of,
     check_body,
@@ -24,8 +21,11 @@ from sqsdelay.message import (
     check_limits,
     check_trace_header,
 )
-from sqsdelay.stored import StoredMessage
-from sqsdelay.timeout_message import due_ms_of, read_id
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.timeout_headers import due_ms_of, read_id
+from sqsdelay.errors import MalformedEvent, SqsDelayError
+from sqsdelay.ledger.events import from_json
+from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
 
 NUL_REFUSED = (
     "holds the character U+0000 at position 1, which SQS refuses; "

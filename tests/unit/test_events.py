@@ -10,24 +10,25 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.clock import DATE_RESOLUTION_MS
-from sqsdelay.consumer import Relay
-from sqsdelay.dispatch_settings import DispatchSettings
-from sqsdelay.dispatcher import Dispatcher
-from sqsdelay.due_consumer import DueRelay
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.clock import DATE_RESOLUTION_MS
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import Message, OutgoingMessage, size_of, string
+from sqsdelay.core.route import Route
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.wire import MESSAGE_ID, ReceivedMessage
+from sqsdelay.dispatching.dispatcher import Dispatcher
+from sqsdelay.dispatching.settings import DispatchSettings
 from sqsdelay.errors import QueueUnavailable, SendFailed, StoreUnavailable
-from sqsdelay.ledger import Event, EventKind, Source
-from sqsdelay.message import Message, OutgoingMessage, size_of, string
-from sqsdelay.moves import Mover
-from sqsdelay.ports import Failure, SendReceipt
-from sqsdelay.received import record_received
-from sqsdelay.route import Route
-from sqsdelay.schedule import Change
-from sqsdelay.sender import Sender
+from sqsdelay.ledger.events import Event, EventKind, Source
+from sqsdelay.ledger.receipts import record_received
+from sqsdelay.parking.schedule import Change
+from sqsdelay.ports.queues import Failure, SendReceipt
+from sqsdelay.ports.stores import Claim
+from sqsdelay.relaying.due_relay import DueRelay
+from sqsdelay.relaying.mover import Mover
+from sqsdelay.relaying.relay import Relay
+from sqsdelay.sending.sender import Sender
 from sqsdelay.sqs.outbox import SqsOutbox
-from sqsdelay.store import Claim
-from sqsdelay.stored import StoredMessage
 from sqsdelay.testing import (
     InMemoryLedger,
     InMemoryOutbox,
@@ -35,7 +36,6 @@ from sqsdelay.testing import (
     InMemoryStore,
     ManualClock,
 )
-from sqsdelay.wire import MESSAGE_ID, ReceivedMessage
 
 DAY = 86_400
 ORDERS = Endpoint.parse("orders")

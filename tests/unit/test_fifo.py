@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from sqsdelay import fifo, wire
-from sqsdelay.clock import SystemClock
-from sqsdelay.consumer import Relay
-from sqsdelay.delay import utc
-from sqsdelay.due_consumer import DueRelay
-from sqsdelay.endpoint import Endpoint, QueueRef
+from sqsdelay.core import fifo, wire
+from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.delay import utc
+from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.core.message import Message, OutgoingMessage, size_of, string
+from sqsdelay.core.stored_message import to_store
+from sqsdelay.core.wire import ReceivedMessage
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidMessage,
@@ -22,14 +23,13 @@ from sqsdelay.errors import (
     QueueUnavailable,
     TooManyAttributes,
 )
-from sqsdelay.message import Message, OutgoingMessage, size_of, string
-from sqsdelay.moves import Outcome, Status
-from sqsdelay.ports import Failure
-from sqsdelay.sender import Route, Sender
+from sqsdelay.ports.queues import Failure
+from sqsdelay.relaying.due_relay import DueRelay
+from sqsdelay.relaying.mover import Outcome, Status
+from sqsdelay.relaying.relay import Relay
+from sqsdelay.sending.sender import Route, Sender
 from sqsdelay.sqs.outbox import SqsOutbox, failures
-from sqsdelay.stored import to_store
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
-from sqsdelay.wire import ReceivedMessage
 
 FIFO, DUE, DELAY, ERRORS = "orders.fifo", "orders-due", "orders-delay.fifo", "orders-delay-error"
 ENDPOINT = Endpoint.parse(FIFO)

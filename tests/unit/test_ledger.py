@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sqsdelay.core.route import Route
+from sqsdelay.core.wire import DUE_AT, MESSAGE_ID
 from sqsdelay.errors import MalformedEvent, SqsDelayError
-from sqsdelay.ledger import (
+from sqsdelay.ledger.events import (
     LEDGER_VERSION,
     Event,
     EventKind,
@@ -22,10 +24,8 @@ from sqsdelay.ledger import (
     record_safely,
     to_json,
 )
-from sqsdelay.received import record_received
-from sqsdelay.route import Route
+from sqsdelay.ledger.receipts import record_received
 from sqsdelay.testing import InMemoryLedger, ManualClock
-from sqsdelay.wire import DUE_AT, MESSAGE_ID
 
 SENT = Event(
     kind=EventKind.SENT,

@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqsdelay.errors import InvalidMessage, MessageTooLarge, TooManyAttributes
-from sqsdelay.limits import FORBIDDEN_BODY_CHARACTER
-from sqsdelay.message import (
+from sqsdelay.core.message import (
     Attribute,
     attributes_of,
     check_body,
@@ -20,6 +18,8 @@ from sqsdelay.message import (
     size_of,
     string,
 )
+from sqsdelay.errors import InvalidMessage, MessageTooLarge, TooManyAttributes
+from sqsdelay.limits import FORBIDDEN_BODY_CHARACTER
 
 MIB = 1_048_576
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from sqsdelay.core.message_id import due_ms_of_id, new_message_id
 from sqsdelay.limits import ID, MAX_DUE_MS
-from sqsdelay.message_id import due_ms_of_id, new_message_id
 
 
 @pytest.mark.parametrize("due_ms", [0, 1, 1_800_000_000_123, MAX_DUE_MS])

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from sqsdelay.consumer import Relay
+from sqsdelay.core.fifo import FifoIds, read_fifo_ids
+from sqsdelay.core.message import Message, string
+from sqsdelay.core.stored_message import StoredMessage, to_store
 from sqsdelay.errors import StoreUnavailable
-from sqsdelay.fifo import FifoIds, read_fifo_ids
-from sqsdelay.message import Message, string
-from sqsdelay.migration import Migration, MigrationStatus
-from sqsdelay.sender import Sender
-from sqsdelay.stored import StoredMessage, to_store
+from sqsdelay.operating.migration import Migration, MigrationStatus
+from sqsdelay.relaying.relay import Relay
+from sqsdelay.sending.sender import Sender
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 
 HOUR_MS = 3_600_000

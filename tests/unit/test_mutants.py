@@ -9,15 +9,15 @@ from tests.mutants.survivors import Survivor, read_equivalents, report
 from tests.unit.test_layers import CORE, PACKAGE
 
 ROOT = Path(__file__).parents[2]
-DIFF = """--- sqsdelay/delay.py
-+++ sqsdelay/delay.py
+DIFF = """--- sqsdelay/core/delay.py
++++ sqsdelay/core/delay.py
 @@ -1,3 +1,3 @@
  def delay_ms(delay: Delay) -> int:
 -    if delay > 0:
 +    if delay >= 0:
          return 1
 """
-ONE = Survivor.of("sqsdelay.delay.x_delay_ms__mutmut_7", DIFF)
+ONE = Survivor.of("sqsdelay.core.delay.x_delay_ms__mutmut_7", DIFF)
 
 
 def test_every_module_of_the_core_is_mutated() -> None:
@@ -39,11 +39,11 @@ def test_too_many_survivors_fail_and_are_shown() -> None:
     text, failed = report([ONE], tried=10, equivalents={}, limit_percent=8)
     assert failed
     assert text.splitlines() == [
-        "survives: sqsdelay.delay.x_delay_ms__mutmut_7",
+        "survives: sqsdelay.core.delay.x_delay_ms__mutmut_7",
         "    - if delay > 0:",
         "    + if delay >= 0:",
         "1 of 10 mutants survive: 10.0 %, which is not below 8 % (0 more mean the same)",
-        "look at one: .venv/bin/mutmut show sqsdelay.delay.x_delay_ms__mutmut_7",
+        "look at one: .venv/bin/mutmut show sqsdelay.core.delay.x_delay_ms__mutmut_7",
     ]
 
 
@@ -53,7 +53,7 @@ def test_a_mutant_that_means_the_same_is_told_but_not_counted() -> None:
     text, failed = report([ONE], tried=10, equivalents=same, limit_percent=8)
     assert not failed
     assert text.splitlines()[:2] == [
-        "the same: sqsdelay.delay.x_delay_ms__mutmut_7: 0 ends elsewhere",
+        "the same: sqsdelay.core.delay.x_delay_ms__mutmut_7: 0 ends elsewhere",
         "0 of 10 mutants survive: 0.0 %, which is below 8 % (1 more mean the same)",
     ]
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqsdelay import wire
-from sqsdelay.consumer import Relay, Status
-from sqsdelay.endpoint import Endpoint
-from sqsdelay.sender import Route, Sender
+from sqsdelay.core import wire
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.relaying.relay import Relay, Status
+from sqsdelay.sending.sender import Route, Sender
 from sqsdelay.testing import InMemoryQueues, ManualClock
 
 DELAY = "orders-delay.fifo"
@@ -60,7 +60,7 @@ def test_never_early_and_late_by_less_than_a_second_plus_the_last_hop(
     started = clock.true_ms
     due_ms = started + delay_ms
     if absolute:
-        from sqsdelay.delay import utc
+        from sqsdelay.core.delay import utc
 
         result = Sender(queues).send("orders", "x", due_at=utc(due_ms))
     else:

@@ -7,24 +7,24 @@ from typing import Any
 
 import pytest
 
-from sqsdelay import wire
-from sqsdelay.consumer import Outcome, Relay, Status
+from sqsdelay.core import wire
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.hop import HandOver, Park, Requeue, decide
+from sqsdelay.core.marks import Mark
+from sqsdelay.core.message import OutgoingMessage, string
+from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.cost import break_even_seconds, shipped_prices
-from sqsdelay.decision import HandOver, Park, Requeue, decide
-from sqsdelay.endpoint import Endpoint
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidMessage,
     MessageTooLarge,
     StoreUnavailable,
 )
-from sqsdelay.marks import Mark
-from sqsdelay.message import OutgoingMessage, string
-from sqsdelay.parking import DEFAULT_PARK_AFTER_SECONDS
-from sqsdelay.schedule import Schedule
-from sqsdelay.sender import Sender
+from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
+from sqsdelay.parking.schedule import Schedule
+from sqsdelay.relaying.relay import Outcome, Relay, Status
+from sqsdelay.sending.sender import Sender
 from sqsdelay.sqs.outbox import SqsOutbox, failures
-from sqsdelay.stored import StoredMessage
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 
 DELAY = "orders-delay.fifo"

@@ -6,15 +6,15 @@ import re
 
 import pytest
 
-from sqsdelay.errors import MalformedMessage
-from sqsdelay.message import Attribute
-from sqsdelay.payload import (
+from sqsdelay.core.body_pointer import (
     LEGACY_PAYLOAD_SIZE,
     PAYLOAD_SIZE,
     Pointer,
     payload_size,
     read_pointer,
 )
+from sqsdelay.core.message import Attribute
+from sqsdelay.errors import MalformedMessage
 
 SIZE: Attribute = {"DataType": "Number", "StringValue": "300000"}
 BODY = (

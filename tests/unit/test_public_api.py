@@ -30,7 +30,7 @@ def test_importing_does_nothing() -> None:
     program = (
         "import sys, os\n"
         "os.environ.clear()\n"
-        "import sqsdelay, sqsdelay.wire, sqsdelay.sender, sqsdelay.consumer\n"
+        "import sqsdelay, sqsdelay.core.wire, sqsdelay.sending.sender, sqsdelay.relaying.relay\n"
         "print([m for m in ('boto3', 'botocore', 'typer', 'tenacity') if m in sys.modules])\n"
     )
     done = subprocess.run(

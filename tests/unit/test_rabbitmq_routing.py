@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sqsdelay.errors import ConfigurationError, DelayTooLong, InvalidEndpoint
-from sqsdelay.rabbitmq.routing import (
+from sqsdelay.rabbitmq.routing_keys import (
     Delayed,
     binding_key,
     check_delay,

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from pika import BasicProperties
 
-from sqsdelay.rabbitmq.routing import Delayed
+from sqsdelay.rabbitmq.routing_keys import Delayed
 from sqsdelay.rabbitmq.transfers import due_of
 
 KEY = Delayed(0b1101, "orders")

@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 
-from sqsdelay import wire
-from sqsdelay.decision import Reject
-from sqsdelay.errors import MalformedMessage
-from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
-from sqsdelay.message import Attribute, string
-from sqsdelay.wire import (
+from sqsdelay.core import wire
+from sqsdelay.core.hop import Reject
+from sqsdelay.core.message import Attribute, string
+from sqsdelay.core.wire import (
     DELAY_SECONDS,
     DUE_AT,
     GROUP_ID,
@@ -25,6 +23,8 @@ from sqsdelay.wire import (
     read_delay,
     requeued,
 )
+from sqsdelay.errors import MalformedMessage
+from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
 
 SYSTEM = {
     "SentTimestamp": "1700000000000",

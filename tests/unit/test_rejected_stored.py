@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from sqsdelay.core.message import string
+from sqsdelay.core.rejection import rejected, rejected_stored
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.wire import ERROR, GROUP_ID, ReceivedMessage
 from sqsdelay.limits import MAX_MESSAGE_BYTES
-from sqsdelay.message import string
-from sqsdelay.rejection import rejected, rejected_stored
-from sqsdelay.stored import StoredMessage
-from sqsdelay.wire import ERROR, GROUP_ID, ReceivedMessage
 
 
 def stored(**changes: Any) -> StoredMessage:

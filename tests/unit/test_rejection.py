@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqsdelay import wire
-from sqsdelay.decision import Reject
+from sqsdelay.core import wire
+from sqsdelay.core.hop import Reject
+from sqsdelay.core.message import Attribute, OutgoingMessage, size_of, string
+from sqsdelay.core.rejection import Rejection, read_rejection, rejected, rejected_stored
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.wire import ReceivedMessage
 from sqsdelay.limits import MAX_MESSAGE_BYTES
-from sqsdelay.message import Attribute, OutgoingMessage, size_of, string
-from sqsdelay.rejection import Rejection, read_rejection, rejected, rejected_stored
-from sqsdelay.stored import StoredMessage
-from sqsdelay.wire import ReceivedMessage
 
 SENT = 1_800_000_000_000
 REJECTED = SENT + 4_000_000

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from sqsdelay import wire
-from sqsdelay.consumer import Outcome, Relay, Status, backoff_seconds
-from sqsdelay.endpoint import Endpoint, QueueRef
+from sqsdelay.core import wire
+from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.core.message import Attribute, OutgoingMessage, string
+from sqsdelay.core.wire import ReceivedMessage
 from sqsdelay.errors import ConfigurationError, QueueUnavailable, SendFailed
-from sqsdelay.message import Attribute, OutgoingMessage, string
-from sqsdelay.ports import Failure, SendReceipt
-from sqsdelay.sender import Sender
+from sqsdelay.ports.queues import Failure, SendReceipt
+from sqsdelay.relaying.relay import Outcome, Relay, Status, backoff_seconds
+from sqsdelay.sending.sender import Sender
 from sqsdelay.testing import InMemoryQueues, ManualClock
-from sqsdelay.wire import ReceivedMessage
 
 DELAY, ERRORS = "orders-delay.fifo", "orders-delay-error"
 
@@ -411,7 +411,7 @@ def test_what_is_remembered_of_undeleted_copies_is_bounded(
     clock: ManualClock, queues: Faulty, relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oldest is forgotten first, and sent again; that is a duplicate, and no leak."""
-    monkeypatch.setattr("sqsdelay.moves._REMEMBERED_COPIES", 2)
+    monkeypatch.setattr("sqsdelay.relaying.mover._REMEMBERED_COPIES", 2)
     for n in range(3):
         put(queues, {wire.DELAY_SECONDS: string("1000")}, f"m-{n}")
     clock.advance(900)

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from sqsdelay import wire
-from sqsdelay.consumer import Relay, Status
-from sqsdelay.delay import utc
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core import wire
+from sqsdelay.core.delay import utc
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.marks import Mark
+from sqsdelay.core.message import Attribute, OutgoingMessage, size_of, string
+from sqsdelay.core.wire import ReceivedMessage
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidDelay,
@@ -19,12 +21,10 @@ from sqsdelay.errors import (
     StoreUnavailable,
 )
 from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_DUE_MS
-from sqsdelay.marks import Mark
-from sqsdelay.message import Attribute, OutgoingMessage, size_of, string
-from sqsdelay.schedule import Change
-from sqsdelay.sender import Sender
+from sqsdelay.parking.schedule import Change
+from sqsdelay.relaying.relay import Relay, Status
+from sqsdelay.sending.sender import Sender
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
-from sqsdelay.wire import ReceivedMessage
 
 DAY = 86_400
 ORDERS = Endpoint.parse("orders")

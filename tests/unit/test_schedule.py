@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from sqsdelay import wire
-from sqsdelay.clock import DATE_RESOLUTION_MS
-from sqsdelay.consumer import Relay, Status
-from sqsdelay.delay import utc
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core import wire
+from sqsdelay.core.clock import DATE_RESOLUTION_MS
+from sqsdelay.core.delay import utc
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.marks import MARK_LIFETIME_SECONDS
+from sqsdelay.core.message import Message, text_of
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidDelay,
@@ -20,10 +21,9 @@ from sqsdelay.errors import (
     StoreUnavailable,
 )
 from sqsdelay.limits import MAX_RETENTION_SECONDS
-from sqsdelay.marks import MARK_LIFETIME_SECONDS
-from sqsdelay.message import Message, text_of
-from sqsdelay.schedule import Change
-from sqsdelay.sender import Route, Sender
+from sqsdelay.parking.schedule import Change
+from sqsdelay.relaying.relay import Relay, Status
+from sqsdelay.sending.sender import Route, Sender
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 
 DELAY = "orders-delay.fifo"

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from sqsdelay import wire
-from sqsdelay.delay import utc
+from sqsdelay.core import wire
+from sqsdelay.core.delay import utc
+from sqsdelay.core.message import Message, OutgoingMessage, size_of, string
 from sqsdelay.errors import (
     ConfigurationError,
     DelayQueueMissing,
@@ -23,9 +24,8 @@ from sqsdelay.errors import (
     SqsDelayError,
     TooManyAttributes,
 )
-from sqsdelay.message import Message, OutgoingMessage, size_of, string
-from sqsdelay.ports import Failure, SendReceipt
-from sqsdelay.sender import Route, Sender
+from sqsdelay.ports.queues import Failure, SendReceipt
+from sqsdelay.sending.sender import Route, Sender
 from sqsdelay.testing import InMemoryQueues, ManualClock
 
 DELAY = "orders-delay.fifo"

@@ -6,18 +6,18 @@ from collections.abc import Mapping
 
 import pytest
 
-from sqsdelay import wire
-from sqsdelay.consumer import Relay, Status
-from sqsdelay.due_consumer import DueRelay
-from sqsdelay.endpoint import Endpoint, QueueRef
-from sqsdelay.error_queue import ErrorQueue, RetryStatus
+from sqsdelay.core import wire
+from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.core.message import Message, OutgoingMessage, string
+from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import MessageTooLarge, QueueUnavailable
 from sqsdelay.limits import MAX_MESSAGE_BYTES
-from sqsdelay.message import Message, OutgoingMessage, string
-from sqsdelay.sender import Sender
-from sqsdelay.size_limits import LIMIT, LIMIT_LIFETIME_SECONDS, SizeLimits
+from sqsdelay.operating.error_queue import ErrorQueue, RetryStatus
+from sqsdelay.ports.size_limits import LIMIT, LIMIT_LIFETIME_SECONDS, SizeLimits
+from sqsdelay.relaying.due_relay import DueRelay
+from sqsdelay.relaying.relay import Relay, Status
+from sqsdelay.sending.sender import Sender
 from sqsdelay.sqs.outbox import SqsOutbox
-from sqsdelay.stored import StoredMessage
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 
 TERRAFORMS = 262_144

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
+from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.errors import QueueUnavailable
-from sqsdelay.message import OutgoingMessage
-from sqsdelay.ports import Failure, SendReceipt
-from sqsdelay.sender import Sender
-from sqsdelay.spark.columns import Columns
-from sqsdelay.spark.options import Options
-from sqsdelay.spark.rows import Rows
-from sqsdelay.spark.task import Task
+from sqsdelay.ports.queues import Failure, SendReceipt
+from sqsdelay.sending.sender import Sender
+from sqsdelay.spark.sink.columns import Columns
+from sqsdelay.spark.sink.options import Options
+from sqsdelay.spark.sink.rows import Rows
+from sqsdelay.spark.sink.task import Task
 from sqsdelay.testing import InMemoryQueues, ManualClock
 
 ROWS = 300

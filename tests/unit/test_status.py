@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from sqsdelay.cli.status import age
-from sqsdelay.consumer import Relay
-from sqsdelay.endpoint import Endpoint, QueueRef
+from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.core.message import Message
+from sqsdelay.core.stored_message import to_store
 from sqsdelay.errors import QueueMissing
-from sqsdelay.message import Message
-from sqsdelay.sender import Sender
-from sqsdelay.status import OVERDUE_MS, Role, StoreStatus, endpoint_status, store_status
-from sqsdelay.stored import to_store
+from sqsdelay.operating.status import OVERDUE_MS, Role, StoreStatus, endpoint_status, store_status
+from sqsdelay.relaying.relay import Relay
+from sqsdelay.sending.sender import Sender
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 
 

@@ -8,6 +8,10 @@ from datetime import UTC, datetime
 
 import pytest
 
+from sqsdelay.core.message import Message, string
+from sqsdelay.core.message_id import due_ms_of_id
+from sqsdelay.core.stored_message import StoredMessage, from_store, parked, to_store
+from sqsdelay.core.wire import DEDUPLICATION_ID, GROUP_ID, Delayed, ReceivedMessage
 from sqsdelay.errors import (
     InvalidDelay,
     InvalidEndpoint,
@@ -16,10 +20,6 @@ from sqsdelay.errors import (
     TooManyAttributes,
 )
 from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
-from sqsdelay.message import Message, string
-from sqsdelay.message_id import due_ms_of_id
-from sqsdelay.stored import StoredMessage, from_store, parked, to_store
-from sqsdelay.wire import DEDUPLICATION_ID, GROUP_ID, Delayed, ReceivedMessage
 
 NOW_MS = 1_800_000_000_000
 

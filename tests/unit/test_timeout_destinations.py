@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import OutgoingMessage, size_of, string
 from sqsdelay.errors import QueueUnavailable
-from sqsdelay.message import OutgoingMessage, size_of, string
-from sqsdelay.ports import Failure, SendReceipt
+from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.sqs.timeouts import SqsTimeouts
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
-from sqsdelay.timeout_manager import TimeoutManager, TimeoutSettings, TimeoutStatus
+from sqsdelay.timeouts.manager import TimeoutManager, TimeoutSettings, TimeoutStatus
 
 ERRORS = "orders-delay-error"
 DISPATCHER = "orders-timeouts-dispatcher"
@@ -179,7 +179,7 @@ def test_an_error_queue_that_is_full_loses_nothing() -> None:
 
 def test_more_than_are_remembered_come_to_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory is bounded; those beyond it wait in the store for their turn, and none is lost."""
-    monkeypatch.setattr("sqsdelay.timeout_retries._REMEMBERED", 20)
+    monkeypatch.setattr("sqsdelay.timeouts.retries._REMEMBERED", 20)
     world = World(number_of_retries=2)
     world.delay("gone", 100)
     world.run(1600)

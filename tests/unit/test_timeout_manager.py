@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.endpoint import Endpoint
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import OutgoingMessage, size_of, string
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.wire import ReceivedMessage
 from sqsdelay.errors import (
     ConfigurationError,
     CriticalError,
@@ -20,13 +23,10 @@ from sqsdelay.errors import (
     SendFailed,
     StoreUnavailable,
 )
-from sqsdelay.message import OutgoingMessage, size_of, string
-from sqsdelay.ports import Failure
+from sqsdelay.ports.queues import Failure
 from sqsdelay.sqs.timeouts import SqsTimeouts, timeout_queues
-from sqsdelay.stored import StoredMessage
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
-from sqsdelay.timeout_manager import TimeoutManager, TimeoutSettings, TimeoutStatus
-from sqsdelay.wire import ReceivedMessage
+from sqsdelay.timeouts.manager import TimeoutManager, TimeoutSettings, TimeoutStatus
 
 
 class Store(InMemoryStore):

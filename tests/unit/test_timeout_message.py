@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from sqsdelay.decision import Reject
-from sqsdelay.message import Attribute, string
-from sqsdelay.stored import StoredMessage
-from sqsdelay.timeout_message import due_ms_of, id_body, read_id, read_timeout
-from sqsdelay.wire import ReceivedMessage
+from sqsdelay.core.hop import Reject
+from sqsdelay.core.message import Attribute, string
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.timeout_headers import due_ms_of, id_body, read_id, read_timeout
+from sqsdelay.core.wire import ReceivedMessage
 
 DUE_MS = 1_801_386_000_000
 OURS = {"sqsdelay.Destination": string("orders"), "sqsdelay.DueAt": string(str(DUE_MS))}

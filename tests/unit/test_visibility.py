@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.limits import DEDUPLICATION_INTERVAL_SECONDS, DELAY_QUEUE_VISIBILITY_SECONDS
-from sqsdelay.message import OutgoingMessage
+from sqsdelay.relaying.visibility import Visibility
 from sqsdelay.testing import InMemoryQueues, ManualClock
-from sqsdelay.visibility import Visibility
 
 DELAY = "orders-delay.fifo"
 

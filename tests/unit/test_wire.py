@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqsdelay import wire
-from sqsdelay.decision import Reject
+from sqsdelay.core import wire
+from sqsdelay.core.hop import Reject
+from sqsdelay.core.message import Attribute, string
+from sqsdelay.core.wire import Delayed, ReceivedMessage
 from sqsdelay.errors import MalformedMessage
 from sqsdelay.limits import MAX_DUE_MS
-from sqsdelay.message import Attribute, string
-from sqsdelay.wire import Delayed, ReceivedMessage
 
 SENT = 1_800_000_000_000
 SYSTEM = {

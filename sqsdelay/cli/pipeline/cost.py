@@ -14,16 +14,16 @@ from rich.table import Table
 
 from sqsdelay.cli.console import err, out, print_json
 from sqsdelay.cli.cost import PricesFile, read_prices
+from sqsdelay.core.delay import delay_ms, parse_delay
 from sqsdelay.cost import Prices, dollars
 from sqsdelay.cost.rates import ways
-from sqsdelay.delay import delay_ms, parse_delay
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.parking import DEFAULT_PARK_AFTER_SECONDS
+from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from sqsdelay.spark.workload import Estimate
+    from sqsdelay.spark.estimate import Estimate
 
 _FORMATS: Final = {
     ".parquet": "parquet",
@@ -76,8 +76,8 @@ def cost(
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
+        from sqsdelay.spark.estimate import estimate
         from sqsdelay.spark.failure import cause
-        from sqsdelay.spark.workload import estimate
 
         try:
             found = estimate(_read(spark, workload), used, compared)

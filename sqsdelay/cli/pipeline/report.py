@@ -11,14 +11,14 @@ from rich.table import Table
 
 from sqsdelay.cli.console import err, out, print_json
 from sqsdelay.cli.cost import PricesFile, read_prices
-from sqsdelay.delay import due_at_ms, parse_due_at
+from sqsdelay.core.delay import due_at_ms, parse_due_at
 from sqsdelay.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from sqsdelay.spark.figures import Figures
+    from sqsdelay.spark.report.figures import Figures
 
 GRACE_SECONDS: Final = 3600
-"""`sqsdelay.spark.report.DEFAULT_GRACE_SECONDS`, which cannot be imported without Spark."""
+"""`sqsdelay.spark.report.write.DEFAULT_GRACE_SECONDS`, which cannot be imported without Spark."""
 
 
 def report(
@@ -77,7 +77,7 @@ def reported(
         err.status("reading the ledger with Spark"),
         session("sqsdelay pipeline report", master=master or LOCAL) as spark,
     ):
-        from sqsdelay.spark.report import write_report
+        from sqsdelay.spark.report.write import write_report
 
         return write_report(
             spark, ledger, folder, prices=used, as_of_ms=as_of_ms, grace_seconds=grace
@@ -91,7 +91,7 @@ def check_report(folder: Path) -> None:
         MissingExtra: a package is missing.
         ConfigurationError: no Java, or one that is too old; or the folder holds something else.
     """
-    from sqsdelay.spark.folder import check_replaceable
+    from sqsdelay.spark.report.output_folder import check_replaceable
     from sqsdelay.spark.session import check_java
 
     try:

@@ -122,7 +122,7 @@ def _run(
         from sqsdelay.spark import register
         from sqsdelay.spark.archive import archive
         from sqsdelay.spark.failure import failure
-        from sqsdelay.spark.table import Format, read_table
+        from sqsdelay.spark.sink.input_files import Format, read_table
 
         if not ONE_PROCESS.fullmatch(master or LOCAL):
             spark.sparkContext.addPyFile(str(archive(Path(folder) / "sqsdelay.zip")))

@@ -1,7 +1,6 @@
 """The serverless store: a DynamoDB table."""
 
-from sqsdelay.stores.dynamodb.layout import EXPIRY
-from sqsdelay.stores.dynamodb.store import (
+from sqsdelay.stores.dynamodb.dynamodb_store import (
     DEFAULT_SHARDS,
     INFREQUENT_ACCESS,
     MAX_SHARDS,
@@ -9,6 +8,7 @@ from sqsdelay.stores.dynamodb.store import (
     TABLE_CLASSES,
     DynamoDbStore,
 )
+from sqsdelay.stores.dynamodb.layout import EXPIRY
 from sqsdelay.stores.dynamodb.table import table_definition
 
 __all__ = [

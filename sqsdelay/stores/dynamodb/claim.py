@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Final
 
+from sqsdelay.core.one_line import one_line
+from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import ConfigurationError, StoreError
-from sqsdelay.one_line import one_line
-from sqsdelay.stored import StoredMessage
 from sqsdelay.stores.dynamodb.batch import ShardBatch
 from sqsdelay.stores.dynamodb.item import Entry
 from sqsdelay.stores.dynamodb.lanes import Lanes, Range

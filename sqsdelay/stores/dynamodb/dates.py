@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
-from sqsdelay.clock import Clock
+from sqsdelay.core.clock import Clock
 
 _APART_MS: Final = 3_000
 """An answer's date may lie so far behind what is known: it is cut off, and was some time on its way.

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from sqsdelay.clock import SystemClock
-from sqsdelay.marks import MARK_LIFETIME_MS, Mark
-from sqsdelay.stored import StoredMessage, from_store
+from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.marks import MARK_LIFETIME_MS, Mark
+from sqsdelay.core.stored_message import StoredMessage, from_store
 from sqsdelay.stores.dynamodb.layout import Item
 from sqsdelay.stores.dynamodb.table import OLD_KEY, Table
 

@@ -6,9 +6,9 @@ import zlib
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from sqsdelay.core.stored_message import StoredMessage, from_store
 from sqsdelay.errors import MessageTooLarge
 from sqsdelay.limits import MAX_DYNAMODB_ITEM_BYTES, MAX_MESSAGE_BYTES
-from sqsdelay.stored import StoredMessage, from_store
 from sqsdelay.stores.dynamodb.layout import (
     EXPIRY,
     Item,

@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from sqsdelay.core.message_id import due_ms_of_id
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, MAX_RETENTION_SECONDS
-from sqsdelay.message_id import due_ms_of_id
 
 PARTITION: Final = "p"
 SORT: Final = "s"

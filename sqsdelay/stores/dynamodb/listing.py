@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Iterator
 
-from sqsdelay.stored import StoredMessage
+from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.stores.dynamodb.item import Entry
 from sqsdelay.stores.dynamodb.lanes import Lanes
 from sqsdelay.stores.dynamodb.layout import HOUR_MS, due_ms_of, position

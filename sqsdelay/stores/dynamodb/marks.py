@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from sqsdelay.marks import Mark
+from sqsdelay.core.marks import Mark
 from sqsdelay.stores.dynamodb.item import number
 from sqsdelay.stores.dynamodb.layout import EXPIRY, PARTITION, Item, Layout
 from sqsdelay.stores.dynamodb.table import Table

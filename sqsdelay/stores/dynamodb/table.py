@@ -11,9 +11,9 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from sqsdelay.clock import Clock
+from sqsdelay.core.clock import Clock
 from sqsdelay.errors import ConfigurationError, StoreError, StoreMissing, StoreUnavailable
-from sqsdelay.forks import in_each_child
+from sqsdelay.processes.forks import in_each_child
 from sqsdelay.stores.dynamodb.dates import TableClock
 from sqsdelay.stores.dynamodb.layout import EXPIRY, PARTITION, SORT, Item, Key
 

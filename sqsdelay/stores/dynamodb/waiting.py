@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
 
+from sqsdelay.core.message_id import due_ms_of_id
+from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.message_id import due_ms_of_id
-from sqsdelay.stored import StoredMessage
 from sqsdelay.stores.dynamodb.item import Entry, entry_of, item_of, moved_item
 from sqsdelay.stores.dynamodb.lanes import Lanes
 from sqsdelay.stores.dynamodb.layout import (

@@ -52,13 +52,13 @@ def test_the_seeds_walk_hop_by_hop(broker: Broker) -> None:
         started_ms = time.time() * 1000
         result = sender.send("destination", "hello", delay=5)
         assert result.route is Route.DELAY_LEVEL
-        assert broker.count("sqsdelay.delay-level-02") == 1
+        assert broker.count("sqsdelay.core.delay-level-02") == 1
         (arrival,) = inbox.wait(1)
     assert arrival.at_ms - started_ms >= 5000
     assert (arrival.routing_key, arrival.body) == ("0." * 25 + "1.0.1.destination", b"hello")
     assert [(d["queue"], d["exchange"]) for d in arrival.properties.headers["x-death"]] == [
-        ("sqsdelay.delay-level-00", "sqsdelay.delay-level-01"),
-        ("sqsdelay.delay-level-02", "sqsdelay.delay-level-02"),
+        ("sqsdelay.core.delay-level-00", "sqsdelay.core.delay-level-01"),
+        ("sqsdelay.core.delay-level-02", "sqsdelay.core.delay-level-02"),
     ]
 
 
@@ -133,7 +133,7 @@ def test_the_longest_delay_waits_in_the_highest_level(broker: Broker) -> None:
     declare(broker.url)
     with DelaySender(broker.url) as sender:
         sender.send("orders", "in 8.5 years", delay=MAX_DELAY_SECONDS)
-    assert broker.count("sqsdelay.delay-level-27") == 1
+    assert broker.count("sqsdelay.core.delay-level-27") == 1
 
 
 def test_a_wrong_name_and_a_missing_infrastructure_are_errors_now(broker: Broker) -> None:
@@ -157,7 +157,7 @@ def test_a_wrong_name_and_a_missing_infrastructure_are_errors_now(broker: Broker
             "InvalidDelay",
         ]
         assert sender.send("orders", "hi", delay=5).error is None
-    assert broker.count("sqsdelay.delay-level-02") == 1
+    assert broker.count("sqsdelay.core.delay-level-02") == 1
 
 
 def test_kombu_receives_what_was_delayed(broker: Broker) -> None:

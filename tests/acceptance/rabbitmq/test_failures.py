@@ -11,7 +11,7 @@ import pika
 import pytest
 from pika import BasicProperties
 
-from sqsdelay.clock import SystemClock
+from sqsdelay.core.clock import SystemClock
 from sqsdelay.errors import ConfigurationError, QueueUnavailable, Unconfirmed
 from sqsdelay.rabbitmq import DelaySender, Message, SendResult, Topology, bind, declare, transfer
 from sqsdelay.rabbitmq.confirms import Publication

@@ -13,9 +13,11 @@ from urllib.parse import urlsplit
 import pika
 import pytest
 
-from sqsdelay.clock import SystemClock
-from sqsdelay.dispatch_settings import DispatchSettings
-from sqsdelay.dispatcher import Dispatcher
+from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.message import Attribute
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.dispatching.dispatcher import Dispatcher
+from sqsdelay.dispatching.settings import DispatchSettings
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidEndpoint,
@@ -23,9 +25,7 @@ from sqsdelay.errors import (
     QueueMissing,
     QueueUnavailable,
 )
-from sqsdelay.message import Attribute
 from sqsdelay.rabbitmq import RabbitMqOutbox
-from sqsdelay.stored import StoredMessage
 from sqsdelay.testing import InMemoryStore, ManualClock
 from tests.acceptance.rabbitmq.broker import Broker
 from tests.services.closed_port import closed_port

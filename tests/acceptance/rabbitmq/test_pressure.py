@@ -14,7 +14,7 @@ from sqsdelay.rabbitmq import DelaySender, Message, SendResult, Topology, bind, 
 from sqsdelay.rabbitmq.confirms import Publication
 from sqsdelay.rabbitmq.connection import Address, channel, parameters
 from sqsdelay.rabbitmq.publisher import Publisher
-from sqsdelay.rabbitmq.routing import routing_key
+from sqsdelay.rabbitmq.routing_keys import routing_key
 from sqsdelay.rabbitmq.undeliverable import probe
 from tests.acceptance.rabbitmq.broker import Broker, Inbox
 from tests.services.deaf_proxy import DeafProxy

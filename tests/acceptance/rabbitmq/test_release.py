@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.clock import SystemClock
-from sqsdelay.delivery import DelayedDelivery
-from sqsdelay.dispatch_settings import DispatchSettings
+from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.dispatching.background import DelayedDelivery
+from sqsdelay.dispatching.settings import DispatchSettings
 from sqsdelay.rabbitmq import RabbitMqOutbox
-from sqsdelay.stored import StoredMessage
 from sqsdelay.stores import open_store
 from sqsdelay.testing import InMemoryStore
 from tests.acceptance.rabbitmq.broker import REGISTERED_SECONDS, Arrival, Broker, Inbox

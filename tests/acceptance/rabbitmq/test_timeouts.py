@@ -22,13 +22,13 @@ import pika
 import pytest
 from pika import BasicProperties
 
-from sqsdelay.clock import SystemClock
+from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import QueueMissing, QueueUnavailable
 from sqsdelay.rabbitmq import RabbitMqTimeouts, create_timeout_queues
-from sqsdelay.stored import StoredMessage
 from sqsdelay.stores import open_store
 from sqsdelay.testing import InMemoryStore, ManualClock
-from sqsdelay.timeout_manager import TimeoutManager, TimeoutSettings, TimeoutStatus
+from sqsdelay.timeouts.manager import TimeoutManager, TimeoutSettings, TimeoutStatus
 from tests.acceptance.rabbitmq.broker import REGISTERED_SECONDS, Broker, Inbox
 from tests.patience import PATIENCE_SECONDS
 from tests.services.rabbitmq import RabbitNode
@@ -45,7 +45,7 @@ DYING = f"""
 import os, signal, sys
 from sqsdelay.rabbitmq import RabbitMqTimeouts
 from sqsdelay.stores import open_store
-from sqsdelay.timeout_manager import TimeoutManager
+from sqsdelay.timeouts.manager import TimeoutManager
 
 url, store, task = sys.argv[1:]
 transport = RabbitMqTimeouts(url, "orders")

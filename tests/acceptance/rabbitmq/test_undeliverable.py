@@ -114,7 +114,7 @@ def test_a_policy_that_shortens_delays_is_found(fragile: RabbitNode) -> None:
         while not found and time.monotonic() < deadline:
             problems = verify(broker.url, management_url=broker.management_url)
             found = [p.subject for p in problems if p.serious and "message-ttl to 5000" in p.text]
-        assert found == [f"queue sqsdelay.delay-level-{level}" for level in range(20, 28)]
+        assert found == [f"queue sqsdelay.core.delay-level-{level}" for level in range(20, 28)]
     finally:
         fragile.ctl("clear_policy", "short")
 

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from sqs_stub import Stub
-from sqsdelay import wire
+from sqsdelay.core import wire
 
 
 def message_id(entry: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ import pyspark
 import pytest
 
 from sqs_stub import REGION, Stub
-from sqsdelay.spark.rows import derived_id
+from sqsdelay.spark.sink.rows import derived_id
 from tests.functional.spark.sent import due_ms, ids
 from tests.patience import PATIENCE_SECONDS
 from tests.services.processes import ROOT, environment, run

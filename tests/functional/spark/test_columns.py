@@ -6,9 +6,9 @@ import pytest
 from pyspark.sql.types import StructType
 
 from sqsdelay.errors import ConfigurationError, InvalidEndpoint, SqsDelayError
-from sqsdelay.spark.columns import checked_columns
-from sqsdelay.spark.data_source import SqsDelayDataSource
-from sqsdelay.spark.options import Options
+from sqsdelay.spark.sink.columns import checked_columns
+from sqsdelay.spark.sink.data_source import SqsDelayDataSource
+from sqsdelay.spark.sink.options import Options
 
 pytestmark = pytest.mark.usefixtures("spark")  # it reads the types' names
 

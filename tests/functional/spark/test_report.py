@@ -15,16 +15,16 @@ from selenium.webdriver.common.by import By
 from typer.testing import CliRunner
 
 from sqsdelay.cli import app
+from sqsdelay.core.route import Route
 from sqsdelay.cost import Workload, bills, shipped_prices
 from sqsdelay.cost.workload import DELAY_ATTRIBUTES_BYTES
 from sqsdelay.errors import ConfigurationError, MalformedEvent
-from sqsdelay.ledger import EventKind, Source, from_json, to_json
-from sqsdelay.route import Route
-from sqsdelay.spark.charts import cost_chart
-from sqsdelay.spark.figures import Figures
-from sqsdelay.spark.messages import gathered, judged
-from sqsdelay.spark.reading import read_ledger
-from sqsdelay.spark.report import write_report
+from sqsdelay.ledger.events import EventKind, Source, from_json, to_json
+from sqsdelay.spark.report.charts import cost_chart
+from sqsdelay.spark.report.figures import Figures
+from sqsdelay.spark.report.messages import gathered, judged
+from sqsdelay.spark.report.read_ledger import read_ledger
+from sqsdelay.spark.report.write import write_report
 from tests.functional.spark import told
 from tests.services.chromium import chromium
 

@@ -20,9 +20,10 @@ from sqsdelay.cli.pipeline.cost import DEFAULT_PARK_AFTER
 from sqsdelay.cli.pipeline.report import GRACE_SECONDS
 from sqsdelay.cost import shipped_prices
 from sqsdelay.errors import ConfigurationError, MissingExtra
-from sqsdelay.ledger import to_json
-from sqsdelay.spark import messages, report, requests, waiting
-from sqsdelay.spark.report import write_report
+from sqsdelay.ledger.events import to_json
+from sqsdelay.spark.report import messages, requests, waiting
+from sqsdelay.spark.report import write as report
+from sqsdelay.spark.report.write import write_report
 from tests.functional.spark import told
 from tests.services.chromium import chromium
 

@@ -14,8 +14,8 @@ from typer.testing import CliRunner, Result
 from sqs_stub import REGION, Stub
 from sqsdelay.cli import app
 from sqsdelay.errors import SqsDelayError
-from sqsdelay.ledger import EventKind, from_json
-from sqsdelay.spark.rows import derived_id
+from sqsdelay.ledger.events import EventKind, from_json
+from sqsdelay.spark.sink.rows import derived_id
 from tests.functional.spark.sent import due_ms, ids, message_id
 from tests.patience import PATIENCE_SECONDS
 from tests.services.processes import run

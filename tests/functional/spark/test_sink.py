@@ -13,9 +13,9 @@ from pyspark.errors import PySparkException
 
 import spark_sink
 from sqs_stub import Stub
-from sqsdelay import wire
-from sqsdelay.delay import parse_due_at
-from sqsdelay.spark.rows import derived_id
+from sqsdelay.core import wire
+from sqsdelay.core.delay import parse_due_at
+from sqsdelay.spark.sink.rows import derived_id
 from tests.functional.spark.sent import due_ms, ids, message_id
 
 if TYPE_CHECKING:

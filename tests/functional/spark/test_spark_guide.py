@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from sqs_stub import Stub
 from sqsdelay import DelayConsumer
-from sqsdelay.endpoint import Endpoint
-from sqsdelay.spark.columns import COLUMNS
-from sqsdelay.spark.options import Options
-from sqsdelay.spark.rows import derived_id
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.spark.sink.columns import COLUMNS
+from sqsdelay.spark.sink.options import Options
+from sqsdelay.spark.sink.rows import derived_id
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.testing.local_aws import REGION, LocalAws
 from tests.functional.spark.sent import ids

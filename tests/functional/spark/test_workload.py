@@ -19,7 +19,7 @@ from sqsdelay.cost import Workload, bills, shipped_prices
 from sqsdelay.cost.bands import BANDS, band_of
 from sqsdelay.cost.rates import ways
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.spark.workload import estimate, hops_of
+from sqsdelay.spark.estimate import estimate, hops_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

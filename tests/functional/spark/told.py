@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sqsdelay.ledger import Event, EventKind, Source, to_json
-from sqsdelay.route import Route
+from sqsdelay.core.route import Route
+from sqsdelay.ledger.events import Event, EventKind, Source, to_json
 
 T0 = 1_790_000_000_000
 HOUR = 3_600_000

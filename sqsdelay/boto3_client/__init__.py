@@ -1,0 +1,1 @@
+"""`unrestricted`: a boto3 client whose ``DelaySeconds`` has no limit."""

@@ -1,0 +1,197 @@
+"""Sends in boto3's shape whose delay no message timer holds: what is asked, and what is answered."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from sqsdelay.boto3_client.checksums import md5s
+from sqsdelay.boto3_client.errors import check_batch, failed_entry, refusal
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import Message, text_of
+from sqsdelay.core.wire import MESSAGE_ID
+from sqsdelay.errors import InvalidMessage, SendFailed, SqsDelayError
+from sqsdelay.limits import FIFO_SUFFIX
+from sqsdelay.sending.sender import SendResult
+
+if TYPE_CHECKING:
+    from sqsdelay.boto3_client.witness import Seen, Witness
+    from sqsdelay.sqs.sender import DelaySender
+
+_TRACE_HEADER: Final = "AWSTraceHeader"
+
+_BATCH: Final = "SendMessageBatch"
+_OUTCOMES: Final = ("Successful", "Failed")
+_NO_REQUEST: Final = {
+    "RequestId": "",
+    "HTTPStatusCode": 200,
+    "HTTPHeaders": {},
+    "RetryAttempts": 0,
+}
+"""``ResponseMetadata`` where SQS was not asked: the message was parked in a store."""
+
+
+class LongDelays:
+    """Sends entries of ``send_message`` and ``send_message_batch`` with a `DelaySender`.
+
+    Args:
+        sender: with one thread, so that ``witness`` sees what it does.
+        witness: the sender's client.
+        above_seconds: delays up to this are boto3's own affair.
+        any_size: bodies may be larger than SQS takes; the sender knows where to leave them.
+    """
+
+    def __init__(
+        self, sender: DelaySender, witness: Witness, *, above_seconds: int, any_size: bool
+    ) -> None:
+        self._sender = sender
+        self._witness = witness
+        self._above_seconds = above_seconds
+        self._any_size = any_size
+
+    def concern(self, queue_url: Any, entry: Any) -> bool:
+        """Whether SQS would refuse the entry's delay. What is no number boto3 refuses itself."""
+        seconds = entry.get("DelaySeconds") if isinstance(entry, dict) else None
+        if not isinstance(seconds, int):
+            return False
+        fifo = isinstance(queue_url, str) and queue_url.endswith(FIFO_SUFFIX)
+        return seconds > (0 if fifo else self._above_seconds)
+
+    def send(self, client: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to ``send_message``.
+
+        Raises:
+            ClientError, BotoCoreError: nothing was sent.
+        """
+        entry = _plain_bytes(kwargs)
+        messages = _messages(client, "SendMessage", kwargs["QueueUrl"], [entry])
+        with self._witness.watching() as seen:
+            (result,) = self._sender.send_many(kwargs["QueueUrl"], messages)
+        if result.error is not None:
+            raise refusal(client, "SendMessage", result.error, entry["MessageBody"])
+        return {**_answer(entry, result, seen), "ResponseMetadata": seen.metadata or _NO_REQUEST}
+
+    def send_batch(
+        self, client: Any, kwargs: Mapping[str, Any], send_direct: Callable[..., Any]
+    ) -> dict[str, Any]:
+        """The answer to ``send_message_batch``: two requests, one answer.
+
+        Args:
+            send_direct: sends the entries that are boto3's own affair.
+
+        Raises:
+            ClientError, BotoCoreError: nothing was sent.
+        """
+        queue_url, entries = kwargs["QueueUrl"], [_plain_bytes(e) for e in kwargs["Entries"]]
+        check_batch(client, entries, any_size=self._any_size)
+        delayed = [entry for entry in entries if self.concern(queue_url, entry)]
+        others = [entry for entry in entries if not self.concern(queue_url, entry)]
+        messages = _messages(client, _BATCH, queue_url, delayed)
+        # First, since what it raises then means that nothing was sent.
+        direct = send_direct(**{**kwargs, "Entries": others}) if others else {}
+        with self._witness.watching() as seen:
+            results = self._sender.send_many(queue_url, messages)
+        errors = [result.error for result in results]
+        if not others and errors[0] is not None and all(map(_call_failed, errors)):
+            raise refusal(client, _BATCH, errors[0], "")
+        answers: dict[str, Any] = {name: list(direct.get(name, ())) for name in _OUTCOMES}
+        for entry, result in zip(delayed, results, strict=True):
+            if result.error is None:
+                told = {"Id": entry["Id"], **_answer(entry, result, seen)}
+                answers["Successful"].append(told)
+            else:
+                raised = refusal(client, _BATCH, result.error, entry["MessageBody"])
+                answers["Failed"].append(failed_entry(entry["Id"], raised))
+        metadata = direct.get("ResponseMetadata") or seen.metadata or _NO_REQUEST
+        return {**_in_order(answers, entries), "ResponseMetadata": metadata}
+
+
+def _in_order(
+    answers: Mapping[str, list[Any]], entries: Sequence[Mapping[str, Any]]
+) -> dict[str, list[Any]]:
+    """As the caller gave them; SQS leaves out what is empty."""
+    positions = {entry["Id"]: position for position, entry in enumerate(entries)}
+    return {
+        name: sorted(told, key=lambda one: positions[one["Id"]])
+        for name, told in answers.items()
+        if told
+    }
+
+
+def _messages(
+    client: Any, operation: str, queue_url: str, entries: Sequence[Mapping[str, Any]]
+) -> list[Message]:
+    """The entries as messages of ours, all that cannot be told per entry checked.
+
+    Raises:
+        ClientError
+    """
+    try:
+        fifo = Endpoint.parse(queue_url).fifo
+        return [_message(entry, fifo=fifo) for entry in entries]
+    except SqsDelayError as error:
+        refused = refusal(client, operation, error, "")
+    raise refused
+
+
+def _message(entry: Mapping[str, Any], *, fifo: bool) -> Message:
+    deduplication_id = entry.get("MessageDeduplicationId")
+    if fifo and deduplication_id is None:
+        # Content-based deduplication: this is how SQS derives the id, from the body.
+        body = entry["MessageBody"].encode("utf-8", "surrogatepass")
+        deduplication_id = hashlib.sha256(body).hexdigest()
+    system = entry.get("MessageSystemAttributes", {})
+    for name in system:
+        if name != _TRACE_HEADER or "StringValue" not in system[name]:
+            raise InvalidMessage(
+                f"message system attribute {name!r}; SQS takes {_TRACE_HEADER!r} only, as a String"
+            )
+    return Message(
+        entry["MessageBody"],
+        delay=entry["DelaySeconds"],
+        attributes=entry.get("MessageAttributes", {}),
+        message_group_id=entry.get("MessageGroupId"),
+        message_deduplication_id=deduplication_id,
+        trace_header=text_of(system, _TRACE_HEADER),
+    )
+
+
+def _plain_bytes(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The entry with bytes for all that boto3 takes for binary: text, bytearrays, open files."""
+    if "MessageAttributes" not in entry:
+        return dict(entry)
+    attributes = {}
+    for name, attribute in entry["MessageAttributes"].items():
+        attributes[name] = dict(attribute)
+        if "BinaryValue" in attribute:
+            binary = attribute["BinaryValue"]
+            content = binary.read() if hasattr(binary, "read") else binary
+            text = isinstance(content, str)
+            attributes[name]["BinaryValue"] = content.encode() if text else bytes(content)
+    return {**entry, "MessageAttributes": attributes}
+
+
+def _answer(entry: Mapping[str, Any], result: SendResult, seen: Seen) -> dict[str, Any]:
+    """An entry's answer without its ``Id``."""
+    expected = md5s(entry)
+    if result.sqs_message_id is None:
+        answer: dict[str, Any] = {**expected, "MessageId": result.message_id}
+    else:
+        sent, answered = seen.entries[result.sqs_message_id]
+        answer = {
+            name: value
+            for name, value in answered.items()
+            if name not in ("Id", "ResponseMetadata")
+        }
+        told = {name: value for name, value in answered.items() if name.startswith("MD5")}
+        if told.items() <= md5s(sent).items():
+            # SQS has what was sent, to the bit; the caller knows the MD5s of what it gave.
+            answer = {name: value for name, value in answer.items() if name not in told}
+            answer |= {name: value for name, value in expected.items() if name in told}
+    return {**answer, MESSAGE_ID: result.message_id}
+
+
+def _call_failed(error: SqsDelayError | None) -> bool:
+    """Whether it is a reason that boto3 raises rather than tells per entry."""
+    return error is not None and not isinstance(error, ValueError | SendFailed)

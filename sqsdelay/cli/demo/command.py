@@ -1,0 +1,214 @@
+"""``sqsdelay demo``: the main job, seen, on a local AWS."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from sqsdelay.cli.console import err, out, print_json
+from sqsdelay.cli.demo.tracking import Summary, Tracker
+from sqsdelay.cli.message_file import BadLine, Defaults, read_messages
+from sqsdelay.cli.opened_ledger import LedgerFile, opened_ledger
+from sqsdelay.cli.pipeline.report import check_report, reported
+from sqsdelay.core.delay import utc
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import Message
+from sqsdelay.errors import InvalidMessage
+from sqsdelay.ledger.events import record_safely
+from sqsdelay.ledger.receipts import received_events
+
+if TYPE_CHECKING:
+    from sqsdelay.ledger import FileLedger
+    from sqsdelay.testing.local_aws import LocalAws
+
+EXAMPLE: Final = Path("examples/reminders.jsonl")
+ENDPOINT: Final = "reminders"
+PLAYED_FROM: Final = datetime(2030, 1, 1, tzinfo=UTC)
+"""Absolute due times are played as if it were this instant when the demo starts."""
+PATIENCE_SECONDS: Final = 10
+"""How long after the last due time a message that has not arrived counts as lost."""
+GRACE_SECONDS: Final = 1
+"""The report's: it is made when the demo has waited for its patience."""
+
+
+def demo(
+    file: Annotated[
+        Path, typer.Option(help="Messages to send, JSON lines; the default is in a checkout.")
+    ] = EXAMPLE,
+    hop: Annotated[
+        int, typer.Option(help="Delivery delay of the delay queue, seconds; SQS's own is 900.")
+    ] = 2,
+    ledger: LedgerFile = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for the report of the demo's ledger, see `pipeline report`; needs Java."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Send delayed messages through a local AWS and watch each arrive on time.
+
+    Absolute due times in the file are played as if it were 2030-01-01T00:00:00Z at the start.
+    Exit code 1 if a message is lost, duplicated, early, altered or more than 2 s late.
+    """
+    from sqsdelay.testing.local_aws import LocalAws
+
+    if report is not None:
+        check_report(report)
+    with TemporaryDirectory(prefix="sqsdelay-") as folder:
+        kept = Path(folder) / "ledger.jsonl" if report is not None and ledger is None else ledger
+        book = opened_ledger(kept)
+        with err.status("starting a local AWS (ministack)"), ExitStack() as started:
+            aws = started.enter_context(LocalAws())
+            running = started.pop_all()
+        with running:
+            summary = _run(aws, file, hop, book, quiet=as_json)
+        if as_json:
+            print_json(asdict(summary))
+        else:
+            _print_summary(summary)
+        if report is not None and kept is not None:
+            _report(kept, report)
+    if not summary.good:
+        raise typer.Exit(1)
+
+
+def _report(ledger: Path, folder: Path) -> None:
+    reported(str(ledger), folder, grace=GRACE_SECONDS, as_of_ms=time.time_ns() // 1_000_000)
+    err.print(f"report: {folder / 'report.html'}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _run(aws: LocalAws, file: Path, hop: int, ledger: FileLedger | None, *, quiet: bool) -> Summary:
+    from sqsdelay.sqs.consumer import DelayConsumer
+    from sqsdelay.sqs.endpoints import create_endpoint
+    from sqsdelay.sqs.queues import SqsQueues
+    from sqsdelay.sqs.sender import DelaySender
+
+    create_endpoint(aws.client("sqs"), Endpoint.parse(ENDPOINT), hop_seconds=hop)
+    tracker = Tracker()
+    started_ms = time.time_ns() // 1_000_000
+    messages = read_demo_file(file, utc(started_ms))
+    sender = DelaySender(aws.client("sqs"), hop_seconds=hop, ledger=ledger)
+    results = sender.send_many(ENDPOINT, messages)
+    for message, result in zip(messages, results, strict=True):
+        if result.error is not None:
+            raise result.error
+        tracker.sent(message, result)
+    consumer = DelayConsumer(
+        ENDPOINT,
+        aws.client("sqs"),
+        hop_seconds=hop,
+        wait_seconds=1,
+        on_outcomes=tracker.relayed,
+        ledger=ledger,
+    )
+    destination = SqsQueues(aws.client("sqs"))
+    url = destination.url(Endpoint.parse(ENDPOINT).queue)
+
+    def receive() -> None:
+        copies = destination.receive_batch(url, wait_seconds=1)
+        tracker.arrived(copies)
+        if ledger is not None:
+            now_ms = destination.broker_clock.now_ms()
+            record_safely(ledger, received_events(ENDPOINT, copies, now_ms=now_ms))
+        if copies:
+            destination.delete_batch(url, copies)
+
+    stop = threading.Event()
+    with ThreadPoolExecutor(3) as pool:
+        try:
+            jobs = [pool.submit(consumer.run, stop)]
+            jobs += [pool.submit(_until, stop, receive) for _ in range(2)]
+            _watch(tracker, started_ms, hop, quiet=quiet)
+        finally:
+            stop.set()
+        for job in jobs:
+            job.result()
+    return tracker.summary()
+
+
+def _until(stop: threading.Event, work: Callable[[], None]) -> None:
+    while not stop.is_set():
+        work()
+
+
+def read_demo_file(file: Path, now: datetime) -> list[Message]:
+    """The file's messages, each with an id, absolute due times moved to be played from ``now``.
+
+    Raises:
+        typer.BadParameter: no such file.
+        InvalidMessage: a bad line, with its number.
+    """
+    messages = []
+    try:
+        opened = file.open(encoding="utf-8")
+    except OSError as error:
+        raise typer.BadParameter(
+            f"--file {file}: {error.strerror}; run it in a checkout of sqsdelay, or name a file"
+        ) from error
+    with opened as lines:
+        for number, message in read_messages(lines, Defaults()):
+            if isinstance(message, BadLine):
+                raise InvalidMessage(f"{file}, line {number}: {message.error}") from message.error
+            due_at = None if message.due_at is None else now + (message.due_at - PLAYED_FROM)
+            message_id = message.message_id or f"line-{number}"
+            messages.append(replace(message, due_at=due_at, message_id=message_id))
+    return messages
+
+
+def _watch(tracker: Tracker, started_ms: int, hop: int, *, quiet: bool) -> None:
+    """Show the table until all have arrived, or nothing more can be expected."""
+    last_due_ms = max((entry.due_ms for _, entry in tracker.rows()), default=started_ms)
+    give_up_ms = last_due_ms + PATIENCE_SECONDS * 1000
+    console = Console(quiet=True) if quiet else out
+    with Live(_table(tracker, started_ms), console=console, refresh_per_second=4) as live:
+        while tracker.summary().lost and time.time_ns() // 1_000_000 < give_up_ms:
+            time.sleep(0.25)
+            live.update(_table(tracker, started_ms))
+        time.sleep(hop + 1)  # a second copy would be a hop behind
+        live.update(_table(tracker, started_ms))
+
+
+def _table(tracker: Tracker, started_ms: int) -> Table:
+    table = Table("message", "route", "hops", "due", "arrived", "lateness")
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for message_id, entry in tracker.rows():
+        due = (entry.due_ms - started_ms) / 1000
+        late = None if entry.late_ms is None else entry.late_ms / 1000
+        table.add_row(
+            message_id,
+            entry.route.value,
+            str(entry.hops),
+            f"{due:+.3f} s",
+            "…" if late is None else f"{due + late:+.3f} s",
+            "" if late is None else f"{late:.3f} s",
+        )
+    return table
+
+
+def _print_summary(summary: Summary) -> None:
+    if not out.is_terminal:
+        out.print()  # the table of a pipe or log ends without a line break
+    worst = "-" if summary.worst_late_ms is None else f"{summary.worst_late_ms / 1000:.3f} s"
+    out.print(
+        f"sent {summary.sent}, delivered {summary.delivered}, lost {summary.lost}, "
+        f"duplicated {summary.duplicated}, early {summary.early}, altered {summary.altered}, "
+        f"worst lateness {worst}",
+        highlight=False,
+        soft_wrap=True,
+    )

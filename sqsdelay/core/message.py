@@ -1,0 +1,308 @@
+"""A message as its sender writes it, its attributes in boto3's shape, and its size as SQS counts it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+from functools import lru_cache
+from typing import Final, NotRequired, TypedDict
+
+from sqsdelay.core.delay import Delay
+from sqsdelay.errors import InvalidDelay, InvalidMessage, MessageTooLarge, TooManyAttributes
+from sqsdelay.limits import (
+    ATTRIBUTE_NAME,
+    FORBIDDEN_BODY_CHARACTER,
+    ID,
+    MAX_ATTRIBUTE_NAME_CHARS,
+    MAX_ATTRIBUTES,
+    MAX_ID_CHARS,
+    MAX_MESSAGE_BYTES,
+)
+
+
+class Attribute(TypedDict):
+    """A message attribute in boto3's shape: ``StringValue`` for String and Number, else ``BinaryValue``."""
+
+    DataType: str
+    StringValue: NotRequired[str]
+    BinaryValue: NotRequired[bytes]
+
+
+Attributes = Mapping[str, Attribute]
+AttributeInput = Attribute | str | bytes | bytearray | int | float | Decimal
+"""What a caller may give: boto3's shape, or a plain value (text, bytes or a number)."""
+
+OUR_PREFIX: Final = "sqsdelay."
+DELAY_OF_NSERVICEBUS: Final = "NServiceBus.AmazonSQS.DelaySeconds"
+_DATA_TYPE: Final = re.compile(r"(String|Number|Binary)(\.[^\s]{1,249})?")
+_RESERVED_BY_AWS: Final = ("aws.", "amazon.")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message to send, with its delay.
+
+    Args:
+        body: text; every character must be one SQS takes.
+        delay: ``timedelta`` or seconds from the broker's ``SentTimestamp``; not with ``due_at``.
+        due_at: aware ``datetime``; one in the past is sent at once; not with ``delay``.
+        attributes: message attributes, plain values or boto3's shape; custom types as in boto3.
+            Those of a received message will do: ``sqsdelay.…`` and NServiceBus's delay are replaced.
+        message_id: what receivers deduplicate on (at most 128 letters, digits, punctuation);
+            made up when left out.
+        message_group_id: message group at the destination: required by a FIFO queue, which keeps
+            the order within a group; on a standard queue the fair-queue group.
+        message_deduplication_id: FIFO queues only; the message id when left out.
+        trace_header: X-Ray trace header, sent as ``AWSTraceHeader``.
+    """
+
+    body: str
+    delay: Delay | None = None
+    due_at: datetime | None = None
+    attributes: Mapping[str, AttributeInput] = field(default_factory=dict)
+    message_id: str | None = None
+    message_group_id: str | None = None
+    trace_header: str | None = None
+    message_deduplication_id: str | None = None
+
+
+@dataclass(slots=True)
+class OutgoingMessage:
+    """One entry of a batch send, limits checked.
+
+    ``delay_seconds`` None leaves the queue's own delay in force (FIFO queues take no other).
+    """
+
+    body: str
+    attributes: dict[str, Attribute]
+    size: int
+    delay_seconds: int | None = None
+    group_id: str | None = None
+    deduplication_id: str | None = None
+    trace_header: str | None = None
+
+
+def string(value: str) -> Attribute:
+    """A String attribute."""
+    return {"DataType": "String", "StringValue": value}
+
+
+def text_of(attributes: Attributes, name: str) -> str | None:
+    """The text of a String or Number attribute; None without one of that name."""
+    attribute = attributes.get(name)
+    return None if attribute is None else attribute.get("StringValue")
+
+
+def attributes_of(given: Mapping[str, AttributeInput]) -> dict[str, Attribute]:
+    """The attributes in boto3's shape, checked; without those by which sqsdelay carries a delay.
+
+    These are on what a receiver got, and who sends it again passes them on. The new message gets its
+    own, so that neither a former due time nor a former id rules it.
+
+    Raises:
+        InvalidMessage: a name, type or value SQS refuses.
+    """
+    return {
+        name: _attribute(name, value) for name, value in given.items() if not carries_delay(name)
+    }
+
+
+def carries_delay(name: object) -> bool:
+    """Whether an attribute of that name is sqsdelay's to set, and not a user's."""
+    ours = isinstance(name, str) and name.startswith(OUR_PREFIX)
+    return ours or name == DELAY_OF_NSERVICEBUS
+
+
+def _attribute(name: str, value: AttributeInput) -> Attribute:
+    _check_attribute_name(name)
+    if isinstance(value, str):
+        attribute = string(value)
+    elif isinstance(value, Mapping):
+        attribute = _boto3_shape(name, value)
+    elif isinstance(value, bytes | bytearray):
+        attribute = {"DataType": "Binary", "BinaryValue": bytes(value)}
+    elif isinstance(value, int | float | Decimal) and not isinstance(value, bool):
+        attribute = {"DataType": "Number", "StringValue": _digits(name, value)}
+    else:
+        raise InvalidMessage(
+            f"attribute {name!r} is a {type(value).__name__}; "
+            "give text, bytes, a number or boto3's {'DataType': …} shape"
+        )
+    if not (attribute.get("StringValue") or attribute.get("BinaryValue")):
+        raise InvalidMessage(f"attribute {name!r} is empty; SQS wants a value of at least 1 byte")
+    if text := attribute.get("StringValue"):
+        _check_characters(text, f"attribute {name!r}")
+    return attribute
+
+
+def _digits(name: str, value: int | float | Decimal) -> str:
+    try:
+        return str(value)
+    except ValueError as error:  # an int of more than 4,300 digits
+        raise InvalidMessage(f"attribute {name!r} is too large a number: {error}") from error
+
+
+def _boto3_shape(name: str, value: Attribute) -> Attribute:
+    data_type = value.get("DataType", "")
+    if not isinstance(data_type, str) or not _DATA_TYPE.fullmatch(data_type):
+        raise InvalidMessage(
+            f"attribute {name!r} has DataType {data_type!r}; "
+            "use String, Number or Binary, with .custom if you like"
+        )
+    wanted = "BinaryValue" if data_type.startswith("Binary") else "StringValue"
+    content = value.get(wanted)
+    if not isinstance(content, bytes if wanted == "BinaryValue" else str):
+        raise InvalidMessage(f"attribute {name!r} of DataType {data_type!r} needs a {wanted}")
+    if set(value) - {"DataType", wanted}:
+        extra = ", ".join(sorted(set(value) - {"DataType", wanted}))
+        raise InvalidMessage(f"attribute {name!r} carries {extra}; use just DataType and {wanted}")
+    return value
+
+
+@lru_cache
+def _check_attribute_name(name: str) -> None:
+    if not isinstance(name, str) or not ATTRIBUTE_NAME.fullmatch(name):
+        raise InvalidMessage(
+            f"attribute name {name!r} is not one SQS takes; use letters, digits, '-', '_' and inner '.'"
+        )
+    if len(name) > MAX_ATTRIBUTE_NAME_CHARS:
+        raise InvalidMessage(
+            f"attribute name {name[:20]!r}… has {len(name)} characters; "
+            f"the most is {MAX_ATTRIBUTE_NAME_CHARS}; shorten it"
+        )
+    if name.lower().startswith(_RESERVED_BY_AWS):
+        raise InvalidMessage(f"attribute name {name!r} starts as AWS's own do; choose another")
+
+
+def _check_characters(text: str, what: str) -> None:
+    if text.isprintable():
+        return  # None of the forbidden characters is; this is the quicker question.
+    if match := FORBIDDEN_BODY_CHARACTER.search(text):
+        raise InvalidMessage(
+            f"{what} holds the character U+{ord(match.group()):04X} at position {match.start()}, "
+            "which SQS refuses; encode it (e.g. base64) or send it as a Binary attribute"
+        )
+
+
+def check_delay(message: Message) -> None:
+    """Refuse a message with two due times.
+
+    Raises:
+        InvalidDelay
+    """
+    if message.delay is not None and message.due_at is not None:
+        raise InvalidDelay("delay and due_at are both given; give one of them")
+
+
+def check_body(body: str) -> None:
+    """Refuse what SQS refuses in a body, size aside.
+
+    Raises:
+        InvalidMessage: not text, empty, or with a forbidden character.
+    """
+    if not isinstance(body, str):
+        raise InvalidMessage(
+            f"body is {type(body).__name__}; SQS carries text: decode it, or use base64"
+        )
+    if not body:
+        raise InvalidMessage("body is empty; SQS wants at least 1 character")
+    _check_characters(body, "body")
+
+
+def check_trace_header(trace_header: str | None) -> None:
+    """Refuse a trace header that is no attribute value.
+
+    Raises:
+        InvalidMessage: not text, empty, or with a forbidden character.
+    """
+    if trace_header is None:
+        return
+    if not isinstance(trace_header, str) or not trace_header:
+        raise InvalidMessage(
+            f"trace_header={trace_header!r} is no X-Ray trace header; "
+            "give text such as 'Root=1-…', or leave it out"
+        )
+    _check_characters(trace_header, "trace_header")
+
+
+def check_ids(message: Message, *, fifo: bool) -> None:
+    """Refuse ids the destination would refuse.
+
+    Args:
+        fifo: the destination is a FIFO queue.
+
+    Raises:
+        InvalidMessage
+    """
+    if message.message_id is not None:
+        check_id(message.message_id, "message_id")
+    if message.message_group_id is not None:
+        check_id(message.message_group_id, "message_group_id")
+    elif fifo:
+        raise InvalidMessage(
+            "message_group_id is missing; a FIFO queue keeps the order within a group: name one"
+        )
+    if message.message_deduplication_id is not None:
+        check_id(message.message_deduplication_id, "message_deduplication_id")
+        if not fifo:
+            raise InvalidMessage(
+                "message_deduplication_id is for FIFO queues; leave it out: "
+                "receivers of a standard queue deduplicate on message_id"
+            )
+
+
+def check_id(value: str, what: str) -> None:
+    """Refuse an id SQS would refuse as a message group or deduplication id.
+
+    Raises:
+        InvalidMessage: empty, longer than 128 characters, or with a character outside ASCII's
+            letters, digits and punctuation.
+    """
+    if not isinstance(value, str) or not ID.fullmatch(value):
+        raise InvalidMessage(
+            f"{what}={value!r} is no id; use 1 to {MAX_ID_CHARS} letters, digits and punctuation"
+        )
+
+
+def size_of(body: str, attributes: Attributes) -> int:
+    """Bytes SQS counts: body, and names, types and values of the attributes, in UTF-8."""
+    size = _utf8_bytes(body)
+    for name, attribute in attributes.items():
+        size += _utf8_bytes(name + attribute["DataType"] + attribute.get("StringValue", ""))
+        size += len(attribute.get("BinaryValue", b""))
+    return size
+
+
+def _utf8_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def check_limits(body: str, attributes: Attributes, *additions: Attributes) -> int:
+    """The size of a message in bytes, with the first additions, if SQS takes it with each of them.
+
+    Args:
+        attributes: the user's.
+        additions: what sqsdelay adds, at one stage of the way after the other.
+
+    Raises:
+        TooManyAttributes, MessageTooLarge: with value, limit and remedy.
+    """
+    added = max((len(addition) for addition in additions), default=0)
+    count = len(attributes) + added
+    if count > MAX_ATTRIBUTES:
+        raise TooManyAttributes(
+            f"{count} message attributes ({added} of them added for the delay); "
+            f"SQS takes {MAX_ATTRIBUTES}; move {count - MAX_ATTRIBUTES} into the body"
+        )
+    own = size_of(body, attributes)
+    sizes = [own + size_of("", addition) for addition in additions] or [own]
+    if max(sizes) > MAX_MESSAGE_BYTES:
+        raise MessageTooLarge(
+            f"message of {max(sizes)} bytes (body and attributes in UTF-8, {max(sizes) - own} bytes "
+            f"added for the delay); SQS takes {MAX_MESSAGE_BYTES}; shorten it, or give "
+            "DelaySender(large_bodies=Bucket(…))"
+        )
+    return sizes[0]

@@ -1,0 +1,268 @@
+"""What waits in an error queue: a message, and why it could not be delivered. Written and read here."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqsdelay.core.hop import Reject
+from sqsdelay.core.message import Attribute, OutgoingMessage, size_of, string, text_of
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.wire import (
+    DEDUPLICATION_ID,
+    DELAY_ATTRIBUTES,
+    DELAY_SECONDS,
+    DUE_AT,
+    ERROR,
+    GROUP_ID,
+    Delayed,
+    ReceivedMessage,
+    fits,
+    read_delay,
+    trace_header_to_pass_on,
+    whole_number,
+    with_identity,
+)
+from sqsdelay.limits import (
+    FIFO_SUFFIX,
+    FORBIDDEN_BODY_CHARACTER,
+    ID,
+    MAX_DUE_MS,
+    MAX_MESSAGE_BYTES,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """A message of an error queue, read.
+
+    Args:
+        copy: as it was received from the error queue.
+        original: as it was before: attributes, ids and stamps that the queue it came from gave it.
+        message_id: the sender's message id.
+        reason: why it is here; None where the message left no room for it (the log has it).
+        due: when it is due, epoch milliseconds, or why that cannot be told.
+        destination: where a store's message was to go; None for one that came from a queue.
+        body_encoding: what stands for a body SQS does not carry: ``empty`` or ``base64``.
+    """
+
+    copy: ReceivedMessage
+    original: ReceivedMessage
+    message_id: str
+    reason: str | None
+    due: int | Reject
+    destination: str | None = None
+    body_encoding: str | None = None
+
+    @property
+    def requeueable(self) -> ReceivedMessage:
+        """The original, told from others by the ids and stamps of the copy in the error queue.
+
+        Retried twice it is one message on the delay queue, for as long as that deduplicates.
+        """
+        return replace(
+            self.original, sqs_message_id=self.copy.sqs_message_id, sent_ms=self.copy.sent_ms
+        )
+
+
+def rejected(
+    copy: ReceivedMessage, reason: str, *, limit: int = MAX_MESSAGE_BYTES
+) -> OutgoingMessage:
+    """What the error queue gets of a copy: as it came, plus why, as JSON in ``sqsdelay.Error``.
+
+    Where ten attributes leave no room the delay attributes move into that JSON; where nothing fits
+    (ten attributes of the user's, or 1 MiB) the copy goes without it, its message id as its message
+    group and its due time as far as that fits, and only the log has the reason.
+
+    Args:
+        limit: what the error queue takes, bytes; 0 leaves out all that can be.
+    """
+    about: dict[str, Any] = {
+        "reason": FORBIDDEN_BODY_CHARACTER.sub("?", reason),
+        "messageId": copy.message_id,
+        "sqsMessageId": copy.sqs_message_id,
+        "messageGroupId": copy.group_id,
+        "messageDeduplicationId": copy.deduplication_id,
+        "sentTimestamp": copy.sent_ms,
+        "receiveCount": copy.receive_count,
+    }
+    if copy.unreadable is not None:
+        about["unreadable"] = copy.unreadable  # and left out: it is not whole any more
+    attributes = {**copy.attributes, ERROR: string(json.dumps(about))}
+    group_id = None
+    if not fits(copy.body, attributes, limit=limit):
+        ours = [name for name in DELAY_ATTRIBUTES if name in copy.attributes]
+        about["attributes"] = {name: _plain(attributes.pop(name)) for name in ours}
+        attributes[ERROR] = string(json.dumps(about))
+    if not fits(copy.body, attributes, limit=limit):
+        attributes = _with_due_time(copy, limit)
+        group_id = copy.message_id if ID.fullmatch(copy.message_id) else None
+    return OutgoingMessage(
+        body=copy.body,
+        attributes=attributes,
+        size=size_of(copy.body, attributes),
+        group_id=group_id,
+        trace_header=trace_header_to_pass_on(copy.trace_header),
+    )
+
+
+def _with_due_time(copy: ReceivedMessage, limit: int) -> dict[str, Attribute]:
+    """The copy's attributes, and when it is due: a delay alone loses its start on the way."""
+    attributes = {name: value for name, value in copy.attributes.items() if name != ERROR}
+    message = read_delay(copy)
+    if isinstance(message, Delayed):
+        dated = {**attributes, DUE_AT: string(str(message.due_ms))}
+        return dated if fits(copy.body, dated, limit=limit) else attributes
+    return attributes
+
+
+def _plain(attribute: Attribute) -> str:
+    if "StringValue" in attribute:
+        return attribute["StringValue"]
+    return base64.b64encode(attribute["BinaryValue"]).decode()
+
+
+def rejected_stored(
+    message: StoredMessage, reason: str, *, limit: int = MAX_MESSAGE_BYTES
+) -> OutgoingMessage:
+    """What the error queue gets of a store's message: as it was, plus why.
+
+    A body that is no text of SQS's goes as base64, and says so.
+
+    Args:
+        limit: what the error queue takes, bytes; 0 leaves out all that can be.
+    """
+    about: dict[str, Any] = {
+        "reason": FORBIDDEN_BODY_CHARACTER.sub("?", reason),
+        "messageId": message.message_id,
+        "destination": message.destination,
+        "dueMs": message.due_ms,
+        "failures": message.failures,
+    }
+    if message.group_id is not None:
+        about["messageGroupId"] = message.group_id
+    body = message.body.decode("utf-8", "replace")
+    if not body:
+        about["bodyEncoding"] = "empty"
+        body = "-"  # SQS takes no empty body
+    elif body.encode("utf-8") != message.body or FORBIDDEN_BODY_CHARACTER.search(body):
+        about["bodyEncoding"] = "base64"
+        body = base64.b64encode(message.body).decode("ascii")
+    attributes = {**message.attributes, ERROR: string(json.dumps(about))}
+    if not fits(body, attributes, limit=limit):
+        # Better without our words than not at all; the log has the reason.
+        attributes = dict(message.attributes)
+        if "bodyEncoding" not in about:
+            attributes = _with_identity(message, body, limit)
+    return OutgoingMessage(
+        body=body,
+        attributes=attributes,
+        size=size_of(body, attributes),
+        trace_header=message.trace_header,
+    )
+
+
+def _with_identity(message: StoredMessage, body: str, limit: int) -> dict[str, Attribute]:
+    """A store's message with group, id and due time in attributes, as far as these fit."""
+    attributes = dict(message.attributes)
+    if message.group_id is not None:
+        grouped = {**attributes, GROUP_ID: string(message.group_id)}
+        attributes = grouped if fits(body, grouped, limit=limit) else attributes
+    return with_identity(
+        body,
+        attributes,
+        message_id=message.message_id,
+        due_ms=message.due_ms,
+        waits=True,
+        limit=limit,
+    )
+
+
+def read_rejection(copy: ReceivedMessage) -> Rejection:
+    """The inverse of `rejected` and `rejected_stored`; what it cannot find it says is not there."""
+    about = _about(copy)
+    original = _original(copy, about)
+    return Rejection(
+        copy=copy,
+        original=original,
+        message_id=_text(about, "messageId") or original.message_id,
+        reason=_text(about, "reason"),
+        due=_due(original),
+        destination=_text(about, "destination"),
+        body_encoding=_text(about, "bodyEncoding"),
+    )
+
+
+def _original(copy: ReceivedMessage, about: Mapping[str, Any]) -> ReceivedMessage:
+    """The copy as it was before it was rejected."""
+    destination, moved = _text(about, "destination"), about.get("attributes")
+    attributes = {name: value for name, value in copy.attributes.items() if name != ERROR}
+    group_id = copy.group_id
+    if destination is not None:
+        _restore_stored(attributes, about, fifo=destination.endswith(FIFO_SUFFIX))
+    elif about:
+        if isinstance(moved, dict):
+            attributes |= {
+                name: string(value)
+                for name, value in moved.items()
+                if name in DELAY_ATTRIBUTES and isinstance(value, str)
+            }
+        group_id = _text(about, "messageGroupId")
+    return replace(
+        copy,
+        attributes=attributes,
+        sqs_message_id=_text(about, "sqsMessageId") or copy.sqs_message_id,
+        sent_ms=_whole(about, "sentTimestamp"),
+        first_receive_ms=None,
+        receive_count=_whole(about, "receiveCount"),
+        group_id=group_id,
+        deduplication_id=_text(about, "messageDeduplicationId"),
+        unreadable=_text(about, "unreadable") or copy.unreadable,
+    )
+
+
+def _about(copy: ReceivedMessage) -> dict[str, Any]:
+    try:
+        about = json.loads(text_of(copy.attributes, ERROR) or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return about if isinstance(about, dict) else {}
+
+
+def _restore_stored(
+    attributes: dict[str, Attribute], about: Mapping[str, Any], *, fifo: bool
+) -> None:
+    """Give a store's message the attributes it would have on the delay queue."""
+    due_ms = _whole(about, "dueMs")
+    group_id, message_id = _text(about, "messageGroupId"), _text(about, "messageId")
+    if due_ms is not None:
+        attributes[DUE_AT] = string(str(due_ms))
+    if group_id is not None:
+        attributes[GROUP_ID] = string(group_id)
+    if fifo and message_id is not None:
+        attributes.setdefault(DEDUPLICATION_ID, string(message_id))
+
+
+def _due(original: ReceivedMessage) -> int | Reject:
+    """As the delay consumer reads it; a due time alone, as a due queue or a store has it, will do."""
+    attributes = original.attributes
+    if DELAY_SECONDS in attributes and (original.sent_ms is not None or DUE_AT not in attributes):
+        message = read_delay(original)
+        return message if isinstance(message, Reject) else message.due_ms
+    due_ms = whole_number(text_of(attributes, DUE_AT))
+    if due_ms is None or due_ms > MAX_DUE_MS:
+        return Reject(f"neither {DELAY_SECONDS} nor {DUE_AT} tells it")
+    return due_ms
+
+
+def _text(about: Mapping[str, Any], name: str) -> str | None:
+    value = about.get(name)
+    return value if isinstance(value, str) and value else None
+
+
+def _whole(about: Mapping[str, Any], name: str) -> int | None:
+    value = about.get(name)
+    return value if isinstance(value, int) and 0 <= value <= MAX_DUE_MS else None

@@ -1,0 +1,258 @@
+"""A message as it waits in a delayed message store."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sqsdelay.core.delay import checked_due_ms, delay_ms, due_at_ms
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import (
+    Attribute,
+    Message,
+    attributes_of,
+    check_body,
+    check_delay,
+    check_ids,
+    check_limits,
+    string,
+    text_of,
+)
+from sqsdelay.core.message_id import new_message_id
+from sqsdelay.core.wire import (
+    DEDUPLICATION_ID,
+    GROUP_ID,
+    Delayed,
+    ReceivedMessage,
+    identity,
+    trace_header_to_pass_on,
+    users_attributes,
+)
+from sqsdelay.errors import InvalidMessage
+from sqsdelay.limits import ID, MAX_DUE_MS, MAX_STORED_ID_CHARS
+
+_STORED_ID: Final = re.compile(
+    rf"[^\x00\ud800-\udfff]{{1,{MAX_STORED_ID_CHARS}}}",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredMessage:
+    """A message, where it goes and when.
+
+    Args:
+        message_id: the store's key: the same id stored twice is one message.
+        destination: what the dispatcher's outbox takes, e.g. an SQS queue's name, URL or ARN.
+        due_ms: when it should arrive, epoch milliseconds, UTC.
+        body: the body's bytes; for SQS the UTF-8 of its text.
+        attributes: message attributes (headers) in boto3's shape; for a FIFO queue also
+            ``sqsdelay.MessageDeduplicationId``.
+        group_id: message group at the destination.
+        trace_header: X-Ray trace header.
+        failures: how often its release has failed; counted by the store.
+        unreadable: why the store's row of it is no message; no outbox gets it but to reject it. Its
+            other fields are as they were found, as far as their types allow, and are not checked.
+
+    Raises:
+        InvalidMessage: an empty or too long id, an empty destination, a body that is no ``bytes``,
+            a due time outside 1970 to 9999.
+    """
+
+    message_id: str
+    destination: str
+    due_ms: int
+    body: bytes
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+    group_id: str | None = None
+    trace_header: str | None = None
+    failures: int = 0
+    unreadable: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.unreadable is not None:
+            return
+        check_stored_id(self.message_id)
+        check_stored_due(self.due_ms)
+        if not isinstance(self.destination, str) or not self.destination:
+            raise InvalidMessage(f"destination {self.destination!r} is empty; name a queue")
+        if not isinstance(self.body, bytes):
+            raise InvalidMessage(
+                f"body is {type(self.body).__name__}; a store keeps bytes: encode it, e.g. as UTF-8"
+            )
+
+    def headers(self) -> str:
+        """All but id, destination, due time, body and failures, as JSON for a store's column."""
+        if not (self.attributes or self.group_id or self.trace_header):
+            return "{}"
+        known = {
+            "attributes": {name: _to_json(value) for name, value in self.attributes.items()},
+            "group_id": self.group_id,
+            "trace_header": self.trace_header,
+        }
+        return json.dumps({name: value for name, value in known.items() if value})
+
+
+def from_store(
+    message_id: Any, destination: Any, due_ms: Any, body: Any, headers: Any, failures: Any
+) -> StoredMessage:
+    """The message of a store's row; the inverse of `StoredMessage.headers`.
+
+    A row that somebody wrote by hand may hold anything. It raises nothing: what is no message says so
+    in ``unreadable``, and a dispatcher puts it aside.
+    """
+    known, unreadable = _known(headers)
+    counted = failures if isinstance(failures, int) else 0
+    if unreadable is None:
+        try:
+            return StoredMessage(
+                message_id=message_id,
+                destination=destination,
+                due_ms=due_ms,
+                body=body,
+                attributes=known.get("attributes", {}),
+                group_id=known.get("group_id") or None,
+                trace_header=known.get("trace_header") or None,
+                failures=counted,
+            )
+        except InvalidMessage as error:
+            unreadable = f"the store's row of it is no message: {error}"
+    return StoredMessage(
+        message_id=_as_text(message_id),
+        destination=_as_text(destination),
+        due_ms=due_found(due_ms),
+        body=_as_text(body).encode("utf-8", "surrogateescape")
+        if not isinstance(body, bytes)
+        else body,
+        failures=counted,
+        unreadable=unreadable,
+    )
+
+
+def _as_text(found: Any) -> str:
+    if isinstance(found, bytes):
+        return found.decode("utf-8", "replace")
+    return "" if found is None else str(found)
+
+
+def due_found(found: Any) -> int:
+    """A row's due time if it is any number; what is none was due long ago, so that it goes aside now."""
+    if isinstance(found, float) and not math.isfinite(found):
+        return 0
+    return int(found) if isinstance(found, int | float) else 0
+
+
+def _known(headers: Any) -> tuple[dict[str, Any], str | None]:
+    """What the headers say, or why that cannot be told: one bad row must not stop a dispatcher."""
+    if headers == "{}":
+        return {}, None
+    try:
+        known = json.loads(headers)
+        attributes = known.get("attributes") or {}
+        known["attributes"] = {name: _from_json(value) for name, value in attributes.items()}
+        for text in (known.get("group_id"), known.get("trace_header")):
+            if not isinstance(text, str | None):
+                raise TypeError(f"{type(text).__name__} instead of text")
+        return known, None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        return {}, f"the store's headers of it cannot be read: {error!r}"[:200]
+
+
+def to_store(message: Message, destination: str, *, now_ms: int) -> StoredMessage:
+    """A sender's message, checked now for what would keep it from being sent when it is due.
+
+    Args:
+        destination: the destination queue's name, URL or ARN.
+        now_ms: where a ``delay`` counts from, epoch milliseconds; also due when it has neither.
+
+    Raises:
+        InvalidDelay, InvalidMessage, InvalidEndpoint
+    """
+    check_delay(message)
+    fifo = Endpoint.parse(destination).fifo
+    check_body(message.body)
+    check_ids(message, fifo=fifo)
+    attributes = attributes_of(message.attributes)
+    due_ms = now_ms if message.delay is None else now_ms + delay_ms(message.delay)
+    if message.due_at is not None:
+        due_ms = due_at_ms(message.due_at)
+    message_id = message.message_id or new_message_id(checked_due_ms(due_ms))
+    fifo_ids: dict[str, Attribute] = {}
+    if fifo:
+        attributes[DEDUPLICATION_ID] = string(message.message_deduplication_id or message_id)
+        fifo_ids = {GROUP_ID: string(message.message_group_id or "")}
+    check_limits(message.body, attributes, fifo_ids | identity(message_id, due_ms))
+    return StoredMessage(
+        message_id=message_id,
+        destination=destination,
+        due_ms=checked_due_ms(due_ms),
+        body=message.body.encode("utf-8"),
+        attributes=attributes,
+        group_id=message.message_group_id,
+        trace_header=message.trace_header,
+    )
+
+
+def parked(copy: ReceivedMessage, message: Delayed, destination: str) -> StoredMessage:
+    """A copy from the delay queue as it waits in a store: what a hand-over would send is kept."""
+    group = text_of(copy.attributes, GROUP_ID)
+    attributes = users_attributes(copy)
+    if DEDUPLICATION_ID in copy.attributes:
+        attributes[DEDUPLICATION_ID] = copy.attributes[DEDUPLICATION_ID]
+    return StoredMessage(
+        message_id=message.message_id,
+        destination=destination,
+        due_ms=message.due_ms,
+        body=copy.body.encode("utf-8", "surrogatepass"),
+        attributes=attributes,
+        group_id=group if group and ID.fullmatch(group) else None,
+        trace_header=trace_header_to_pass_on(copy.trace_header),
+    )
+
+
+def check_stored_id(message_id: str) -> None:
+    """Refuse an id a store cannot keep.
+
+    Raises:
+        InvalidMessage
+    """
+    if not isinstance(message_id, str) or not _STORED_ID.fullmatch(message_id):
+        raise InvalidMessage(
+            f"message_id={message_id!r} cannot be stored; use 1 to {MAX_STORED_ID_CHARS} characters "
+            "(no NUL, no lone surrogate)"
+        )
+
+
+def check_stored_due(due_ms: int) -> None:
+    """Refuse a due time a store cannot keep.
+
+    Raises:
+        InvalidMessage
+    """
+    if not isinstance(due_ms, int) or not 0 <= due_ms <= MAX_DUE_MS:
+        raise InvalidMessage(
+            f"due_ms={due_ms!r} is outside 0 to {MAX_DUE_MS} (1970 to 9999); "
+            "give epoch milliseconds, UTC"
+        )
+
+
+def _to_json(attribute: Attribute) -> dict[str, str]:
+    shaped = {"type": attribute["DataType"]}
+    if "BinaryValue" in attribute:
+        shaped["base64"] = base64.b64encode(attribute["BinaryValue"]).decode("ascii")
+    else:
+        shaped["text"] = attribute["StringValue"]
+    return shaped
+
+
+def _from_json(shaped: Mapping[str, str]) -> Attribute:
+    given = (shaped["type"], shaped["base64"] if "base64" in shaped else shaped["text"])
+    if not all(isinstance(text, str) for text in given):
+        raise TypeError("an attribute's type or value is no text")
+    if "base64" in shaped:
+        return {"DataType": given[0], "BinaryValue": base64.b64decode(given[1])}
+    return {"DataType": given[0], "StringValue": given[1]}

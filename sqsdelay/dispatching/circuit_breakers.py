@@ -1,0 +1,112 @@
+"""Circuit breakers: tell a passing disturbance from one that someone must look at."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Final
+
+from sqsdelay.core.clock import Clock
+from sqsdelay.errors import ConfigurationError, CriticalError
+
+DEFAULT_TRIGGER_SECONDS: Final = 30.0
+"""Seed 001: store, fetch and dispatch breakers trigger after 30 seconds."""
+
+DEFAULT_FAILURES_PER_SECOND: Final = 1
+"""Seed 001: ``MaximumRecoveryFailuresPerSecond``."""
+
+
+class CircuitBreaker:
+    """Armed by a first failure, disarmed by a success, triggered when failures last too long.
+
+    Args:
+        name: what it watches, for the message of the critical error.
+        seconds: how long failures may last.
+        clock: its monotonic time is used.
+
+    Raises:
+        ConfigurationError: ``seconds`` is not above 0.
+    """
+
+    def __init__(self, name: str, seconds: float, clock: Clock) -> None:
+        if not seconds > 0:
+            raise ConfigurationError(f"{name} circuit breaker of {seconds} s; use more than 0")
+        self._name = name
+        self._seconds = seconds
+        self._clock = clock
+        self._armed_at: float | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def armed(self) -> bool:
+        """True between a failure and the next success."""
+        return self._armed_at is not None
+
+    @property
+    def lasting(self) -> bool:
+        """True when the next failure triggers it."""
+        armed_at = self._armed_at
+        return armed_at is not None and self._clock.monotonic() - armed_at >= self._seconds
+
+    def succeeded(self) -> None:
+        """Disarm."""
+        with self._lock:
+            self._armed_at = None
+
+    def arm(self) -> None:
+        """Count from now, unless it counts already."""
+        with self._lock:
+            if self._armed_at is None:
+                self._armed_at = self._clock.monotonic()
+
+    def failed(self, error: Exception) -> CriticalError | None:
+        """Arm, or trigger: the critical error, once failures have lasted; then armed anew."""
+        now = self._clock.monotonic()
+        with self._lock:
+            if self._armed_at is None:
+                self._armed_at = now
+                return None
+            lasted = now - self._armed_at
+            if lasted < self._seconds:
+                return None
+            self._armed_at = now
+        return CriticalError(
+            f"{self._name} circuit breaker: failing for {lasted:.0f} s (limit {self._seconds:g} s), "
+            f"last with: {error}"
+        )
+
+
+class FailureRateBreaker:
+    """Triggered by more than so many failures within one second.
+
+    Raises:
+        ConfigurationError: ``per_second`` below 1.
+    """
+
+    def __init__(self, name: str, per_second: int, clock: Clock) -> None:
+        if per_second < 1:
+            raise ConfigurationError(f"{name} breaker of {per_second} a second; use 1 or more")
+        self._name = name
+        self._per_second = per_second
+        self._clock = clock
+        self._failures: deque[float] = deque()
+
+    @property
+    def armed(self) -> bool:
+        """True within a second of a failure that did not trigger it."""
+        return bool(self._failures) and self._clock.monotonic() - self._failures[-1] < 1
+
+    def failed(self, error: Exception) -> CriticalError | None:
+        """Count a failure; the critical error when there are too many. Then it counts anew."""
+        now = self._clock.monotonic()
+        self._failures.append(now)
+        while now - self._failures[0] >= 1:
+            self._failures.popleft()
+        counted = len(self._failures)
+        if counted <= self._per_second:
+            return None
+        self._failures.clear()
+        return CriticalError(
+            f"{self._name} circuit breaker: {counted} failures in a second "
+            f"(limit {self._per_second}), last: {error}"
+        )

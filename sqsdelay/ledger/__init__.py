@@ -1,0 +1,27 @@
+"""What happened to every message, as events; and where they go: a file, or a logger."""
+
+from sqsdelay.ledger.events import (
+    Event,
+    EventKind,
+    Ledger,
+    Source,
+    from_json,
+    record_safely,
+    to_json,
+)
+from sqsdelay.ledger.file import FileLedger
+from sqsdelay.ledger.logger import LoggerLedger
+from sqsdelay.ledger.receipts import record_received
+
+__all__ = [
+    "Event",
+    "EventKind",
+    "FileLedger",
+    "Ledger",
+    "LoggerLedger",
+    "Source",
+    "from_json",
+    "record_received",
+    "record_safely",
+    "to_json",
+]

@@ -1,0 +1,21 @@
+"""Operating an endpoint: its state, its error queue, moving its store."""
+
+from sqsdelay.operating.error_queue import ErrorQueue, Retry, RetryStatus
+from sqsdelay.operating.status import (
+    EndpointStatus,
+    QueueStatus,
+    StoreStatus,
+    endpoint_status,
+    store_status,
+)
+
+__all__ = [
+    "EndpointStatus",
+    "ErrorQueue",
+    "QueueStatus",
+    "Retry",
+    "RetryStatus",
+    "StoreStatus",
+    "endpoint_status",
+    "store_status",
+]

@@ -1,0 +1,279 @@
+"""The error queue of an endpoint, for its operator: look at what is in it, and send it on its way again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from types import TracebackType
+from typing import Final
+
+from sqsdelay.core import fifo, wire
+from sqsdelay.core.batching import full_batches
+from sqsdelay.core.delay import seconds_until
+from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.core.hop import Reject
+from sqsdelay.core.message import OutgoingMessage
+from sqsdelay.core.rejection import Rejection, read_rejection
+from sqsdelay.core.wire import Delayed, ReceivedMessage
+from sqsdelay.errors import SqsDelayError
+from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.ports.queues import Failure, Queues
+from sqsdelay.ports.size_limits import send_fitting
+
+HOLD_SECONDS: Final = 120
+"""How long a received message stays hidden if the process dies before it lets go of it."""
+
+_WAIT_SECONDS: Final = 1
+"""A long poll asks all of SQS's servers; a short one may miss messages that are there."""
+
+
+class RetryStatus(StrEnum):
+    """What became of a message of the error queue."""
+
+    SENT = "sent"
+    """Its next home has confirmed it, and it is deleted from the error queue."""
+    WOULD_SEND = "would-send"
+    """As `SENT`, if this were no dry run."""
+    LEFT = "left"
+    """It is still in the error queue, and ``error`` says why."""
+    NOT_DELETED = "not-deleted"
+    """Sent, and in the error queue still: another retry would send it twice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """One message's retry: where it went (or would go), when it is due there, or why it was left."""
+
+    rejection: Rejection
+    status: RetryStatus
+    queue: str | None = None
+    due_ms: int | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A message and the send that takes it out of the error queue."""
+
+    rejection: Rejection
+    target: QueueRef
+    entry: OutgoingMessage
+    due_ms: int
+
+    def ended(self, status: RetryStatus, error: SqsDelayError | None = None) -> Retry:
+        return Retry(
+            rejection=self.rejection,
+            status=status,
+            queue=self.target.name,
+            due_ms=self.due_ms,
+            error=None if error is None else str(error),
+        )
+
+
+class ErrorQueue:
+    """What could not be delivered to an endpoint.
+
+    SQS shows a message only to who receives it. So both methods receive: receive counts grow, and
+    while they work nobody else sees the messages. What is not sent on is visible again at the end,
+    or two minutes after the process has died.
+
+    Args:
+        queues: the queue service.
+        endpoint: whose error queue it is.
+    """
+
+    def __init__(self, queues: Queues, endpoint: Endpoint) -> None:
+        self._queues = queues
+        self._endpoint = endpoint
+
+    def look(self, limit: int) -> list[Rejection]:
+        """Up to ``limit`` messages, as SQS hands them out, oldest rejection first.
+
+        Raises:
+            QueueMissing, QueueUnavailable
+        """
+        with _Held(self._queues, self._endpoint.error_queue) as held:
+            copies = [copy for batch in held.batches(limit) for copy in batch]
+        copies.sort(key=lambda copy: copy.sent_ms or 0)
+        return [read_rejection(copy) for copy in copies]
+
+    def retry(
+        self,
+        message_ids: Collection[str] | None = None,
+        *,
+        due_ms: int | None = None,
+        dry_run: bool = False,
+    ) -> Iterator[Retry]:
+        """Send messages on: to their destination, or to the delay queue if they are due later.
+
+        Each keeps its message id, its due time and all it was sent with, and is deleted from the
+        error queue only after its next home has confirmed it. An error queue that is written to
+        meanwhile may end with messages in it that were not retried.
+
+        Args:
+            message_ids: which; all when left out. Ends when each was found once.
+            due_ms: when those are due that do not say so themselves, epoch milliseconds.
+            dry_run: send nothing, and say what would be.
+
+        Raises:
+            QueueMissing, QueueUnavailable: the error queue cannot be read, or the broker's time
+                cannot be learned; what was answered until then has happened.
+        """
+        clock = self._queues.broker_clock
+        missing = None if message_ids is None else set(message_ids)
+        with _Held(self._queues, self._endpoint.error_queue) as held:
+            for batch in held.batches():
+                if not clock.synchronised:
+                    self._queues.synchronise(self._endpoint.error_queue)
+                wanted = [
+                    rejection
+                    for rejection in map(read_rejection, batch)
+                    if message_ids is None or rejection.message_id in message_ids
+                ]
+                yield from self._retry(wanted, held, due_ms=due_ms, dry_run=dry_run)
+                if missing is not None:
+                    missing -= {rejection.message_id for rejection in wanted}
+                    if not missing:
+                        return
+
+    def _retry(
+        self, wanted: Sequence[Rejection], held: _Held, *, due_ms: int | None, dry_run: bool
+    ) -> list[Retry]:
+        """All of a batch at once: who stops reading in between leaves nothing half done."""
+        done = []
+        ways = []
+        for rejection in wanted:
+            try:
+                way = self._way(rejection, due_ms)
+            except SqsDelayError as error:
+                way = Reject(str(error))
+            if isinstance(way, Reject):
+                left = Retry(rejection=rejection, status=RetryStatus.LEFT, error=way.reason)
+                done.append(left)
+            elif dry_run:
+                done.append(way.ended(RetryStatus.WOULD_SEND))
+            else:
+                ways.append(way)
+        for batch in full_batches(ways, target=lambda w: w.target, size=lambda w: w.entry.size):
+            done += self._send(batch, held)
+        return done
+
+    def _way(self, rejection: Rejection, due_ms: int | None) -> _Way | Reject:
+        """Where a message goes from here; rejecting it again would be for nothing."""
+        refusal = self._refusal(rejection)
+        if refusal is not None:
+            return refusal
+        due = rejection.due
+        if isinstance(due, Reject):
+            if due_ms is None:
+                return Reject(f"when it is due is not known: {due.reason}; say it with --due-at")
+            due = due_ms
+        message = Delayed(rejection.message_id, due)
+        seconds = seconds_until(due, self._queues.broker_clock.now_ms())
+        if seconds <= MAX_MESSAGE_TIMER_SECONDS:
+            entry = fifo.for_hand_over(
+                rejection.original, message, self._endpoint, delay_seconds=seconds
+            )
+            return _Way(rejection, self._endpoint.hand_over_queue, entry, due)
+        entry = wire.requeued(
+            rejection.requeueable,
+            message,
+            seconds,
+            first_sent_ms=rejection.original.first_sent_ms,
+        )
+        return _Way(rejection, self._endpoint.delay_queue, entry, due)
+
+    def _refusal(self, rejection: Rejection) -> Reject | None:
+        if rejection.body_encoding is not None:
+            return Reject(
+                f"SQS cannot carry its body ({rejection.body_encoding}); take it from here by hand"
+            )
+        if rejection.original.unreadable is not None:
+            return Reject(f"{rejection.original.unreadable}; take it from here by hand")
+        destination = rejection.destination
+        if destination is not None:
+            ours = self._queues.url(self._endpoint.queue)
+            if self._queues.url(Endpoint.parse(destination).queue) != ours:
+                return Reject(f"its destination is {destination}, not {self._endpoint.name}")
+        return fifo.misdirected(rejection.original, self._endpoint)
+
+    def _send(self, ways: Sequence[_Way], held: _Held) -> list[Retry]:
+        try:
+            url = self._queues.url(ways[0].target)
+        except SqsDelayError as error:
+            return [way.ended(RetryStatus.LEFT, error) for way in ways]
+        done, sent = [], []
+        outcomes = send_fitting(
+            self._queues,
+            url,
+            [way.entry for way in ways],
+            lambda position: wire.without_identity(ways[position].entry),
+        )
+        for way, outcome in zip(ways, outcomes, strict=True):
+            if isinstance(outcome, Failure):
+                done.append(way.ended(RetryStatus.LEFT, outcome.error))
+            else:
+                sent.append(way)
+        failures = held.delete([way.rejection.copy for way in sent])
+        for way, failure in zip(sent, failures, strict=True):
+            if failure is None:
+                done.append(way.ended(RetryStatus.SENT))
+            else:
+                done.append(way.ended(RetryStatus.NOT_DELETED, failure.error))
+        return done
+
+
+class _Held:
+    """Messages received from a queue and kept hidden; let go of at the end of the context."""
+
+    def __init__(self, queues: Queues, queue: QueueRef) -> None:
+        self._queues = queues
+        self._url = queues.url(queue)
+        self._held: dict[str, ReceivedMessage] = {}
+        self._seen: set[str] = set()
+
+    def batches(self, limit: int | None = None) -> Iterator[list[ReceivedMessage]]:
+        """Receive until nothing (new) comes any more, or ``limit`` messages have."""
+        again = 0
+        # Those held for long come again, once each; behind them there may be others.
+        while again <= len(self._held) and (limit is None or len(self._seen) < limit):
+            most = MAX_BATCH_ENTRIES if limit is None else limit - len(self._seen)
+            copies = self._queues.receive_batch(
+                self._url, wait_seconds=_WAIT_SECONDS, limit=min(most, MAX_BATCH_ENTRIES)
+            )
+            if not copies:
+                return
+            new = [copy for copy in copies if copy.sqs_message_id not in self._seen]
+            for copy in copies:
+                # Without what it carries: there may be 100,000 of them, of 1 MiB each.
+                self._held[copy.sqs_message_id] = replace(copy, body="", attributes={})
+            self._seen |= {copy.sqs_message_id for copy in new}
+            self._queues.hide_batch(self._url, [(copy, HOLD_SECONDS) for copy in copies])
+            again = 0 if new else again + len(copies)
+            if new:
+                yield new
+
+    def delete(self, copies: Sequence[ReceivedMessage]) -> list[Failure | None]:
+        """Delete; None per message that is gone."""
+        if not copies:
+            return []
+        failures = self._queues.delete_batch(self._url, copies)
+        for copy, failure in zip(copies, failures, strict=True):
+            if failure is None:
+                self._held.pop(copy.sqs_message_id, None)
+        return failures
+
+    def __enter__(self) -> _Held:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        entries = [(copy, 0) for copy in self._held.values()]
+        for start in range(0, len(entries), MAX_BATCH_ENTRIES):
+            # One that cannot be let go of is visible again when its time is up.
+            self._queues.hide_batch(self._url, entries[start : start + MAX_BATCH_ENTRIES])

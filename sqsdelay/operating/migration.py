@@ -1,0 +1,257 @@
+"""Moving on from a timeout store: what waits in it is sent through native delays, and then removed.
+
+Safe beside a running timeout manager or dispatcher, as long as they do not release the same messages
+meanwhile: hence the cut-off time. Safe to repeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, Protocol, runtime_checkable
+
+from sqsdelay.core.delay import utc
+from sqsdelay.core.marks import Mark
+from sqsdelay.core.message import Message, text_of
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.wire import DEDUPLICATION_ID
+from sqsdelay.errors import InvalidMessage, SqsDelayError
+from sqsdelay.limits import MAX_BATCH_ENTRIES
+from sqsdelay.ports.stores import DelayedMessageStore
+from sqsdelay.sending.sender import Sender
+
+_PAGE: Final = 1_000
+_AT_ONCE: Final = 10 * MAX_BATCH_ENTRIES
+"""Sent before they are removed: so many may be sent again after a crash, not more."""
+
+
+class MigrationStatus(StrEnum):
+    """What became of a stored message."""
+
+    MIGRATED = "migrated"
+    FAILED = "failed"
+    """Not sent; still in the store."""
+    SENT_NOT_REMOVED = "sent-not-removed"
+    """Sent, but released, cancelled or moved in the store at the same moment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migrated:
+    """One message's outcome; ``error`` says why it was not migrated as meant."""
+
+    message: StoredMessage
+    status: MigrationStatus
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a migration would do. ``left`` are due before the cut-off, by count."""
+
+    messages: int = 0
+    left: int = 0
+    earliest_ms: int | None = None
+    latest_ms: int | None = None
+    destinations: dict[str, int] = field(default_factory=dict)
+
+
+class Source(Protocol):
+    """What is emptied: a store, or as much of one."""
+
+    def pending(
+        self, limit: int, *, after: tuple[int, str] | None = None, due_from_ms: int | None = None
+    ) -> list[StoredMessage]:
+        """As `DelayedMessageStore.pending`."""
+        ...
+
+    def pending_count(self) -> int:
+        """As `DelayedMessageStore.pending_count`."""
+        ...
+
+    def cancel(self, message_ids: Sequence[str]) -> list[bool]:
+        """As `DelayedMessageStore.cancel`."""
+        ...
+
+
+@runtime_checkable
+class HasMarks(Protocol):
+    """A source whose marks are to be taken along, for messages in the delay queue."""
+
+    def all_marks(self) -> Iterator[Mark]:
+        """Each mark, in no order."""
+        ...
+
+
+class Migration:
+    """Sends what waits in ``store`` with ``sender``, due at or after the cut-off.
+
+    Args:
+        store: the timeout store.
+        sender: sends through native delays.
+        due_from_ms: the cut-off, epoch milliseconds: what is due before stays for whoever serves
+            the store now.
+    """
+
+    def __init__(self, store: Source, sender: Sender, *, due_from_ms: int) -> None:
+        self._store = store
+        self._sender = sender
+        self._due_from_ms = due_from_ms
+
+    def plan(self) -> Plan:
+        """Count, without sending or removing anything.
+
+        Raises:
+            StoreError
+        """
+        destinations: dict[str, int] = {}
+        earliest = latest = None
+        for message in self._pending():
+            earliest = message.due_ms if earliest is None else earliest
+            latest = message.due_ms
+            destinations[message.destination] = destinations.get(message.destination, 0) + 1
+        count = sum(destinations.values())
+        return Plan(
+            messages=count,
+            left=max(0, self._store.pending_count() - count),
+            earliest_ms=earliest,
+            latest_ms=latest,
+            destinations=destinations,
+        )
+
+    def run(self) -> Iterator[Migrated]:
+        """Send and remove, the earliest due first; an outcome per message, as they come.
+
+        A message is removed only once its send was confirmed.
+
+        Raises:
+            StoreError: what was sent last may still be stored, and is sent again by the next run.
+        """
+        chunk: list[StoredMessage] = []
+        for message in self._pending():
+            chunk.append(message)
+            if len(chunk) == _AT_ONCE:
+                yield from self._migrate(chunk)
+                chunk = []
+        yield from self._migrate(chunk)
+
+    def _pending(self) -> Iterator[StoredMessage]:
+        """Page by page, by due time and id, so that removing on the way skips nothing."""
+        after = None
+        while page := self._store.pending(_PAGE, after=after, due_from_ms=self._due_from_ms):
+            yield from page
+            after = (page[-1].due_ms, page[-1].message_id)
+
+    def _migrate(self, messages: Sequence[StoredMessage]) -> list[Migrated]:
+        by_destination: dict[str, list[StoredMessage]] = {}
+        for message in messages:
+            by_destination.setdefault(message.destination, []).append(message)
+        return [
+            outcome
+            for destination, group in by_destination.items()
+            for outcome in self._send(destination, group)
+        ]
+
+    def _send(self, destination: str, group: Sequence[StoredMessage]) -> list[Migrated]:
+        outcomes: list[Migrated] = []
+        sendable: list[tuple[StoredMessage, Message]] = []
+        for stored in group:
+            try:
+                sendable.append((stored, as_message(stored)))
+            except SqsDelayError as error:
+                outcomes.append(_failed(stored, error))
+        try:
+            results = self._sender.send_many(destination, [message for _, message in sendable])
+        except SqsDelayError as error:
+            return outcomes + [_failed(stored, error) for stored, _ in sendable]
+        sent: list[StoredMessage] = []
+        for (stored, _), result in zip(sendable, results, strict=True):
+            if result.error is None:
+                sent.append(stored)
+            else:
+                outcomes.append(_failed(stored, result.error))
+        removed = self._store.cancel([stored.message_id for stored in sent]) if sent else []
+        for stored, gone in zip(sent, removed, strict=True):
+            outcomes.append(_sent(stored, removed=gone))
+        return outcomes
+
+
+class Transfer(Migration):
+    """Moves what waits in one store, due at or after the cut-off, into another.
+
+    Args:
+        store: what is emptied.
+        target: what it goes into.
+        due_from_ms: the cut-off, epoch milliseconds.
+    """
+
+    def __init__(self, store: Source, target: DelayedMessageStore, *, due_from_ms: int) -> None:
+        self._store = store
+        self._target = target
+        self._due_from_ms = due_from_ms
+
+    def _migrate(self, messages: Sequence[StoredMessage]) -> list[Migrated]:
+        unreadable = [
+            _failed(message, InvalidMessage(message.unreadable))
+            for message in messages
+            if message.unreadable is not None
+        ]
+        if unreadable:
+            readable = [message for message in messages if message.unreadable is None]
+            return unreadable + (self._migrate(readable) if readable else [])
+        try:
+            self._target.store(messages)
+        except InvalidMessage as error:
+            if len(messages) == 1:
+                return [_failed(messages[0], error)]
+            return [outcome for message in messages for outcome in self._migrate([message])]
+        kept, outcomes = list(messages), list[Migrated]()
+        removed = self._store.cancel([message.message_id for message in kept]) if kept else []
+        for message, gone in zip(kept, removed, strict=True):
+            if not gone:
+                # Whoever serves the first store has it in hand, or it was cancelled there.
+                self._target.cancel([message.message_id])
+            outcomes.append(_sent(message, removed=gone))
+        return outcomes
+
+
+def as_message(stored: StoredMessage) -> Message:
+    """A stored message for a sender, with its id for deduplication and its own due time.
+
+    Raises:
+        InvalidMessage: a body that is no text, or a row that is no message.
+    """
+    if stored.unreadable is not None:
+        raise InvalidMessage(stored.unreadable)
+    try:
+        body = stored.body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidMessage(
+            f"the stored body of {stored.message_id} is not UTF-8 ({error}); SQS carries text"
+        ) from error
+    attributes = dict(stored.attributes)
+    attributes.pop(DEDUPLICATION_ID, None)
+    return Message(
+        body,
+        due_at=utc(stored.due_ms),
+        attributes=attributes,
+        message_id=stored.message_id,
+        message_group_id=stored.group_id,
+        message_deduplication_id=text_of(stored.attributes, DEDUPLICATION_ID),
+        trace_header=stored.trace_header,
+    )
+
+
+def _sent(message: StoredMessage, *, removed: bool) -> Migrated:
+    if removed:
+        return Migrated(message=message, status=MigrationStatus.MIGRATED)
+    return Migrated(
+        message=message,
+        status=MigrationStatus.SENT_NOT_REMOVED,
+        error="it was released or cancelled in the store meanwhile, and arrives all the same; "
+        "a later cut-off (--due-from) keeps clear of that",
+    )
+
+
+def _failed(message: StoredMessage, error: SqsDelayError) -> Migrated:
+    return Migrated(message=message, status=MigrationStatus.FAILED, error=str(error))

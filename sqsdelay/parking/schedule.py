@@ -1,0 +1,134 @@
+"""The schedule of an endpoint's waiting messages: list, cancel and move them while they wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+from sqsdelay.core.delay import due_at_ms
+from sqsdelay.core.marks import Mark
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.ledger.events import Ledger, record_safely
+from sqsdelay.ports.stores import DelayedMessageStore
+from sqsdelay.relaying.events import changed
+
+_PAGE: Final = 100
+"""Messages in memory at once: at the 1 MiB of a body, 100 MiB."""
+
+
+class Change(StrEnum):
+    """What became of a wish to cancel or move a message."""
+
+    DONE = "done"
+    """It was waiting in the store, and it is cancelled or moved."""
+
+    RELEASED = "released"
+    """Too late: it is being released at this moment."""
+
+    MARKED = "marked"
+    """It does not wait in the store. If it is in the delay queue, the delay consumer cancels or moves
+    it at its next hop or hand-over. If it was released or cancelled before, or never was, nothing
+    happens."""
+
+
+class Schedule:
+    """An endpoint's waiting messages, as its store knows them.
+
+    Whoever changes a message leaves a mark first and looks into the store then. The delay consumer
+    reads marks once more after it has parked, so neither can miss the other.
+
+    Args:
+        store: the endpoint's store.
+        endpoint: its name, as the ledger is to have it.
+        ledger: where to record what was cancelled or moved in the store; None records nothing.
+    """
+
+    def __init__(
+        self, store: DelayedMessageStore, *, endpoint: str = "", ledger: Ledger | None = None
+    ) -> None:
+        self._store = store
+        self._endpoint = endpoint
+        self._ledger = ledger
+
+    def cancel(self, message_id: str, *, now_ms: int) -> Change:
+        """Cancel a message: what was sent of it by now, and nothing sent later.
+
+        Args:
+            now_ms: the latest that the broker's clock may read, epoch milliseconds.
+
+        Raises:
+            InvalidMessage: no id a store keeps.
+            StoreUnavailable, StoreMissing: nothing is promised; the same call again is safe.
+        """
+        self._mark(message_id, now_ms)
+        change = self._told(message_id, self._store.cancel([message_id]) == [True])
+        self._record(change, message_id, now_ms)
+        return change
+
+    def reschedule(self, message_id: str, due_ms: int, *, now_ms: int) -> Change:
+        """Move a message to another due time, epoch milliseconds; nothing of it that is sent later.
+
+        Args:
+            now_ms: the latest that the broker's clock may read, epoch milliseconds.
+
+        Raises:
+            InvalidMessage: no id or no due time a store keeps.
+            StoreUnavailable, StoreMissing: nothing is promised; the same call again is safe.
+        """
+        self._mark(message_id, now_ms, due_ms)
+        change = self._told(message_id, self._store.reschedule(message_id, due_ms))
+        self._record(change, message_id, now_ms, due_ms)
+        return change
+
+    def pending(
+        self, *, due_from: datetime | None = None, due_before: datetime | None = None
+    ) -> Iterator[StoredMessage]:
+        """Messages in the store, the earliest due first; read page by page.
+
+        Messages in the delay queue are not among them: SQS does not list messages.
+
+        Args:
+            due_from: leaves out what is due before; with its time zone, as ``due_before``.
+            due_before: leaves out what is due then or later.
+
+        Raises:
+            InvalidDelay: a time without time zone.
+            StoreUnavailable, StoreMissing
+        """
+        due_from_ms = None if due_from is None else due_at_ms(due_from)
+        due_before_ms = None if due_before is None else due_at_ms(due_before)
+        return self._pending(due_from_ms, due_before_ms)
+
+    def _pending(
+        self, due_from_ms: int | None, due_before_ms: int | None
+    ) -> Iterator[StoredMessage]:
+        after = None
+        while page := self._store.pending(
+            _PAGE, after=after, due_from_ms=due_from_ms, due_before_ms=due_before_ms
+        ):
+            yield from page
+            after = (page[-1].due_ms, page[-1].message_id)
+
+    def _told(self, message_id: str, done: bool) -> Change:
+        if done:
+            return Change.DONE
+        return Change.MARKED if self._store.find(message_id) is None else Change.RELEASED
+
+    def _record(
+        self, change: Change, message_id: str, now_ms: int, due_ms: int | None = None
+    ) -> None:
+        """What is only marked, the delay consumer records when it meets it, if it ever does."""
+        if self._ledger is not None and change is Change.DONE:
+            done = changed(self._endpoint, message_id, at_ms=now_ms, due_ms=due_ms)
+            record_safely(self._ledger, done)
+
+    def _mark(self, message_id: str, now_ms: int, due_ms: int | None = None) -> None:
+        mark = Mark(message_id=message_id, at_ms=now_ms, due_ms=due_ms)
+        before = self._store.marks([message_id]).get(message_id)
+        if before is not None and before.at_ms >= now_ms:
+            # Clocks are known to the second: what was sent since that mark has to be this one's.
+            mark = replace(mark, at_ms=before.at_ms + 1)
+        self._store.mark([mark])

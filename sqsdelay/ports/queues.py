@@ -1,0 +1,237 @@
+"""What the use cases need from outside. Adapters implement these; each method names its errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from sqsdelay.core.clock import BrokerClock
+from sqsdelay.core.endpoint import QueueRef
+from sqsdelay.core.hop import Reject
+from sqsdelay.core.message import OutgoingMessage
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.wire import ReceivedMessage
+from sqsdelay.errors import SqsDelayError
+from sqsdelay.limits import MAX_BATCH_ENTRIES
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class SendReceipt:
+    """The broker has the message: its id for it, and MD5s and sequence number as it gave them."""
+
+    sqs_message_id: str
+    md5_of_body: str | None = None
+    md5_of_attributes: str | None = None
+    sequence_number: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One entry of a batch did not succeed.
+
+    ``error`` is what to raise or log; ``transient`` is True when the same call may succeed later,
+    ``retry_at_once`` when the broker itself asks for it (an entry failed without the sender's fault).
+    """
+
+    code: str
+    error: SqsDelayError
+    transient: bool
+    retry_at_once: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The broker has a stored message, and the outbox tells how it was sent.
+
+    ``timer_seconds`` is the message timer it got, ``batch`` how many messages shared the request.
+    """
+
+    timer_seconds: int
+    batch: int
+
+
+class Queues(Protocol):
+    """Queues with message timers. Thread-safe.
+
+    Batch methods take at most 10 entries and 1 MiB, answer per entry and in order, and raise
+    nothing: a call that failed as a whole is a failure of each entry.
+    """
+
+    @property
+    def broker_clock(self) -> BrokerClock:
+        """The broker's clock, as learned from all answers so far."""
+        ...
+
+    def url(self, queue: QueueRef) -> str:
+        """The queue's URL; remembered.
+
+        Raises:
+            QueueMissing: there is no such queue (not remembered).
+            QueueUnavailable: could not be asked.
+            InvalidEndpoint: the queue is in another region than the client.
+        """
+        ...
+
+    def synchronise(self, queue: QueueRef) -> None:
+        """Make one cheap request from whose answer ``broker_clock`` learns, if the broker tells.
+
+        Raises:
+            QueueMissing, QueueUnavailable
+        """
+        ...
+
+    def attributes(self, queue_url: str) -> Mapping[str, str]:
+        """The queue's attributes under SQS's names.
+
+        Raises:
+            QueueMissing, QueueUnavailable
+        """
+        ...
+
+    def send_batch(
+        self, queue_url: str, entries: Sequence[OutgoingMessage]
+    ) -> list[SendReceipt | Failure]:
+        """Send; entries the broker failed for the moment have been retried."""
+        ...
+
+    def receive_batch(
+        self,
+        queue_url: str,
+        *,
+        wait_seconds: int,
+        limit: int = MAX_BATCH_ENTRIES,
+        visibility_seconds: int | None = None,
+    ) -> list[ReceivedMessage]:
+        """Up to ``limit`` copies (1 to 10), waiting at most ``wait_seconds`` (0 to 20) for the first.
+
+        They stay hidden for ``visibility_seconds``, the queue's visibility timeout if left out.
+
+        Raises:
+            QueueMissing, QueueUnavailable
+        """
+        ...
+
+    def delete_batch(
+        self, queue_url: str, copies: Sequence[ReceivedMessage]
+    ) -> list[Failure | None]:
+        """Delete received copies; None means deleted."""
+        ...
+
+    def hide_batch(
+        self, queue_url: str, copies: Sequence[tuple[ReceivedMessage, int]]
+    ) -> list[Failure | None]:
+        """Make each copy visible again after so many seconds (0 to 43,200); None means done."""
+        ...
+
+
+class QueueAges(Protocol):
+    """Who knows how old a queue's oldest message is; SQS itself does not tell."""
+
+    def oldest_seconds(self, queues: Sequence[QueueRef]) -> Mapping[QueueRef, int]:
+        """The ages, in seconds, of those queues whose oldest message it can tell; raises nothing."""
+        ...
+
+
+class LargeBodies(Protocol):
+    """Where bodies wait that are too large for a message. Thread-safe."""
+
+    @property
+    def above_bytes(self) -> int:
+        """Messages larger than this leave their body here."""
+        ...
+
+    def put(self, body: str, *, needed_until_ms: int) -> str:
+        """Keep a body until it was received, at least until then; returns the pointer to send.
+
+        Raises:
+            ConfigurationError: it could be deleted before.
+            BodyStoreMissing, BodyStoreUnavailable
+        """
+        ...
+
+
+class Outbox(Protocol):
+    """Where a dispatcher sends due messages. Thread-safe.
+
+    Batch methods take any number of messages, answer per message and in order (`Released` or None:
+    the broker has it), and raise nothing: a call that failed as a whole is a failure of each
+    message. A failure whose error is QueueUnavailable is an outage, not the message's fault.
+    """
+
+    @property
+    def max_ahead_seconds(self) -> int:
+        """The longest message timer of the transport, 0 where it has none."""
+        ...
+
+    def check(self) -> None:
+        """Find out at the start whether messages can be sent, and rejected.
+
+        Raises:
+            ConfigurationError, QueueMissing, QueueUnavailable
+        """
+        ...
+
+    def now_ms(self) -> int:
+        """Now by the clock that due times are measured with, epoch milliseconds."""
+        ...
+
+    def send(self, messages: Sequence[StoredMessage]) -> Sequence[Failure | Released | None]:
+        """Send each to its destination, with what remains until its due time as message timer."""
+        ...
+
+    def reject(self, messages: Sequence[tuple[StoredMessage, str]]) -> list[Failure | None]:
+        """Send each to the error queue, with the reason why."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery(Generic[T]):
+    """A message received from one of a timeout manager's queues.
+
+    ``content`` is what it says, or why it cannot be read; ``receipt`` is the transport's own.
+    """
+
+    content: T | Reject
+    receipt: Any
+
+
+class TimeoutTransport(Outbox, Protocol):
+    """The queues of a timeout manager, and the way to its destinations. Thread-safe.
+
+    What was received is delivered again, unless it is settled.
+    """
+
+    def receive_timeouts(self, *, wait_seconds: int) -> list[Delivery[StoredMessage]]:
+        """Messages that came to be delayed, waiting at most so long for the first.
+
+        Raises:
+            QueueMissing, QueueUnavailable
+        """
+        ...
+
+    def receive_due_ids(self, *, wait_seconds: int) -> list[Delivery[str]]:
+        """Ids of due messages, as announced.
+
+        Raises:
+            QueueMissing, QueueUnavailable
+        """
+        ...
+
+    def announce(self, message_ids: Sequence[str]) -> list[Failure | None]:
+        """Send the ids of due messages to the queue that ``receive_due_ids`` reads."""
+        ...
+
+    def reject_unreadable(self, deliveries: Sequence[Delivery[Any]]) -> list[Failure | None]:
+        """Send what cannot be read to the error queue, with the reason why."""
+        ...
+
+    def settle(self, deliveries: Sequence[Delivery[Any]]) -> None:
+        """Be done with them. One that could not be settled is delivered again."""
+        ...
+
+    def give_back(self, deliveries: Sequence[Delivery[Any]], *, seconds: int) -> None:
+        """Have them delivered again after so many seconds."""
+        ...

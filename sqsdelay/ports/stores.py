@@ -1,0 +1,204 @@
+"""The delayed message store: where messages wait until they are due. One protocol for every store.
+
+A class of your own that has these methods is a store; ``sqsdelay.testing.store_contract`` tests it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
+from enum import StrEnum
+from typing import Any, Protocol
+
+from sqsdelay.core.marks import Mark
+from sqsdelay.core.stored_message import StoredMessage
+
+
+class TransactionMode(StrEnum):
+    """How the removal of a released message and its effect hang together."""
+
+    AT_LEAST_ONCE = "at-least-once"
+    """Claim and removal share the store's transaction (or lease); the send is outside of it."""
+
+    EXACTLY_ONCE = "exactly-once"
+    """The effect is written in the store's own transaction and commits with the removal."""
+
+
+class Claim(Protocol):
+    """Due messages held for one dispatcher, until its context ends.
+
+    When the context has ended, removals and counts are committed and what is neither removed nor
+    held is free again. Where the context ends by an exception they may be undone (exactly once:
+    they are). When the process dies the messages come free by themselves. Lists answer per id, in
+    order: False means that the message was no longer there or no longer ours. All methods raise
+    StoreUnavailable.
+    """
+
+    @property
+    def messages(self) -> Sequence[StoredMessage]:
+        """The claimed messages, earliest due first."""
+        ...
+
+    @property
+    def transaction(self) -> Any:
+        """Exactly once: the store's open transaction (its driver's connection). Else None."""
+        ...
+
+    def attempt(self) -> AbstractContextManager[None]:
+        """Exactly once: what is done inside is undone if it raises, and the claim still holds."""
+        ...
+
+    def remove(self, message_ids: Sequence[str]) -> list[bool]:
+        """Remove released messages. (The seed's ``Remove``.)"""
+        ...
+
+    def count_failures(
+        self, message_ids: Sequence[str], *, retry_after_seconds: float
+    ) -> list[bool]:
+        """Add one to each message's failures; not claimable again before ``retry_after_seconds``.
+
+        (The seed's ``IncrementFailureCount``.)
+        """
+        ...
+
+    def hold(self, message_ids: Sequence[str], *, seconds: float) -> list[bool]:
+        """Keep messages from being claimed for ``seconds``, without counting a failure."""
+        ...
+
+
+class DelayedMessageStore(Protocol):
+    """Keeps messages until they are due. Thread-safe.
+
+    A store serves one endpoint, named when it is made. Times are epoch milliseconds, UTC. Every
+    method that asks the store raises StoreUnavailable when it cannot be reached now, and
+    StoreMissing when its table is not set up.
+
+    A store whose tables change from one version to the next writes their version down: `set_up`
+    upgrades older ones, and tables of a newer or an older version are refused with SchemaMismatch
+    (by `set_up` the newer, by `initialize` both).
+    """
+
+    @property
+    def modes(self) -> frozenset[TransactionMode]:
+        """The transaction modes this store can give."""
+        ...
+
+    @property
+    def poll_seconds(self) -> float:
+        """How often a dispatcher should look even if nothing wakes it."""
+        ...
+
+    def set_up(self) -> None:
+        """Create what the store needs, where it is missing, and upgrade what is there.
+
+        (``SetupInfrastructure``.)
+
+        Raises:
+            SchemaMismatch: a newer sqsdelay made it.
+        """
+        ...
+
+    def initialize(self, mode: TransactionMode) -> None:
+        """Make ready to be claimed from in ``mode``. (``Initialize``.)
+
+        Raises:
+            ConfigurationError: the store cannot give this mode.
+            SchemaMismatch: its tables are of another version; the error says what to do.
+            StoreMissing, StoreUnavailable
+        """
+        ...
+
+    def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
+        """Keep messages; True per message that is new, False where its id is already stored.
+
+        All are stored, or an error is raised. The same call again is safe. (``Store``.)
+
+        Args:
+            transaction: the caller's open transaction in the store's database (the driver's
+                connection), to store with it; dispatchers are woken when it commits.
+
+        Raises:
+            ConfigurationError: a ``transaction`` given to a store that has none.
+            MessageTooLarge: above what the store keeps.
+        """
+        ...
+
+    def claim(
+        self, limit: int, *, due_by_ms: int, except_destinations: Collection[str] = ()
+    ) -> AbstractContextManager[Claim]:
+        """Claim up to ``limit`` messages that are due by ``due_by_ms``, the earliest first.
+
+        No other healthy claimant gets them meanwhile. (``FetchNextDueTimeout``.)
+
+        Args:
+            except_destinations: messages to these are passed over, and do not count.
+        """
+        ...
+
+    def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
+        """When the earliest message is due that nobody holds; None when there is none. (``Next``.)
+
+        It may name a message that is being claimed at this moment.
+
+        Args:
+            except_destinations: messages to these are passed over.
+        """
+        ...
+
+    def pending_count(self) -> int:
+        """How many messages are stored."""
+        ...
+
+    def pending(
+        self,
+        limit: int,
+        *,
+        after: tuple[int, str] | None = None,
+        due_from_ms: int | None = None,
+        due_before_ms: int | None = None,
+    ) -> list[StoredMessage]:
+        """Stored messages by due time and id: one page.
+
+        Args:
+            after: ``(due_ms, message_id)`` of the last message of the page before.
+            due_from_ms: leaves out what is due before.
+            due_before_ms: leaves out what is due then or later.
+        """
+        ...
+
+    def find(self, message_id: str) -> StoredMessage | None:
+        """The stored message, whether or not it is being released; None when it is not there."""
+        ...
+
+    def cancel(self, message_ids: Sequence[str]) -> list[bool]:
+        """Remove messages that are not being released; False where it is too late, or unknown."""
+        ...
+
+    def reschedule(self, message_id: str, due_ms: int) -> bool:
+        """Move a message that is not being released; False where it is too late, or unknown.
+
+        Raises:
+            InvalidMessage: a due time outside 1970 to 9999.
+        """
+        ...
+
+    def mark(self, marks: Sequence[Mark]) -> None:
+        """Keep marks until their ``until_ms``; a later mark of a message replaces the one before, but
+        knows of a cancellation before it (`Mark.after`): what was cancelled is not moved any more.
+
+        Marks are not messages: they may be of messages that are not stored, and are never claimed.
+        """
+        ...
+
+    def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
+        """The marks of those messages that have one, by message id."""
+        ...
+
+    def watch(self, wake: Callable[[], None]) -> AbstractContextManager[None]:
+        """While the context lasts, call ``wake`` (from any thread) when a message was stored or
+        moved that may be due before all others. Calls too many are harmless."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections. The store cannot be used afterwards."""
+        ...

@@ -1,0 +1,1 @@
+"""Processes: what must be made anew in a forked one."""

@@ -1,0 +1,1 @@
+"""Relaying: one hop of each copy that waits in a delay queue."""

@@ -1,0 +1,74 @@
+"""The last step to a FIFO queue: what is due leaves the due queue with the sender's own ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqsdelay.core import fifo
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.hop import Reject
+from sqsdelay.core.message import text_of
+from sqsdelay.core.wire import DUE_AT, ReceivedMessage, whole_number
+from sqsdelay.errors import SqsDelayError
+from sqsdelay.ledger.events import Ledger
+from sqsdelay.ports.queues import Queues
+from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Move, Mover, Outcome, Outcomes, Status
+
+__all__ = ["DueRelay"]
+
+
+class DueRelay(Mover):
+    """Sends what a FIFO endpoint's due queue hands out on to the FIFO queue.
+
+    Messages received together are sent in the order of their due times. A due queue is a standard
+    queue: what it hands out together is SQS's choice, so messages of one group that are due within
+    the same seconds may change places.
+
+    Args:
+        queues: the queue service.
+        endpoint: a FIFO endpoint.
+        max_receives: receives after which a copy that SQS keeps refusing goes to the error queue.
+        ledger: where to record what became of copies; None records nothing.
+    """
+
+    def __init__(
+        self,
+        queues: Queues,
+        endpoint: Endpoint,
+        *,
+        max_receives: int = DEFAULT_MAX_RECEIVES,
+        ledger: Ledger | None = None,
+    ) -> None:
+        super().__init__(
+            queues, endpoint, endpoint.due_queue, max_receives=max_receives, ledger=ledger
+        )
+
+    def _decide(
+        self, copies: Sequence[tuple[int, ReceivedMessage]], outcomes: Outcomes
+    ) -> list[Move]:
+        moves = []
+        for position, copy in copies:
+            try:
+                moves.append(self._deliver(position, copy))
+            except SqsDelayError as error:
+                outcomes[position] = self._failed(copy, str(error))
+        return sorted(moves, key=_due_order)
+
+    def _deliver(self, position: int, copy: ReceivedMessage) -> Move:
+        ids = fifo.read_fifo_ids(copy)
+        if isinstance(ids, Reject):
+            return self._reject(position, copy, ids.reason)
+        due_ms = _due_ms(copy)
+        late_ms = None if due_ms is None else self._broker_now(copy) - due_ms
+        outcome = Outcome(copy, Status.DELIVERED, due_ms, late_ms=late_ms)
+        return Move(position, copy, self._endpoint.queue, fifo.delivered(copy, ids), outcome)
+
+
+def _due_ms(copy: ReceivedMessage) -> int | None:
+    return whole_number(text_of(copy.attributes, DUE_AT))
+
+
+def _due_order(move: Move) -> tuple[int, int]:
+    sent_ms = move.copy.sent_ms or 0
+    due_ms = move.settled.due_ms
+    return (sent_ms if due_ms is None else due_ms, sent_ms)

@@ -1,0 +1,348 @@
+"""Moving received copies on: send in batches, and only then let copies go. Nothing is lost between."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from sqsdelay.core.batching import full_batches
+from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.core.message import OutgoingMessage
+from sqsdelay.core.one_line import one_line
+from sqsdelay.core.rejection import rejected
+from sqsdelay.core.wire import ReceivedMessage, without_identity
+from sqsdelay.errors import ConfigurationError, SqsDelayError
+from sqsdelay.ledger.events import Ledger, record_safely
+from sqsdelay.limits import MAX_BACKOFF_SECONDS
+from sqsdelay.ports.queues import Failure, Queues
+from sqsdelay.ports.size_limits import send_fitting
+from sqsdelay.relaying.events import settled_copies
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_MAX_RECEIVES: Final = 5
+_FIRST_BACKOFF_SECONDS: Final = 5
+_REMEMBERED_COPIES: Final = 10_000
+_NOT_HELD: Final = "no time is left for it; it is received again, here or by another consumer"
+
+
+class Status(StrEnum):
+    """What became of a copy."""
+
+    HANDED_OVER = "handed-over"
+    REQUEUED = "requeued"
+    DELIVERED = "delivered"
+    PARKED = "parked"
+    CANCELLED = "cancelled"
+    REJECTED = "rejected"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One copy's fate: settled (its next home confirmed it) or failed and to be received again.
+
+    ``due_ms`` is None for a copy that does not say when it is due. ``delay_seconds`` is the message
+    timer of a hand-over, ``late_ms`` how long after its due time the destination will show it (0 to
+    999 from rounding up, more after an outage). ``error`` says why a copy failed or was rejected.
+    """
+
+    copy: ReceivedMessage
+    status: Status
+    due_ms: int | None = None
+    delay_seconds: int | None = None
+    late_ms: int | None = None
+    error: str | None = None
+
+    @property
+    def settled(self) -> bool:
+        return self.status is not Status.FAILED
+
+
+@dataclass(slots=True)
+class Move:
+    """A copy and the send that would settle it."""
+
+    position: int
+    copy: ReceivedMessage
+    target: QueueRef
+    entry: OutgoingMessage
+    settled: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """What is remembered of a copy that was settled and not deleted: its fate, and nothing it holds."""
+
+    status: Status
+    due_ms: int | None
+    delay_seconds: int | None
+    late_ms: int | None
+    error: str | None
+
+    @classmethod
+    def of(cls, done: Outcome) -> _Sent:
+        return cls(done.status, done.due_ms, done.delay_seconds, done.late_ms, done.error)
+
+    def outcome(self, copy: ReceivedMessage) -> Outcome:
+        return Outcome(copy, self.status, self.due_ms, self.delay_seconds, self.late_ms, self.error)
+
+
+Outcomes = list[Outcome | None]
+
+Held = Callable[[], bool]
+"""Whether copies are their consumer's still, and there is time for one more call."""
+
+
+def always_held() -> bool:
+    """For who has all the time there is."""
+    return True
+
+
+class Mover(ABC):
+    """Settles what one receive of a queue returned; a subclass says where each copy goes.
+
+    Args:
+        queues: the queue service.
+        endpoint: whose error queue takes what cannot be moved.
+        source: the queue that is served.
+        max_receives: receives after which a copy that SQS keeps refusing goes to the error queue.
+        ledger: where to record what became of copies; None records nothing.
+    """
+
+    def __init__(
+        self,
+        queues: Queues,
+        endpoint: Endpoint,
+        source: QueueRef,
+        *,
+        max_receives: int,
+        ledger: Ledger | None = None,
+    ) -> None:
+        check_max_receives(max_receives)
+        self._queues = queues
+        self._endpoint = endpoint
+        self._max_receives = max_receives
+        self._ledger = ledger
+        self._undeleted: OrderedDict[str, _Sent] = OrderedDict()
+        self.source = source
+
+    def process(
+        self,
+        copies: Sequence[ReceivedMessage],
+        *,
+        delete: bool = True,
+        held: Held = always_held,
+    ) -> list[Outcome]:
+        """Move a received batch on and settle it.
+
+        Args:
+            copies: what one receive returned, from ``source``.
+            delete: False where the caller deletes settled copies itself (Lambda does).
+            held: asked before each send. Where it says no, copies that are not sent fail and are
+                left alone: somebody else may have received them.
+
+        Returns:
+            An outcome per copy, in order. Nothing one message holds makes it raise.
+
+        Raises:
+            QueueMissing, QueueUnavailable: the queue cannot be found; nothing was sent.
+        """
+        source_url = self._queues.url(self.source)
+        for copy in copies:
+            if copy.receive_count == 1 and copy.first_receive_ms is not None:
+                self._queues.broker_clock.observe(copy.first_receive_ms, at=copy.received_at)
+        outcomes = self._moved(copies, held)
+        failed = [outcome for outcome in outcomes if not outcome.settled]
+        if failed and held():
+            self._hide(source_url, failed)
+        if delete:
+            self._delete(source_url, [outcome for outcome in outcomes if outcome.settled])
+        return outcomes
+
+    def _moved(self, copies: Sequence[ReceivedMessage], held: Held) -> list[Outcome]:
+        outcomes: Outcomes = [None] * len(copies)
+        fresh: list[tuple[int, ReceivedMessage]] = []
+        for position, copy in enumerate(copies):
+            done = self._undeleted.get(_copy_key(copy))
+            if done is None:
+                fresh.append((position, copy))
+            else:
+                # Sent before, only the delete had failed: sending again would duplicate it.
+                outcomes[position] = done.outcome(copy)
+        moves = self._decide(fresh, outcomes)
+        if self._ledger is not None:
+            without_a_send = (outcomes[position] for position, _ in fresh)
+            self._record([(o, None) for o in without_a_send if o is not None], len(copies))
+        self._send(moves, outcomes, held)
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    @abstractmethod
+    def _decide(
+        self, copies: Sequence[tuple[int, ReceivedMessage]], outcomes: Outcomes
+    ) -> list[Move]:
+        """The sends that settle these copies; outcomes of those that need none are set."""
+
+    def _reject(self, position: int, copy: ReceivedMessage, reason: str) -> Move:
+        return Move(
+            position,
+            copy,
+            self._endpoint.error_queue,
+            rejected(copy, reason),
+            Outcome(copy, Status.REJECTED, error=reason),
+        )
+
+    def _broker_now(self, copy: ReceivedMessage) -> int:
+        """The broker's now: from the copy's own receive stamp if fresh, else the learned clock."""
+        clock = self._queues.broker_clock
+        if copy.receive_count == 1 and copy.first_receive_ms is not None:
+            now_ms = clock.after_ms(copy.first_receive_ms, copy.received_at)
+            # The copy may have been underway for long since its stamp; other answers know better.
+            return max(now_ms, clock.now_ms()) if clock.synchronised else now_ms
+        if not clock.synchronised:
+            self._queues.synchronise(self.source)
+        return clock.now_ms()
+
+    def _set_timer(self, move: Move) -> None:  # noqa: B027 - most moves have none
+        """Set a message timer anew, right before its send: the sends before it took time."""
+
+    def _send(self, moves: list[Move], outcomes: Outcomes, held: Held) -> None:
+        hopeless: list[Move] = []
+        batches = full_batches(moves, target=lambda m: m.target, size=lambda m: m.entry.size)
+        for batch in batches:
+            if not held():
+                for move in batch:
+                    outcomes[move.position] = self._failed(
+                        move.copy, _NOT_HELD, move.settled.due_ms
+                    )
+                continue
+            for move in batch:
+                self._set_timer(move)
+            failures = self._send_batch(batch)
+            if self._ledger is not None:
+                settled = [
+                    (move.settled, move.entry)
+                    for move, failure in zip(batch, failures, strict=True)
+                    if failure is None
+                ]
+                self._record(settled, len(outcomes), batch=len(batch))
+            for move, failure in zip(batch, failures, strict=True):
+                if failure is None:
+                    outcomes[move.position] = move.settled
+                elif self._is_hopeless(move, failure):
+                    reason = f"{failure.code}: {failure.error}"
+                    hopeless.append(self._reject(move.position, move.copy, reason))
+                else:
+                    outcomes[move.position] = self._failed(
+                        move.copy, str(failure.error), move.settled.due_ms
+                    )
+        if hopeless:
+            self._send(hopeless, outcomes, held)
+
+    def _record(
+        self,
+        settled: Sequence[tuple[Outcome, OutgoingMessage | None]],
+        received: int,
+        *,
+        batch: int | None = None,
+    ) -> None:
+        """Before the copies are deleted: a worker that dies in between sends, and records, again."""
+        assert self._ledger is not None
+        record_safely(
+            self._ledger,
+            settled_copies(
+                self._endpoint.name,
+                settled,
+                at_ms=self._queues.broker_clock.now_ms(),
+                batch=batch,
+                receive_batch=received,
+                to_due_queue=self._endpoint.fifo and self.source == self._endpoint.delay_queue,
+            ),
+        )
+
+    def _is_hopeless(self, move: Move, failure: Failure) -> bool:
+        return (
+            not failure.transient
+            and move.target != self._endpoint.error_queue
+            and (move.copy.receive_count or 0) >= self._max_receives
+        )
+
+    def _send_batch(self, batch: list[Move]) -> list[Failure | None]:
+        try:
+            url = self._queues.url(batch[0].target)
+        except SqsDelayError as error:
+            return [Failure(type(error).__name__, error, transient=True)] * len(batch)
+        sent = send_fitting(
+            self._queues,
+            url,
+            [move.entry for move in batch],
+            lambda position: self._smaller(batch[position]),
+        )
+        return [outcome if isinstance(outcome, Failure) else None for outcome in sent]
+
+    def _smaller(self, move: Move) -> OutgoingMessage | None:
+        if move.target != self._endpoint.error_queue:
+            return without_identity(move.entry)
+        return rejected(move.copy, move.settled.error or "", limit=0)
+
+    def _failed(self, copy: ReceivedMessage, error: str, due_ms: int | None = None) -> Outcome:
+        logger.warning(
+            "message %s stays in %s: %s",
+            one_line(copy.message_id),
+            self.source.name,
+            one_line(error),
+        )
+        return Outcome(copy, Status.FAILED, due_ms, error=error)
+
+    def _hide(self, source_url: str, failed: list[Outcome]) -> None:
+        entries = [(o.copy, backoff_seconds(o.copy.receive_count or 1)) for o in failed]
+        for outcome, failure in zip(
+            failed, self._queues.hide_batch(source_url, entries), strict=True
+        ):
+            if failure is not None:
+                # Harmless: it comes back after the queue's visibility timeout instead.
+                logger.info(
+                    "backoff of %s not set: %s", one_line(outcome.copy.message_id), failure.error
+                )
+
+    def _delete(self, source_url: str, settled: list[Outcome]) -> None:
+        if not settled:
+            return
+        deleted = self._queues.delete_batch(source_url, [outcome.copy for outcome in settled])
+        for outcome, failure in zip(settled, deleted, strict=True):
+            key = _copy_key(outcome.copy)
+            if failure is None:
+                self._undeleted.pop(key, None)
+                continue
+            logger.warning(
+                "message %s sent on but not deleted: %s",
+                one_line(outcome.copy.message_id),
+                one_line(failure.error),
+            )
+            self._undeleted[key] = _Sent.of(outcome)
+            if len(self._undeleted) > _REMEMBERED_COPIES:
+                self._undeleted.popitem(last=False)
+
+
+def check_max_receives(max_receives: int) -> None:
+    """Refuse what would send every copy to the error queue.
+
+    Raises:
+        ConfigurationError: below 1.
+    """
+    if max_receives < 1:
+        raise ConfigurationError(f"max_receives={max_receives}; use 1 or more")
+
+
+def backoff_seconds(receive_count: int) -> int:
+    """How long a failed copy stays hidden: doubling from 5 s, below the deduplication interval."""
+    return min(MAX_BACKOFF_SECONDS, _FIRST_BACKOFF_SECONDS << min(receive_count - 1, 10))
+
+
+def _copy_key(copy: ReceivedMessage) -> str:
+    return f"{copy.sqs_message_id}:{copy.sent_ms}"

@@ -1,0 +1,134 @@
+"""Copies in hand: hidden from other consumers while a worker works on them, and soon visible if it dies."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from sqsdelay.core.clock import Clock
+from sqsdelay.core.one_line import one_line
+from sqsdelay.core.wire import ReceivedMessage
+from sqsdelay.errors import ConfigurationError
+from sqsdelay.limits import DELAY_QUEUE_VISIBILITY_SECONDS, WORKER_VISIBILITY_SECONDS
+from sqsdelay.ports.queues import Queues
+
+logger = logging.getLogger(__name__)
+
+BEATS: Final = 3
+"""Extensions that may be tried before the visibility timeout ends."""
+
+
+@dataclass(eq=False, slots=True)
+class InHand:
+    """One received batch; times are local monotonic seconds.
+
+    ``hidden_until`` is when others may receive it, ``touched_at`` when work on it last went on.
+    """
+
+    queue_url: str
+    copies: Sequence[ReceivedMessage]
+    clock: Clock
+    received_at: float
+    hidden_until: float
+    touched_at: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.touched_at = self.received_at
+
+    def held(self) -> bool:
+        """Whether no other consumer can have received it yet."""
+        self.touched_at = self.clock.monotonic()
+        return self.touched_at < self.hidden_until
+
+
+class Visibility:
+    """Receives for a worker, and keeps what it works on hidden. Thread-safe.
+
+    Args:
+        queues: the queue service.
+        clock: the local clock.
+        seconds: how long received copies stay hidden, 1 to 180. They stay so for longer only while
+            `extend` is called, and never for more than 180 s in all: a second attempt on a copy must
+            still deduplicate against the first.
+
+    Raises:
+        ConfigurationError: ``seconds`` out of range.
+    """
+
+    def __init__(
+        self, queues: Queues, clock: Clock, *, seconds: int = WORKER_VISIBILITY_SECONDS
+    ) -> None:
+        if not 1 <= seconds <= DELAY_QUEUE_VISIBILITY_SECONDS:
+            raise ConfigurationError(
+                f"visibility_seconds={seconds}; use 1 to {DELAY_QUEUE_VISIBILITY_SECONDS}: a copy that "
+                "comes back later is no longer deduplicated against its first attempt"
+            )
+        self._queues = queues
+        self._clock = clock
+        self._seconds = seconds
+        self._in_hand: set[InHand] = set()
+        self._lock = threading.Lock()
+
+    @property
+    def beat_seconds(self) -> float:
+        """How often `extend` is to be called."""
+        return self._seconds / BEATS
+
+    def receive(self, queue_url: str, *, wait_seconds: int) -> InHand:
+        """Receive a batch, which may be empty; `done` ends the work on it.
+
+        Raises:
+            QueueMissing, QueueUnavailable
+        """
+        copies = self._queues.receive_batch(
+            queue_url, wait_seconds=wait_seconds, visibility_seconds=self._seconds
+        )
+        now = self._clock.monotonic()
+        batch = InHand(queue_url, copies, self._clock, now, now + self._seconds)
+        if copies:
+            with self._lock:
+                self._in_hand.add(batch)
+        return batch
+
+    def done(self, batch: InHand) -> None:
+        """Its copies are deleted, or were told when to come back."""
+        with self._lock:
+            self._in_hand.discard(batch)
+
+    def release(self, batch: InHand) -> None:
+        """Let others have at once what nobody here will work on."""
+        self.done(batch)
+        if batch.copies:
+            self._queues.hide_batch(batch.queue_url, [(copy, 0) for copy in batch.copies])
+
+    def last_touched(self) -> float | None:
+        """When work on any batch last went on; None when none is in hand."""
+        with self._lock:
+            return max((batch.touched_at for batch in self._in_hand), default=None)
+
+    def extend(self) -> None:
+        """Keep hidden, for as long again, what is still worked on and soon visible."""
+        with self._lock:
+            batches = list(self._in_hand)
+        for batch in batches:
+            now = self._clock.monotonic()
+            longest = batch.received_at + DELAY_QUEUE_VISIBILITY_SECONDS - now
+            seconds = int(min(self._seconds, longest))
+            due = batch.hidden_until - now < self._seconds - self.beat_seconds / 2
+            if due and now < batch.hidden_until < now + seconds:
+                self._extend(batch, now, seconds)
+
+    def _extend(self, batch: InHand, now: float, seconds: int) -> None:
+        entries = [(copy, seconds) for copy in batch.copies]
+        failures = [f for f in self._queues.hide_batch(batch.queue_url, entries) if f is not None]
+        if len(failures) < len(entries):
+            # Those that failed are deleted by now, or are received elsewhere when their time is up.
+            batch.hidden_until = now + seconds
+        else:
+            logger.warning(
+                "copies in hand come back to other consumers, their visibility is not extended: %s",
+                one_line(failures[0].error),
+            )

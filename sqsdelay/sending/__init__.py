@@ -1,0 +1,1 @@
+"""Sending: the checks, the route, the first send."""

@@ -1,0 +1,74 @@
+"""Large bodies on their way out: put where they can wait, and a pointer sent in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from sqsdelay.core.body_pointer import LEGACY_PAYLOAD_SIZE, PAYLOAD_SIZE, Pointer, payload_size
+from sqsdelay.core.message import Message, attributes_of, check_body, size_of
+from sqsdelay.core.wire import MOST_ADDED_BYTES
+from sqsdelay.errors import InvalidMessage
+from sqsdelay.limits import MAX_MESSAGE_BYTES, MAX_RETENTION_SECONDS
+from sqsdelay.ports.queues import LargeBodies
+from sqsdelay.sending.router import ToQueue, ToStore
+
+_PLACEHOLDER: Final = Pointer("b" * 63, "k" * 1024).to_body()
+"""As long as a pointer can be: S3 takes bucket names of 63 characters and keys of 1,024 bytes."""
+
+
+class Offloading:
+    """Takes large bodies off messages.
+
+    Args:
+        bodies: where they are kept.
+    """
+
+    def __init__(self, bodies: LargeBodies) -> None:
+        self._bodies = bodies
+
+    def wants(self, message: Message, limit: Callable[[int], int]) -> bool:
+        """Whether the message is too large to carry its body itself.
+
+        Args:
+            limit: what the queues on its way take, bytes, for a message of so many.
+
+        Raises:
+            InvalidMessage
+        """
+        check_body(message.body)
+        size = size_of(message.body, attributes_of(message.attributes))
+        most = size + MOST_ADDED_BYTES
+        return size > self._bodies.above_bytes or most > MAX_MESSAGE_BYTES or most > limit(most)
+
+    def stand_in(self, message: Message) -> Message:
+        """The message with a pointer's room for a body: all else can be checked before the body is put.
+
+        Raises:
+            InvalidMessage: it has an attribute of the pointer's name.
+        """
+        for name in (PAYLOAD_SIZE, LEGACY_PAYLOAD_SIZE):
+            if name in message.attributes:
+                raise InvalidMessage(
+                    f"attribute {name!r} tells receivers that a body is a pointer; choose another name"
+                )
+        attributes = {**message.attributes, PAYLOAD_SIZE: payload_size(message.body)}
+        return replace(message, body=_PLACEHOLDER, attributes=attributes)
+
+    def put(self, body: str, prepared: ToQueue | ToStore) -> ToQueue | ToStore:
+        """Keep the body, and put the pointer into the message that is ready to go.
+
+        It is kept until the message's last day in the destination queue at least.
+
+        Raises:
+            ConfigurationError, BodyStoreMissing, BodyStoreUnavailable
+        """
+        due_ms = prepared.due_ms if isinstance(prepared, ToQueue) else prepared.stored.due_ms
+        pointer = self._bodies.put(body, needed_until_ms=due_ms + MAX_RETENTION_SECONDS * 1000)
+        if isinstance(prepared, ToStore):
+            prepared.stored = replace(prepared.stored, body=pointer.encode("utf-8"))
+        else:
+            prepared.entry.body = pointer
+            prepared.entry.size = size_of(pointer, prepared.entry.attributes)
+        return prepared

@@ -1,0 +1,400 @@
+"""Where a message goes first: checked against every limit before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from sqsdelay.core import fifo, wire
+from sqsdelay.core.delay import checked_due_ms, delay_ms, due_at_ms, seconds_until
+from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.core.hop import check_hop, checked_max_delay, too_far
+from sqsdelay.core.message import (
+    Attribute,
+    Message,
+    OutgoingMessage,
+    attributes_of,
+    check_body,
+    check_delay,
+    check_ids,
+    check_limits,
+    check_trace_header,
+    size_of,
+    string,
+)
+from sqsdelay.core.message_id import new_message_id
+from sqsdelay.core.route import Route
+from sqsdelay.core.stored_message import StoredMessage, to_store
+from sqsdelay.errors import (
+    ConfigurationError,
+    DelayQueueMissing,
+    DelayTooLong,
+    InvalidDelay,
+    QueueMissing,
+    QueueUnavailable,
+    SqsDelayError,
+)
+from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.parking.parking import Parking
+from sqsdelay.ports.queues import Queues
+from sqsdelay.ports.size_limits import SizeLimits
+from sqsdelay.sending.endpoint_conflicts import refuse_collision
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class ToQueue:
+    """A checked message on its way to a queue: which, in which shape, and what to report."""
+
+    queue_url: str
+    entry: OutgoingMessage
+    route: Route
+    message_id: str | None
+    due_ms: int
+    absolute: bool = False
+    named: bool = False
+    """Its sender named its id: a message before it may have had the same, and been cancelled."""
+
+    def set_timer(self, now_ms: int) -> None:
+        """Set the message timer of an absolute due time anew: batches before this one took time."""
+        if not self.absolute:
+            return
+        remaining = seconds_until(self.due_ms, now_ms)
+        if self.entry.delay_seconds is not None:
+            self.entry.delay_seconds = remaining
+        elif wire.DELAY_SECONDS in self.entry.attributes:
+            self.entry.attributes[wire.DELAY_SECONDS] = string(str(remaining))
+
+    def sent_after(self, mark_ms: int) -> None:
+        """Tell the delay consumer that marks left until then are none of this message's."""
+        told = wire.after_mark(self.entry.deduplication_id or "", mark_ms)
+        self.entry.deduplication_id = told
+
+
+@dataclass(slots=True)
+class ToStore:
+    """A checked message on its way into a store."""
+
+    parking: Parking
+    stored: StoredMessage
+
+
+class Asked:
+    """What one call has asked the queue service, errors included: it is not asked again per message."""
+
+    def __init__(self) -> None:
+        self._answers: dict[str, Any] = {}
+
+    def once(self, what: str, ask: Callable[[], T]) -> T:
+        """The answer to ``ask``, or the error it raised, which is raised again."""
+        if what not in self._answers:
+            try:
+                self._answers[what] = ask()
+            except SqsDelayError as error:
+                self._answers[what] = error
+        answer = self._answers[what]
+        if isinstance(answer, SqsDelayError):
+            raise answer
+        return cast(T, answer)
+
+
+class Router:
+    """Prepares messages for the route their delay asks for.
+
+    Args:
+        queues: the queue service.
+        unrestricted: False refuses what a message timer cannot hold.
+        hop_seconds: the delay queues' delivery delay.
+        max_delay_seconds: the farthest that a message may be due.
+        parking: an endpoint's store, None where there is none.
+
+    Raises:
+        ConfigurationError: a hop out of range, or one without a delay queue.
+    """
+
+    def __init__(
+        self,
+        queues: Queues,
+        *,
+        unrestricted: bool,
+        hop_seconds: int,
+        max_delay_seconds: int,
+        parking: Callable[[Endpoint], Parking | None],
+    ) -> None:
+        check_hop(hop_seconds)
+        if not unrestricted and hop_seconds != MAX_MESSAGE_TIMER_SECONDS:
+            raise ConfigurationError(
+                f"hop_seconds={hop_seconds} with unrestricted=False; "
+                "without a delay queue there is no hop, leave it out"
+            )
+        self._queues = queues
+        self._unrestricted = unrestricted
+        self._hop_seconds = hop_seconds
+        self._max_delay_seconds = checked_max_delay(max_delay_seconds)
+        self._parking = parking
+        self._limits = SizeLimits(queues)
+        self._checked_hops: set[str] = set()
+        self._alone: set[QueueRef] = set()
+
+    def prepare(
+        self, endpoint: Endpoint, message: Message, asked: Asked, *, content: str | None = None
+    ) -> ToQueue | ToStore:
+        """Choose the route and check the message for it.
+
+        Args:
+            content: what the message's body stands for, where that is not the body itself.
+
+        Raises:
+            InvalidDelay, InvalidMessage, DelayTooLong, ConfigurationError
+            DelayQueueMissing, QueueMissing, QueueUnavailable
+        """
+        check_delay(message)
+        check_body(message.body)
+        check_ids(message, fifo=endpoint.fifo)
+        check_trace_header(message.trace_header)
+        attributes = attributes_of(message.attributes) if message.attributes else {}
+        if message.due_at is not None:
+            due_ms = checked_due_ms(due_at_ms(message.due_at))
+            now_ms = self.broker_now(endpoint, asked)
+        else:
+            now_ms = self._queues.broker_clock.now_ms()
+            due_ms = now_ms if message.delay is None else now_ms + delay_ms(message.delay)
+            checked_due_ms(due_ms)
+        remaining = seconds_until(due_ms, now_ms)
+        self.check_max_delay(due_ms, now_ms)
+        if remaining <= self._hop_seconds:
+            if endpoint.fifo:
+                return self._to_fifo(endpoint, message, attributes, due_ms, remaining, asked)
+            return self._direct(endpoint, message, attributes, due_ms, remaining, asked)
+        self._check_unrestricted(endpoint, due_ms - now_ms)
+        asked.once("collision", lambda: self._check_collision(endpoint))
+        parking = self._parking(endpoint)
+        if parking is not None and remaining > parking.after_seconds:
+            self._check_arrival(endpoint, message, attributes)
+            now_ms = self.broker_latest(endpoint, asked)
+            return ToStore(parking, to_store(message, endpoint.address, now_ms=now_ms))
+        return self._through_delay_queue(
+            endpoint, message, attributes, due_ms, due_ms - now_ms, content or message.body, asked
+        )
+
+    def check_max_delay(self, due_ms: int, now_ms: int) -> None:
+        """Refuse what the delay consumer would send to the error queue.
+
+        Raises:
+            InvalidDelay
+        """
+        problem = too_far(due_ms, now_ms, self._max_delay_seconds)
+        if problem is not None:
+            raise InvalidDelay(problem)
+
+    def broker_now(self, endpoint: Endpoint, asked: Asked) -> int:
+        """The broker's now for an absolute due time, asked for if nothing has told it lately."""
+        clock = self._queues.broker_clock
+        if not clock.synchronised:
+            asked.once("clock", lambda: self._learn_time(endpoint))
+        return clock.now_ms()
+
+    def _learn_time(self, endpoint: Endpoint) -> None:
+        try:
+            self._queues.synchronise(endpoint.queue)
+        except QueueUnavailable:
+            # A refusal is dated, too: to send one need not be allowed to ask for a queue's URL.
+            if not self._queues.broker_clock.synchronised:
+                raise
+
+    def broker_latest(self, endpoint: Endpoint, asked: Asked) -> int:
+        """What a relative delay counts from that waits in a store, so that it is never early."""
+        self.broker_now(endpoint, asked)
+        return self._queues.broker_clock.latest_ms()
+
+    def _direct(
+        self,
+        endpoint: Endpoint,
+        message: Message,
+        attributes: dict[str, Attribute],
+        due_ms: int,
+        remaining: int,
+        asked: Asked,
+    ) -> ToQueue:
+        added = _given_id(message)
+        immediate = message.delay is None and message.due_at is None
+        entry = OutgoingMessage(
+            body=message.body,
+            attributes={**attributes, **added},
+            size=check_limits(message.body, attributes, added),
+            delay_seconds=None if immediate else remaining,
+            group_id=message.message_group_id,
+            trace_header=message.trace_header,
+        )
+        queue_url = asked.once("queue", lambda: self._queues.url(endpoint.queue))
+        absolute = message.due_at is not None
+        return ToQueue(queue_url, entry, Route.DIRECT, message.message_id, due_ms, absolute)
+
+    def _to_fifo(
+        self,
+        endpoint: Endpoint,
+        message: Message,
+        attributes: dict[str, Attribute],
+        due_ms: int,
+        remaining: int,
+        asked: Asked,
+    ) -> ToQueue:
+        """A FIFO queue takes no message timers: at once, or by way of the due queue."""
+        if remaining > 0:
+            return self._through_due_queue(endpoint, message, attributes, remaining, asked)
+        added = _given_id(message)
+        entry = OutgoingMessage(
+            body=message.body,
+            attributes={**attributes, **added},
+            size=check_limits(message.body, attributes, added),
+            group_id=message.message_group_id,
+            deduplication_id=_deduplication_id(
+                message, message.message_id or new_message_id(due_ms)
+            ),
+            trace_header=message.trace_header,
+        )
+        queue_url = asked.once("queue", lambda: self._queues.url(endpoint.queue))
+        return ToQueue(queue_url, entry, Route.DIRECT, message.message_id, due_ms)
+
+    def _through_due_queue(
+        self,
+        endpoint: Endpoint,
+        message: Message,
+        attributes: dict[str, Attribute],
+        remaining: int,
+        asked: Asked,
+    ) -> ToQueue:
+        asked.once("collision", lambda: self._check_collision(endpoint))
+        # The due time orders the messages of a group: it must be the broker's, as near as can be.
+        # That is up to a second behind, so the timer of a relative delay is the whole delay.
+        now_ms = self.broker_now(endpoint, asked)
+        due_ms = now_ms + delay_ms(message.delay or 0)
+        if message.due_at is not None:
+            due_ms = due_at_ms(message.due_at)
+        message_id = message.message_id or new_message_id(due_ms)
+        ids = fifo.FifoIds(message.message_group_id or "", _deduplication_id(message, message_id))
+        entry = fifo.for_due_queue(
+            message.body,
+            attributes,
+            ids,
+            message_id=message_id,
+            due_ms=due_ms,
+            delay_seconds=remaining,
+            trace_header=message.trace_header,
+        )
+        added = ids.attributes() | wire.waiting_identity(message_id, due_ms)
+        check_limits(message.body, attributes, added)
+        self._check_arrival(endpoint, message, attributes)
+        queue_url = asked.once("due queue", lambda: self._queues.url(endpoint.due_queue))
+        absolute = message.due_at is not None
+        return ToQueue(queue_url, entry, Route.DUE_QUEUE, message_id, due_ms, absolute)
+
+    def limit(self, endpoint: Endpoint, message: Message, *, size: int) -> int:
+        """The least that the queues on the message's way take, bytes.
+
+        Args:
+            size: the message's own.
+        """
+        waits = message.delay is not None or message.due_at is not None
+        queues = endpoint.queues[:-1] if waits else (endpoint.queue,)
+        return min(self._limits.of(queue, size=size) for queue in queues)
+
+    def _check_arrival(
+        self, endpoint: Endpoint, message: Message, attributes: dict[str, Attribute]
+    ) -> None:
+        """Found out now, when a person still knows the message; not when it is due. What sqsdelay adds
+        does not count: it is left out rather than the message refused."""
+        own = size_of(message.body, attributes)
+        for queue in {endpoint.hand_over_queue, endpoint.queue}:
+            self._limits.check(queue, own)
+
+    def _check_collision(self, endpoint: Endpoint) -> None:
+        """Once for each endpoint: a delayed message must not reach the other one's destination."""
+        if endpoint.queue not in self._alone:
+            refuse_collision(self._queues, endpoint)
+            self._alone.add(endpoint.queue)
+
+    def _check_unrestricted(self, endpoint: Endpoint, remaining_ms: int) -> None:
+        if not self._unrestricted:
+            raise DelayTooLong(
+                f"delay of {remaining_ms / 1000} s is above the {MAX_MESSAGE_TIMER_SECONDS} s a "
+                "message timer holds, and unrestricted=False; shorten it, or use "
+                "DelaySender(unrestricted=True) and an endpoint with a delay queue "
+                f"({endpoint.delay_queue.name})"
+            )
+
+    def _through_delay_queue(
+        self,
+        endpoint: Endpoint,
+        message: Message,
+        attributes: dict[str, Attribute],
+        due_ms: int,
+        remaining_ms: int,
+        content: str,
+        asked: Asked,
+    ) -> ToQueue:
+        message_id = message.message_id or new_message_id(due_ms)
+        wired = wire.delayed(
+            attributes,
+            remaining_ms=remaining_ms,
+            due_ms=due_ms if message.due_at is not None else None,
+            message_group_id=message.message_group_id,
+            deduplication_id=_deduplication_id(message, message_id) if endpoint.fifo else None,
+        )
+        wired = wire.with_message_id(message.body, wired, message_id)
+        entry = OutgoingMessage(
+            body=message.body,
+            attributes=wired,
+            size=wire.check_whole_way(
+                message.body, attributes, wired, message_id=message_id, due_ms=due_ms
+            ),
+            group_id=message_id,
+            deduplication_id=wire.send_deduplication_id(message_id, content, wired),
+            trace_header=message.trace_header,
+        )
+        queue_url = asked.once("delay queue", lambda: self._delay_queue_url(endpoint))
+        self._check_arrival(endpoint, message, attributes)
+        self._limits.check(endpoint.delay_queue, entry.size)
+        return ToQueue(
+            queue_url,
+            entry,
+            Route.DELAY_QUEUE,
+            message_id,
+            due_ms,
+            absolute=message.due_at is not None,
+            named=message.message_id is not None,
+        )
+
+    def _delay_queue_url(self, endpoint: Endpoint) -> str:
+        try:
+            queue_url = self._queues.url(endpoint.delay_queue)
+        except QueueMissing as error:
+            raise DelayQueueMissing(
+                f"queue {endpoint.delay_queue.name} does not exist, so endpoint {endpoint.name} takes "
+                f"no delays above {self._hop_seconds} s; create it with: "
+                f"sqsdelay endpoint create {endpoint.name}"
+            ) from error
+        if self._hop_seconds < MAX_MESSAGE_TIMER_SECONDS and queue_url not in self._checked_hops:
+            self._check_hop(endpoint, queue_url)
+        return queue_url
+
+    def _check_hop(self, endpoint: Endpoint, queue_url: str) -> None:
+        """A hop longer than what the sender counts on would make every message late."""
+        deployed = int(self._queues.attributes(queue_url).get("DelaySeconds", "0"))
+        if deployed > self._hop_seconds:
+            raise ConfigurationError(
+                f"hop_seconds={self._hop_seconds}, but {endpoint.delay_queue.name} holds messages for "
+                f"{deployed} s; use hop_seconds={deployed}"
+            )
+        self._checked_hops.add(queue_url)
+
+
+def _given_id(message: Message) -> dict[str, Attribute]:
+    """A message that is not relayed carries an id only if its sender named one."""
+    return {} if message.message_id is None else {wire.MESSAGE_ID: string(message.message_id)}
+
+
+def _deduplication_id(message: Message, message_id: str) -> str:
+    return message.message_deduplication_id or message_id

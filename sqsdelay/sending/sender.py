@@ -1,0 +1,381 @@
+"""Sending: every limit checked before anything leaves, full batches, a result for each message."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Final
+
+from sqsdelay.core.batching import full_batches
+from sqsdelay.core.delay import Delay, checked_due_ms, delay_ms, due_at_ms, utc
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import AttributeInput, Message
+from sqsdelay.core.route import Route
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.errors import (
+    ConfigurationError,
+    InvalidDelay,
+    NoStore,
+    SqsDelayError,
+    StoreError,
+)
+from sqsdelay.ledger.events import Ledger, record_safely
+from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.parking.parking import (
+    DEFAULT_PARK_AFTER_SECONDS,
+    Parking,
+    StoreOf,
+    Stores,
+    check_without_store,
+)
+from sqsdelay.parking.schedule import Change, Schedule
+from sqsdelay.ports.queues import Failure, LargeBodies, Queues, SendReceipt
+from sqsdelay.ports.stores import DelayedMessageStore
+from sqsdelay.relaying.events import sent_to_queue, sent_to_store
+from sqsdelay.sending.large_bodies import Offloading
+from sqsdelay.sending.router import Asked, Router, ToQueue, ToStore
+
+__all__ = ["DEFAULT_CONCURRENCY", "Change", "Route", "SendResult", "Sender"]
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_CONCURRENCY = 8
+_STORED_AT_ONCE: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """What became of one message.
+
+    ``message_id`` is what receivers deduplicate on: the id given or made up for a delayed message,
+    and SQS's own for a direct message without one. ``due`` is exact for ``due_at`` and estimated
+    with the broker's clock for ``delay``. A message that was sent has an ``sqs_message_id``, unless
+    it was parked; one that was not has an ``error``.
+    """
+
+    message_id: str | None = None
+    route: Route | None = None
+    due: datetime | None = None
+    sqs_message_id: str | None = None
+    error: SqsDelayError | None = None
+
+
+_PENDING: Final = SendResult()
+_Ready = list[tuple[int, ToQueue]]
+
+
+class Sender:
+    """Sends messages with any delay over ``queues``.
+
+    Args:
+        queues: the queue service.
+        unrestricted: False refuses delays above 900 seconds, as a sender without the feature would.
+        hop_seconds: the delay queues' delivery delay; 900 unless the endpoint was created with less.
+        max_delay_seconds: the farthest a message may be due; ten years unless the endpoint's delay
+            consumer was told another.
+        concurrency: batches ``send_many`` keeps in flight.
+        store: the endpoint's store, or a function from an endpoint's name to its store. Messages
+            far away are parked there at once, and `cancel`, `reschedule` and `pending` work.
+        park_after_seconds: messages with more than this remaining are parked.
+        large_bodies: where bodies wait that are too large for a message, e.g. an S3 bucket.
+        ledger: where to record what was sent, cancelled and moved; None records nothing.
+
+    Raises:
+        ConfigurationError: a setting out of range.
+    """
+
+    def __init__(
+        self,
+        queues: Queues,
+        *,
+        unrestricted: bool = True,
+        hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS,
+        max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        store: DelayedMessageStore | StoreOf | None = None,
+        park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
+        large_bodies: LargeBodies | None = None,
+        ledger: Ledger | None = None,
+    ) -> None:
+        if concurrency < 1:
+            raise ConfigurationError(f"concurrency={concurrency}; use 1 or more")
+        self._queues = queues
+        self._concurrency = concurrency
+        self._ledger = ledger
+        if store is None:
+            check_without_store(park_after_seconds)
+        self._stores = None if store is None else Stores(store, after_seconds=park_after_seconds)
+        self._offloading = None if large_bodies is None else Offloading(large_bodies)
+        self._router = Router(
+            queues,
+            unrestricted=unrestricted,
+            hop_seconds=hop_seconds,
+            max_delay_seconds=max_delay_seconds,
+            parking=self._parking,
+        )
+
+    def send(
+        self,
+        endpoint: str,
+        body: str,
+        *,
+        delay: Delay | None = None,
+        due_at: datetime | None = None,
+        attributes: Mapping[str, AttributeInput] | None = None,
+        message_id: str | None = None,
+        message_group_id: str | None = None,
+        message_deduplication_id: str | None = None,
+        trace_header: str | None = None,
+    ) -> SendResult:
+        """Send one message; see `Message` for the arguments.
+
+        Args:
+            endpoint: the destination queue's name, URL or ARN.
+
+        Raises:
+            InvalidDelay, InvalidMessage, InvalidEndpoint: nothing was sent.
+            DelayTooLong: above 900 seconds and ``unrestricted=False``.
+            ConfigurationError: another endpoint would share the delay queue, or its hop is longer.
+            DelayQueueMissing, QueueMissing: a queue this send needs does not exist.
+            QueueUnavailable, SendFailed: the queue service did not take it.
+            MessageConflict: another message of this id waits in the store.
+            StoreUnavailable, StoreMissing: the store did not take it; again is safe with the same id
+                and ``due_at`` (a ``delay`` would count from now, and be another due time).
+            BodyStoreMissing, BodyStoreUnavailable: its large body could not be kept.
+        """
+        message = Message(
+            body,
+            delay=delay,
+            due_at=due_at,
+            attributes=attributes or {},
+            message_id=message_id,
+            message_group_id=message_group_id,
+            message_deduplication_id=message_deduplication_id,
+            trace_header=trace_header,
+        )
+        parsed = Endpoint.parse(endpoint)
+        prepared = self._prepare(parsed, message, Asked())
+        if isinstance(prepared, ToStore):
+            (result,) = self._park(parsed, [prepared])
+        else:
+            (outcome,) = self._send_batch(parsed, [(0, prepared)])
+            result = _sent(prepared, outcome)
+        if result.error is not None:
+            raise result.error
+        return result
+
+    def send_many(self, endpoint: str, messages: Iterable[Message]) -> list[SendResult]:
+        """Send many messages in full batches, several batches at a time.
+
+        Returns:
+            A result per message, in order; one that failed carries its ``error`` and none of the
+            others is lost for it.
+
+        Raises:
+            InvalidEndpoint: nothing was sent.
+        """
+        parsed, asked = Endpoint.parse(endpoint), Asked()
+        results: list[SendResult] = []
+        ready: _Ready = []
+        to_store: list[tuple[int, ToStore]] = []
+        for position, message in enumerate(messages):
+            results.append(_PENDING)
+            try:
+                prepared = self._prepare(parsed, message, asked)
+            except SqsDelayError as error:
+                results[position] = SendResult(message.message_id, error=error)
+                continue
+            if isinstance(prepared, ToStore):
+                to_store.append((position, prepared))
+            else:
+                ready.append((position, prepared))
+        self._park_all(parsed, to_store, results)
+        self._send_all(parsed, ready, results)
+        return results
+
+    def cancel(self, endpoint: str, message_id: str) -> Change:
+        """Cancel a message that waits; see `Change` for the answers.
+
+        A message sent with 900 seconds or less waits in the destination queue itself, out of reach.
+
+        Raises:
+            NoStore: this sender has no store, so there is nobody to ask and nowhere to leave a mark.
+            InvalidEndpoint, InvalidMessage, StoreUnavailable, StoreMissing
+            QueueMissing, QueueUnavailable: the broker's time cannot be learned.
+        """
+        schedule = self._schedule(endpoint)
+        now_ms = self._router.broker_latest(Endpoint.parse(endpoint), Asked())
+        return schedule.cancel(message_id, now_ms=now_ms)
+
+    def reschedule(
+        self,
+        endpoint: str,
+        message_id: str,
+        *,
+        delay: Delay | None = None,
+        due_at: datetime | None = None,
+    ) -> Change:
+        """Move a message that waits to another due time; see `Change` for the answers.
+
+        Args:
+            delay: from now; not with ``due_at``.
+
+        Raises:
+            InvalidDelay: both or none of them, or out of range.
+            NoStore, InvalidEndpoint, InvalidMessage, StoreUnavailable, StoreMissing,
+            QueueMissing, QueueUnavailable
+        """
+        if (delay is None) == (due_at is None):
+            raise InvalidDelay("give one of delay and due_at, the new due time")
+        schedule = self._schedule(endpoint)
+        parsed, asked = Endpoint.parse(endpoint), Asked()
+        now_ms = self._router.broker_latest(parsed, asked)
+        due_ms = due_at_ms(due_at) if due_at is not None else now_ms + delay_ms(delay or 0)
+        self._router.check_max_delay(checked_due_ms(due_ms), now_ms)
+        return schedule.reschedule(message_id, due_ms, now_ms=now_ms)
+
+    def pending(
+        self,
+        endpoint: str,
+        *,
+        due_from: datetime | None = None,
+        due_before: datetime | None = None,
+    ) -> Iterator[StoredMessage]:
+        """The messages that wait in the endpoint's store, the earliest due first.
+
+        Those in the delay queue are not among them: SQS does not list messages.
+
+        Args:
+            due_from: leaves out what is due before; with its time zone, as ``due_before``.
+            due_before: leaves out what is due then or later.
+
+        Raises:
+            InvalidDelay: a time without time zone.
+            NoStore, InvalidEndpoint, StoreUnavailable, StoreMissing
+        """
+        return self._schedule(endpoint).pending(due_from=due_from, due_before=due_before)
+
+    def _prepare(self, endpoint: Endpoint, message: Message, asked: Asked) -> ToQueue | ToStore:
+        large = self._offloading
+        if large is None or not large.wants(
+            message, lambda size: self._router.limit(endpoint, message, size=size)
+        ):
+            return self._router.prepare(endpoint, message, asked)
+        stand_in = self._router.prepare(
+            endpoint, large.stand_in(message), asked, content=message.body
+        )
+        return large.put(message.body, stand_in)
+
+    def _schedule(self, endpoint: str) -> Schedule:
+        name = Endpoint.parse(endpoint).name
+        if self._stores is None:
+            raise NoStore(
+                f"without a store the waiting messages of {name} can neither be listed nor cancelled "
+                "nor moved: SQS offers no way to; give DelaySender(store=…), and the delay consumer "
+                "the same store"
+            )
+        return Schedule(self._stores.of(name), endpoint=name, ledger=self._ledger)
+
+    def _parking(self, endpoint: Endpoint) -> Parking | None:
+        return None if self._stores is None else self._stores.parking(endpoint.name)
+
+    def _send_all(self, endpoint: Endpoint, ready: _Ready, results: list[SendResult]) -> None:
+        send = partial(self._send_batch, endpoint)
+        batches = list(
+            full_batches(ready, target=lambda r: r[1].queue_url, size=lambda r: r[1].entry.size)
+        )
+        if len(batches) <= 1 or self._concurrency == 1:
+            outcomes: Iterator[list[SendReceipt | Failure]] = map(send, batches)
+            _collect(batches, outcomes, results)
+        else:
+            with ThreadPoolExecutor(min(self._concurrency, len(batches))) as pool:
+                _collect(batches, pool.map(send, batches), results)
+
+    def _send_batch(
+        self, endpoint: Endpoint, batch: Sequence[tuple[int, ToQueue]]
+    ) -> list[SendReceipt | Failure]:
+        if self._stores is not None:
+            self._heed_marks(endpoint, [prepared for _, prepared in batch])
+        clock = self._queues.broker_clock
+        if clock.synchronised:
+            # Else the timers stay as they were worked out: by a local clock they could end early.
+            for _, prepared in batch:
+                prepared.set_timer(clock.now_ms())
+        outcomes = self._queues.send_batch(
+            batch[0][1].queue_url, [prepared.entry for _, prepared in batch]
+        )
+        if self._ledger is not None:
+            now_ms = self._queues.broker_clock.now_ms()
+            sent = [prepared for _, prepared in batch]
+            record_safely(self._ledger, sent_to_queue(endpoint.name, sent, outcomes, at_ms=now_ms))
+        return outcomes
+
+    def _heed_marks(self, endpoint: Endpoint, batch: Sequence[ToQueue]) -> None:
+        """Set messages apart from former ones of the same id that were cancelled or moved.
+
+        Otherwise the delay queue, which forgets nothing for five minutes, would swallow them, or the
+        delay consumer would take them for what the mark was about.
+        """
+        named = [p for p in batch if p.named and p.route is Route.DELAY_QUEUE]
+        if self._stores is None or not named:
+            return
+        try:
+            marks = self._stores.of(endpoint.name).marks([p.message_id or "" for p in named])
+        except StoreError as error:
+            # Set apart from whatever there may be. A second copy of a message is better than none.
+            logger.warning("marks of %d messages not read: %s", len(named), error)
+            latest_ms = self._queues.broker_clock.latest_ms()
+            for prepared in named:
+                prepared.sent_after(latest_ms)
+            return
+        for prepared in named:
+            mark = marks.get(prepared.message_id or "")
+            if mark is not None:
+                prepared.sent_after(mark.at_ms)
+
+    def _park_all(
+        self,
+        endpoint: Endpoint,
+        to_store: Sequence[tuple[int, ToStore]],
+        results: list[SendResult],
+    ) -> None:
+        for start in range(0, len(to_store), _STORED_AT_ONCE):
+            chunk = to_store[start : start + _STORED_AT_ONCE]
+            parked = self._park(endpoint, [prepared for _, prepared in chunk])
+            for (position, _), result in zip(chunk, parked, strict=True):
+                results[position] = result
+
+    def _park(self, endpoint: Endpoint, chunk: Sequence[ToStore]) -> list[SendResult]:
+        errors = chunk[0].parking.park([prepared.stored for prepared in chunk])
+        if self._ledger is not None:
+            now_ms = self._queues.broker_clock.now_ms()
+            kept = [p.stored for p, error in zip(chunk, errors, strict=True) if error is None]
+            record_safely(self._ledger, sent_to_store(endpoint.name, kept, at_ms=now_ms))
+        return [_parked(p, error) for p, error in zip(chunk, errors, strict=True)]
+
+
+def _collect(
+    batches: Iterable[_Ready],
+    outcomes: Iterable[list[SendReceipt | Failure]],
+    results: list[SendResult],
+) -> None:
+    for batch, batch_outcomes in zip(batches, outcomes, strict=True):
+        for (position, prepared), outcome in zip(batch, batch_outcomes, strict=True):
+            results[position] = _sent(prepared, outcome)
+
+
+def _sent(prepared: ToQueue, outcome: SendReceipt | Failure) -> SendResult:
+    due = utc(prepared.due_ms)
+    if isinstance(outcome, Failure):
+        return SendResult(prepared.message_id, prepared.route, due, error=outcome.error)
+    message_id = prepared.message_id or outcome.sqs_message_id
+    return SendResult(message_id, prepared.route, due, outcome.sqs_message_id)
+
+
+def _parked(prepared: ToStore, error: SqsDelayError | None) -> SendResult:
+    stored = prepared.stored
+    return SendResult(stored.message_id, Route.STORE, utc(stored.due_ms), error=error)

@@ -1,0 +1,213 @@
+"""One row per message, from its events in any order, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from sqsdelay.core.route import Route
+from sqsdelay.cost.bands import BANDS
+from sqsdelay.ledger.events import EventKind
+from sqsdelay.spark.report.requests import (
+    ends_hop,
+    event_is,
+    fifo_requests,
+    invocations,
+    reaches_destination,
+    sent_by,
+    standard_requests,
+)
+
+DELIVERED: Final = "delivered"
+HANDED_OVER: Final = "handed-over"
+"""In the destination queue; nobody records what is received from it."""
+PENDING: Final = "pending"
+LOST: Final = "lost"
+CANCELLED: Final = "cancelled"
+REJECTED: Final = "rejected"
+STATUSES: Final = (DELIVERED, HANDED_OVER, PENDING, LOST, CANCELLED, REJECTED)
+
+KEY: Final = ("endpoint", "message_id")
+
+CLOCK_TOLERANCE_MS: Final = 1000
+"""Of a lateness worked out from two events: a sender knows the broker's clock by HTTP's ``Date``, which
+has whole seconds. A lateness told by an event itself is exact."""
+
+_ORDER: Final = [kind.value for kind in (
+    EventKind.SENT, EventKind.RESCHEDULED, EventKind.HOP, EventKind.PARKED, EventKind.RELEASED,
+    EventKind.HANDED_OVER, EventKind.REJECTED, EventKind.CANCELLED, EventKind.RECEIVED,
+)]  # fmt: skip
+"""Of events at the same millisecond."""
+
+
+def gathered(events: DataFrame) -> DataFrame:
+    """The events of each message in one row; an event that was written twice counts once."""
+    # One shuffle for all that follows, into parts of the size that the files were read in or less:
+    # Spark's own 200 would make a small ledger slow.
+    read_in = events.rdd.getNumPartitions()
+    parts = max(2 * read_in, events.sparkSession.sparkContext.defaultParallelism)
+    distinct = events.repartition(parts, *KEY).dropDuplicates()
+    # Known where it was sent, and needed wherever a request carried it.
+    of_message = F.max("size").over(Window.partitionBy(*KEY))
+    sized = distinct.withColumn("size", F.coalesce("size", of_message))
+    return sized.groupBy(*KEY).agg(*_columns())
+
+
+def _columns() -> list[Column]:
+    handed_over = reaches_destination()
+    received = event_is(EventKind.RECEIVED)
+    sent = event_is(EventKind.SENT)
+    timer_ms = F.coalesce(F.col("timer_seconds"), F.lit(0)) * 1000
+    # A release whose message timer is not told has one that ends when the message is due.
+    untold = event_is(EventKind.RELEASED) & F.col("timer_seconds").isNull()
+    told = F.col("at_ms") + timer_ms
+    arrival = F.when(untold, F.greatest(told, F.col("due_ms"))).otherwise(told)
+    return [
+        _earliest(sent, "at_ms", "route", "due_ms", "timer_seconds").alias("sent"),
+        _latest(F.col("due_ms").isNotNull(), "due_ms").alias("told"),
+        _earliest(handed_over, "at_ms", "late_ms", arrival=arrival).alias("handed"),
+        _earliest(received, "at_ms", "late_ms").alias("got"),
+        _earliest(event_is(EventKind.REJECTED), "at_ms", "reason").alias("refused"),
+        _least_ms(event_is(EventKind.CANCELLED)).alias("cancelled_ms"),
+        _least_ms(event_is(EventKind.PARKED) | sent_by(Route.STORE)).alias("parked_ms"),
+        _least_ms(event_is(EventKind.RELEASED)).alias("released_ms"),
+        _latest(F.lit(True), "event").alias("last"),
+        F.max("size").alias("size"),
+        F.count(F.lit(1)).alias("events"),
+        F.count_if(sent).alias("sends"),
+        F.count_if(ends_hop()).alias("hops"),
+        F.count_if(handed_over).alias("hand_overs"),
+        F.count_if(received).alias("receptions"),
+        F.size(F.collect_set(F.when(received, F.col("sqs_message_id")))).alias("copies"),
+        F.sum(fifo_requests()).alias("fifo_shares"),
+        F.sum(standard_requests()).alias("standard_shares"),
+        F.sum(invocations()).alias("invocation_shares"),
+    ]
+
+
+def _least_ms(condition: Column) -> Column:
+    return F.min(F.when(condition, F.col("at_ms")))
+
+
+def _earliest(condition: Column, *names: str, **computed: Column) -> Column:
+    return F.min(F.when(condition, _moment(names, computed)))
+
+
+def _latest(condition: Column, *names: str) -> Column:
+    return F.max(F.when(condition, _moment(("at_ms", *names), {})))
+
+
+def _moment(names: Sequence[str], computed: dict[str, Column]) -> Column:
+    """A struct that orders events: by time, at the same time by their natural order."""
+    order = F.array_position(F.lit(_ORDER), F.col("event"))
+    fields = [F.col("at_ms").alias("when"), order.alias("order")]
+    fields += [F.col(name).alias(name) for name in names]
+    return F.struct(*fields, *[column.alias(name) for name, column in computed.items()])
+
+
+def judged(rows: DataFrame, *, as_of_ms: int, grace_ms: int) -> DataFrame:
+    """What became of each message by ``as_of_ms``.
+
+    Args:
+        rows: what `gathered` made.
+        as_of_ms: the instant the report speaks of.
+        grace_ms: a message is lost when it was due longer ago and has not arrived.
+    """
+    dated = rows.select("*", *_times())
+    recorded = dated.groupBy("endpoint").agg(
+        F.bool_or(F.col("receptions") > 0).alias("receptions_recorded")
+    )
+    known = dated.join(F.broadcast(recorded), "endpoint")
+    known = known.withColumn("status", _status(as_of_ms, grace_ms))
+    known = known.withColumn(
+        "delay_seconds", F.round((F.col("promised_ms") - F.col("sent_ms")) / 1000)
+    )
+    return known.select(*_shown())
+
+
+def _times() -> list[Column]:
+    timer_ms = F.coalesce(F.col("sent.timer_seconds"), F.lit(0)) * 1000
+    by_sender = F.coalesce(F.col("sent.due_ms"), F.col("sent.at_ms") + timer_ms)
+    direct = F.when(F.col("sent.route") == Route.DIRECT.value, F.col("sent.at_ms") + timer_ms)
+    due = F.coalesce(F.col("told.due_ms"), by_sender)
+    return [
+        F.col("sent.at_ms").alias("sent_ms"),
+        by_sender.alias("promised_ms"),
+        due.alias("due_ms"),
+        F.coalesce(F.col("handed.arrival"), direct).alias("at_destination_ms"),
+        F.col("got.at_ms").alias("received_ms"),
+        F.col("refused.at_ms").alias("rejected_ms"),
+        _lateness("handed", F.col("handed.arrival"), due).alias("hand_over_late_ms"),
+        _lateness("got", F.col("got.at_ms"), due).alias("received_late_ms"),
+    ]
+
+
+def _lateness(moment: str, at: Column, due: Column) -> Column:
+    """What the event tells, or else the difference, which may be off by the clock's tolerance."""
+    difference = at - due
+    near = difference.between(-CLOCK_TOLERANCE_MS, -1)
+    return F.coalesce(
+        F.col(f"{moment}.late_ms"), F.when(near, F.lit(0).cast("bigint")).otherwise(difference)
+    )
+
+
+def _status(as_of_ms: int, grace_ms: int) -> Column:
+    arrived = ~F.col("receptions_recorded") & (F.col("at_destination_ms") <= as_of_ms)
+    return (
+        F.when(F.col("receptions") > 0, DELIVERED)
+        .when(F.coalesce(arrived, F.lit(False)), HANDED_OVER)
+        .when(F.col("rejected_ms").isNotNull(), REJECTED)
+        .when(F.col("cancelled_ms").isNotNull(), CANCELLED)
+        .when(F.col("due_ms") + grace_ms < as_of_ms, LOST)
+        .otherwise(PENDING)
+    )
+
+
+def band(delay_seconds: Column) -> Column:
+    """The position of a delay's band in ``BANDS``."""
+    place = F.lit(len(BANDS) - 1)
+    for number, each in reversed(list(enumerate(BANDS))):
+        if each.most_seconds is not None:
+            place = F.when(delay_seconds <= each.most_seconds, number).otherwise(place)
+    return F.when(delay_seconds.isNotNull(), place)
+
+
+def _shown() -> list[Column | str]:
+    late_ms = F.coalesce(F.col("received_late_ms"), F.col("hand_over_late_ms"))
+    delay = F.col("delay_seconds").cast("bigint")
+    return [
+        *KEY,
+        "status",
+        (F.col("copies") > 1).alias("duplicated"),
+        F.coalesce(late_ms < 0, F.lit(False)).alias("early"),
+        F.col("sent.route").alias("route"),
+        "sent_ms",
+        "due_ms",
+        "at_destination_ms",
+        "received_ms",
+        "rejected_ms",
+        "cancelled_ms",
+        "parked_ms",
+        "released_ms",
+        late_ms.alias("late_ms"),
+        "hand_over_late_ms",
+        "received_late_ms",
+        delay.alias("delay_seconds"),
+        band(delay).alias("band"),
+        "size",
+        "events",
+        "sends",
+        "hops",
+        "hand_overs",
+        "receptions",
+        "copies",
+        "fifo_shares",
+        "standard_shares",
+        "invocation_shares",
+        F.col("last.event").alias("last_event"),
+        F.col("last.at_ms").alias("last_event_ms"),
+        F.col("refused.reason").alias("reason"),
+    ]

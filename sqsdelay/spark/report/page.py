@@ -1,0 +1,70 @@
+"""The page: one HTML file with everything in it."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any, Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from sqsdelay.core.delay import utc
+from sqsdelay.cost import dollars
+from sqsdelay.spark.report.charts import cost_chart, lateness_chart, waiting_chart
+from sqsdelay.spark.report.figures import MOST_ENDPOINTS, MOST_LISTED, Content, duration
+
+PAGE: Final = "report.html"
+_NONE: Final = "-"
+
+
+def render(content: Content) -> str:
+    """The page's text. What stands in the ledger is shown as text, whatever it is."""
+    environment = Environment(
+        loader=PackageLoader("sqsdelay.spark.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"whole": _whole, "ms": _ms, "instant": _instant, "money": _money}
+    bands = [
+        (band.delay, (band.sqs_cost, band.lambda_cost, band.store_cost)) for band in content.costs
+    ]
+    return environment.get_template("report.html").render(
+        content=content,
+        figures=content.figures,
+        grace=duration(content.figures.grace_seconds * 1000),
+        most_listed=MOST_LISTED,
+        most_endpoints=MOST_ENDPOINTS,
+        totals=_totals(content),
+        # The only text that is not escaped: our own drawings, whose words are.
+        charts={
+            "lateness": Markup(lateness_chart(content.lateness)),
+            "waiting": Markup(waiting_chart(content.waiting)),
+            "cost": Markup(cost_chart(bands, content.prices.currency)),
+        },
+    )
+
+
+def _totals(content: Content) -> dict[str, float]:
+    names = ("sqs_cost", "lambda_cost", "store_cost", "fifo_requests", "standard_requests", "hops")
+    return {name: sum(getattr(band, name) for band in content.costs) for name in names}
+
+
+def _whole(number: float | None) -> str:
+    return _NONE if number is None else f"{number:,.0f}"
+
+
+def _ms(ms: float | None) -> str:
+    """A lateness for people."""
+    if ms is None:
+        return _NONE
+    return f"{ms:,.0f} ms" if abs(ms) < 10_000 else f"{ms / 1000:,.1f} s"
+
+
+def _instant(ms: int | None) -> str:
+    return _NONE if ms is None else f"{utc(ms):%Y-%m-%d %H:%M:%S}"
+
+
+def _money(amount: Any) -> str:
+    return dollars(Fraction(amount))

@@ -1,0 +1,145 @@
+"""Reading a ledger: each line an event, or kept aside with the reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from sqsdelay.core.route import Route
+from sqsdelay.errors import ConfigurationError, MalformedEvent
+from sqsdelay.ledger.events import LEDGER_VERSION, EventKind, Source, from_json
+from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
+
+MAX_KEPT_CHARS: Final = 10_000
+"""Of a line that is kept aside."""
+
+MAX_BATCH: Final = 10_000
+"""A larger batch of messages is nothing sqsdelay makes; SQS's is 10, stores have a few hundred."""
+
+_TEXTS: Final = ("event", "endpoint", "message_id", "source", "route", "reason", "sqs_message_id")
+_NUMBERS: Final = (
+    "v", "at_ms", "due_ms", "size", "batch", "receive_batch", "timer_seconds", "late_ms"
+)  # fmt: skip
+EVENT: Final = StructType(
+    [StructField(name, StringType()) for name in _TEXTS]
+    + [StructField(name, LongType()) for name in _NUMBERS]
+)
+_CORRUPT: Final = "_corrupt"
+_LINE: Final = (
+    StructType(list(EVENT.fields))
+    .add("ledger", EVENT)
+    .add("message", StringType())
+    .add(_CORRUPT, StringType())
+)
+_STRICT: Final = {"columnNameOfCorruptRecord": _CORRUPT, "allowSingleQuotes": "false"}
+_TIMESTAMPED: Final = r"^\d{4}-\d\d-\d\dT[\d:.,+Z-]+\s+(?=\{)"
+"""What a line of an exported CloudWatch log begins with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """The lines of a ledger.
+
+    ``events`` has a column for each field of an event; ``aside`` has ``file``, ``line`` and
+    ``reason`` for each line that is none. ``counts`` tells ``lines`` and ``events`` once an action
+    has gone through ``events``.
+    """
+
+    events: DataFrame
+    aside: DataFrame
+    counts: Observation
+
+
+def read_ledger(spark: SparkSession, ledger: str) -> Reading:
+    """Read JSON lines, plain or compressed (``.gz``): a file, a folder with all below it, or a glob.
+
+    Blank lines count as nothing. A line may be of any other shape that `sqsdelay.ledger.events.from_json`
+    reads: an event under ``ledger`` or ``message``, or with a timestamp before it.
+
+    Raises:
+        ConfigurationError: there is no such file, folder or match.
+    """
+    parsed = _parsed(_lines(spark, ledger))
+    counts = Observation("lines")
+    counted = parsed.observe(
+        counts, F.count(F.lit(1)).alias("lines"), F.count_if("good").alias("events")
+    )
+    bad = parsed.where(~F.col("good")).select("file", "line")
+    return Reading(
+        events=counted.where("good").select("event.*"),
+        aside=bad.select(
+            "file", F.substring("line", 1, MAX_KEPT_CHARS).alias("line"), _reason("line")
+        ),
+        counts=counts,
+    )
+
+
+def _lines(spark: SparkSession, ledger: str) -> DataFrame:
+    try:
+        text = spark.read.option("recursiveFileLookup", "true").text(ledger)
+    except AnalysisException as error:
+        raise ConfigurationError(
+            f"ledger {ledger}: there is no such file, folder or match of a glob; "
+            "name JSON lines as sqsdelay's ledger writes them"
+        ) from error
+    return text.select(
+        F.col("value").alias("line"), F.col("_metadata.file_path").alias("file")
+    ).where(F.trim("line") != "")
+
+
+def _parsed(lines: DataFrame) -> DataFrame:
+    line = F.col("line")
+    bare = F.when(line.startswith("{"), line).otherwise(F.regexp_replace(line, _TIMESTAMPED, ""))
+    read = lines.select("file", "line", F.from_json(bare, _LINE, _STRICT).alias("read"))
+    fields = [F.col(f"read.{name}") for name in EVENT.names]
+    nested = F.coalesce(
+        F.col("read.ledger"), F.from_json(F.col("read.message"), EVENT, {"mode": "PERMISSIVE"})
+    )
+    event = F.when(F.col("read.v").isNotNull(), F.struct(*fields)).otherwise(nested)
+    whole = F.col(f"read.{_CORRUPT}").isNull()
+    with_event = read.select("file", "line", whole.alias("whole"), event.alias("event"))
+    good = F.coalesce(F.col("whole") & _is_event(), F.lit(False))
+    return with_event.select("file", "line", "event", good.alias("good"))
+
+
+def _is_event() -> Column:
+    """Whether the fields are those of an event that can be reckoned with."""
+
+    def field(name: str) -> Column:
+        return F.col(f"event.{name}")
+
+    def unless_null(name: str, fits: Column) -> Column:
+        return field(name).isNull() | fits
+
+    fits = field("v") == LEDGER_VERSION
+    fits &= field("event").isin([kind.value for kind in EventKind])
+    fits &= field("source").isin([source.value for source in Source])
+    fits &= unless_null("route", field("route").isin([route.value for route in Route]))
+    fits &= (field("endpoint") != "") & (field("message_id") != "")
+    fits &= field("at_ms").between(0, MAX_DUE_MS)
+    fits &= unless_null("due_ms", field("due_ms").between(0, MAX_DUE_MS))
+    fits &= unless_null("late_ms", field("late_ms").between(-MAX_DUE_MS, MAX_DUE_MS))
+    fits &= unless_null("timer_seconds", field("timer_seconds").between(0, MAX_DUE_MS // 1000))
+    fits &= unless_null("size", field("size").between(0, MAX_MESSAGE_BYTES))
+    for name in ("batch", "receive_batch"):
+        fits &= unless_null(name, field(name).between(1, MAX_BATCH))
+    return fits
+
+
+def _reason(line: str) -> Column:
+    # Not an Arrow function: those ask for pandas.
+    return F.udf(reason_of, StringType(), useArrow=False)(line).alias("reason")
+
+
+def reason_of(line: str) -> str:
+    """Why a line is no event that can be reckoned with."""
+    try:
+        from_json(line)
+    except MalformedEvent as error:
+        return str(error)
+    return "a number is out of range, or the line is JSON that not every reader takes"

@@ -1,0 +1,103 @@
+"""What the data source ``sqsdelay`` can be told, parsed and checked before anything is sent."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.hop import check_hop
+from sqsdelay.errors import ConfigurationError
+from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+
+DEFAULT_CONCURRENCY: Final = 32
+"""Batches one task keeps in flight: threads hide the service's latency, and add no CPU."""
+
+DEFAULT_RETRY_SECONDS: Final = 60
+"""How long a task goes on while SQS takes none of its rows; each row that is taken starts it anew."""
+
+DEFAULT_KEY: Final = "key"
+_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The options of one write.
+
+    Args:
+        endpoint: where rows go that name no endpoint.
+        key: the column that, with ``job``, makes a message id for rows that bring none.
+        job: the job's name. Run again under the same name, a job sends the same ids.
+        rejects: folder for rows that cannot be sent; without one such rows fail the job.
+        summary: file for the job's counts; for a stream a folder with a file per micro-batch.
+        ledger: folder, on local or shared disks, for a ledger file of each process that sends.
+        concurrency: batches one task keeps in flight.
+        hop_seconds: the delay queues' delivery delay.
+        retry_seconds: how long a task goes on while SQS takes none of its rows.
+        region, endpoint_url: as of a boto3 client; left out, as boto3 finds them.
+        checkpoint: the stream's checkpoint folder.
+    """
+
+    endpoint: str | None = None
+    key: str = DEFAULT_KEY
+    job: str | None = None
+    rejects: str | None = None
+    summary: str | None = None
+    ledger: str | None = None
+    concurrency: int = DEFAULT_CONCURRENCY
+    hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS
+    retry_seconds: int = DEFAULT_RETRY_SECONDS
+    region: str | None = None
+    endpoint_url: str | None = None
+    checkpoint: str | None = None
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> Options:
+        """The options as Spark hands them over: texts, names in any case.
+
+        Raises:
+            ConfigurationError: an unknown name, or a value out of range.
+            InvalidEndpoint: the endpoint is none.
+        """
+        lowered = {name.lower(): value for name, value in given.items()}
+        known = {field.name for field in fields(cls)} - {"checkpoint"}
+        if unknown := sorted(set(lowered) - known - _SPARKS_OWN):
+            raise ConfigurationError(
+                f"option {unknown[0]!r} is unknown; known are {', '.join(sorted(known))}"
+            )
+        values: dict[str, Any] = {name: lowered[name] for name in known if name in lowered}
+        for name, least in (("concurrency", 1), ("hop_seconds", 1), ("retry_seconds", 0)):
+            if name in values:
+                values[name] = _whole(name, values[name], least)
+        for name in ("rejects", "summary", "ledger"):
+            if name in values:
+                values[name] = absolute(values[name])
+        if _URI.match(values.get("ledger", "")):
+            raise ConfigurationError(
+                f"option ledger={values['ledger']!r} is a URI; ledger files grow line by line, which "
+                "only a disk takes: give a folder on a local or shared disk"
+            )
+        options = cls(**values, checkpoint=lowered.get("checkpointlocation"))
+        check_hop(options.hop_seconds)
+        if options.endpoint is not None:
+            Endpoint.parse(options.endpoint)
+        return options
+
+
+def absolute(path: str) -> str:
+    """A path that means the same in every process; URIs as they are."""
+    return path if _URI.match(path) else os.path.abspath(path)
+
+
+def _whole(name: str, text: str, least: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if value < least:
+        raise ConfigurationError(f"option {name}={text!r}; use a whole number, {least} or more")
+    return value

@@ -1,0 +1,112 @@
+"""Rows that cannot be sent, kept with the reason: a folder of Parquet files.
+
+Each attempt on a task writes a file of its own under a hidden folder. Only the files of attempts
+that Spark committed are moved out of it, so a task that ran twice does not reject its rows twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from sqsdelay.errors import ConfigurationError
+from sqsdelay.spark.sink.columns import REASON
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One attempt's file: where it was written, and its name once it is committed."""
+
+    staged: str
+    name: str
+
+
+class RejectsFolder:
+    """The rejects table at ``path``: a local path, or a URI that pyarrow's file systems know.
+
+    Raises:
+        ConfigurationError: it cannot be reached.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._fs, self._root = opened(path, "rejects")
+
+    def create(self) -> None:
+        """Make the folder; raises ConfigurationError if that cannot be done."""
+        try:
+            self._fs.create_dir(self._root)
+        except OSError as error:
+            raise ConfigurationError(f"option rejects={self._root!r}: {error}") from error
+
+    def staging(self, write_id: str) -> str:
+        """The hidden folder of one write; Spark's readers pass over a name that starts with '_'."""
+        return f"{self._root}/_staging-{write_id}"
+
+    def part(self, write_id: str, partition: int, attempt: int) -> Part:
+        """The names of the file of one attempt on one task."""
+        return Part(
+            staged=f"{self.staging(write_id)}/{partition:05d}-{attempt}.parquet",
+            name=f"part-{write_id}-{partition:05d}.parquet",
+        )
+
+    def open(self, part: Part, schema: pa.Schema) -> pq.ParquetWriter:
+        """Begin a part; close it when the task is done."""
+        self._fs.create_dir(part.staged.rpartition("/")[0])
+        return pq.ParquetWriter(part.staged, schema, filesystem=self._fs)
+
+    def commit(self, parts: Iterable[Part], write_ids: Iterable[str]) -> None:
+        """Make the parts visible, and drop what other attempts left.
+
+        A write that is run again need not have the same tasks: its earlier parts go, too.
+        """
+        kept = {part.name: part for part in parts}
+        for name, part in kept.items():
+            self._fs.move(part.staged, f"{self._root}/{name}")
+        ids = set(write_ids)
+        for info in self._fs.get_file_info(fs.FileSelector(self._root, allow_not_found=True)):
+            if info.base_name not in kept and _write_of(info.base_name) in ids:
+                self._fs.delete_file(info.path)
+        self.drop(ids)
+
+    def drop(self, write_ids: Iterable[str]) -> None:
+        """Delete all that is not committed."""
+        for write_id in set(write_ids):
+            staging = self.staging(write_id)
+            if self._fs.get_file_info(staging).type is not fs.FileType.NotFound:
+                self._fs.delete_dir(staging)
+
+
+def _write_of(name: str) -> str:
+    """The write that a part belongs to, by its name."""
+    return name.removeprefix("part-").rpartition("-")[0]
+
+
+def rejected(rows: pa.RecordBatch, positions: Sequence[int], reasons: Sequence[str]) -> Any:
+    """The rows at these positions, each with its reason."""
+    taken = rows.take(pa.array(positions, pa.int64()))
+    schema = rows.schema.append(pa.field(REASON, pa.string(), nullable=False))
+    return pa.RecordBatch.from_arrays(
+        [*taken.columns, pa.array(reasons, pa.string())], schema=schema
+    )
+
+
+def opened(path: str, option: str) -> tuple[fs.FileSystem, str]:
+    """The file system of a path or URI, and the path in it.
+
+    Raises:
+        ConfigurationError: pyarrow knows no such file system.
+    """
+    known = "s3://" + path.removeprefix("s3a://") if path.startswith("s3a://") else path
+    try:
+        found, root = fs.FileSystem.from_uri(known)
+    except (pa.ArrowException, OSError) as error:
+        raise ConfigurationError(
+            f"option {option}={path!r} cannot be used: {error}; give a folder that all of Spark's "
+            "machines share, or s3://…"
+        ) from error
+    return found, root.rstrip("/")

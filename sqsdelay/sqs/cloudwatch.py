@@ -1,0 +1,91 @@
+"""How old a queue's oldest message is: SQS does not answer that, CloudWatch keeps it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from sqsdelay.core.clock import Clock, SystemClock
+from sqsdelay.core.delay import utc
+from sqsdelay.core.endpoint import QueueRef
+from sqsdelay.limits import ANSWER_SECONDS, CONNECT_SECONDS, SHORT_CALL_ATTEMPTS
+
+logger = logging.getLogger(__name__)
+
+_NAMESPACE: Final = "AWS/SQS"
+_METRIC: Final = "ApproximateAgeOfOldestMessage"
+"""Source: sqs-available-cloudwatch-metrics.html: seconds; reported while a queue is active and not
+empty; a message received three times or more does not count."""
+
+_PERIOD: Final = timedelta(minutes=1)
+_LOOK_BACK: Final = timedelta(minutes=10)
+"""SQS reports once a minute, some minutes late; what is older than this is no news."""
+
+
+class CloudWatchAges:
+    """The `QueueAges` port over CloudWatch: the last value of the past ten minutes.
+
+    Needs ``cloudwatch:GetMetricData``. Where it is denied or CloudWatch does not answer, no age is
+    told, and a warning is logged.
+
+    Args:
+        client: a boto3 CloudWatch client of the queues' region.
+        clock: the local clock.
+    """
+
+    def __init__(self, client: Any, *, clock: Clock | None = None) -> None:
+        self._client = client
+        self._clock = clock or SystemClock()
+
+    def oldest_seconds(self, queues: Sequence[QueueRef]) -> Mapping[QueueRef, int]:
+        now = utc(self._clock.now_ms())
+        try:
+            answer = self._client.get_metric_data(
+                MetricDataQueries=[_query(f"q{n}", queue) for n, queue in enumerate(queues)],
+                StartTime=now - _LOOK_BACK,
+                EndTime=now + _PERIOD,
+                ScanBy="TimestampDescending",
+            )
+        except (ClientError, BotoCoreError) as error:
+            logger.warning("ages of the oldest messages are not known: %s", error)
+            return {}
+        last = {result["Id"]: _last(result) for result in answer["MetricDataResults"]}
+        ages = {queue: last.get(f"q{n}") for n, queue in enumerate(queues)}
+        return {queue: age for queue, age in ages.items() if age is not None}
+
+
+def default_cloudwatch() -> Any:
+    """A CloudWatch client of the default session that gives up soon: ages are worth no long wait."""
+    retries: Any = {"mode": "standard", "total_max_attempts": SHORT_CALL_ATTEMPTS}
+    config = Config(retries=retries, connect_timeout=CONNECT_SECONDS, read_timeout=ANSWER_SECONDS)
+    make: Any = boto3.client
+    return make("cloudwatch", config=config)
+
+
+def _query(query_id: str, queue: QueueRef) -> dict[str, Any]:
+    query = {
+        "Id": query_id,
+        "MetricStat": {
+            "Metric": {
+                "Namespace": _NAMESPACE,
+                "MetricName": _METRIC,
+                "Dimensions": [{"Name": "QueueName", "Value": queue.name}],
+            },
+            "Period": int(_PERIOD.total_seconds()),
+            "Stat": "Maximum",
+        },
+    }
+    # A queue of the same name may exist in our own account.
+    return query if queue.account_id is None else {**query, "AccountId": queue.account_id}
+
+
+def _last(result: Mapping[str, Any]) -> int | None:
+    points = zip(result["Timestamps"], result["Values"], strict=True)
+    newest = max(points, default=None, key=lambda point: point[0])
+    return None if newest is None else int(newest[1])

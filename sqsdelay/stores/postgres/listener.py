@@ -1,0 +1,97 @@
+"""LISTEN on PostgreSQL, from a thread, reconnecting for as long as it is wanted."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final
+
+import psycopg
+from psycopg import sql
+
+from sqsdelay.stores.postgres.pool import CLIENT_SETTINGS, Connection, begin_session
+
+logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS: Final = 0.5
+_RECONNECT_SECONDS: Final = 1.0
+_PROBE_SECONDS: Final = 1.0
+POLL_SECONDS: Final = 1.0
+"""How often a store is looked into where nothing is notified."""
+
+
+class Listener:
+    """While entered, calls ``wake`` for each notification, and once whenever it has connected.
+
+    What is notified while the connection is down is lost, hence the call after connecting. Behind a
+    pooler in transaction mode nothing is notified: there it calls ``wake`` every second.
+    """
+
+    def __init__(self, conninfo: str, channel: str, wake: Callable[[], None]) -> None:
+        self._conninfo = conninfo
+        self._channel = channel
+        self._wake = wake
+        self._over = threading.Event()
+        self._listening = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="store-listener", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+        # Usually milliseconds; without the database there is nothing to miss yet.
+        self._listening.wait(_RECONNECT_SECONDS)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            try:
+                self._listen_until_over()
+            except psycopg.Error as error:
+                logger.warning("not listening for stored messages, trying again: %s", error)
+                self._over.wait(_RECONNECT_SECONDS)
+
+    def _listen_until_over(self) -> None:
+        with self._connected() as connection:
+            notified = begin_session(connection) or self._is_notified(connection)
+            if notified:
+                _listen(connection, self._channel)
+            self._wake()
+            self._listening.set()
+            while notified and not self._over.is_set():
+                for _ in connection.notifies(timeout=_LOOK_SECONDS, stop_after=1):
+                    self._wake()
+        if not notified:
+            logger.warning(
+                "a pooler in transaction mode passes no notifications on: looking for stored messages "
+                "every %g s; connect to PostgreSQL itself, or pool sessions, to be woken",
+                POLL_SECONDS,
+            )
+            while not self._over.wait(POLL_SECONDS):
+                self._wake()
+
+    def _connected(self) -> Connection:
+        return psycopg.connect(self._conninfo, **CLIENT_SETTINGS)
+
+    def _is_notified(self, connection: Connection) -> bool:
+        """Whether what another session notifies gets here; asked on a channel nobody else uses."""
+        channel = f"{self._channel}_{uuid.uuid4().hex[:8]}"
+        _listen(connection, channel)
+        with self._connected() as other:
+            other.execute("SELECT pg_notify(%s, '')", [channel], prepare=False)
+        heard = list(connection.notifies(timeout=_PROBE_SECONDS, stop_after=1))
+        connection.execute(sql.SQL("UNLISTEN {}").format(sql.Identifier(channel)))
+        return bool(heard)
+
+
+def _listen(connection: Connection, channel: str) -> None:
+    connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))

@@ -1,0 +1,312 @@
+"""The PostgreSQL store: row locks with SKIP LOCKED, woken by NOTIFY, for many dispatchers at once."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from operator import itemgetter
+from typing import Any, Final, cast
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import tuple_row
+
+from sqsdelay.core.clock import Clock
+from sqsdelay.core.marks import MARK_LIFETIME_MS, Mark, in_force, kept_mark
+from sqsdelay.core.stored_message import StoredMessage, check_stored_due, from_store
+from sqsdelay.dispatching.settings import MAX_POLL_SECONDS
+from sqsdelay.errors import ConfigurationError
+from sqsdelay.ports.stores import Claim, TransactionMode
+from sqsdelay.stores.answers import answered, new_once
+from sqsdelay.stores.page import page_bounds
+from sqsdelay.stores.postgres.listener import Listener
+from sqsdelay.stores.postgres.pool import (
+    DEFAULT_CONNECTIONS,
+    DEFAULT_SCHEMA,
+    Connection,
+    PostgresPool,
+    check_name,
+)
+from sqsdelay.stores.postgres.version import commented_version, version_comment
+from sqsdelay.stores.queries import read_queries
+from sqsdelay.stores.schema_version import check_version, newest_version, refuse_newer, upgrades
+
+_REMEDY: Final = "run sqsdelay store create (set_up())"
+
+DATABASE_CLOCK: Final = (
+    "coalesce({}::bigint, (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint))"
+)
+"""Dispatchers' clocks may differ: what one holds, another must not take for free."""
+
+_SOON_MS: Final = MAX_POLL_SECONDS * 1000
+"""The longest a dispatcher sleeps: what is due later it finds by polling in time."""
+
+
+class PostgresStore:
+    """Delayed messages in a PostgreSQL table.
+
+    Args:
+        conninfo: a libpq connection string or ``postgresql://`` URL.
+        endpoint: whose messages these are.
+        table: ``<endpoint>.delayed`` when left out; any name of up to 63 bytes.
+        schema: the table's schema; it must exist.
+        connections: the most connections the store opens, besides one per `watch`.
+        clock: for tests; left out, holds and marks are timed by the database's own clock.
+
+    Raises:
+        ConfigurationError: a name PostgreSQL would cut off or cannot hold; a bad ``conninfo``.
+    """
+
+    poll_seconds: Final = 10.0
+    modes: Final = frozenset(TransactionMode)
+
+    def __init__(
+        self,
+        conninfo: str,
+        *,
+        endpoint: str,
+        table: str | None = None,
+        schema: str = DEFAULT_SCHEMA,
+        connections: int = DEFAULT_CONNECTIONS,
+        clock: Clock | None = None,
+    ) -> None:
+        self._clock = clock
+        self._conninfo = conninfo
+        self._table = table or f"{endpoint}.delayed"
+        for name in (schema, self._table):
+            check_name(name)
+        digest = hashlib.sha256(f"{schema}\0{self._table}".encode()).hexdigest()[:32]
+        self._channel = f"sqsdelay_{digest}"
+        queries = read_queries("postgres/store.sql")
+        self._version = newest_version(queries)
+        # psycopg reads %s in a query's text, so a percent sign of a name is written twice.
+        names: dict[str, sql.Composable] = {
+            "table": sql.Identifier(schema.replace("%", "%%"), self._table.replace("%", "%%")),
+            # An index lives in its table's schema and its name may not be cut off either.
+            "index": sql.Identifier(f"sqsdelay_{digest}_due"),
+            "qualified_index": sql.Identifier(schema.replace("%", "%%"), f"sqsdelay_{digest}_due"),
+            "marks": sql.Identifier(schema.replace("%", "%%"), f"sqsdelay_{digest}_marks"),
+            "version": sql.Literal(version_comment(self._version)),
+            "now": sql.SQL(DATABASE_CLOCK.format("%(now_ms)s")),
+            "now_or": sql.SQL(DATABASE_CLOCK.format("%s")),
+        }
+        self._index = sql.Identifier(schema, f"sqsdelay_{digest}_due").as_string(None)
+        self._sql = {
+            key: sql.SQL(query).format(**names).as_bytes() for key, query in queries.items()
+        }
+        self._pool = PostgresPool(
+            conninfo,
+            table=self._table,
+            connections=connections,
+            remedy=_REMEDY,
+        )
+
+    def set_up(self) -> None:
+        with self._pool.connection() as connection, connection.transaction():
+            connection.execute(self._sql["limit_waits"], {})
+            connection.execute(self._sql["lock_set_up"], {"channel": self._channel})
+            found = self._found_version(connection)
+            refuse_newer(found, self._version, table=self._table)
+            for query in ("set_up", "set_up_index", "set_up_marks"):
+                connection.execute(self._sql[query], {})
+            for query in upgrades(self._sql, found):
+                connection.execute(self._sql[query], {})
+            if found < self._version:
+                connection.execute(self._sql["record_version"], {})
+
+    def initialize(self, mode: TransactionMode) -> None:
+        if mode not in self.modes:
+            raise ConfigurationError(f"a PostgreSQL store cannot give {mode!r}")
+        # Nothing depends on the mode: a claim is the open transaction either way.
+        self._rows("exists")
+        with self._pool.statement() as connection:
+            found = self._found_version(connection)
+        check_version(found, self._version, table=self._table, remedy=_REMEDY)
+
+    def _found_version(self, connection: Connection) -> int:
+        row = connection.execute(self._sql["version"], {"index": self._index}).fetchone()
+        return commented_version(row)
+
+    def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
+        if not messages:
+            return []
+        if transaction is not None and not isinstance(transaction, psycopg.Connection):
+            raise ConfigurationError(
+                f"transaction is a {type(transaction).__name__}; give the psycopg.Connection"
+            )
+        # Not `connection`: each layer less is felt in a call this short.
+        connection = transaction or self._pool.taken()
+        try:
+            if transaction is not None:
+                return self._insert(connection, messages)
+            with self._pool.committed(connection):
+                return self._insert(connection, messages)
+        except psycopg.Error as error:
+            raise self._pool.error(error) from None
+        finally:
+            if transaction is None:
+                self._pool.give_back(connection)
+
+    def _insert(self, connection: Connection, messages: Sequence[StoredMessage]) -> list[bool]:
+        rows = [
+            (m.message_id, m.destination, m.due_ms, m.body, m.headers(), m.failures)
+            for m in messages
+        ]
+        if len(rows) == 1:
+            one = (*rows[0], *self._wakes)
+            return [connection.execute(self._sql["store"], one).rowcount == 1]
+        # In one order always: callers that store the same ids at once do not deadlock.
+        rows.sort(key=itemgetter(0))
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        many = (*columns, *self._wakes)
+        # The caller's connection may make rows of another shape.
+        cursor = connection.cursor(row_factory=tuple_row)
+        stored = cursor.execute(self._sql["store_many"], many).fetchall()
+        return new_once(messages, (row[0] for row in stored))
+
+    @property
+    def _wakes(self) -> tuple[object, ...]:
+        """What `store`'s queries are given to tell whom to wake."""
+        now_ms = self._now_ms()
+        return (now_ms, _SOON_MS, now_ms, self._channel)
+
+    def _now_ms(self) -> int | None:
+        """None leaves it to the database."""
+        return None if self._clock is None else self._clock.now_ms()
+
+    @contextmanager
+    def claim(
+        self, limit: int, *, due_by_ms: int, except_destinations: Collection[str] = ()
+    ) -> Iterator[Claim]:
+        with self._pool.connection() as connection:
+            transaction = connection.transaction()
+            transaction.__enter__()
+            try:
+                self._pool.begun(connection)
+                yield self._take(connection, limit, due_by_ms, except_destinations)
+            except BaseException:
+                transaction.__exit__(*sys.exc_info())
+                raise
+            transaction.__exit__(None, None, None)
+
+    def _take(
+        self,
+        connection: Connection,
+        limit: int,
+        due_by_ms: int,
+        except_destinations: Collection[str],
+    ) -> _PostgresClaim:
+        arguments = {
+            "due_by_ms": due_by_ms,
+            "limit": limit,
+            "now_ms": self._now_ms(),
+            "except_destinations": list(except_destinations),
+        }
+        rows = connection.execute(self._sql["claim"], arguments, binary=True).fetchall()
+        return _PostgresClaim(self, connection, [from_store(*row) for row in rows])
+
+    def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
+        rows = self._rows(
+            "next_due", now_ms=self._now_ms(), except_destinations=list(except_destinations)
+        )
+        return int(rows[0][0]) if rows else None
+
+    def pending_count(self) -> int:
+        return int(self._rows("pending_count")[0][0])
+
+    def pending(
+        self,
+        limit: int,
+        *,
+        after: tuple[int, str] | None = None,
+        due_from_ms: int | None = None,
+        due_before_ms: int | None = None,
+    ) -> list[StoredMessage]:
+        after_ms, after_id, before_ms = page_bounds(after, due_from_ms, due_before_ms)
+        bounds = {"after_ms": after_ms, "after_id": after_id, "before_ms": before_ms}
+        rows = self._rows("pending", **bounds, limit=limit)
+        return [from_store(*row) for row in rows]
+
+    def find(self, message_id: str) -> StoredMessage | None:
+        rows = self._rows("find", id=message_id)
+        return from_store(*rows[0]) if rows else None
+
+    def cancel(self, message_ids: Sequence[str]) -> list[bool]:
+        gone = self._rows("cancel", ids=list(message_ids))
+        return answered(message_ids, (row[0] for row in gone))
+
+    def reschedule(self, message_id: str, due_ms: int) -> bool:
+        check_stored_due(due_ms)
+        arguments = {"message_id": message_id, "due_ms": due_ms, "channel": self._channel}
+        return len(self._rows("reschedule", **arguments)) == 1
+
+    def mark(self, marks: Sequence[Mark]) -> None:
+        # In one order always: callers that mark the same messages at once do not deadlock.
+        last = sorted(in_force(marks).values(), key=lambda mark: mark.message_id)
+        arguments = {
+            "ids": [mark.message_id for mark in last],
+            "dues": [mark.due_ms for mark in last],
+            "untils": [mark.until_ms for mark in last],
+            "cancelled": [mark.cancelled_ms for mark in last],
+            "lifetime_ms": MARK_LIFETIME_MS,
+        }
+        with self._pool.connection() as connection, connection.transaction():
+            connection.execute(self._sql["forget_marks"], {"now_ms": self._now_ms()})
+            connection.execute(self._sql["mark"], arguments)
+
+    def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
+        rows = self._rows("marks", ids=list(message_ids), now_ms=self._now_ms())
+        return {row[0]: kept_mark(*row) for row in rows}
+
+    def watch(self, wake: Callable[[], None]) -> AbstractContextManager[None]:
+        return Listener(self._conninfo, self._channel, wake)
+
+    def now_ms(self) -> int:
+        """The server's now, epoch milliseconds.
+
+        Raises:
+            StoreUnavailable
+        """
+        return int(self._rows("now")[0][0])
+
+    def close(self) -> None:
+        self._pool.close()
+
+    def _rows(self, query: str, **arguments: object) -> list[tuple[Any, ...]]:
+        with self._pool.statement() as connection:
+            return connection.execute(self._sql[query], arguments).fetchall()
+
+
+class _PostgresClaim:
+    def __init__(
+        self, store: PostgresStore, connection: Connection, messages: list[StoredMessage]
+    ) -> None:
+        self.messages = messages
+        self.transaction: Any = connection
+        self._store = store
+
+    def attempt(self) -> AbstractContextManager[None]:
+        return cast(AbstractContextManager[None], self.transaction.transaction())
+
+    def remove(self, message_ids: Sequence[str]) -> list[bool]:
+        return self._change("remove", message_ids)
+
+    def count_failures(
+        self, message_ids: Sequence[str], *, retry_after_seconds: float
+    ) -> list[bool]:
+        return self._hold(message_ids, retry_after_seconds, failed=1)
+
+    def hold(self, message_ids: Sequence[str], *, seconds: float) -> list[bool]:
+        return self._hold(message_ids, seconds, failed=0)
+
+    def _hold(self, message_ids: Sequence[str], seconds: float, *, failed: int) -> list[bool]:
+        arguments = {"hold_ms": round(seconds * 1000), "now_ms": self._store._now_ms()}
+        return self._change("hold", message_ids, failed=failed, **arguments)
+
+    def _change(self, query: str, message_ids: Sequence[str], **arguments: object) -> list[bool]:
+        arguments["ids"] = list(message_ids)
+        with self._store._pool.translated():
+            rows = self.transaction.execute(self._store._sql[query], arguments).fetchall()
+        return answered(message_ids, (row[0] for row in rows))

@@ -1,0 +1,6 @@
+"""A delayed message store and an inbox in a SQLite file."""
+
+from sqsdelay.stores.sqlite.inbox import SqliteInbox
+from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
+
+__all__ = ["SqliteInbox", "SqliteStore"]

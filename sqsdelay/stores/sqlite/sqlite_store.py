@@ -1,0 +1,353 @@
+"""The embedded store: one SQLite file, in WAL mode, shared by the processes of one machine."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sqlite3
+import threading
+import uuid
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from sqsdelay.core.clock import Clock, SystemClock
+from sqsdelay.core.marks import MARK_LIFETIME_MS, Mark, kept_mark
+from sqsdelay.core.stored_message import StoredMessage, check_stored_due, due_found, from_store
+from sqsdelay.errors import ConfigurationError
+from sqsdelay.ports.stores import Claim, TransactionMode
+from sqsdelay.processes.forks import in_each_child
+from sqsdelay.stores.answers import answered
+from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS, checked_lease, kept_alive
+from sqsdelay.stores.page import page_bounds
+from sqsdelay.stores.queries import read_queries
+from sqsdelay.stores.sqlite import version as sqlite_version
+from sqsdelay.stores.sqlite.file import (
+    STORE_REMEDY,
+    opened,
+    reopened,
+    store_error,
+    translated,
+    with_names,
+)
+
+logger = logging.getLogger(__name__)
+
+_UNDECODED: Final = re.compile("[\\x00\\ud800-\\udfff]")
+
+
+class SqliteStore:
+    """Delayed messages in a SQLite file.
+
+    Args:
+        path: the file; created when missing (not its folder).
+        endpoint: whose messages these are.
+        table: ``<endpoint>.delayed`` when left out; any name.
+        lease_seconds: how long the messages of a dispatcher that died stay held (at least once).
+        clock: leases are timed with it; all processes on the file must agree on it.
+
+    Raises:
+        StoreUnavailable: the file cannot be opened.
+    """
+
+    poll_seconds: Final = 0.5
+    modes: Final = frozenset(TransactionMode)
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        endpoint: str,
+        table: str | None = None,
+        lease_seconds: float = DEFAULT_LEASE_SECONDS,
+        clock: Clock | None = None,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._lease_seconds = checked_lease(lease_seconds)
+        self._mode = TransactionMode.AT_LEAST_ONCE
+        self._watchers: list[Callable[[], None]] = []
+        self._lock = threading.RLock()
+        name = table or f"{endpoint}.delayed"
+        self._name = name
+        self._marks = name + ".marks"
+        self._sql = {
+            key: with_names(query, table=name, index=name + ".due", marks=self._marks)
+            for key, query in read_queries("sqlite/store.sql").items()
+        }
+        self._path = path
+        self._connection = opened(path, name)
+        self._connection.text_factory = _lenient_text
+        in_each_child(self, SqliteStore._begin_anew)
+
+    def _begin_anew(self) -> None:
+        self._lock = threading.RLock()
+        self._connection = reopened(self._connection, self._path, self._name)
+        self._connection.text_factory = _lenient_text
+
+    def set_up(self) -> None:
+        with self._transaction() as connection:
+            sqlite_version.set_up(connection, self._name, self._sql)
+
+    def initialize(self, mode: TransactionMode) -> None:
+        with self._lock, translated(self._name):
+            self._connection.execute(self._sql["exists"])
+            sqlite_version.check(self._connection, self._name, self._sql, remedy=STORE_REMEDY)
+        self._mode = mode
+
+    def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
+        if transaction is not None and not isinstance(transaction, sqlite3.Connection):
+            raise ConfigurationError(
+                f"transaction is a {type(transaction).__name__}; give the sqlite3.Connection"
+            )
+        if not messages:
+            return []
+        if transaction is not None:
+            with translated(self._name):
+                return self._insert(transaction, messages)
+        with self._transaction() as connection:
+            head_ms = self._earliest(connection)
+            new = self._insert(connection, messages)
+        if head_ms is None or min(message.due_ms for message in messages) < head_ms:
+            self._wake()
+        return new
+
+    def _insert(
+        self, connection: sqlite3.Connection, messages: Sequence[StoredMessage]
+    ) -> list[bool]:
+        return [
+            connection.execute(
+                self._sql["store"],
+                (m.message_id, m.destination, m.due_ms, m.body, m.headers(), m.failures),
+            ).rowcount
+            == 1
+            for m in messages
+        ]
+
+    @contextmanager
+    def claim(
+        self, limit: int, *, due_by_ms: int, except_destinations: Collection[str] = ()
+    ) -> Iterator[Claim]:
+        if self._mode is TransactionMode.EXACTLY_ONCE:
+            # The claim is the write transaction itself: nobody else can write meanwhile.
+            with self._transaction() as connection:
+                claim = self._take(limit, due_by_ms, except_destinations)
+                claim.transaction = connection
+                yield claim
+                claim.release()
+            return
+        claim = self._take(limit, due_by_ms, except_destinations)
+        if not claim.messages:
+            yield claim
+            return
+        try:
+            with kept_alive(claim.renew, lease_seconds=self._lease_seconds):
+                yield claim
+        finally:
+            claim.release()
+
+    def _take(
+        self, limit: int, due_by_ms: int, except_destinations: Collection[str] = ()
+    ) -> _SqliteClaim:
+        token = uuid.uuid4().hex
+        now_ms = self._clock.now_ms()
+        rows = self._rows(
+            "claim",
+            claim=token,
+            now_ms=now_ms,
+            until_ms=now_ms + round(self._lease_seconds * 1000),
+            due_by_ms=due_by_ms,
+            limit=limit,
+            except_destinations=json.dumps(list(except_destinations)),
+        )
+        messages = [from_store(*row) for row in rows if _settled_by(row[0])]
+        messages.sort(key=lambda message: (message.due_ms, message.message_id))
+        return _SqliteClaim(self, token, messages)
+
+    def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
+        with self._lock, translated(self._name):
+            return self._earliest(self._connection, except_destinations)
+
+    def _earliest(
+        self, connection: sqlite3.Connection, except_destinations: Collection[str] = ()
+    ) -> int | None:
+        arguments = {
+            "now_ms": self._clock.now_ms(),
+            "except_destinations": json.dumps(list(except_destinations)),
+        }
+        row = connection.execute(self._sql["next_due"], arguments).fetchone()
+        return None if row is None else due_found(row[0])
+
+    def pending_count(self) -> int:
+        with self._lock, translated(self._name):
+            return int(self._connection.execute(self._sql["pending_count"]).fetchone()[0])
+
+    def pending(
+        self,
+        limit: int,
+        *,
+        after: tuple[int, str] | None = None,
+        due_from_ms: int | None = None,
+        due_before_ms: int | None = None,
+    ) -> list[StoredMessage]:
+        after_ms, after_id, before_ms = page_bounds(after, due_from_ms, due_before_ms)
+        bounds = {"after_ms": after_ms, "after_id": after_id, "before_ms": before_ms}
+        with self._lock, translated(self._name):
+            rows = self._connection.execute(
+                self._sql["pending"], bounds | {"limit": limit}
+            ).fetchall()
+        return [from_store(*row) for row in rows]
+
+    def find(self, message_id: str) -> StoredMessage | None:
+        with self._lock, translated(self._name):
+            row = self._connection.execute(self._sql["find"], {"id": message_id}).fetchone()
+        return None if row is None else from_store(*row)
+
+    def cancel(self, message_ids: Sequence[str]) -> list[bool]:
+        rows = self._rows("cancel", ids=json.dumps(list(message_ids)), now_ms=self._clock.now_ms())
+        return answered(message_ids, (row[0] for row in rows))
+
+    def reschedule(self, message_id: str, due_ms: int) -> bool:
+        check_stored_due(due_ms)
+        arguments = {"message_id": message_id, "due_ms": due_ms, "now_ms": self._clock.now_ms()}
+        with self._transaction() as connection:
+            moved = connection.execute(self._sql["reschedule"], arguments).rowcount == 1
+        self._wake()
+        return moved
+
+    def mark(self, marks: Sequence[Mark]) -> None:
+        rows = [
+            {
+                "message_id": mark.message_id,
+                "due_ms": mark.due_ms,
+                "until_ms": mark.until_ms,
+                "cancelled_ms": mark.cancelled_ms,
+                "lifetime_ms": MARK_LIFETIME_MS,
+            }
+            for mark in marks
+        ]
+        with self._transaction() as connection:
+            connection.execute(self._sql["forget_marks"], {"now_ms": self._clock.now_ms()})
+            connection.executemany(self._sql["mark"], rows)
+
+    def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
+        arguments = {"ids": json.dumps(list(message_ids)), "now_ms": self._clock.now_ms()}
+        with self._lock, translated(self._name):
+            rows = self._connection.execute(self._sql["marks"], arguments).fetchall()
+        return {row[0]: kept_mark(*row) for row in rows}
+
+    @contextmanager
+    def watch(self, wake: Callable[[], None]) -> Iterator[None]:
+        """Wakes for what this object stores; other processes' messages are found by polling."""
+        self._watchers.append(wake)
+        try:
+            yield
+        finally:
+            self._watchers.remove(wake)
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+    def _wake(self) -> None:
+        for wake in list(self._watchers):
+            wake()
+
+    def _rows(self, query: str, **arguments: object) -> list[Any]:
+        with self._transaction() as connection:
+            return connection.execute(self._sql[query], arguments).fetchall()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """A write transaction, or the one this thread is already in (exactly once)."""
+        with self._lock:
+            if self._connection.in_transaction:
+                with translated(self._name):
+                    yield self._connection
+                return
+            with translated(self._name):
+                self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+            except BaseException as error:
+                self._connection.execute("ROLLBACK")
+                if isinstance(error, sqlite3.Error):
+                    raise store_error(error, self._name) from error
+                raise
+            with translated(self._name):
+                self._connection.execute("COMMIT")
+
+
+def _lenient_text(found: bytes) -> str:
+    """Text that is no UTF-8, written by hand, must not fail the whole claim it is in."""
+    return found.decode("utf-8", "surrogateescape")
+
+
+def _settled_by(message_id: object) -> bool:
+    """Whether a row can be removed by its id; one that cannot stays leased, and is told of each time."""
+    if isinstance(message_id, str) and not _UNDECODED.search(message_id):
+        return True
+    logger.error(
+        "a row is no message: its message_id is %r, not text; it is left alone, delete it",
+        message_id,
+    )
+    return False
+
+
+class _SqliteClaim:
+    def __init__(self, store: SqliteStore, token: str, messages: list[StoredMessage]) -> None:
+        self.messages = messages
+        self.transaction: Any = None
+        self._store = store
+        self._token = token
+        self._open = {message.message_id for message in messages}
+
+    def attempt(self) -> AbstractContextManager[None]:
+        return self._savepoint()
+
+    @contextmanager
+    def _savepoint(self) -> Iterator[None]:
+        connection: sqlite3.Connection = self.transaction
+        connection.execute("SAVEPOINT attempt")
+        before = set(self._open)
+        try:
+            yield
+        except BaseException:
+            connection.execute("ROLLBACK TO attempt")
+            connection.execute("RELEASE attempt")
+            self._open = before
+            raise
+        connection.execute("RELEASE attempt")
+
+    def remove(self, message_ids: Sequence[str]) -> list[bool]:
+        return self._settle("remove", message_ids)
+
+    def count_failures(
+        self, message_ids: Sequence[str], *, retry_after_seconds: float
+    ) -> list[bool]:
+        return self._settle("hold", message_ids, failed=1, until_ms=self._in(retry_after_seconds))
+
+    def hold(self, message_ids: Sequence[str], *, seconds: float) -> list[bool]:
+        return self._settle("hold", message_ids, failed=0, until_ms=self._in(seconds))
+
+    def renew(self) -> None:
+        until_ms = self._in(self._store._lease_seconds)
+        self._change("renew", list(self._open), until_ms=until_ms)
+
+    def release(self) -> None:
+        """Let go of what was neither removed nor held."""
+        if self._open:
+            self._change("release", list(self._open))
+
+    def _settle(self, query: str, message_ids: Sequence[str], **arguments: object) -> list[bool]:
+        rows = self._change(query, message_ids, **arguments)
+        self._open.difference_update(message_ids)
+        return answered(message_ids, (row[0] for row in rows))
+
+    def _change(self, query: str, message_ids: Sequence[str], **arguments: object) -> list[Any]:
+        ids = json.dumps(list(message_ids))
+        return self._store._rows(query, ids=ids, claim=self._token, **arguments)
+
+    def _in(self, seconds: float) -> int:
+        return self._store._clock.now_ms() + round(seconds * 1000)

@@ -1,0 +1,214 @@
+"""A delayed message store in memory, under virtual time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from sqsdelay.core.clock import Clock
+from sqsdelay.core.marks import Mark, in_force
+from sqsdelay.core.stored_message import StoredMessage, check_stored_due
+from sqsdelay.errors import ConfigurationError
+from sqsdelay.ports.stores import Claim, TransactionMode
+
+
+@dataclass(slots=True)
+class _Row:
+    message: StoredMessage
+    held_until_ms: int = 0
+    claim: object = None
+
+    def held(self, now_ms: int) -> bool:
+        return self.held_until_ms > now_ms
+
+
+class InMemoryStore:
+    """The `DelayedMessageStore` protocol without a database; leases end on ``clock``.
+
+    Args:
+        clock: moved by the test.
+        lease_seconds: how long an abandoned claim holds its messages.
+    """
+
+    poll_seconds: float = 0.5
+    modes: Final = frozenset({TransactionMode.AT_LEAST_ONCE})
+
+    def __init__(self, clock: Clock, *, lease_seconds: float = 60) -> None:
+        self._clock = clock
+        self._lease_ms = round(lease_seconds * 1000)
+        self._rows: dict[str, _Row] = {}
+        self._marks: dict[str, Mark] = {}
+        self._watchers: list[Callable[[], None]] = []
+        self._lock = threading.RLock()
+
+    def set_up(self) -> None:
+        """There is nothing to create."""
+
+    def initialize(self, mode: TransactionMode) -> None:
+        if mode not in self.modes:
+            raise ConfigurationError(
+                f"a store in memory cannot give {mode}: it has no transactions"
+            )
+
+    def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
+        if transaction is not None:
+            raise ConfigurationError("a store in memory takes no transaction=; leave it out")
+        with self._lock:
+            new = []
+            for message in messages:
+                new.append(message.message_id not in self._rows)
+                self._rows.setdefault(message.message_id, _Row(message))
+        self._wake()
+        return new
+
+    @contextmanager
+    def claim(
+        self, limit: int, *, due_by_ms: int, except_destinations: Collection[str] = ()
+    ) -> Iterator[Claim]:
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            due = [row for row in self._sorted() if row.message.due_ms <= due_by_ms]
+            wanted = [row for row in due if row.message.destination not in except_destinations]
+            rows = [row for row in wanted if not row.held(now_ms)][:limit]
+            claim = _InMemoryClaim(self, [row.message for row in rows])
+            for row in rows:
+                row.claim, row.held_until_ms = claim, now_ms + self._lease_ms
+        try:
+            yield claim
+        finally:
+            with self._lock:
+                for row in self._rows.values():
+                    if row.claim is claim:
+                        row.claim, row.held_until_ms = None, 0
+
+    def _sorted(self) -> list[_Row]:
+        rows = self._rows.values()
+        return sorted(rows, key=lambda row: (row.message.due_ms, row.message.message_id))
+
+    def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            free = [row.message for row in self._rows.values() if not row.held(now_ms)]
+        return min(
+            (m.due_ms for m in free if m.destination not in except_destinations), default=None
+        )
+
+    def pending_count(self) -> int:
+        return len(self._rows)
+
+    def pending(
+        self,
+        limit: int,
+        *,
+        after: tuple[int, str] | None = None,
+        due_from_ms: int | None = None,
+        due_before_ms: int | None = None,
+    ) -> list[StoredMessage]:
+        with self._lock:
+            messages = [row.message for row in self._sorted()]
+        return [
+            m
+            for m in messages
+            if (after is None or (m.due_ms, m.message_id) > after)
+            and (due_from_ms is None or m.due_ms >= due_from_ms)
+            and (due_before_ms is None or m.due_ms < due_before_ms)
+        ][:limit]
+
+    def find(self, message_id: str) -> StoredMessage | None:
+        row = self._rows.get(message_id)
+        return None if row is None else row.message
+
+    def cancel(self, message_ids: Sequence[str]) -> list[bool]:
+        with self._lock:
+            return [self._cancel(message_id) for message_id in message_ids]
+
+    def _cancel(self, message_id: str) -> bool:
+        if self._free(message_id) is None:
+            return False
+        del self._rows[message_id]
+        return True
+
+    def reschedule(self, message_id: str, due_ms: int) -> bool:
+        check_stored_due(due_ms)
+        with self._lock:
+            row = self._free(message_id)
+            if row is None:
+                return False
+            row.message, row.held_until_ms = replace(row.message, due_ms=due_ms), 0
+            row.claim = None
+        self._wake()
+        return True
+
+    def _free(self, message_id: str) -> _Row | None:
+        row = self._rows.get(message_id)
+        leased = row is not None and row.claim is not None and row.held(self._clock.now_ms())
+        return None if leased else row
+
+    def mark(self, marks: Sequence[Mark]) -> None:
+        with self._lock:
+            before = self.marks([mark.message_id for mark in marks])
+            self._marks |= in_force([*before.values(), *marks])
+
+    def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
+        now_ms = self._clock.now_ms()
+        kept = {i: self._marks[i] for i in message_ids if i in self._marks}
+        return {i: mark for i, mark in kept.items() if mark.until_ms > now_ms}
+
+    @contextmanager
+    def watch(self, wake: Callable[[], None]) -> Iterator[None]:
+        self._watchers.append(wake)
+        try:
+            yield
+        finally:
+            self._watchers.remove(wake)
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+    def _wake(self) -> None:
+        for wake in list(self._watchers):
+            wake()
+
+
+class _InMemoryClaim:
+    transaction: Final = None
+
+    def __init__(self, store: InMemoryStore, messages: list[StoredMessage]) -> None:
+        self.messages = messages
+        self._store = store
+
+    def attempt(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def remove(self, message_ids: Sequence[str]) -> list[bool]:
+        with self._store._lock:
+            rows = [self._mine(message_id) for message_id in message_ids]
+            for row in rows:
+                if row is not None:
+                    del self._store._rows[row.message.message_id]
+            return [row is not None for row in rows]
+
+    def count_failures(
+        self, message_ids: Sequence[str], *, retry_after_seconds: float
+    ) -> list[bool]:
+        return self._hold(message_ids, retry_after_seconds, failed=1)
+
+    def hold(self, message_ids: Sequence[str], *, seconds: float) -> list[bool]:
+        return self._hold(message_ids, seconds, failed=0)
+
+    def _hold(self, message_ids: Sequence[str], seconds: float, *, failed: int) -> list[bool]:
+        until_ms = self._store._clock.now_ms() + round(seconds * 1000)
+        with self._store._lock:
+            rows = [self._mine(message_id) for message_id in message_ids]
+            for row in rows:
+                if row is not None:
+                    row.message = replace(row.message, failures=row.message.failures + failed)
+                    row.claim, row.held_until_ms = None, until_ms
+            return [row is not None for row in rows]
+
+    def _mine(self, message_id: str) -> _Row | None:
+        row = self._store._rows.get(message_id)
+        return row if row is not None and row.claim is self else None

@@ -1,0 +1,119 @@
+"""The look for due messages: their ids are sent to the timeouts dispatcher queue."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from math import inf
+from typing import Final
+
+from sqsdelay.core.backoff import retry_seconds
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.dispatching.dispatcher import seconds_to_sleep, wait_for
+from sqsdelay.errors import QueueUnavailable, StoreError
+from sqsdelay.ports.stores import Claim
+from sqsdelay.timeouts.settings import TimeoutStatus
+from sqsdelay.timeouts.task import PAUSE_SECONDS, Refused, TimeoutParts, TimeoutTask
+
+logger = logging.getLogger(__name__)
+
+_FIRST_IDLE_SECONDS: Final = 0.25
+
+
+class Announcer(TimeoutTask):
+    """Announces due messages."""
+
+    def __init__(self, parts: TimeoutParts) -> None:
+        super().__init__(parts)
+        self._fetching = self._breaker("fetching")
+        self._poll_seconds = parts.settings.poll_seconds or parts.store.poll_seconds
+        self._held: list[StoredMessage] = []
+        self._next_due_ms: int | None = None
+
+    def turn(self) -> int:
+        """Announce one batch of due messages.
+
+        They are held in the store before, and remembered, so that each is announced once; a process
+        that dies just then delays them until another announces them again.
+
+        Returns:
+            How many were announced.
+
+        Raises:
+            StoreError, CriticalError: the storage failed.
+            QueueUnavailable: some were not announced; the next turn begins with them.
+        """
+        if not self._held:
+            self._held = self._hold_due()
+        ids = [message.message_id for message in self._held]
+        outcomes = self._transport.announce(ids) if ids else []
+        told = list(zip(self._held, outcomes, strict=True))
+        self._held = [message for message, failure in told if failure is not None]
+        announced = [message for message, failure in told if failure is None]
+        self._parts.announcements.add(announced)
+        self._tell(TimeoutStatus.ANNOUNCED, [message.message_id for message in announced])
+        for _, failure in told:
+            if failure is not None:
+                raise QueueUnavailable(f"due messages not announced: {failure.error}")
+        return len(announced)
+
+    def _hold_due(self) -> list[StoredMessage]:
+        """What is due and not announced yet; not for destinations that are out of reach."""
+        settings, now_ms = self._parts.settings, self._transport.now_ms()
+        away = self._parts.destinations.out_of_reach()
+        with self._storage(self._fetching):
+            with self._store.claim(
+                settings.batch_size, due_by_ms=now_ms, except_destinations=away
+            ) as claim:
+                due = [message for message in claim.messages if message.unreadable is None]
+                if due:
+                    ids = [message.message_id for message in due]
+                    claim.hold(ids, seconds=settings.announce_again_seconds)
+                aside = self._put_aside(claim)
+            missing = self._parts.announcements.missing(due)
+            if not missing:
+                self._next_due_ms = self._store.next_due_ms(except_destinations=away)
+        self._tell(TimeoutStatus.REJECTED, aside)
+        return missing
+
+    def _put_aside(self, claim: Claim) -> list[str]:
+        """Reject rows that are no messages; returns the ids of those the error queue has."""
+        refused: list[Refused] = [
+            (None, m, f"Unreadable: {m.unreadable}") for m in claim.messages if m.unreadable
+        ]
+        rejected, left = self._rejected(refused)
+        ids = [message.message_id for _, message in rejected]
+        if ids:
+            claim.remove(ids)
+        for _, message in left:
+            claim.count_failures(
+                [message.message_id], retry_after_seconds=retry_seconds(message.failures)
+            )
+        return ids
+
+    def run(self, stop: threading.Event) -> None:
+        """Take turns, and sleep until the next message is due, until ``stop`` is set.
+
+        Raises:
+            CriticalError
+        """
+        wake = threading.Event()
+        idle_seconds = _FIRST_IDLE_SECONDS
+        with self._store.watch(wake.set):
+            while not stop.is_set():
+                wake.clear()
+                try:
+                    if self.turn():
+                        idle_seconds = _FIRST_IDLE_SECONDS
+                        continue
+                    pause = self._until_next(idle_seconds)
+                except (StoreError, QueueUnavailable) as error:
+                    logger.warning("cannot announce, trying again: %s", error)
+                    pause = PAUSE_SECONDS
+                wait_for(wake, stop, pause)
+                idle_seconds = min(2 * idle_seconds, self._poll_seconds)
+
+    def _until_next(self, idle_seconds: float) -> float:
+        now_ms = self._transport.now_ms()
+        at_most = min(idle_seconds, self._parts.destinations.seconds_to_next() or inf)
+        return seconds_to_sleep(self._next_due_ms, now_ms, ahead_ms=0, at_most=at_most)

@@ -1,0 +1,182 @@
+"""The timeouts dispatcher queue's receiver: an id is looked up, its message sent and removed."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sqsdelay.core.backoff import retry_seconds
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.dispatching.destinations import is_outage, unreadable
+from sqsdelay.errors import CriticalError, StoreError
+from sqsdelay.ports.queues import Delivery, Failure
+from sqsdelay.timeouts.retries import TimeoutRetries
+from sqsdelay.timeouts.settings import TimeoutStatus
+from sqsdelay.timeouts.task import PAUSE_SECONDS, Delivered, Refused, TimeoutParts, TimeoutTask
+
+_REMEMBERED: Final = 10_000
+
+_RETRIES_AT_ONCE: Final = 100
+
+_SOON_MS: Final = 5_000
+"""Announced, and due so soon: clocks differ, or it was moved by a moment. The id waits for it."""
+
+
+class TimeoutDispatch(TimeoutTask):
+    """Dispatches announced messages.
+
+    One whose destination fails waits for its next attempt here and in the store, not in the queue.
+    """
+
+    def __init__(self, parts: TimeoutParts) -> None:
+        super().__init__(parts)
+        self._finding = self._breaker("finding")
+        self._removing = self._breaker("removing")
+        self._retries = TimeoutRetries(parts.clock)
+        self._unremoved: OrderedDict[tuple[str, int], TimeoutStatus] = OrderedDict()
+
+    def turn(self) -> int:
+        """Receive one batch of ids and dispatch their messages, and those whose retry is due.
+
+        Returns:
+            How many were received or tried again.
+
+        Raises:
+            StoreError, CriticalError: the storage failed; the ids come back, and what was sent is
+                remembered and not sent again.
+            QueueMissing, QueueUnavailable
+        """
+        received = self._transport.receive_due_ids(wait_seconds=self._wait_seconds())
+        waiting: dict[str, Delivery[Any] | None] = {}
+        for delivery, message_id in self._readable(received):
+            if message_id in waiting or message_id in self._retries:
+                self._settle([delivery])
+            else:
+                waiting[message_id] = delivery
+        self._dispatch(self._look_up(waiting))
+        away = self._parts.destinations.out_of_reach()
+        again = self._retries.due(_RETRIES_AT_ONCE, except_destinations=away)
+        self._dispatch(self._look_up(dict.fromkeys(again)))
+        return len(received) + len(again)
+
+    def _wait_seconds(self) -> int:
+        """The long poll, shortened to the next retry."""
+        destinations = self._parts.destinations
+        away = destinations.out_of_reach()
+        waits = (
+            self._retries.seconds_to_next(except_destinations=away),
+            destinations.seconds_to_next(),
+        )
+        soonest = min((seconds for seconds in waits if seconds is not None), default=math.inf)
+        longest = self._parts.settings.wait_seconds
+        return longest if soonest >= longest else math.ceil(soonest)
+
+    def _look_up(self, waiting: Mapping[str, Delivery[Any] | None]) -> list[Delivered]:
+        """The messages that are there and due. The other ids are dropped."""
+        if not waiting:
+            return []
+        try:
+            with self._storage(self._finding):
+                found = {message_id: self._store.find(message_id) for message_id in waiting}
+        except (StoreError, CriticalError):
+            self._give_back(waiting.values(), seconds=PAUSE_SECONDS)
+            raise
+        there = {message_id: m for message_id, m in found.items() if m is not None}
+        self._parts.announcements.add(there.values())
+        now_ms = self._transport.now_ms()
+        due: list[Delivered] = []
+        dropped: list[str] = []
+        for message_id, delivery in waiting.items():
+            message = there.get(message_id)
+            if message is None or message.due_ms > now_ms + _SOON_MS:
+                dropped.append(message_id)
+            elif message.due_ms <= now_ms:
+                due.append((delivery, message))
+            elif delivery is not None:
+                self._give_back([delivery], seconds=math.ceil((message.due_ms - now_ms) / 1000))
+        if dropped:
+            self._settle(waiting[message_id] for message_id in dropped)
+            self._forget(dropped)
+            self._tell(TimeoutStatus.DROPPED, dropped)
+        return due
+
+    def _dispatch(self, due: list[Delivered]) -> None:
+        before = [(d, m) for d, m in due if _key(m) in self._unremoved]
+        new = [(d, m) for d, m in due if _key(m) not in self._unremoved]
+        sent, failed = self._sent([(d, m) for d, m in new if m.unreadable is None])
+        self._unremoved |= {_key(message): TimeoutStatus.DISPATCHED for _, message in sent}
+        aside = [(each, f) for each in new if (f := unreadable(each[1])) is not None]
+        refused = self._to_reject(failed + aside)
+        rejected, left = self._rejected(refused)
+        for delivery, message in left:
+            failures = self._retries.failures(message.message_id)
+            self._try_later(delivery, message, failures + 1, seconds=retry_seconds(failures))
+        self._unremoved |= {_key(message): TimeoutStatus.REJECTED for _, message in rejected}
+        while len(self._unremoved) > _REMEMBERED:
+            self._unremoved.popitem(last=False)
+        self._remove(before + sent + rejected)
+
+    def _to_reject(self, failed: list[tuple[Delivered, Failure]]) -> list[Refused]:
+        """What is not tried again. The rest is: an outage is no failure of the message."""
+        refused: list[Refused] = []
+        for (delivery, message), failure in failed:
+            failures = self._retries.failures(message.message_id)
+            if is_outage(failure):
+                # As soon as its destination is in reach.
+                self._try_later(delivery, message, failures, seconds=0)
+            elif failure.transient and failures < self._parts.settings.number_of_retries:
+                seconds = retry_seconds(failures)
+                self._log_retry(message, failure, seconds)
+                self._try_later(delivery, message, failures + 1, seconds=seconds)
+            else:
+                refused.append((delivery, message, f"{failure.code}: {failure.error}"))
+        return refused
+
+    def _try_later(
+        self,
+        delivery: Delivery[Any] | None,
+        message: StoredMessage,
+        failures: int,
+        *,
+        seconds: float,
+    ) -> None:
+        """Let the id go; the message is in the store, and announced again should this process die."""
+        if not self._retries.add(message, failures=failures, seconds=seconds):
+            # It is announced again when its hold in the store is over.
+            self._forget([message.message_id])
+        self._settle([delivery])
+
+    def _remove(self, handled: list[Delivered]) -> None:
+        """Remove from the storage, and only then let the ids go."""
+        if not handled:
+            return
+        try:
+            with self._storage(self._removing):
+                removed = self._store.cancel([message.message_id for _, message in handled])
+                gone = [
+                    done or self._store.find(message.message_id) is None
+                    for done, (_, message) in zip(removed, handled, strict=True)
+                ]
+        except (StoreError, CriticalError):
+            self._give_back([delivery for delivery, _ in handled], seconds=PAUSE_SECONDS)
+            raise
+        for (delivery, message), away in zip(handled, gone, strict=True):
+            if away:
+                self._forget([message.message_id])
+                self._done(self._unremoved.pop(_key(message)), [(delivery, message)])
+            elif delivery is not None:
+                # It is being announced again at this moment. Next time it is removed, not sent.
+                self._give_back([delivery], seconds=PAUSE_SECONDS)
+            else:
+                failures = self._retries.failures(message.message_id)
+                self._try_later(None, message, failures, seconds=PAUSE_SECONDS)
+
+    def _forget(self, message_ids: list[str]) -> None:
+        self._retries.remove(message_ids)
+        self._parts.announcements.remove(message_ids)
+
+
+def _key(message: StoredMessage) -> tuple[str, int]:
+    return message.message_id, message.due_ms

@@ -1,0 +1,121 @@
+"""The timeout manager: a store and two queues, for transports that cannot delay by themselves.
+
+Senders put delayed messages into the *timeouts* queue, whose receiver stores them. When one is due
+its id goes to the *timeouts dispatcher* queue, whose receiver looks it up, sends it on, and removes
+it. An id that is no longer there is dropped: an id delivered twice is not a message sent twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from sqsdelay.core.clock import Clock, SystemClock
+from sqsdelay.dispatching.destinations import Destinations
+from sqsdelay.errors import CriticalError, QueueUnavailable, StoreError
+from sqsdelay.ports.queues import TimeoutTransport
+from sqsdelay.ports.stores import DelayedMessageStore, TransactionMode
+from sqsdelay.timeouts.announcements import Announcements
+from sqsdelay.timeouts.announcer import Announcer
+from sqsdelay.timeouts.arrivals import Arrivals
+from sqsdelay.timeouts.dispatch import TimeoutDispatch
+from sqsdelay.timeouts.settings import LOST_AFTER, TimeoutSettings, TimeoutStatus
+from sqsdelay.timeouts.task import PAUSE_SECONDS, TimeoutParts
+
+__all__ = ["TimeoutManager", "TimeoutSettings", "TimeoutStatus"]
+
+logger = logging.getLogger(__name__)
+
+
+class TimeoutManager:
+    """Serves one endpoint's timeouts. Several may share queues and store.
+
+    Args:
+        store: where messages wait.
+        transport: the two queues, and the way to the destinations.
+        settings: waits and limits.
+        on_critical: called, from the thread that noticed, when the storage has failed for too long;
+            if it returns, work goes on. Left out, the CriticalError ends `run`.
+        on_done: told what became of which message ids, from the threads.
+        clock: the local clock.
+
+    Attributes:
+        arrivals, announcer, dispatch: the three tasks; ``turn()`` does one batch of each.
+    """
+
+    def __init__(
+        self,
+        store: DelayedMessageStore,
+        transport: TimeoutTransport,
+        *,
+        settings: TimeoutSettings | None = None,
+        on_critical: Callable[[CriticalError], None] | None = None,
+        on_done: Callable[[TimeoutStatus, Sequence[str]], None] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        settings, clock = settings or TimeoutSettings(), clock or SystemClock()
+        self._parts = TimeoutParts(
+            store=store,
+            transport=transport,
+            settings=settings,
+            clock=clock,
+            destinations=Destinations(clock),
+            announcements=Announcements(
+                clock, lost_after_seconds=LOST_AFTER * settings.announce_again_seconds
+            ),
+            on_critical=on_critical,
+            on_done=on_done,
+        )
+        self.arrivals = Arrivals(self._parts)
+        self.announcer = Announcer(self._parts)
+        self.dispatch = TimeoutDispatch(self._parts)
+
+    def start(self) -> None:
+        """Check store and queues. `run` calls it.
+
+        Raises:
+            ConfigurationError, StoreMissing, StoreUnavailable, QueueMissing, QueueUnavailable
+        """
+        self._parts.store.initialize(TransactionMode.AT_LEAST_ONCE)
+        self._parts.transport.check()
+
+    def run(self, stop: threading.Event) -> None:
+        """Serve until ``stop`` is set, each task in a thread of its own.
+
+        While queues or storage cannot be reached it tries again every two seconds. A task that ends
+        by an error sets ``stop``, and the others finish what is in hand.
+
+        Raises:
+            ConfigurationError, StoreMissing, StoreUnavailable, QueueMissing, QueueUnavailable:
+                from `start`.
+            CriticalError: the storage has failed for too long, and there is no ``on_critical``.
+        """
+        self.start()
+        tasks: tuple[Callable[[], None], ...] = (
+            lambda: _repeat(self.arrivals.turn, stop),
+            lambda: self.announcer.run(stop),
+            lambda: _repeat(self.dispatch.turn, stop),
+        )
+        with ThreadPoolExecutor(len(tasks), thread_name_prefix="timeouts") as threads:
+            running = [threads.submit(_stopping_all, task, stop) for task in tasks]
+        for task in running:
+            task.result()
+
+
+def _repeat(turn: Callable[[], int], stop: threading.Event) -> None:
+    while not stop.is_set():
+        try:
+            turn()
+        except (StoreError, QueueUnavailable) as error:
+            logger.warning("trying again in %d s: %s", PAUSE_SECONDS, error)
+            stop.wait(PAUSE_SECONDS)
+
+
+def _stopping_all(task: Callable[[], None], stop: threading.Event) -> None:
+    try:
+        task()
+    except BaseException:
+        stop.set()
+        raise

@@ -1,0 +1,1 @@
+"""The relay under faults, with real servers and processes."""

@@ -1,0 +1,183 @@
+"""The parties of a real-time scenario, each behind a proxy of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from botocore.config import Config
+
+from sqsdelay import DelayConsumer
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.sqs.client import client_config
+from sqsdelay.sqs.queues import SqsQueues
+from sqsdelay.testing import LocalAws
+from tests.services.fault_plan import FaultPlan
+from tests.services.lambda_function import EventSource, LambdaFunction
+from tests.services.processes import Running, running
+from tests.services.sqs_proxy import SqsProxy
+from tests.simulation.journal import Journal
+from tests.simulation.journaling import ProxyJournal
+
+if TYPE_CHECKING:
+    from mypy_boto3_sqs import SQSClient
+
+HOP_SECONDS: Final = 1
+VISIBILITY_SECONDS: Final = 3
+"""A worker's own, 30 s by default, and the delay queue's, 180 s."""
+READ_SECONDS: Final = 2.5
+"""How long an answer is waited for, 5 s by default; long polls here take up to a second."""
+MAX_RECEIVES: Final = 2
+"""Refused twice, to the error queue: five refusals with backoff would take more than a minute."""
+_STARTED_SECONDS: Final = 120
+_boto3_lock = threading.Lock()
+"""Making a client is not thread-safe."""
+
+Work = Callable[[threading.Event], None]
+"""What a party does until the event is set."""
+
+
+def client_of(aws: LocalAws, endpoint_url: str) -> SQSClient:
+    """A client with the settings `DelaySender` and `DelayConsumer` use for theirs, in small."""
+    config = client_config(connections=16, attempts=6).merge(Config(read_timeout=READ_SECONDS))
+    with _boto3_lock:
+        client: SQSClient = aws.client("sqs", endpoint_url=endpoint_url, config=config)
+    return client
+
+
+@dataclass(kw_only=True)
+class Network:
+    """What lies between the parties and the local AWS: proxies, closed with ``stack``."""
+
+    aws: LocalAws
+    journal: Journal
+    plan: Callable[[str], FaultPlan]
+    stack: ExitStack
+    denied: set[tuple[str, str]]
+
+    def proxy(self, party: str, interrupt: Callable[[str], None] = lambda _: None) -> SqsProxy:
+        """A party's own way to SQS, journalled."""
+        proxy = SqsProxy(
+            self.aws.port,
+            self.plan(party),
+            on_exchange=ProxyJournal(self.journal, party),
+            interrupt=interrupt,
+            denied=self.denied,
+        )
+        return self.stack.enter_context(proxy)
+
+    def environment(self, proxy: SqsProxy) -> dict[str, str]:
+        """For a process of its own."""
+        return self.aws.environment() | {"AWS_ENDPOINT_URL": proxy.endpoint_url}
+
+
+def worker(network: Network, party: str, endpoint: Endpoint) -> Work:
+    """A `DelayConsumer` in a thread."""
+    consumer = DelayConsumer(
+        endpoint.name,
+        client_of(network.aws, network.proxy(party).endpoint_url),
+        hop_seconds=HOP_SECONDS,
+        wait_seconds=1,
+        visibility_seconds=VISIBILITY_SECONDS,
+        max_receives=MAX_RECEIVES,
+    )
+    return consumer.run
+
+
+def function(network: Network, party: str, endpoint: Endpoint) -> Work:
+    """The Lambda function, with an event source that polls and deletes for it."""
+    proxy = network.proxy(party)
+    lambda_function = network.stack.enter_context(
+        LambdaFunction(
+            network.environment(proxy)
+            | {
+                "SQSDELAY_ENDPOINT": endpoint.name,
+                "SQSDELAY_HOP_SECONDS": str(HOP_SECONDS),
+                "SQSDELAY_MAX_RECEIVES": str(MAX_RECEIVES),
+            }
+        )
+    )
+    lambda_function.invoke({"Records": []})  # the cold start, before messages wait for it
+    queue_url = SqsQueues(client_of(network.aws, network.aws.endpoint_url)).url(
+        endpoint.delay_queue
+    )
+    return EventSource(client_of(network.aws, proxy.endpoint_url), queue_url, lambda_function).run
+
+
+class MortalWorker:
+    """``sqsdelay consume`` in a process, killed with SIGKILL and started again ``kills`` times.
+
+    It is killed in turn at a random instant and when a delete of its is on the way to SQS.
+    """
+
+    def __init__(
+        self, network: Network, party: str, endpoint: Endpoint, *, kills: int, seed: int
+    ) -> None:
+        self._network = network
+        self._party = party
+        self._endpoint = endpoint
+        self._kills = kills
+        self._random = Random(f"{party} {seed}")
+
+    def run(self, stop: threading.Event) -> None:
+        """Live and die until told to stop."""
+        for life in range(self._kills + 1):
+            party = f"{self._party}-{life + 1}"
+            mortal = life < self._kills
+            at_delete = mortal and life % 2 == 1
+            interruption = _KillAtDelete(party, self._network.journal, self._random.randint(1, 3))
+            proxy = self._network.proxy(party, interruption if at_delete else lambda _: None)
+            with self._process(proxy) as process:
+                interruption.process = process
+                process.wait_for("consuming", timeout=_STARTED_SECONDS)
+                if at_delete:
+                    while not (stop.is_set() or interruption.killed.wait(0.1)):
+                        pass
+                    self._network.journal.inject()
+                elif mortal:
+                    stop.wait(self._random.uniform(0.2, 1.5))
+                    self._network.journal.inject()
+                else:
+                    stop.wait()
+                # Whatever it has asked for until now may still be done, and is its own doing.
+                self._network.journal.died.add(party)
+
+    def _process(self, proxy: SqsProxy) -> Any:
+        settings = {
+            "--hop": HOP_SECONDS,
+            "--wait": 1,
+            "--max-receives": MAX_RECEIVES,
+            "--visibility": VISIBILITY_SECONDS,
+        }
+        options = [text for name, value in settings.items() for text in (name, str(value))]
+        environment = self._network.environment(proxy)
+        return running("consume", self._endpoint.name, *options, env=environment)
+
+
+class _KillAtDelete:
+    """Kills a process when its nth delete is about to reach SQS, which then never sees it."""
+
+    def __init__(self, party: str, journal: Journal, deletes: int) -> None:
+        self.process: Running | None = None
+        self.killed = threading.Event()
+        self._party = party
+        self._journal = journal
+        self._left = deletes
+        self._lock = threading.Lock()
+
+    def __call__(self, action: str) -> None:
+        if self.killed.is_set():
+            raise ConnectionResetError
+        if action != "DeleteMessageBatch" or self.process is None:
+            return
+        with self._lock:
+            self._left -= 1
+            if self._left == 0:
+                self._journal.died.add(self._party)
+                self.process.process.kill()
+                self.killed.set()
+                raise ConnectionResetError

@@ -1,0 +1,41 @@
+"""Nothing lost, early or altered on a local SQS server, whatever the network and the machines do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from sqsdelay.testing import LocalAws
+from tests.simulation.scenarios import REAL, RealScenario
+from tests.simulation.table import SIDE_BY_SIDE
+from tests.simulation.tally import Tally
+
+MESSAGES = 100
+SEED = 1
+
+
+@pytest.fixture(scope="module")
+def runs(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Tally]]]:
+    """The selected scenarios, running side by side on a local AWS of their own: each mostly waits."""
+    wanted = {item.name for item in request.session.items if item.parent is request.node}
+    with LocalAws() as aws, ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        started = {
+            scenario.name: pool.submit(scenario.run, aws, seed=SEED, messages=MESSAGES)
+            for scenario in REAL
+            if f"test_the_promise_is_kept[{scenario.name}]" in wanted
+        }
+        yield started
+        for run in started.values():
+            run.cancel()
+
+
+@pytest.mark.parametrize("scenario", REAL, ids=lambda scenario: scenario.name)
+def test_the_promise_is_kept(scenario: RealScenario, runs: dict[str, Future[Tally]]) -> None:
+    """Every accepted message arrives or is rejected with its reason; duplicates have a known cause."""
+    counted = runs[scenario.name].result()
+    counted.check()
+    assert counted.sent + counted.unknown == MESSAGES
+    assert counted.hops > 0.8 * counted.sent  # all but those of a second or less
+    assert counted.injected > 0 or scenario.setting.away_seconds

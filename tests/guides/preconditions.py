@@ -1,0 +1,160 @@
+"""What a page takes for granted at one of its blocks: queues that exist, messages that wait."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any, Final
+
+import pytest
+
+from sqsdelay.core.body_pointer import PAYLOAD_SIZE, Pointer
+from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import string
+from sqsdelay.core.rejection import rejected
+from sqsdelay.core.wire import DELAY_SECONDS, ReceivedMessage
+from sqsdelay.sqs import SqsQueues, create_endpoint
+from sqsdelay.stores import open_store
+from sqsdelay.testing.in_memory_store import InMemoryStore
+from tests.acceptance.rabbitmq.broker import Broker
+from tests.guides.reader import Reader, empty
+
+Step = Callable[[Reader, pytest.FixtureRequest], None]
+
+
+def orders(reader: Reader, request: pytest.FixtureRequest) -> None:
+    """The endpoint of nearly every page."""
+    create_endpoint(reader.aws.client("sqs"), Endpoint.parse("orders"))
+
+
+def orders_only(reader: Reader, request: pytest.FixtureRequest) -> None:
+    """The same, where the page had another kind of endpoint before."""
+    empty(reader.aws)
+    orders(reader, request)
+
+
+def a_fifo_endpoint(reader: Reader, request: pytest.FixtureRequest) -> None:
+    """`orders` and `orders.fifo` cannot be endpoints of one account."""
+    empty(reader.aws)
+    create_endpoint(reader.aws.client("sqs"), Endpoint.parse("orders.fifo"))
+
+
+def a_cdk_app(reader: Reader, request: pytest.FixtureRequest) -> None:
+    """The names a stack of the reader's own has."""
+    from aws_cdk import App, Stack
+    from aws_cdk import aws_iam as iam
+    from aws_cdk import aws_sqs as sqs
+
+    stack = Stack(App(), "Shop")
+    reader.names |= {
+        "self": stack,
+        "orders": sqs.Queue(stack, "Orders", queue_name="orders"),
+        "producer": iam.User(stack, "Producer"),
+    }
+
+
+def the_deployed_table(reader: Reader, request: pytest.FixtureRequest) -> None:
+    """What `cdk deploy -c store=dynamodb` makes."""
+    with closing(open_store("dynamodb://orders.parked", endpoint="orders")) as store:
+        store.set_up()
+
+
+def a_bucket_and_a_file(reader: Reader, request: pytest.FixtureRequest) -> None:
+    """A bucket, whatever the page calls it, and a file of large messages."""
+    orders_only(reader, request)
+    reader.aws.client("s3").create_bucket(Bucket="my-bodies")
+    reader.replaced["--bucket NAME"] = "--bucket my-bodies"
+    line = json.dumps({"body": "x" * 2_000_000})
+    (reader.folder / "large.jsonl").write_text(line + "\n")
+
+
+def a_received_pointer(reader: Reader, request: pytest.FixtureRequest) -> None:
+    """The message a receiver without our library gets."""
+    client = reader.aws.client("s3")
+    client.put_object(Bucket="my-bodies", Key="k", Body=b"whole")
+    pointer = Pointer("my-bodies", "k").to_body()
+    reader.names["message"] = {
+        "Body": pointer,
+        "MessageAttributes": {PAYLOAD_SIZE: string("5")},
+    }
+
+
+def rejected_messages(reader: Reader, request: pytest.FixtureRequest) -> None:
+    """Two messages in the error queue."""
+    queues = SqsQueues(reader.aws.client("sqs"))
+    url = queues.url(Endpoint.parse("orders").error_queue)
+    for message_id in ("order-7", "order-8"):
+        copy = ReceivedMessage(
+            body="hello",
+            attributes={DELAY_SECONDS: string("5000")},
+            receipt_handle="r",
+            sqs_message_id="s",
+            received_at=0,
+            sent_ms=SystemClock().now_ms(),
+            group_id=message_id,
+        )
+        queues.send_batch(url, [rejected(copy, "SQS refused it")])
+
+
+def a_postgres(reader: Reader, request: pytest.FixtureRequest) -> None:
+    """The endpoint, and a PostgreSQL in place of the one the page names."""
+    orders(reader, request)
+    reader.replaced["postgresql://user@host/db"] = request.getfixturevalue("postgres")
+
+
+def a_store_in_a_file(reader: Reader, request: pytest.FixtureRequest) -> None:
+    """The store the page's sender parks in."""
+    with closing(open_store(reader.names["url"], endpoint="orders")) as store:
+        store.set_up()
+
+
+def a_parked_message(reader: Reader, request: pytest.FixtureRequest) -> None:
+    """Waiting in the store of the command line."""
+    given = ("--body", "x", "--delay", "30d", "--message-id", "order-7")
+    assert reader.run("store", "send", "orders", *given)[0] == 0
+
+
+def my_application(reader: Reader, request: pytest.FixtureRequest) -> None:
+    """A module of the reader's, with a store of their own."""
+    module: Any = types.ModuleType("my_application")
+    module.MyStore = InMemoryStore
+    monkeypatch: pytest.MonkeyPatch = request.getfixturevalue("monkeypatch")
+    monkeypatch.setitem(sys.modules, "my_application", module)
+
+
+def a_broker(reader: Reader, request: pytest.FixtureRequest) -> None:
+    """A RabbitMQ in place of the local one the page names, with the queues it speaks of."""
+    broker: Broker = request.getfixturevalue("broker")
+    for queue in ("orders", "eu.orders"):
+        broker.queue(queue)
+    orders(reader, request)
+    reader.replaced["amqp://guest:guest@localhost:5672/%2f"] = broker.url
+
+
+BEFORE: Final[dict[tuple[str, int], Step]] = {
+    ("README.md", 0): orders,
+    ("docs/index.md", 0): orders,
+    ("docs/benchmarks.md", 0): orders,
+    ("docs/boto3.md", 0): orders,
+    ("docs/deploy.md", 0): orders,
+    ("docs/deploy.md", 1): a_cdk_app,
+    ("docs/deploy.md", 2): the_deployed_table,
+    ("docs/deploy.md", 3): a_fifo_endpoint,
+    ("docs/deploy.md", 4): a_bucket_and_a_file,
+    ("docs/large-bodies.md", 0): a_bucket_and_a_file,
+    ("docs/large-bodies.md", 2): a_received_pointer,
+    ("docs/operations.md", 0): orders,
+    ("docs/operations.md", 1): rejected_messages,
+    ("docs/parking.md", 0): a_postgres,
+    ("docs/parking.md", 2): a_store_in_a_file,
+    ("docs/parking.md", 3): a_parked_message,
+    ("docs/rabbitmq.md", 0): a_broker,
+    ("docs/receiving.md", 1): orders,
+    ("docs/stores.md", 4): my_application,
+    ("docs/timeout-manager.md", 0): a_broker,
+}
+"""Before a block of a page, by page and number of the block."""

@@ -1,0 +1,153 @@
+"""Whatever breaks, in whatever order: nothing lost, nothing early, nothing delivered that was cancelled."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import run_state_machine_as_test
+
+from sqsdelay.core import hop as decision
+from sqsdelay.core import wire
+from sqsdelay.core.delay import utc
+from sqsdelay.parking.parking import Parking
+from sqsdelay.parking.schedule import Schedule
+from sqsdelay.relaying import relay as consumer
+from sqsdelay.sqs import outbox
+from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
+from sqsdelay.testing import InMemoryStore, ManualClock
+from sqsdelay.testing.in_memory_store import _InMemoryClaim
+from tests.simulation.model.machine import DeliveryMachine
+from tests.simulation.model.world import World
+
+
+class InMemory(DeliveryMachine):
+    endpoint = "orders"
+
+    def make_store(self, clock: ManualClock) -> InMemoryStore:
+        return InMemoryStore(clock)
+
+
+class InMemoryFifo(InMemory):
+    endpoint = "orders.fifo"
+
+
+class Sqlite(DeliveryMachine):
+    endpoint = "orders"
+
+    def make_store(self, clock: ManualClock) -> SqliteStore:
+        return SqliteStore(":memory:", endpoint="orders", clock=clock)
+
+
+class SqliteFifo(Sqlite):
+    endpoint = "orders.fifo"
+
+
+def explore(machine: type[DeliveryMachine], examples: int, **changes: object) -> None:
+    """So many runs of up to 40 steps; as many as the profile says where that is not the usual one."""
+    profile = settings.get_profile(settings.get_current_profile_name())
+    count = examples if profile.derandomize else profile.max_examples
+    chosen = settings(profile, max_examples=count, stateful_step_count=40, **changes)  # type: ignore[arg-type]
+    run_state_machine_as_test(machine, settings=chosen)
+
+
+@pytest.mark.parametrize(
+    ("machine", "examples"),
+    [(InMemory, 200), (InMemoryFifo, 120), (Sqlite, 80), (SqliteFifo, 50)],
+)
+def test_every_promise_holds(machine: type[DeliveryMachine], examples: int) -> None:
+    """At least once, never early, on time, intact, once unless something broke, never once cancelled."""
+    explore(machine, examples)
+
+
+def early(due_ms: int, now_ms: int) -> int:
+    return max(0, (due_ms - now_ms) // 1000)
+
+
+BUGS = {
+    "seconds rounded down at a hop": (decision, "seconds_until", early),
+    "seconds rounded down at a release": (outbox, "seconds_until", early),
+    "a requeued copy is another message": (
+        wire, "hop_deduplication_id", lambda *_: f"hop.{uuid.uuid4()}"
+    ),
+    "a delay counted anew at every hop": (
+        consumer.Relay, "_read", lambda self, copy: wire.Delayed(copy.message_id, copy.sent_ms + 5_000_000)
+    ),
+    "a cancellation that leaves no mark": (Schedule, "_mark", lambda *_: None),
+    "what was released stays in the store": (
+        _InMemoryClaim, "remove", lambda self, ids: [True] * len(ids)
+    ),
+    "what fails to be sent is taken for sent": (
+        consumer.Relay, "_failed", lambda self, copy, *_: consumer.Outcome(copy, consumer.Status.REQUEUED)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_planted_bugs_are_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that finds nothing must have been able to find something."""
+    monkeypatch.setattr(*BUGS[bug])
+    with pytest.raises(AssertionError):
+        explore(
+            InMemory,
+            5000,  # it ends with the first one found; the rarest needs some hundreds
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+            report_multiple_bugs=False,
+            database=None,
+        )
+
+
+def wrong_in_any_interleaving() -> list[str]:
+    """A message is cancelled, or moved, between each two calls of who parks it and who releases it."""
+    wrong = []
+    for calls in range(8):
+        for moved in (None, 90_000):
+            world = World("orders", InMemoryStore, park_after_seconds=1000, error_ms=0)
+            due_at = None if moved is None else utc(world.clock.true_ms + moved * 1000)
+            world.send("m", "x", None, 5000.0, parks=False)
+            world.clock.advance(900)
+            world.meanwhile("m", due_at, after_calls=calls)
+            world.relay(0)
+            world.clock.advance(3500)
+            world.meanwhile("m", due_at, after_calls=calls)
+            world.dispatch(0)
+            world.drain()
+            world.judge_end()
+            world.close()
+            wrong += world.wrong
+    return wrong
+
+
+def test_a_change_at_any_moment_of_a_consumers_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts, or says that it is too late; a consumer that read no marks after parking would fail."""
+    assert wrong_in_any_interleaving() == []
+    monkeypatch.setattr(Parking, "apply_marks", lambda *_: set())
+    assert "m was marked as cancelled, and is parked all the same" in wrong_in_any_interleaving()
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 4_000), st.sampled_from("ab"), st.booleans()),
+        min_size=2,
+        max_size=12,
+        unique_by=lambda message: message[0] // 3,
+    )
+)
+def test_a_group_keeps_the_order_of_its_due_times(messages: list[tuple[int, str, bool]]) -> None:
+    """On a FIFO endpoint whose consumer keeps up, for due times two seconds and more apart."""
+    world = World("orders.fifo", InMemoryStore, park_after_seconds=1500, error_ms=0)
+    for position, (seconds, group, exact) in enumerate(messages):
+        due_seconds = seconds // 3 * 3 + (1 if exact else 0.5)
+        world.send(f"m-{position}", "x", group, due_seconds, parks=True)
+    world.drain()
+    world.close()
+    assert not world.wrong
+    delivered = [promise for promise in world.arrived if promise.group_id == "a"]
+    assert [p.message_id for p in delivered] == [
+        p.message_id for p in sorted(delivered, key=lambda promise: min(promise.dues))
+    ]
+    assert len(world.arrived) == len(messages)
