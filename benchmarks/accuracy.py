@@ -20,7 +20,7 @@ from sqsdelay.core.wire import ReceivedMessage
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.relaying.relay import Relay
-from sqsdelay.sending.sender import Sender
+from sqsdelay.sending.sender import QueueSender
 from sqsdelay.testing import InMemoryQueues, ManualClock
 
 DAY_SECONDS = 24 * 3600
@@ -143,7 +143,7 @@ def delay_one_message(
     queues = SlowQueues(clock, latencies)
     endpoint = queues.create_endpoint("orders")
     relay = make_relay(queues, endpoint)
-    Sender(queues).send("orders", "renew the contract", delay=delay_seconds)
+    QueueSender(queues).send("orders", "renew the contract", delay=delay_seconds)
     # A delay counts from the broker's SentTimestamp, which is now: sending was the last to take time.
     due_ms = clock.true_ms + delay_seconds * 1000
     hops = last_hop_ms = 0

@@ -14,8 +14,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from lambdas.dispatcher.handler import BATCH, CONCURRENT_SENDS, KEPT_BACK_MS
-from sqsdelay.dispatching.settings import DEFAULT_BATCH, FUNCTION_MEMORY_MB, SCHEDULE_SECONDS
-from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS, MAX_RETENTION_SECONDS
+from sqsdelay.dispatching.settings import DEFAULT_BATCH, FUNCTION_MEMORY_MB
+from sqsdelay.limits import (
+    DEFAULT_HOP_SECONDS,
+    MAX_BATCH_ENTRIES,
+    MAX_MESSAGE_TIMER_SECONDS,
+    MAX_RETENTION_SECONDS,
+    SCHEDULE_SECONDS,
+)
 from sqsdelay.sqs.consumer import DEFAULT_RECEIVERS
 from sqsdelay.sqs.outbox import DEFAULT_CONCURRENCY
 from sqsdelay.stores.dynamodb.dynamodb_store import DEFAULT_SHARDS
@@ -135,7 +141,7 @@ ASSUMPTIONS: Final = (
 class Deployment:
     """What ``infra/`` and the defaults set."""
 
-    hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS
+    hop_seconds: int = DEFAULT_HOP_SECONDS
     batch: int = MAX_BATCH_ENTRIES
     max_concurrency: int = 10
     consumer_memory_mb: int = 256

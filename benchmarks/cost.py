@@ -48,7 +48,7 @@ from sqsdelay.cost.strategies import IDLE_READ_UNITS
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.dispatching.settings import DispatchSettings
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
-from sqsdelay.relaying.relay import Status
+from sqsdelay.relaying.outcome import Status
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.sqs.queues import SqsQueues

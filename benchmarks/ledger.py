@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sqs_stub import BODY, Stub, running_stub
 from sqsdelay import DelayConsumer, DelaySender, FileLedger, Message
-from sqsdelay.core.route import Route
+from sqsdelay.core.message import Route
 from sqsdelay.ledger.events import Event, EventKind, Ledger, Source
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 

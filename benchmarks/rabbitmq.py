@@ -32,7 +32,7 @@ from kombu.transport.native_delayed_delivery import (
     level_name,
 )
 
-from sqsdelay.rabbitmq import DelaySender, Message, Topology, declare, teardown
+from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, declare, teardown
 from sqsdelay.rabbitmq.confirms import Publication
 from sqsdelay.rabbitmq.connection import parameters
 from sqsdelay.rabbitmq.publisher import Publisher
@@ -133,9 +133,9 @@ def rate(count: int, work: Callable[[], None]) -> float:
     return count / (time.perf_counter() - started)
 
 
-def publish_ours(sender: DelaySender, count: int) -> float:
-    """Confirmed publishes a second, from `Message` to result."""
-    messages = [Message(BODY, delay=seconds) for seconds in delays(count)]
+def publish_ours(sender: RabbitMqSender, count: int) -> float:
+    """Confirmed publishes a second, from `RabbitMqMessage` to result."""
+    messages = [RabbitMqMessage(BODY, delay=seconds) for seconds in delays(count)]
 
     def work() -> None:
         assert all(result.error is None for result in sender.send_many("ours", messages))
@@ -218,7 +218,7 @@ def measure_lateness(
 
 
 def compare_rates(
-    sender: DelaySender, kombu_sender: KombuSender, url: str, options: argparse.Namespace
+    sender: RabbitMqSender, kombu_sender: KombuSender, url: str, options: argparse.Namespace
 ) -> bool:
     """Measure and print publishing; True if the aim is met."""
     top = Publisher(parameters(url))
@@ -244,7 +244,7 @@ def compare_rates(
 
 
 def compare_lateness(
-    sender: DelaySender, kombu_sender: KombuSender, url: str, longest: int
+    sender: RabbitMqSender, kombu_sender: KombuSender, url: str, longest: int
 ) -> bool:
     """Measure and print lateness, one after the other; True if the aims are met."""
 
@@ -268,7 +268,7 @@ def run(url: str, options: argparse.Namespace) -> bool:
     declare(url, OURS)
     queues(url, "ours")
     kombu_sender = KombuSender(url, "kombu")
-    with DelaySender(url, prefix=OURS.prefix) as sender:
+    with RabbitMqSender(url, prefix=OURS.prefix) as sender:
         fast = compare_rates(sender, kombu_sender, url, options)
         exact = compare_lateness(sender, kombu_sender, url, options.longest)
     kombu_sender.close()

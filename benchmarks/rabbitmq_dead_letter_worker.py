@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import pika
 
-from sqsdelay.rabbitmq import DelaySender, Message, Topology, bind, declare
+from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, bind, declare
 
 if TYPE_CHECKING:
     from tests.services.rabbitmq import RabbitNode
@@ -83,9 +83,11 @@ def drained_per_second(prefetch: int, messages: int) -> float:
     with broker(prefetch, DEFAULT_TIMEOUT_SECONDS) as node:
         declare(node.url)
         make_queue(node.url, "orders")
-        with DelaySender(node.url) as sender:
+        with RabbitMqSender(node.url) as sender:
             body = b"x" * 200
-            results = sender.send_many("orders", [Message(body, delay=LEVEL_SECONDS)] * messages)
+            results = sender.send_many(
+                "orders", [RabbitMqMessage(body, delay=LEVEL_SECONDS)] * messages
+            )
         assert all(result.error is None for result in results)
         came = arrivals(node.url, "orders", messages, seconds=120)
         return (messages - 1) / (came[-1] - came[0])
@@ -96,7 +98,7 @@ def seconds_until_retried(timeout_seconds: int) -> float:
     with broker(DEFAULT_PREFETCH, timeout_seconds) as node:
         declare(node.url, SHARED)
         make_queue(node.url, "late")
-        with DelaySender(
+        with RabbitMqSender(
             node.url, prefix=SHARED.prefix, bind=False, without_alternate_exchange=True
         ) as sender:
             sender.send("late", "hi", delay=1)

@@ -1,7 +1,7 @@
 """A delayed message store of one's own: a JSON file, shared by the processes of one machine.
 
 Small and slow (every call reads and writes the whole file), but complete: it passes the contract in
-``sqsdelay.testing.store_contract``.
+``sqsdelay.testing.StoreContract``.
 """
 
 from __future__ import annotations
@@ -17,11 +17,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sqsdelay.core.clock import Clock, SystemClock
-from sqsdelay.core.marks import Mark, in_force
-from sqsdelay.core.stored_message import StoredMessage, check_stored_due, from_store
 from sqsdelay.errors import ConfigurationError, StoreMissing
-from sqsdelay.ports.stores import TransactionMode
+from sqsdelay.stores import (
+    Clock,
+    Mark,
+    StoredMessage,
+    SystemClock,
+    TransactionMode,
+    check_stored_due,
+    from_store,
+    in_force,
+)
 
 LEASE_SECONDS = 60
 

@@ -17,7 +17,11 @@ from sqsdelay.core.delay import delay_ms, parse_delay
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.hop import checked_max_delay
 from sqsdelay.errors import ConfigurationError, SqsDelayError
-from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import (
+    DEFAULT_HOP_SECONDS,
+    DEFAULT_MAX_DELAY_SECONDS,
+    MAX_MESSAGE_TIMER_SECONDS,
+)
 from sqsdelay.stores.dynamodb import DEFAULT_SHARDS, MAX_SHARDS, STANDARD, TABLE_CLASSES
 
 _TOPIC_ARN: Final = re.compile(r"arn:[a-z-]+:sns:[a-z0-9-]+:\d{12}:[A-Za-z0-9_-]+", re.ASCII)
@@ -58,7 +62,7 @@ class Deployment:
 
     endpoints: tuple[Endpoint, ...] = ()
     queue_arn: str | None = None
-    hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS
+    hop_seconds: int = DEFAULT_HOP_SECONDS
     max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS
     alarm_topic_arn: str | None = None
     removal_policy: RemovalPolicy = RemovalPolicy.RETAIN
@@ -179,7 +183,7 @@ def _existing(
 
 def _hop_seconds(value: Any) -> int:
     if value is None:
-        return MAX_MESSAGE_TIMER_SECONDS
+        return DEFAULT_HOP_SECONDS
     text = str(value)
     if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_MESSAGE_TIMER_SECONDS):
         raise ConfigurationError(

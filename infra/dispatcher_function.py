@@ -18,7 +18,8 @@ from infra.function_code import dispatcher_code
 from infra.queue_key import SEND_UNDER_KEY
 from infra.store_table import StoreTable
 from lambdas.dispatcher import contract
-from sqsdelay.dispatching.settings import FUNCTION_MEMORY_MB, SCHEDULE_SECONDS
+from sqsdelay.dispatching.settings import FUNCTION_MEMORY_MB
+from sqsdelay.limits import SCHEDULE_SECONDS
 
 CONCURRENCY: Final = 3
 """Runs at once: they share out the store's shards. One is started every minute, and ends at once where

@@ -20,9 +20,9 @@ from infra.message_store import STORES, MessageStore
 from infra.queue_key import SEND_UNDER_KEY
 from infra.removal_guard import DUE_QUEUE, LARGE_BODIES, NONE, STORE, RemovalGuard
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.hop import checked_max_delay
+from sqsdelay.core.hop import check_hop, checked_max_delay
 from sqsdelay.errors import ConfigurationError, InvalidEndpoint
-from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.stores.dynamodb import DEFAULT_SHARDS, STANDARD
 
 
@@ -65,7 +65,7 @@ class UnrestrictedDelay(Construct):
         construct_id: str,
         *,
         queue: sqs.IQueue,
-        hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS,
+        hop_seconds: int = DEFAULT_HOP_SECONDS,
         max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS,
         max_concurrency: int = DEFAULT_MAX_CONCURRENCY,
         alarm_topic: sns.ITopic | None = None,
@@ -192,8 +192,7 @@ def _name(queue: sqs.IQueue) -> str:
 
 
 def _check(queue: sqs.IQueue, endpoint: str, hop_seconds: int, store: str | None) -> None:
-    if not 1 <= hop_seconds <= MAX_MESSAGE_TIMER_SECONDS:
-        raise ConfigurationError(f"hop_seconds={hop_seconds}; use 1 to {MAX_MESSAGE_TIMER_SECONDS}")
+    check_hop(hop_seconds)
     if store is not None and store not in (*STORES, NONE):
         raise ConfigurationError(
             f"store={store!r}; use {' or '.join(STORES)}, leave it out, or use {NONE} to let go of one"

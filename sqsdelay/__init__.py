@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sqsdelay.boto3_client.unrestricted import unrestricted
-    from sqsdelay.core.message import Message
-    from sqsdelay.core.route import Route
+    from sqsdelay.core.message import Message, Route
     from sqsdelay.ledger.file import FileLedger
     from sqsdelay.ledger.logger import LoggerLedger
     from sqsdelay.ledger.receipts import record_received
@@ -37,7 +36,7 @@ _HOMES = {
     "FileLedger": "sqsdelay.ledger.file",
     "LoggerLedger": "sqsdelay.ledger.logger",
     "Message": "sqsdelay.core.message",
-    "Route": "sqsdelay.core.route",
+    "Route": "sqsdelay.core.message",
     "SendResult": "sqsdelay.sending.sender",
     "record_received": "sqsdelay.ledger.receipts",
     "unrestricted": "sqsdelay.boto3_client.unrestricted",

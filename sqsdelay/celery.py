@@ -19,7 +19,13 @@ from kombu.transport import SQS
 
 from sqsdelay.core.one_line import one_line
 from sqsdelay.errors import QueueUnavailable, SqsDelayError
-from sqsdelay.limits import ID, MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import (
+    ANSWER_SECONDS,
+    CALL_ATTEMPTS,
+    CONNECT_SECONDS,
+    DEFAULT_HOP_SECONDS,
+    ID,
+)
 from sqsdelay.sqs.sender import DelaySender
 
 if TYPE_CHECKING:
@@ -75,6 +81,19 @@ class Channel(SQS.Channel):
         finally:
             self._sending = None
 
+    @property
+    def transport_options(self) -> dict[str, Any]:
+        """The app's, with limits of seconds for kombu's clients where ``client-config`` has no others."""
+        options: dict[str, Any] = super().transport_options
+        wait_seconds = options.get("wait_time_seconds", self.default_wait_time_seconds)
+        limits = {
+            "connect_timeout": CONNECT_SECONDS,
+            # kombu sends and receives with one client, by long polls.
+            "read_timeout": wait_seconds + ANSWER_SECONDS,
+            "retries": {"mode": "standard", "total_max_attempts": CALL_ATTEMPTS},
+        }
+        return {**options, "client-config": limits | (options.get("client-config") or {})}
+
     def sqs(self, queue: str | None = None) -> Any:
         client = super().sqs(queue=queue)
         return client if self._sending is None else _Client(self, queue, client, self._sending)
@@ -83,7 +102,7 @@ class Channel(SQS.Channel):
         """The sender over kombu's client, made again when kombu has renewed that (STS)."""
         known = self._senders.get(queue)
         if known is None or known[0] is not client:
-            hop_seconds = self.transport_options.get(HOP_OPTION, MAX_MESSAGE_TIMER_SECONDS)
+            hop_seconds = self.transport_options.get(HOP_OPTION, DEFAULT_HOP_SECONDS)
             known = self._senders[queue] = (client, DelaySender(client, hop_seconds=hop_seconds))
         return known[1]
 

@@ -12,6 +12,9 @@ from typing import Final
 MAX_MESSAGE_TIMER_SECONDS: Final = 900
 """Longest ``DelaySeconds`` of a message or a queue. Source: quotas-messages.html, "Message delay"."""
 
+DEFAULT_HOP_SECONDS: Final = MAX_MESSAGE_TIMER_SECONDS
+"""Delivery delay of a delay queue unless it is created with another: the longest, for the fewest hops."""
+
 MAX_BATCH_ENTRIES: Final = 10
 """Entries of one batch call. Source: quotas-messages.html, "Batched messages"."""
 
@@ -80,6 +83,10 @@ STOP_SECONDS: Final = 4
 WORKER_VISIBILITY_SECONDS: Final = 30
 """How long a worker's copies stay hidden when it dies; it extends that while it works on them. More
 than one call may take, so that a network that stalls makes no second consumer."""
+
+SCHEDULE_SECONDS: Final = 60
+"""How often the deployed dispatcher function runs: the shortest a schedule has. Message timers make up
+for the interval; only a message stored when it is due already waits as long."""
 
 DELAY_QUEUE_VISIBILITY_SECONDS: Final = 6 * FUNCTION_TIMEOUT_SECONDS
 """Six times the function's timeout (services-sqs-configure.html) and below the deduplication

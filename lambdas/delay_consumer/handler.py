@@ -22,16 +22,17 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.wire import ReceivedMessage, from_lambda_event, whole_number
 from sqsdelay.errors import ConfigurationError, MalformedMessage
 from sqsdelay.limits import (
+    DEFAULT_HOP_SECONDS,
     DEFAULT_MAX_DELAY_SECONDS,
     FUNCTION_TIMEOUT_SECONDS,
-    MAX_MESSAGE_TIMER_SECONDS,
     SHORT_CALL_ATTEMPTS,
     SHORT_CALL_SECONDS,
 )
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.ports.stores import DelayedMessageStore
 from sqsdelay.relaying.due_relay import DueRelay
-from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Mover, Outcome, Status
+from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Mover
+from sqsdelay.relaying.outcome import Outcome, Status
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.consumer import checked_relay
@@ -86,7 +87,7 @@ def function() -> Function:
         ),
         ledger=ledger,
     )
-    expected = _setting(contract.HOP_SECONDS_VARIABLE, MAX_MESSAGE_TIMER_SECONDS)
+    expected = _setting(contract.HOP_SECONDS_VARIABLE, DEFAULT_HOP_SECONDS)
     if relay.hop_seconds != expected:
         logger.warning(
             "the delay queue's delay is not the one this function was deployed with",

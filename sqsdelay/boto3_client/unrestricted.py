@@ -13,7 +13,7 @@ from botocore.validate import validate_parameters
 from sqsdelay.boto3_client.sends import LongDelays
 from sqsdelay.boto3_client.witness import Witness
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, StoreOf
 from sqsdelay.sqs.sender import DelaySender
 
@@ -31,7 +31,7 @@ Boto3 = TypeVar("Boto3", "SQSClient", "SQSServiceResource", "Queue")
 def unrestricted(
     client: Boto3,
     *,
-    hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS,
+    hop_seconds: int = DEFAULT_HOP_SECONDS,
     max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS,
     store: DelayedMessageStore | StoreOf | None = None,
     park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,

@@ -13,12 +13,11 @@ from sqsdelay.cli.consume import consume
 from sqsdelay.cli.cost import cost
 from sqsdelay.cli.demo.command import demo
 from sqsdelay.cli.dispatch import dispatch
-from sqsdelay.cli.migrate import migrate
 from sqsdelay.cli.receive import receive
 from sqsdelay.cli.send import send
 from sqsdelay.cli.status import status
 from sqsdelay.cli.timeout_manager import timeout_manager
-from sqsdelay.cli.waiting import cancel, reschedule
+from sqsdelay.cli.waiting import cancel, pending, reschedule
 from sqsdelay.core.one_line import one_line
 from sqsdelay.errors import SqsDelayError
 
@@ -38,7 +37,10 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def options(
     _: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Say which.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     """Unrestricted delays for Amazon SQS."""
@@ -51,11 +53,10 @@ app.command()(demo)
 app.command()(send)
 app.command()(consume)
 app.command()(receive)
-store.app.command()(migrate)
 app.add_typer(store.app, name="store")
 app.command()(dispatch)
 app.command()(timeout_manager)
-app.command()(store.pending)
+app.command()(pending)
 app.command()(cancel)
 app.command()(reschedule)
 app.command()(cost)

@@ -9,50 +9,60 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sqsdelay.cli.console import err, print_json
-from sqsdelay.cli.max_delay import DEFAULT_MAX_DELAY, MaxDelay, max_delay_seconds
-from sqsdelay.cli.opened_ledger import LedgerFile, opened_ledger
-from sqsdelay.cli.opened_store import OptionalStoreUrl, Schema, Table, optional_store
+from sqsdelay.cli.options import (
+    DEFAULT_MAX_DELAY,
+    EndpointName,
+    JsonLines,
+    LedgerFile,
+    MaxDelay,
+    OptionalStoreUrl,
+    Schema,
+    Table,
+    Wait,
+    max_delay_seconds,
+    opened_ledger,
+    optional_store,
+)
 from sqsdelay.cli.worker import log_to_stderr, stop_on_signals
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.limits import (
-    MAX_MESSAGE_TIMER_SECONDS,
+    DEFAULT_HOP_SECONDS,
     MAX_RECEIVE_WAIT_SECONDS,
     WORKER_VISIBILITY_SECONDS,
 )
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
-from sqsdelay.relaying.relay import DEFAULT_MAX_RECEIVES
+from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES
 
 if TYPE_CHECKING:
-    from sqsdelay.relaying.relay import Outcome
+    from sqsdelay.relaying.outcome import Outcome
 
 
 def consume(
-    endpoint: Annotated[str, typer.Argument(help="The destination queue's name, URL or ARN.")],
+    endpoint: EndpointName,
     hop: Annotated[
         int, typer.Option(help="Shortest delivery delay the delay queue may have, seconds.")
-    ] = MAX_MESSAGE_TIMER_SECONDS,
-    receivers: Annotated[int, typer.Option(help="Receive loops side by side, for each queue.")] = 2,
-    wait: Annotated[
-        int, typer.Option(help="Long poll, seconds (0 to 20).")
-    ] = MAX_RECEIVE_WAIT_SECONDS,
+    ] = DEFAULT_HOP_SECONDS,
+    receivers: Annotated[int, typer.Option(help="Parallel receive loops per queue.")] = 2,
+    wait: Wait = MAX_RECEIVE_WAIT_SECONDS,
     visibility: Annotated[
         int,
-        typer.Option(help="Seconds until others get what this worker had in hand when it died."),
+        typer.Option(help="If this worker dies, seconds until others receive its messages."),
     ] = WORKER_VISIBILITY_SECONDS,
     max_receives: Annotated[
-        int, typer.Option(help="Receives after which what SQS refuses goes to the error queue.")
+        int,
+        typer.Option(help="Receives after which a message SQS refuses goes to the error queue."),
     ] = DEFAULT_MAX_RECEIVES,
     max_delay: MaxDelay = DEFAULT_MAX_DELAY,
     store: OptionalStoreUrl = None,
     table: Table = None,
     schema: Schema = None,
     park_after: Annotated[
-        int, typer.Option(help="Park messages with more than this remaining in the store, seconds.")
+        int, typer.Option(help="Park messages due later than this in the store, seconds.")
     ] = DEFAULT_PARK_AFTER_SECONDS,
     ledger: LedgerFile = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line per message.")] = False,
+    as_json: JsonLines = False,
 ) -> None:
-    """Relay an endpoint's delayed messages until SIGTERM or Ctrl-C; then finish what is in hand."""
+    """Relay an endpoint's delayed messages until SIGTERM or Ctrl-C; finish those in hand first."""
     from sqsdelay.sqs.consumer import DelayConsumer
 
     log_to_stderr()

@@ -32,7 +32,7 @@ PricesFile = Annotated[
     Path | None,
     typer.Option(
         "--prices",
-        help="A price file of your own, instead of the shipped one.",
+        help="Your own price file instead of the shipped one.",
         exists=True,
         dir_okay=False,
     ),
@@ -43,15 +43,15 @@ def cost(
     delay: Annotated[
         str | None, typer.Option(help="Delay: seconds (90), 32m5s, 365d or ISO 8601 (PT32M5S).")
     ] = None,
-    messages: Annotated[int, typer.Option(help="How many messages.")] = 1,
+    messages: Annotated[int, typer.Option(help="Number of messages.")] = 1,
     batch: Annotated[
         int,
         typer.Option(
-            help=f"Messages that share a request, 1 to {MAX_BATCH_ENTRIES}: as many as are due together."
+            help=f"Messages per request, 1 to {MAX_BATCH_ENTRIES}: as many as are due together."
         ),
     ] = 1,
     size: Annotated[
-        str, typer.Option(help="Body and attributes of one message: 500, 4KB (4,096 bytes), 1MB.")
+        str, typer.Option(help="Size of one message with attributes: 500, 4KB (4,096 bytes), 1MB.")
     ] = "1KB",
     infrequent_access: Annotated[
         bool,
@@ -61,19 +61,19 @@ def cost(
     ] = False,
     prices: PricesFile = None,
     show_prices: Annotated[
-        bool, typer.Option("--show-prices", help="Print the shipped price file, and nothing else.")
+        bool, typer.Option("--show-prices", help="Print the shipped price file and exit.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print every position as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print every line item as JSON.")] = False,
 ) -> None:
-    """Compare what ways of delaying messages cost, up to their arrival in the destination queue.
+    """Compare the cost of each way to delay messages, up to arrival in the destination queue.
 
-    Asks no service. Without free tiers, volume discounts, taxes and data transfer.
+    Works offline. Excludes free tiers, volume discounts, taxes and data transfer.
     """
     if show_prices:
         out.file.write(shipped_text())
         return
     if delay is None:
-        raise typer.BadParameter("say how long: --delay 365d")
+        raise typer.BadParameter("give a delay, e.g. --delay 365d")
     load = Workload(
         delay_seconds=-(-delay_ms(parse_delay(delay)) // 1000),
         messages=messages,
@@ -97,7 +97,7 @@ def parse_size(text: str) -> int:
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise ConfigurationError(f"size {text!r} is not understood; write 500, 4KB or 1MB")
+        raise ConfigurationError(f"size {text!r} is not valid; use bytes (500), 4KB or 1MB")
     number, unit = match.groups()
     return int(number) * _FACTORS[(unit or "").upper()[:1]]
 
@@ -135,7 +135,7 @@ def _print(load: Workload, prices: Prices, found: list[Bill]) -> None:
             err.print(told, highlight=False, markup=False, soft_wrap=True)
     err.print(
         f"{prices.currency}, {prices.region}, prices read on {prices.read_on}; "
-        "what each position means: docs/cost.md",
+        "for what each column means, see docs/cost.md",
         highlight=False,
         soft_wrap=True,
     )

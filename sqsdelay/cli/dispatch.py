@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from sqsdelay.cli.console import err, instant, print_json
-from sqsdelay.cli.opened_ledger import LedgerFile, opened_ledger
-from sqsdelay.cli.opened_store import Schema, StoreUrl, Table
+from sqsdelay.cli.options import (
+    JsonLines,
+    LedgerFile,
+    Retries,
+    Schema,
+    StoreUrl,
+    Table,
+    opened_ledger,
+    opened_store,
+)
 from sqsdelay.cli.worker import log_to_stderr, stop_on_signals
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.dispatching.circuit_breakers import (
@@ -32,55 +40,51 @@ EXIT_CRITICAL: Final = 75
 
 
 def dispatch(
-    endpoint: Annotated[str, typer.Argument(help="The endpoint whose store is emptied.")],
+    endpoint: Annotated[str, typer.Argument(help="The endpoint whose messages to release.")],
     store: StoreUrl,
     to: Annotated[
         str | None,
         typer.Option(
             envvar="SQSDELAY_DISPATCH_TO",
             help="RabbitMQ to release to, amqp://user:password@host:5672/vhost or amqps://…; "
-            "SQS if left out. Due times are measured with SQS's clock; with RabbitMQ, with the "
-            "database's (PostgreSQL) or this machine's (SQLite).",
+            "default: SQS. Due times go by SQS's clock; with RabbitMQ, by the database's "
+            "(PostgreSQL) or this machine's (SQLite).",
         ),
     ] = None,
     table: Table = None,
     schema: Schema = None,
-    retries: Annotated[
-        int, typer.Option(help="Further attempts on a refused message before the error queue.")
-    ] = 0,
+    retries: Retries = 0,
     release_ahead: Annotated[
         int | None,
         typer.Option(
-            help="Send this long before due, seconds; a released message cannot be cancelled. "
-            f"0 to {MAX_MESSAGE_TIMER_SECONDS}, the default, on SQS; 0 on RabbitMQ."
+            help="Release this many seconds before due; a released message cannot be cancelled. "
+            f"SQS: 0 to {MAX_MESSAGE_TIMER_SECONDS} (default); RabbitMQ: 0."
         ),
     ] = None,
-    batch: Annotated[int, typer.Option(help="Messages claimed at once.")] = DEFAULT_BATCH,
+    batch: Annotated[int, typer.Option(help="Messages claimed at a time.")] = DEFAULT_BATCH,
     poll: Annotated[
-        float | None, typer.Option(help="Longest sleep, seconds; the store's own if left out.")
+        float | None,
+        typer.Option(help="Longest time between polls, seconds; default: the store's own."),
     ] = None,
     fetch_breaker: Annotated[
-        float, typer.Option(help="Seconds the store may fail before the dispatcher gives up.")
+        float, typer.Option(help="Exit after the store has failed for this many seconds.")
     ] = DEFAULT_TRIGGER_SECONDS,
     dispatch_breaker: Annotated[
-        float, typer.Option(help="Seconds the destination may fail before the dispatcher gives up.")
+        float, typer.Option(help="Exit after the destination has failed for this many seconds.")
     ] = DEFAULT_TRIGGER_SECONDS,
     recovery_failures: Annotated[
         int,
         typer.Option(
-            help="Failed attempts a second to count a message's failure, above which the dispatcher "
-            "gives up."
+            help="Exit when recording failures in the store fails more often than this per second."
         ),
     ] = DEFAULT_FAILURES_PER_SECOND,
     ledger: LedgerFile = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line per message.")] = False,
+    as_json: JsonLines = False,
 ) -> None:
-    """Release due messages until SIGTERM or Ctrl-C; then finish what is in hand.
+    """Release due messages until SIGTERM or Ctrl-C; finish those in hand first.
 
-    Exit code 75 when a circuit breaker triggered: let a supervisor restart it.
+    Exit code 75 if a circuit breaker triggered: let a supervisor restart the dispatcher.
     """
-    from sqsdelay.stores import open_store
-
     log_to_stderr()
     parsed = Endpoint.parse(endpoint)
     settings = DispatchSettings(
@@ -95,7 +99,7 @@ def dispatch(
     counts: Counter[str] = Counter()
     book = opened_ledger(ledger)
     with (
-        closing(open_store(store, endpoint=parsed.name, table=table, schema=schema)) as opened,
+        opened_store(parsed.name, store, table, schema) as opened,
         closing(_outbox(parsed, to, opened)) as outbox,
     ):
         dispatcher = Dispatcher(

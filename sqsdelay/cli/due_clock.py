@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import typer
 
 from sqsdelay.cli.console import err
+from sqsdelay.core.delay import checked_due_ms, delay_ms, due_at_ms, parse_delay, parse_due_at
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError, QueueMissing, QueueUnavailable
 
 if TYPE_CHECKING:
     from sqsdelay.ports.stores import DelayedMessageStore
     from sqsdelay.sqs.queues import SqsQueues
-
-To = Annotated[
-    str | None,
-    typer.Option(
-        envvar="SQSDELAY_DISPATCH_TO",
-        help="RabbitMQ that the dispatcher releases to, as in its --to: a delay then counts from the "
-        "database's clock (PostgreSQL) or this machine's (SQLite), and else from SQS's.",
-    ),
-]
 
 
 class DueClock:
@@ -57,7 +50,7 @@ class DueClock:
                 if self._only_sqs:
                     raise
                 self._ask_sqs = False
-                told = f"the delay counts from the store's clock, SQS cannot be asked: {error}"
+                told = f"the delay counts from the store's clock, because SQS cannot be reached: {error}"
                 err.print(told, highlight=False, markup=False, soft_wrap=True)
         from sqsdelay.stores.clock import StoreClock
 
@@ -77,7 +70,25 @@ class DueClock:
                 # A refusal is dated, too; what is no answer of SQS's tells nothing.
                 if not clock.synchronised:
                     raise QueueUnavailable(
-                        f"the delay has no start, for SQS does not tell its time: {error}; give a due "
-                        "time (--due-at), or --to for a store that is released to RabbitMQ"
+                        f"SQS did not give its time, from which the delay counts: {error}; give "
+                        "--due-at, or --to if the store is released to RabbitMQ"
                     ) from error
         return clock.latest_ms()
+
+
+def new_due_ms(delay: str | None, due_at: str | None, *, now_ms: Callable[[], int]) -> int:
+    """The due time that --delay or --due-at names, epoch milliseconds.
+
+    Args:
+        now_ms: what a delay counts from; asked for a delay only.
+
+    Raises:
+        BadParameter: both or none of them.
+        InvalidDelay
+    """
+    if (delay is None) == (due_at is None):
+        raise typer.BadParameter("give either --delay or --due-at")
+    if due_at is not None:
+        return due_at_ms(parse_due_at(due_at))
+    added_ms = delay_ms(parse_delay(delay or ""))
+    return checked_due_ms(now_ms() + added_ms)

@@ -4,35 +4,30 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from rich.table import Table
 
 from sqsdelay.cli.console import out, print_json
-from sqsdelay.cli.opened_store import OptionalStoreUrl, Schema
-from sqsdelay.cli.opened_store import Table as StoreTable
+from sqsdelay.cli.options import EndpointName, Hop, Json, OptionalStoreUrl, Schema
+from sqsdelay.cli.options import Table as StoreTable
 from sqsdelay.cli.parked import NOBODY, overdue_remedy, parked_messages
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.problem import Problem
 from sqsdelay.errors import QueueMissing, StoreError
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import DEFAULT_HOP_SECONDS
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
-    from sqsdelay.sqs.endpoints import Problem
-
 app = typer.Typer(help="Create or check an endpoint's queues.", no_args_is_help=True)
-
-Name = Annotated[str, typer.Argument(help="The destination queue's name, URL or ARN.")]
-Hop = Annotated[int, typer.Option(help="Delivery delay of the delay queue, seconds (1 to 900).")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()
-def create(endpoint: Name, hop: Hop = MAX_MESSAGE_TIMER_SECONDS, as_json: Json = False) -> None:
-    """Create the queue and those that serve its delays, where they do not exist yet."""
+def create(endpoint: EndpointName, hop: Hop = DEFAULT_HOP_SECONDS, as_json: Json = False) -> None:
+    """Create the destination queue and its delay queues if they do not exist."""
     from sqsdelay.sqs.client import default_client
     from sqsdelay.sqs.endpoints import create_endpoint
 
@@ -47,17 +42,17 @@ def create(endpoint: Name, hop: Hop = MAX_MESSAGE_TIMER_SECONDS, as_json: Json =
 
 @app.command()
 def check(
-    endpoint: Name,
-    hop: Hop = MAX_MESSAGE_TIMER_SECONDS,
+    endpoint: EndpointName,
+    hop: Hop = DEFAULT_HOP_SECONDS,
     store: OptionalStoreUrl = None,
     table: StoreTable = None,
     schema: Schema = None,
     as_json: Json = False,
 ) -> None:
-    """Say what keeps an endpoint from serving delays, and how to mend it. Exit code 1 if anything.
+    """Report what keeps an endpoint from delaying messages, and the fix. Exit code 1 if anything does.
 
-    Its store is looked at, too: without --store the DynamoDB table that a deployment makes for the
-    endpoint, if there is one and it may be read.
+    Also checks the store: without --store, the DynamoDB table that a deployment creates for the
+    endpoint, if it exists and may be read.
     """
     from sqsdelay.sqs.client import default_client
     from sqsdelay.sqs.endpoints import check_endpoint
@@ -69,11 +64,11 @@ def check(
     if as_json:
         print_json({"endpoint": parsed.name, "problems": [asdict(problem) for problem in problems]})
     elif not problems:
-        out.print(f"{parsed.name} is fit for delays of any length", highlight=False)
+        out.print(f"{parsed.name} is ready for unrestricted delays", highlight=False)
     else:
-        printed = Table("queue", "problem", "mend it with")
+        printed = Table("queue", "problem", "fix")
         for problem in problems:
-            printed.add_row(problem.queue, problem.text, problem.remedy)
+            printed.add_row(problem.subject, problem.text, problem.remedy)
         out.print(printed)
     if problems:
         raise typer.Exit(1)
@@ -83,7 +78,6 @@ def _store_problems(
     client: SQSClient, endpoint: Endpoint, store: str | None, table: str | None, schema: str | None
 ) -> list[Problem]:
     """Messages that are parked and overdue: a stack may have lost its dispatcher."""
-    from sqsdelay.sqs.endpoints import Problem
     from sqsdelay.sqs.queues import SqsQueues
 
     queues = SqsQueues(client)
@@ -93,10 +87,12 @@ def _store_problems(
     try:
         seen = parked_messages(endpoint, store, table, schema, now_ms=now_ms)
     except StoreError as error:
-        return [Problem("(store)", str(error), "sqsdelay store create, or mend the connection")]
+        return [
+            Problem("(store)", str(error), "run sqsdelay store create, or check the connection")
+        ]
     if seen is None or not seen[1].overdue:
         return []
     url, status = seen
     since = utc(now_ms - status.late_ms).isoformat(timespec="seconds")
-    text = f"{status.parked} messages are parked, the earliest has been due since {since}: {NOBODY}"
+    text = f"{status.parked} parked messages, the earliest overdue since {since}: {NOBODY}"
     return [Problem("(store)", text, overdue_remedy(endpoint, url))]

@@ -11,7 +11,8 @@ from rich.table import Column
 from rich.table import Table as PrintedTable
 
 from sqsdelay.cli.console import err, out, print_json
-from sqsdelay.cli.store import Delay, DueAt, new_due_ms
+from sqsdelay.cli.due_clock import new_due_ms
+from sqsdelay.cli.options import Delay, DueAt, EndpointName, JsonLines
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.hop import Reject
@@ -20,38 +21,36 @@ from sqsdelay.core.rejection import Rejection
 from sqsdelay.operating.error_queue import ErrorQueue, Retry, RetryStatus
 from sqsdelay.ports.queues import Queues
 
-app = typer.Typer(help="Look at an endpoint's error queue; send its messages on.")
-
-Json = Annotated[bool, typer.Option("--json", help="Print a JSON line per message.")]
+app = typer.Typer(help="Inspect an endpoint's error queue and retry its messages.")
 
 BODY_START: Final = 60
 """Characters of a body in a table; --json prints all of it."""
 
-_NO_REASON: Final = "(no room for it on the message: see the consumer's log)"
+_NO_REASON: Final = "(did not fit on the message; see the delay consumer's log)"
 
 
 @app.callback(no_args_is_help=True)
 def of_endpoint(
     ctx: typer.Context,
-    endpoint: Annotated[str, typer.Argument(help="The destination queue's name, URL or ARN.")],
+    endpoint: EndpointName,
 ) -> None:
-    """Look at an endpoint's error queue; send its messages on."""
+    """Inspect an endpoint's error queue and retry its messages."""
     ctx.obj = endpoint
 
 
 @app.command("list")
 def list_errors(
     ctx: typer.Context,
-    limit: Annotated[int, typer.Option(min=1, help="How many to show at most.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most this many.")] = 50,
     bodies: Annotated[
-        bool, typer.Option("--bodies", help="Show bodies, too. They may hold secrets.")
+        bool, typer.Option("--bodies", help="Also show bodies, which may contain secrets.")
     ] = False,
-    as_json: Json = False,
+    as_json: JsonLines = False,
 ) -> None:
-    """Show what could not be delivered, and why; leave it where it is.
+    """Show the messages that could not be delivered, and why. They stay in the queue.
 
-    SQS shows a message only to who receives it: receive counts grow, and meanwhile nobody else sees
-    the messages.
+    SQS shows messages only by receiving them: their receive counts grow, and other readers do not see
+    them for a while.
     """
     endpoint, queues = _opened(ctx.obj)
     found = ErrorQueue(queues, endpoint).look(limit)
@@ -73,26 +72,26 @@ def list_errors(
 def retry(
     ctx: typer.Context,
     message_id: Annotated[
-        list[str] | None, typer.Option(help="Which message; may be given several times.")
+        list[str] | None, typer.Option(help="Message to retry; may be repeated.")
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Retry all messages.")] = False,
     delay: Delay = None,
     due_at: DueAt = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Send nothing; say what would be sent where.")
+        bool, typer.Option("--dry-run", help="Only show what would be sent where.")
     ] = False,
-    as_json: Json = False,
+    as_json: JsonLines = False,
 ) -> None:
-    """Send messages on: to the destination, or to the delay queue if they are due later than that.
+    """Send messages to their destination, or to the delay queue if they are not due yet.
 
-    A message keeps its id and its due time; one whose due time has passed is delivered at once.
-    --delay and --due-at serve messages that do not say when they are due. A message is deleted from
-    the error queue only after its next home has confirmed it.
+    A message keeps its id and due time; one that is overdue is delivered at once. --delay and
+    --due-at apply to messages without a due time. A message is deleted from the error queue only
+    after the other queue has confirmed it.
 
-    Exit code 1 if any was left, or not found.
+    Exit code 1 if any was left behind or not found.
     """
     if (not message_id) == (not every):
-        raise typer.BadParameter("give one of --message-id and --all")
+        raise typer.BadParameter("give either --message-id or --all")
     endpoint, queues = _opened(ctx.obj)
     given = None
     if delay is not None or due_at is not None:
@@ -107,7 +106,7 @@ def retry(
     for absent in missing:
         err.print(f"{absent}  not found", highlight=False, markup=False, soft_wrap=True)
     told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
-    err.print(told or "nothing was there", highlight=False)
+    err.print(told or "no messages", highlight=False)
     if missing or counts[RetryStatus.LEFT] or counts[RetryStatus.NOT_DELETED]:
         raise typer.Exit(1)
 

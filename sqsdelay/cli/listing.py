@@ -30,7 +30,8 @@ def parse_cursor(text: str) -> Cursor:
     found = _CURSOR.fullmatch(text)
     if found is None:
         raise typer.BadParameter(
-            f"{text!r} is no cursor; give what was printed after --after, such as 1893456000000:order-7",
+            f"{text!r} is not a cursor; give the one printed below the last page, such as "
+            "1893456000000:order-7",
             param_hint="--after",
         )
     return int(found[1]), found[2]

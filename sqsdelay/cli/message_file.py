@@ -1,13 +1,17 @@
-"""Files of messages: JSON lines, one message a line, named as `Message` names its fields."""
+"""What to send: one message of the options, or a file of JSON lines with `Message`'s field names."""
 
 from __future__ import annotations
 
 import base64
 import json
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, cast
+from pathlib import Path
+from typing import IO, Any, Final, cast
+
+import typer
 
 from sqsdelay.core.delay import Delay, parse_delay, parse_due_at
 from sqsdelay.core.message import AttributeInput, Message
@@ -38,6 +42,49 @@ class Defaults:
     due_at: datetime | None = None
 
 
+def checked_input(
+    body: str | None,
+    file: Path | None,
+    delay: str | None,
+    due_at: str | None,
+    message_id: str | None,
+    group: str | None,
+) -> Defaults:
+    """The delay or due time of the options, once they are known to fit together.
+
+    Raises:
+        BadParameter: they do not.
+        InvalidDelay
+    """
+    if (body is None) == (file is None):
+        raise typer.BadParameter("give either --body or --file")
+    if delay is not None and due_at is not None:
+        raise typer.BadParameter("give either --delay or --due-at, not both")
+    if file is not None and (message_id is not None or group is not None):
+        raise typer.BadParameter(
+            "--message-id and --group require --body; in a file, use the fields "
+            '"message_id" and "message_group_id"'
+        )
+    return Defaults(
+        None if delay is None else parse_delay(delay),
+        None if due_at is None else parse_due_at(due_at),
+    )
+
+
+def opened_lines(file: Path) -> IO[str]:
+    """The file's lines, or stdin's for "-"; bytes that are not UTF-8 spoil their own line only.
+
+    Raises:
+        BadParameter: the file cannot be read.
+    """
+    if str(file) == "-":
+        return open(sys.stdin.fileno(), encoding="utf-8", errors="surrogateescape", closefd=False)
+    try:
+        return file.open(encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
+        raise typer.BadParameter(f"--file {file}: {error.strerror}") from error
+
+
 def read_messages(
     lines: Iterable[str], defaults: Defaults
 ) -> Iterator[tuple[int, Message | BadLine]]:
@@ -64,7 +111,7 @@ def read_message(line: str, defaults: Defaults) -> Message:
     if not isinstance(fields, dict) or "body" not in fields:
         raise InvalidMessage('not a JSON object with a "body"')
     if unknown := sorted(set(fields) - FIELDS):
-        raise InvalidMessage(f"unknown field {unknown[0]!r}; known are {', '.join(sorted(FIELDS))}")
+        raise InvalidMessage(f"unknown field {unknown[0]!r}; use only {', '.join(sorted(FIELDS))}")
     delay, due_at = _delay(fields.get("delay")), _due_at(fields.get("due_at"))
     if delay is None and due_at is None:
         delay, due_at = defaults.delay, defaults.due_at
@@ -86,15 +133,17 @@ def _body(body: Any, repeat: Any) -> str:
         try:
             body = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
         except RecursionError as error:
-            raise InvalidMessage("body is nested too deep") from error
+            raise InvalidMessage("body is nested too deeply; send it as a JSON string") from error
     if not isinstance(repeat, int) or isinstance(repeat, bool):
-        raise InvalidMessage(f"body_repeat={repeat!r}; use a whole number, 1 or more")
+        raise InvalidMessage(
+            f"body_repeat={repeat!r}; use a whole number, 1 to {MAX_MESSAGE_BYTES}"
+        )
     if not 1 <= repeat <= MAX_MESSAGE_BYTES:
         raise InvalidMessage(f"body_repeat={str(repeat)[:20]}; use 1 to {MAX_MESSAGE_BYTES}")
     if repeat > 1 and len(body) * repeat > MAX_MESSAGE_BYTES:
         raise InvalidMessage(
             f"body_repeat={repeat} makes a body of {len(body) * repeat} characters; "
-            f"SQS takes {MAX_MESSAGE_BYTES} bytes"
+            f"the limit is {MAX_MESSAGE_BYTES} bytes"
         )
     return str(body * repeat)
 
@@ -104,21 +153,21 @@ def _delay(value: Any) -> Delay | None:
         return parse_delay(value)
     if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
         return value
-    raise InvalidDelay(f'delay {value!r} is not understood; write seconds (90) or "32m5s"')
+    raise InvalidDelay(f'delay {value!r} is not valid; use seconds (90) or "32m5s"')
 
 
 def _due_at(value: Any) -> datetime | None:
     if value is None:
         return None
     if not isinstance(value, str):
-        raise InvalidDelay(f'due_at {value!r} is not understood; write "2027-01-31T09:00:00Z"')
+        raise InvalidDelay(f'due_at {value!r} is not valid; use "2027-01-31T09:00:00Z"')
     return parse_due_at(value)
 
 
 def _text(value: Any, what: str) -> str | None:
     if value is None or isinstance(value, str):
         return value
-    raise InvalidMessage(f"{what} {value!r} is not text")
+    raise InvalidMessage(f"{what} {value!r} is not text; use a JSON string")
 
 
 def _attributes(given: Any) -> dict[str, AttributeInput]:

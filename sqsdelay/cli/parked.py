@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqsdelay.cli.opened_store import opened_store, optional_store
+from sqsdelay.cli.options import opened_store, optional_store
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import StoreError
 from sqsdelay.limits import STORE_TABLE_SUFFIX
 from sqsdelay.operating.status import StoreStatus, store_status
 
-NOBODY: Final = "no dispatcher runs, or none can do its work"
+NOBODY: Final = "no dispatcher is running, or none is working"
 
 
 def parked_messages(
@@ -45,8 +45,8 @@ def overdue_remedy(endpoint: Endpoint, url: str) -> str:
     """What to do where nobody releases what is due."""
     if url == deployed_store(endpoint):
         return (
-            f"npx cdk deploy -c endpoint={endpoint.name} -c store=dynamodb, or "
+            f"run npx cdk deploy -c endpoint={endpoint.name} -c store=dynamodb, or "
             f"sqsdelay dispatch {endpoint.name} --store {url}"
         )
     # Not the URL, which may hold a password.
-    return f"sqsdelay dispatch {endpoint.name} --store (as given here)"
+    return f"run sqsdelay dispatch {endpoint.name} --store (the same URL)"

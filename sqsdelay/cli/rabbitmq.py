@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sqsdelay.cli.console import err, out, print_json
+from sqsdelay.cli.options import Json
 from sqsdelay.core.delay import parse_delay, parse_due_at
 from sqsdelay.errors import InvalidMessage
 
 if TYPE_CHECKING:
     from sqsdelay.rabbitmq import Topology, Transfer
 
-app = typer.Typer(
-    help="Delays of up to 8.5 years through RabbitMQ's own queues.", no_args_is_help=True
-)
+app = typer.Typer(help="Delays of up to 8.5 years through RabbitMQ queues.", no_args_is_help=True)
 
 CONNECT_SECONDS = 5.0
 
@@ -30,7 +29,7 @@ Url = Annotated[
 Prefix = Annotated[
     str | None,
     typer.Option(
-        help="What the infrastructure's names start with; sqsdelay if left out, NServiceBus's is nsb.v2."
+        help="Name prefix of the infrastructure; default: sqsdelay (NServiceBus: nsb.v2)."
     ),
 ]
 MANAGEMENT_VARIABLE = "SQSDELAY_RABBITMQ_MANAGEMENT_URL"
@@ -38,24 +37,23 @@ Management = Annotated[
     str | None,
     typer.Option(
         envvar=MANAGEMENT_VARIABLE,
-        help="http://user:password@host:15672, to count what the broker is handing over as well.",
+        help="http://user:password@host:15672, to also count messages in transit in the broker.",
     ),
 ]
 WithoutAlternateExchange = Annotated[
     bool,
     typer.Option(
         "--without-alternate-exchange",
-        help="Delay through nsb.v2 without the policy that catches undeliverable messages: they then "
-        "hold up all others.",
+        help="Use nsb.v2 without the policy that catches undeliverable messages; such messages then "
+        "block all others.",
     ),
 ]
 Endpoint = Annotated[str, typer.Argument(help="The destination queue's name.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()
 def declare(url: Url, prefix: Prefix = None) -> None:
-    """Declare the 28 levels and the delivery exchange, where they do not exist yet."""
+    """Declare the 28 delay levels and the delivery exchange if they do not exist."""
     from sqsdelay.rabbitmq import declare as declare_infrastructure
     from sqsdelay.rabbitmq.topology import MAX_LEVEL
     from sqsdelay.rabbitmq.verification import uncaught
@@ -64,7 +62,7 @@ def declare(url: Url, prefix: Prefix = None) -> None:
     declare_infrastructure(url, topology)
     _say(f"declared {topology.level_name(MAX_LEVEL)} … {topology.delivery_exchange}")
     for problem in uncaught(url, topology) if topology.shared else []:
-        text = f"warning: {problem.subject} {problem.text}\n  mend it: {problem.remedy}"
+        text = f"warning: {problem.subject} {problem.text}\n  fix: {problem.remedy}"
         err.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
@@ -76,19 +74,17 @@ def verify(
         str | None,
         typer.Option(
             envvar=MANAGEMENT_VARIABLE,
-            help="http://user:password@host:15672, to see what AMQP does not show: messages being "
-            "handed over, policies, bindings, feature flags and the version.",
+            help="http://user:password@host:15672, to check what AMQP does not show: messages in "
+            "transit, policies, bindings, feature flags and the version.",
         ),
     ] = None,
     force: Annotated[
         bool,
-        typer.Option(
-            "--force", help="Without the management API: that it is missing is a warning."
-        ),
+        typer.Option("--force", help="Only warn if the management API is missing."),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Say what keeps the infrastructure from delaying safely. Exit code 1 unless only warnings."""
+    """Report what keeps the infrastructure from delaying safely. Warnings alone give exit code 0."""
     from sqsdelay.rabbitmq import verify as verify_infrastructure
 
     topology = _topology(prefix)
@@ -98,12 +94,12 @@ def verify(
             {"prefix": topology.prefix, "problems": [asdict(problem) for problem in problems]}
         )
     elif not problems:
-        _say(f"{topology.prefix} is as it should be")
+        _say(f"{topology.prefix}: no problems found")
     for problem in problems if not as_json else []:
-        kind = "problem" if problem.serious else "warning"
+        kind = "problem" if problem.fatal else "warning"
         _say(f"{kind}: {problem.subject} {problem.text}")
-        _say(f"  mend it: {problem.remedy}")
-    if any(problem.serious for problem in problems):
+        _say(f"  fix: {problem.remedy}")
+    if any(problem.fatal for problem in problems):
         raise typer.Exit(1)
 
 
@@ -116,34 +112,36 @@ def bind(
         bool,
         typer.Option(
             "--conventional",
-            help="Also make the exchange that NServiceBus's conventional routing topology sends to.",
+            help="Also declare the exchange used by NServiceBus's conventional routing topology.",
         ),
     ] = False,
 ) -> None:
-    """Bind an existing queue as an endpoint, and send on what was due before it was bound."""
+    """Bind an existing queue as an endpoint, and forward messages that came due before."""
     from sqsdelay.rabbitmq import bind as bind_endpoint
 
     sent_on = bind_endpoint(url, endpoint, _topology(prefix), conventional=conventional)
-    _say(f"bound {endpoint}; {sent_on} undeliverable messages sent on to it")
+    _say(f"bound {endpoint}; {sent_on} undeliverable messages forwarded to it")
 
 
 @app.command()
 def send(
     endpoint: Endpoint,
-    body: Annotated[str, typer.Option(help="The message's text.")],
+    body: Annotated[str, typer.Option(help="The message body.")],
     url: Url,
     delay: Annotated[str | None, typer.Option(help="E.g. 32m5s, 1d12h, 90, PT32M5S.")] = None,
     due_at: Annotated[str | None, typer.Option(help="E.g. 2027-01-31T09:00:00Z.")] = None,
     header: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; may be repeated.")] = None,
-    message_id: Annotated[str | None, typer.Option(help="Made up when left out.")] = None,
+    message_id: Annotated[
+        str | None, typer.Option(help="Message id; default: a random one.")
+    ] = None,
     prefix: Prefix = None,
     without_alternate_exchange: WithoutAlternateExchange = False,
     as_json: Json = False,
 ) -> None:
-    """Send a message, delayed or not, and wait until the broker has confirmed it."""
-    from sqsdelay.rabbitmq import DelaySender
+    """Send a message with any delay, and wait for the broker's confirmation."""
+    from sqsdelay.rabbitmq import RabbitMqSender
 
-    with DelaySender(
+    with RabbitMqSender(
         url,
         prefix=_topology(prefix).prefix,
         without_alternate_exchange=without_alternate_exchange,
@@ -171,10 +169,10 @@ def teardown(
     management: Management = None,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Without counting: messages that wait in it are lost."),
+        typer.Option("--force", help="Do not count messages first: any that are waiting are lost."),
     ] = False,
 ) -> None:
-    """Delete the infrastructure. Endpoints' own queues stay. Refuses while messages wait in it."""
+    """Delete the infrastructure, but no endpoint's queue. Refuses while messages wait in it."""
     from sqsdelay.rabbitmq import teardown as teardown_infrastructure
 
     topology = _topology(prefix)
@@ -188,7 +186,7 @@ def transfer(
     to: Annotated[
         str,
         typer.Option(
-            envvar="SQSDELAY_RABBITMQ_TARGET_URL", help="The target's URL; may be the same broker."
+            envvar="SQSDELAY_RABBITMQ_TARGET_URL", help="URL of the target; may be the same broker."
         ),
     ],
     prefix: Prefix = None,
@@ -197,13 +195,13 @@ def transfer(
     management: Management = None,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Without counting what the source broker is handing over."),
+        typer.Option("--force", help="Do not count messages in transit in the source broker."),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Move delayed messages, with the time they have left, to another broker or prefix.
+    """Move delayed messages, with their remaining delay, to another broker or prefix.
 
-    Exit code 1 if any had to stay. Interrupted, it may be run again.
+    Exit code 1 if any had to stay. If interrupted, run it again.
     """
     from sqsdelay.rabbitmq import transfer as transfer_messages
 
@@ -230,7 +228,7 @@ def transfer(
     else:
         _say(f"{done.moved} messages moved")
         for reason, count in done.left.most_common():
-            _say(f"{count} left where they were: {reason}")
+            _say(f"{count} left in place: {reason}")
     if done.left:
         raise typer.Exit(1)
 
@@ -248,5 +246,5 @@ def _say(text: str) -> None:
 def _header(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name or not equals:
-        raise InvalidMessage(f"header {text!r} is not NAME=VALUE; write e.g. --header tenant=acme")
+        raise InvalidMessage(f"header {text!r} is not NAME=VALUE; use e.g. --header tenant=acme")
     return name, value

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sqsdelay.cli.console import err, out, print_json
-from sqsdelay.cli.opened_ledger import LedgerFile, opened_ledger
+from sqsdelay.cli.options import JsonLines, LedgerFile, opened_ledger
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Attribute, text_of
@@ -27,27 +27,28 @@ if TYPE_CHECKING:
 def receive(
     endpoint: Annotated[str, typer.Argument(help="The queue's name, URL or ARN.")],
     count: Annotated[
-        int, typer.Option(min=0, help="Stop after so many messages; 0 for no such limit.")
+        int, typer.Option(min=0, help="Stop after this many messages; 0: no limit.")
     ] = 0,
     idle: Annotated[
-        int, typer.Option(min=0, help="Stop after so many seconds without a message; 0 for never.")
+        int, typer.Option(min=0, help="Stop after this many seconds without a message; 0: never.")
     ] = 0,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Leave the messages in the queue (they come back).")
+        bool,
+        typer.Option("--keep", help="Do not delete the messages (they will be received again)."),
     ] = False,
     bucket: Annotated[
         str | None,
-        typer.Option(help="Read large bodies from this S3 bucket, the one given to send."),
+        typer.Option(help="Read large bodies from this S3 bucket (the sender's)."),
     ] = None,
     ledger: LedgerFile = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line per message.")] = False,
+    as_json: JsonLines = False,
 ) -> None:
-    """Print messages as they arrive, with how late they are, and delete them.
+    """Print messages and their lateness as they arrive, and delete them.
 
-    Lateness is known of messages that were relayed: they carry their due time. A message sent with
-    900 s or less is plain SQS and does not; it shows "-".
+    Lateness is known only for relayed messages, which carry their due time. A message sent with a
+    delay of 900 s or less is a plain SQS message and shows "-".
 
-    Exit code 1 if a large body could not be read; its message is not deleted.
+    Exit code 1 if a large body could not be read; that message is not deleted.
     """
     from sqsdelay.s3 import BodyReader
     from sqsdelay.sqs.client import default_client

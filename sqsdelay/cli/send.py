@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
 from sqsdelay.cli.console import err, out, print_json
-from sqsdelay.cli.max_delay import DEFAULT_MAX_DELAY, MaxDelay, max_delay_seconds
-from sqsdelay.cli.message_file import BadLine, Defaults, read_messages
-from sqsdelay.cli.opened_ledger import LedgerFile, opened_ledger
-from sqsdelay.core.delay import parse_delay, parse_due_at
+from sqsdelay.cli.message_file import BadLine, Defaults, checked_input, opened_lines, read_messages
+from sqsdelay.cli.options import (
+    DEFAULT_MAX_DELAY,
+    Body,
+    Delay,
+    DueAt,
+    EndpointName,
+    Group,
+    Hop,
+    JsonLines,
+    LedgerFile,
+    MaxDelay,
+    MessagesFile,
+    max_delay_seconds,
+    opened_ledger,
+)
 from sqsdelay.core.message import Message
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.sending.sender import DEFAULT_CONCURRENCY, SendResult
 
 if TYPE_CHECKING:
@@ -28,58 +38,29 @@ CHUNK = 2_000
 
 
 def send(
-    endpoint: Annotated[str, typer.Argument(help="The destination queue's name, URL or ARN.")],
-    delay: Annotated[
-        str | None, typer.Option(help="Delay: seconds (90), 32m5s, 1d12h or ISO 8601 (PT32M5S).")
-    ] = None,
-    due_at: Annotated[
-        str | None, typer.Option(help="Due time with its offset: 2027-01-31T09:00:00Z.")
-    ] = None,
-    body: Annotated[str | None, typer.Option(help="The message's body.")] = None,
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            help="JSON lines, one message each ('-' for stdin); "
-            "--delay and --due-at serve lines that name neither.",
-            allow_dash=True,
-            dir_okay=False,
-        ),
-    ] = None,
+    endpoint: EndpointName,
+    delay: Delay = None,
+    due_at: DueAt = None,
+    body: Body = None,
+    file: MessagesFile = None,
     message_id: Annotated[
-        str | None, typer.Option(help="What receivers deduplicate on (with --body).")
+        str | None, typer.Option(help="Message id (with --body), for deduplication by receivers.")
     ] = None,
-    group: Annotated[
-        str | None,
-        typer.Option(help="Message group (with --body); a FIFO queue needs one."),
-    ] = None,
-    hop: Annotated[
-        int, typer.Option(help="Delivery delay of the endpoint's delay queue, seconds.")
-    ] = MAX_MESSAGE_TIMER_SECONDS,
+    group: Group = None,
+    hop: Hop = DEFAULT_HOP_SECONDS,
     max_delay: MaxDelay = DEFAULT_MAX_DELAY,
     bucket: Annotated[
-        str | None, typer.Option(help="S3 bucket for bodies that are too large for SQS.")
+        str | None, typer.Option(help="S3 bucket for bodies too large for SQS.")
     ] = None,
     concurrency: Annotated[int, typer.Option(help="Batches in flight.")] = DEFAULT_CONCURRENCY,
     ledger: LedgerFile = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line per message.")] = False,
+    as_json: JsonLines = False,
 ) -> None:
     """Send one message or a file of messages with any delay. Exit code 1 if any was not sent."""
     from sqsdelay.s3 import Bucket
     from sqsdelay.sqs.sender import DelaySender
 
-    if (body is None) == (file is None):
-        raise typer.BadParameter("give one of --body and --file")
-    if delay is not None and due_at is not None:
-        raise typer.BadParameter("give one of --delay and --due-at")
-    if file is not None and (message_id is not None or group is not None):
-        raise typer.BadParameter(
-            "--message-id and --group go with --body; in a file they are the fields "
-            '"message_id" and "message_group_id"'
-        )
-    defaults = Defaults(
-        None if delay is None else parse_delay(delay),
-        None if due_at is None else parse_due_at(due_at),
-    )
+    defaults = checked_input(body, file, delay, due_at, message_id, group)
     sender = DelaySender(
         hop_seconds=hop,
         max_delay_seconds=max_delay_seconds(max_delay),
@@ -98,20 +79,10 @@ def send(
         )
         _print_one(result, as_json=as_json)
     elif file is not None:
-        with _opened(file) as lines:
+        with opened_lines(file) as lines:
             failed = _send_file(sender, endpoint, lines, defaults, as_json=as_json)
         if failed:
             raise typer.Exit(1)
-
-
-def _opened(file: Path) -> IO[str]:
-    """The file's lines, or stdin's for "-"; bytes that are no UTF-8 spoil their own line only."""
-    if str(file) == "-":
-        return open(sys.stdin.fileno(), encoding="utf-8", errors="surrogateescape", closefd=False)
-    try:
-        return file.open(encoding="utf-8", errors="surrogateescape")
-    except OSError as error:
-        raise typer.BadParameter(f"--file {file}: {error.strerror}") from error
 
 
 def _print_one(result: SendResult, *, as_json: bool) -> None:

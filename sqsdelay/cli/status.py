@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.table import Table as PrintedTable
 
 from sqsdelay.cli.console import err, instant, out, print_json
-from sqsdelay.cli.opened_store import OptionalStoreUrl, Schema, Table
+from sqsdelay.cli.options import EndpointName, Json, OptionalStoreUrl, Schema, Table
 from sqsdelay.cli.parked import NOBODY, overdue_remedy, parked_messages
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import StoreError
@@ -17,20 +17,20 @@ from sqsdelay.operating.status import EndpointStatus, StoreStatus, endpoint_stat
 
 
 def status(
-    endpoint: Annotated[str, typer.Argument(help="The destination queue's name, URL or ARN.")],
+    endpoint: EndpointName,
     store: OptionalStoreUrl = None,
     table: Table = None,
     schema: Schema = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Show what is pending, in flight, failed, and parked.
+    """Show how many messages are pending, in flight, failed and parked.
 
-    Counts of queues are SQS's approximations. The age of the oldest message comes from CloudWatch,
-    a few minutes old; it is "-" where CloudWatch has none or may not be asked. Parked messages and
-    the next due time are exact; without --store they are those of the DynamoDB table that a
-    deployment makes for the endpoint, if there is one and it may be read.
+    Queue counts are SQS's approximations. The age of the oldest message comes from CloudWatch and is
+    a few minutes old; "-" means that CloudWatch has none or may not be read. Parked messages and the
+    next due time are exact; without --store they come from the DynamoDB table that a deployment
+    creates for the endpoint, if it exists and may be read.
 
-    Exit code 1 if the store cannot be asked, or messages in it are overdue.
+    Exit code 1 if the store cannot be read, or messages in it are overdue.
     """
     from sqsdelay.sqs.client import default_client
     from sqsdelay.sqs.cloudwatch import CloudWatchAges, default_cloudwatch
@@ -55,7 +55,7 @@ def status(
         err.print(f"store: {trouble}", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(1)
     if parked is not None and parked.overdue:
-        told = f"the earliest message of the store has been due for {age(parked.late_ms // 1000)}"
+        told = f"the earliest message in the store is {age(parked.late_ms // 1000)} overdue"
         remedy = overdue_remedy(parsed, url)
         err.print(f"{told}: {NOBODY}; {remedy}", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(1)

@@ -1,50 +1,67 @@
-"""``sqsdelay store``: put messages into a delayed message store, list, cancel and move them."""
+"""``sqsdelay store``: create a delayed message store, put messages into it, and move on from it."""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
-from itertools import islice
+from collections import Counter
+from contextlib import AbstractContextManager, ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.table import Column
-from rich.table import Table as PrintedTable
-from rich.text import Text
 
 from sqsdelay.cli.console import err, instant, out, print_json
-from sqsdelay.cli.due_clock import DueClock, To
-from sqsdelay.cli.listing import Listing, parse_cursor
-from sqsdelay.cli.message_file import BadLine, Defaults, read_messages
-from sqsdelay.cli.opened_store import Schema, StoreUrl, Table, opened_store
-from sqsdelay.core.delay import checked_due_ms, delay_ms, due_at_ms, parse_delay, parse_due_at, utc
+from sqsdelay.cli.due_clock import DueClock
+from sqsdelay.cli.message_file import BadLine, Defaults, checked_input, opened_lines, read_messages
+from sqsdelay.cli.options import (
+    Body,
+    Delay,
+    DueAt,
+    EndpointName,
+    Group,
+    JsonLines,
+    MessagesFile,
+    ReleasedTo,
+    Schema,
+    StoreUrl,
+    Table,
+    opened_store,
+)
+from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.delay import due_at_ms, parse_due_at, utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message
-from sqsdelay.core.stored_message import StoredMessage, check_stored_id, to_store
+from sqsdelay.core.stored_message import StoredMessage, to_store
 from sqsdelay.errors import SqsDelayError
+from sqsdelay.operating.migration import (
+    HasMarks,
+    Migrated,
+    Migration,
+    MigrationStatus,
+    Plan,
+    Source,
+    Transfer,
+)
 from sqsdelay.parking.parking import refused
 
 if TYPE_CHECKING:
     from sqsdelay.ports.stores import DelayedMessageStore
 
-app = typer.Typer(help="Messages in a delayed message store.", no_args_is_help=True)
+app = typer.Typer(
+    help="Set up a delayed message store and put messages into it.", no_args_is_help=True
+)
 
-CHUNK = 1_000
-"""Messages stored in one call, or listed in one table."""
+CHUNK: Final = 1_000
+"""Messages stored in one call."""
 
-Name = Annotated[str, typer.Argument(help="The endpoint (destination queue) the store serves.")]
-Delay = Annotated[
-    str | None, typer.Option(help="Delay: seconds (90), 32m5s, 1d12h or ISO 8601 (PT32M5S).")
-]
-DueAt = Annotated[str | None, typer.Option(help="Due time with its offset: 2027-01-31T09:00:00Z.")]
-Json = Annotated[bool, typer.Option("--json", help="Print a JSON line per message.")]
+DEFAULT_CUT_OFF_MS: Final = 24 * 3600 * 1000
+"""A day from now: a dispatcher that releases ahead, and clocks that differ, are far from it."""
 
 
 @app.command()
-def create(endpoint: Name, store: StoreUrl, table: Table = None, schema: Schema = None) -> None:
-    """Create the store's table and index, where they do not exist yet."""
+def create(
+    endpoint: EndpointName, store: StoreUrl, table: Table = None, schema: Schema = None
+) -> None:
+    """Create the store's table and index if they do not exist, or upgrade older ones."""
     with _opened(endpoint, store, table, schema) as opened:
         opened.set_up()
     out.print(f"the store of {Endpoint.parse(endpoint).name} is ready", highlight=False)
@@ -52,46 +69,26 @@ def create(endpoint: Name, store: StoreUrl, table: Table = None, schema: Schema 
 
 @app.command()
 def send(
-    endpoint: Name,
+    endpoint: EndpointName,
     store: StoreUrl,
     table: Table = None,
     schema: Schema = None,
     delay: Delay = None,
     due_at: DueAt = None,
-    body: Annotated[str | None, typer.Option(help="The message's body.")] = None,
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            help="JSON lines, one message each; --delay and --due-at serve lines that name neither.",
-            exists=True,
-            dir_okay=False,
-        ),
-    ] = None,
+    body: Body = None,
+    file: MessagesFile = None,
     message_id: Annotated[
-        str | None, typer.Option(help="The message's id (with --body); the same id is stored once.")
+        str | None, typer.Option(help="Message id (with --body); each id is stored once.")
     ] = None,
-    group: Annotated[
-        str | None, typer.Option(help="Message group (with --body); a FIFO queue needs one.")
-    ] = None,
-    to: To = None,
-    as_json: Json = False,
+    group: Group = None,
+    to: ReleasedTo = None,
+    as_json: JsonLines = False,
 ) -> None:
     """Store one message or a file of messages. Exit code 1 if any was not stored.
 
-    A --delay counts from the clock by which the dispatcher releases: SQS's, or with --to the store's.
+    --delay counts from SQS's clock, or with --to from the store's.
     """
-    if (body is None) == (file is None):
-        raise typer.BadParameter("give one of --body and --file")
-    if delay is not None and due_at is not None:
-        raise typer.BadParameter("give one of --delay and --due-at")
-    if file is not None and (message_id is not None or group is not None):
-        raise typer.BadParameter(
-            'in a file, the id is the field "message_id", the group "message_group_id"'
-        )
-    defaults = Defaults(
-        None if delay is None else parse_delay(delay),
-        None if due_at is None else parse_due_at(due_at),
-    )
+    defaults = checked_input(body, file, delay, due_at, message_id, group)
     failed = 0
     with _opened(endpoint, store, table, schema) as opened:
         clock = DueClock(endpoint, opened, store, to)
@@ -112,123 +109,71 @@ def send(
 
 
 @app.command()
-def pending(
-    endpoint: Name,
+def migrate(
+    endpoint: EndpointName,
     store: StoreUrl,
     table: Table = None,
     schema: Schema = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many to list, the earliest first.")] = 50,
+    to: Annotated[
+        str | None,
+        typer.Option(help="Move into this store instead, e.g. dynamodb://TABLE."),
+    ] = None,
     due_from: Annotated[
-        str | None, typer.Option(help="Leave out what is due before: 2027-01-31T09:00:00Z.")
+        str | None,
+        typer.Option(
+            help="Migrate what is due at or after this time, e.g. 2027-01-31T09:00:00Z; "
+            "default: a day from now, or everything with --to."
+        ),
     ] = None,
-    due_before: Annotated[
-        str | None, typer.Option(help="Leave out what is due then or later: 2027-02-01T00:00:00Z.")
-    ] = None,
-    after: Annotated[
-        str | None, typer.Option(help="Go on behind a page: the cursor printed at its end.")
-    ] = None,
-    as_json: Json = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="Send and remove; without it, only show the plan.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the messages that wait, by due time, and a cursor for --after where there are more."""
-    listing = Listing(
-        after=None if after is None else parse_cursor(after),
-        due_from_ms=None if due_from is None else due_at_ms(parse_due_at(due_from)),
-        due_before_ms=None if due_before is None else due_at_ms(parse_due_at(due_before)),
-    )
-    with _opened(endpoint, store, table, schema) as opened:
-        if as_json:
-            for message in listing.read(opened, limit):
-                print_json(_as_json(message))
-        else:
-            _print_tables(listing.read(opened, limit))
-            told = f"{listing.listed} of {opened.pending_count()} pending"
-            out.print(told, highlight=False)
-        more = listing.has_more(opened)
-    if more:
-        # Not among the lines that programs read.
-        err.print(
-            f"more: --after {shlex.quote(listing.cursor)}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
+    """Move messages from a store to SQS's delay queues, or to another store (--to).
+
+    Only shows the plan unless --live is given.
+    Messages due earlier than --due-from stay for the timeout manager or dispatcher, which may keep
+    running. Repeat until nothing is left. Exit code 1 if any message could not be sent.
+    """
+    from sqsdelay.stores import open_source
+
+    name = Endpoint.parse(endpoint).name
+    due_from_ms = _cut_off_ms(due_from, to)
+    with ExitStack() as stack:
+        opened = stack.enter_context(
+            closing(open_source(store, endpoint=name, table=table, schema=schema))
         )
-
-
-def _print_tables(messages: Iterable[StoredMessage]) -> None:
-    """A table for every thousand, so that any number of them takes the memory of as many."""
-    rows = ((_due(m), m.message_id, str(len(m.body)), str(m.failures)) for m in messages)
-    first = True
-    while (some := list(islice(rows, CHUNK))) or first:
-        first = False
-        # An id that is cut off cannot be copied into `cancel`.
-        printed = PrintedTable("due", Column("message id", overflow="fold"), "bytes", "failures")
-        for due, message_id, size, failures in some:
-            printed.add_row(due, Text(message_id), size, failures)
-        out.print(printed)
-
-
-@app.command()
-def cancel(
-    endpoint: Name,
-    message_ids: Annotated[list[str], typer.Argument(help="The messages' ids.")],
-    store: StoreUrl,
-    table: Table = None,
-    schema: Schema = None,
-) -> None:
-    """Remove messages before they are released. Exit code 1 if any was not there any more."""
-    for message_id in message_ids:
-        check_stored_id(message_id)
-    with _opened(endpoint, store, table, schema) as opened:
-        cancelled = opened.cancel(message_ids)
-    for message_id, done in zip(message_ids, cancelled, strict=True):
-        told = "cancelled" if done else "not in the store (released already, or never stored)"
-        out.print(f"{message_id}  {told}", highlight=False, markup=False, soft_wrap=True)
-    if not all(cancelled):
+        target = None if to is None else stack.enter_context(opened_store(name, to, None, None))
+        migration = _migration(opened, target, due_from_ms)
+        if not live:
+            _print_plan(migration.plan(), due_from_ms, as_json=as_json)
+            return
+        if target is not None and isinstance(opened, HasMarks):
+            for mark in opened.all_marks():
+                target.mark([mark])
+        counts: Counter[str] = Counter()
+        for outcome in migration.run():
+            counts[outcome.status] += 1
+            _print_outcome(outcome, as_json=as_json)
+    told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "nothing"
+    err.print(told, highlight=False)
+    if counts[MigrationStatus.FAILED]:
         raise typer.Exit(1)
 
 
-@app.command()
-def reschedule(
-    endpoint: Name,
-    message_id: Annotated[str, typer.Argument(help="The message's id.")],
-    store: StoreUrl,
-    table: Table = None,
-    schema: Schema = None,
-    delay: Delay = None,
-    due_at: DueAt = None,
-    to: To = None,
-) -> None:
-    """Move a message to another due time. Exit code 1 if it was not there any more.
-
-    A --delay counts from the clock by which the dispatcher releases: SQS's, or with --to the store's.
-    """
-    check_stored_id(message_id)
-    with _opened(endpoint, store, table, schema) as opened:
-        clock = DueClock(endpoint, opened, store, to)
-        due_ms = new_due_ms(delay, due_at, now_ms=clock.latest_ms)
-        moved = opened.reschedule(message_id, due_ms)
-    told = f"due {utc(due_ms)}" if moved else "not in the store (released already, or never stored)"
-    out.print(f"{message_id}  {told}", highlight=False, markup=False, soft_wrap=True)
-    if not moved:
-        raise typer.Exit(1)
+def _cut_off_ms(due_from: str | None, to: str | None) -> int:
+    if due_from is not None:
+        return max(0, due_at_ms(parse_due_at(due_from)))
+    return 0 if to is not None else SystemClock().now_ms() + DEFAULT_CUT_OFF_MS
 
 
-def new_due_ms(delay: str | None, due_at: str | None, *, now_ms: Callable[[], int]) -> int:
-    """The due time that --delay or --due-at names, epoch milliseconds.
+def _migration(source: Source, target: DelayedMessageStore | None, due_from_ms: int) -> Migration:
+    from sqsdelay.sqs.sender import DelaySender
 
-    Args:
-        now_ms: what a delay counts from; asked for a delay only.
-
-    Raises:
-        BadParameter: both or none of them.
-        InvalidDelay
-    """
-    if (delay is None) == (due_at is None):
-        raise typer.BadParameter("give one of --delay and --due-at")
-    if due_at is not None:
-        return due_at_ms(parse_due_at(due_at))
-    added_ms = delay_ms(parse_delay(delay or ""))
-    return checked_due_ms(now_ms() + added_ms)
+    if target is None:
+        return Migration(source, DelaySender(), due_from_ms=due_from_ms)
+    return Transfer(source, target, due_from_ms=due_from_ms)
 
 
 def _opened(
@@ -255,7 +200,7 @@ def _store_file(
     """Store chunk by chunk; returns how many lines were not stored."""
     failed = 0
     chunk: list[StoredMessage] = []
-    with file.open(encoding="utf-8", errors="surrogateescape") as lines:
+    with opened_lines(file) as lines:
         for number, line in read_messages(lines, defaults):
             try:
                 if isinstance(line, BadLine):
@@ -279,22 +224,62 @@ def _store(store: DelayedMessageStore, messages: list[StoredMessage], *, as_json
             failed += 1
             err.print(f"{message.message_id}: {problem}", highlight=False, markup=False)
         elif as_json:
-            print_json(_as_json(message) | {"new": new})
+            print_json(_as_json(message, new=new))
         else:
-            told = f"due {_due(message)}" if new else "was stored before"
+            told = f"due {instant(message.due_ms)}" if new else "already stored"
             out.print(f"{message.message_id}  {told}", highlight=False, markup=False)
     return failed
 
 
-def _due(message: StoredMessage) -> str:
-    return instant(message.due_ms)
-
-
-def _as_json(message: StoredMessage) -> dict[str, object]:
+def _as_json(message: StoredMessage, *, new: bool) -> dict[str, object]:
     return {
         "message_id": message.message_id,
         "destination": message.destination,
-        "due": _due(message),
+        "due": instant(message.due_ms),
         "bytes": len(message.body),
         "failures": message.failures,
+        "new": new,
     }
+
+
+def _print_plan(plan: Plan, due_from_ms: int, *, as_json: bool) -> None:
+    first, last = (
+        None if due_ms is None else instant(due_ms) for due_ms in (plan.earliest_ms, plan.latest_ms)
+    )
+    due_from = utc(due_from_ms).isoformat()
+    if as_json:
+        print_json(
+            {
+                "would_migrate": plan.messages,
+                "left": plan.left,
+                "due_from": due_from,
+                "earliest": first,
+                "latest": last,
+                "destinations": plan.destinations,
+            }
+        )
+        return
+    out.print(f"due from {due_from}: {plan.messages} would be migrated", highlight=False)
+    if plan.messages:
+        out.print(f"first due {first}, last due {last}", highlight=False)
+    for destination, count in sorted(plan.destinations.items()):
+        out.print(f"  {count} to {destination}", highlight=False, markup=False, soft_wrap=True)
+    out.print(f"due earlier: {plan.left} would stay", highlight=False)
+    out.print("nothing was sent; add --live to migrate", highlight=False)
+
+
+def _print_outcome(outcome: Migrated, *, as_json: bool) -> None:
+    message = outcome.message
+    if as_json:
+        print_json(
+            {
+                "message_id": message.message_id,
+                "destination": message.destination,
+                "due": instant(message.due_ms),
+                "status": outcome.status,
+                "error": outcome.error,
+            }
+        )
+    elif outcome.status is not MigrationStatus.MIGRATED:
+        told = f"{message.message_id}  {outcome.status}: {outcome.error}"
+        err.print(told, highlight=False, markup=False, soft_wrap=True)

@@ -13,16 +13,17 @@ import typer
 
 from sqsdelay.cli.console import err, print_json
 from sqsdelay.cli.dispatch import EXIT_CRITICAL
-from sqsdelay.cli.opened_store import Schema, StoreUrl, Table
+from sqsdelay.cli.options import JsonLines, Retries, Schema, StoreUrl, Table, Wait, opened_store
 from sqsdelay.cli.worker import log_to_stderr, stop_on_signals
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import CriticalError
-from sqsdelay.limits import MAX_RECEIVE_WAIT_SECONDS, SHORT_CALL_ATTEMPTS
+from sqsdelay.limits import SHORT_CALL_ATTEMPTS
 from sqsdelay.timeouts.manager import TimeoutManager, TimeoutSettings, TimeoutStatus
 from sqsdelay.timeouts.settings import (
     DEFAULT_ANNOUNCE_AGAIN_SECONDS,
     DEFAULT_OUTAGE_SECONDS,
     DEFAULT_RETRIES,
+    DEFAULT_WAIT_SECONDS,
 )
 
 if TYPE_CHECKING:
@@ -59,42 +60,36 @@ class _Served:
 
 
 def timeout_manager(
-    endpoint: Annotated[str, typer.Argument(help="The endpoint whose timeouts these are.")],
+    endpoint: Annotated[str, typer.Argument(help="The endpoint whose timeouts to manage.")],
     store: StoreUrl,
     to: Annotated[
         str | None,
         typer.Option(
             envvar="SQSDELAY_TIMEOUT_MANAGER_TO",
             help="RabbitMQ to serve on, amqp://user:password@host:5672/vhost or amqps://…; "
-            "SQS if left out.",
+            "default: SQS.",
         ),
     ] = None,
     table: Table = None,
     schema: Schema = None,
     set_up: Annotated[
-        bool, typer.Option("--set-up", help="First create the queues and the store's table.")
+        bool, typer.Option("--set-up", help="Create the queues and the store's table first.")
     ] = False,
     outage: Annotated[
-        float, typer.Option(help="Seconds the storage may fail before it is a critical error.")
+        float, typer.Option(help="Exit after the storage has failed for this many seconds.")
     ] = DEFAULT_OUTAGE_SECONDS,
     announce_again: Annotated[
         float,
-        typer.Option(help="Seconds after which another process's due message is announced again."),
+        typer.Option(help="Seconds before announcing again what another process announced."),
     ] = DEFAULT_ANNOUNCE_AGAIN_SECONDS,
-    retries: Annotated[
-        int, typer.Option(help="Further attempts on a refused message before the error queue.")
-    ] = DEFAULT_RETRIES,
-    wait: Annotated[
-        int, typer.Option(help="Long poll, seconds (0 to 20).")
-    ] = MAX_RECEIVE_WAIT_SECONDS,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line per message.")] = False,
+    retries: Retries = DEFAULT_RETRIES,
+    wait: Wait = DEFAULT_WAIT_SECONDS,
+    as_json: JsonLines = False,
 ) -> None:
-    """Serve an endpoint's timeouts until SIGTERM or Ctrl-C; then finish what is in hand.
+    """Manage an endpoint's timeouts until SIGTERM or Ctrl-C; finish those in hand first.
 
-    Exit code 75 when the storage failed for too long: let a supervisor restart it.
+    Exit code 75 if the storage failed for too long: let a supervisor restart the manager.
     """
-    from sqsdelay.stores import open_store
-
     log_to_stderr()
     parsed = Endpoint.parse(endpoint)
     served = _on_sqs(parsed, wait) if to is None else _on_rabbitmq(parsed, to)
@@ -106,7 +101,7 @@ def timeout_manager(
     )
     report = _Report(as_json=as_json)
     with (
-        closing(open_store(store, endpoint=parsed.name, table=table, schema=schema)) as opened,
+        opened_store(parsed.name, store, table, schema) as opened,
         closing(served.transport) as transport,
     ):
         if set_up:

@@ -1,84 +1,149 @@
-"""``sqsdelay cancel`` and ``sqsdelay reschedule``: for messages that wait, wherever that is."""
+"""``sqsdelay pending``, ``cancel`` and ``reschedule``: messages that wait to become due."""
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterable
+from itertools import islice
 from typing import Annotated, Final
 
 import typer
+from rich.table import Column
+from rich.table import Table as PrintedTable
+from rich.text import Text
 
-from sqsdelay.cli.console import err, out, print_json
-from sqsdelay.cli.due_clock import DueClock, To
-from sqsdelay.cli.opened_ledger import LedgerFile, opened_ledger
-from sqsdelay.cli.opened_store import Schema, StoreUrl, Table, opened_store
-from sqsdelay.cli.store import Delay, DueAt, Json, new_due_ms
+from sqsdelay.cli.console import err, instant, out, print_json
+from sqsdelay.cli.due_clock import DueClock, new_due_ms
+from sqsdelay.cli.listing import Listing, parse_cursor
+from sqsdelay.cli.options import (
+    Delay,
+    DueAt,
+    EndpointName,
+    JsonLines,
+    LedgerFile,
+    ReleasedTo,
+    Schema,
+    StoreUrl,
+    Table,
+    opened_ledger,
+    opened_store,
+)
 from sqsdelay.core.clock import SystemClock
-from sqsdelay.core.delay import utc
+from sqsdelay.core.delay import due_at_ms, parse_due_at, utc
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.stored_message import StoredMessage, check_stored_id
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.parking.schedule import Change, Schedule
 
 EXIT_MARKED: Final = 3
 """Not everything asked for is done: a mark was left for what does not wait in the store."""
 
+TABLE_ROWS: Final = 1_000
+"""Messages listed in one table."""
+
 _TOLD: Final = {
     Change.DONE: "{done}",
-    Change.RELEASED: "too late: it is being released at this moment",
-    Change.MARKED: "not in the store: if it is in the delay queue, it is {done} at its next hop; "
-    "if it was released or never sent, nothing happens",
+    Change.RELEASED: "too late: it is being released right now",
+    Change.MARKED: "not in the store; marked: if it is in the delay queue, it will be {done} at its "
+    "next hop; if it was released or never sent, nothing happens",
 }
 
-Name = Annotated[str, typer.Argument(help="The destination queue's name, URL or ARN.")]
 
-
-def cancel(
-    endpoint: Name,
-    message_ids: Annotated[list[str], typer.Argument(help="The messages' ids.")],
+def pending(
+    endpoint: EndpointName,
     store: StoreUrl,
     table: Table = None,
     schema: Schema = None,
-    ledger: LedgerFile = None,
-    as_json: Json = False,
+    limit: Annotated[int, typer.Option(min=1, help="How many to list, earliest first.")] = 50,
+    due_from: Annotated[
+        str | None, typer.Option(help="List only what is due at or after 2027-01-31T09:00:00Z.")
+    ] = None,
+    due_before: Annotated[
+        str | None, typer.Option(help="List only what is due before 2027-02-01T00:00:00Z.")
+    ] = None,
+    after: Annotated[
+        str | None, typer.Option(help="Continue after this cursor, printed below the last page.")
+    ] = None,
+    as_json: JsonLines = False,
 ) -> None:
-    """Cancel messages that wait in the store, or leave a mark for the delay consumer.
+    """List the messages in a store by due time; if there are more, print a cursor for --after.
 
-    Exit code 1 if any is being released, else 3 if any was not in the store and only marked.
+    SQS cannot list the messages in the delay queue.
     """
-    now_ms = latest_ms(endpoint)
+    listing = Listing(
+        after=None if after is None else parse_cursor(after),
+        due_from_ms=None if due_from is None else due_at_ms(parse_due_at(due_from)),
+        due_before_ms=None if due_before is None else due_at_ms(parse_due_at(due_before)),
+    )
+    with opened_store(Endpoint.parse(endpoint).name, store, table, schema) as opened:
+        if as_json:
+            for message in listing.read(opened, limit):
+                print_json(_as_json(message))
+        else:
+            _print_tables(listing.read(opened, limit))
+            told = f"{listing.listed} of {opened.pending_count()} pending"
+            out.print(told, highlight=False)
+        more = listing.has_more(opened)
+    if more:
+        # Not among the lines that programs read.
+        told = f"more: --after {shlex.quote(listing.cursor)}"
+        err.print(told, highlight=False, markup=False, soft_wrap=True)
+
+
+def cancel(
+    endpoint: EndpointName,
+    message_ids: Annotated[list[str], typer.Argument(help="The message ids.")],
+    store: StoreUrl,
+    table: Table = None,
+    schema: Schema = None,
+    to: ReleasedTo = None,
+    ledger: LedgerFile = None,
+    as_json: JsonLines = False,
+) -> None:
+    """Cancel messages in the store; for any not found there, leave a mark for the delay consumer.
+
+    Exit code 1 if any is being released; otherwise 3 if any was only marked.
+    """
+    for message_id in message_ids:
+        check_stored_id(message_id)
     name, book = Endpoint.parse(endpoint).name, opened_ledger(ledger)
     with opened_store(name, store, table, schema) as opened:
+        clock = DueClock(endpoint, opened, store, to)
+        now_ms = sqs_latest_ms(endpoint) if to is None else clock.latest_ms()
         schedule = Schedule(opened, endpoint=name, ledger=book)
         changes = {i: schedule.cancel(i, now_ms=now_ms) for i in message_ids}
     _tell(changes, "cancelled", as_json=as_json)
 
 
 def reschedule(
-    endpoint: Name,
-    message_id: Annotated[str, typer.Argument(help="The message's id.")],
+    endpoint: EndpointName,
+    message_id: Annotated[str, typer.Argument(help="The message id.")],
     store: StoreUrl,
     table: Table = None,
     schema: Schema = None,
     delay: Delay = None,
     due_at: DueAt = None,
-    to: To = None,
+    to: ReleasedTo = None,
     ledger: LedgerFile = None,
-    as_json: Json = False,
+    as_json: JsonLines = False,
 ) -> None:
-    """Move a message that waits in the store, or leave a mark for the delay consumer.
+    """Move a message in the store; if it is not there, leave a mark for the delay consumer.
 
-    A --delay counts from the clock by which it will be released: SQS's, or with --to the store's.
-    Exit code 1 if it is being released, 3 if it was not in the store and was only marked.
+    --delay counts from SQS's clock, or with --to from the store's.
+    Exit code 1 if the message is being released, 3 if it was only marked.
     """
+    check_stored_id(message_id)
     name, book = Endpoint.parse(endpoint).name, opened_ledger(ledger)
     with opened_store(name, store, table, schema) as opened:
         clock = DueClock(endpoint, opened, store, to)
         due_ms = new_due_ms(delay, due_at, now_ms=clock.latest_ms)
-        now_ms = latest_ms(endpoint) if to is None else clock.latest_ms()
+        now_ms = sqs_latest_ms(endpoint) if to is None else clock.latest_ms()
         schedule = Schedule(opened, endpoint=name, ledger=book)
         change = schedule.reschedule(message_id, due_ms, now_ms=now_ms)
     _tell({message_id: change}, f"moved to {utc(due_ms).isoformat()}", as_json=as_json)
 
 
-def latest_ms(endpoint: str) -> int:
+def sqs_latest_ms(endpoint: str) -> int:
     """The latest that SQS's clock may read: a mark is of what was sent by then.
 
     Where SQS cannot be asked it is the machine's clock: messages in the store need no more.
@@ -98,13 +163,32 @@ def latest_ms(endpoint: str) -> int:
                 raise
         return queues.broker_clock.latest_ms()
     except (SqsDelayError, BotoCoreError) as error:
-        err.print(
-            f"by this machine's clock, for SQS's could not be asked: {error}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
+        told = f"using this machine's clock, because SQS did not give its time: {error}"
+        err.print(told, highlight=False, markup=False, soft_wrap=True)
         return SystemClock().now_ms()
+
+
+def _print_tables(messages: Iterable[StoredMessage]) -> None:
+    """A table for every thousand, so that any number of them takes the memory of as many."""
+    rows = ((instant(m.due_ms), m.message_id, str(len(m.body)), str(m.failures)) for m in messages)
+    first = True
+    while (some := list(islice(rows, TABLE_ROWS))) or first:
+        first = False
+        # An id that is cut off cannot be copied into `cancel`.
+        printed = PrintedTable("due", Column("message id", overflow="fold"), "bytes", "failures")
+        for due, message_id, size, failures in some:
+            printed.add_row(due, Text(message_id), size, failures)
+        out.print(printed)
+
+
+def _as_json(message: StoredMessage) -> dict[str, object]:
+    return {
+        "message_id": message.message_id,
+        "destination": message.destination,
+        "due": instant(message.due_ms),
+        "bytes": len(message.body),
+        "failures": message.failures,
+    }
 
 
 def _tell(changes: dict[str, Change], done: str, *, as_json: bool) -> None:

@@ -13,7 +13,7 @@ from sqsdelay.core.wire import (
     DUE_AT,
     GROUP_ID,
     WAS_DUE_AT,
-    Delayed,
+    DelayedMessage,
     ReceivedMessage,
     fits,
     handed_over,
@@ -63,7 +63,7 @@ def misdirected(copy: ReceivedMessage, endpoint: Endpoint) -> Reject | None:
 
 
 def for_hand_over(
-    copy: ReceivedMessage, message: Delayed, endpoint: Endpoint, *, delay_seconds: int
+    copy: ReceivedMessage, message: DelayedMessage, endpoint: Endpoint, *, delay_seconds: int
 ) -> OutgoingMessage:
     """What a copy from the delay queue is on the last leg: on the destination, or on the due queue."""
     ids = read_fifo_ids(copy) if endpoint.fifo else None

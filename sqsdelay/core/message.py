@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
+from enum import StrEnum
 from functools import lru_cache
 from typing import Final, NotRequired, TypedDict
 
@@ -39,6 +40,15 @@ OUR_PREFIX: Final = "sqsdelay."
 DELAY_OF_NSERVICEBUS: Final = "NServiceBus.AmazonSQS.DelaySeconds"
 _DATA_TYPE: Final = re.compile(r"(String|Number|Binary)(\.[^\s]{1,249})?")
 _RESERVED_BY_AWS: Final = ("aws.", "amazon.")
+
+
+class Route(StrEnum):
+    """Where a message was sent first."""
+
+    DIRECT = "direct"
+    DELAY_QUEUE = "delay-queue"
+    DUE_QUEUE = "due-queue"
+    STORE = "store"
 
 
 @dataclass(frozen=True, slots=True)

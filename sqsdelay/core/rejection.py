@@ -18,7 +18,7 @@ from sqsdelay.core.wire import (
     DUE_AT,
     ERROR,
     GROUP_ID,
-    Delayed,
+    DelayedMessage,
     ReceivedMessage,
     fits,
     read_delay,
@@ -113,7 +113,7 @@ def _with_due_time(copy: ReceivedMessage, limit: int) -> dict[str, Attribute]:
     """The copy's attributes, and when it is due: a delay alone loses its start on the way."""
     attributes = {name: value for name, value in copy.attributes.items() if name != ERROR}
     message = read_delay(copy)
-    if isinstance(message, Delayed):
+    if isinstance(message, DelayedMessage):
         dated = {**attributes, DUE_AT: string(str(message.due_ms))}
         return dated if fits(copy.body, dated, limit=limit) else attributes
     return attributes

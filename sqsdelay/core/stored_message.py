@@ -27,7 +27,7 @@ from sqsdelay.core.message_id import new_message_id
 from sqsdelay.core.wire import (
     DEDUPLICATION_ID,
     GROUP_ID,
-    Delayed,
+    DelayedMessage,
     ReceivedMessage,
     identity,
     trace_header_to_pass_on,
@@ -197,7 +197,7 @@ def to_store(message: Message, destination: str, *, now_ms: int) -> StoredMessag
     )
 
 
-def parked(copy: ReceivedMessage, message: Delayed, destination: str) -> StoredMessage:
+def parked(copy: ReceivedMessage, message: DelayedMessage, destination: str) -> StoredMessage:
     """A copy from the delay queue as it waits in a store: what a hand-over would send is kept."""
     group = text_of(copy.attributes, GROUP_ID)
     attributes = users_attributes(copy)

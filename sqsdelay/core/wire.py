@@ -153,7 +153,7 @@ class ReceivedMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Delayed:
+class DelayedMessage:
     """What a readable copy says: which message it is and when it is due."""
 
     message_id: str
@@ -259,7 +259,7 @@ def whole_number(text: Any) -> int | None:
     return int(text) if isinstance(text, str) and _WHOLE_NUMBER.fullmatch(text) else None
 
 
-def read_delay(copy: ReceivedMessage) -> Delayed | Reject:
+def read_delay(copy: ReceivedMessage) -> DelayedMessage | Reject:
     """When the message is due, or why that cannot be told. Never "now" by default."""
     if copy.unreadable is not None:
         return Reject(copy.unreadable)
@@ -280,7 +280,7 @@ def read_delay(copy: ReceivedMessage) -> Delayed | Reject:
             return Reject(f"{DUE_AT} is {_shown(due_at)}, not epoch milliseconds")
         if SQS_LAUNCH_MS <= absolute <= copy.sent_ms and not _made_here(copy):
             # It had passed before the copy was sent to wait: left over from an earlier life.
-            return Delayed(copy.message_id, copy.sent_ms + seconds * 1000)
+            return DelayedMessage(copy.message_id, copy.sent_ms + seconds * 1000)
         apart = abs(absolute - (copy.sent_ms + seconds * 1000))
         if apart > CONTRADICTION_MS:
             return Reject(
@@ -290,7 +290,7 @@ def read_delay(copy: ReceivedMessage) -> Delayed | Reject:
         due_ms = absolute
     if due_ms > MAX_DUE_MS:
         return Reject(f"due time {due_ms} ms lies after the year 9999 ({MAX_DUE_MS} ms)")
-    return Delayed(copy.message_id, due_ms)
+    return DelayedMessage(copy.message_id, due_ms)
 
 
 def _made_here(copy: ReceivedMessage) -> bool:
@@ -380,7 +380,7 @@ def with_message_id(body: str, attributes: Attributes, message_id: str) -> dict[
 
 def requeued(
     copy: ReceivedMessage,
-    message: Delayed,
+    message: DelayedMessage,
     remaining_seconds: int,
     *,
     first_sent_ms: int | None = None,
@@ -460,7 +460,9 @@ def check_whole_way(
     return check_limits(body, attributes, added, at_hops, at_destination)
 
 
-def handed_over(copy: ReceivedMessage, message: Delayed, delay_seconds: int) -> OutgoingMessage:
+def handed_over(
+    copy: ReceivedMessage, message: DelayedMessage, delay_seconds: int
+) -> OutgoingMessage:
     """What the endpoint's own queue gets: the user's message, and two attributes of ours.
 
     They are the id to deduplicate on and the due time to tell lateness by. What our sender sent has

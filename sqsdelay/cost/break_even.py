@@ -9,7 +9,7 @@ from sqsdelay.cost.prices import Prices
 from sqsdelay.cost.strategies import relay, stored_by_sender
 from sqsdelay.cost.workload import Workload
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import DEFAULT_HOP_SECONDS, MAX_BATCH_ENTRIES
 
 _SEARCH_HOPS = 10_000
 _MESSAGES = 1_000
@@ -21,7 +21,7 @@ def break_even_seconds(
     *,
     message_bytes: int = 1024,
     batch: int = MAX_BATCH_ENTRIES,
-    hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS,
+    hop_seconds: int = DEFAULT_HOP_SECONDS,
 ) -> int:
     """The shortest remaining delay, in whole hops, at which further hops cost more than a store.
 

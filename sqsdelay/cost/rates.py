@@ -13,9 +13,9 @@ from sqsdelay.cost.prices import Prices
 from sqsdelay.cost.strategies import eventbridge_scheduler, parked, relay
 from sqsdelay.cost.workload import Workload
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import DEFAULT_HOP_SECONDS, MAX_BATCH_ENTRIES
 
-_HOP: Final = MAX_MESSAGE_TIMER_SECONDS
+_HOP: Final = DEFAULT_HOP_SECONDS
 _FULL_BATCHES: Final = lcm(*range(1, MAX_BATCH_ENTRIES + 1))
 """So many messages fill batches of any size: none is charged for a last batch with room."""
 

@@ -14,11 +14,11 @@ from sqsdelay.cost.bill import Bill, Line
 from sqsdelay.cost.prices import Prices
 from sqsdelay.cost.stored_message import item_bytes, store_lines
 from sqsdelay.cost.workload import Workload
-from sqsdelay.dispatching.settings import SCHEDULE_SECONDS
 from sqsdelay.limits import (
     MAX_DYNAMODB_ITEM_BYTES,
     MAX_MESSAGE_TIMER_SECONDS,
     MAX_RECEIVE_WAIT_SECONDS,
+    SCHEDULE_SECONDS,
 )
 
 FUNCTION_MEMORY_MB: Final = 256

@@ -1,4 +1,4 @@
-"""What is to be delayed, and what one request, item or invocation of it amounts to."""
+"""What is to be delayed, what one request, item or invocation of it amounts to, and bands of delays."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from sqsdelay.core.message import size_of, string
 from sqsdelay.core.wire import DELAY_SECONDS, DUE_AT
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.limits import (
+    DEFAULT_HOP_SECONDS,
     MAX_BATCH_BYTES,
     MAX_BATCH_ENTRIES,
     MAX_MESSAGE_BYTES,
@@ -22,6 +23,9 @@ DELAY_ATTRIBUTES_BYTES: Final = size_of(
     "", {DELAY_SECONDS: string("31536000"), DUE_AT: string("1767225600000")}
 )
 """What the delay itself adds to a message in the delay queue."""
+
+_HOUR: Final = 3600
+_DAY: Final = 24 * _HOUR
 
 MAX_MESSAGES: Final = 10**12
 MAX_DELAY_SECONDS: Final = 10**12
@@ -48,7 +52,7 @@ class Workload:
     messages: int = 1
     message_bytes: int = 1024
     batch: int = 1
-    hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS
+    hop_seconds: int = DEFAULT_HOP_SECONDS
     infrequent_access: bool = False
 
     def __post_init__(self) -> None:
@@ -89,3 +93,34 @@ class Workload:
 
     def _chunks(self, messages: int) -> int:
         return -(-messages * self._bytes // CHUNK_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Delays above the band before it, up to ``most_seconds``; the last band has no end."""
+
+    name: str
+    most_seconds: int | None
+
+
+BANDS: Final = (
+    Band("up to 1 min", 60),
+    Band("up to 15 min", MAX_MESSAGE_TIMER_SECONDS),
+    Band("up to 1 h", _HOUR),
+    Band("up to 6 h", 6 * _HOUR),
+    Band("up to 1 day", _DAY),
+    Band("up to 7 days", 7 * _DAY),
+    Band("up to 30 days", 30 * _DAY),
+    Band("up to 1 year", 365 * _DAY),
+    Band("above 1 year", None),
+)
+"""The first two are message timers: they need no hop."""
+
+
+def band_of(delay_seconds: int) -> int:
+    """The position in ``BANDS`` of a delay."""
+    return next(
+        place
+        for place, band in enumerate(BANDS)
+        if band.most_seconds is None or delay_seconds <= band.most_seconds
+    )

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from sqsdelay.core.clock import Clock, SystemClock
+from sqsdelay.core.one_line import one_line
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.circuit_breakers import CircuitBreaker
 from sqsdelay.dispatching.dispatcher import Dispatcher, Round
@@ -118,7 +119,7 @@ class DelayedDelivery:
             self._dispatcher.run(self._stop)
         except Exception as error:
             # Callbacks of the user's may raise anything; whoever stores must hear of it.
-            logger.critical("dispatching stops: %r", error)
+            logger.critical("dispatching stops: %s", one_line(repr(error)))
             self._error = error
 
     def __enter__(self) -> DelayedDelivery:

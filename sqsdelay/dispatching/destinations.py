@@ -8,6 +8,7 @@ from typing import Final
 
 from sqsdelay.core.backoff import DestinationBackoff
 from sqsdelay.core.clock import Clock
+from sqsdelay.core.one_line import one_line
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidMessage, QueueUnavailable
 from sqsdelay.ports.queues import Failure, Outbox, Released
@@ -119,9 +120,9 @@ class Destinations:
                 seconds = self._backoff.failed(name, failure.error)
                 logger.warning(
                     "destination %s is out of reach, trying again in %d s: %s",
-                    name,
+                    one_line(name),
                     seconds,
-                    failure.error,
+                    one_line(failure.error),
                 )
 
 

@@ -17,7 +17,7 @@ from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.circuit_breakers import CircuitBreaker, FailureRateBreaker
 from sqsdelay.dispatching.destinations import NOT_TRIED, Destinations, is_outage, unreadable
 from sqsdelay.dispatching.exactly_once import ExactlyOnce
-from sqsdelay.dispatching.journal import Journal
+from sqsdelay.dispatching.recording import ReleaseRecorder
 from sqsdelay.dispatching.settings import DispatchSettings
 from sqsdelay.errors import (
     ConfigurationError,
@@ -112,7 +112,7 @@ class Dispatcher:
             "recovery", self._settings.maximum_recovery_failures_per_second, self._clock
         )
         self._sent: OrderedDict[tuple[str, int], None] = OrderedDict()
-        self._journal = Journal(
+        self._recorder = ReleaseRecorder(
             ledger, now_ms=self._now_ms, in_transaction=isinstance(destination, ExactlyOnce)
         )
 
@@ -142,7 +142,7 @@ class Dispatcher:
             due_by_ms=done.now_ms + self._ahead_ms,
             except_destinations=self._destinations.out_of_reach(),
         )
-        with self._journal.transaction(), claiming as claim:
+        with self._recorder.transaction(), claiming as claim:
             done.claimed = len(claim.messages)
             if claim.messages:
                 outcomes = self._deliver(claim)
@@ -214,7 +214,7 @@ class Dispatcher:
             self._fetch.succeeded()
             return pause
         except StoreError as error:
-            logger.warning("the store failed, trying again: %s", error)
+            logger.warning("the store failed, trying again: %s", one_line(error))
             self._raise_critical(self._fetch.failed(error))
             # Lost counts come so fast that their breaker can tell them from a single one.
             return _BUSY_PAUSE_SECONDS if self._recovery.armed else _OUTAGE_PAUSE_SECONDS
@@ -237,12 +237,12 @@ class Dispatcher:
     def _deliver(self, claim: Claim) -> list[Failure | None]:
         if isinstance(self._destination, ExactlyOnce):
             failures = self._destination.send(claim)
-            self._journal.released(claim.messages, failures)
+            self._recorder.released(claim.messages, failures)
             return failures
         # Sent before, only the removal had failed: sending again would duplicate it.
         new = [m for m in claim.messages if not m.unreadable and _key(m) not in self._sent]
         sent = self._destinations.send(self._destination, new)
-        self._journal.released(new, sent)
+        self._recorder.released(new, sent)
         failed: dict[tuple[str, int], Failure] = {}
         for message, outcome in zip(new, sent, strict=True):
             if isinstance(outcome, Failure):
@@ -295,7 +295,7 @@ class Dispatcher:
         if not hopeless:
             return
         rejections = self._reject(claim, hopeless)
-        self._journal.rejected(hopeless, rejections)
+        self._recorder.rejected(hopeless, rejections)
         for (message, _), failed in zip(hopeless, rejections, strict=True):
             if failed is None:
                 done.rejected.append(message)

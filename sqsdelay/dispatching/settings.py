@@ -11,10 +11,6 @@ from sqsdelay.dispatching.circuit_breakers import (
 )
 from sqsdelay.errors import ConfigurationError
 
-SCHEDULE_SECONDS: Final = 60
-"""How often the deployed dispatcher function runs: the shortest a schedule has. Message timers make up
-for the interval; only a message stored when it is due already waits as long."""
-
 FUNCTION_MEMORY_MB: Final = 1769
 """Of the dispatcher function: a whole processor comes with it. Releasing is mostly a processor's work, so
 that less memory would take as much longer and cost the same. Source: configuration-memory.html."""

@@ -6,7 +6,6 @@ from sqsdelay.ledger.events import (
     Ledger,
     Source,
     from_json,
-    record_safely,
     to_json,
 )
 from sqsdelay.ledger.file import FileLedger
@@ -22,6 +21,5 @@ __all__ = [
     "Source",
     "from_json",
     "record_received",
-    "record_safely",
     "to_json",
 ]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
-from sqsdelay.core.route import Route
+from sqsdelay.core.message import Route
 from sqsdelay.errors import MalformedEvent
 
 logger = logging.getLogger(__name__)

@@ -1,5 +1,6 @@
 """Operating an endpoint: its state, its error queue, moving its store."""
 
+from sqsdelay.core.rejection import Rejection
 from sqsdelay.operating.error_queue import ErrorQueue, Retry, RetryStatus
 from sqsdelay.operating.status import (
     EndpointStatus,
@@ -13,6 +14,7 @@ __all__ = [
     "EndpointStatus",
     "ErrorQueue",
     "QueueStatus",
+    "Rejection",
     "Retry",
     "RetryStatus",
     "StoreStatus",

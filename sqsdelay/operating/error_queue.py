@@ -15,7 +15,7 @@ from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.hop import Reject
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.rejection import Rejection, read_rejection
-from sqsdelay.core.wire import Delayed, ReceivedMessage
+from sqsdelay.core.wire import DelayedMessage, ReceivedMessage
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.ports.queues import Failure, Queues
@@ -169,7 +169,7 @@ class ErrorQueue:
             if due_ms is None:
                 return Reject(f"when it is due is not known: {due.reason}; say it with --due-at")
             due = due_ms
-        message = Delayed(rejection.message_id, due)
+        message = DelayedMessage(rejection.message_id, due)
         seconds = seconds_until(due, self._queues.broker_clock.now_ms())
         if seconds <= MAX_MESSAGE_TIMER_SECONDS:
             entry = fifo.for_hand_over(

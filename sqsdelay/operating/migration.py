@@ -19,7 +19,7 @@ from sqsdelay.core.wire import DEDUPLICATION_ID
 from sqsdelay.errors import InvalidMessage, SqsDelayError
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.ports.stores import DelayedMessageStore
-from sqsdelay.sending.sender import Sender
+from sqsdelay.sending.sender import QueueSender
 
 _PAGE: Final = 1_000
 _AT_ONCE: Final = 10 * MAX_BATCH_ENTRIES
@@ -93,7 +93,7 @@ class Migration:
             the store now.
     """
 
-    def __init__(self, store: Source, sender: Sender, *, due_from_ms: int) -> None:
+    def __init__(self, store: Source, sender: QueueSender, *, due_from_ms: int) -> None:
         self._store = store
         self._sender = sender
         self._due_from_ms = due_from_ms

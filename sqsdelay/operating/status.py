@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import Final
 
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.dispatching.settings import SCHEDULE_SECONDS
 from sqsdelay.errors import QueueMissing
+from sqsdelay.limits import SCHEDULE_SECONDS
 from sqsdelay.ports.queues import QueueAges, Queues
 from sqsdelay.ports.stores import DelayedMessageStore
 

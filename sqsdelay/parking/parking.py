@@ -18,12 +18,12 @@ from sqsdelay.errors import (
     SqsDelayError,
     StoreError,
 )
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.ports.stores import DelayedMessageStore
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_PARK_AFTER_SECONDS: Final = 9 * MAX_MESSAGE_TIMER_SECONDS
+DEFAULT_PARK_AFTER_SECONDS: Final = 9 * DEFAULT_HOP_SECONDS
 """Where hops begin to cost more than a store: with 8 hops and a last message timer ahead, 2.25 hours.
 
 It is ``sqsdelay.cost.break_even_seconds`` at the shipped prices, for a message of 1 KiB, hops in full

@@ -11,9 +11,8 @@ from typing import Final
 from sqsdelay.core.delay import due_at_ms
 from sqsdelay.core.marks import Mark
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.ledger.events import Ledger, record_safely
+from sqsdelay.ledger.events import Event, EventKind, Ledger, Source, record_safely
 from sqsdelay.ports.stores import DelayedMessageStore
-from sqsdelay.relaying.events import changed
 
 _PAGE: Final = 100
 """Messages in memory at once: at the 1 MiB of a body, 100 MiB."""
@@ -122,7 +121,7 @@ class Schedule:
     ) -> None:
         """What is only marked, the delay consumer records when it meets it, if it ever does."""
         if self._ledger is not None and change is Change.DONE:
-            done = changed(self._endpoint, message_id, at_ms=now_ms, due_ms=due_ms)
+            done = _changed(self._endpoint, message_id, at_ms=now_ms, due_ms=due_ms)
             record_safely(self._ledger, done)
 
     def _mark(self, message_id: str, now_ms: int, due_ms: int | None = None) -> None:
@@ -132,3 +131,17 @@ class Schedule:
             # Clocks are known to the second: what was sent since that mark has to be this one's.
             mark = replace(mark, at_ms=before.at_ms + 1)
         self._store.mark([mark])
+
+
+def _changed(
+    endpoint: str, message_id: str, *, at_ms: int, due_ms: int | None = None
+) -> Iterator[Event]:
+    """A message that waits in a store was moved to ``due_ms``, or cancelled without one."""
+    yield Event(
+        kind=EventKind.CANCELLED if due_ms is None else EventKind.RESCHEDULED,
+        at_ms=at_ms,
+        endpoint=endpoint,
+        message_id=message_id,
+        source=Source.SENDER,
+        due_ms=due_ms,
+    )

@@ -8,6 +8,7 @@ from typing import Final
 
 from sqsdelay.core.endpoint import QueueRef
 from sqsdelay.core.message import OutgoingMessage
+from sqsdelay.core.one_line import one_line
 from sqsdelay.core.wire import whole_number
 from sqsdelay.errors import MessageTooLarge, SqsDelayError
 from sqsdelay.limits import MAX_MESSAGE_BYTES, MIN_QUEUE_LIMIT_BYTES
@@ -64,7 +65,10 @@ class SizeLimits:
             return limit_of(self._queues.attributes(self._queues.url(queue)).get(LIMIT))
         except SqsDelayError as error:
             logger.info(
-                "what %s takes is not known, %s is: %s", queue.name, MAX_MESSAGE_BYTES, error
+                "what %s takes is not known, %s is: %s",
+                queue.name,
+                MAX_MESSAGE_BYTES,
+                one_line(error),
             )
             return MAX_MESSAGE_BYTES
 

@@ -1,6 +1,6 @@
 """The delayed message store: where messages wait until they are due. One protocol for every store.
 
-A class of your own that has these methods is a store; ``sqsdelay.testing.store_contract`` tests it.
+A class of your own that has these methods is a store; ``sqsdelay.testing.StoreContract`` tests it.
 """
 
 from __future__ import annotations
@@ -131,7 +131,9 @@ class DelayedMessageStore(Protocol):
         No other healthy claimant gets them meanwhile. (``FetchNextDueTimeout``.)
 
         Args:
-            except_destinations: messages to these are passed over, and do not count.
+            except_destinations: messages to these are passed over, and do not count. A store may then
+                take an equal share for each of the others, instead of the earliest of all, and so
+                fewer than ``limit``; of each that has something due, something.
         """
         ...
 

@@ -14,24 +14,25 @@ if find_spec("pika") is None:
     )
 
 if TYPE_CHECKING:
+    from sqsdelay.core.problem import Problem
     from sqsdelay.rabbitmq.infrastructure import bind, declare, teardown
-    from sqsdelay.rabbitmq.message import Message
+    from sqsdelay.rabbitmq.message import RabbitMqMessage
     from sqsdelay.rabbitmq.outbox import RabbitMqOutbox
-    from sqsdelay.rabbitmq.sender import DelaySender, Route, SendResult
+    from sqsdelay.rabbitmq.sender import RabbitMqRoute, RabbitMqSender, RabbitMqSendResult
     from sqsdelay.rabbitmq.timeouts import RabbitMqTimeouts, create_timeout_queues
     from sqsdelay.rabbitmq.topology import MAX_DELAY_SECONDS, Topology
     from sqsdelay.rabbitmq.transfers import Transfer, transfer
-    from sqsdelay.rabbitmq.verification import Problem, verify
+    from sqsdelay.rabbitmq.verification import verify
 
 __all__ = [
-    "DelaySender",
+    "RabbitMqSender",
     "MAX_DELAY_SECONDS",
-    "Message",
+    "RabbitMqMessage",
     "Problem",
     "RabbitMqOutbox",
     "RabbitMqTimeouts",
-    "Route",
-    "SendResult",
+    "RabbitMqRoute",
+    "RabbitMqSendResult",
     "Topology",
     "Transfer",
     "bind",
@@ -43,14 +44,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "DelaySender": "sender",
+    "RabbitMqSender": "sender",
     "MAX_DELAY_SECONDS": "topology",
-    "Message": "message",
+    "RabbitMqMessage": "message",
     "Problem": "verification",
     "RabbitMqOutbox": "outbox",
     "RabbitMqTimeouts": "timeouts",
-    "Route": "sender",
-    "SendResult": "sender",
+    "RabbitMqRoute": "sender",
+    "RabbitMqSendResult": "sender",
     "Topology": "topology",
     "Transfer": "transfers",
     "bind": "infrastructure",

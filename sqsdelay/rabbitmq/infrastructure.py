@@ -13,7 +13,7 @@ from sqsdelay.errors import ConfigurationError
 from sqsdelay.rabbitmq import undeliverable, waiting
 from sqsdelay.rabbitmq.connection import PRECONDITION_FAILED, Address, channel, parameters
 from sqsdelay.rabbitmq.management import Management
-from sqsdelay.rabbitmq.routing_keys import binding_key, check_endpoint
+from sqsdelay.rabbitmq.routing_keys import binding_key, check_queue_name
 from sqsdelay.rabbitmq.topology import Exchange, Queue, Topology
 
 DECLARE_ATTEMPTS: Final = 5
@@ -94,7 +94,7 @@ def bind(
         ConfigurationError: no infrastructure; no permission.
         QueueUnavailable: the broker cannot be reached.
     """
-    check_endpoint(endpoint)
+    check_queue_name(endpoint)
     given, on_topology = parameters(url), topology or Topology()
     with channel(given) as on:
         on.queue_bind(endpoint, on_topology.delivery_exchange, binding_key(endpoint))

@@ -54,7 +54,7 @@ PERSISTENT: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class RabbitMqMessage:
     """A message to send, with its delay.
 
     Args:
@@ -74,7 +74,7 @@ class Message:
     properties: BasicProperties | None = None
 
 
-def body_of(message: Message, *, limit: int) -> bytes:
+def body_of(message: RabbitMqMessage, *, limit: int) -> bytes:
     """The body as sent.
 
     Raises:
@@ -92,13 +92,13 @@ def body_of(message: Message, *, limit: int) -> bytes:
     if len(body) > limit:
         raise MessageTooLarge(
             f"body of {len(body)} bytes; the most is {limit}; shorten it, or, if the broker's "
-            "max_message_size is higher, give DelaySender(max_message_bytes=…)"
+            "max_message_size is higher, give RabbitMqSender(max_message_bytes=…)"
         )
     return body
 
 
 def properties_of(
-    message: Message, *, message_id: str, delay_seconds: int, due_ms: int, user: str
+    message: RabbitMqMessage, *, message_id: str, delay_seconds: int, due_ms: int, user: str
 ) -> BasicProperties:
     """The properties as sent: persistent, with the delay's headers, without traces of former hops.
 

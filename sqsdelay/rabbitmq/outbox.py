@@ -35,7 +35,7 @@ from sqsdelay.rabbitmq.message import (
     check_encoding,
 )
 from sqsdelay.rabbitmq.publisher import DEFAULT_CONFIRM_SECONDS, Publisher
-from sqsdelay.rabbitmq.routing_keys import check_endpoint
+from sqsdelay.rabbitmq.routing_keys import check_queue_name
 from sqsdelay.rabbitmq.stored_properties import PROPERTIES, unpacked
 from sqsdelay.rabbitmq.topology import lasting_queue
 
@@ -79,7 +79,7 @@ class RabbitMqOutbox:
         clock: Clock | None = None,
     ) -> None:
         self._given = parameters(url)
-        self._endpoint = check_endpoint(endpoint)
+        self._endpoint = check_queue_name(endpoint)
         self._error_queue = endpoint + ERROR_QUEUE_SUFFIX
         self._max_message_bytes = max_message_bytes
         self._clock = clock or SystemClock()
@@ -110,7 +110,7 @@ class RabbitMqOutbox:
                     f"message {message.message_id} is due in {message.due_ms - now_ms} ms, and an "
                     "outbox to RabbitMQ has no message timer; it is released later"
                 )
-            destination = check_endpoint(message.destination)
+            destination = check_queue_name(message.destination)
             return Publication("", destination, message.body, released_properties(message))
 
         return self._publish(messages, to_destination)

@@ -19,7 +19,7 @@ _KEY: Final = re.compile(rf"((?:[01]\.){{{LEVELS}}})(.+)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Delayed:
+class RoutedDelay:
     """What a routing key says: the whole delay in seconds, and where to."""
 
     delay_seconds: int
@@ -30,7 +30,7 @@ class Delayed:
         return self.delay_seconds % (1 << (level + 1))
 
 
-def check_endpoint(endpoint: str) -> str:
+def check_queue_name(endpoint: str) -> str:
     """``endpoint`` itself, if a message can be routed to it.
 
     Raises:
@@ -89,9 +89,9 @@ def binding_key(endpoint: str) -> str:
     return "*." * LEVELS + endpoint
 
 
-def read_key(key: str) -> Delayed | None:
+def read_key(key: str) -> RoutedDelay | None:
     """What a routing key says, or None where it is none of ours."""
     match = _KEY.fullmatch(key)
     if match is None:
         return None
-    return Delayed(int(match[1].replace(".", ""), 2), match[2])
+    return RoutedDelay(int(match[1].replace(".", ""), 2), match[2])

@@ -1,4 +1,4 @@
-"""`DelaySender` over RabbitMQ: any delay up to 268,435,455 seconds through the broker's own queues."""
+"""`RabbitMqSender`: any delay up to 268,435,455 seconds through the broker's own queues."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from sqsdelay.rabbitmq.message import (
     DELAY_HEADER,
     DUE_AT_HEADER,
     MAX_MESSAGE_BYTES,
-    Message,
+    RabbitMqMessage,
     body_of,
     properties_of,
 )
@@ -41,7 +41,7 @@ from sqsdelay.rabbitmq.publisher import (
 from sqsdelay.rabbitmq.topology import MAX_DELAY_SECONDS, OWN_PREFIX, Topology
 
 
-class Route(StrEnum):
+class RabbitMqRoute(StrEnum):
     """Where a message was sent first."""
 
     DIRECT = "direct"
@@ -49,7 +49,7 @@ class Route(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SendResult:
+class RabbitMqSendResult:
     """What became of one message.
 
     ``error`` is None if and only if the broker confirmed it. With `Unconfirmed` the broker may have
@@ -57,7 +57,7 @@ class SendResult:
     """
 
     message_id: str | None = None
-    route: Route | None = None
+    route: RabbitMqRoute | None = None
     due: datetime | None = None
     error: SqsDelayError | None = None
 
@@ -67,7 +67,7 @@ class _Prepared:
     """A message as it will be written: what depends on the time is said at the last moment."""
 
     publication: Publication
-    route: Route
+    route: RabbitMqRoute
     due_ms: int
     endpoint: str
     topology: Topology
@@ -80,7 +80,7 @@ class _Prepared:
         if self.delay_ms is not None:
             self.due_ms = now_ms + self.delay_ms
         seconds = min(seconds_until(self.due_ms, now_ms), MAX_DELAY_SECONDS)
-        self.route = Route.DELAY_LEVEL if seconds else Route.DIRECT
+        self.route = RabbitMqRoute.DELAY_LEVEL if seconds else RabbitMqRoute.DIRECT
         headers = self.publication.properties.headers
         if seconds:
             headers.update({DELAY_HEADER: seconds, DUE_AT_HEADER: str(self.due_ms)})
@@ -91,8 +91,8 @@ class _Prepared:
             self.topology, self.endpoint, seconds
         )
 
-    def result(self) -> SendResult:
-        return SendResult(
+    def result(self) -> RabbitMqSendResult:
+        return RabbitMqSendResult(
             self.publication.properties.message_id,
             self.route,
             utc(self.due_ms),
@@ -100,7 +100,7 @@ class _Prepared:
         )
 
 
-class DelaySender:
+class RabbitMqSender:
     """Sends to RabbitMQ queues with any delay up to 268,435,455 s. Thread-safe; close it when done.
 
     Every call with a delayed message makes sure that its queue exists and is bound to the delivery
@@ -177,8 +177,8 @@ class DelaySender:
         headers: Mapping[str, Any] | None = None,
         message_id: str | None = None,
         properties: BasicProperties | None = None,
-    ) -> SendResult:
-        """Send one message; see `Message` for the arguments. Returns once the broker has confirmed.
+    ) -> RabbitMqSendResult:
+        """Send one message; see `RabbitMqMessage` for the arguments. Returns once the broker has confirmed.
 
         Args:
             endpoint: the destination queue's name.
@@ -193,7 +193,7 @@ class DelaySender:
             SendFailed: the broker did not take it.
             Unconfirmed: the broker may have it or not.
         """
-        message = Message(
+        message = RabbitMqMessage(
             body,
             delay=delay,
             due_at=due_at,
@@ -202,8 +202,8 @@ class DelaySender:
             properties=properties,
         )
         began = self._publisher.now()
-        prepared = self._prepare(routing.check_endpoint(endpoint), message)
-        if prepared.route is Route.DELAY_LEVEL:
+        prepared = self._prepare(routing.check_queue_name(endpoint), message)
+        if prepared.route is RabbitMqRoute.DELAY_LEVEL:
             self._ensure_deliverable(endpoint, began)
         self._publisher.publish([prepared.publication], since=began)
         result = prepared.result()
@@ -211,7 +211,9 @@ class DelaySender:
             raise result.error
         return result
 
-    def send_many(self, endpoint: str, messages: Iterable[Message]) -> list[SendResult]:
+    def send_many(
+        self, endpoint: str, messages: Iterable[RabbitMqMessage]
+    ) -> list[RabbitMqSendResult]:
         """Send many messages, pipelined over one connection.
 
         Returns:
@@ -221,20 +223,20 @@ class DelaySender:
         Raises:
             InvalidEndpoint: nothing was sent.
         """
-        routing.check_endpoint(endpoint)
+        routing.check_queue_name(endpoint)
         began = self._publisher.now()
-        results: list[SendResult] = []
+        results: list[RabbitMqSendResult] = []
         ready: list[tuple[int, _Prepared]] = []
         for position, message in enumerate(messages):
-            results.append(SendResult(message.message_id))
+            results.append(RabbitMqSendResult(message.message_id))
             try:
                 ready.append((position, self._prepare(endpoint, message)))
             except SqsDelayError as error:
-                results[position] = SendResult(message.message_id, error=error)
+                results[position] = RabbitMqSendResult(message.message_id, error=error)
         unbound = self._binding_error(endpoint, (prepared for _, prepared in ready), began)
         sendable = []
         for position, prepared in ready:
-            if unbound is not None and prepared.route is Route.DELAY_LEVEL:
+            if unbound is not None and prepared.route is RabbitMqRoute.DELAY_LEVEL:
                 prepared.publication.error = unbound
                 results[position] = prepared.result()
             else:
@@ -247,7 +249,7 @@ class DelaySender:
     def _binding_error(
         self, endpoint: str, prepared: Iterable[_Prepared], began: float
     ) -> SqsDelayError | None:
-        if not any(each.route is Route.DELAY_LEVEL for each in prepared):
+        if not any(each.route is RabbitMqRoute.DELAY_LEVEL for each in prepared):
             return None
         try:
             self._ensure_deliverable(endpoint, began)
@@ -284,7 +286,7 @@ class DelaySender:
             raise error
         self._caught = True
 
-    def _prepare(self, endpoint: str, message: Message) -> _Prepared:
+    def _prepare(self, endpoint: str, message: RabbitMqMessage) -> _Prepared:
         if message.delay is not None and message.due_at is not None:
             raise InvalidDelay("delay and due_at are both given; give one of them")
         now_ms = self._clock.now_ms()
@@ -306,7 +308,7 @@ class DelaySender:
         body = body_of(message, limit=self._max_message_bytes)
         prepared = _Prepared(
             Publication(*_address(self._topology, endpoint, seconds), body, properties),
-            Route.DELAY_LEVEL if seconds else Route.DIRECT,
+            RabbitMqRoute.DELAY_LEVEL if seconds else RabbitMqRoute.DIRECT,
             due_ms,
             endpoint,
             self._topology,
@@ -326,7 +328,7 @@ def _address(topology: Topology, endpoint: str, seconds: int) -> tuple[str, str]
     return topology.level_name(level), routing.routing_key(seconds, endpoint)
 
 
-def _message_id(message: Message) -> str:
+def _message_id(message: RabbitMqMessage) -> str:
     own = message.properties.message_id if message.properties else None
     message_id = message.message_id if message.message_id is not None else own
     if message_id is None:

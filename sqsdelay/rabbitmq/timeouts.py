@@ -36,7 +36,7 @@ from sqsdelay.rabbitmq.message import PERSISTENT, check_encoding
 from sqsdelay.rabbitmq.outbox import CONNECT_SECONDS, RabbitMqOutbox, released_properties
 from sqsdelay.rabbitmq.publisher import DEFAULT_CONFIRM_SECONDS
 from sqsdelay.rabbitmq.queue_consumer import QueueConsumer, Received
-from sqsdelay.rabbitmq.routing_keys import check_endpoint
+from sqsdelay.rabbitmq.routing_keys import check_queue_name
 from sqsdelay.rabbitmq.stored_properties import PROPERTIES, packed, resendable
 from sqsdelay.rabbitmq.topology import Queue, lasting_queue
 
@@ -57,7 +57,7 @@ def timeout_queues(endpoint: str) -> tuple[str, str]:
     Raises:
         InvalidEndpoint: no usable name.
     """
-    check_endpoint(endpoint)
+    check_queue_name(endpoint)
     return endpoint + TIMEOUTS_SUFFIX, endpoint + TIMEOUTS_DISPATCHER_SUFFIX
 
 
@@ -214,7 +214,7 @@ def read_timeout(properties: BasicProperties, body: bytes) -> StoredMessage | Re
     try:
         message = StoredMessage(
             message_id=own_id or str(uuid.uuid4()),
-            destination=check_endpoint(destination),
+            destination=check_queue_name(destination),
             due_ms=due_ms,
             body=body,
             attributes=packed(kept),

@@ -29,10 +29,10 @@ from sqsdelay.rabbitmq.message import (
     DELAY_HEADER,
     DUE_AT_HEADER,
     FORMER_DUE_AT_HEADER,
-    Message,
+    RabbitMqMessage,
 )
-from sqsdelay.rabbitmq.routing_keys import Delayed, read_key
-from sqsdelay.rabbitmq.sender import DelaySender
+from sqsdelay.rabbitmq.routing_keys import RoutedDelay, read_key
+from sqsdelay.rabbitmq.sender import RabbitMqSender
 from sqsdelay.rabbitmq.topology import MAX_LEVEL, Topology
 from sqsdelay.rabbitmq.undeliverable import settle_acks
 
@@ -58,7 +58,7 @@ class Transfer:
 class _Taken:
     tag: int
     level: int
-    key: Delayed | None
+    key: RoutedDelay | None
     properties: BasicProperties
     body: bytes
 
@@ -86,7 +86,7 @@ def transfer(
         management_url: the source's management API (``http://user:password@host:15672``), without
             which that cannot be counted. Counting takes 5 to 10 s.
         force: move what can be moved, without counting that.
-        without_alternate_exchange: as for `DelaySender`, at the target.
+        without_alternate_exchange: as for `RabbitMqSender`, at the target.
         on_level: called after each level, from the highest down, with the result so far.
 
     Raises:
@@ -102,7 +102,7 @@ def transfer(
         )
     management = _management(given, management_url, force=force)
     done = Transfer()
-    with DelaySender(
+    with RabbitMqSender(
         target_url,
         prefix=to.prefix,
         without_alternate_exchange=without_alternate_exchange,
@@ -169,9 +169,9 @@ def _chunks(on: Any, topology: Topology, level: int) -> Iterator[list[_Taken]]:
     settle_acks(on, name)
 
 
-def _move(on: Any, sender: DelaySender, chunk: list[_Taken], done: Transfer) -> None:
+def _move(on: Any, sender: RabbitMqSender, chunk: list[_Taken], done: Transfer) -> None:
     """Send a chunk on and acknowledge what was confirmed. The rest returns as the channel closes."""
-    by_endpoint: dict[str, list[tuple[_Taken, Message]]] = {}
+    by_endpoint: dict[str, list[tuple[_Taken, RabbitMqMessage]]] = {}
     for taken in chunk:
         due_ms = due_of(taken.key, taken.properties, level=taken.level)
         if taken.key is None:
@@ -179,7 +179,7 @@ def _move(on: Any, sender: DelaySender, chunk: list[_Taken], done: Transfer) -> 
         elif due_ms is None:
             done.left["it does not say when it was sent, so the time left is unknown"] += 1
         else:
-            message = Message(taken.body, due_at=utc(due_ms), properties=taken.properties)
+            message = RabbitMqMessage(taken.body, due_at=utc(due_ms), properties=taken.properties)
             by_endpoint.setdefault(taken.key.endpoint, []).append((taken, message))
     for endpoint, pairs in by_endpoint.items():
         results = sender.send_many(endpoint, [message for _, message in pairs])
@@ -192,7 +192,7 @@ def _move(on: Any, sender: DelaySender, chunk: list[_Taken], done: Transfer) -> 
                 done.left[str(result.error)] += 1
 
 
-def due_of(key: Delayed | None, properties: BasicProperties, *, level: int) -> int | None:
+def due_of(key: RoutedDelay | None, properties: BasicProperties, *, level: int) -> int | None:
     """When a message waiting in ``level`` is due, epoch milliseconds; None where nothing tells.
 
     In this order: our own header; NServiceBus's time of sending and delay; the second at which the
@@ -202,7 +202,7 @@ def due_of(key: Delayed | None, properties: BasicProperties, *, level: int) -> i
     return due_ms if due_ms is not None and 0 <= due_ms <= MAX_DUE_MS else None
 
 
-def _told(key: Delayed | None, properties: BasicProperties, *, level: int) -> int | None:
+def _told(key: RoutedDelay | None, properties: BasicProperties, *, level: int) -> int | None:
     headers = properties.headers or {}
     due_at = headers.get(DUE_AT_HEADER) or headers.get(FORMER_DUE_AT_HEADER, "")
     due_ms = whole_number(str(due_at))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 import pika
 from pika.exceptions import ChannelClosedByBroker, UnroutableError
 
+from sqsdelay.core.problem import Problem
 from sqsdelay.errors import QueueMissing
 from sqsdelay.rabbitmq import undeliverable
 from sqsdelay.rabbitmq.connection import (
@@ -42,16 +42,6 @@ Source: rabbitmq.com/docs/quorum-queues, "Activating at-least-once dead-letterin
 _Step = Callable[[Any], object]
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One thing that is not as it should be. ``serious`` is False for a warning."""
-
-    subject: str
-    text: str
-    remedy: str
-    serious: bool = True
-
-
 def verify(
     url: str | Sequence[str],
     topology: Topology | None = None,
@@ -74,21 +64,21 @@ def verify(
     problems = list(_differences(given, wanted))
     if management_url is not None:
         problems += _hidden(Management(management_url, given.virtual_host), wanted)
-    if not any(problem.serious for problem in problems):
+    if not any(problem.fatal for problem in problems):
         problems += _undeliverable(given, wanted)
     if management_url is None:
-        problems.append(_unseen(serious=not force))
+        problems.append(_unseen(fatal=not force))
     return problems
 
 
-def _unseen(*, serious: bool) -> Problem:
+def _unseen(*, fatal: bool) -> Problem:
     return Problem(
         "management API",
         "messages being handed over (messages_dlx), version, feature flags, policies and bindings were "
         "not looked at",
         "give --management http://user:password@host:15672 (the plugin is enabled with: "
         "rabbitmq-plugins enable rabbitmq_management), or do without, with --force",
-        serious=serious,
+        fatal=fatal,
     )
 
 
@@ -132,7 +122,7 @@ def _difference(topology: Topology, kind: str, name: str, error: ChannelClosedBy
     if error.reply_code == NOT_FOUND:
         # NServiceBus declares no catch-all: its infrastructure delays without one.
         optional = topology.shared and name == topology.undeliverable
-        return Problem(subject, "is missing", _declare_command(topology), serious=not optional)
+        return Problem(subject, "is missing", _declare_command(topology), fatal=not optional)
     if error.reply_code == PRECONDITION_FAILED:
         return Problem(
             subject,
@@ -180,7 +170,7 @@ def _handed_over(management: Management, topology: Topology) -> Iterator[Problem
                 "(messages_dlx); where this stays, nobody is bound for them or their queue is full",
                 "make room in the endpoint's queue, or create it and bind it with: sqsdelay rabbitmq "
                 f"bind NAME --prefix {topology.prefix}; the broker tries again every 3 minutes",
-                serious=False,
+                fatal=False,
             )
 
 
@@ -226,7 +216,7 @@ def _uncaught(given: Address, topology: Topology) -> Iterator[Problem]:
             "has no alternate exchange: messages for an endpoint that is not bound hold up everyone "
             "else's, for minutes",
             undeliverable.catching_policy(topology, given.virtual_host),
-            serious=False,
+            fatal=False,
         )
 
 
@@ -252,7 +242,7 @@ def _uncollected(
         f"bound for it; they wait in {topology.undeliverable}",
         f"create the queue if it is missing, then: sqsdelay rabbitmq bind '{endpoint}' "
         f"--prefix {topology.prefix}",
-        serious=False,
+        fatal=False,
     )
 
 

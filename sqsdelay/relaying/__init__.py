@@ -1,1 +1,7 @@
 """Relaying: one hop of each copy that waits in a delay queue."""
+
+from sqsdelay.relaying.due_relay import DueRelay
+from sqsdelay.relaying.outcome import Outcome, Status
+from sqsdelay.relaying.relay import Relay
+
+__all__ = ["DueRelay", "Outcome", "Relay", "Status"]

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 from sqsdelay.core import fifo
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.hop import Reject
 from sqsdelay.core.message import text_of
 from sqsdelay.core.wire import DUE_AT, ReceivedMessage, whole_number
-from sqsdelay.errors import SqsDelayError
 from sqsdelay.ledger.events import Ledger
 from sqsdelay.ports.queues import Queues
-from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Move, Mover, Outcome, Outcomes, Status
-
-__all__ = ["DueRelay"]
+from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Move, Mover
+from sqsdelay.relaying.outcome import Outcome, Status
 
 
 class DueRelay(Mover):
@@ -43,32 +42,25 @@ class DueRelay(Mover):
             queues, endpoint, endpoint.due_queue, max_receives=max_receives, ledger=ledger
         )
 
-    def _decide(
-        self, copies: Sequence[tuple[int, ReceivedMessage]], outcomes: Outcomes
-    ) -> list[Move]:
-        moves = []
-        for position, copy in copies:
-            try:
-                moves.append(self._deliver(position, copy))
-            except SqsDelayError as error:
-                outcomes[position] = self._failed(copy, str(error))
-        return sorted(moves, key=_due_order)
+    def _decide(self, copies: Sequence[ReceivedMessage]) -> Iterator[Move | Outcome]:
+        for copy in sorted(copies, key=_due_order):
+            yield self._or_failed(copy, partial(self._deliver, copy))
 
-    def _deliver(self, position: int, copy: ReceivedMessage) -> Move:
+    def _deliver(self, copy: ReceivedMessage) -> Move:
         ids = fifo.read_fifo_ids(copy)
         if isinstance(ids, Reject):
-            return self._reject(position, copy, ids.reason)
+            return self._reject(copy, ids.reason)
         due_ms = _due_ms(copy)
         late_ms = None if due_ms is None else self._broker_now(copy) - due_ms
         outcome = Outcome(copy, Status.DELIVERED, due_ms, late_ms=late_ms)
-        return Move(position, copy, self._endpoint.queue, fifo.delivered(copy, ids), outcome)
+        return Move(copy, self._endpoint.queue, fifo.delivered(copy, ids), outcome)
 
 
 def _due_ms(copy: ReceivedMessage) -> int | None:
     return whole_number(text_of(copy.attributes, DUE_AT))
 
 
-def _due_order(move: Move) -> tuple[int, int]:
-    sent_ms = move.copy.sent_ms or 0
-    due_ms = move.settled.due_ms
+def _due_order(copy: ReceivedMessage) -> tuple[int, int]:
+    sent_ms = copy.sent_ms or 0
+    due_ms = _due_ms(copy)
     return (sent_ms if due_ms is None else due_ms, sent_ms)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Final
+from typing import Final, TypeVar
 
 from sqsdelay.core.batching import full_batches
 from sqsdelay.core.endpoint import Endpoint, QueueRef
@@ -21,7 +20,8 @@ from sqsdelay.ledger.events import Ledger, record_safely
 from sqsdelay.limits import MAX_BACKOFF_SECONDS
 from sqsdelay.ports.queues import Failure, Queues
 from sqsdelay.ports.size_limits import send_fitting
-from sqsdelay.relaying.events import settled_copies
+from sqsdelay.relaying.outcome import Outcome, Status
+from sqsdelay.relaying.recording import settled_copies
 
 logger = logging.getLogger(__name__)
 
@@ -31,44 +31,10 @@ _REMEMBERED_COPIES: Final = 10_000
 _NOT_HELD: Final = "no time is left for it; it is received again, here or by another consumer"
 
 
-class Status(StrEnum):
-    """What became of a copy."""
-
-    HANDED_OVER = "handed-over"
-    REQUEUED = "requeued"
-    DELIVERED = "delivered"
-    PARKED = "parked"
-    CANCELLED = "cancelled"
-    REJECTED = "rejected"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """One copy's fate: settled (its next home confirmed it) or failed and to be received again.
-
-    ``due_ms`` is None for a copy that does not say when it is due. ``delay_seconds`` is the message
-    timer of a hand-over, ``late_ms`` how long after its due time the destination will show it (0 to
-    999 from rounding up, more after an outage). ``error`` says why a copy failed or was rejected.
-    """
-
-    copy: ReceivedMessage
-    status: Status
-    due_ms: int | None = None
-    delay_seconds: int | None = None
-    late_ms: int | None = None
-    error: str | None = None
-
-    @property
-    def settled(self) -> bool:
-        return self.status is not Status.FAILED
-
-
 @dataclass(slots=True)
 class Move:
     """A copy and the send that would settle it."""
 
-    position: int
     copy: ReceivedMessage
     target: QueueRef
     entry: OutgoingMessage
@@ -93,7 +59,7 @@ class _Sent:
         return Outcome(copy, self.status, self.due_ms, self.delay_seconds, self.late_ms, self.error)
 
 
-Outcomes = list[Outcome | None]
+_T = TypeVar("_T")
 
 Held = Callable[[], bool]
 """Whether copies are their consumer's still, and there is time for one more call."""
@@ -166,31 +132,28 @@ class Mover(ABC):
         return outcomes
 
     def _moved(self, copies: Sequence[ReceivedMessage], held: Held) -> list[Outcome]:
-        outcomes: Outcomes = [None] * len(copies)
-        fresh: list[tuple[int, ReceivedMessage]] = []
-        for position, copy in enumerate(copies):
-            done = self._undeleted.get(_copy_key(copy))
-            if done is None:
-                fresh.append((position, copy))
-            else:
-                # Sent before, only the delete had failed: sending again would duplicate it.
-                outcomes[position] = done.outcome(copy)
-        moves = self._decide(fresh, outcomes)
-        if self._ledger is not None:
-            without_a_send = (outcomes[position] for position, _ in fresh)
-            self._record([(o, None) for o in without_a_send if o is not None], len(copies))
-        self._send(moves, outcomes, held)
-        return [outcome for outcome in outcomes if outcome is not None]
+        # Sent before, only the delete had failed: sending again would duplicate it.
+        done = {id(c): sent.outcome(c) for c in copies if (sent := self._undeleted.get(_key(c)))}
+        decided = list(self._decide([copy for copy in copies if id(copy) not in done]))
+        without_a_send = [each for each in decided if isinstance(each, Outcome)]
+        self._record([(outcome, None) for outcome in without_a_send], len(copies))
+        moves = [each for each in decided if isinstance(each, Move)]
+        for outcome in (*without_a_send, *self._sent(moves, len(copies), held)):
+            done[id(outcome.copy)] = outcome
+        return [done[id(copy)] for copy in copies]
 
     @abstractmethod
-    def _decide(
-        self, copies: Sequence[tuple[int, ReceivedMessage]], outcomes: Outcomes
-    ) -> list[Move]:
-        """The sends that settle these copies; outcomes of those that need none are set."""
+    def _decide(self, copies: Sequence[ReceivedMessage]) -> Iterable[Move | Outcome]:
+        """For each copy the send that would settle it, or its fate without one; in sending order."""
 
-    def _reject(self, position: int, copy: ReceivedMessage, reason: str) -> Move:
+    def _or_failed(self, copy: ReceivedMessage, decide: Callable[[], _T]) -> _T | Outcome:
+        try:
+            return decide()
+        except SqsDelayError as error:
+            return self._failed(copy, str(error))
+
+    def _reject(self, copy: ReceivedMessage, reason: str) -> Move:
         return Move(
-            position,
             copy,
             self._endpoint.error_queue,
             rejected(copy, reason),
@@ -211,38 +174,28 @@ class Mover(ABC):
     def _set_timer(self, move: Move) -> None:  # noqa: B027 - most moves have none
         """Set a message timer anew, right before its send: the sends before it took time."""
 
-    def _send(self, moves: list[Move], outcomes: Outcomes, held: Held) -> None:
+    def _sent(self, moves: Sequence[Move], received: int, held: Held) -> Iterator[Outcome]:
         hopeless: list[Move] = []
         batches = full_batches(moves, target=lambda m: m.target, size=lambda m: m.entry.size)
         for batch in batches:
             if not held():
                 for move in batch:
-                    outcomes[move.position] = self._failed(
-                        move.copy, _NOT_HELD, move.settled.due_ms
-                    )
+                    yield self._failed(move.copy, _NOT_HELD, move.settled.due_ms)
                 continue
             for move in batch:
                 self._set_timer(move)
-            failures = self._send_batch(batch)
-            if self._ledger is not None:
-                settled = [
-                    (move.settled, move.entry)
-                    for move, failure in zip(batch, failures, strict=True)
-                    if failure is None
-                ]
-                self._record(settled, len(outcomes), batch=len(batch))
-            for move, failure in zip(batch, failures, strict=True):
+            answered = list(zip(batch, self._send_batch(batch), strict=True))
+            settled = [(move.settled, move.entry) for move, failure in answered if failure is None]
+            self._record(settled, received, batch=len(batch))
+            for move, failure in answered:
                 if failure is None:
-                    outcomes[move.position] = move.settled
+                    yield move.settled
                 elif self._is_hopeless(move, failure):
-                    reason = f"{failure.code}: {failure.error}"
-                    hopeless.append(self._reject(move.position, move.copy, reason))
+                    hopeless.append(self._reject(move.copy, f"{failure.code}: {failure.error}"))
                 else:
-                    outcomes[move.position] = self._failed(
-                        move.copy, str(failure.error), move.settled.due_ms
-                    )
+                    yield self._failed(move.copy, str(failure.error), move.settled.due_ms)
         if hopeless:
-            self._send(hopeless, outcomes, held)
+            yield from self._sent(hopeless, received, held)
 
     def _record(
         self,
@@ -252,7 +205,8 @@ class Mover(ABC):
         batch: int | None = None,
     ) -> None:
         """Before the copies are deleted: a worker that dies in between sends, and records, again."""
-        assert self._ledger is not None
+        if self._ledger is None:
+            return
         record_safely(
             self._ledger,
             settled_copies(
@@ -307,7 +261,9 @@ class Mover(ABC):
             if failure is not None:
                 # Harmless: it comes back after the queue's visibility timeout instead.
                 logger.info(
-                    "backoff of %s not set: %s", one_line(outcome.copy.message_id), failure.error
+                    "backoff of %s not set: %s",
+                    one_line(outcome.copy.message_id),
+                    one_line(failure.error),
                 )
 
     def _delete(self, source_url: str, settled: list[Outcome]) -> None:
@@ -315,7 +271,7 @@ class Mover(ABC):
             return
         deleted = self._queues.delete_batch(source_url, [outcome.copy for outcome in settled])
         for outcome, failure in zip(settled, deleted, strict=True):
-            key = _copy_key(outcome.copy)
+            key = _key(outcome.copy)
             if failure is None:
                 self._undeleted.pop(key, None)
                 continue
@@ -344,5 +300,5 @@ def backoff_seconds(receive_count: int) -> int:
     return min(MAX_BACKOFF_SECONDS, _FIRST_BACKOFF_SECONDS << min(receive_count - 1, 10))
 
 
-def _copy_key(copy: ReceivedMessage) -> str:
+def _key(copy: ReceivedMessage) -> str:
     return f"{copy.sqs_message_id}:{copy.sent_ms}"

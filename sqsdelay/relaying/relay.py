@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from sqsdelay.core import fifo, wire
 from sqsdelay.core.delay import seconds_until
@@ -22,38 +23,27 @@ from sqsdelay.core.hop import (
 from sqsdelay.core.marks import Mark
 from sqsdelay.core.one_line import one_line
 from sqsdelay.core.stored_message import StoredMessage, parked
-from sqsdelay.core.wire import Delayed, ReceivedMessage
+from sqsdelay.core.wire import DelayedMessage, ReceivedMessage
 from sqsdelay.errors import ConfigurationError, InvalidMessage, MessageConflict, SqsDelayError
 from sqsdelay.ledger.events import Ledger
-from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Parking, check_without_store
 from sqsdelay.ports.queues import Queues
 from sqsdelay.ports.stores import DelayedMessageStore
-from sqsdelay.relaying.mover import (
-    DEFAULT_MAX_RECEIVES,
-    Move,
-    Mover,
-    Outcome,
-    Outcomes,
-    Status,
-    backoff_seconds,
-)
-
-__all__ = ["DEFAULT_MAX_RECEIVES", "Outcome", "Relay", "Status", "backoff_seconds"]
+from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Move, Mover
+from sqsdelay.relaying.outcome import Outcome, Status
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
-    """A readable copy, as its mark has it, and its place in the batch."""
+class _ToStore:
+    """A copy and the message in the store that would settle it. If there is none, it is requeued."""
 
-    position: int
     copy: ReceivedMessage
-    message: Delayed
-
-    def settled(self, status: Status) -> Outcome:
-        return Outcome(self.copy, status, self.message.due_ms)
+    message: DelayedMessage
+    stored: StoredMessage
+    requeue: Requeue
 
 
 class Relay(Mover):
@@ -79,7 +69,7 @@ class Relay(Mover):
         queues: Queues,
         endpoint: Endpoint,
         *,
-        hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS,
+        hop_seconds: int = DEFAULT_HOP_SECONDS,
         max_receives: int = DEFAULT_MAX_RECEIVES,
         max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS,
         store: DelayedMessageStore | None = None,
@@ -96,53 +86,40 @@ class Relay(Mover):
             check_without_store(park_after_seconds)
         self._parking = None if store is None else Parking(store, after_seconds=park_after_seconds)
 
-    def _decide(
-        self, copies: Sequence[tuple[int, ReceivedMessage]], outcomes: Outcomes
-    ) -> list[Move]:
-        moves: list[Move] = []
-        readable: list[_Waiting] = []
-        for position, copy in copies:
-            message = self._read(copy)
-            if isinstance(message, Reject):
-                moves.append(self._reject(position, copy, message.reason))
-            else:
-                readable.append(_Waiting(position, copy, message))
-        to_park: list[tuple[_Waiting, Park]] = []
-        for waiting in self._marked(readable, outcomes):
-            try:
-                decided = self._decide_one(waiting)
-            except SqsDelayError as error:
-                outcomes[waiting.position] = self._failed(waiting.copy, str(error))
-                continue
-            if isinstance(decided, Park):
-                to_park.append((waiting, decided))
-            else:
-                moves.append(decided)
-        return moves + self._park(to_park, outcomes)
+    def _decide(self, copies: Sequence[ReceivedMessage]) -> list[Move | Outcome]:
+        """Marks are read, and messages are parked, in one call for all copies."""
+        read = [(copy, self._read(copy)) for copy in copies]
+        marks = self._marks([message for _, message in read if isinstance(message, DelayedMessage)])
+        decided = [
+            self._reject(copy, message.reason)
+            if isinstance(message, Reject)
+            else self._or_failed(
+                copy, partial(self._decide_one, copy, message, marks.get(message.message_id))
+            )
+            for copy, message in read
+        ]
+        parked = iter(self._park([each for each in decided if isinstance(each, _ToStore)]))
+        return [next(parked) if isinstance(each, _ToStore) else each for each in decided]
 
-    def _read(self, copy: ReceivedMessage) -> Delayed | Reject:
+    def _read(self, copy: ReceivedMessage) -> DelayedMessage | Reject:
         return fifo.misdirected(copy, self._endpoint) or wire.read_delay(copy)
 
-    def _marked(self, readable: Sequence[_Waiting], outcomes: Outcomes) -> Iterable[_Waiting]:
-        """The copies with the due times their marks give them; cancelled ones are settled."""
-        if self._parking is None or not readable:
-            return readable
-        marks = self._parking.marks([w.message.message_id for w in readable])
-        left = []
-        for waiting in readable:
-            mark = marks.get(waiting.message.message_id)
-            if mark is not None and mark.cancels(waiting.copy.first_sent_ms):
-                outcomes[waiting.position] = waiting.settled(Status.CANCELLED)
-            else:
-                left.append(_moved(waiting, mark))
-        return left
+    def _marks(self, messages: Sequence[DelayedMessage]) -> dict[str, Mark]:
+        if self._parking is None or not messages:
+            return {}
+        return self._parking.marks([message.message_id for message in messages])
 
-    def _decide_one(self, waiting: _Waiting) -> Move | Park:
-        copy, message = waiting.copy, waiting.message
+    def _decide_one(
+        self, copy: ReceivedMessage, message: DelayedMessage, mark: Mark | None
+    ) -> Move | Outcome | _ToStore:
+        if mark is not None and mark.cancels(copy.first_sent_ms):
+            return Outcome(copy, Status.CANCELLED, message.due_ms)
+        if mark is not None and mark.due_ms is not None and mark.moves(copy.first_sent_ms):
+            message = replace(message, due_ms=mark.due_ms)
         now_ms = self._broker_now(copy)
         problem = too_far(message.due_ms, now_ms, self._max_delay_seconds)
         if problem is not None:
-            return self._reject(waiting.position, copy, problem)
+            return self._reject(copy, problem)
         decision = decide(
             message.due_ms,
             now_ms,
@@ -150,28 +127,31 @@ class Relay(Mover):
             park_after_seconds=None if self._parking is None else self._parking.after_seconds,
         )
         if isinstance(decision, HandOver):
-            return self._hand_over(waiting, decision, now_ms)
+            return self._hand_over(copy, message, decision, now_ms)
         if isinstance(decision, Park):
-            return decision
-        return self._requeue(waiting, decision, now_ms)
+            return self._to_store(copy, message, Requeue(decision.remaining_seconds))
+        return self._requeue(copy, message, decision, now_ms)
 
-    def _hand_over(self, waiting: _Waiting, decision: HandOver, now_ms: int) -> Move:
-        due_ms, seconds = waiting.message.due_ms, decision.delay_seconds
+    def _hand_over(
+        self, copy: ReceivedMessage, message: DelayedMessage, decision: HandOver, now_ms: int
+    ) -> Move:
+        due_ms, seconds = message.due_ms, decision.delay_seconds
         return Move(
-            waiting.position,
-            waiting.copy,
+            copy,
             self._endpoint.hand_over_queue,
-            fifo.for_hand_over(
-                waiting.copy, waiting.message, self._endpoint, delay_seconds=seconds
-            ),
-            Outcome(
-                waiting.copy,
-                Status.HANDED_OVER,
-                due_ms,
-                seconds,
-                now_ms + seconds * 1000 - due_ms,
-            ),
+            fifo.for_hand_over(copy, message, self._endpoint, delay_seconds=seconds),
+            Outcome(copy, Status.HANDED_OVER, due_ms, seconds, now_ms + seconds * 1000 - due_ms),
         )
+
+    def _to_store(
+        self, copy: ReceivedMessage, message: DelayedMessage, requeue: Requeue
+    ) -> Move | _ToStore:
+        """In the store's form; what no store can keep (an id no sender may give) is rejected."""
+        try:
+            stored = parked(copy, message, self._endpoint.address)
+        except InvalidMessage as error:
+            return self._reject(copy, str(error))
+        return _ToStore(copy, message, stored, requeue)
 
     def _set_timer(self, move: Move) -> None:
         timer, due_ms = move.entry.delay_seconds, move.settled.due_ms
@@ -187,8 +167,9 @@ class Relay(Mover):
         late_ms = now_ms + timer * 1000 - due_ms
         move.settled = replace(move.settled, delay_seconds=timer, late_ms=late_ms)
 
-    def _requeue(self, waiting: _Waiting, decision: Requeue, now_ms: int) -> Move:
-        copy = waiting.copy
+    def _requeue(
+        self, copy: ReceivedMessage, message: DelayedMessage, decision: Requeue, now_ms: int
+    ) -> Move:
         held_ms = now_ms - (copy.sent_ms or 0)
         if 0 <= held_ms < self.hop_seconds * 500:
             # A queue whose delay was taken away would spin messages as fast as we can pay for. The
@@ -198,81 +179,56 @@ class Relay(Mover):
                 f"{self.hop_seconds} s; set its DelaySeconds back to {self.hop_seconds}"
             )
         return Move(
-            waiting.position,
             copy,
             self.source,
-            wire.requeued(copy, waiting.message, decision.remaining_seconds),
-            waiting.settled(Status.REQUEUED),
+            wire.requeued(copy, message, decision.remaining_seconds),
+            Outcome(copy, Status.REQUEUED, message.due_ms),
         )
 
-    def _park(self, to_park: Sequence[tuple[_Waiting, Park]], outcomes: Outcomes) -> list[Move]:
+    def _park(self, given: Sequence[_ToStore]) -> list[Move | Outcome]:
         """Park in one call; what the store does not take hops on, which loses nothing."""
-        if self._parking is None or not to_park:
+        if self._parking is None or not given:
             return []
-        to_park, messages, moves = self._parkable(to_park)
-        errors = self._parking.park(messages) if messages else []
         errors = [
-            self._met_again(waiting, message, error)
-            if isinstance(error, MessageConflict)
-            else error
-            for (waiting, _), message, error in zip(to_park, messages, errors, strict=True)
+            self._met_again(each, error) if isinstance(error, MessageConflict) else error
+            for each, error in zip(
+                given, self._parking.park([each.stored for each in given]), strict=True
+            )
         ]
+        answered = list(zip(given, errors, strict=True))
         in_store = {
-            waiting.message.message_id: waiting.copy.first_sent_ms
-            for (waiting, _), error in zip(to_park, errors, strict=True)
+            each.message.message_id: each.copy.first_sent_ms
+            for each, error in answered
             if error is None
         }
         cancelled = self._parking.apply_marks(in_store) if in_store else set()
-        for (waiting, decision), error in zip(to_park, errors, strict=True):
-            if error is None:
-                gone = waiting.message.message_id in cancelled
-                outcomes[waiting.position] = waiting.settled(
-                    Status.CANCELLED if gone else Status.PARKED
-                )
-                continue
-            if isinstance(error, MessageConflict):
-                moves.append(self._reject(waiting.position, waiting.copy, f"conflict: {error}"))
-                continue
-            logger.warning(
-                "%s not parked, it hops on: %s",
-                one_line(waiting.message.message_id),
-                one_line(error),
-            )
-            try:
-                now_ms = self._broker_now(waiting.copy)
-                moves.append(self._requeue(waiting, Requeue(decision.remaining_seconds), now_ms))
-            except SqsDelayError as stays:
-                outcomes[waiting.position] = self._failed(waiting.copy, str(stays))
-        return moves
+        return [
+            self._parked(each, cancelled) if error is None else self._not_parked(each, error)
+            for each, error in answered
+        ]
 
-    def _met_again(
-        self, waiting: _Waiting, message: StoredMessage, conflict: MessageConflict
-    ) -> SqsDelayError | None:
+    def _parked(self, each: _ToStore, cancelled: Collection[str]) -> Outcome:
+        gone = each.message.message_id in cancelled
+        return Outcome(each.copy, Status.CANCELLED if gone else Status.PARKED, each.message.due_ms)
+
+    def _not_parked(self, each: _ToStore, error: SqsDelayError) -> Move | Outcome:
+        if isinstance(error, MessageConflict):
+            return self._reject(each.copy, f"conflict: {error}")
+        logger.warning(
+            "%s not parked, it hops on: %s", one_line(each.message.message_id), one_line(error)
+        )
+
+        def requeue() -> Move:
+            now_ms = self._broker_now(each.copy)
+            return self._requeue(each.copy, each.message, each.requeue, now_ms)
+
+        return self._or_failed(each.copy, requeue)
+
+    def _met_again(self, each: _ToStore, conflict: MessageConflict) -> SqsDelayError | None:
         """None where the store has the same message, moved since its marks were read."""
         assert self._parking is not None
-        mark = self._parking.marks([message.message_id]).get(message.message_id)
-        if mark is None or mark.due_ms is None or not mark.moves(waiting.copy.first_sent_ms):
+        mark = self._marks([each.message]).get(each.message.message_id)
+        if mark is None or mark.due_ms is None or not mark.moves(each.copy.first_sent_ms):
             return conflict
-        (error,) = self._parking.park([replace(message, due_ms=mark.due_ms)])
+        (error,) = self._parking.park([replace(each.stored, due_ms=mark.due_ms)])
         return error
-
-    def _parkable(
-        self, to_park: Sequence[tuple[_Waiting, Park]]
-    ) -> tuple[list[tuple[_Waiting, Park]], list[StoredMessage], list[Move]]:
-        """What a store can keep, in its form; the rest (an id no sender may give) is rejected."""
-        fit: list[tuple[_Waiting, Park]] = []
-        messages: list[StoredMessage] = []
-        rejects: list[Move] = []
-        for waiting, decision in to_park:
-            try:
-                messages.append(parked(waiting.copy, waiting.message, self._endpoint.address))
-                fit.append((waiting, decision))
-            except InvalidMessage as error:
-                rejects.append(self._reject(waiting.position, waiting.copy, str(error)))
-        return fit, messages, rejects
-
-
-def _moved(waiting: _Waiting, mark: Mark | None) -> _Waiting:
-    if mark is None or mark.due_ms is None or not mark.moves(waiting.copy.first_sent_ms):
-        return waiting
-    return replace(waiting, message=replace(waiting.message, due_ms=mark.due_ms))

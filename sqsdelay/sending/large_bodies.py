@@ -6,13 +6,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from sqsdelay.core.body_pointer import LEGACY_PAYLOAD_SIZE, PAYLOAD_SIZE, Pointer, payload_size
+from sqsdelay.core.body_pointer import (
+    LEGACY_PAYLOAD_SIZE,
+    PAYLOAD_SIZE,
+    Pointer,
+    payload_size,
+    read_pointer,
+)
 from sqsdelay.core.message import Message, attributes_of, check_body, size_of
 from sqsdelay.core.wire import MOST_ADDED_BYTES
-from sqsdelay.errors import InvalidMessage
+from sqsdelay.errors import MalformedMessage
 from sqsdelay.limits import MAX_MESSAGE_BYTES, MAX_RETENTION_SECONDS
 from sqsdelay.ports.queues import LargeBodies
 from sqsdelay.sending.router import ToQueue, ToStore
+
+_SIZES: Final = frozenset({PAYLOAD_SIZE, LEGACY_PAYLOAD_SIZE})
 
 _PLACEHOLDER: Final = Pointer("b" * 63, "k" * 1024).to_body()
 """As long as a pointer can be: S3 takes bucket names of 63 characters and keys of 1,024 bytes."""
@@ -27,6 +35,25 @@ class Offloading:
 
     def __init__(self, bodies: LargeBodies) -> None:
         self._bodies = bodies
+
+    def as_new(self, message: Message) -> Message:
+        """The message without the attributes that once told receivers its body was a pointer.
+
+        They are on what is received, and on what is sent again with all that was received. One whose
+        body is a pointer still keeps them.
+
+        Raises:
+            InvalidMessage
+        """
+        if not message.attributes or not _SIZES & message.attributes.keys():
+            return message
+        check_body(message.body)
+        try:
+            read_pointer(message.body, attributes_of(message.attributes))
+        except MalformedMessage:
+            left = {n: value for n, value in message.attributes.items() if n not in _SIZES}
+            return replace(message, attributes=left)
+        return message
 
     def wants(self, message: Message, limit: Callable[[int], int]) -> bool:
         """Whether the message is too large to carry its body itself.
@@ -43,16 +70,7 @@ class Offloading:
         return size > self._bodies.above_bytes or most > MAX_MESSAGE_BYTES or most > limit(most)
 
     def stand_in(self, message: Message) -> Message:
-        """The message with a pointer's room for a body: all else can be checked before the body is put.
-
-        Raises:
-            InvalidMessage: it has an attribute of the pointer's name.
-        """
-        for name in (PAYLOAD_SIZE, LEGACY_PAYLOAD_SIZE):
-            if name in message.attributes:
-                raise InvalidMessage(
-                    f"attribute {name!r} tells receivers that a body is a pointer; choose another name"
-                )
+        """The message with a pointer's room for a body: all else can be checked before the body is put."""
         attributes = {**message.attributes, PAYLOAD_SIZE: payload_size(message.body)}
         return replace(message, body=_PLACEHOLDER, attributes=attributes)
 

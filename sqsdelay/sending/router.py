@@ -14,6 +14,7 @@ from sqsdelay.core.message import (
     Attribute,
     Message,
     OutgoingMessage,
+    Route,
     attributes_of,
     check_body,
     check_delay,
@@ -24,7 +25,6 @@ from sqsdelay.core.message import (
     string,
 )
 from sqsdelay.core.message_id import new_message_id
-from sqsdelay.core.route import Route
 from sqsdelay.core.stored_message import StoredMessage, to_store
 from sqsdelay.errors import (
     ConfigurationError,
@@ -35,7 +35,7 @@ from sqsdelay.errors import (
     QueueUnavailable,
     SqsDelayError,
 )
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import DEFAULT_HOP_SECONDS, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.parking.parking import Parking
 from sqsdelay.ports.queues import Queues
 from sqsdelay.ports.size_limits import SizeLimits
@@ -124,7 +124,7 @@ class Router:
         parking: Callable[[Endpoint], Parking | None],
     ) -> None:
         check_hop(hop_seconds)
-        if not unrestricted and hop_seconds != MAX_MESSAGE_TIMER_SECONDS:
+        if not unrestricted and hop_seconds != DEFAULT_HOP_SECONDS:
             raise ConfigurationError(
                 f"hop_seconds={hop_seconds} with unrestricted=False; "
                 "without a delay queue there is no hop, leave it out"

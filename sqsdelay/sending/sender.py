@@ -13,8 +13,8 @@ from typing import Final
 from sqsdelay.core.batching import full_batches
 from sqsdelay.core.delay import Delay, checked_due_ms, delay_ms, due_at_ms, utc
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import AttributeInput, Message
-from sqsdelay.core.route import Route
+from sqsdelay.core.message import AttributeInput, Message, Route
+from sqsdelay.core.one_line import one_line
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import (
     ConfigurationError,
@@ -24,7 +24,7 @@ from sqsdelay.errors import (
     StoreError,
 )
 from sqsdelay.ledger.events import Ledger, record_safely
-from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.parking.parking import (
     DEFAULT_PARK_AFTER_SECONDS,
     Parking,
@@ -35,11 +35,11 @@ from sqsdelay.parking.parking import (
 from sqsdelay.parking.schedule import Change, Schedule
 from sqsdelay.ports.queues import Failure, LargeBodies, Queues, SendReceipt
 from sqsdelay.ports.stores import DelayedMessageStore
-from sqsdelay.relaying.events import sent_to_queue, sent_to_store
 from sqsdelay.sending.large_bodies import Offloading
+from sqsdelay.sending.recording import sent_to_queue, sent_to_store
 from sqsdelay.sending.router import Asked, Router, ToQueue, ToStore
 
-__all__ = ["DEFAULT_CONCURRENCY", "Change", "Route", "SendResult", "Sender"]
+__all__ = ["DEFAULT_CONCURRENCY", "Change", "Route", "SendResult", "QueueSender"]
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ _PENDING: Final = SendResult()
 _Ready = list[tuple[int, ToQueue]]
 
 
-class Sender:
+class QueueSender:
     """Sends messages with any delay over ``queues``.
 
     Args:
@@ -93,7 +93,7 @@ class Sender:
         queues: Queues,
         *,
         unrestricted: bool = True,
-        hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS,
+        hop_seconds: int = DEFAULT_HOP_SECONDS,
         max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS,
         concurrency: int = DEFAULT_CONCURRENCY,
         store: DelayedMessageStore | StoreOf | None = None,
@@ -261,9 +261,10 @@ class Sender:
 
     def _prepare(self, endpoint: Endpoint, message: Message, asked: Asked) -> ToQueue | ToStore:
         large = self._offloading
-        if large is None or not large.wants(
-            message, lambda size: self._router.limit(endpoint, message, size=size)
-        ):
+        if large is None:
+            return self._router.prepare(endpoint, message, asked)
+        message = large.as_new(message)
+        if not large.wants(message, lambda size: self._router.limit(endpoint, message, size=size)):
             return self._router.prepare(endpoint, message, asked)
         stand_in = self._router.prepare(
             endpoint, large.stand_in(message), asked, content=message.body
@@ -327,7 +328,7 @@ class Sender:
             marks = self._stores.of(endpoint.name).marks([p.message_id or "" for p in named])
         except StoreError as error:
             # Set apart from whatever there may be. A second copy of a message is better than none.
-            logger.warning("marks of %d messages not read: %s", len(named), error)
+            logger.warning("marks of %d messages not read: %s", len(named), one_line(error))
             latest_ms = self._queues.broker_clock.latest_ms()
             for prepared in named:
                 prepared.sent_after(latest_ms)

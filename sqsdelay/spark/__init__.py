@@ -1,13 +1,27 @@
-"""sqsdelay on Spark: the data source ``sqsdelay``. Importing this does not import pyspark."""
+"""sqsdelay on Spark: the data source ``sqsdelay``, and the report of a ledger.
+
+Importing this does not import pyspark.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["register"]
+    from sqsdelay.spark.report.write import write_report
+
+__all__ = ["register", "write_report"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load on first use: Spark may not be installed."""
+    if name != "write_report":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from sqsdelay.spark.report.write import write_report
+
+    return write_report
 
 
 def register(spark: SparkSession) -> None:

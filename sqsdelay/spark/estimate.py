@@ -11,13 +11,18 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from sqsdelay.cost import Prices
-from sqsdelay.cost.bands import BANDS, band_of
 from sqsdelay.cost.rates import Way, rate
-from sqsdelay.cost.workload import DELAY_ATTRIBUTES_BYTES, MAX_DELAY_SECONDS, MAX_MESSAGES
+from sqsdelay.cost.workload import (
+    BANDS,
+    DELAY_ATTRIBUTES_BYTES,
+    MAX_DELAY_SECONDS,
+    MAX_MESSAGES,
+    band_of,
+)
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.limits import MAX_MESSAGE_BYTES, MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import DEFAULT_HOP_SECONDS, MAX_MESSAGE_BYTES
 
-_HOP: Final = MAX_MESSAGE_TIMER_SECONDS
+_HOP: Final = DEFAULT_HOP_SECONDS
 _MAX_SIZE: Final = MAX_MESSAGE_BYTES - DELAY_ATTRIBUTES_BYTES
 _MONEY: Final = "decimal(38,18)"
 _WHOLE: Final = "decimal(38,0)"

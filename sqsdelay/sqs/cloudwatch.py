@@ -14,6 +14,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import QueueRef
+from sqsdelay.core.one_line import one_line
 from sqsdelay.limits import ANSWER_SECONDS, CONNECT_SECONDS, SHORT_CALL_ATTEMPTS
 
 logger = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class CloudWatchAges:
                 ScanBy="TimestampDescending",
             )
         except (ClientError, BotoCoreError) as error:
-            logger.warning("ages of the oldest messages are not known: %s", error)
+            logger.warning("ages of the oldest messages are not known: %s", one_line(error))
             return {}
         last = {result["Id"]: _last(result) for result in answer["MetricDataResults"]}
         ages = {queue: last.get(f"q{n}") for n, queue in enumerate(queues)}

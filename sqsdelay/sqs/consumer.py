@@ -14,6 +14,7 @@ from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.hop import check_hop, checked_max_delay
 from sqsdelay.core.one_line import one_line
+from sqsdelay.core.problem import Problem
 from sqsdelay.errors import (
     ConfigurationError,
     QueueUnavailable,
@@ -21,8 +22,8 @@ from sqsdelay.errors import (
     StoreUnavailable,
 )
 from sqsdelay.limits import (
+    DEFAULT_HOP_SECONDS,
     DEFAULT_MAX_DELAY_SECONDS,
-    MAX_MESSAGE_TIMER_SECONDS,
     MAX_RECEIVE_WAIT_SECONDS,
     SHORT_CALL_ATTEMPTS,
     STOP_SECONDS,
@@ -30,13 +31,13 @@ from sqsdelay.limits import (
 )
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.relaying.due_relay import DueRelay
-from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Mover, Outcome, check_max_receives
+from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Mover, check_max_receives
+from sqsdelay.relaying.outcome import Outcome
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.relaying.visibility import InHand, Visibility
 from sqsdelay.sending.endpoint_conflicts import refuse_collision
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.endpoints import (
-    Problem,
     delay_queue_problems,
     size_problems,
     waiting_problems,
@@ -89,7 +90,7 @@ class DelayConsumer:
         endpoint: str,
         client: SQSClient | None = None,
         *,
-        hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS,
+        hop_seconds: int = DEFAULT_HOP_SECONDS,
         receivers: int = DEFAULT_RECEIVERS,
         wait_seconds: int = MAX_RECEIVE_WAIT_SECONDS,
         visibility_seconds: int = WORKER_VISIBILITY_SECONDS,
@@ -156,7 +157,7 @@ class DelayConsumer:
             try:
                 found = {queue: self._queues.attributes(self._queues.url(queue))}
             except SqsDelayError as error:
-                logger.info("what %s takes is not known: %s", queue.name, error)
+                logger.info("what %s takes is not known: %s", queue.name, one_line(error))
                 continue
             _refuse(size_problems(self.endpoint, found))
 
@@ -178,7 +179,7 @@ class DelayConsumer:
         try:
             self._store.marks(["-"])
         except StoreUnavailable as error:
-            logger.warning("messages hop on until the store can be used: %s", error)
+            logger.warning("messages hop on until the store can be used: %s", one_line(error))
 
     def poll(self, *, wait_seconds: int | None = None) -> list[Outcome]:
         """Receive one batch of each queue, relay it, settle it.
@@ -305,7 +306,7 @@ def _in_thread(work: Callable[..., Any], *arguments: Any) -> Future[Any]:
 def _refuse(problems: Iterable[Problem]) -> None:
     """Raise for what is fatal, log the rest."""
     for problem in problems:
-        text = f"{problem.queue}: {problem.text}; mend it with: {problem.remedy}"
+        text = f"{problem.subject}: {problem.text}; mend it with: {problem.remedy}"
         if problem.fatal:
             raise ConfigurationError(text)
         logger.warning(text)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.hop import check_hop
+from sqsdelay.core.problem import Problem
 from sqsdelay.errors import ConfigurationError, QueueMissing
 from sqsdelay.limits import (
     DEDUPLICATION_INTERVAL_SECONDS,
+    DEFAULT_HOP_SECONDS,
     DELAY_QUEUE_VISIBILITY_SECONDS,
     FUNCTION_TIMEOUT_SECONDS,
     MAX_MESSAGE_BYTES,
-    MAX_MESSAGE_TIMER_SECONDS,
     MAX_RETENTION_SECONDS,
     MIN_DELAY_QUEUE_RETENTION_SECONDS,
 )
@@ -29,17 +29,7 @@ if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """What is wrong with a queue, how to mend it, and whether a consumer may run all the same."""
-
-    queue: str
-    text: str
-    remedy: str
-    fatal: bool = True
-
-
-def delay_queue_attributes(hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS) -> dict[str, str]:
+def delay_queue_attributes(hop_seconds: int = DEFAULT_HOP_SECONDS) -> dict[str, str]:
     """The delay queue's attributes under SQS's names: high-throughput FIFO, no redrive policy."""
     return {
         "FifoQueue": "true",
@@ -74,7 +64,7 @@ def standard_queue_attributes() -> dict[str, str]:
 
 
 def create_endpoint(
-    client: SQSClient, endpoint: Endpoint, *, hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS
+    client: SQSClient, endpoint: Endpoint, *, hop_seconds: int = DEFAULT_HOP_SECONDS
 ) -> list[str]:
     """Create the endpoint's queues that do not exist yet; leave existing ones as they are.
 
@@ -106,7 +96,7 @@ def create_endpoint(
             created.append(ref.name)
     problems = [p for p in check_endpoint(client, endpoint, hop_seconds=hop_seconds) if p.fatal]
     if problems:
-        raise ConfigurationError("; ".join(f"{p.queue}: {p.text}: {p.remedy}" for p in problems))
+        raise ConfigurationError("; ".join(f"{p.subject}: {p.text}: {p.remedy}" for p in problems))
     return created
 
 
@@ -132,7 +122,7 @@ def create_queue(client: SQSClient, ref: QueueRef, attributes: Mapping[str, str]
 
 
 def check_endpoint(
-    client: SQSClient, endpoint: Endpoint, *, hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS
+    client: SQSClient, endpoint: Endpoint, *, hop_seconds: int = DEFAULT_HOP_SECONDS
 ) -> list[Problem]:
     """What keeps the endpoint from serving delays; empty when all is well.
 

@@ -12,6 +12,7 @@ from sqsdelay.core.delay import seconds_until
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.fifo import FifoIds, for_due_queue
 from sqsdelay.core.message import OutgoingMessage, check_body, check_limits, string
+from sqsdelay.core.one_line import one_line
 from sqsdelay.core.rejection import rejected_stored
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.core.wire import DEDUPLICATION_ID, with_identity, without_identity
@@ -61,7 +62,7 @@ class SqsOutbox:
         try:
             return self._broker_now()
         except SqsDelayError as error:
-            logger.warning("the local clock is used, SQS cannot be asked: %s", error)
+            logger.warning("the local clock is used, SQS cannot be asked: %s", one_line(error))
             return self._queues.broker_clock.now_ms()
 
     def _broker_now(self) -> int:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, StoreOf
-from sqsdelay.sending.sender import DEFAULT_CONCURRENCY, Sender
+from sqsdelay.sending.sender import DEFAULT_CONCURRENCY, QueueSender
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.queues import SqsQueues
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sqsdelay.ports.stores import DelayedMessageStore
 
 
-class DelaySender(Sender):
+class DelaySender(QueueSender):
     """Sends to SQS with any delay. Thread-safe.
 
     Args:
@@ -42,7 +42,7 @@ class DelaySender(Sender):
         client: SQSClient | None = None,
         *,
         unrestricted: bool = True,
-        hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS,
+        hop_seconds: int = DEFAULT_HOP_SECONDS,
         max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS,
         concurrency: int = DEFAULT_CONCURRENCY,
         store: DelayedMessageStore | StoreOf | None = None,

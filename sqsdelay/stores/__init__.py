@@ -3,14 +3,70 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.ports.stores import DelayedMessageStore
+from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 
 if TYPE_CHECKING:
+    from sqsdelay.core.clock import Clock, SystemClock
+    from sqsdelay.core.marks import Mark, in_force
+    from sqsdelay.core.stored_message import StoredMessage, check_stored_due, from_store, to_store
+    from sqsdelay.stores.dynamodb.dynamodb_store import DynamoDbStore
     from sqsdelay.stores.dynamodb.earlier import EarlierTable
+    from sqsdelay.stores.dynamodb.table import table_definition
+    from sqsdelay.stores.postgres.inbox import PostgresInbox
+    from sqsdelay.stores.postgres.postgres_store import PostgresStore
+    from sqsdelay.stores.sqlite.inbox import SqliteInbox
+    from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
+
+__all__ = [
+    "Claim",
+    "Clock",
+    "DelayedMessageStore",
+    "DynamoDbStore",
+    "Mark",
+    "PostgresInbox",
+    "PostgresStore",
+    "SqliteInbox",
+    "SqliteStore",
+    "StoredMessage",
+    "SystemClock",
+    "TransactionMode",
+    "check_stored_due",
+    "from_store",
+    "in_force",
+    "open_store",
+    "table_definition",
+    "to_store",
+]
+
+_HOMES = {
+    "Clock": "sqsdelay.core.clock",
+    "DynamoDbStore": "sqsdelay.stores.dynamodb.dynamodb_store",
+    "Mark": "sqsdelay.core.marks",
+    "PostgresInbox": "sqsdelay.stores.postgres.inbox",
+    "PostgresStore": "sqsdelay.stores.postgres.postgres_store",
+    "SqliteInbox": "sqsdelay.stores.sqlite.inbox",
+    "SqliteStore": "sqsdelay.stores.sqlite.sqlite_store",
+    "StoredMessage": "sqsdelay.core.stored_message",
+    "SystemClock": "sqsdelay.core.clock",
+    "check_stored_due": "sqsdelay.core.stored_message",
+    "from_store": "sqsdelay.core.stored_message",
+    "in_force": "sqsdelay.core.marks",
+    "table_definition": "sqsdelay.stores.dynamodb.table",
+    "to_store": "sqsdelay.core.stored_message",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load on first use: a store's driver may not be installed."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
 
 SCHEMES: Final = "sqlite:///FILE, postgresql://… or dynamodb://TABLE"
 

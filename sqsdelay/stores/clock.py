@@ -6,6 +6,7 @@ import logging
 from typing import Protocol, runtime_checkable
 
 from sqsdelay.core.clock import BrokerClock, Clock, SystemClock
+from sqsdelay.core.one_line import one_line
 from sqsdelay.errors import StoreError
 
 logger = logging.getLogger(__name__)
@@ -46,7 +47,9 @@ class StoreClock:
         try:
             self._learn(self._server)
         except StoreError as error:
-            logger.warning("the local clock is used, the store cannot be asked: %s", error)
+            logger.warning(
+                "the local clock is used, the store cannot be asked: %s", one_line(error)
+            )
         return self._learned.now_ms()
 
     def latest_ms(self) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from sqsdelay.core.one_line import one_line
 from sqsdelay.errors import ConfigurationError, StoreError
 
 logger = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ def kept_alive(renew: Callable[[], None], *, lease_seconds: float) -> Iterator[N
             try:
                 renew()
             except StoreError as error:
-                logger.warning("lease not renewed, trying again: %s", error)
+                logger.warning("lease not renewed, trying again: %s", one_line(error))
 
     keeper = threading.Thread(target=keep, name="lease-keeper", daemon=True)
     keeper.start()

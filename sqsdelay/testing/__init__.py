@@ -1,8 +1,11 @@
 """For tests, sqsdelay's own and yours: a clock moved by hand, a local AWS; queues, stores and a ledger
 in memory.
 
-``sqsdelay.testing.store_contract`` (which needs pytest) tests a delayed message store of your own.
+`StoreContract` (which needs pytest) tests a delayed message store of your own.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from sqsdelay.testing.in_memory_ledger import InMemoryLedger
 from sqsdelay.testing.in_memory_outbox import InMemoryOutbox
@@ -11,6 +14,9 @@ from sqsdelay.testing.in_memory_store import InMemoryStore
 from sqsdelay.testing.local_aws import LocalAws
 from sqsdelay.testing.manual_clock import ManualClock
 
+if TYPE_CHECKING:
+    from sqsdelay.testing.store_contract import StoreContract
+
 __all__ = [
     "InMemoryLedger",
     "InMemoryOutbox",
@@ -18,4 +24,16 @@ __all__ = [
     "InMemoryStore",
     "LocalAws",
     "ManualClock",
+    "StoreContract",
 ]
+
+_HOMES = {
+    "StoreContract": "sqsdelay.testing.store_contract",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load on first use: the contracts need pytest."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

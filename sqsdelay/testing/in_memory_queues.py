@@ -13,6 +13,7 @@ from sqsdelay.core.wire import ReceivedMessage, whole_number
 from sqsdelay.errors import QueueMissing, SendFailed
 from sqsdelay.limits import (
     DEDUPLICATION_INTERVAL_SECONDS,
+    DEFAULT_HOP_SECONDS,
     DELAY_QUEUE_VISIBILITY_SECONDS,
     MAX_BATCH_ENTRIES,
     MAX_MESSAGE_BYTES,
@@ -71,9 +72,7 @@ class InMemoryQueues:
         self._queues.setdefault(name, _Queue(fifo | attributes))
         return name
 
-    def create_endpoint(
-        self, name: str, *, hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS
-    ) -> Endpoint:
+    def create_endpoint(self, name: str, *, hop_seconds: int = DEFAULT_HOP_SECONDS) -> Endpoint:
         """Create an endpoint's queues."""
         endpoint = Endpoint.parse(name)
         for ref in endpoint.queues:

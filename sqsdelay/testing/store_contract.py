@@ -134,6 +134,10 @@ class StoreContract:
         with store.claim(100, due_by_ms=now, except_destinations=[*away, "orders"]) as claim:
             assert list(claim.messages) == []
         assert store.next_due_ms([*away, "orders"]) is None
+        with store.claim(60, due_by_ms=now, except_destinations=["unknown", "orders"]) as claim:
+            assert {m.destination for m in claim.messages} <= {"full", 'it\'s ["odd"]'}
+            assert 0 < len(claim.messages) <= 60
+            assert [m.due_ms for m in claim.messages] == sorted(m.due_ms for m in claim.messages)
         assert len(self.claimed(store, clock, limit=200)) == 126
 
     def test_a_claim_excludes_others(

@@ -1,6 +1,7 @@
 """The timeout manager: delays for transports that have none, with a store and two plain queues."""
 
+from sqsdelay.ports.queues import Delivery, TimeoutTransport
 from sqsdelay.timeouts.manager import TimeoutManager
 from sqsdelay.timeouts.settings import TimeoutSettings
 
-__all__ = ["TimeoutManager", "TimeoutSettings"]
+__all__ = ["Delivery", "TimeoutManager", "TimeoutSettings", "TimeoutTransport"]

@@ -8,6 +8,7 @@ from math import inf
 from typing import Final
 
 from sqsdelay.core.backoff import retry_seconds
+from sqsdelay.core.one_line import one_line
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.dispatcher import seconds_to_sleep, wait_for
 from sqsdelay.errors import QueueUnavailable, StoreError
@@ -108,7 +109,7 @@ class Announcer(TimeoutTask):
                         continue
                     pause = self._until_next(idle_seconds)
                 except (StoreError, QueueUnavailable) as error:
-                    logger.warning("cannot announce, trying again: %s", error)
+                    logger.warning("cannot announce, trying again: %s", one_line(error))
                     pause = PAUSE_SECONDS
                 wait_for(wake, stop, pause)
                 idle_seconds = min(2 * idle_seconds, self._poll_seconds)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from sqsdelay.core.clock import Clock, SystemClock
+from sqsdelay.core.one_line import one_line
 from sqsdelay.dispatching.destinations import Destinations
 from sqsdelay.errors import CriticalError, QueueUnavailable, StoreError
 from sqsdelay.ports.queues import TimeoutTransport
@@ -109,7 +110,7 @@ def _repeat(turn: Callable[[], int], stop: threading.Event) -> None:
         try:
             turn()
         except (StoreError, QueueUnavailable) as error:
-            logger.warning("trying again in %d s: %s", PAUSE_SECONDS, error)
+            logger.warning("trying again in %d s: %s", PAUSE_SECONDS, one_line(error))
             stop.wait(PAUSE_SECONDS)
 
 

@@ -7,12 +7,16 @@ from enum import StrEnum
 from typing import Final
 
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.limits import MAX_RECEIVE_WAIT_SECONDS
+from sqsdelay.limits import MAX_RECEIVE_WAIT_SECONDS, STOP_SECONDS
 
 DEFAULT_OUTAGE_SECONDS: Final = 120.0
 """NServiceBus raises a critical error when its timeout storage has failed for two minutes."""
 
 DEFAULT_ANNOUNCE_AGAIN_SECONDS: Final = 300.0
+
+DEFAULT_WAIT_SECONDS: Final = STOP_SECONDS
+"""A stop waits for the poll in hand, since what SQS hands out to a process that has ended comes back three
+minutes late. Two receivers so ask 1.3 million times a month (0.52 USD in us-east-1)."""
 
 LOST_AFTER: Final = 12
 """An id that was announced and not seen for so many times `announce_again_seconds` is announced again:
@@ -48,7 +52,7 @@ class TimeoutSettings:
             An outage of the destination counts as no attempt.
         batch_size: due messages announced at once.
         poll_seconds: the longest sleep between looks for due messages; the store's own if left out.
-        wait_seconds: long poll of the receivers, 0 to 20.
+        wait_seconds: long poll of the receivers, 0 to 20; a stop waits for the one in hand.
 
     Raises:
         ConfigurationError: a value out of range.
@@ -59,7 +63,7 @@ class TimeoutSettings:
     number_of_retries: int = DEFAULT_RETRIES
     batch_size: int = 100
     poll_seconds: float | None = None
-    wait_seconds: int = MAX_RECEIVE_WAIT_SECONDS
+    wait_seconds: int = DEFAULT_WAIT_SECONDS
 
     def __post_init__(self) -> None:
         for name in ("outage_seconds", "announce_again_seconds", "batch_size", "poll_seconds"):

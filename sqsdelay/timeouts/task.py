@@ -84,7 +84,7 @@ class TimeoutTask:
                 logger.warning("rejected, it cannot be read: %s", one_line(delivery.content))
                 self._settle([delivery])
             else:
-                logger.error("not rejected, trying again: %s", failure.error)
+                logger.error("not rejected, trying again: %s", one_line(failure.error))
                 self._give_back([delivery], seconds=PAUSE_SECONDS)
         return [(d, d.content) for d in received if not isinstance(d.content, Reject)]
 
@@ -115,7 +115,12 @@ class TimeoutTask:
                 logger.warning("rejected %s: %s", one_line(message.message_id), one_line(reason))
                 rejected.append((delivery, message))
             else:
-                logger.error("%s not rejected (%s): %s", message.message_id, reason, failure.error)
+                logger.error(
+                    "%s not rejected (%s): %s",
+                    one_line(message.message_id),
+                    one_line(reason),
+                    one_line(failure.error),
+                )
                 left.append((delivery, message))
         return rejected, left
 
@@ -141,8 +146,8 @@ class TimeoutTask:
     def _log_retry(self, message: StoredMessage, failure: Failure, seconds: float) -> None:
         logger.warning(
             "%s to %s: trying again in %d s: %s",
-            message.message_id,
-            message.destination,
+            one_line(message.message_id),
+            one_line(message.destination),
             seconds,
-            failure.error,
+            one_line(failure.error),
         )

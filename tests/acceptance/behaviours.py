@@ -28,7 +28,7 @@ from sqsdelay.errors import BodyMissing, ConfigurationError, MessageTooLarge, Sq
 from sqsdelay.ledger.events import EventKind
 from sqsdelay.limits import MAX_DUE_MS
 from sqsdelay.parking.parking import Parking
-from sqsdelay.relaying.mover import Status
+from sqsdelay.relaying.outcome import Status
 from sqsdelay.s3 import BodyReader, Bucket
 from sqsdelay.sqs.consumer import DelayConsumer, checked_relay
 from sqsdelay.sqs.outbox import SqsOutbox

@@ -66,9 +66,9 @@ def test_a_rabbitmq_sender(broker: Broker) -> None:
     broker.queue("orders")
     assert broker.cli("declare").returncode == 0
     run(
-        "from sqsdelay.rabbitmq import DelaySender\n"
+        "from sqsdelay.rabbitmq import RabbitMqSender\n"
         "import os\n"
-        "sender = DelaySender(os.environ['URL'])\n"
+        "sender = RabbitMqSender(os.environ['URL'])\n"
         "def use(text): sender.send('orders', text, delay=1)\n",
         URL=broker.url,
     )
@@ -82,11 +82,11 @@ def test_a_closed_rabbitmq_sender_stays_closed(broker: Broker) -> None:
     program = """
 import os, sys
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.rabbitmq import DelaySender
-closed = DelaySender(os.environ["URL"])
+from sqsdelay.rabbitmq import RabbitMqSender
+closed = RabbitMqSender(os.environ["URL"])
 closed.send("orders", "1")
 closed.close()
-with DelaySender(os.environ["URL"]) as sender:
+with RabbitMqSender(os.environ["URL"]) as sender:
     sender.send("orders", "2")
     child = os.fork()
     if not child:

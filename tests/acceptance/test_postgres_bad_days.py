@@ -34,7 +34,7 @@ from sqsdelay.testing import InMemoryOutbox
 from tests.acceptance.dispatcher_process import BEFORE_REMOVAL_HANGS
 from tests.services.pgbouncer import pgbouncer
 from tests.services.postgres import postgres_server
-from tests.services.vanishing_host import HERE, VanishingHost, possible
+from tests.services.vanishing_host import HERE, VanishingHost
 
 ROOT = Path(__file__).parents[2]
 DAY_MS = 24 * 3600 * 1000
@@ -83,7 +83,6 @@ def store(postgres: str, table: str) -> Iterator[PostgresStore]:
         yield store
 
 
-@pytest.mark.skipif(not possible(), reason="no network namespaces here: they take root")
 def test_a_host_that_loses_its_power_keeps_no_locks(tmp_path: Path) -> None:
     """Its row locks fall within some 8 s, not after the two hours of an operating system."""
     with (

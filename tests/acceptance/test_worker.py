@@ -123,7 +123,8 @@ def test_a_copy_requeued_twice_after_its_delete_is_one_message(
     """Two consumers handle the same copy, one deletes it before the other sends: still one message."""
     from sqsdelay import DelaySender
     from sqsdelay.core.endpoint import Endpoint
-    from sqsdelay.relaying.relay import Relay, Status
+    from sqsdelay.relaying.outcome import Status
+    from sqsdelay.relaying.relay import Relay
     from sqsdelay.sqs import SqsQueues
 
     client = local_aws.client("sqs")

@@ -24,7 +24,7 @@ from sqsdelay.celery import Channel
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.wire import DUE_AT, MESSAGE_ID
 from sqsdelay.errors import DelayQueueMissing, QueueUnavailable
-from sqsdelay.relaying.mover import Status
+from sqsdelay.relaying.outcome import Status
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing.local_aws import LocalAws
@@ -400,3 +400,23 @@ def test_a_waiting_task_can_be_cancelled(site: Site, tmp_path: Path) -> None:
     (outcome,) = consumer.poll(wait_seconds=10)
     assert outcome.status is Status.CANCELLED
     store.close()
+
+
+def test_kombus_clients_have_limits_of_seconds(local_aws: LocalAws) -> None:
+    """Left to botocore a call is given up after minutes; its long polls need ten seconds and some."""
+    site = Site(local_aws)
+    with site.app.connection() as connection:
+        channel: Any = connection.default_channel
+        config = channel.sqs().meta.config
+    assert (config.connect_timeout, config.read_timeout) == (5, 15)
+    assert config.retries["total_max_attempts"] == 3
+
+
+def test_limits_that_the_app_names_stand(local_aws: LocalAws) -> None:
+    """``client-config`` is kombu's own option."""
+    site = Site(local_aws)
+    site.options(wait_time_seconds=20, **{"client-config": {"connect_timeout": 2}})
+    with site.app.connection() as connection:
+        channel: Any = connection.default_channel
+        config = channel.sqs().meta.config
+    assert (config.connect_timeout, config.read_timeout) == (2, 25)

@@ -229,7 +229,7 @@ def test_lines_without_a_delay_take_the_one_given(cli: Cli, tmp_path: Path) -> N
         (["send", "orders", "--body", "x", "--delay", "soon"], 1, "delay 'soon' is not understood"),
         (["send", "orders", "--body", "x", "--due-at", "2027-01-01"], 1, "has no time zone"),
         (["send", "orders", "--body", "x", "--delay", "1h"], 1, "orders-delay.fifo does not exist"),
-        (["send", "orders"], 2, "give one of --body and --file"),
+        (["send", "orders"], 2, "give either --body or --file"),
         (
             ["send", "orders", "--body", "x", "--delay", "1", "--due-at", "2"],
             2,

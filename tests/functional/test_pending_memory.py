@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sqsdelay.cli import console
-from sqsdelay.cli.store import pending
+from sqsdelay.cli.waiting import pending
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.parking.schedule import Schedule
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore

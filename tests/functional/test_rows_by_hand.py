@@ -12,12 +12,12 @@ import pytest
 
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.dispatching import recording
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.dispatching.exactly_once import ExactlyOnce
 from sqsdelay.errors import StoreError
 from sqsdelay.ledger.events import from_json, to_json
 from sqsdelay.limits import MAX_DUE_MS, MAX_STORED_ID_CHARS
-from sqsdelay.relaying import events
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.sqs.timeouts import SqsTimeouts
 from sqsdelay.stores.queries import read_queries
@@ -224,6 +224,6 @@ def test_a_store_in_memory_keeps_the_same_promise() -> None:
 def test_their_events_can_be_read_back() -> None:
     """A ledger with such a row's rejection stays a ledger."""
     odd = StoredMessage(message_id="", destination="", due_ms=-1, body=b"x", unreadable="odd")
-    (event,) = events.rejected([(odd, "Unreadable: odd")], at_ms=NOW_MS)
+    (event,) = recording.rejected([(odd, "Unreadable: odd")], at_ms=NOW_MS)
     again = from_json(to_json(event))
     assert (again.endpoint, again.message_id, again.due_ms) == ("-", "-", None)

@@ -26,8 +26,6 @@ from sqsdelay.stores import open_store
 from sqsdelay.stores.postgres.inbox import PostgresInbox
 from sqsdelay.stores.sqlite.inbox import SqliteInbox
 
-NEWEST = 2
-
 SQLITE_1 = """
 CREATE TABLE "orders.delayed" (
     message_id TEXT PRIMARY KEY NOT NULL, destination TEXT NOT NULL, due_ms INTEGER NOT NULL,
@@ -55,6 +53,12 @@ INSERT INTO "{marks}" VALUES ('old', NULL, 99999999999999);
 """The tables as version 1 had them, before any version was written down."""
 
 
+INSERT = (
+    'INSERT INTO "orders.delayed" (message_id, destination, due_ms, body, headers) '
+    "VALUES ({}, '\\x00', '{{}}')"
+)
+
+
 @dataclass
 class Case:
     """A database with tables of version 1, and ways to look into it."""
@@ -63,6 +67,7 @@ class Case:
     run: Callable[[str], list[Any]]
     set_version: Callable[[int], object]
     marks: str
+    newest: int
 
     def store(self) -> DelayedMessageStore:
         return open_store(self.url, endpoint="orders")
@@ -81,6 +86,7 @@ def sqlite(tmp_path: Path) -> Iterator[Case]:
             run,
             lambda version: run(f'UPDATE "sqsdelay.versions" SET version = {version}'),
             "orders.delayed.marks",
+            newest=3,
         )
 
 
@@ -101,7 +107,7 @@ def postgresql(postgres: str) -> Iterator[Case]:
                 return cursor.fetchall() if cursor.description else []
 
             comment = f"COMMENT ON INDEX \"{index}\" IS 'sqsdelay schema %d'"
-            yield Case(url, run, lambda version: run(comment % version), marks)
+            yield Case(url, run, lambda version: run(comment % version), marks, newest=4)
         server.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
@@ -115,7 +121,8 @@ def test_an_older_store_is_upgraded_in_place(case: Case) -> None:
     """`initialize` says what to do; doing it keeps messages and marks; again it does nothing."""
     with closing(case.store()) as store:
         with pytest.raises(
-            SchemaMismatch, match=r"version 1 .* needs 2; run sqsdelay store create"
+            SchemaMismatch,
+            match=rf"version 1 .* needs {case.newest}; run sqsdelay store create",
         ):
             store.initialize(TransactionMode.AT_LEAST_ONCE)
         store.set_up()
@@ -127,6 +134,33 @@ def test_an_older_store_is_upgraded_in_place(case: Case) -> None:
     assert case.run(f"SELECT cancelled_ms FROM \"{case.marks}\" WHERE message_id = 'old'") == [
         (None,)
     ]
+
+
+def test_an_older_postgresql_table_gets_constraints(postgresql: Case) -> None:
+    """What is no message is refused from then on, by the name of its column."""
+    with closing(postgresql.store()) as store:
+        store.set_up()
+    for column, row in (
+        ("sqsdelay_due_ms", "'a', 'orders', -1"),
+        ("sqsdelay_destination", "'a', '', 1"),
+        ("sqsdelay_message_id", "'', 'orders', 1"),
+    ):
+        with pytest.raises(psycopg.errors.CheckViolation, match=column):
+            postgresql.run(INSERT.format(row))
+
+
+def test_a_table_with_a_row_that_is_no_message_is_upgraded_without_constraints(
+    postgresql: Case,
+) -> None:
+    """They would refuse the dispatcher's own updates of it, while the error queue is away."""
+    postgresql.run(INSERT.format("'odd', 'orders', -1"))
+    with closing(postgresql.store()) as store:
+        store.set_up()
+        store.initialize(TransactionMode.AT_LEAST_ONCE)
+        with store.claim(9, due_by_ms=SystemClock().now_ms()) as claim:
+            ids = [each.message_id for each in claim.messages]
+            assert ids == ["odd", "old"]
+            assert claim.count_failures(ids, retry_after_seconds=1) == [True, True]
 
 
 def test_many_upgrade_at_once(case: Case) -> None:
@@ -145,23 +179,25 @@ def test_a_newer_store_is_refused(case: Case) -> None:
     """In one line, by `set_up` and `initialize`, before anything is changed; on the command line, too."""
     with closing(case.store()) as store:
         store.set_up()
-        case.set_version(NEWEST + 1)
+        case.set_version(case.newest + 1)
         told = (
-            r"orders\.delayed has schema version 3, made by a newer sqsdelay; .* up to 2: upgrade"
+            rf"orders\.delayed has schema version {case.newest + 1}, made by a newer sqsdelay; .* "
+            rf"up to {case.newest}: upgrade"
         )
         with pytest.raises(SchemaMismatch, match=told):
             store.initialize(TransactionMode.AT_LEAST_ONCE)
         with pytest.raises(SchemaMismatch, match=told):
             store.set_up()
-        case.set_version(NEWEST)
+        case.set_version(case.newest)
         store.initialize(TransactionMode.AT_LEAST_ONCE)
-        case.set_version(NEWEST + 1)
+        case.set_version(case.newest + 1)
     command = [str(Path(sys.executable).parent / "sqsdelay"), "store", "create", "orders"]
     done = subprocess.run(
         [*command, "--store", case.url], capture_output=True, text=True, check=False, timeout=60
     )
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("sqsdelay: table orders.delayed has schema version 3")
+    told = f"sqsdelay: table orders.delayed has schema version {case.newest + 1}"
+    assert done.stderr.startswith(told)
     assert len(done.stderr.splitlines()) <= 2
 
 

@@ -76,9 +76,13 @@ def test_its_numbers_are_the_codes() -> None:
 
 
 def test_what_it_names_exists() -> None:
-    """Pages it links, files and targets it names."""
+    """Pages and headings it links, files and targets it names."""
+    headings = re.findall(r"^#+ (.*)$", TEXT, re.MULTILINE)
+    anchors = {re.sub(r"[^a-z -]", "", each.lower()).replace(" ", "-") for each in headings}
     for link in re.findall(r"\]\(([^)]+)\)", TEXT):
-        assert (ROOT / link).is_file(), link
+        page, _, anchor = link.partition("#")
+        assert not page or (ROOT / page).is_file(), link
+        assert not anchor or anchor in anchors, link
     for name in re.findall(r"`((?:tests|lambdas|docs)/[^`]+|[a-z-]+\.(?:txt|json|toml))`", TEXT):
         assert (ROOT / name).is_file(), name
     makefile = (ROOT / "Makefile").read_text()

@@ -7,6 +7,7 @@ import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -235,3 +236,27 @@ def test_dispatching_that_stopped_is_noticed(tmp_path: Path) -> None:
         wait_for(stopped)
         with pytest.raises(CriticalError, match="dispatching has stopped"):
             delivery.stop()
+
+
+def test_what_waits_for_a_destination_out_of_reach_is_not_read(tmp_path: Path) -> None:
+    """However many: the work to find what is due behind them stays the same (virtual machine steps)."""
+    work = []
+    with opened(tmp_path) as store:
+        now = SystemClock().now_ms()
+        store.store([soon("due", -1)])
+        for count in (100, 10_000):
+            full = [
+                StoredMessage(
+                    message_id=f"{count}.{n}", destination="full", due_ms=now - 9_000, body=b"x"
+                )
+                for n in range(count)
+            ]
+            store.store(full)
+            steps: list[None] = []
+            store._connection.set_progress_handler(partial(steps.append, None), 10)
+            with store.claim(9, due_by_ms=now, except_destinations=["full"]) as claim:
+                assert [each.message_id for each in claim.messages] == ["due"]
+            assert store.next_due_ms(except_destinations=["full"]) == claim.messages[0].due_ms
+            store._connection.set_progress_handler(None, 0)
+            work.append(len(steps))
+    assert work[1] < 2 * work[0]

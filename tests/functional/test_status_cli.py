@@ -237,7 +237,7 @@ def test_errors_retry_sends_on_what_it_is_told(
     assert copy.attributes == {"user": string("x"), **identity("m-1", due_ms)}
     code, out, err = cli("errors", orders.name, "retry", "--message-id", "m-1")
     assert (code, out) == (1, "")
-    assert err.splitlines() == ["m-1  not found", "nothing was there"]
+    assert err.splitlines() == ["m-1  not found", "no messages"]
     code, out, err = cli("errors", orders.name, "retry", "--all", "--delay", "0")
     assert (code, err.strip()) == (0, "2 sent")
     assert f"m-2  sent to {orders.delay_queue.name}, due " in out
@@ -278,7 +278,7 @@ def test_what_is_no_rejection_is_listed_too(
     queues = SqsQueues(local_aws.client("sqs"))
     queues.send_batch(queues.url(orders.error_queue), [OutgoingMessage("[/x]", {}, 4)])
     code, out, _ = cli("errors", orders.name, "list", "--bodies")
-    assert (code, "no room for it on the message" in out, "[/x]" in out) == (0, True, True)
+    assert (code, "did not fit on the message" in out, "[/x]" in out) == (0, True, True)
 
 
 def store_overdue(store: DynamoDbStore, *, due_at: datetime) -> None:
@@ -305,13 +305,13 @@ def test_a_store_that_nobody_empties_is_noticed(
     code, out, _ = cli("endpoint", "check", orders.name, "--json")
     assert code == 1
     [problem] = json.loads(out)["problems"]
-    assert problem["text"].startswith("1 messages are parked, the earliest has been due since ")
-    assert "no dispatcher runs" in problem["text"]
+    assert problem["text"].startswith("1 parked messages, the earliest overdue since ")
+    assert "no dispatcher is running" in problem["text"]
     assert remedy in problem["remedy"]
     code, out, err = cli("status", orders.name, "--json")
     assert code == 1
     assert 10_800 <= json.loads(out)["overdue_seconds"] < 10_900
-    assert "has been due for 3 h" in err
+    assert "is 3 h overdue" in err
     assert remedy in err
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from sqsdelay.cli.waiting import EXIT_MARKED
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.testing.local_aws import LocalAws
@@ -69,7 +70,7 @@ def cli(tmp_path: Path, local_aws: LocalAws) -> CommandLine:
 
 
 def listed(cli: CommandLine, *arguments: str) -> list[Any]:
-    output = cli.ok("store", "pending", "orders", "--json", *arguments)
+    output = cli.ok("pending", "orders", "--json", *arguments)
     return [json.loads(line) for line in output.splitlines()]
 
 
@@ -80,12 +81,12 @@ def test_a_stored_message_is_listed_moved_and_cancelled(cli: CommandLine) -> Non
     sent = cli.ok("store", "send", "orders", "--body", "hi", "--due-at", due, "--message-id", "a")
     assert sent == f"a  due {due}\n"
     again = cli.ok("store", "send", "orders", "--body", "hi", "--due-at", due, "--message-id", "a")
-    assert again == "a  was stored before\n"
-    table = cli.ok("store", "pending", "orders")
+    assert again == "a  already stored\n"
+    table = cli.ok("pending", "orders")
     assert "1 of 1 pending" in table
     assert due in table
-    moved = cli.ok("store", "reschedule", "orders", "a", "--due-at", "2036-01-31T09:00:00Z")
-    assert moved == "a  due 2036-01-31 09:00:00+00:00\n"
+    moved = cli.ok("reschedule", "orders", "a", "--due-at", "2036-01-31T09:00:00Z")
+    assert moved == "a  moved to 2036-01-31T09:00:00+00:00\n"
     (message,) = listed(cli)
     assert message == {
         "message_id": "a",
@@ -94,11 +95,11 @@ def test_a_stored_message_is_listed_moved_and_cancelled(cli: CommandLine) -> Non
         "bytes": 2,
         "failures": 0,
     }
-    assert cli.ok("store", "cancel", "orders", "a") == "a  cancelled\n"
-    late = cli.run("store", "cancel", "orders", "a")
-    assert (late.returncode, "released already" in late.stdout) == (1, True)
-    late = cli.run("store", "reschedule", "orders", "a", "--delay", "1h")
-    assert (late.returncode, "released already" in late.stdout) == (1, True)
+    assert cli.ok("cancel", "orders", "a") == "a  cancelled\n"
+    late = cli.run("cancel", "orders", "a")
+    assert (late.returncode, "not in the store" in late.stdout) == (EXIT_MARKED, True)
+    late = cli.run("reschedule", "orders", "a", "--delay", "1h")
+    assert (late.returncode, "not in the store" in late.stdout) == (EXIT_MARKED, True)
     assert listed(cli) == []
 
 
@@ -128,7 +129,7 @@ def test_pages_within_a_time(cli: CommandLine) -> None:
         cli.ok("store", "send", "orders", "--body=x", "--due-at", due, "--message-id", message_id)
 
     def page(*arguments: str) -> tuple[list[str], list[str]]:
-        done = cli.run("store", "pending", "orders", *arguments)
+        done = cli.run("pending", "orders", *arguments)
         assert done.returncode == 0, done.stderr
         assert done.stderr == "" or done.stderr.startswith("more: --after ")
         named = [json.loads(line)["message_id"] for line in done.stdout.splitlines()]
@@ -142,13 +143,13 @@ def test_pages_within_a_time(cli: CommandLine) -> None:
     assert (listed, cursor) == (ids, [])
     within = ["--due-from", "2035-01-02T00:00:00Z", "--due-before", "2035-01-04T00:00:00Z"]
     assert page("--json", *within) == (ids[1:3], [])
-    shown = cli.run("store", "pending", "orders", "--limit", "2", *within[:2])
+    shown = cli.run("pending", "orders", "--limit", "2", *within[:2])
     assert "2 of 4 pending" in shown.stdout
     assert shown.stderr == "more: --after 2051395200000:d\n"
-    refused = cli.run("store", "pending", "orders", "--after", "yesterday")
+    refused = cli.run("pending", "orders", "--after", "yesterday")
     assert refused.returncode == 2
-    assert "is no cursor" in refused.stderr
-    naive = cli.run("store", "pending", "orders", "--due-from", "2035-01-02")
+    assert "is not a cursor" in refused.stderr
+    naive = cli.run("pending", "orders", "--due-from", "2035-01-02")
     assert naive.returncode == 1
     assert "has no time zone" in naive.stderr
 
@@ -156,8 +157,8 @@ def test_pages_within_a_time(cli: CommandLine) -> None:
 def test_errors_are_one_line(cli: CommandLine) -> None:
     """What is wrong, and what to do; no traceback."""
     for arguments, told in (
-        (["store", "pending", "orders"], "run sqsdelay store create"),
-        (["store", "pending", "orders", "--store", "mysql://x"], "give sqlite:///FILE"),
+        (["pending", "orders"], "run sqsdelay store create"),
+        (["pending", "orders", "--store", "mysql://x"], "give sqlite:///FILE"),
         (["store", "send", "orders", "--body", "x", "--delay", "1y"], "not understood"),
         (["dispatch", "orders", "--release-ahead", "901"], "timers allow 0 to 900"),
         (["dispatch", "orders-" + uuid.uuid4().hex], "does not exist"),

@@ -111,7 +111,7 @@ def test_migrate_previews_and_then_moves(cli: CommandLine, local_aws: LocalAws) 
     preview = cli.ok("store", "migrate", name)
     assert "1 would be migrated" in preview
     assert f"1 to {name}" in preview
-    assert "due before: 1 would stay" in preview
+    assert "due earlier: 1 would stay" in preview
     told = json.loads(
         cli.ok("store", "migrate", name, "--due-from", "2020-01-01T00:00:00Z", "--json")
     )
@@ -133,7 +133,7 @@ def test_migrate_fails_with_what_stays(cli: CommandLine, local_aws: LocalAws) ->
     done = cli.run("store", "migrate", name, "--live")
     assert done.returncode == 1
     assert f"m  failed: queue {name}-delay.fifo does not exist" in done.stderr
-    assert "1 of 1 pending" in cli.ok("store", "pending", name)
+    assert "1 of 1 pending" in cli.ok("pending", name)
 
 
 def test_the_guides_numbers_are_the_codes() -> None:

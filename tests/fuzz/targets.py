@@ -34,13 +34,14 @@ from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.rabbitmq.connection import parameters
 from sqsdelay.rabbitmq.management import Management
 from sqsdelay.rabbitmq.message import check_encoding
-from sqsdelay.rabbitmq.routing_keys import binding_key, check_endpoint, read_key, routing_key
+from sqsdelay.rabbitmq.routing_keys import binding_key, check_queue_name, read_key, routing_key
 from sqsdelay.rabbitmq.stored_properties import PROPERTIES, unpacked
 from sqsdelay.rabbitmq.timeouts import read_timeout as read_rabbitmq_timeout
 from sqsdelay.rabbitmq.transfers import due_of
 from sqsdelay.relaying.due_relay import DueRelay
-from sqsdelay.relaying.relay import Relay, Status
-from sqsdelay.sending.sender import Sender
+from sqsdelay.relaying.outcome import Status
+from sqsdelay.relaying.relay import Relay
+from sqsdelay.sending.sender import QueueSender
 from sqsdelay.stores import open_store
 from sqsdelay.testing import InMemoryOutbox, InMemoryQueues, InMemoryStore, ManualClock
 
@@ -133,7 +134,10 @@ def line(data: bytes) -> None:
             clock = ManualClock(START_MS)
             queues, store = StrictQueues(clock), InMemoryStore(clock)
             queues.create_endpoint(name)
-            for sender in (Sender(queues), Sender(queues, store=store, park_after_seconds=1000)):
+            for sender in (
+                QueueSender(queues),
+                QueueSender(queues, store=store, park_after_seconds=1000),
+            ):
                 (result,) = sender.send_many(name, [message])
                 assert (result.error is None) == (
                     result.route is not None and result.due is not None
@@ -196,7 +200,7 @@ def rabbitmq(data: bytes) -> None:
     _without_password(text, lambda url: Management(url, "/"))
     read_key(text)
     with suppress(SqsDelayError):
-        endpoint = check_endpoint(text)
+        endpoint = check_queue_name(text)
         said = read_key(routing_key(5, endpoint))
         assert said is not None
         assert (said.delay_seconds, said.endpoint) == (5, endpoint)

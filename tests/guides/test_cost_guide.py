@@ -19,7 +19,7 @@ from sqsdelay.cost.strategies import (
     IDLE_READ_UNITS,
 )
 from sqsdelay.cost.workload import DELAY_ATTRIBUTES_BYTES
-from sqsdelay.dispatching.settings import SCHEDULE_SECONDS
+from sqsdelay.limits import SCHEDULE_SECONDS
 
 GUIDE = (Path(__file__).parents[2] / "docs/cost.md").read_text()
 PRICES = shipped_prices()

@@ -22,7 +22,7 @@ from lambdas.powertools_ledger import PowertoolsLedger
 from sqsdelay import DelaySender
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.route import Route
+from sqsdelay.core.message import Route
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.ledger.events import LEDGER_VERSION, Event, EventKind, Source, from_json, to_json
 from sqsdelay.sqs import create_endpoint

@@ -89,7 +89,7 @@ def test_what_it_says_of_postgresql() -> None:
     )
     gone = idle + interval * count
     assert gone * 1000 == int(SERVER_SETTINGS["tcp_user_timeout"])
-    assert f"say after {idle} s, and give up after {gone} s" in GUIDE
+    assert f"asks after {idle} s and gives up after {gone} s" in GUIDE
     assert f"after {gone} s when its host lost its power" in GUIDE
     assert f"`tcp_keepidle={idle}`, `tcp_keepintvl={interval}` and `tcp_keepcnt={count}`" in GUIDE
     assert POLL_SECONDS == 1

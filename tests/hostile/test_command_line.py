@@ -90,18 +90,18 @@ commands = st.one_of(
                 concurrency=words),
     ),
     st.tuples(
-        st.sampled_from((["store", "send"], ["store", "pending"], ["pending"])),
+        st.sampled_from((["store", "send"], ["pending"])),
         endpoints.map(lambda name: [name]),
         options(store=stores, body=words, delay=words, due_at=words, message_id=words, table=words,
                 limit=words),
     ),
     st.tuples(
-        st.sampled_from((["cancel"], ["store", "cancel"], ["reschedule"], ["store", "reschedule"])),
+        st.sampled_from((["cancel"], ["reschedule"])),
         st.tuples(endpoints, words).map(list),
         options(store=stores, delay=words, due_at=words, table=words),
     ),
     st.tuples(
-        st.sampled_from((["cost"], ["endpoint", "check"], ["rabbitmq", "declare"], ["migrate"])),
+        st.sampled_from((["cost"], ["endpoint", "check"], ["rabbitmq", "declare"], ["store", "migrate"])),
         st.lists(words, max_size=2),
         options(delay=words, messages=words, hop=words, prefix=words),
     ),
@@ -136,9 +136,7 @@ def test_ids_of_any_punctuation_are_shown_as_they_are(message_id: str) -> None:
     code, out, _ = typed("pending", "orders", "--store=sqlite:///orders.db", "--limit=1000")
     assert code == 0
     assert message_id in out
-    code, out, _ = typed(
-        "store", "cancel", "orders", "--store=sqlite:///orders.db", "--", message_id
-    )
+    code, out, _ = typed("cancel", "orders", "--store=sqlite:///orders.db", "--", message_id)
     assert (code, out) == (0, f"{message_id}  cancelled\n")
 
 

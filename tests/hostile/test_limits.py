@@ -21,8 +21,9 @@ from sqsdelay.errors import (
 )
 from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
 from sqsdelay.relaying.due_relay import DueRelay
-from sqsdelay.relaying.relay import Relay, Status
-from sqsdelay.sending.sender import Sender
+from sqsdelay.relaying.outcome import Status
+from sqsdelay.relaying.relay import Relay
+from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 
@@ -37,7 +38,7 @@ class Deployment:
         self.queues = InMemoryQueues(self.clock)
         self.endpoint = self.queues.create_endpoint(name)
         self.store = InMemoryStore(self.clock)
-        self.sender = Sender(self.queues, store=self.store, **settings)
+        self.sender = QueueSender(self.queues, store=self.store, **settings)
         self.outbox = SqsOutbox(self.queues, self.endpoint, concurrency=1)
 
     def arrived(self, seconds: float) -> list[wire.ReceivedMessage]:
@@ -173,7 +174,7 @@ def test_delays_beyond_32_bits_are_exact(seconds: int) -> None:
     (stored,) = deployment.store.pending(9)
     exact_ms = deployment.clock.true_ms + seconds * 1000
     assert exact_ms <= stored.due_ms <= exact_ms + 1000
-    unparked = Sender(deployment.queues, **FARTHEST).send("orders", "x", delay=seconds)
+    unparked = QueueSender(deployment.queues, **FARTHEST).send("orders", "x", delay=seconds)
     assert unparked.error is None
     deployment.clock.advance(900)
     relay = Relay(deployment.queues, deployment.endpoint, **FARTHEST)

@@ -26,15 +26,15 @@ from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.dispatching.settings import DispatchSettings
 from sqsdelay.errors import MalformedMessage, SqsDelayError, StoreUnavailable
 from sqsdelay.ports.queues import Failure
-from sqsdelay.rabbitmq import DelaySender as RabbitMqSender
-from sqsdelay.rabbitmq import Message as RabbitMqMessage
+from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender
 from sqsdelay.rabbitmq.connection import channel, parameters
 from sqsdelay.rabbitmq.management import Management
 from sqsdelay.rabbitmq.outbox import RabbitMqOutbox
 from sqsdelay.rabbitmq.verification import verify
 from sqsdelay.relaying.due_relay import DueRelay
-from sqsdelay.relaying.relay import Relay, Status
-from sqsdelay.sending.sender import Sender
+from sqsdelay.relaying.outcome import Status
+from sqsdelay.relaying.relay import Relay
+from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.stores import open_store
@@ -93,7 +93,7 @@ def test_senders(printed: Quiet) -> None:
     clock = ManualClock()
     queues = InMemoryQueues(clock)
     queues.create_endpoint("orders")
-    sender = Sender(queues, store=AwayStore(clock))
+    sender = QueueSender(queues, store=AwayStore(clock))
     bad = [
         Message(SECRET + "\x00"),
         Message(SECRET * 200_000),
@@ -292,9 +292,9 @@ def test_passwords_on_the_command_line(
     """An error of a command is printed where others may look on."""
     for arguments in (
         [
-            "store",
-            "pending",
+            "cancel",
             "orders",
+            "a",
             f"--store=postgresql://me:{SECRET}@127.0.0.1:{closed_port}/db",
         ],
         ["pending", "orders", f"--store=mysql://me:{SECRET}@host/db"],

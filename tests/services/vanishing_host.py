@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import uuid
 from typing import Any
@@ -13,13 +14,18 @@ _THERE = "10.213.7.2"
 
 
 class VanishingHost:
-    """Runs processes that reach this machine at `HERE`, until the power goes."""
+    """Runs processes that reach this machine at `HERE`, until the power goes.
+
+    Raises:
+        RuntimeError: this machine can have no such host; what it takes.
+    """
 
     def __init__(self) -> None:
         name = uuid.uuid4().hex[:8]
         self._space, self._near, self._far = f"gone-{name}", f"n{name}", f"f{name}"
 
     def __enter__(self) -> VanishingHost:
+        _check()
         _ip("netns", "add", self._space)
         _ip("link", "add", self._near, "type", "veth", "peer", "name", self._far)
         _ip("link", "set", self._far, "netns", self._space)
@@ -42,12 +48,21 @@ class VanishingHost:
         _ip("-n", self._space, "link", "set", self._far, "down")
 
 
-def possible() -> bool:
-    """Whether this machine can have such hosts: it takes root, and network namespaces."""
-    if os.geteuid() != 0:
-        return False
+def _check() -> None:
+    """Nothing else can be silent like a host without power: of a stopped process the kernel goes on
+    to answer keepalives."""
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        raise RuntimeError(
+            "a test needs a host that can lose its power: run it as root (sudo), with iproute2 "
+            "installed (apt-get install iproute2)"
+        )
     probe = ["unshare", "--net", "ip", "link", "add", "near", "type", "veth", "peer", "name", "far"]
-    return subprocess.run(probe, check=False, capture_output=True).returncode == 0
+    tried = subprocess.run(probe, check=False, capture_output=True, text=True, timeout=30)
+    if tried.returncode:
+        raise RuntimeError(
+            "a test needs a host that can lose its power, and network namespaces are refused here "
+            f"({tried.stderr.strip()}); in a container: --cap-add=NET_ADMIN --cap-add=SYS_ADMIN"
+        )
 
 
 def _ip(*arguments: str) -> None:

@@ -11,7 +11,7 @@ from random import Random
 from sqsdelay.core import wire
 from sqsdelay.core.delay import delay_ms, due_at_ms, utc
 from sqsdelay.core.message import Attribute, Message, attributes_of, text_of
-from sqsdelay.sending.sender import Sender
+from sqsdelay.sending.sender import QueueSender
 
 _ATTEMPTS = 5
 """Sends of a message whose send raised; every third such message is given up after the first."""
@@ -84,7 +84,7 @@ def _message(key: str, wait_ms: int, now_ms: int, random: Random) -> Message:
 
 
 def send(
-    sender: Sender, endpoint: str, wanted: Sequence[Parcel], now_ms: Callable[[], int]
+    sender: QueueSender, endpoint: str, wanted: Sequence[Parcel], now_ms: Callable[[], int]
 ) -> list[Parcel]:
     """Send them, those that raised again with their id; tells which were accepted.
 

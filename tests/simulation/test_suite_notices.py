@@ -12,7 +12,8 @@ from sqsdelay.core import wire
 from sqsdelay.core.clock import BrokerClock
 from sqsdelay.core.hop import HandOver, decide
 from sqsdelay.core.wire import ReceivedMessage
-from sqsdelay.relaying.mover import Mover, Outcome
+from sqsdelay.relaying.mover import Mover
+from sqsdelay.relaying.outcome import Outcome
 from sqsdelay.relaying.relay import Relay
 from tests.simulation.tally import Tally
 from tests.simulation.virtual_party import PartysQueues, Trouble

@@ -10,9 +10,10 @@ from typing import Final
 from sqsdelay.core.endpoint import QueueRef
 from sqsdelay.errors import QueueUnavailable
 from sqsdelay.relaying.due_relay import DueRelay
-from sqsdelay.relaying.mover import Mover, Outcome
+from sqsdelay.relaying.mover import Mover
+from sqsdelay.relaying.outcome import Outcome
 from sqsdelay.relaying.relay import Relay
-from sqsdelay.sending.sender import Sender
+from sqsdelay.sending.sender import QueueSender
 from sqsdelay.testing import ManualClock
 from tests.simulation.journal import Journal
 from tests.simulation.parcels import Parcel, parcels, send
@@ -143,7 +144,7 @@ class World:
 
     def run(self) -> Tally:
         """Send, relay to the end, count."""
-        sender = Sender(self.queues_of("sender", mortal=False), concurrency=1)
+        sender = QueueSender(self.queues_of("sender", mortal=False), concurrency=1)
         wanted = self._parcels()
         sent: list[Parcel] = []
         self._consumers = [

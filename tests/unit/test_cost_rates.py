@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sqsdelay.cost import Workload, bills, shipped_prices
-from sqsdelay.cost.bands import BANDS, band_of
 from sqsdelay.cost.rates import Way, rate, ways
+from sqsdelay.cost.workload import BANDS, band_of
 from sqsdelay.errors import ConfigurationError
 
 PRICES = shipped_prices()

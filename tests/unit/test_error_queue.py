@@ -20,7 +20,7 @@ from sqsdelay.operating.error_queue import HOLD_SECONDS, ErrorQueue, Retry, Retr
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.relaying.due_relay import DueRelay
 from sqsdelay.relaying.relay import Relay
-from sqsdelay.sending.sender import Sender
+from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.testing import InMemoryQueues, ManualClock
 
@@ -91,7 +91,7 @@ def refused(
     queues: Faulty, clock: ManualClock, *, endpoint: Endpoint = ORDERS, **message: Any
 ) -> None:
     """A message that waited 900 s in the delay queue; then SQS refused it, to whichever queue."""
-    Sender(queues).send_many(endpoint.name, [Message(**{"body": "hello"} | message)])
+    QueueSender(queues).send_many(endpoint.name, [Message(**{"body": "hello"} | message)])
     clock.advance(900)
     queues.refusing = {"orders", DELAY, DUE}
     relay(queues, endpoint)
@@ -289,7 +289,7 @@ def test_what_is_left_is_not_kept_in_memory(queues: Faulty, clock: ManualClock) 
     class Large(Faulty):
         def receive_batch(self, *arguments: Any, **options: Any) -> list[ReceivedMessage]:
             copies = super().receive_batch(*arguments, **options)
-            return [replace(copy, body="b" * MAX_MESSAGE_BYTES) for copy in copies]
+            return [replace(copy, body="b" * (MAX_MESSAGE_BYTES - 1024)) for copy in copies]
 
     large = Large(clock)
     large.create_endpoint("orders")
@@ -363,7 +363,9 @@ def test_a_message_of_the_due_queue_goes_back_there(
 ) -> None:
     """It carries its due time and no delay any more."""
     due_ms = clock.true_ms + 10_000
-    Sender(fifo_queues).send("orders.fifo", "x", delay=10, message_group_id="g", message_id="m-1")
+    QueueSender(fifo_queues).send(
+        "orders.fifo", "x", delay=10, message_group_id="g", message_id="m-1"
+    )
     clock.advance(10)
     fifo_queues.refusing = {"orders.fifo"}
     due_relay = DueRelay(fifo_queues, FIFO, max_receives=1)
@@ -438,7 +440,7 @@ def test_a_stores_message_that_cannot_arrive_is_left(
 
 def test_what_is_not_whole_is_left(queues: Faulty, clock: ManualClock) -> None:
     """An attribute that could not be read was left out: it must not arrive without it."""
-    Sender(queues).send("orders", "x", delay=1000)
+    QueueSender(queues).send("orders", "x", delay=1000)
     clock.advance(900)
     (copy,) = received(queues, DELAY)
     spoiled = wire.ReceivedMessage(

@@ -92,8 +92,8 @@ def ids(fifo: bool, **given: str) -> Callable[[], object]:
         (lambda: due_at_ms("now"), "due_at='now' is a str; give a datetime"),  # type: ignore[arg-type]
         (lambda: due_at_ms(datetime(2027, 1, 31)), "due_at=2027-01-31T00:00:00 has no time zone; "  # noqa: DTZ001
          "give one, e.g. datetime(..., tzinfo=timezone.utc)"),
-        (lambda: parse_delay("1y"), "delay '1y' is not understood; write seconds (90), 32m5s, 1d12h, "
-         "or ISO 8601 (PT32M5S); for months and years give a due time"),
+        (lambda: parse_delay("1y"), "delay '1y' is not understood; write seconds (90), 32m5s (m: "
+         "minutes), 1d12h, or ISO 8601 (PT32M5S); for months and years give a due time"),
         (lambda: Endpoint.parse("https://[::1/orders"),
          "endpoint 'https://[::1/orders' is not a queue URL: Invalid IPv6 URL"),
         (lambda: from_json("{}"), 'no event of a ledger: it has no "v"'),

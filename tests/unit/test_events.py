@@ -12,8 +12,7 @@ import pytest
 
 from sqsdelay.core.clock import DATE_RESOLUTION_MS
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import Message, OutgoingMessage, size_of, string
-from sqsdelay.core.route import Route
+from sqsdelay.core.message import Message, OutgoingMessage, Route, size_of, string
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.core.wire import MESSAGE_ID, ReceivedMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher
@@ -27,7 +26,7 @@ from sqsdelay.ports.stores import Claim
 from sqsdelay.relaying.due_relay import DueRelay
 from sqsdelay.relaying.mover import Mover
 from sqsdelay.relaying.relay import Relay
-from sqsdelay.sending.sender import Sender
+from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.testing import (
     InMemoryLedger,
@@ -79,8 +78,8 @@ class Site:
         for endpoint in (ORDERS, FIFO):
             self.queues.create_endpoint(endpoint.name)
 
-    def sender(self, **settings: Any) -> Sender:
-        return Sender(self.queues, ledger=self.ledger, **settings)
+    def sender(self, **settings: Any) -> QueueSender:
+        return QueueSender(self.queues, ledger=self.ledger, **settings)
 
     def relay(self, endpoint: Endpoint = ORDERS, **settings: Any) -> Relay:
         return Relay(self.queues, endpoint, ledger=self.ledger, **settings)

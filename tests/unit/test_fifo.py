@@ -25,9 +25,9 @@ from sqsdelay.errors import (
 )
 from sqsdelay.ports.queues import Failure
 from sqsdelay.relaying.due_relay import DueRelay
-from sqsdelay.relaying.mover import Outcome, Status
+from sqsdelay.relaying.outcome import Outcome, Status
 from sqsdelay.relaying.relay import Relay
-from sqsdelay.sending.sender import Route, Sender
+from sqsdelay.sending.sender import QueueSender, Route
 from sqsdelay.sqs.outbox import SqsOutbox, failures
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 
@@ -76,7 +76,7 @@ def test_a_fifo_endpoint_has_a_due_queue() -> None:
 def test_at_once_is_a_plain_send(queues: InMemoryQueues, clock: ManualClock, delay: Any) -> None:
     """Straight to the FIFO queue, with its ids and nothing of ours."""
     due_at = utc(clock.true_ms - 5000) if delay == "past" else None
-    result = Sender(queues).send(
+    result = QueueSender(queues).send(
         FIFO,
         "x",
         delay=None if due_at else delay,
@@ -93,7 +93,7 @@ def test_up_to_900_seconds_waits_on_the_due_queue(
     queues: InMemoryQueues, clock: ManualClock
 ) -> None:
     """A message timer there; then the FIFO queue gets it with the user's ids."""
-    result = Sender(queues).send(
+    result = QueueSender(queues).send(
         FIFO,
         "x",
         delay=899.5,
@@ -128,7 +128,7 @@ def test_a_delay_is_not_shortened_by_what_is_learned_of_the_time() -> None:
         yield Message("x", delay=9.5, message_group_id="g")
         queues.broker_clock.observe(clock.true_ms)
 
-    Sender(queues).send_many(FIFO, messages())
+    QueueSender(queues).send_many(FIFO, messages())
     clock.advance(9.499)
     assert received(queues, DUE) == []
     clock.advance(0.501)
@@ -139,7 +139,7 @@ def test_above_900_seconds_hops_and_then_waits_on_the_due_queue(
     queues: InMemoryQueues, clock: ManualClock
 ) -> None:
     """Never early, its ids carried through every hop; the deduplication id is the message's own."""
-    sent = Sender(queues).send(FIFO, "x", delay=1925, message_group_id="g" * 128)
+    sent = QueueSender(queues).send(FIFO, "x", delay=1925, message_group_id="g" * 128)
     for _ in range(2):
         clock.advance(900)
         (outcome,) = hop(queues)
@@ -157,8 +157,8 @@ def test_through_the_store_it_arrives_the_same(queues: InMemoryQueues, clock: Ma
     """Parked by the consumer, parked by the sender, stored by hand: ids and all."""
     store = InMemoryStore(clock)
     ids = {"message_group_id": "g", "message_deduplication_id": "d"}
-    Sender(queues).send(FIFO, "1", delay=90_000, message_id="by-consumer", **ids)  # type: ignore[arg-type]
-    Sender(queues, store=store).send(FIFO, "2", delay=90_000, message_id="by-sender", **ids)  # type: ignore[arg-type]
+    QueueSender(queues).send(FIFO, "1", delay=90_000, message_id="by-consumer", **ids)  # type: ignore[arg-type]
+    QueueSender(queues, store=store).send(FIFO, "2", delay=90_000, message_id="by-sender", **ids)  # type: ignore[arg-type]
     by_hand = Message("3", delay=90_000, message_id="by-hand", **ids)  # type: ignore[arg-type]
     store.store([to_store(by_hand, FIFO, now_ms=clock.true_ms)])
     clock.advance(900)
@@ -202,7 +202,7 @@ def test_what_is_received_together_goes_in_order_of_due_times(
     start = clock.true_ms
     due = {"c": 10_300, "a": 10_100, "d": 10_900, "b": 10_200}
     for body, in_ms in due.items():
-        Sender(queues).send(FIFO, body, due_at=utc(start + in_ms), message_group_id="g")
+        QueueSender(queues).send(FIFO, body, due_at=utc(start + in_ms), message_group_id="g")
     clock.advance(11)
     assert len(deliver(queues)) == 4
     assert [copy.body for copy in received(queues)] == ["a", "b", "c", "d"]
@@ -212,7 +212,7 @@ def test_sent_one_after_the_other_with_the_same_delay_keeps_its_order(
     queues: InMemoryQueues, clock: ManualClock
 ) -> None:
     """As a FIFO queue would have kept it, while they are received together."""
-    sender = Sender(queues)
+    sender = QueueSender(queues)
     for n in range(5):
         sender.send(FIFO, f"{n}", delay=10, message_group_id="g")
         clock.advance(0.01)
@@ -227,7 +227,7 @@ def test_received_apart_within_a_second_they_may_change_places(
     """The due queue is a standard queue: what another receiver holds is overtaken."""
     start = clock.true_ms
     for body, in_ms in (("first", 10_100), ("second", 10_200)):
-        Sender(queues).send(FIFO, body, due_at=utc(start + in_ms), message_group_id="g")
+        QueueSender(queues).send(FIFO, body, due_at=utc(start + in_ms), message_group_id="g")
     clock.advance(11)
     first, second = received(queues, DUE)
     DueRelay(queues, ENDPOINT).process([second])
@@ -237,7 +237,7 @@ def test_received_apart_within_a_second_they_may_change_places(
 
 def test_a_copy_delivered_twice_is_one_message(queues: InMemoryQueues, clock: ManualClock) -> None:
     """The worker died before its delete: the FIFO queue deduplicates."""
-    Sender(queues).send(FIFO, "x", delay=10, message_group_id="g")
+    QueueSender(queues).send(FIFO, "x", delay=10, message_group_id="g")
     clock.advance(10)
     DueRelay(queues, ENDPOINT).process(received(queues, DUE), delete=False)
     clock.advance(181)
@@ -264,7 +264,7 @@ def test_a_copy_that_cannot_be_read_whole_is_rejected(
     queues: InMemoryQueues, clock: ManualClock
 ) -> None:
     """It goes to the error queue rather than to the FIFO queue without what could not be read."""
-    Sender(queues).send(FIFO, "x", delay=10, message_group_id="g")
+    QueueSender(queues).send(FIFO, "x", delay=10, message_group_id="g")
     clock.advance(10)
     (copy,) = received(queues, DUE)
     spoiled = replace(copy, unreadable="message attribute 'a' has no value of its type")
@@ -288,7 +288,7 @@ def test_a_fifo_message_in_a_standard_endpoints_delay_queue_is_rejected(
 
 def test_a_missing_fifo_queue_is_waited_for(queues: InMemoryQueues, clock: ManualClock) -> None:
     """The copy stays on the due queue, hidden with backoff."""
-    Sender(queues).send(FIFO, "x", delay=10, message_group_id="g")
+    QueueSender(queues).send(FIFO, "x", delay=10, message_group_id="g")
     queues.delete_queue(FIFO)
     clock.advance(10)
     assert [o.status for o in deliver(queues)] == [Status.FAILED]
@@ -303,9 +303,11 @@ def test_six_attributes_of_the_users_travel_to_the_end(
     """Four are ours at most, on every leg; a seventh is refused before anything is sent."""
     for delay in (10, 2000, 2000.5):
         attributes = {f"a{n}": "x" for n in range(6)}
-        Sender(queues).send(FIFO, "x", delay=delay, attributes=attributes, message_group_id="g")
+        QueueSender(queues).send(
+            FIFO, "x", delay=delay, attributes=attributes, message_group_id="g"
+        )
         with pytest.raises(TooManyAttributes):
-            Sender(queues).send(
+            QueueSender(queues).send(
                 FIFO, "x", delay=delay, attributes=attributes | {"a7": "x"}, message_group_id="g"
             )
     clock.advance(10)
@@ -333,8 +335,8 @@ def test_the_largest_message_keeps_its_id_to_the_end(
     others[wire.DEDUPLICATION_ID] = string("m" * 128)
     most = 1_048_576 - own - size_of("", others)
     with pytest.raises(MessageTooLarge, match="1048577 bytes"):
-        Sender(queues).send(FIFO, "b" * (most + 1), delay=1000, **ids)  # type: ignore[arg-type]
-    Sender(queues).send(FIFO, "b" * most, delay=1000, **ids)  # type: ignore[arg-type]
+        QueueSender(queues).send(FIFO, "b" * (most + 1), delay=1000, **ids)  # type: ignore[arg-type]
+    QueueSender(queues).send(FIFO, "b" * most, delay=1000, **ids)  # type: ignore[arg-type]
     clock.advance(900)
     hop(queues)
     clock.advance(100)
@@ -355,7 +357,7 @@ def test_ids_a_fifo_queue_refuses(
 ) -> None:
     """Before anything is sent."""
     with pytest.raises(InvalidMessage, match=message):
-        Sender(queues).send(FIFO, "x", delay=5000, **arguments)  # type: ignore[arg-type]
+        QueueSender(queues).send(FIFO, "x", delay=5000, **arguments)  # type: ignore[arg-type]
 
 
 def test_a_deduplication_id_is_refused_for_a_standard_queue(clock: ManualClock) -> None:
@@ -363,23 +365,23 @@ def test_a_deduplication_id_is_refused_for_a_standard_queue(clock: ManualClock) 
     queues = InMemoryQueues(clock)
     queues.create_endpoint("orders")
     with pytest.raises(InvalidMessage, match="message_deduplication_id is for FIFO queues"):
-        Sender(queues).send("orders", "x", message_deduplication_id="d")
+        QueueSender(queues).send("orders", "x", message_deduplication_id="d")
 
 
 def test_endpoints_that_would_share_a_delay_queue_are_refused(
     queues: InMemoryQueues, clock: ManualClock
 ) -> None:
     """orders.fifo is there, then orders appears: delayed messages go to neither by mistake."""
-    Sender(queues).send(FIFO, "x", delay=5000, message_group_id="g")
+    QueueSender(queues).send(FIFO, "x", delay=5000, message_group_id="g")
     queues.create_queue("orders")
     for endpoint in ("orders", FIFO):
         with pytest.raises(
             ConfigurationError, match=r"would share the delay queue orders-delay.fifo with orders"
         ):
-            Sender(queues).send(endpoint, "x", delay=5000, message_group_id="g")
-    assert Sender(queues).send("orders", "x", delay=900).route is Route.DIRECT
+            QueueSender(queues).send(endpoint, "x", delay=5000, message_group_id="g")
+    assert QueueSender(queues).send("orders", "x", delay=900).route is Route.DIRECT
     with pytest.raises(ConfigurationError, match="would share"):
-        Sender(queues).send(FIFO, "x", delay=900, message_group_id="g")
+        QueueSender(queues).send(FIFO, "x", delay=900, message_group_id="g")
 
 
 def test_a_fifo_queue_that_is_no_endpoint_harms_nobody(clock: ManualClock) -> None:
@@ -387,16 +389,16 @@ def test_a_fifo_queue_that_is_no_endpoint_harms_nobody(clock: ManualClock) -> No
     queues = InMemoryQueues(clock)
     queues.create_endpoint("orders")
     queues.create_queue("orders.fifo")
-    assert Sender(queues).send("orders", "x", delay=5000).route is Route.DELAY_QUEUE
+    assert QueueSender(queues).send("orders", "x", delay=5000).route is Route.DELAY_QUEUE
 
 
 def test_a_due_queue_is_no_endpoint(queues: InMemoryQueues) -> None:
     """What were sent there would be taken for the FIFO endpoint's; other names may end so."""
     queues.create_queue("orders-due-delay.fifo")
     with pytest.raises(ConfigurationError, match=r"orders-due is the due queue of .*orders.fifo"):
-        Sender(queues).send(DUE, "x", delay=5000)
+        QueueSender(queues).send(DUE, "x", delay=5000)
     queues.create_endpoint("payments-due")
-    assert Sender(queues).send("payments-due", "x", delay=5000).route is Route.DELAY_QUEUE
+    assert QueueSender(queues).send("payments-due", "x", delay=5000).route is Route.DELAY_QUEUE
 
 
 def test_who_may_not_ask_for_the_twin_sends_all_the_same() -> None:
@@ -410,7 +412,7 @@ def test_who_may_not_ask_for_the_twin_sends_all_the_same() -> None:
 
     queues = Denied(ManualClock(), local=SystemClock())
     queues.create_endpoint("orders")
-    assert Sender(queues).send("orders", "x", delay=5000).route is Route.DELAY_QUEUE
+    assert QueueSender(queues).send("orders", "x", delay=5000).route is Route.DELAY_QUEUE
 
 
 def test_what_the_ids_were_is_shown_to_forty_characters() -> None:
@@ -441,7 +443,7 @@ def test_the_last_leg_keeps_trace_and_kind() -> None:
         received_at=0.0,
         trace_header="Root=1;Lineage=1:a",
     )
-    message = wire.Delayed("m", 1_800_000_000_000)
+    message = wire.DelayedMessage("m", 1_800_000_000_000)
     on_due_queue = fifo.for_hand_over(copy, message, ENDPOINT, delay_seconds=5)
     assert (on_due_queue.trace_header, on_due_queue.group_id) == ("Root=1", None)
     assert ids.items() <= on_due_queue.attributes.items()

@@ -1,179 +1,234 @@
-"""The arrows of the design: who may import whom."""
+"""The folder is the layer: who may import whom is read off each module's path."""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE_SECONDS
-
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "sqsdelay"
 
-CORE = {
-    "backoff",
-    "batch",
-    "circuit_breaker",
-    "clock",
-    "decision",
-    "delay",
-    "dispatch_settings",
-    "endpoint",
-    "errors",
-    "fifo",
-    "ledger",
-    "limits",
-    "marks",
-    "message",
-    "message_id",
-    "one_line",
-    "payload",
-    "ports",
-    "received",
-    "rejection",
-    "route",
-    "store",
-    "stored",
-    "timeout_message",
-    "timeout_settings",
-    "wire",
-}
-COST = {"cost"}
-"""Arithmetic on the core's numbers and a file of prices that is part of the package."""
+TOP = {"__init__", "errors", "limits", "celery"}
+"""The only files directly under the package: its door, what everybody uses, and Celery's transport."""
 
-USE_CASES = {
-    "announcements",
-    "collision",
-    "consumer",
-    "deduplication",
-    "delivery",
-    "destinations",
-    "dispatcher",
-    "due_consumer",
-    "error_queue",
-    "events",
-    "exactly_once",
-    "forks",
-    "journal",
-    "migration",
-    "moves",
-    "offloading",
-    "parking",
-    "routing",
-    "schedule",
-    "size_limits",
-    "sender",
-    "status",
-    "timeout_announcer",
-    "timeout_arrivals",
-    "timeout_dispatch",
-    "timeout_manager",
-    "timeout_retries",
-    "timeout_task",
-    "visibility",
+CORE = {"core"}
+PORTS = {"ports", "ledger"}
+USE_CASES: dict[str, set[str]] = {
+    "sending": {"parking"},
+    "relaying": {"parking"},
+    "parking": set(),
+    "dispatching": set(),
+    "timeouts": {"dispatching"},
+    "receiving": set(),
+    "operating": {"sending"},
 }
+"""Each room of use cases, and the other rooms of use cases it stands on."""
+
 ADAPTERS: dict[str, set[str]] = {
+    "processes": set(),
     "sqs": {"boto3", "botocore", "tenacity", "mypy_boto3_sqs"},
     "rabbitmq": {"pika", "tenacity"},
-    "ledgers": set(),
     "s3": {"boto3", "botocore", "mypy_boto3_s3"},
-    "stores": {
-        "boto3",
-        "botocore",
-        "psycopg",
-        "psycopg_pool",
-        "mypy_boto3_dynamodb",
-        "mypy_boto3_s3",
-    },
+    "stores": set(),
+    "stores/shared": set(),
+    "stores/sqlite": set(),
+    "stores/postgres": {"psycopg", "psycopg_pool"},
+    "stores/dynamodb": {"boto3", "botocore", "mypy_boto3_dynamodb", "mypy_boto3_s3"},
 }
+"""Each adapter, and what it may import besides the standard library: one vendor."""
+
+SURFACES = {"boto3_client", "celery", "cli", "cost", "spark", "testing"}
+
+WHERE = (
+    "a decision without I/O belongs in sqsdelay/core, what a use case needs from outside in "
+    "sqsdelay/ports, a use case in one of sqsdelay/{"
+    + ",".join(USE_CASES)
+    + "}, a vendor's API in an "
+    "adapter (sqsdelay/{sqs,rabbitmq,s3,stores}), what users touch in a surface "
+    "(sqsdelay/{" + ",".join(sorted(SURFACES - {"celery"})) + "})"
+)
 
 
-def imports(path: Path) -> set[str]:
-    """Every module a file imports, at any depth, as dotted names."""
-    found: set[str] = set()
+def module_name(path: Path) -> str:
+    """The dotted name of a file of the package."""
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def room(path: Path) -> str:
+    """The room a file is in: its folder below the package; of a file at the top its own name."""
+    first, *rest = path.relative_to(PACKAGE).parts
+    if not rest:
+        return Path(first).stem
+    if first == "stores" and rest != ["__init__.py"]:
+        # A vendor's room each; beside them what they share, and the door that opens them.
+        return f"stores/{rest[0]}" if len(rest) > 1 else "stores/shared"
+    return first
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module a file imports, at any depth, under TYPE_CHECKING too, as dotted names."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path} uses a relative import"
-            module = node.module or ""
-            found |= {f"{module}.{alias.name}" for alias in node.names}
-    return found
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def rooms(path: Path) -> set[str]:
-    """The rooms of sqsdelay (first name below the package) a file imports."""
-    own = {name.split(".")[1] for name in imports(path) if name.startswith("sqsdelay.")}
-    return {name for name in own if (PACKAGE / f"{name}.py").exists() or (PACKAGE / name).is_dir()}
+def own_files(path: Path) -> set[Path]:
+    """The files of the package that a file imports."""
+    found = set()
+    for name in imports(path):
+        if name.split(".")[0] != "sqsdelay":
+            continue
+        for parts in (name.split("."), name.split(".")[:-1]):
+            module = PACKAGE.joinpath(*parts[1:])
+            file = module / "__init__.py" if module.is_dir() else module.with_suffix(".py")
+            if file.exists():
+                found.add(file)
+                break
+        else:
+            raise AssertionError(f"{path} imports {name}, which is not there")
+    return found - {path}
 
 
 def third_party(path: Path) -> set[str]:
+    """What a file imports from other distributions."""
     top = {name.split(".")[0] for name in imports(path)}
     return top - set(sys.stdlib_module_names) - {"sqsdelay", "__future__"}
 
 
-@pytest.mark.parametrize("room", sorted(CORE))
-def test_core_imports_the_core_and_the_standard_library_only(room: str) -> None:
-    """The core decides without I/O, so it can be tested without any."""
-    path = PACKAGE / f"{room}.py"
-    assert rooms(path) <= CORE
-    assert third_party(path) == set()
-    assert not {"os", "socket", "subprocess", "http"} & {n.split(".")[0] for n in imports(path)}
+def allowed_rooms(name: str) -> set[str]:
+    """The rooms that a file of this room may import, its own included."""
+    everybody = {"errors", "limits"} | CORE
+    if name in ("errors", "limits"):
+        return {"errors", "limits"}
+    if name in CORE:
+        return everybody
+    if name in PORTS:
+        return everybody | PORTS
+    if name in USE_CASES:
+        return everybody | PORTS | {name} | USE_CASES[name]
+    if name == "stores":
+        return everybody | PORTS | {each for each in ADAPTERS if each.startswith("stores")}
+    if name.startswith("stores/"):
+        return everybody | PORTS | set(USE_CASES) | {name, "stores/shared", "processes"}
+    if name in ADAPTERS:
+        return everybody | PORTS | set(USE_CASES) | {name, "processes"}
+    return everybody | PORTS | set(USE_CASES) | set(ADAPTERS) | SURFACES | {"__init__"}
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "cost").glob("*.py")), ids=lambda p: p.name)
-def test_cost_imports_the_core_and_the_standard_library_only(path: Path) -> None:
-    """What a delay costs can be worked out anywhere, without a client or a network."""
-    assert rooms(path) <= CORE | COST
-    assert third_party(path) == set()
+def complaint(path: Path) -> str | None:
+    """What is wrong with a file's place or its imports, and where it belongs; None for nothing."""
+    name, shown = room(path), path.relative_to(PACKAGE.parent)
+    known = TOP | CORE | PORTS | set(USE_CASES) | set(ADAPTERS) | SURFACES
+    if name not in known:
+        return f"{shown}: {name!r} is no room of the package; {WHERE}"
+    wrong = sorted({room(file) for file in own_files(path)} - allowed_rooms(name))
+    if name == "__init__":
+        wrong = []
+    if wrong:
+        return f"{shown} imports {', '.join(wrong)}, a layer above or beside it; {WHERE}"
+    inner = {"errors", "limits"} | CORE | PORTS | set(USE_CASES)
+    vendors = third_party(path) - ADAPTERS.get(name, set())
+    if vendors and (name in inner or name in ADAPTERS):
+        return f"{shown} imports {', '.join(sorted(vendors))}, which its room may not; {WHERE}"
+    impure = {"os", "socket", "subprocess", "http"} & {n.split(".")[0] for n in imports(path)}
+    if impure and name in CORE:
+        return f"{shown} imports {', '.join(sorted(impure))}: the core does no I/O; {WHERE}"
+    return None
 
 
-@pytest.mark.parametrize("room", sorted(r for r in USE_CASES if (PACKAGE / f"{r}.py").exists()))
-def test_use_cases_import_core_and_ports_only(room: str) -> None:
-    """A use case works on any adapter."""
-    path = PACKAGE / f"{room}.py"
-    assert rooms(path) <= CORE | COST | USE_CASES
-    assert third_party(path) == set()
+FILES = sorted(PACKAGE.rglob("*.py"))
 
 
-ADAPTER_FILES = [p for name in ADAPTERS for p in sorted((PACKAGE / name).rglob("*.py"))]
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_a_module_imports_what_its_folder_may(path: Path) -> None:
+    """The folder is the layer: core, ports and ledger, use cases, adapters, surfaces."""
+    assert complaint(path) is None
 
 
-@pytest.mark.parametrize("path", ADAPTER_FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_adapters_know_one_vendor(path: Path) -> None:
-    """An adapter imports its own vendor, and no other adapter and no surface."""
-    adapter = path.relative_to(PACKAGE).parts[0]
-    assert rooms(path) <= CORE | COST | USE_CASES | {adapter}
-    assert third_party(path) <= ADAPTERS[adapter]
+@pytest.mark.parametrize(
+    ("place", "source", "words"),
+    [
+        ("reminders.py", "import boto3\n", "'reminders' is no room of the package"),
+        ("core/reminders.py", "import boto3\n", "imports boto3, which its room may not"),
+        ("core/reminders.py", "import os\n", "the core does no I/O"),
+        ("core/reminders.py", "from sqsdelay.sqs.client import default_client\n", "imports sqs"),
+        ("sending/reminders.py", "from sqsdelay.relaying.relay import Relay\n", "imports relaying"),
+        ("sqs/reminders.py", "import psycopg\n", "imports psycopg"),
+        ("sqs/reminders.py", "from sqsdelay.cli import main\n", "imports cli"),
+    ],
+)  # fmt: skip
+def test_a_misplaced_module_is_told_where_it_belongs(
+    place: str, source: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stranger's new file fails with a sentence that says which room is the right one."""
+    monkeypatch.setattr(Path, "read_text", lambda self, *a, **k: source)
+    told = complaint(PACKAGE / place)
+    assert told is not None
+    assert words in told
+    assert "belongs in sqsdelay/core" in told
 
 
-def test_surfaces_are_imported_by_nobody() -> None:
-    """The command line and the functions are the outermost layer."""
-    for path in PACKAGE.rglob("*.py"):
-        if path.relative_to(PACKAGE).parts[0] in ("celery.py", "cli", "spark"):
-            continue
-        assert not rooms(path) & {"celery", "cli", "spark"}, path
+def circles(files: dict[str, set[str]]) -> list[str]:
+    """The modules of a circle of imports; empty where there is none."""
+    try:
+        TopologicalSorter(files).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_no_circle() -> None:
+    """No module imports itself by way of others, imports under TYPE_CHECKING included."""
+    arrows = {
+        module_name(path): {
+            module_name(file) for file in own_files(path) if file != PACKAGE / "__init__.py"
+        }
+        for path in FILES
+    }
+    assert circles(arrows) == []
+
+
+def test_no_circle_of_rooms() -> None:
+    """Nor does a room."""
+    arrows: dict[str, set[str]] = {}
+    for path in FILES:
+        if path != PACKAGE / "__init__.py":
+            here = arrows.setdefault(room(path), set())
+            here |= {room(file) for file in own_files(path)} - {room(path), "__init__"}
+    assert circles(arrows) == []
+
+
+def test_a_circle_is_noticed() -> None:
+    """The test above can fail."""
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}}) != []
+
+
+def test_nothing_outside_is_imported() -> None:
+    """The package stands without the functions, the infrastructure and the tests."""
+    for path in FILES:
         assert not {n.split(".")[0] for n in imports(path)} & {"lambdas", "infra", "tests"}, path
 
 
 def test_spark_is_imported_by_its_own_room_only() -> None:
     """The core, the functions and the other commands run without it; commands load it when they run."""
     spark = {"pyspark", "pyarrow"}
-    for path in [*PACKAGE.rglob("*.py"), *(ROOT / "lambdas").rglob("*.py")]:
+    for path in [*FILES, *(ROOT / "lambdas").rglob("*.py")]:
         if not path.is_relative_to(PACKAGE / "spark") and "pipeline" not in path.parts:
             assert not third_party(path) & spark, path
     program = (
         "import sys, sqsdelay.cli, sqsdelay.spark; print({'pyspark', 'pyarrow'} & set(sys.modules))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=PATIENCE_SECONDS,
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout == "set()\n"

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqsdelay.core.route import Route
+from sqsdelay.core.message import Route
 from sqsdelay.core.wire import DUE_AT, MESSAGE_ID
 from sqsdelay.errors import MalformedEvent, SqsDelayError
 from sqsdelay.ledger.events import (

@@ -6,7 +6,6 @@ import tomllib
 from pathlib import Path
 
 from tests.mutants.survivors import Survivor, read_equivalents, report
-from tests.unit.test_layers import CORE, PACKAGE
 
 ROOT = Path(__file__).parents[2]
 DIFF = """--- sqsdelay/core/delay.py
@@ -24,7 +23,7 @@ def test_every_module_of_the_core_is_mutated() -> None:
     """A module that joins the core joins pyproject.toml's list."""
     config = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mutmut"]
     named = {path for pattern in config["only_mutate"] for path in ROOT.glob(pattern)}
-    assert named == {PACKAGE / f"{room}.py" for room in CORE}
+    assert named >= set((ROOT / "sqsdelay" / "core").glob("*.py"))
 
 
 def test_a_survivor_is_known_by_what_it_changes() -> None:

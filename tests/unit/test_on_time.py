@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from sqsdelay.core import wire
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.relaying.relay import Relay, Status
-from sqsdelay.sending.sender import Route, Sender
+from sqsdelay.relaying.outcome import Status
+from sqsdelay.relaying.relay import Relay
+from sqsdelay.sending.sender import QueueSender, Route
 from sqsdelay.testing import InMemoryQueues, ManualClock
 
 DELAY = "orders-delay.fifo"
@@ -62,9 +63,9 @@ def test_never_early_and_late_by_less_than_a_second_plus_the_last_hop(
     if absolute:
         from sqsdelay.core.delay import utc
 
-        result = Sender(queues).send("orders", "x", due_at=utc(due_ms))
+        result = QueueSender(queues).send("orders", "x", due_at=utc(due_ms))
     else:
-        result = Sender(queues).send("orders", "x", delay=delay_ms / 1000)
+        result = QueueSender(queues).send("orders", "x", delay=delay_ms / 1000)
     last = Hop(0, 0, 0)
     if result.route is Route.DELAY_QUEUE:
         last = _relay(queues, clock, iter(weather))
@@ -80,7 +81,7 @@ def test_a_year_of_hops_received_late() -> None:
     queues = InMemoryQueues(clock)
     queues.create_endpoint("orders")
     due_ms = clock.true_ms + 365 * 86_400_000
-    Sender(queues).send("orders", "x", delay=365 * 86_400)
+    QueueSender(queues).send("orders", "x", delay=365 * 86_400)
     relay, hops = Relay(queues, Endpoint.parse("orders")), 0
     status = Status.REQUEUED
     while status is Status.REQUEUED:

@@ -22,8 +22,9 @@ from sqsdelay.errors import (
 )
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.parking.schedule import Schedule
-from sqsdelay.relaying.relay import Outcome, Relay, Status
-from sqsdelay.sending.sender import Sender
+from sqsdelay.relaying.outcome import Outcome, Status
+from sqsdelay.relaying.relay import Relay
+from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sqs.outbox import SqsOutbox, failures
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 
@@ -80,7 +81,7 @@ def test_an_id_used_again_for_another_message_is_refused_by_the_sender(
     queues: InMemoryQueues, store: Faulty
 ) -> None:
     """The store keeps one message an id: reporting the second as sent would lose it."""
-    sender = Sender(queues, store=store, park_after_seconds=3600)
+    sender = QueueSender(queues, store=store, park_after_seconds=3600)
     sender.send("orders", "first", delay=10 * DAY, message_id="customer-7")
     sender.send("orders", "first", delay=10 * DAY, message_id="customer-7")
     with pytest.raises(InvalidMessage, match="'customer-7' is in the store with another body"):
@@ -106,10 +107,10 @@ def test_an_id_used_again_for_another_message_is_a_conflict(
     reason: str,
 ) -> None:
     """The consumer parks the first; the second is not counted as parked, nor lost: it says why."""
-    Sender(queues).send("orders", "first", delay=2 * DAY, message_id="customer-7")
+    QueueSender(queues).send("orders", "first", delay=2 * DAY, message_id="customer-7")
     clock.advance(900)
     assert [outcome.status for outcome in poll(queues, relay)] == [Status.PARKED]
-    Sender(queues).send("orders", body, delay=days * DAY, message_id="customer-7")
+    QueueSender(queues).send("orders", body, delay=days * DAY, message_id="customer-7")
     clock.advance(900)
     (outcome,) = poll(queues, relay)
     assert (outcome.status, (outcome.error or "").startswith(reason)) == (Status.REJECTED, True)
@@ -121,7 +122,7 @@ def test_an_id_used_again_for_another_message_is_a_conflict(
 def test_park_after_without_a_store_is_refused(queues: InMemoryQueues, after: int) -> None:
     """A setting that would do nothing is a mistake."""
     with pytest.raises(ConfigurationError, match=f"park_after_seconds={after} without a store"):
-        Sender(queues, park_after_seconds=after)
+        QueueSender(queues, park_after_seconds=after)
     with pytest.raises(ConfigurationError, match="without a store"):
         Relay(queues, Endpoint.parse("orders"), park_after_seconds=after)
 
@@ -154,7 +155,7 @@ def test_a_parked_message_arrives_as_a_relayed_one(
     """Same id, attributes, group, trace header and due time, whichever way it came."""
 
     def send(message_id: str) -> None:
-        Sender(queues).send(
+        QueueSender(queues).send(
             "orders",
             "grüße",
             delay=5000.5,
@@ -362,4 +363,4 @@ def test_a_message_being_released_is_not_taken_for_parked(
     (outcome,) = poll(queues, Relay(queues, Endpoint.parse("orders"), store=releasing))
     assert outcome.status is Status.REQUEUED
     with pytest.raises(InvalidMessage, match="was in the store and is being released"):
-        Sender(queues, store=releasing).send("orders", "x", delay=90_000, message_id="m-2")
+        QueueSender(queues, store=releasing).send("orders", "x", delay=90_000, message_id="m-2")

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import sqsdelay
+from tests.approved.doors import DOORS
 from tests.patience import PATIENCE_SECONDS
 
 
@@ -41,3 +42,26 @@ def test_importing_does_nothing() -> None:
         timeout=PATIENCE_SECONDS,
     )
     assert done.stdout.strip() == "[]"
+
+
+VENDORS = {"boto3", "botocore", "pika", "psycopg", "kombu", "pyspark", "pyarrow", "typer", "pytest"}
+NEEDED = {
+    "sqsdelay.celery": {"boto3", "botocore", "kombu"},
+    "sqsdelay.s3": {"boto3", "botocore"},
+    "sqsdelay.sqs": {"boto3", "botocore"},
+}
+"""What stands behind a door at once; everything else is imported by the first name that needs it."""
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_door_imports_no_vendor_but_its_own(door: str) -> None:
+    """A receiver's or a RabbitMQ user's process does not pay for boto3, nor anyone's for Spark."""
+    program = f"import sys, {door}; print(*sorted({VENDORS} & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_SECONDS,
+    )
+    assert set(done.stdout.split()) <= NEEDED.get(door, set())

@@ -6,10 +6,10 @@ import pytest
 from pika import BasicProperties
 
 from sqsdelay.errors import InvalidMessage, MessageTooLarge
-from sqsdelay.rabbitmq.message import Message, body_of, properties_of
+from sqsdelay.rabbitmq.message import RabbitMqMessage, body_of, properties_of
 
 
-def sent(message: Message, *, seconds: int = 5) -> BasicProperties:
+def sent(message: RabbitMqMessage, *, seconds: int = 5) -> BasicProperties:
     return properties_of(
         message, message_id="id-1", delay_seconds=seconds, due_ms=1_700_000_005_000, user="guest"
     )
@@ -17,7 +17,7 @@ def sent(message: Message, *, seconds: int = 5) -> BasicProperties:
 
 def test_a_delayed_message_says_its_delay_and_its_due_time() -> None:
     """NServiceBus's header as the 32-bit integer it casts to, and our due time as text."""
-    properties = sent(Message("hi"))
+    properties = sent(RabbitMqMessage("hi"))
     assert properties.headers == {
         "NServiceBus.Transport.RabbitMQ.DelayInSeconds": 5,
         "sqsdelay.WasDueAt": "1700000005000",
@@ -31,7 +31,7 @@ def test_properties_and_headers_are_preserved() -> None:
     given = BasicProperties(
         content_type="application/json", correlation_id="c", priority=3, headers={"tenant": "a"}
     )
-    properties = sent(Message(b"{}", headers={"n": 2**40}, properties=given))
+    properties = sent(RabbitMqMessage(b"{}", headers={"n": 2**40}, properties=given))
     assert (properties.content_type, properties.correlation_id, properties.priority) == (
         "application/json",
         "c",
@@ -53,14 +53,14 @@ def test_traces_of_an_earlier_delay_are_removed() -> None:
         "sqsdelay.DueAt": "1",
         "sqsdelay.WasDueAt": "1",
     }
-    assert sent(Message("hi", headers={**traces, "kept": "yes"}), seconds=0).headers == {
+    assert sent(RabbitMqMessage("hi", headers={**traces, "kept": "yes"}), seconds=0).headers == {
         "kept": "yes"
     }
 
 
 def test_an_expiration_is_refused_on_a_delayed_message() -> None:
     """The broker would take the shorter of it and the level's: early."""
-    message = Message("hi", properties=BasicProperties(expiration="1000"))
+    message = RabbitMqMessage("hi", properties=BasicProperties(expiration="1000"))
     with pytest.raises(InvalidMessage, match="expiration='1000' on a delayed message"):
         sent(message)
     assert sent(message, seconds=0).expiration == "1000"
@@ -70,20 +70,20 @@ def test_an_expiration_is_refused_on_a_delayed_message() -> None:
 def test_copies_past_the_delay_are_refused(name: str) -> None:
     """Sender-selected copies would be routed by keys that hold no delay."""
     with pytest.raises(InvalidMessage, match=f"header '{name}' on a delayed message"):
-        sent(Message("hi", headers={name: ["other"]}))
+        sent(RabbitMqMessage("hi", headers={name: ["other"]}))
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        Message("hi", headers={"x": object()}),
-        Message("hi", headers={"x" * 256: "long name"}),
-        Message("hi", headers={"x": 2**70}),
-        Message("hi", properties=BasicProperties(correlation_id="c" * 256)),
+        RabbitMqMessage("hi", headers={"x": object()}),
+        RabbitMqMessage("hi", headers={"x" * 256: "long name"}),
+        RabbitMqMessage("hi", headers={"x": 2**70}),
+        RabbitMqMessage("hi", properties=BasicProperties(correlation_id="c" * 256)),
     ],
     ids=["object", "long name", "integer of 71 bits", "long correlation id"],
 )
-def test_what_amqp_cannot_hold_is_refused(message: Message) -> None:
+def test_what_amqp_cannot_hold_is_refused(message: RabbitMqMessage) -> None:
     """Found here, it spoils one message; found by the broker, everyone's on the channel."""
     with pytest.raises(InvalidMessage, match=r"cannot be written in AMQP 0-9-1"):
         sent(message)
@@ -92,23 +92,25 @@ def test_what_amqp_cannot_hold_is_refused(message: Message) -> None:
 def test_headers_beyond_one_frame_are_refused() -> None:
     """The broker ends a connection that sends them, and could not deliver them with its own added."""
     with pytest.raises(MessageTooLarge, match="move some into the body"):
-        sent(Message("hi", headers={"x": "y" * 131_000}))
+        sent(RabbitMqMessage("hi", headers={"x": "y" * 131_000}))
 
 
 def test_a_foreign_user_id_is_refused() -> None:
     """The broker closes the channel over it."""
     with pytest.raises(InvalidMessage, match="user_id='eve', but the connection is 'guest'"):
-        sent(Message("hi", properties=BasicProperties(user_id="eve")))
-    assert sent(Message("hi", properties=BasicProperties(user_id="guest"))).user_id == "guest"
+        sent(RabbitMqMessage("hi", properties=BasicProperties(user_id="eve")))
+    assert (
+        sent(RabbitMqMessage("hi", properties=BasicProperties(user_id="guest"))).user_id == "guest"
+    )
 
 
 def test_bodies() -> None:
     """Text goes in UTF-8, bytes as they are; size is counted in bytes."""
-    assert body_of(Message("日本"), limit=6) == "日本".encode()
-    assert body_of(Message(b"\xff"), limit=6) == b"\xff"
+    assert body_of(RabbitMqMessage("日本"), limit=6) == "日本".encode()
+    assert body_of(RabbitMqMessage(b"\xff"), limit=6) == b"\xff"
     with pytest.raises(MessageTooLarge, match="body of 9 bytes; the most is 6"):
-        body_of(Message("日本語"), limit=6)
+        body_of(RabbitMqMessage("日本語"), limit=6)
     with pytest.raises(InvalidMessage, match="body is dict; give text or bytes"):
-        body_of(Message({}), limit=6)  # type: ignore[arg-type]
+        body_of(RabbitMqMessage({}), limit=6)  # type: ignore[arg-type]
     with pytest.raises(InvalidMessage, match="cannot be written in UTF-8"):
-        body_of(Message("\ud800"), limit=6)
+        body_of(RabbitMqMessage("\ud800"), limit=6)

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from sqsdelay.errors import ConfigurationError, DelayTooLong, InvalidEndpoint
 from sqsdelay.rabbitmq.routing_keys import (
-    Delayed,
+    RoutedDelay,
     binding_key,
     check_delay,
-    check_endpoint,
+    check_queue_name,
     entry_level,
     read_key,
     routing_key,
@@ -108,7 +108,7 @@ def test_a_binding_takes_its_endpoint_and_no_other() -> None:
 )
 def test_keys_are_read_back(endpoint: str) -> None:
     """A key says its delay and its endpoint, dots and digits in the name included."""
-    assert read_key(routing_key(5, check_endpoint(endpoint))) == Delayed(5, endpoint)
+    assert read_key(routing_key(5, check_queue_name(endpoint))) == RoutedDelay(5, endpoint)
 
 
 @pytest.mark.parametrize("key", ["orders", "0.1.orders", "0." * 28, "2." + "0." * 27 + "orders"])
@@ -119,8 +119,8 @@ def test_foreign_keys_are_recognised(key: str) -> None:
 
 def test_what_is_left_of_a_delay_at_a_level() -> None:
     """At level 2 a delay of 13 s (1101) has 5 s to go."""
-    assert Delayed(13, "o").from_level(2) == 5
-    assert Delayed(13, "o").from_level(3) == 13
+    assert RoutedDelay(13, "o").from_level(2) == 5
+    assert RoutedDelay(13, "o").from_level(3) == 13
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_what_is_left_of_a_delay_at_a_level() -> None:
 def test_endpoints_that_cannot_be_routed_to_are_refused(endpoint: str, text: str) -> None:
     """Nothing is cut short or turned into a wildcard."""
     with pytest.raises(InvalidEndpoint, match=re.escape(text)):
-        check_endpoint(endpoint)
+        check_queue_name(endpoint)
 
 
 def test_names_and_arguments_of_a_level() -> None:

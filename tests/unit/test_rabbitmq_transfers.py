@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 
 from pika import BasicProperties
 
-from sqsdelay.rabbitmq.routing_keys import Delayed
+from sqsdelay.rabbitmq.routing_keys import RoutedDelay
 from sqsdelay.rabbitmq.transfers import due_of
 
-KEY = Delayed(0b1101, "orders")
+KEY = RoutedDelay(0b1101, "orders")
 SENT = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 SENT_MS = int(SENT.timestamp()) * 1000
 

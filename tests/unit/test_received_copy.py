@@ -13,7 +13,7 @@ from sqsdelay.core.wire import (
     DELAY_SECONDS,
     DUE_AT,
     GROUP_ID,
-    Delayed,
+    DelayedMessage,
     ReceivedMessage,
     check_whole_way,
     from_boto3,
@@ -138,16 +138,16 @@ def test_the_last_millisecond_of_the_calendar_is_a_due_time() -> None:
     """And the next one is none."""
     seconds = (MAX_DUE_MS - 1_700_000_000_000) // 1000
     last = {DELAY_SECONDS: string(str(seconds)), DUE_AT: string(str(MAX_DUE_MS))}
-    assert read_delay(copy(**last)) == Delayed("s", MAX_DUE_MS)
+    assert read_delay(copy(**last)) == DelayedMessage("s", MAX_DUE_MS)
     after = {**last, DUE_AT: string(str(MAX_DUE_MS + 1))}
     assert isinstance(read_delay(copy(**after)), Reject)
 
 
 def test_the_next_copy_has_an_id_of_its_message() -> None:
     """Two messages' copies never share one, though all else be alike."""
-    one, other = (requeued(copy(), Delayed(name, 0), 900) for name in ("m-1", "m-2"))
-    assert one.deduplication_id == hop_deduplication_id(copy(), "m-1")
-    assert other.deduplication_id == hop_deduplication_id(copy(), "m-2")
+    one, other = (requeued(copy(), DelayedMessage(name, 0), 900) for name in ("m-1", "m-2"))
+    assert one.deduplication_id == hop_deduplication_id(copy(), "m-1", copy().sent_ms)
+    assert other.deduplication_id == hop_deduplication_id(copy(), "m-2", copy().sent_ms)
     assert one.deduplication_id != other.deduplication_id
 
 
@@ -159,7 +159,7 @@ def test_an_id_with_a_lone_surrogate_still_hops() -> None:
 @pytest.mark.parametrize(("group", "kept"), [("g", "g"), ("a b", None), ("", None)])
 def test_a_group_is_handed_over_where_a_queue_takes_it(group: str, kept: str | None) -> None:
     """Any other would have the whole message refused."""
-    sent = handed_over(copy(**{GROUP_ID: string(group)}), Delayed("m", 0), 0)
+    sent = handed_over(copy(**{GROUP_ID: string(group)}), DelayedMessage("m", 0), 0)
     assert sent.group_id == kept
 
 

@@ -17,8 +17,10 @@ from sqsdelay.core.message import Attribute, OutgoingMessage, string
 from sqsdelay.core.wire import ReceivedMessage
 from sqsdelay.errors import ConfigurationError, QueueUnavailable, SendFailed
 from sqsdelay.ports.queues import Failure, SendReceipt
-from sqsdelay.relaying.relay import Outcome, Relay, Status, backoff_seconds
-from sqsdelay.sending.sender import Sender
+from sqsdelay.relaying.mover import backoff_seconds
+from sqsdelay.relaying.outcome import Outcome, Status
+from sqsdelay.relaying.relay import Relay
+from sqsdelay.sending.sender import QueueSender
 from sqsdelay.testing import InMemoryQueues, ManualClock
 
 DELAY, ERRORS = "orders-delay.fifo", "orders-delay-error"
@@ -365,7 +367,7 @@ def test_trace_header_and_fair_queue_group_reach_the_destination(
     clock: ManualClock, queues: Faulty, relay: Relay
 ) -> None:
     """What the sender gave beside the body survives every hop."""
-    Sender(queues).send(
+    QueueSender(queues).send(
         "orders", "x", delay=2000, message_group_id="tenant-7", trace_header="Root=1-a;Lineage=b:1"
     )
     for _ in range(2):
@@ -495,9 +497,7 @@ def test_no_line_of_a_log_is_a_senders(
 ) -> None:
     """Ids are whoever's who may send: escapes and line ends are shown, and not obeyed."""
     forged = "m-1\r\nWARNING all is well\x1b[2J\u2028"
-    entry = OutgoingMessage(
-        "x", {wire.MESSAGE_ID: string(forged), wire.DELAY_SECONDS: string("1000")}, 99, None, "", ""
-    )
+    entry = OutgoingMessage("x", {wire.DELAY_SECONDS: string("1000")}, 99, None, forged, "")
     queues.send_batch(DELAY, [entry])
     clock.advance(900)
     queues.failing["orders"] = failed(transient=True)

@@ -22,8 +22,9 @@ from sqsdelay.errors import (
 )
 from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_DUE_MS
 from sqsdelay.parking.schedule import Change
-from sqsdelay.relaying.relay import Relay, Status
-from sqsdelay.sending.sender import Sender
+from sqsdelay.relaying.outcome import Status
+from sqsdelay.relaying.relay import Relay
+from sqsdelay.sending.sender import QueueSender
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 
 DAY = 86_400
@@ -126,7 +127,7 @@ def test_what_was_due_steers_nothing_on_the_delay_queue(
     clock.advance(900)
     (copy,) = queues.receive_batch(DELAY, wait_seconds=0)
     assert set(copy.attributes) == {wire.DELAY_SECONDS, wire.DUE_AT, wire.MESSAGE_ID}
-    assert wire.read_delay(copy) == wire.Delayed("m-1", due_ms)
+    assert wire.read_delay(copy) == wire.DelayedMessage("m-1", due_ms)
 
 
 @pytest.mark.parametrize("hop", [None, "hop." + "a" * 64])
@@ -147,7 +148,7 @@ def test_copies_of_a_former_version_arrive_when_they_are_due(
 
 def test_a_receiver_passes_on_what_it_got(queues: InMemoryQueues, clock: ManualClock) -> None:
     """Nothing of the first delay rules the second; the user's own attributes stay."""
-    sender, relay = Sender(queues), Relay(queues, ORDERS)
+    sender, relay = QueueSender(queues), Relay(queues, ORDERS)
     sender.send("orders", "x", delay=1000, attributes={"user": "x"}, message_id="m-1")
     _, first = arrived(queues, clock, relay)
     for absolute in (False, True):
@@ -168,8 +169,8 @@ def test_a_receiver_passes_on_what_it_got(queues: InMemoryQueues, clock: ManualC
 # A former mark.
 
 
-def marked(queues: InMemoryQueues, store: InMemoryStore) -> tuple[Sender, Relay]:
-    return Sender(queues, store=store), Relay(queues, ORDERS, store=store)
+def marked(queues: InMemoryQueues, store: InMemoryStore) -> tuple[QueueSender, Relay]:
+    return QueueSender(queues, store=store), Relay(queues, ORDERS, store=store)
 
 
 @pytest.mark.parametrize("pause", [0, 10, 300, 5000])
@@ -186,7 +187,7 @@ def test_a_cancelled_id_can_be_used_again(
     sender, relay = marked(queues, store)
     sender.send("orders", "x", delay=2000, message_id="remind-1")
     assert sender.cancel("orders", "remind-1") is Change.MARKED
-    again = sender if with_store else Sender(queues)
+    again = sender if with_store else QueueSender(queues)
     if not with_store and pause < 300:
         pause = 300.0
     clock.advance(pause)
@@ -292,7 +293,7 @@ def test_a_mark_of_a_former_message_leaves_a_parked_one_alone(
     else:
         sender.reschedule("orders", "m", delay=1000)
     clock.advance(10)
-    Sender(queues).send("orders", "x", delay=2 * DAY, message_id="m")
+    QueueSender(queues).send("orders", "x", delay=2 * DAY, message_id="m")
     due_ms = clock.true_ms + 2 * DAY * 1000
     clock.advance(900)
     assert statuses(queues, relay) == [Status.PARKED]
@@ -304,7 +305,7 @@ def test_a_mark_of_a_former_message_leaves_a_parked_one_alone(
 
 def test_sent_means_this_message(store: InMemoryStore, queues: InMemoryQueues) -> None:
     """Another due time is a conflict; the same one is the same message, however often it is sent."""
-    sender = Sender(queues, store=store)
+    sender = QueueSender(queues, store=store)
     due_at = utc(queues.clock.true_ms + 5 * DAY * 1000)
     first = sender.send("orders", "x", due_at=due_at, message_id="m")
     assert sender.send("orders", "x", due_at=due_at, message_id="m") == first
@@ -327,7 +328,7 @@ def test_a_copy_met_again_after_it_was_moved_is_the_same_message(
 ) -> None:
     """Parked, not deleted, and moved in between the second reading of its marks and its parking."""
     sender, relay = marked(queues, store)
-    Sender(queues).send("orders", "x", delay=2 * DAY, message_id="m")
+    QueueSender(queues).send("orders", "x", delay=2 * DAY, message_id="m")
     clock.advance(900)
     copies = queues.receive_batch(DELAY, wait_seconds=0)
     assert relay.process(copies, delete=False)[0].status is Status.PARKED
@@ -354,7 +355,7 @@ def test_what_is_being_released_hops_on(
     """Its id was in the store and is no longer there: whether it was this message nobody can tell, and
     a second copy of it is better than none."""
     relay = Relay(queues, ORDERS, store=store)
-    Sender(queues).send("orders", "x", delay=2 * DAY, message_id="m")
+    QueueSender(queues).send("orders", "x", delay=2 * DAY, message_id="m")
     store.store = lambda messages, **_: [False] * len(messages)  # type: ignore[method-assign]
     clock.advance(900)
     assert statuses(queues, relay) == [Status.REQUEUED]
@@ -379,7 +380,7 @@ def test_a_strangers_message_swallows_nobodys(
 ) -> None:
     """A deduplication id binds id, body, attributes and delay: equal copies are one message, others
     are not, and who sends under a victim's id first takes nothing away."""
-    sender = Sender(queues)
+    sender = QueueSender(queues)
     given: dict[str, Any] = {
         "body": "x",
         "delay": 2000,
@@ -400,7 +401,7 @@ def test_absolute_copies_of_one_message_are_one(queues: InMemoryQueues, clock: M
     """Sent again a minute later: what remains has changed, the message has not."""
     due_at = utc(clock.true_ms + 5_000_000)
     for _ in range(2):
-        Sender(queues).send("orders", "x", due_at=due_at, message_id="m")
+        QueueSender(queues).send("orders", "x", due_at=due_at, message_id="m")
         clock.advance(60)
     clock.advance(900)
     assert len(queues.receive_batch(DELAY, wait_seconds=0)) == 1
@@ -452,7 +453,7 @@ def test_eight_attributes_leave_no_room_for_an_id_but_are_not_refused(
 ) -> None:
     """Where only we relay the id needs no attribute of its own until the destination."""
     users = {f"a{n}": "x" for n in range(8)}
-    Sender(queues).send("orders", "x", delay=4000, message_id="m-1", attributes=users)
+    QueueSender(queues).send("orders", "x", delay=4000, message_id="m-1", attributes=users)
     clock.advance(900)
     (copy,) = queues.receive_batch(DELAY, wait_seconds=0)
     assert set(copy.attributes) == {*users, wire.DELAY_SECONDS}
@@ -498,7 +499,7 @@ def test_what_is_due_beyond_the_limit_goes_to_the_error_queue(
 @pytest.mark.parametrize("limit", [899, -1, MAX_DUE_MS])
 def test_a_limit_out_of_range_is_refused(queues: InMemoryQueues, limit: int) -> None:
     """At the start, with the range."""
-    for make in (Sender, lambda q, **s: Relay(q, ORDERS, **s)):
+    for make in (QueueSender, lambda q, **s: Relay(q, ORDERS, **s)):
         with pytest.raises(ConfigurationError, match=f"max_delay_seconds={limit}; use 900 "):
             make(queues, max_delay_seconds=limit)
 
@@ -508,8 +509,8 @@ def test_a_sender_refuses_what_would_be_rejected(
 ) -> None:
     """On every route, at the limit and beyond; rescheduling included."""
     for sender in (
-        Sender(queues, max_delay_seconds=2000),
-        Sender(queues, max_delay_seconds=2000, store=store, park_after_seconds=0),
+        QueueSender(queues, max_delay_seconds=2000),
+        QueueSender(queues, max_delay_seconds=2000, store=store, park_after_seconds=0),
     ):
         sender.send("orders", "x", delay=2000)
         due_at = utc(clock.true_ms + 2_001_000)

@@ -22,8 +22,9 @@ from sqsdelay.errors import (
 )
 from sqsdelay.limits import MAX_RETENTION_SECONDS
 from sqsdelay.parking.schedule import Change
-from sqsdelay.relaying.relay import Relay, Status
-from sqsdelay.sending.sender import Route, Sender
+from sqsdelay.relaying.outcome import Status
+from sqsdelay.relaying.relay import Relay
+from sqsdelay.sending.sender import QueueSender, Route
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 
 DELAY = "orders-delay.fifo"
@@ -48,8 +49,8 @@ def store(clock: ManualClock) -> InMemoryStore:
 
 
 @pytest.fixture
-def sender(queues: InMemoryQueues, store: InMemoryStore) -> Sender:
-    return Sender(queues, store=store)
+def sender(queues: InMemoryQueues, store: InMemoryStore) -> QueueSender:
+    return QueueSender(queues, store=store)
 
 
 def hop(queues: InMemoryQueues, store: InMemoryStore) -> list[Status]:
@@ -58,7 +59,7 @@ def hop(queues: InMemoryQueues, store: InMemoryStore) -> list[Status]:
 
 
 def test_a_sender_with_a_store_parks_at_once(
-    sender: Sender, queues: InMemoryQueues, store: InMemoryStore, clock: ManualClock
+    sender: QueueSender, queues: InMemoryQueues, store: InMemoryStore, clock: ManualClock
 ) -> None:
     """No hop, no request but one for the broker's clock; nearer ones hop as before."""
     result = sender.send(
@@ -80,7 +81,7 @@ def test_a_wrong_local_clock_does_not_move_what_is_parked(store: InMemoryStore) 
     clock = ManualClock(1_800_000_000_999)
     queues = InMemoryQueues(clock, local=ManualClock(clock.true_ms, error_ms=600_000))
     queues.create_endpoint("orders")
-    Sender(queues, store=store).send("orders", "x", delay=DAY)
+    QueueSender(queues, store=store).send("orders", "x", delay=DAY)
     (stored,) = store.pending(9)
     assert 0 < stored.due_ms - (clock.true_ms + DAY * 1000) <= DATE_RESOLUTION_MS
 
@@ -96,7 +97,7 @@ def test_many_are_parked_together_and_mixed_with_others(
             calls.append(len(messages))
             return super().store(messages)
 
-    sender = Sender(queues, store=Counting(clock))
+    sender = QueueSender(queues, store=Counting(clock))
     delays = [0, 1000, DAY] * 4
     results = sender.send_many("orders", [Message(f"{n}", delay=d) for n, d in enumerate(delays)])
     assert [r.route for r in results] == [Route.DIRECT, Route.DELAY_QUEUE, Route.STORE] * 4
@@ -113,7 +114,7 @@ def test_an_outage_of_the_store_is_an_error_of_its_messages_alone(
         def store(self, messages: Any, *, transaction: Any = None) -> list[bool]:
             raise StoreUnavailable("away")
 
-    sender = Sender(queues, store=Away(clock))
+    sender = QueueSender(queues, store=Away(clock))
     with pytest.raises(StoreUnavailable):
         sender.send("orders", "x", delay=DAY)
     near, far = sender.send_many("orders", [Message("a", delay=1000), Message("b", delay=DAY)])
@@ -122,7 +123,7 @@ def test_an_outage_of_the_store_is_an_error_of_its_messages_alone(
     assert far.route is Route.STORE
 
 
-def test_cancelling_what_is_parked(sender: Sender, store: InMemoryStore) -> None:
+def test_cancelling_what_is_parked(sender: QueueSender, store: InMemoryStore) -> None:
     """Done, and said so; a second time there is nothing there to cancel."""
     sender.send("orders", "x", delay=DAY, message_id="m")
     assert [m.message_id for m in sender.pending("orders")] == ["m"]
@@ -132,7 +133,7 @@ def test_cancelling_what_is_parked(sender: Sender, store: InMemoryStore) -> None
 
 
 def test_what_is_being_released_is_too_late(
-    sender: Sender, store: InMemoryStore, clock: ManualClock
+    sender: QueueSender, store: InMemoryStore, clock: ManualClock
 ) -> None:
     """It is still in the store, and already on its way."""
     sender.send("orders", "x", delay=DAY, message_id="m")
@@ -144,7 +145,7 @@ def test_what_is_being_released_is_too_late(
 
 
 def test_cancelling_what_is_in_the_delay_queue(
-    sender: Sender, queues: InMemoryQueues, store: InMemoryStore, clock: ManualClock
+    sender: QueueSender, queues: InMemoryQueues, store: InMemoryStore, clock: ManualClock
 ) -> None:
     """A mark, which the delay consumer honours at the next hop."""
     sender.send("orders", "x", delay=5000, message_id="gone")
@@ -159,10 +160,10 @@ def test_cancelling_what_is_in_the_delay_queue(
 
 
 def test_a_copy_left_behind_does_not_bring_a_cancelled_message_back(
-    sender: Sender, queues: InMemoryQueues, store: InMemoryStore, clock: ManualClock
+    sender: QueueSender, queues: InMemoryQueues, store: InMemoryStore, clock: ManualClock
 ) -> None:
     """The consumer died after parking; its copy comes back after the message was cancelled."""
-    Sender(queues).send("orders", "x", delay=DAY, message_id="m")
+    QueueSender(queues).send("orders", "x", delay=DAY, message_id="m")
     clock.advance(900)
     relay = Relay(queues, Endpoint.parse("orders"), store=store)
     relay.process(queues.receive_batch(DELAY, wait_seconds=0), delete=False)
@@ -173,7 +174,7 @@ def test_a_copy_left_behind_does_not_bring_a_cancelled_message_back(
 
 
 def test_rescheduling_wherever_it_waits(
-    sender: Sender, queues: InMemoryQueues, store: InMemoryStore, clock: ManualClock
+    sender: QueueSender, queues: InMemoryQueues, store: InMemoryStore, clock: ManualClock
 ) -> None:
     """In the store at once, in the delay queue at its next hop; by delay or due time."""
     sender.send("orders", "x", delay=DAY, message_id="parked")
@@ -191,7 +192,7 @@ def test_rescheduling_wherever_it_waits(
 
 
 def test_the_last_word_counts(
-    sender: Sender, queues: InMemoryQueues, store: InMemoryStore, clock: ManualClock
+    sender: QueueSender, queues: InMemoryQueues, store: InMemoryStore, clock: ManualClock
 ) -> None:
     """Moved twice, then cancelled."""
     sender.send("orders", "x", delay=5000, message_id="m")
@@ -204,7 +205,7 @@ def test_the_last_word_counts(
 
 def test_without_a_store_a_typed_error_says_so(queues: InMemoryQueues) -> None:
     """SQS neither lists messages nor finds one by its id."""
-    sender = Sender(queues)
+    sender = QueueSender(queues)
     for call in (
         lambda: sender.cancel("orders", "m"),
         lambda: sender.reschedule("orders", "m", delay=5),
@@ -214,7 +215,7 @@ def test_without_a_store_a_typed_error_says_so(queues: InMemoryQueues) -> None:
             call()
 
 
-def test_one_store_serves_one_endpoint(sender: Sender, queues: InMemoryQueues) -> None:
+def test_one_store_serves_one_endpoint(sender: QueueSender, queues: InMemoryQueues) -> None:
     """Another endpoint's consumer would look for its marks elsewhere; a function serves all."""
     sender.send("orders", "x", delay=DAY)
     with pytest.raises(ConfigurationError, match="serves orders, not others; give store=lambda"):
@@ -226,7 +227,7 @@ def test_one_store_serves_one_endpoint(sender: Sender, queues: InMemoryQueues) -
         return stores.setdefault(endpoint, InMemoryStore(queues.clock))
 
     queues.create_endpoint("others")
-    both = Sender(queues, store=store_of)
+    both = QueueSender(queues, store=store_of)
     for endpoint in ("orders", "others", "orders"):
         both.send(endpoint, "x", delay=DAY)
     assert {name: store.pending_count() for name, store in stores.items()} == {
@@ -235,7 +236,7 @@ def test_one_store_serves_one_endpoint(sender: Sender, queues: InMemoryQueues) -
     }
 
 
-def test_what_cannot_be_is_refused(sender: Sender) -> None:
+def test_what_cannot_be_is_refused(sender: QueueSender) -> None:
     """Before any mark is left."""
     with pytest.raises(InvalidDelay, match="give one of delay and due_at"):
         sender.reschedule("orders", "m")
@@ -244,10 +245,14 @@ def test_what_cannot_be_is_refused(sender: Sender) -> None:
     with pytest.raises(InvalidMessage, match="cannot be stored"):
         sender.cancel("orders", "")
     with pytest.raises(ConfigurationError, match="park_after_seconds=-1"):
-        Sender(InMemoryQueues(ManualClock()), store=sender._stores._given, park_after_seconds=-1)  # type: ignore[union-attr]
+        QueueSender(
+            InMemoryQueues(ManualClock()),
+            store=sender._stores._given,  # type: ignore[union-attr]
+            park_after_seconds=-1,
+        )
 
 
-def test_pending_reads_page_by_page(sender: Sender, store: InMemoryStore) -> None:
+def test_pending_reads_page_by_page(sender: QueueSender, store: InMemoryStore) -> None:
     """However many there are, in order of their due times."""
     delays = [DAY + 7 * n % 1201 for n in range(1201)]
     sender.send_many("orders", [Message("x", delay=d) for d in delays])
@@ -257,7 +262,7 @@ def test_pending_reads_page_by_page(sender: Sender, store: InMemoryStore) -> Non
 
 
 def test_a_mark_outlives_every_copy_that_could_meet_it(
-    sender: Sender, store: InMemoryStore, clock: ManualClock
+    sender: QueueSender, store: InMemoryStore, clock: ManualClock
 ) -> None:
     """A copy waits 14 days at most, and its consumer may be down as long."""
     sender.cancel("orders", "m")

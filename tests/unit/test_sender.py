@@ -25,7 +25,7 @@ from sqsdelay.errors import (
     TooManyAttributes,
 )
 from sqsdelay.ports.queues import Failure, SendReceipt
-from sqsdelay.sending.sender import Route, Sender
+from sqsdelay.sending.sender import QueueSender, Route
 from sqsdelay.testing import InMemoryQueues, ManualClock
 
 DELAY = "orders-delay.fifo"
@@ -57,7 +57,7 @@ def test_the_eight_scenarios(delay: int, sender_enabled: bool, receiver_enabled:
     queues.create_queue("orders")
     if receiver_enabled:
         queues.create_endpoint("orders")
-    sender = Sender(queues, unrestricted=sender_enabled)
+    sender = QueueSender(queues, unrestricted=sender_enabled)
     if delay <= 900:
         assert sender.send("orders", "x", delay=delay).route is Route.DIRECT
     elif not sender_enabled:
@@ -77,7 +77,7 @@ def test_the_eight_scenarios(delay: int, sender_enabled: bool, receiver_enabled:
 
 def test_up_to_900_seconds_is_plain_sqs(queues: InMemoryQueues, clock: ManualClock) -> None:
     """The message is untouched: a message timer and nothing else."""
-    result = Sender(queues).send("orders", "x", delay=899.5, attributes={"a": "b"})
+    result = QueueSender(queues).send("orders", "x", delay=899.5, attributes={"a": "b"})
     assert (result.route, result.due) == (Route.DIRECT, utc(clock.true_ms + 899_500))
     clock.advance(899.9)
     assert received(queues, "orders") == []
@@ -89,7 +89,7 @@ def test_up_to_900_seconds_is_plain_sqs(queues: InMemoryQueues, clock: ManualClo
 
 def test_a_given_message_id_travels_on_a_direct_message_too(queues: InMemoryQueues) -> None:
     """Who names an id wants receivers to see it, whatever the delay."""
-    assert Sender(queues).send("orders", "x", delay=5, message_id="m-1").message_id == "m-1"
+    assert QueueSender(queues).send("orders", "x", delay=5, message_id="m-1").message_id == "m-1"
     queues.clock.advance(5)
     (copy,) = received(queues, "orders")
     assert copy.attributes == {wire.MESSAGE_ID: string("m-1")}
@@ -97,7 +97,7 @@ def test_a_given_message_id_travels_on_a_direct_message_too(queues: InMemoryQueu
 
 def test_above_900_seconds_goes_through_the_delay_queue(queues: InMemoryQueues) -> None:
     """The wire format: whole seconds, the id as group and deduplication id, the user's attributes."""
-    result = Sender(queues).send(
+    result = QueueSender(queues).send(
         "orders", "x", delay=timedelta(hours=1), attributes={"a": "b"}, message_group_id="tenant"
     )
     queues.clock.advance(900)
@@ -116,7 +116,7 @@ def test_above_900_seconds_goes_through_the_delay_queue(queues: InMemoryQueues) 
 def test_an_absolute_due_time_is_on_the_wire(queues: InMemoryQueues, clock: ManualClock) -> None:
     """Set once, by the sender, who alone knows it."""
     due_at = utc(clock.true_ms + 5_000_123)
-    assert Sender(queues).send("orders", "x", due_at=due_at).due == due_at
+    assert QueueSender(queues).send("orders", "x", due_at=due_at).due == due_at
     clock.advance(900)
     (copy,) = received(queues, DELAY)
     assert copy.attributes[wire.DUE_AT] == string(str(clock.true_ms - 900_000 + 5_000_123))
@@ -128,7 +128,7 @@ def test_an_absolute_due_time_is_on_the_wire(queues: InMemoryQueues, clock: Manu
 )
 def test_a_due_time_in_the_past_is_sent_at_once(queues: InMemoryQueues, past: datetime) -> None:
     """It is not an error, and the queue's own default delay does not apply."""
-    Sender(queues).send("orders", "x", due_at=past)
+    QueueSender(queues).send("orders", "x", due_at=past)
     assert len(received(queues, "orders")) == 1
 
 
@@ -139,7 +139,7 @@ def test_an_absolute_due_time_holds_on_a_wrong_local_clock(error_minutes: int) -
     wrong = ManualClock(clock.true_ms, error_ms=error_minutes * 60_000)
     queues = InMemoryQueues(clock, local=wrong)
     queues.create_endpoint("orders")
-    Sender(queues).send("orders", "x", due_at=utc(clock.true_ms + 300_000))
+    QueueSender(queues).send("orders", "x", due_at=utc(clock.true_ms + 300_000))
     clock.advance(299.999)
     assert received(queues, "orders") == []
     clock.advance(0.001)
@@ -151,7 +151,7 @@ def test_no_delay_leaves_the_queues_own_delay_in_force(clock: ManualClock) -> No
     """A plain send is a plain send."""
     queues = InMemoryQueues(clock)
     queues.create_queue("orders", DelaySeconds="7")
-    Sender(queues).send("orders", "x")
+    QueueSender(queues).send("orders", "x")
     clock.advance(6)
     assert received(queues, "orders") == []
     clock.advance(1)
@@ -184,7 +184,7 @@ def test_bad_input_is_refused_before_anything_is_sent(
     """Typed errors that say what is wrong; the queue service gets nothing."""
     given = {"endpoint": "orders", "body": "x", **arguments}
     with pytest.raises(error, match=message):
-        Sender(queues).send(**given)
+        QueueSender(queues).send(**given)
     assert "send" not in queues.calls
 
 
@@ -197,7 +197,7 @@ def test_attributes_count_with_all_that_the_way_adds(
     queues: InMemoryQueues, when: dict[str, Any], group: str | None, yours: int
 ) -> None:
     """Whatever the delay's kind, the same number fits; one more is refused now, not dropped later."""
-    sender = Sender(queues)
+    sender = QueueSender(queues)
     fit = {f"a{n}": "x" for n in range(yours)}
     sender.send("orders", "x", attributes=fit, message_group_id=group, **when)
     with pytest.raises(TooManyAttributes, match="11 message attributes"):
@@ -207,9 +207,9 @@ def test_attributes_count_with_all_that_the_way_adds(
 def test_a_direct_message_may_use_all_ten_attributes(queues: InMemoryQueues) -> None:
     """It is plain SQS, unless it carries an id."""
     ten = {f"a{n}": "x" for n in range(10)}
-    Sender(queues).send("orders", "x", delay=900, attributes=ten)
+    QueueSender(queues).send("orders", "x", delay=900, attributes=ten)
     with pytest.raises(TooManyAttributes, match=r"11 message attributes \(1 of them"):
-        Sender(queues).send("orders", "x", delay=900, attributes=ten, message_id="m-1")
+        QueueSender(queues).send("orders", "x", delay=900, attributes=ten, message_id="m-1")
 
 
 @pytest.mark.parametrize("when", [{"delay": 2000}, {"delay": 2000.5}, {"due_at": FULL_DUE}])
@@ -222,7 +222,9 @@ def test_the_largest_message_arrives_with_all_that_was_promised(
     while low < high:
         size = (low + high + 1) // 2
         try:
-            Sender(queues).send("orders", "b" * size, message_id=str(size).zfill(id_chars), **when)
+            QueueSender(queues).send(
+                "orders", "b" * size, message_id=str(size).zfill(id_chars), **when
+            )
             low = size
         except MessageTooLarge:
             high = size - 1
@@ -232,7 +234,7 @@ def test_the_largest_message_arrives_with_all_that_was_promised(
     sizes = []
     for copy in copies:
         message = wire.read_delay(copy)
-        assert isinstance(message, wire.Delayed)
+        assert isinstance(message, wire.DelayedMessage)
         hop, arrived = wire.requeued(copy, message, 1_100), wire.handed_over(copy, message, 0)
         assert wire.DUE_AT in hop.attributes
         assert {wire.MESSAGE_ID, wire.WAS_DUE_AT} <= set(arrived.attributes)
@@ -247,7 +249,7 @@ def copy_size(copy: wire.ReceivedMessage) -> int:
 def test_many_messages_go_in_full_batches(queues: InMemoryQueues) -> None:
     """25 direct and 15 delayed messages, mixed, are 3 + 2 calls; results are in order."""
     messages = [Message(f"{n}", delay=1000 if n % 8 >= 5 else 0) for n in range(40)]
-    results = Sender(queues).send_many("orders", messages)
+    results = QueueSender(queues).send_many("orders", messages)
     assert queues.calls.count("send") == 5
     assert [result.route for result in results] == [
         Route.DELAY_QUEUE if n % 8 >= 5 else Route.DIRECT for n in range(40)
@@ -257,14 +259,14 @@ def test_many_messages_go_in_full_batches(queues: InMemoryQueues) -> None:
 
 def test_a_batch_stays_within_one_mebibyte(queues: InMemoryQueues) -> None:
     """Ten messages of 400 kB are five calls of two."""
-    results = Sender(queues).send_many("orders", [Message("b" * 400_000)] * 10)
+    results = QueueSender(queues).send_many("orders", [Message("b" * 400_000)] * 10)
     assert all(result.error is None for result in results)
     assert queues.calls.count("send") == 5
 
 
 def test_one_bad_message_never_loses_the_others(queues: InMemoryQueues) -> None:
     """Its result carries the error; the others are sent."""
-    results = Sender(queues).send_many(
+    results = QueueSender(queues).send_many(
         "orders",
         [Message("a"), Message("\x00"), Message("b", delay=-1, message_id="m-2"), Message("c")],
     )
@@ -280,7 +282,7 @@ def test_one_bad_message_never_loses_the_others(queues: InMemoryQueues) -> None:
 
 def test_no_messages_are_no_calls(queues: InMemoryQueues) -> None:
     """An empty list is an empty result."""
-    assert Sender(queues).send_many("orders", []) == []
+    assert QueueSender(queues).send_many("orders", []) == []
     assert queues.calls == []
 
 
@@ -290,7 +292,7 @@ def test_an_outage_is_asked_about_once_per_call(clock: ManualClock) -> None:
     asked: list[str] = []
     queues.url = lambda queue: asked.append(queue.name) or _unreachable()  # type: ignore[method-assign,func-returns-value]
     messages = [Message("x", delay=5), Message("y", delay=5000)] * 50
-    results = Sender(queues).send_many("orders", messages)
+    results = QueueSender(queues).send_many("orders", messages)
     assert {type(result.error) for result in results} == {QueueUnavailable}
     assert asked == ["orders", "orders-due", "orders-delay.fifo"]
 
@@ -314,7 +316,7 @@ def test_time_spent_on_earlier_batches_does_not_make_later_ones_late(clock: Manu
     queues = Slow(clock)
     queues.create_endpoint("orders")
     due_ms = clock.true_ms + 60_000
-    sender = Sender(queues, concurrency=1)
+    sender = QueueSender(queues, concurrency=1)
     sender.send_many("orders", [Message(f"{n}", due_at=utc(due_ms)) for n in range(300)])
     late = [m.visible_ms - due_ms for m in queues._queues["orders"].messages.values()]
     assert min(late) >= 0
@@ -340,7 +342,7 @@ def test_an_entry_the_service_failed_is_an_error_in_its_place(clock: ManualClock
     """send_many reports it, send raises it."""
     queues = Refusing(clock)
     queues.create_endpoint("orders")
-    sender = Sender(queues, concurrency=1)
+    sender = QueueSender(queues, concurrency=1)
     results = sender.send_many("orders", [Message("a"), Message("fail"), Message("b")])
     assert [str(result.error) for result in results] == ["None", "throttled", "None"]
     assert results[1].sqs_message_id is None
@@ -362,7 +364,7 @@ def test_settings_out_of_range_are_refused(
 ) -> None:
     """At once, not at the first send."""
     with pytest.raises(ConfigurationError, match=message):
-        Sender(queues, **arguments)
+        QueueSender(queues, **arguments)
 
 
 def test_a_sender_refuses_a_hop_shorter_than_the_queues(clock: ManualClock) -> None:
@@ -370,5 +372,7 @@ def test_a_sender_refuses_a_hop_shorter_than_the_queues(clock: ManualClock) -> N
     queues = InMemoryQueues(clock)
     queues.create_endpoint("orders", hop_seconds=60)
     with pytest.raises(ConfigurationError, match="holds messages for 60 s; use hop_seconds=60"):
-        Sender(queues, hop_seconds=2).send("orders", "x", delay=5)
-    assert Sender(queues, hop_seconds=60).send("orders", "x", delay=61).route is Route.DELAY_QUEUE
+        QueueSender(queues, hop_seconds=2).send("orders", "x", delay=5)
+    assert (
+        QueueSender(queues, hop_seconds=60).send("orders", "x", delay=61).route is Route.DELAY_QUEUE
+    )

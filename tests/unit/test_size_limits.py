@@ -15,8 +15,9 @@ from sqsdelay.limits import MAX_MESSAGE_BYTES
 from sqsdelay.operating.error_queue import ErrorQueue, RetryStatus
 from sqsdelay.ports.size_limits import LIMIT, LIMIT_LIFETIME_SECONDS, SizeLimits
 from sqsdelay.relaying.due_relay import DueRelay
-from sqsdelay.relaying.relay import Relay, Status
-from sqsdelay.sending.sender import Sender
+from sqsdelay.relaying.outcome import Status
+from sqsdelay.relaying.relay import Relay
+from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 
@@ -64,7 +65,7 @@ def received(queues: InMemoryQueues, queue: str = "orders") -> list[wire.Receive
 def test_a_message_its_destination_would_refuse_is_not_sent(clock: ManualClock) -> None:
     """It was accepted, and ended in the error queue fifteen minutes later."""
     queues = endpoint(clock, {"orders": TERRAFORMS})
-    sender = Sender(queues)
+    sender = QueueSender(queues)
     with pytest.raises(MessageTooLarge) as refused:
         sender.send("orders", "x" * (TERRAFORMS + 1), delay=DAY)
     told = str(refused.value)
@@ -78,7 +79,7 @@ def test_a_message_its_destination_would_refuse_is_not_sent(clock: ManualClock) 
 def test_a_store_is_no_way_round(clock: ManualClock, delay: int) -> None:
     """Nor is the delay queue: it is refused now and not in a year."""
     queues = endpoint(clock, {"orders": TERRAFORMS})
-    sender = Sender(queues, store=InMemoryStore(clock))
+    sender = QueueSender(queues, store=InMemoryStore(clock))
     with pytest.raises(MessageTooLarge):
         sender.send("orders", "x" * (TERRAFORMS + 1), delay=delay)
 
@@ -89,7 +90,7 @@ def test_every_queue_on_the_way_counts(clock: ManualClock, small: str, delay: in
     """A FIFO endpoint's due queue, too."""
     queues = endpoint(clock, {small: TERRAFORMS}, "orders.fifo")
     with pytest.raises(MessageTooLarge, match=f"queue {small}, which takes 262144"):
-        Sender(queues).send(
+        QueueSender(queues).send(
             "orders.fifo", "x" * (TERRAFORMS + 1), delay=delay, message_group_id="g"
         )
 
@@ -97,7 +98,7 @@ def test_every_queue_on_the_way_counts(clock: ManualClock, small: str, delay: in
 def test_the_delay_queues_own_limit_counts_with_what_rides_along(clock: ManualClock) -> None:
     """An existing queue: the remaining delay must fit as well."""
     queues = endpoint(clock, {DELAY: TERRAFORMS})
-    sender = Sender(queues)
+    sender = QueueSender(queues)
     with pytest.raises(MessageTooLarge, match=r"queue orders-delay\.fifo, which takes 262144"):
         sender.send("orders", "x" * TERRAFORMS, delay=DAY)
     assert sender.send("orders", "x" * (TERRAFORMS - 200), delay=DAY).error is None
@@ -108,7 +109,7 @@ def test_queues_are_asked_once_in_five_minutes_and_for_large_messages_only(
 ) -> None:
     """No queue takes less than 1 KiB: most messages cost no request more."""
     queues = endpoint(clock, {"orders": TERRAFORMS})
-    sender = Sender(queues)
+    sender = QueueSender(queues)
     sender.send("orders", "x" * 900, delay=DAY)
     sender.send("orders", "x" * 2000)
     assert queues.asked == []
@@ -129,7 +130,7 @@ def test_who_may_not_ask_can_send(clock: ManualClock) -> None:
     """AccessDenied, or no such queue: SQS's own limit counts, as before."""
     queues = endpoint(clock, {"orders": TERRAFORMS})
     queues.denied = True
-    sender = Sender(queues)
+    sender = QueueSender(queues)
     for _ in range(3):
         assert sender.send("orders", "x" * (TERRAFORMS + 1), delay=DAY).error is None
     assert sorted(queues.asked) == ["orders", DELAY]
@@ -139,15 +140,15 @@ def test_one_message_too_large_does_not_keep_others_back(clock: ManualClock) -> 
     """Each message of `send_many` has its own result."""
     queues = endpoint(clock, {"orders": TERRAFORMS})
     bodies = ["a", "x" * (TERRAFORMS + 1), "b"]
-    results = Sender(queues).send_many("orders", [Message(body, delay=DAY) for body in bodies])
+    results = QueueSender(queues).send_many("orders", [Message(body, delay=DAY) for body in bodies])
     assert [type(r.error) for r in results] == [type(None), MessageTooLarge, type(None)]
 
 
 def test_the_relay_leaves_its_own_words_out_before_a_message_fails(clock: ManualClock) -> None:
     """Just as large as its destination takes: it arrives, without id and due time of ours."""
     queues = endpoint(clock, {"orders": TERRAFORMS})
-    Sender(queues).send("orders", "x" * TERRAFORMS, delay=1000)
-    Sender(queues).send("orders", "small", delay=1000, message_id="small")
+    QueueSender(queues).send("orders", "x" * TERRAFORMS, delay=1000)
+    QueueSender(queues).send("orders", "small", delay=1000, message_id="small")
     clock.advance(900)
     relay = Relay(queues, Endpoint.parse("orders"))
     outcomes = relay.process(received(queues, DELAY))
@@ -190,7 +191,7 @@ def test_the_due_relay_and_a_fifo_destination(clock: ManualClock) -> None:
     """The last leg of a FIFO endpoint, likewise."""
     queues = endpoint(clock, {"orders.fifo": TERRAFORMS}, "orders.fifo")
     body = "x" * TERRAFORMS
-    Sender(queues).send("orders.fifo", body, delay=60, message_group_id="g", message_id="m")
+    QueueSender(queues).send("orders.fifo", body, delay=60, message_group_id="g", message_id="m")
     clock.advance(60)
     relay = DueRelay(queues, Endpoint.parse("orders.fifo"))
     [outcome] = relay.process(received(queues, "orders-due"))

@@ -13,7 +13,7 @@ from sqsdelay.core.stored_message import to_store
 from sqsdelay.errors import QueueMissing
 from sqsdelay.operating.status import OVERDUE_MS, Role, StoreStatus, endpoint_status, store_status
 from sqsdelay.relaying.relay import Relay
-from sqsdelay.sending.sender import Sender
+from sqsdelay.sending.sender import QueueSender
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 
 
@@ -32,7 +32,7 @@ def test_every_message_is_counted_where_it_is() -> None:
     clock = ManualClock()
     queues = InMemoryQueues(clock)
     endpoint = queues.create_endpoint("orders")
-    sender = Sender(queues)
+    sender = QueueSender(queues)
     sender.send_many("orders", [Message("x", delay=5000)] * 3)
     clock.advance(900)
     copies = queues.receive_batch("orders-delay.fifo", wait_seconds=0, limit=2)
@@ -54,7 +54,7 @@ def test_a_fifo_endpoints_due_queue_counts_too() -> None:
     """Its messages wait there for the last leg; the older queue tells the age."""
     queues = InMemoryQueues(ManualClock())
     endpoint = queues.create_endpoint("orders.fifo")
-    Sender(queues).send("orders.fifo", "x", delay=60, message_group_id="g")
+    QueueSender(queues).send("orders.fifo", "x", delay=60, message_group_id="g")
     ages = Ages({"orders-delay.fifo": 7, "orders-due": 30})
     found = endpoint_status(queues, endpoint, ages)
     assert [q.role for q in found.queues] == [Role.DELAY, Role.DUE, Role.DESTINATION, Role.ERROR]

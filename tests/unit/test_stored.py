@@ -11,7 +11,7 @@ import pytest
 from sqsdelay.core.message import Message, string
 from sqsdelay.core.message_id import due_ms_of_id
 from sqsdelay.core.stored_message import StoredMessage, from_store, parked, to_store
-from sqsdelay.core.wire import DEDUPLICATION_ID, GROUP_ID, Delayed, ReceivedMessage
+from sqsdelay.core.wire import DEDUPLICATION_ID, GROUP_ID, DelayedMessage, ReceivedMessage
 from sqsdelay.errors import (
     InvalidDelay,
     InvalidEndpoint,
@@ -144,7 +144,7 @@ def received(**changes: object) -> ReceivedMessage:
 
 def test_a_parked_copy_keeps_its_bytes_whatever_they_are() -> None:
     """A lone surrogate, which moto lets through, is kept and does not stop the batch."""
-    message = parked(received(body="\ud800"), Delayed("m", NOW_MS), "orders")
+    message = parked(received(body="\ud800"), DelayedMessage("m", NOW_MS), "orders")
     assert message.body == b"\xed\xa0\x80"
 
 
@@ -152,7 +152,7 @@ def test_a_parked_copy_keeps_its_bytes_whatever_they_are() -> None:
 def test_a_parked_copys_group_is_kept_where_a_queue_takes_it(group: str, kept: str | None) -> None:
     """Any other would make every release fail."""
     copy = received(attributes={GROUP_ID: string(group)})
-    assert parked(copy, Delayed("m", NOW_MS), "orders").group_id == kept
+    assert parked(copy, DelayedMessage("m", NOW_MS), "orders").group_id == kept
 
 
 def test_a_message_for_a_fifo_queue_fits_with_its_group() -> None:
@@ -165,7 +165,7 @@ def test_a_message_for_a_fifo_queue_fits_with_its_group() -> None:
 
 def test_a_message_for_a_store_fits_to_the_byte() -> None:
     """Body, id, due time and, for a FIFO queue, group and deduplication id: 1 MiB, and not one more."""
-    names = "sqsdelay.MessageIdsqsdelay.DueAtStringString"
+    names = "sqsdelay.MessageIdsqsdelay.WasDueAtStringString"
     room = MAX_MESSAGE_BYTES - len(names) - len("m") - len(str(NOW_MS))
     to_store(Message("x" * room, message_id="m"), "orders", now_ms=NOW_MS)
     with pytest.raises(MessageTooLarge):

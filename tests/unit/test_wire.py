@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sqsdelay.core import wire
 from sqsdelay.core.hop import Reject
 from sqsdelay.core.message import Attribute, string
-from sqsdelay.core.wire import Delayed, ReceivedMessage
+from sqsdelay.core.wire import DelayedMessage, ReceivedMessage
 from sqsdelay.errors import MalformedMessage
 from sqsdelay.limits import MAX_DUE_MS
 
@@ -127,13 +127,13 @@ def test_an_unreadable_attribute_makes_a_reject_that_keeps_the_rest(value: dict[
 
 def test_due_is_sent_plus_delay_for_an_nservicebus_message() -> None:
     """A message with only DelaySeconds gets its due time from the broker's SentTimestamp."""
-    assert wire.read_delay(copy()) == Delayed("m-1", SENT + 1_925_000)
+    assert wire.read_delay(copy()) == DelayedMessage("m-1", SENT + 1_925_000)
 
 
 def test_due_at_wins_over_the_remaining_seconds() -> None:
     """The absolute due time does not drift with the hops."""
     attributes = {wire.DELAY_SECONDS: string("1000"), wire.DUE_AT: string(str(SENT + 999_123))}
-    assert wire.read_delay(copy(attributes=attributes)) == Delayed("m-1", SENT + 999_123)
+    assert wire.read_delay(copy(attributes=attributes)) == DelayedMessage("m-1", SENT + 999_123)
 
 
 def test_a_fractional_delay_keeps_its_milliseconds() -> None:
@@ -143,14 +143,14 @@ def test_a_fractional_delay_keeps_its_milliseconds() -> None:
         wire.DELAY_SECONDS: string("1926"),
         wire.DELAY_MS: string("1925250"),
     }
-    assert wire.read_delay(copy(attributes=attributes)) == Delayed("m-1", SENT + 1_925_250)
+    assert wire.read_delay(copy(attributes=attributes)) == DelayedMessage("m-1", SENT + 1_925_250)
 
 
 @pytest.mark.parametrize("exact", ["1925250", "abc", "", "9" * 15])
 def test_milliseconds_count_only_where_they_agree_with_the_seconds(exact: str) -> None:
     """A relay that rewrites only DelaySeconds leaves stale milliseconds behind."""
     attributes = {wire.DELAY_SECONDS: string("1025"), wire.DELAY_MS: string(exact)}
-    assert wire.read_delay(copy(attributes=attributes)) == Delayed("m-1", SENT + 1_025_000)
+    assert wire.read_delay(copy(attributes=attributes)) == DelayedMessage("m-1", SENT + 1_025_000)
 
 
 DAY = 24 * 3600
@@ -220,7 +220,9 @@ def test_a_days_disagreement_is_explained_by_clocks() -> None:
         wire.DELAY_SECONDS: string("901"),
         wire.DUE_AT: string(str(SENT + (901 + DAY) * 1000)),
     }
-    assert wire.read_delay(copy(attributes=attributes)) == Delayed("m-1", SENT + (901 + DAY) * 1000)
+    assert wire.read_delay(copy(attributes=attributes)) == DelayedMessage(
+        "m-1", SENT + (901 + DAY) * 1000
+    )
 
 
 @given(
@@ -239,7 +241,7 @@ def test_any_attributes_are_read_or_rejected(
 ) -> None:
     """A due time within what clocks can show, or a reason; nothing else."""
     read = wire.read_delay(copy(attributes=attributes, sent_ms=sent_ms))
-    if isinstance(read, Delayed):
+    if isinstance(read, DelayedMessage):
         assert 0 <= read.due_ms <= MAX_DUE_MS
     else:
         assert read.reason
@@ -254,7 +256,9 @@ def test_a_requeued_copy_keeps_everything_and_rewrites_the_delay() -> None:
         wire.GROUP_ID: string("tenant"),
     }
     entry = wire.requeued(
-        copy(attributes=attributes, trace_header="Root=1-a"), Delayed("m-1", SENT + 1_925_250), 1025
+        copy(attributes=attributes, trace_header="Root=1-a"),
+        DelayedMessage("m-1", SENT + 1_925_250),
+        1025,
     )
     assert entry.attributes == {
         "user": string("x"),
@@ -269,7 +273,7 @@ def test_a_requeued_copy_keeps_everything_and_rewrites_the_delay() -> None:
 
 def test_hops_never_swallow_each_other_and_a_copy_requeued_twice_is_one() -> None:
     """The deduplication id is the copy's: same copy same id, next hop another, always short enough."""
-    message = Delayed("x" * 128, SENT)
+    message = DelayedMessage("x" * 128, SENT)
     first = wire.requeued(copy(), message, 1000)
     again = wire.requeued(copy(receive_count=2, receipt_handle="r2"), message, 1000)
     next_hop = wire.requeued(copy(sent_ms=SENT + 900_100), message, 1000)
@@ -286,11 +290,14 @@ def test_messages_of_a_foreign_sender_in_one_group_stay_apart() -> None:
         copy(group_id="tenant", deduplication_id=f"d-{n}", sqs_message_id=f"s-{n}") for n in (1, 2)
     ]
     read = [wire.read_delay(each) for each in copies]
-    assert read == [Delayed("d-1", SENT + 1_925_000), Delayed("d-2", SENT + 1_925_000)]
+    assert read == [
+        DelayedMessage("d-1", SENT + 1_925_000),
+        DelayedMessage("d-2", SENT + 1_925_000),
+    ]
     hops = [
         wire.requeued(c, m, 1000)
         for c, m in zip(copies, read, strict=True)
-        if isinstance(m, Delayed)
+        if isinstance(m, DelayedMessage)
     ]
     assert [hop.group_id for hop in hops] == ["d-1", "d-2"]
     assert hops[0].deduplication_id != hops[1].deduplication_id
@@ -301,7 +308,7 @@ def test_messages_of_a_foreign_sender_in_one_group_stay_apart() -> None:
 def test_a_full_foreign_message_is_requeued_in_its_own_format() -> None:
     """Ten attributes leave no room for DueAt; the message goes on with what it had."""
     attributes = {f"a{n}": string("x") for n in range(9)} | {wire.DELAY_SECONDS: string("2000")}
-    entry = wire.requeued(copy(attributes=attributes), Delayed("m-1", SENT), 1100)
+    entry = wire.requeued(copy(attributes=attributes), DelayedMessage("m-1", SENT), 1100)
     assert entry.attributes == attributes | {wire.DELAY_SECONDS: string("1100")}
 
 
@@ -313,7 +320,7 @@ def test_a_handed_over_message_is_the_users_with_id_and_due_time() -> None:
         wire.DUE_AT: string(str(SENT + 50_000)),
         wire.GROUP_ID: string("tenant"),
     }
-    entry = wire.handed_over(copy(attributes=attributes), Delayed("m-1", SENT + 50_000), 50)
+    entry = wire.handed_over(copy(attributes=attributes), DelayedMessage("m-1", SENT + 50_000), 50)
     assert entry.attributes == {
         "user": attributes["user"],
         wire.MESSAGE_ID: string("m-1"),
@@ -326,7 +333,7 @@ def test_a_full_foreign_message_is_handed_over_with_what_fits() -> None:
     """Nine attributes and DelaySeconds become nine and the id; the due time has no room."""
     users = {f"a{n}": string("x") for n in range(9)}
     attributes = users | {wire.DELAY_SECONDS: string("50")}
-    entry = wire.handed_over(copy(attributes=attributes), Delayed("m-1", SENT), 0)
+    entry = wire.handed_over(copy(attributes=attributes), DelayedMessage("m-1", SENT), 0)
     assert entry.attributes == users | {wire.MESSAGE_ID: string("m-1")}
 
 

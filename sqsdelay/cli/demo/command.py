@@ -21,7 +21,7 @@ from rich.table import Table
 from sqsdelay.cli.console import err, out, print_json
 from sqsdelay.cli.demo.tracking import Summary, Tracker
 from sqsdelay.cli.message_file import BadLine, Defaults, read_messages
-from sqsdelay.cli.opened_ledger import LedgerFile, opened_ledger
+from sqsdelay.cli.options import LedgerFile, opened_ledger
 from sqsdelay.cli.pipeline.report import check_report, reported
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
@@ -46,23 +46,21 @@ GRACE_SECONDS: Final = 1
 
 def demo(
     file: Annotated[
-        Path, typer.Option(help="Messages to send, JSON lines; the default is in a checkout.")
+        Path, typer.Option(help="Messages to send, JSON lines; the default is in the source tree.")
     ] = EXAMPLE,
     hop: Annotated[
-        int, typer.Option(help="Delivery delay of the delay queue, seconds; SQS's own is 900.")
+        int, typer.Option(help="Delivery delay of the delay queue, seconds; in production 900.")
     ] = 2,
     ledger: LedgerFile = None,
     report: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder for the report of the demo's ledger, see `pipeline report`; needs Java."
-        ),
+        typer.Option(help="Folder for a report on the demo, see `pipeline report`; requires Java."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Send delayed messages through a local AWS and watch each arrive on time.
 
-    Absolute due times in the file are played as if it were 2030-01-01T00:00:00Z at the start.
+    Absolute due times in the file count as if the demo started at 2030-01-01T00:00:00Z.
     Exit code 1 if a message is lost, duplicated, early, altered or more than 2 s late.
     """
     from sqsdelay.testing.local_aws import LocalAws
@@ -158,7 +156,7 @@ def read_demo_file(file: Path, now: datetime) -> list[Message]:
         opened = file.open(encoding="utf-8")
     except OSError as error:
         raise typer.BadParameter(
-            f"--file {file}: {error.strerror}; run it in a checkout of sqsdelay, or name a file"
+            f"--file {file}: {error.strerror}; run the demo in a checkout of sqsdelay, or name a file"
         ) from error
     with opened as lines:
         for number, message in read_messages(lines, Defaults()):

@@ -10,7 +10,7 @@ from typing import Final
 from sqsdelay.core.delay import delay_ms, due_at_ms
 from sqsdelay.core.message import Message, attributes_of, text_of
 from sqsdelay.core.wire import MESSAGE_ID, WAS_DUE_AT, ReceivedMessage, was_due_ms
-from sqsdelay.relaying.relay import Outcome, Status
+from sqsdelay.relaying.outcome import Outcome, Status
 from sqsdelay.sending.sender import Route, SendResult
 
 TOO_LATE_MS: Final = 2_000

@@ -8,7 +8,7 @@ from sqsdelay.cli.pipeline.cost import cost
 from sqsdelay.cli.pipeline.report import report
 from sqsdelay.cli.pipeline.schedule import schedule
 
-app = typer.Typer(help="Jobs over millions of messages, on Spark.", no_args_is_help=True)
+app = typer.Typer(help="Spark jobs over millions of messages.", no_args_is_help=True)
 app.command()(schedule)
 app.command()(report)
 app.command()(cost)

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from sqsdelay.cli.console import err, out, print_json
 from sqsdelay.cli.cost import PricesFile, read_prices
+from sqsdelay.cli.options import Master
 from sqsdelay.core.delay import delay_ms, parse_delay
 from sqsdelay.cost import Prices, dollars
 from sqsdelay.cost.rates import ways
@@ -40,33 +41,29 @@ def cost(
     workload: Annotated[
         str,
         typer.Argument(
-            help="Parquet, CSV or JSON lines (.parquet, .csv, .jsonl, or .gz of the latter): columns "
-            "delay_seconds and size (bytes), and if you like messages."
+            help="Parquet, CSV or JSON lines (.parquet, .csv, .jsonl; the latter two also .gz) with "
+            "columns delay_seconds, size (bytes) and, optionally, messages."
         ),
     ],
     park_after: Annotated[
         list[str],
-        typer.Option(
-            help="Park what has more than this remaining; give it once for each to compare."
-        ),
+        typer.Option(help="Park messages due later than this; repeat it to compare several."),
     ] = DEFAULT_PARK_AFTER,
     prices: PricesFile = None,
     folder: Annotated[
-        Path | None, typer.Option("--out", help="New folder for the estimate as a Parquet table.")
+        Path | None, typer.Option("--out", help="New folder for the estimate, a Parquet table.")
     ] = None,
-    master: Annotated[
-        str | None, typer.Option(help="Where Spark runs; all cores of this machine if left out.")
-    ] = None,
+    master: Master = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the estimate as JSON.")] = False,
 ) -> None:
-    """Compare what ways of delaying a table of messages cost, and name the cheapest for each delay.
+    """Compare what each way of delaying a table of messages costs, and mark the cheapest per delay.
 
-    Without what runs however few messages there are, free tiers, volume discounts and taxes.
+    Excludes fixed costs, free tiers, volume discounts and taxes.
     """
     compared = ways([-(-delay_ms(parse_delay(text)) // 1000) for text in park_after])
     used = read_prices(prices)
     if folder is not None and folder.exists():
-        raise ConfigurationError(f"{folder} exists; name a new folder")
+        raise ConfigurationError(f"--out {folder} already exists; name a new folder")
     from sqsdelay.spark.session import LOCAL, session
 
     with (
@@ -107,7 +104,7 @@ def _read(spark: SparkSession, workload: str) -> DataFrame:
     kind = _FORMATS.get(name.suffix)
     if kind is None:
         raise ConfigurationError(
-            f"workload {workload}: its name does not end in {', '.join(_FORMATS)}; rename it"
+            f"workload {workload}: unknown file type; rename it to end in one of {', '.join(_FORMATS)}"
         )
     reader = spark.read.options(header=True, primitivesAsString=True)
     return reader.load(workload, format=kind)
@@ -132,8 +129,8 @@ def _print(found: Sequence[Estimate], names: Sequence[str], prices: Prices) -> N
     table.add_row("all", f"{everyone:,}", *shown, style="bold")
     out.print(table)
     err.print(
-        f"{prices.currency}, {prices.region}, prices read on {prices.read_on}; * the cheapest; "
-        "- some messages are too large for it",
+        f"{prices.currency}, {prices.region}, prices read on {prices.read_on}; * cheapest; "
+        "-: some messages are too large",
         highlight=False,
         soft_wrap=True,
     )

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from sqsdelay.cli.console import err, out, print_json
 from sqsdelay.cli.cost import PricesFile, read_prices
+from sqsdelay.cli.options import Master
 from sqsdelay.core.delay import due_at_ms, parse_due_at
 from sqsdelay.errors import MissingExtra
 
@@ -24,28 +25,29 @@ GRACE_SECONDS: Final = 3600
 def report(
     ledger: Annotated[
         str,
-        typer.Argument(help="JSON lines, plain or .gz: a file, a folder with all below, a glob."),
+        typer.Argument(help="JSON lines, plain or .gz: a file, a folder (recursively) or a glob."),
     ],
     folder: Annotated[
         Path,
-        typer.Option("--out", help="Folder for the tables and the page; a report is replaced."),
+        typer.Option("--out", help="Folder for the report; an earlier report in it is replaced."),
     ],
     as_of: Annotated[
         str | None,
-        typer.Option(help="Leave out later events: 2027-01-31T09:00:00Z. The newest if left out."),
+        typer.Option(
+            help="Ignore events after this time, e.g. 2027-01-31T09:00:00Z; default: none."
+        ),
     ] = None,
     grace: Annotated[
-        int, typer.Option(help="Seconds after its due time from which a message counts as lost.")
+        int, typer.Option(help="Seconds after its due time until a message counts as lost.")
     ] = GRACE_SECONDS,
     prices: PricesFile = None,
-    master: Annotated[
-        str | None, typer.Option(help="Where Spark runs; all cores of this machine if left out.")
-    ] = None,
+    master: Master = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
-    """Join a ledger's events into one row per message: delivered, lost, duplicated, early, how late.
+    """Report what became of each message in a ledger: delivered, lost, duplicated, early, how late.
 
-    Writes tables in Parquet and one page, report.html. What is found does not change the exit code.
+    Writes Parquet tables and a page, report.html. Lost or duplicated messages do not change the exit
+    code.
     """
     as_of_ms = None if as_of is None else due_at_ms(parse_due_at(as_of))
     figures = reported(ledger, folder, grace=grace, as_of_ms=as_of_ms, prices=prices, master=master)
@@ -100,7 +102,7 @@ def check_report(folder: Path) -> None:
         import pyspark  # noqa: F401
     except ImportError as error:
         raise MissingExtra(
-            f"a report needs more packages ({error}): pip install 'sqsdelay[spark,report]'"
+            f"the report requires further packages ({error}): pip install 'sqsdelay[spark,report]'"
         ) from error
     check_java()
     check_replaceable(folder)

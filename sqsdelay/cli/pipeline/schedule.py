@@ -22,7 +22,8 @@ from rich.progress import (
 )
 
 from sqsdelay.cli.console import err, out, print_json
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.cli.options import Hop, Master
+from sqsdelay.limits import DEFAULT_HOP_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,42 +42,40 @@ _SETTINGS: Final = {"spark.sql.adaptive.advisoryPartitionSizeInBytes": "4MB"}
 
 def schedule(
     table: Annotated[
-        str, typer.Argument(metavar="INPUT", help="Parquet, CSV or JSON lines: file, folder, glob.")
+        str,
+        typer.Argument(metavar="INPUT", help="Parquet, CSV or JSON lines: a file, folder or glob."),
     ],
     endpoint: Annotated[
-        str | None, typer.Option(help="Destination queue of rows without a column endpoint.")
+        str | None, typer.Option(help="Destination queue, for rows without an endpoint column.")
     ] = None,
     file_format: Annotated[
         str | None,
-        typer.Option("--format", help="parquet, csv or jsonl, where the name does not tell."),
+        typer.Option("--format", help="parquet, csv or jsonl; default: by file name."),
     ] = None,
     key: Annotated[
-        str | None, typer.Option(help="Column that, with --job, makes the message ids.")
+        str | None, typer.Option(help="Column to derive message ids from (with --job).")
     ] = None,
     job: Annotated[
-        str | None, typer.Option(help="The job's name: under the same name, the same ids.")
+        str | None, typer.Option(help="Job name; the same name gives the same message ids.")
     ] = None,
     rejects: Annotated[
-        str | None, typer.Option(help="Folder for rows that cannot be sent, with the reason.")
+        str | None, typer.Option(help="Folder for rows that could not be sent, with the reason.")
     ] = None,
     ledger: Annotated[
-        str | None, typer.Option(help="Folder for ledger files: what was sent, and when.")
+        str | None,
+        typer.Option(help="Folder for ledger files, which record what was sent and when."),
     ] = None,
     time_zone: Annotated[
-        str, typer.Option(help="Time zone of due times that come without an offset.")
+        str, typer.Option(help="Time zone of due times without an offset.")
     ] = "UTC",
-    master: Annotated[
-        str | None, typer.Option(help="Where Spark runs; all cores of this machine if left out.")
-    ] = None,
+    master: Master = None,
     concurrency: Annotated[int | None, typer.Option(help="Batches in flight per task.")] = None,
-    hop: Annotated[
-        int, typer.Option(help="Delivery delay of the endpoint's delay queue, seconds.")
-    ] = MAX_MESSAGE_TIMER_SECONDS,
+    hop: Hop = DEFAULT_HOP_SECONDS,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Send every row of a table as a delayed message. Exit code 1 if any was not sent.
 
-    Columns: body, and delay_seconds or due_at; message_id or --key with --job; if you like endpoint,
+    Columns: body; delay_seconds or due_at; message_id, or --key with --job. Optional: endpoint,
     attributes, message_group_id, message_deduplication_id.
     """
     chosen = file_format or _FORMATS.get(Path(table.rstrip("/")).suffix)

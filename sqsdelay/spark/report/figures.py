@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from sqsdelay.cost import Prices
-from sqsdelay.cost.bands import BANDS
+from sqsdelay.cost.workload import BANDS
 from sqsdelay.spark.report.messages import LOST, REJECTED
 
 MOST_LISTED: Final = 20

@@ -8,8 +8,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from sqsdelay.core.route import Route
-from sqsdelay.cost.bands import BANDS
+from sqsdelay.core.message import Route
+from sqsdelay.cost.workload import BANDS
 from sqsdelay.ledger.events import EventKind
 from sqsdelay.spark.report.requests import (
     ends_hop,

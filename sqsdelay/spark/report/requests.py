@@ -13,7 +13,7 @@ from typing import Final
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from sqsdelay.core.route import Route
+from sqsdelay.core.message import Route
 from sqsdelay.cost.workload import CHUNK_BYTES
 from sqsdelay.ledger.events import EventKind, Source
 from sqsdelay.limits import FIFO_SUFFIX, MAX_BATCH_ENTRIES

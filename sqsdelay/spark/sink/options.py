@@ -11,7 +11,7 @@ from typing import Any, Final
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.hop import check_hop
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import DEFAULT_HOP_SECONDS
 
 DEFAULT_CONCURRENCY: Final = 32
 """Batches one task keeps in flight: threads hide the service's latency, and add no CPU."""
@@ -49,7 +49,7 @@ class Options:
     summary: str | None = None
     ledger: str | None = None
     concurrency: int = DEFAULT_CONCURRENCY
-    hop_seconds: int = MAX_MESSAGE_TIMER_SECONDS
+    hop_seconds: int = DEFAULT_HOP_SECONDS
     retry_seconds: int = DEFAULT_RETRY_SECONDS
     region: str | None = None
     endpoint_url: str | None = None

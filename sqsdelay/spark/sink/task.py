@@ -18,7 +18,7 @@ from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.message import Message
 from sqsdelay.errors import ConfigurationError, QueueUnavailable, SendFailed, SqsDelayError
 from sqsdelay.ledger.file import FileLedger
-from sqsdelay.sending.sender import Sender, SendResult
+from sqsdelay.sending.sender import QueueSender, SendResult
 from sqsdelay.spark.sink.options import Options
 from sqsdelay.spark.sink.rejects import rejected
 from sqsdelay.spark.sink.rows import Rows
@@ -53,7 +53,7 @@ class Task:
     def __init__(
         self,
         rows: Rows,
-        sender: Sender,
+        sender: QueueSender,
         *,
         retry_seconds: int,
         clock: Clock | None = None,

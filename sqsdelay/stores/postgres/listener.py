@@ -12,7 +12,8 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
-from sqsdelay.stores.postgres.pool import CLIENT_SETTINGS, Connection, begin_session
+from sqsdelay.core.one_line import one_line
+from sqsdelay.stores.postgres.pool import CLIENT_SETTINGS, Connection, begin_session, told
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +58,8 @@ class Listener:
             try:
                 self._listen_until_over()
             except psycopg.Error as error:
-                logger.warning("not listening for stored messages, trying again: %s", error)
+                why = one_line(told(error))
+                logger.warning("not listening for stored messages, trying again: %s", why)
                 self._over.wait(_RECONNECT_SECONDS)
 
     def _listen_until_over(self) -> None:

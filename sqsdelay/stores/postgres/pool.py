@@ -41,6 +41,8 @@ SERVER_SETTINGS: Final = {
     "tcp_keepalives_interval": "1",
     "tcp_keepalives_count": "4",
     "tcp_user_timeout": "8000",
+    # To compile a claim takes longer than to run it.
+    "jit": "off",
 }
 _SESSION: Final = ";".join(
     f"SET {name} = {value}"
@@ -200,7 +202,7 @@ class PostgresPool:
             )
         if isinstance(error, psycopg.errors.UndefinedColumn):
             return mismatch(self._table, self._remedy, error)
-        text = f"PostgreSQL store {self._table}: {_told(error)}"
+        text = f"PostgreSQL store {self._table}: {told(error)}"
         if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
             return StoreUnavailable(text)
         return StoreError(text)
@@ -210,7 +212,7 @@ class PostgresPool:
         self._pool.close()
 
 
-def _told(error: psycopg.Error) -> str:
+def told(error: psycopg.Error) -> str:
     """What the server says is wrong, without DETAIL and CONTEXT, which quote the row."""
     primary = error.diag.message_primary
     return str(error) if primary is None else f"{primary} (SQLSTATE {error.sqlstate})"

@@ -87,6 +87,7 @@ class PostgresStore:
             # An index lives in its table's schema and its name may not be cut off either.
             "index": sql.Identifier(f"sqsdelay_{digest}_due"),
             "qualified_index": sql.Identifier(schema.replace("%", "%%"), f"sqsdelay_{digest}_due"),
+            "destinations_index": sql.Identifier(f"sqsdelay_{digest}_destination"),
             "marks": sql.Identifier(schema.replace("%", "%%"), f"sqsdelay_{digest}_marks"),
             "version": sql.Literal(version_comment(self._version)),
             "now": sql.SQL(DATABASE_CLOCK.format("%(now_ms)s")),
@@ -204,14 +205,17 @@ class PostgresStore:
             "now_ms": self._now_ms(),
             "except_destinations": list(except_destinations),
         }
-        rows = connection.execute(self._sql["claim"], arguments, binary=True).fetchall()
+        query = self._sql["claim_except" if except_destinations else "claim"]
+        rows = connection.execute(query, arguments, binary=True).fetchall()
         return _PostgresClaim(self, connection, [from_store(*row) for row in rows])
 
     def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
         rows = self._rows(
-            "next_due", now_ms=self._now_ms(), except_destinations=list(except_destinations)
+            "next_due_except" if except_destinations else "next_due",
+            now_ms=self._now_ms(),
+            except_destinations=list(except_destinations),
         )
-        return int(rows[0][0]) if rows else None
+        return int(rows[0][0]) if rows and rows[0][0] is not None else None
 
     def pending_count(self) -> int:
         return int(self._rows("pending_count")[0][0])

@@ -1,15 +1,15 @@
--- Queries of the PostgreSQL store. {table}, {index}, {qualified_index} and {marks} are quoted names, {now} is the database's
--- clock in epoch milliseconds (or what %(now_ms)s gives, in tests), {now_or} the same with a bare %s.
+-- Queries of the PostgreSQL store. {table}, {index}, {qualified_index}, {destinations_index} and {marks} are quoted names,
+-- {now} is the database's clock in epoch milliseconds (or what %(now_ms)s gives, in tests), {now_or} the same with a bare %s.
 
 -- name: set_up
 -- held_until_ms: not claimable before, after a failure. Claims themselves are row locks.
 CREATE TABLE IF NOT EXISTS {table} (
-    message_id text COLLATE "C" PRIMARY KEY CHECK (length(message_id) BETWEEN 1 AND 250),
-    destination text NOT NULL CHECK (destination <> ''),
-    due_ms bigint NOT NULL CHECK (due_ms BETWEEN 0 AND 253402300799000),
+    message_id text COLLATE "C" PRIMARY KEY,
+    destination text NOT NULL,
+    due_ms bigint NOT NULL,
     body bytea NOT NULL,
     headers text NOT NULL,
-    failures integer NOT NULL DEFAULT 0 CHECK (failures >= 0),
+    failures integer NOT NULL DEFAULT 0,
     held_until_ms bigint NOT NULL DEFAULT 0
 )
 
@@ -28,6 +28,23 @@ CREATE TABLE IF NOT EXISTS {marks} (
 -- name: upgrade_2
 -- cancelled_ms: of a mark that moves, when its message was cancelled before.
 ALTER TABLE {marks} ADD COLUMN IF NOT EXISTS cancelled_ms bigint
+
+-- name: upgrade_3
+-- With destinations out of reach, claims go from one of the others to the next.
+CREATE INDEX IF NOT EXISTS {destinations_index} ON {table} (destination COLLATE "C", due_ms)
+
+-- name: upgrade_4
+-- A table in which there is a row already that breaks them stays without: as NOT VALID they would
+-- refuse the dispatcher's own updates of that row.
+DO $sqsdelay$ BEGIN
+    ALTER TABLE {table}
+        ADD CONSTRAINT sqsdelay_message_id CHECK (length(message_id) BETWEEN 1 AND 250),
+        ADD CONSTRAINT sqsdelay_destination CHECK (destination <> ''),
+        ADD CONSTRAINT sqsdelay_due_ms CHECK (due_ms BETWEEN 0 AND 253402300799000),
+        ADD CONSTRAINT sqsdelay_failures CHECK (failures >= 0);
+EXCEPTION WHEN check_violation THEN
+    RAISE NOTICE 'a row is no message: the table stays without constraints';
+END $sqsdelay$
 
 -- name: record_version
 -- The index's comment: only the owner writes it, everybody may read it, and backups keep it.
@@ -85,9 +102,41 @@ SELECT message_id, (SELECT count(*) FROM notified) FROM stored
 -- Lock the earliest due messages that nobody holds; the locks end with the transaction.
 SELECT message_id, destination, due_ms, body, headers, failures FROM {table}
 WHERE due_ms <= %(due_by_ms)s AND held_until_ms <= {now}
-  AND destination <> ALL(%(except_destinations)s::text[])
 ORDER BY due_ms, message_id LIMIT %(limit)s
 FOR UPDATE SKIP LOCKED
+
+-- name: claim_except
+-- The same without some destinations, and without reading past what is due for them: from one of the
+-- others to the next, with an equal share for each. Compared as pairs: with = on the destination, the
+-- planner may prefer the index of due times, and read past everything in it.
+WITH RECURSIVE found(destination) AS (
+    (SELECT destination COLLATE "C" FROM {table} ORDER BY destination COLLATE "C" LIMIT 1)
+    UNION ALL
+    SELECT (
+        SELECT destination COLLATE "C" FROM {table}
+        WHERE destination COLLATE "C" > found.destination ORDER BY destination COLLATE "C" LIMIT 1
+    ) FROM found WHERE found.destination IS NOT NULL
+),
+well AS MATERIALIZED (
+    SELECT found.destination, count(*) OVER () AS destinations FROM found CROSS JOIN LATERAL (
+        SELECT due_ms FROM {table}
+        WHERE (destination COLLATE "C", due_ms) >= (found.destination, (-9223372036854775808)::bigint)
+          AND (destination COLLATE "C", due_ms) <= (found.destination, %(due_by_ms)s::bigint)
+          AND held_until_ms <= {now}
+        ORDER BY destination COLLATE "C", due_ms LIMIT 1
+    ) AS head
+    WHERE found.destination <> ALL(%(except_destinations)s::text[])
+    ORDER BY head.due_ms LIMIT %(limit)s
+)
+SELECT share.* FROM well CROSS JOIN LATERAL (
+    SELECT message_id, destination, due_ms, body, headers, failures FROM {table}
+    WHERE (destination COLLATE "C", due_ms) >= (well.destination, (-9223372036854775808)::bigint)
+      AND (destination COLLATE "C", due_ms) <= (well.destination, %(due_by_ms)s::bigint)
+      AND held_until_ms <= {now}
+    ORDER BY destination COLLATE "C", due_ms LIMIT greatest(1, %(limit)s / well.destinations)
+    FOR UPDATE SKIP LOCKED
+) AS share
+ORDER BY share.due_ms, share.message_id
 
 -- name: remove
 DELETE FROM {table} WHERE message_id = ANY(%(ids)s) RETURNING message_id
@@ -98,9 +147,24 @@ UPDATE {table} SET failures = failures + %(failed)s, held_until_ms = {now} + %(h
 WHERE message_id = ANY(%(ids)s) RETURNING message_id
 
 -- name: next_due
-SELECT due_ms FROM {table}
-WHERE held_until_ms <= {now} AND destination <> ALL(%(except_destinations)s::text[])
-ORDER BY due_ms LIMIT 1
+SELECT due_ms FROM {table} WHERE held_until_ms <= {now} ORDER BY due_ms LIMIT 1
+
+-- name: next_due_except
+WITH RECURSIVE found(destination) AS (
+    (SELECT destination COLLATE "C" FROM {table} ORDER BY destination COLLATE "C" LIMIT 1)
+    UNION ALL
+    SELECT (
+        SELECT destination COLLATE "C" FROM {table}
+        WHERE destination COLLATE "C" > found.destination ORDER BY destination COLLATE "C" LIMIT 1
+    ) FROM found WHERE found.destination IS NOT NULL
+)
+SELECT min(head.due_ms) FROM found CROSS JOIN LATERAL (
+    SELECT due_ms FROM {table}
+    WHERE (destination COLLATE "C", due_ms) >= (found.destination, (-9223372036854775808)::bigint)
+      AND destination COLLATE "C" <= found.destination AND held_until_ms <= {now}
+    ORDER BY destination COLLATE "C", due_ms LIMIT 1
+) AS head
+WHERE found.destination <> ALL(%(except_destinations)s::text[])
 
 -- name: pending_count
 SELECT count(*) FROM {table}

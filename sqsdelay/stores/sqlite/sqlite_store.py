@@ -73,7 +73,13 @@ class SqliteStore:
         self._name = name
         self._marks = name + ".marks"
         self._sql = {
-            key: with_names(query, table=name, index=name + ".due", marks=self._marks)
+            key: with_names(
+                query,
+                table=name,
+                index=name + ".due",
+                destinations_index=name + ".destination",
+                marks=self._marks,
+            )
             for key, query in read_queries("sqlite/store.sql").items()
         }
         self._path = path
@@ -153,7 +159,7 @@ class SqliteStore:
         token = uuid.uuid4().hex
         now_ms = self._clock.now_ms()
         rows = self._rows(
-            "claim",
+            "claim_except" if except_destinations else "claim",
             claim=token,
             now_ms=now_ms,
             until_ms=now_ms + round(self._lease_seconds * 1000),
@@ -176,8 +182,9 @@ class SqliteStore:
             "now_ms": self._clock.now_ms(),
             "except_destinations": json.dumps(list(except_destinations)),
         }
-        row = connection.execute(self._sql["next_due"], arguments).fetchone()
-        return None if row is None else due_found(row[0])
+        query = self._sql["next_due_except" if except_destinations else "next_due"]
+        row = connection.execute(query, arguments).fetchone()
+        return None if row is None or row[0] is None else due_found(row[0])
 
     def pending_count(self) -> int:
         with self._lock, translated(self._name):

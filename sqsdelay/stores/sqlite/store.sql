@@ -1,4 +1,4 @@
--- Queries of the SQLite store. {table}, {index} and {marks} are quoted names; lists of ids are JSON arrays.
+-- Queries of the SQLite store. {table}, {index}, {destinations_index} and {marks} are quoted names; lists of ids are JSON arrays.
 
 -- name: set_up
 -- held_until_ms: not claimable before; claim: whose lease that is, NULL when nobody's.
@@ -31,6 +31,10 @@ CREATE TABLE IF NOT EXISTS {marks} (
 -- cancelled_ms: of a mark that moves, when its message was cancelled before.
 ALTER TABLE {marks} ADD COLUMN cancelled_ms INTEGER
 
+-- name: upgrade_3
+-- With destinations out of reach, claims go from one of the others to the next.
+CREATE INDEX IF NOT EXISTS {destinations_index} ON {table} (destination, due_ms)
+
 -- name: exists
 SELECT 1 FROM {table} LIMIT 0
 
@@ -47,12 +51,53 @@ WHERE message_id IN (
     SELECT message_id FROM (
         SELECT message_id FROM {table}
         WHERE due_ms <= :due_by_ms AND held_until_ms <= :now_ms
-          AND destination NOT IN (SELECT value FROM json_each(:except_destinations))
         ORDER BY due_ms, message_id LIMIT :limit
     )
     UNION ALL
     SELECT message_id FROM (
-        SELECT message_id FROM {table}
+        SELECT message_id FROM {table} WHERE due_ms >= '' AND held_until_ms <= :now_ms LIMIT 1
+    )
+)
+RETURNING message_id, destination, due_ms, body, headers, failures
+
+-- name: claim_except
+-- The same without some destinations, and without reading past what is due for them: from one of the
+-- others to the next, with an equal share for each.
+WITH RECURSIVE found(destination) AS (
+    SELECT min(destination) FROM {table}
+    UNION ALL
+    SELECT (SELECT min(destination) FROM {table} WHERE destination > found.destination)
+    FROM found WHERE found.destination IS NOT NULL
+),
+head AS (
+    SELECT destination, (
+        SELECT due_ms FROM {table}
+        WHERE destination = found.destination AND due_ms <= :due_by_ms AND held_until_ms <= :now_ms
+        ORDER BY due_ms LIMIT 1
+    ) AS due_ms
+    FROM found
+    WHERE destination NOT IN (SELECT value FROM json_each(:except_destinations))
+),
+well AS MATERIALIZED (
+    SELECT destination FROM head WHERE due_ms IS NOT NULL ORDER BY due_ms LIMIT :limit
+),
+share AS MATERIALIZED (
+    SELECT (
+        SELECT json_group_array(row) FROM (
+            SELECT rowid AS row FROM {table}
+            WHERE destination = well.destination
+              AND due_ms <= :due_by_ms AND held_until_ms <= :now_ms
+            ORDER BY due_ms LIMIT max(1, :limit / (SELECT count(*) FROM well))
+        )
+    ) AS rows
+    FROM well
+)
+UPDATE {table} SET claim = :claim, held_until_ms = :until_ms
+WHERE rowid IN (
+    SELECT row.value FROM share, json_each(share.rows) AS row
+    UNION ALL
+    SELECT * FROM (
+        SELECT rowid FROM {table}
         WHERE due_ms >= '' AND held_until_ms <= :now_ms
           AND destination NOT IN (SELECT value FROM json_each(:except_destinations))
         LIMIT 1
@@ -80,10 +125,22 @@ WHERE message_id IN (SELECT value FROM json_each(:ids)) AND claim = :claim
 RETURNING message_id
 
 -- name: next_due
-SELECT due_ms FROM {table}
-WHERE held_until_ms <= :now_ms
-  AND destination NOT IN (SELECT value FROM json_each(:except_destinations))
-ORDER BY due_ms LIMIT 1
+SELECT due_ms FROM {table} WHERE held_until_ms <= :now_ms ORDER BY due_ms LIMIT 1
+
+-- name: next_due_except
+WITH RECURSIVE found(destination) AS (
+    SELECT min(destination) FROM {table}
+    UNION ALL
+    SELECT (SELECT min(destination) FROM {table} WHERE destination > found.destination)
+    FROM found WHERE found.destination IS NOT NULL
+)
+SELECT min((
+    SELECT due_ms FROM {table}
+    WHERE destination = found.destination AND held_until_ms <= :now_ms
+    ORDER BY due_ms LIMIT 1
+))
+FROM found
+WHERE destination NOT IN (SELECT value FROM json_each(:except_destinations))
 
 -- name: pending_count
 SELECT count(*) FROM {table}

@@ -14,7 +14,14 @@ from kombu.connection import Connection
 from kombu.entity import Queue
 
 from sqsdelay.errors import ConfigurationError, QueueMissing
-from sqsdelay.rabbitmq import MAX_DELAY_SECONDS, DelaySender, Message, Route, Topology, declare
+from sqsdelay.rabbitmq import (
+    MAX_DELAY_SECONDS,
+    RabbitMqMessage,
+    RabbitMqRoute,
+    RabbitMqSender,
+    Topology,
+    declare,
+)
 from tests.acceptance.rabbitmq.broker import Broker, Inbox, virtual_host
 from tests.patience import PATIENCE_SECONDS
 
@@ -31,11 +38,11 @@ def thousand(node: Broker) -> Iterator[Inbox]:
     broker = virtual_host(node.url, node.management_url, "sqsdelay-test thousand")
     broker.queue("many")
     declare(broker.url)
-    with DelaySender(broker.url) as sender, Inbox(broker.url, "many") as inbox:
+    with RabbitMqSender(broker.url) as sender, Inbox(broker.url, "many") as inbox:
         results = sender.send_many(
             "many",
             [
-                Message(str(n), delay=1 + n % 20, headers=due_header(1 + n % 20))
+                RabbitMqMessage(str(n), delay=1 + n % 20, headers=due_header(1 + n % 20))
                 for n in range(MANY)
             ],
         )
@@ -48,10 +55,10 @@ def test_the_seeds_walk_hop_by_hop(broker: Broker) -> None:
     """5 s: four in level 2, one in level 0, and in no other queue."""
     broker.queue("destination")
     declare(broker.url)
-    with DelaySender(broker.url) as sender, Inbox(broker.url, "destination") as inbox:
+    with RabbitMqSender(broker.url) as sender, Inbox(broker.url, "destination") as inbox:
         started_ms = time.time() * 1000
         result = sender.send("destination", "hello", delay=5)
-        assert result.route is Route.DELAY_LEVEL
+        assert result.route is RabbitMqRoute.DELAY_LEVEL
         assert broker.count("sqsdelay.core.delay-level-02") == 1
         (arrival,) = inbox.wait(1)
     assert arrival.at_ms - started_ms >= 5000
@@ -75,7 +82,7 @@ def test_everything_on_a_message_arrives(broker: Broker) -> None:
         headers={"tenant": "zürich", "retries": 3, "nested": {"list": [1, "two"]}},
     )
     due = datetime.now(UTC) + timedelta(seconds=1)
-    with DelaySender(broker.url, prefix="acme") as sender, Inbox(broker.url, "orders") as inbox:
+    with RabbitMqSender(broker.url, prefix="acme") as sender, Inbox(broker.url, "orders") as inbox:
         result = sender.send("orders", b'{"\xff', due_at=due, properties=given, message_id="m-1")
         (arrival,) = inbox.wait(1)
     assert result.due is not None
@@ -98,7 +105,7 @@ def test_a_received_message_can_be_delayed_again(broker: Broker) -> None:
     """Sent on with its own properties; with the traces of its first delay the broker would drop it."""
     broker.queue("orders")
     declare(broker.url)
-    with DelaySender(broker.url) as sender, Inbox(broker.url, "orders") as inbox:
+    with RabbitMqSender(broker.url) as sender, Inbox(broker.url, "orders") as inbox:
         sender.send("orders", "again", delay=1)
         (first,) = inbox.wait(1)
         assert "x-death" in first.properties.headers
@@ -118,7 +125,7 @@ def test_any_name_of_up_to_199_bytes_is_an_endpoint(broker: Broker, endpoint: st
     namesake = endpoint.rpartition(".")[2][:198]
     broker.queue(namesake)
     declare(broker.url)
-    with DelaySender(broker.url) as sender, Inbox(broker.url, endpoint) as inbox:
+    with RabbitMqSender(broker.url) as sender, Inbox(broker.url, endpoint) as inbox:
         sender.send(namesake, "binds it", delay=MAX_DELAY_SECONDS)
         sender.send(endpoint, "delayed", delay=1)
         sender.send(endpoint, "now")
@@ -131,7 +138,7 @@ def test_the_longest_delay_waits_in_the_highest_level(broker: Broker) -> None:
     """268,435,455 s enter at level 27."""
     broker.queue("orders")
     declare(broker.url)
-    with DelaySender(broker.url) as sender:
+    with RabbitMqSender(broker.url) as sender:
         sender.send("orders", "in 8.5 years", delay=MAX_DELAY_SECONDS)
     assert broker.count("sqsdelay.core.delay-level-27") == 1
 
@@ -139,7 +146,7 @@ def test_the_longest_delay_waits_in_the_highest_level(broker: Broker) -> None:
 def test_a_wrong_name_and_a_missing_infrastructure_are_errors_now(broker: Broker) -> None:
     """Not a message that is lost when it is due; and the sender works on."""
     broker.queue("orders")
-    with DelaySender(broker.url) as sender:
+    with RabbitMqSender(broker.url) as sender:
         with pytest.raises(ConfigurationError, match="declare the delay infrastructure with"):
             sender.send("orders", "hi", delay=5)
         declare(broker.url)
@@ -149,7 +156,8 @@ def test_a_wrong_name_and_a_missing_infrastructure_are_errors_now(broker: Broker
             ):
                 sender.send("ordres", "hi", delay=delay)
         results = sender.send_many(
-            "ordres", [Message("a", delay=5), Message("b"), Message("c", delay=-1)]
+            "ordres",
+            [RabbitMqMessage("a", delay=5), RabbitMqMessage("b"), RabbitMqMessage("c", delay=-1)],
         )
         assert [type(r.error).__name__ for r in results] == [
             "QueueMissing",
@@ -165,7 +173,7 @@ def test_kombu_receives_what_was_delayed(broker: Broker) -> None:
     broker.queue("orders")
     declare(broker.url)
     received: list[Any] = []
-    with DelaySender(broker.url) as sender, Connection(broker.url) as connection:
+    with RabbitMqSender(broker.url) as sender, Connection(broker.url) as connection:
         sender.send(
             "orders",
             json.dumps({"order": 7}),

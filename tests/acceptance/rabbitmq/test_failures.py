@@ -13,7 +13,15 @@ from pika import BasicProperties
 
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.errors import ConfigurationError, QueueUnavailable, Unconfirmed
-from sqsdelay.rabbitmq import DelaySender, Message, SendResult, Topology, bind, declare, transfer
+from sqsdelay.rabbitmq import (
+    RabbitMqMessage,
+    RabbitMqSender,
+    RabbitMqSendResult,
+    Topology,
+    bind,
+    declare,
+    transfer,
+)
 from sqsdelay.rabbitmq.confirms import Publication
 from sqsdelay.rabbitmq.jobs import Jobs
 from sqsdelay.rabbitmq.link import Link
@@ -40,19 +48,19 @@ def test_a_power_cut_while_messages_wait_and_while_others_are_sent(
     broker.queue("sent")
     time.sleep(REGISTERED_SECONDS)
     # A busy machine takes a minute to start the broker again.
-    with DelaySender(broker.url, prefix="acme", connect_seconds=180) as sender:
+    with RabbitMqSender(broker.url, prefix="acme", connect_seconds=180) as sender:
         sent_at = time.time() * 1000
         delays = [2 + n % 10 for n in range(200)]
         waiting = sender.send_many(
             "waiting",
             [
-                Message(str(n), delay=d, headers={"due-ms": str(sent_at + d * 1000)})
+                RabbitMqMessage(str(n), delay=d, headers={"due-ms": str(sent_at + d * 1000)})
                 for n, d in enumerate(delays)
             ],
         )
         assert all(result.error is None for result in waiting)
-        sent: list[SendResult] = []
-        messages = [Message(str(n), message_id=str(n)) for n in range(8_000)]
+        sent: list[RabbitMqSendResult] = []
+        messages = [RabbitMqMessage(str(n), message_id=str(n)) for n in range(8_000)]
         thread = threading.Thread(target=lambda: sent.extend(sender.send_many("sent", messages)))
         thread.start()
         while broker.count("sent") < 1000:
@@ -89,7 +97,7 @@ def test_a_confirm_that_never_comes(broker: Broker) -> None:
     broker.queue("orders")
     with (
         DeafProxy(urlsplit(broker.url).port or 0) as proxy,
-        DelaySender(through(proxy, broker), confirm_seconds=1) as sender,
+        RabbitMqSender(through(proxy, broker), confirm_seconds=1) as sender,
     ):
         assert sender.send("orders", "heard").error is None
         proxy.swallowing.set()
@@ -134,8 +142,8 @@ def test_what_is_submitted_while_a_dead_connection_is_dropped_waits_for_the_next
 
 def test_a_broker_that_cannot_be_reached() -> None:
     """Every message gets its error after the time set; nothing was sent."""
-    with DelaySender("amqp://guest:guest@127.0.0.1:1", connect_seconds=0.5) as sender:
-        results = sender.send_many("orders", [Message("a"), Message("b", delay=5)])
+    with RabbitMqSender("amqp://guest:guest@127.0.0.1:1", connect_seconds=0.5) as sender:
+        results = sender.send_many("orders", [RabbitMqMessage("a"), RabbitMqMessage("b", delay=5)])
         assert [type(r.error) for r in results] == [QueueUnavailable, QueueUnavailable]
         assert "127.0.0.1:1 (virtual host '/') cannot be reached: [Errno 111]" in str(
             results[0].error
@@ -147,7 +155,7 @@ def test_a_wrong_password_is_not_tried_for_long_nor_shown(broker: Broker) -> Non
     url = broker.url.replace("guest:guest", "guest:sesame")
     started = time.monotonic()
     with (
-        DelaySender(url, connect_seconds=PATIENCE_SECONDS) as sender,
+        RabbitMqSender(url, connect_seconds=PATIENCE_SECONDS) as sender,
         pytest.raises(ConfigurationError, match="does not let 'guest' in") as caught,
     ):
         sender.send("orders", "hi")
@@ -157,7 +165,7 @@ def test_a_wrong_password_is_not_tried_for_long_nor_shown(broker: Broker) -> Non
 
 def test_a_closed_sender_says_so() -> None:
     """And closing one that never sent anything is fine."""
-    sender = DelaySender("amqp://guest:guest@127.0.0.1:1")
+    sender = RabbitMqSender("amqp://guest:guest@127.0.0.1:1")
     sender.close()
     with pytest.raises(ConfigurationError, match="the sender is closed"):
         sender.send("orders", "hi")
@@ -167,14 +175,14 @@ def test_many_threads_share_one_sender(broker: Broker) -> None:
     """Each gets its own results, over one connection."""
     declare(broker.url)
     broker.queue("orders")
-    results: list[SendResult] = []
-    with DelaySender(broker.url) as sender:
+    results: list[RabbitMqSendResult] = []
+    with RabbitMqSender(broker.url) as sender:
 
         def work(name: int) -> None:
             results.append(sender.send("orders", "x", message_id=f"{name}"))
             results.extend(
                 sender.send_many(
-                    "orders", [Message("x", message_id=f"{name}.{n}") for n in range(50)]
+                    "orders", [RabbitMqMessage("x", message_id=f"{name}.{n}") for n in range(50)]
                 )
             )
 
@@ -191,10 +199,14 @@ def test_many_threads_share_one_sender(broker: Broker) -> None:
 def test_one_bad_message_fails_alone(broker: Broker) -> None:
     """A message beyond the broker's own limits would end the channel for all."""
     broker.queue("orders")
-    with DelaySender(broker.url) as sender:
+    with RabbitMqSender(broker.url) as sender:
         results = sender.send_many(
             "orders",
-            [Message("good"), Message(b"x" * (16 * 1024 * 1024 + 1)), Message("good too")],
+            [
+                RabbitMqMessage("good"),
+                RabbitMqMessage(b"x" * (16 * 1024 * 1024 + 1)),
+                RabbitMqMessage("good too"),
+            ],
         )
     assert [type(r.error).__name__ for r in results] == ["NoneType", "MessageTooLarge", "NoneType"]
     assert broker.wait_count("orders", 2) == 2
@@ -207,9 +219,11 @@ def test_a_transfer_keeps_the_time_left(node: Broker, broker: Broker) -> None:
     declare(broker.url, new)
     for name in ("orders", "gone"):
         broker.queue(name)
-    with DelaySender(broker.url, prefix="old") as sender, Inbox(broker.url, "orders") as inbox:
+    with RabbitMqSender(broker.url, prefix="old") as sender, Inbox(broker.url, "orders") as inbox:
         due = {"due-ms": str(time.time() * 1000 + 12_000)}
-        sender.send_many("orders", [Message(str(n), delay=12, headers=due) for n in range(50)])
+        sender.send_many(
+            "orders", [RabbitMqMessage(str(n), delay=12, headers=due) for n in range(50)]
+        )
         sender.send("orders", "years", delay=10**8)
         sender.send("gone", "stays", delay=1000)
         broker.delete_queue("gone")
@@ -236,7 +250,7 @@ def test_a_sender_goes_to_the_next_node(broker: Broker) -> None:
     with TcpProxy(parts.port or 0) as second, TcpProxy(parts.port or 0) as third:
         hosts = f"127.0.0.1:1,127.0.0.1:{second.port},127.0.0.1:{third.port}"
         url = f"amqp://guest:guest@{hosts}{parts.path}"
-        with DelaySender(url) as sender:
+        with RabbitMqSender(url) as sender:
             assert sender.send("orders", "one", delay=1).error is None
             second.down()
             assert sender.send("orders", "two", delay=1).error is None
@@ -247,5 +261,8 @@ def test_a_sender_goes_to_the_next_node(broker: Broker) -> None:
 def test_tls_to_a_port_without_it_says_so(broker: Broker) -> None:
     """At once, and not as a broker that cannot be reached for 30 s."""
     url = broker.url.replace("amqp://", "amqps://")
-    with DelaySender(url) as sender, pytest.raises(ConfigurationError, match="TLS with RabbitMQ"):
+    with (
+        RabbitMqSender(url) as sender,
+        pytest.raises(ConfigurationError, match="TLS with RabbitMQ"),
+    ):
         sender.send("orders", "hi")

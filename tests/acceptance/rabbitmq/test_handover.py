@@ -8,7 +8,7 @@ import time
 import pytest
 
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.rabbitmq import DelaySender, Message, Topology, declare, teardown, transfer
+from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, declare, teardown, transfer
 from sqsdelay.rabbitmq.management import Management
 from tests.acceptance.rabbitmq.broker import Broker
 
@@ -24,8 +24,8 @@ def stuck(broker: Broker) -> None:
     """
     declare(broker.url, STUCK)
     broker.queue("ghost")
-    with DelaySender(broker.url, prefix=STUCK.prefix) as sender:
-        results = sender.send_many("ghost", [Message(str(n), delay=1) for n in range(MANY)])
+    with RabbitMqSender(broker.url, prefix=STUCK.prefix) as sender:
+        results = sender.send_many("ghost", [RabbitMqMessage(str(n), delay=1) for n in range(MANY)])
         assert [result.error for result in results] == [None] * MANY
         broker.delete_queue("ghost")
         broker.delete_queue(STUCK.undeliverable)
@@ -86,7 +86,7 @@ def test_transfer_counts_what_it_cannot_move(broker: Broker) -> None:
     stuck(broker)
     declare(broker.url, Topology("new"))
     broker.queue("orders")
-    with DelaySender(broker.url, prefix="stuck") as sender:
+    with RabbitMqSender(broker.url, prefix="stuck") as sender:
         sender.send("orders", "later", delay=10_000)
     move = ("transfer", "--prefix", "stuck", "--to-prefix", "new", "--to", broker.url, "--json")
     refused = broker.cli(*move)

@@ -13,7 +13,7 @@ from pika.compat import long
 from pika.exceptions import ChannelClosedByBroker
 
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.rabbitmq import DelaySender, Message, Topology, bind, declare, verify
+from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, bind, declare, verify
 from tests.acceptance.rabbitmq.broker import CLI, Broker, Inbox
 from tests.patience import PATIENCE_SECONDS
 
@@ -82,10 +82,10 @@ def test_declared_by_nservicebus_first(broker: Broker) -> None:
         nservicebus_declares(channel)
         nservicebus_endpoint(channel, "sales")
         problems = verify(broker.url, SHARED, management_url=broker.management_url)
-        assert [p.text for p in problems if p.serious] == []
+        assert [p.text for p in problems if p.fatal] == []
         declare(broker.url, SHARED)
         with (
-            DelaySender(broker.url, prefix="nsb.v2", without_alternate_exchange=True) as sender,
+            RabbitMqSender(broker.url, prefix="nsb.v2", without_alternate_exchange=True) as sender,
             Inbox(broker.url, "sales") as inbox,
         ):
             sender.send("sales", "from sqsdelay", delay=1)
@@ -138,7 +138,7 @@ def test_processes_declaring_at_once(broker: Broker) -> None:
     assert [p.returncode for p in processes] == [0] * 4
     assert all(o.startswith(b"warning: exchange") and b"Traceback" not in o for o in outputs)
     problems = verify(broker.url, SHARED, management_url=broker.management_url)
-    assert [p for p in problems if p.serious] == []
+    assert [p for p in problems if p.fatal] == []
 
 
 def test_two_infrastructures_side_by_side(broker: Broker) -> None:
@@ -147,12 +147,12 @@ def test_two_infrastructures_side_by_side(broker: Broker) -> None:
     declare(broker.url, Topology("acme"))
     broker.queue("orders")
     with (
-        DelaySender(broker.url, prefix="acme") as ours,
-        DelaySender(broker.url, prefix="nsb.v2", without_alternate_exchange=True) as shared,
+        RabbitMqSender(broker.url, prefix="acme") as ours,
+        RabbitMqSender(broker.url, prefix="nsb.v2", without_alternate_exchange=True) as shared,
         Inbox(broker.url, "orders") as inbox,
     ):
-        ours.send_many("orders", [Message("a", delay=1)])
-        shared.send_many("orders", [Message("b", delay=1)])
+        ours.send_many("orders", [RabbitMqMessage("a", delay=1)])
+        shared.send_many("orders", [RabbitMqMessage("b", delay=1)])
         assert {a.body for a in inbox.wait(2)} == {b"a", b"b"}
     assert broker.cli("teardown", "--prefix", "nsb.v2", "--force").returncode == 0
     with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
@@ -166,11 +166,11 @@ def test_joining_without_the_policy_is_a_decision(broker: Broker) -> None:
     assert Topology().prefix == "sqsdelay"
     declare(broker.url, SHARED)
     broker.queue("orders")
-    with DelaySender(broker.url, prefix="nsb.v2") as sender:
+    with RabbitMqSender(broker.url, prefix="nsb.v2") as sender:
         assert sender.send("orders", "at once").error is None
         with pytest.raises(ConfigurationError, match="has no alternate exchange") as caught:
             sender.send("orders", "hi", delay=1)
-        (result,) = sender.send_many("orders", [Message("hi", delay=1)])
+        (result,) = sender.send_many("orders", [RabbitMqMessage("hi", delay=1)])
     assert isinstance(result.error, ConfigurationError)
     for remedy in (
         "rabbitmqctl set_policy",

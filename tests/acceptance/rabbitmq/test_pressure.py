@@ -10,7 +10,15 @@ from urllib.parse import urlsplit
 import pytest
 
 from sqsdelay.errors import QueueUnavailable, Unconfirmed
-from sqsdelay.rabbitmq import DelaySender, Message, SendResult, Topology, bind, declare, verify
+from sqsdelay.rabbitmq import (
+    RabbitMqMessage,
+    RabbitMqSender,
+    RabbitMqSendResult,
+    Topology,
+    bind,
+    declare,
+    verify,
+)
 from sqsdelay.rabbitmq.confirms import Publication
 from sqsdelay.rabbitmq.connection import Address, channel, parameters
 from sqsdelay.rabbitmq.publisher import Publisher
@@ -35,14 +43,14 @@ def test_a_due_time_holds_while_the_broker_is_away(broker: Broker) -> None:
     broker.queue("orders")
     with (
         TcpProxy(urlsplit(broker.url).port or 0) as proxy,
-        DelaySender(through(proxy, broker)) as sender,
+        RabbitMqSender(through(proxy, broker)) as sender,
         Inbox(broker.url, "orders") as inbox,
     ):
         sender.send("orders", "bound", delay=1)
         due = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=AWAY_SECONDS + 4)
         header = {"due-ms": str(due.timestamp() * 1000)}
-        message = Message("x", due_at=due, headers=header)
-        results: list[SendResult] = []
+        message = RabbitMqMessage("x", due_at=due, headers=header)
+        results: list[RabbitMqSendResult] = []
         thread = threading.Thread(
             target=lambda: results.extend(sender.send_many("orders", [message]))
         )
@@ -62,7 +70,7 @@ def test_a_queue_made_anew_is_bound_anew(broker: Broker) -> None:
     """A deployment deletes it and creates it again between two sends: the binding went with it."""
     declare(broker.url)
     broker.queue("orders")
-    with DelaySender(broker.url) as sender:
+    with RabbitMqSender(broker.url) as sender:
         sender.send("orders", "first", delay=100)
         broker.delete_queue("orders")
         broker.queue("orders")
@@ -74,10 +82,10 @@ def test_a_blocked_broker_is_not_written_to(fragile: RabbitNode) -> None:
     """It reads no more from us: what was written would be in limbo, and is at most one message."""
     broker = Broker(fragile.url, fragile.management_url)
     broker.queue("blocked")
-    messages = [Message(str(n)) for n in range(200)]
+    messages = [RabbitMqMessage(str(n)) for n in range(200)]
     with (
-        DelaySender(broker.url, connect_seconds=1, confirm_seconds=2) as sender,
-        DelaySender(broker.url) as patient,
+        RabbitMqSender(broker.url, connect_seconds=1, confirm_seconds=2) as sender,
+        RabbitMqSender(broker.url) as patient,
     ):
         fragile.ctl("set_vm_memory_high_watermark", "absolute", "1")
         try:
@@ -101,11 +109,11 @@ def test_a_call_has_one_deadline(broker: Broker) -> None:
     broker.queue("orders")
     with (
         DeafProxy(urlsplit(broker.url).port or 0) as proxy,
-        DelaySender(through(proxy, broker), connect_seconds=1, confirm_seconds=1) as sender,
+        RabbitMqSender(through(proxy, broker), connect_seconds=1, confirm_seconds=1) as sender,
     ):
         sender.send("orders", "heard")
         proxy.swallowing.set()
-        results = sender.send_many("orders", [Message("x") for _ in range(MANY)])
+        results = sender.send_many("orders", [RabbitMqMessage("x") for _ in range(MANY)])
     kinds = {type(result.error) for result in results}
     assert kinds == {Unconfirmed, QueueUnavailable}
     assert sum(isinstance(result.error, Unconfirmed) for result in results) <= 4_000
@@ -117,13 +125,13 @@ def test_large_messages_fill_a_window_of_bytes(broker: Broker) -> None:
     body = b"x" * (6 * 1024 * 1024)
     with (
         DeafProxy(urlsplit(broker.url).port or 0) as proxy,
-        DelaySender(through(proxy, broker), connect_seconds=1, confirm_seconds=30) as sender,
+        RabbitMqSender(through(proxy, broker), connect_seconds=1, confirm_seconds=30) as sender,
     ):
         sender.send("orders", "heard")
         proxy.swallowing.set()
         results = []
         thread = threading.Thread(
-            target=lambda: results.extend(sender.send_many("orders", [Message(body)] * 8))
+            target=lambda: results.extend(sender.send_many("orders", [RabbitMqMessage(body)] * 8))
         )
         thread.start()
         assert broker.wait_count("orders", 3, seconds=10) == 3  # the small one and two of 6 MiB

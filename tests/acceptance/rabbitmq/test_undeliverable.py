@@ -6,7 +6,7 @@ import shlex
 import time
 from pathlib import Path
 
-from sqsdelay.rabbitmq import DelaySender, Message, Topology, bind, declare, verify
+from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, bind, declare, verify
 from tests.acceptance.rabbitmq.broker import Broker, Inbox
 from tests.patience import PATIENCE_SECONDS
 from tests.services.rabbitmq import RabbitNode
@@ -22,8 +22,8 @@ def test_an_unbound_destination_delays_nobody_else(broker: Broker) -> None:
     declare(broker.url, acme)
     broker.queue("live")
     broker.queue("ghost")
-    with DelaySender(broker.url, prefix="acme") as sender, Inbox(broker.url, "live") as inbox:
-        ghosts = [Message(str(n), delay=2, message_id=f"ghost-{n}") for n in range(LOST)]
+    with RabbitMqSender(broker.url, prefix="acme") as sender, Inbox(broker.url, "live") as inbox:
+        ghosts = [RabbitMqMessage(str(n), delay=2, message_id=f"ghost-{n}") for n in range(LOST)]
         assert all(r.error is None for r in sender.send_many("ghost", ghosts))
         broker.delete_queue("ghost")
         for n in range(10):
@@ -54,7 +54,7 @@ def test_binding_sends_on_its_own_messages_only(broker: Broker) -> None:
     declare(broker.url, Topology("acme"))
     for name in ("first", "second"):
         broker.queue(name)
-        with DelaySender(broker.url, prefix="acme") as sender:
+        with RabbitMqSender(broker.url, prefix="acme") as sender:
             sender.send(name, name, delay=1)
         broker.delete_queue(name)
     assert broker.wait_count("acme.delay-undeliverable", 2) == 2
@@ -65,7 +65,7 @@ def test_binding_sends_on_its_own_messages_only(broker: Broker) -> None:
     assert "no queue 'second'" in missing.stderr
     broker.queue("second")
     bound = broker.cli("bind", "second", "--prefix", "acme")
-    assert bound.stdout == "bound second; 1 undeliverable messages sent on to it\n"
+    assert bound.stdout == "bound second; 1 undeliverable messages forwarded to it\n"
     assert broker.wait_count("second", 1) == 1
     assert broker.wait_count("acme.delay-undeliverable", 1) == 1
 
@@ -75,7 +75,7 @@ def test_a_sender_may_leave_binding_to_others(broker: Broker) -> None:
     acme = Topology("acme")
     declare(broker.url, acme)
     broker.queue("orders")
-    with DelaySender(broker.url, prefix="acme", bind=False) as sender:
+    with RabbitMqSender(broker.url, prefix="acme", bind=False) as sender:
         sender.send("orders", "hi", delay=1)
     assert broker.wait_count(acme.undeliverable, 1) == 1
     assert broker.count("orders") == 0
@@ -89,7 +89,7 @@ def test_on_shared_infrastructure_a_policy_catches_them(fragile: RabbitNode) -> 
     shared = Topology("nsb.v2")
     declare(broker.url, shared)
     (warning,) = verify(broker.url, shared, management_url=broker.management_url)
-    assert not warning.serious
+    assert not warning.fatal
     assert "hold up everyone else's" in warning.text
     command, *arguments = shlex.split(warning.remedy)
     assert command == "rabbitmqctl"
@@ -97,7 +97,7 @@ def test_on_shared_infrastructure_a_policy_catches_them(fragile: RabbitNode) -> 
     assert verify(broker.url, shared, management_url=broker.management_url) == []
 
     broker.queue("ghost")
-    with DelaySender(broker.url, prefix="nsb.v2") as sender:
+    with RabbitMqSender(broker.url, prefix="nsb.v2") as sender:
         sender.send("ghost", "boo", delay=1)
         broker.delete_queue("ghost")
     assert broker.wait_count("nsb.v2.delay-undeliverable", 1) == 1
@@ -113,7 +113,7 @@ def test_a_policy_that_shortens_delays_is_found(fragile: RabbitNode) -> None:
         found: list[str] = []
         while not found and time.monotonic() < deadline:
             problems = verify(broker.url, management_url=broker.management_url)
-            found = [p.subject for p in problems if p.serious and "message-ttl to 5000" in p.text]
+            found = [p.subject for p in problems if p.fatal and "message-ttl to 5000" in p.text]
         assert found == [f"queue sqsdelay.core.delay-level-{level}" for level in range(20, 28)]
     finally:
         fragile.ctl("clear_policy", "short")
@@ -127,7 +127,7 @@ def test_a_disabled_stream_queue_flag_is_found(tmp_path: Path) -> None:
         acme = Topology("acme")
         declare(node.url, acme)
         (problem,) = verify(node.url, acme, management_url=node.management_url)
-        assert problem.serious
+        assert problem.fatal
         assert problem.subject == "feature flag stream_queue"
         command, *arguments = shlex.split(problem.remedy)
         assert command == "rabbitmqctl"

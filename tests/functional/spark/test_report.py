@@ -15,7 +15,7 @@ from selenium.webdriver.common.by import By
 from typer.testing import CliRunner
 
 from sqsdelay.cli import app
-from sqsdelay.core.route import Route
+from sqsdelay.core.message import Route
 from sqsdelay.cost import Workload, bills, shipped_prices
 from sqsdelay.cost.workload import DELAY_ATTRIBUTES_BYTES
 from sqsdelay.errors import ConfigurationError, MalformedEvent

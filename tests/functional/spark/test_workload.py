@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from sqsdelay.cli import app
 from sqsdelay.cost import Workload, bills, shipped_prices
-from sqsdelay.cost.bands import BANDS, band_of
 from sqsdelay.cost.rates import ways
+from sqsdelay.cost.workload import BANDS, band_of
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.spark.estimate import estimate, hops_of
 

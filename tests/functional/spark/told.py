@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sqsdelay.core.route import Route
+from sqsdelay.core.message import Route
 from sqsdelay.ledger.events import Event, EventKind, Source, to_json
 
 T0 = 1_790_000_000_000

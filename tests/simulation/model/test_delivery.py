@@ -15,6 +15,7 @@ from sqsdelay.core.delay import utc
 from sqsdelay.parking.parking import Parking
 from sqsdelay.parking.schedule import Schedule
 from sqsdelay.relaying import relay as consumer
+from sqsdelay.relaying.outcome import Outcome, Status
 from sqsdelay.sqs import outbox
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryStore, ManualClock
@@ -73,14 +74,16 @@ BUGS = {
         wire, "hop_deduplication_id", lambda *_: f"hop.{uuid.uuid4()}"
     ),
     "a delay counted anew at every hop": (
-        consumer.Relay, "_read", lambda self, copy: wire.Delayed(copy.message_id, copy.sent_ms + 5_000_000)
+        consumer.Relay,
+        "_read",
+        lambda self, copy: wire.DelayedMessage(copy.message_id, copy.sent_ms + 5_000_000),
     ),
     "a cancellation that leaves no mark": (Schedule, "_mark", lambda *_: None),
     "what was released stays in the store": (
         _InMemoryClaim, "remove", lambda self, ids: [True] * len(ids)
     ),
     "what fails to be sent is taken for sent": (
-        consumer.Relay, "_failed", lambda self, copy, *_: consumer.Outcome(copy, consumer.Status.REQUEUED)
+        consumer.Relay, "_failed", lambda self, copy, *_: Outcome(copy, Status.REQUEUED)
     ),
 }  # fmt: skip
 

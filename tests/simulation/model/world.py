@@ -21,7 +21,7 @@ from sqsdelay.ports.stores import DelayedMessageStore
 from sqsdelay.relaying.due_relay import DueRelay
 from sqsdelay.relaying.mover import Mover
 from sqsdelay.relaying.relay import Relay
-from sqsdelay.sending.sender import Route, Sender
+from sqsdelay.sending.sender import QueueSender, Route
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.testing import ManualClock
 from tests.simulation.model.faults import Breaker, Fault, FaultyQueues, FaultyStore, Killed, Sent
@@ -75,8 +75,10 @@ class World:
         self._in_hand: dict[str, str] = {}
         self._requeued: dict[str, int] = {}
         self._outboxes: list[SqsOutbox] = []
-        self.sender = Sender(self.queues, store=self.store, park_after_seconds=park_after_seconds)
-        self.sender_without_store = Sender(self.queues)
+        self.sender = QueueSender(
+            self.queues, store=self.store, park_after_seconds=park_after_seconds
+        )
+        self.sender_without_store = QueueSender(self.queues)
         self.relays: list[Mover] = [self._relay() for _ in range(WORKERS)]
         self.due_relays: list[Mover] = [self._due_relay() for _ in range(WORKERS)]
         self.dispatchers = [self._dispatcher() for _ in range(WORKERS)]

@@ -1,0 +1,22 @@
+"""What a check of queues or exchanges finds wrong, and what mends it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is not as it should be.
+
+    Args:
+        subject: what it is wrong with: a queue, an exchange, a binding, a store.
+        text: what is wrong with it.
+        remedy: a command, or words, that mend it.
+        fatal: False for a warning: delays work all the same.
+    """
+
+    subject: str
+    text: str
+    remedy: str
+    fatal: bool = True
