@@ -113,7 +113,8 @@ class Lanes:
     def _near(self, shard: int, to: str, wanted: Range, **more: Any) -> Iterator[Item]:
         """Near items up to a position that are due and not held."""
         condition, values = (
-            f"(attribute_not_exists({HELD_UNTIL}) OR {HELD_UNTIL} <= :now)",
+            # True without that attribute, and where somebody wrote by hand what is no number.
+            f"(NOT {HELD_UNTIL} > :now)",
             {":now": number(wanted.now_ms)},
         )
         left_out = sorted(wanted.except_destinations - {self._layout.endpoint})[:_MOST_OPERANDS]
