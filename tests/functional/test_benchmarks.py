@@ -96,7 +96,7 @@ def test_cost_fails_when_the_sums_are_wrong(
     assert cost.main() == 1
     printed = capsys.readouterr().out
     assert "FAILED: 1 hour, relay, one at a time:" in printed
-    assert "parked:" not in printed
+    assert "1 hour, parked:" not in printed
 
 
 def test_ledger_measures_and_misses_no_event() -> None:
