@@ -103,7 +103,7 @@ def test_a_confirm_that_never_comes(broker: Broker) -> None:
         proxy.swallowing.set()
         started = time.monotonic()
         with pytest.raises(
-            Unconfirmed, match=r"did not confirm the message within 1 s; it may have it"
+            Unconfirmed, match=r"within 1 s; it may have|before the message was confirmed"
         ):
             sender.send("orders", "unheard")
         assert time.monotonic() - started >= 1
