@@ -84,7 +84,8 @@ def test_an_executor_killed_in_the_middle_of_a_write(
     write_table(tmp_path / "renewals.parquet")
     (tmp_path / "job.py").write_text(job)
     subprocess.run([sys.executable, *archive.split()[1:]], cwd=tmp_path, env=plain(), check=True)
-    sqs.set_latency(8_000)
+    # Slow enough to find both executors at work, and within the 5 s that a request may take.
+    sqs.set_latency(3_000)
     command = [
         f"{Path(pyspark.__file__).parent}/bin/{submit.split()[0]}",
         "--master",
