@@ -1,4 +1,4 @@
-"""Receiving: a message that arrives twice is processed once, line by its id."""
+"""Receiving: a message that arrives twice is processed once, by its id."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ class Router:
             raise InvalidDelay(problem)
 
     def broker_now(self, endpoint: Endpoint, asked: Asked) -> int:
-        """The broker's now for an absolute due time, asked for if nothing has line it lately."""
+        """The broker's now, for an absolute due time; SQS is asked if no recent answer had it."""
         clock = self._queues.broker_clock
         if not clock.synchronised:
             asked.once("clock", lambda: self._learn_time(endpoint))

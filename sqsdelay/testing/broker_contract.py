@@ -173,7 +173,7 @@ class SenderContract:
         assert arrivals(received, 1) == [("m-1", "grüße ☀".encode())]
 
     def test_an_id_is_made_up(self, sender: Sender[Any], received: Received) -> None:
-        """The one message_ids is the one the receiver sees."""
+        """The id returned is the one the receiver sees."""
         message_ids = [sender.send(DESTINATION, "a", delay=0).message_id for _ in range(2)]
         assert None not in message_ids
         assert sorted(map(str, message_ids)) == [
