@@ -37,7 +37,7 @@ from sqsdelay.relaying.relay import Relay
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.consumer import checked_relay
 from sqsdelay.sqs.queues import SqsQueues
-from sqsdelay.stores import open_store
+from sqsdelay.stores import open_place
 
 TRACE_HEADER = "X-Amzn-Trace-Id"
 
@@ -117,7 +117,7 @@ def _setting(variable: str, default: int) -> int:
 
 def _store(endpoint: Endpoint) -> DelayedMessageStore | None:
     url = os.environ.get(contract.STORE_VARIABLE)
-    return open_store(url, endpoint=endpoint.name) if url else None
+    return open_place(url, endpoint=endpoint.name) if url else None
 
 
 def handler(event: Mapping[str, Any], context: object) -> dict[str, list[dict[str, str]]]:

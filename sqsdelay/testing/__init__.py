@@ -11,28 +11,33 @@ from typing import TYPE_CHECKING, Any
 from sqsdelay.testing.in_memory_ledger import InMemoryLedger
 from sqsdelay.testing.in_memory_outbox import InMemoryOutbox
 from sqsdelay.testing.in_memory_queues import InMemoryQueues
+from sqsdelay.testing.in_memory_scheduler import InMemoryScheduler
 from sqsdelay.testing.in_memory_store import InMemoryStore
 from sqsdelay.testing.local_aws import LocalAws
 from sqsdelay.testing.manual_clock import ManualClock
 
 if TYPE_CHECKING:
     from sqsdelay.testing.broker_contract import OutboxContract, SenderContract
+    from sqsdelay.testing.parking_contract import ParkingContract
     from sqsdelay.testing.store_contract import StoreContract
 
 __all__ = [
     "InMemoryLedger",
     "InMemoryOutbox",
     "InMemoryQueues",
+    "InMemoryScheduler",
     "InMemoryStore",
     "LocalAws",
     "ManualClock",
     "OutboxContract",
+    "ParkingContract",
     "SenderContract",
     "StoreContract",
 ]
 
 _HOMES = {
     "OutboxContract": "sqsdelay.testing.broker_contract",
+    "ParkingContract": "sqsdelay.testing.parking_contract",
     "SenderContract": "sqsdelay.testing.broker_contract",
     "StoreContract": "sqsdelay.testing.store_contract",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import format_datetime
@@ -16,17 +16,17 @@ import botocore.session
 from botocore.exceptions import ClientError
 from botocore.validate import ParamValidator
 
+from sqsdelay.core.endpoint import QueueRef
 from sqsdelay.core.message import Attribute, OutgoingMessage, size_of
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.ports.queues import Failure, Queues
 from sqsdelay.testing.manual_clock import ManualClock
 
-_CONTEXT: Final = re.compile(r"<aws\.scheduler\.(schedule-arn|scheduled-time|execution-id|attempt-number)>")
+_CONTEXT: Final = re.compile(
+    r"<aws\.scheduler\.(schedule-arn|scheduled-time|execution-id|attempt-number)>"
+)
 _RETRY_SECONDS: Final = 60
 _PAGE: Final = 100
-
-Send = Callable[[Mapping[str, Any]], None]
-"""``SendMessage``, with a request as boto3 takes it; raises if it is refused."""
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class InMemoryScheduler:
 
     Args:
         clock: the service's clock, moved by the test.
-        send: gets the ``SendMessage`` requests of schedules that fire: `into` some queues.
+        queues: where the ``SendMessage`` requests of schedules that fire end.
         late_seconds: how long after its time a schedule fires, 0 to 60.
         requests_per_second: `CreateSchedule` calls taken in one second of the clock; None takes all.
     """
@@ -57,7 +57,7 @@ class InMemoryScheduler:
     def __init__(
         self,
         clock: ManualClock,
-        send: Send,
+        queues: Queues,
         *,
         late_seconds: float = 0,
         requests_per_second: int | None = None,
@@ -65,7 +65,7 @@ class InMemoryScheduler:
         self.clock = clock
         self.meta = SimpleNamespace(region_name="us-east-1")
         self.calls: list[str] = []
-        self._send = send
+        self._queues = queues
         self._late_ms = round(late_seconds * 1000)
         self._quota = requests_per_second
         self._taken = (0, 0)
@@ -76,7 +76,9 @@ class InMemoryScheduler:
         """Make a group."""
         self._check("CreateScheduleGroup", asked)
         if asked["Name"] in self._groups:
-            raise self._refused("ConflictException", f"Schedule group {asked['Name']} already exists.")
+            raise self._refused(
+                "ConflictException", f"Schedule group {asked['Name']} already exists."
+            )
         self._groups[asked["Name"]] = {}
         return self._answer()
 
@@ -190,6 +192,28 @@ class InMemoryScheduler:
             }
         )
 
+    def _send(self, request: Mapping[str, Any]) -> None:
+        """``SendMessage``, with its parameters as JSON.
+
+        Raises:
+            SqsDelayError: it is refused.
+        """
+        attributes = {n: _decoded(v) for n, v in request.get("MessageAttributes", {}).items()}
+        body = request["MessageBody"]
+        trace = request.get("MessageSystemAttributes", {}).get("AWSTraceHeader", {})
+        entry = OutgoingMessage(
+            body=body,
+            attributes=attributes,
+            size=size_of(body, attributes),
+            group_id=request.get("MessageGroupId"),
+            deduplication_id=request.get("MessageDeduplicationId"),
+            trace_header=trace.get("StringValue"),
+        )
+        url = self._queues.url(QueueRef(request["QueueUrl"].rpartition("/")[2]))
+        (outcome,) = self._queues.send_batch(url, [entry])
+        if isinstance(outcome, Failure):
+            raise outcome.error
+
     def _count(self) -> None:
         second = self.clock.true_ms // 1000
         taken = self._taken[1] + 1 if self._taken[0] == second else 1
@@ -211,7 +235,9 @@ class InMemoryScheduler:
 
     def _group(self, name: str) -> dict[str, _Schedule]:
         if name not in self._groups:
-            raise self._refused("ResourceNotFoundException", f"Schedule group {name} does not exist.")
+            raise self._refused(
+                "ResourceNotFoundException", f"Schedule group {name} does not exist."
+            )
         return self._groups[name]
 
     def _find(self, asked: Mapping[str, Any]) -> _Schedule:
@@ -224,39 +250,22 @@ class InMemoryScheduler:
 
     def _answer(self, **fields: Any) -> dict[str, Any]:
         date = format_datetime(datetime.fromtimestamp(self.clock.true_ms // 1000, UTC), usegmt=True)
-        return {**fields, "ResponseMetadata": {"HTTPStatusCode": 200, "HTTPHeaders": {"date": date}}}
+        return {
+            **fields,
+            "ResponseMetadata": {"HTTPStatusCode": 200, "HTTPHeaders": {"date": date}},
+        }
 
     def _refused(self, code: str, text: str) -> ClientError:
         return ClientError({"Error": {"Code": code, "Message": text}}, "scheduler")
 
 
-def into(queues: Queues) -> Send:
-    """A ``SendMessage`` that ends in these queues."""
-
-    def send(request: Mapping[str, Any]) -> None:
-        attributes = {n: _decoded(v) for n, v in request.get("MessageAttributes", {}).items()}
-        body = request["MessageBody"]
-        trace = request.get("MessageSystemAttributes", {}).get("AWSTraceHeader", {})
-        entry = OutgoingMessage(
-            body=body,
-            attributes=attributes,
-            size=size_of(body, attributes),
-            group_id=request.get("MessageGroupId"),
-            deduplication_id=request.get("MessageDeduplicationId"),
-            trace_header=trace.get("StringValue"),
-        )
-        name = request["QueueUrl"].rpartition("/")[2]
-        (outcome,) = queues.send_batch(name, [entry])
-        if isinstance(outcome, Failure):
-            raise outcome.error
-
-    return send
-
-
 def _decoded(value: Mapping[str, str]) -> Attribute:
     """As AWS's SDKs read JSON: bytes are base64 in it."""
     if "BinaryValue" in value:
-        return {"DataType": value["DataType"], "BinaryValue": base64.b64decode(value["BinaryValue"])}
+        return {
+            "DataType": value["DataType"],
+            "BinaryValue": base64.b64decode(value["BinaryValue"]),
+        }
     return {"DataType": value["DataType"], "StringValue": value["StringValue"]}
 
 

@@ -42,4 +42,6 @@ def firing_second(message_id: str, due_ms: int, *, hop_seconds: int) -> int:
     """
     latest = latest_lead_seconds(hop_seconds)
     spread = max(1, earliest_lead_seconds(hop_seconds) - latest)
-    return due_ms // 1000 - latest - zlib.crc32(message_id.encode("utf-8", "surrogatepass")) % spread
+    return (
+        due_ms // 1000 - latest - zlib.crc32(message_id.encode("utf-8", "surrogatepass")) % spread
+    )

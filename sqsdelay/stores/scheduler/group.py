@@ -274,7 +274,9 @@ def fires_at(schedule: Schedule) -> int:
     try:
         return int(datetime.strptime(f"{text}+0000", "at(%Y-%m-%dT%H:%M:%S)%z").timestamp())
     except ValueError as error:
-        raise StoreError(f"schedule {schedule.get('Name')} is no schedule of sqsdelay: {text}") from error
+        raise StoreError(
+            f"schedule {schedule.get('Name')} is no schedule of sqsdelay: {text}"
+        ) from error
 
 
 def _threads() -> ThreadPoolExecutor:

@@ -12,18 +12,7 @@ from sqsdelay.core.amendments import Amendment, latest_amendments
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.hop import check_hop
-from sqsdelay.core.stored_message import StoredMessage, check_stored_due
-from sqsdelay.errors import ConfigurationError, InvalidMessage
-from sqsdelay.limits import DEFAULT_HOP_SECONDS
-from sqsdelay.stores.answers import new_once
-from sqsdelay.stores.page import page_bounds
-from sqsdelay.stores.scheduler.firing import (
-    CREATION_SECONDS,
-    firing_second,
-    soonest_seconds,
-)
-from sqsdelay.stores.scheduler.group import Group, Schedule, fires_at
-from sqsdelay.stores.scheduler.payload import (
+from sqsdelay.core.schedule_input import (
     amendment_name_of,
     amendment_of,
     check_keepable,
@@ -33,6 +22,17 @@ from sqsdelay.stores.scheduler.payload import (
     message_of,
     name_of,
 )
+from sqsdelay.core.stored_message import StoredMessage, check_stored_due
+from sqsdelay.errors import ConfigurationError, InvalidMessage, StoredInPart, StoreError
+from sqsdelay.limits import DEFAULT_HOP_SECONDS
+from sqsdelay.stores.answers import new_once
+from sqsdelay.stores.page import page_bounds
+from sqsdelay.stores.scheduler.firing import (
+    CREATION_SECONDS,
+    firing_second,
+    soonest_seconds,
+)
+from sqsdelay.stores.scheduler.group import Group, Schedule, fires_at
 
 _MESSAGES: Final = "m."
 
@@ -110,7 +110,7 @@ class SchedulerStore:
             ConfigurationError: a ``transaction`` given.
             InvalidMessage: not for this endpoint, no message for SQS, or due too soon.
             MessageTooLarge: above 256 KiB as a schedule's input.
-            StoreMissing, StoreUnavailable: those stored before stay; the same call again is safe.
+            StoredInPart, StoreMissing, StoreUnavailable
         """
         if transaction is not None:
             raise ConfigurationError(
@@ -124,11 +124,26 @@ class SchedulerStore:
             return []
         now_ms = self._group.now_ms()
         wanted = [(message, self._fields(message, now_ms)) for message in first.values()]
-        made = self._group.each(
-            lambda one: self._group.create(name_of(one[0].message_id), **one[1]), wanted
-        )
-        inserted = [m.message_id for m, new in zip(first.values(), made, strict=True) if new]
-        return new_once(messages, inserted)
+        made = dict(zip(first, self._group.each(self._create, wanted), strict=True))
+        new = new_once(messages, [i for i, outcome in made.items() if outcome is True])
+        failed = {i: outcome for i, outcome in made.items() if isinstance(outcome, StoreError)}
+        if failed:
+            error = next(iter(failed.values()))
+            if len(failed) == len(made):
+                raise error
+            outcomes = [
+                failed.get(message.message_id, is_new)
+                for message, is_new in zip(messages, new, strict=True)
+            ]
+            raise StoredInPart(f"{len(failed)} of {len(made)} were not stored: {error}", outcomes)
+        return new
+
+    def _create(self, wanted: tuple[StoredMessage, dict[str, Any]]) -> bool | StoreError:
+        message, fields = wanted
+        try:
+            return self._group.create(name_of(message.message_id), **fields)
+        except StoreError as error:
+            return error
 
     def _fields(
         self, message: StoredMessage, now_ms: int, *, kept_since_ms: int | None = None
@@ -178,7 +193,9 @@ class SchedulerStore:
         now_ms = self._group.now_ms()
         found: list[StoredMessage] = []
         for names in _hundreds(list(self._group.names(_MESSAGES))):
-            read = [self._read(s) for s in self._group.each(self._group.get, names) if s is not None]
+            read = [
+                self._read(s) for s in self._group.each(self._group.get, names) if s is not None
+            ]
             fit = [
                 one.message
                 for one in read

@@ -1,4 +1,4 @@
-"""What a schedule holds: the ``SendMessage`` into the delay queue, and how to read it back."""
+"""The input of a schedule: the ``SendMessage`` into the delay queue, written and read here."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from sqsdelay.core.message import Attribute, string, text_of
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.core.wire import (
     DEDUPLICATION_ID,
-    DELAY_ATTRIBUTES,
     DUE_AT,
     GROUP_ID,
+    ReceivedMessage,
     delayed,
     fits,
+    users_attributes,
     whole_number,
     with_message_id,
 )
@@ -168,31 +169,54 @@ def message_of(text: str, destination: str) -> StoredMessage:
         StoreError: the schedule is not one of ours.
     """
     try:
+        copy = copy_of(text)
+        due_ms = whole_number(text_of(copy.attributes, DUE_AT))
+        users = users_attributes(copy)
+        if DEDUPLICATION_ID in copy.attributes:
+            users[DEDUPLICATION_ID] = copy.attributes[DEDUPLICATION_ID]
+        return StoredMessage(
+            message_id=copy.message_id,
+            destination=destination,
+            due_ms=-1 if due_ms is None else due_ms,
+            body=copy.body.encode("utf-8"),
+            attributes=users,
+            group_id=text_of(copy.attributes, GROUP_ID),
+            trace_header=copy.trace_header,
+        )
+    except ValueError as error:
+        raise StoreError(f"a schedule holds no message of sqsdelay: {error!r}") from error
+
+
+def copy_of(text: str) -> ReceivedMessage:
+    """The copy that a schedule's input puts on the delay queue, as it would be received there.
+
+    Raises:
+        ValueError: it is no ``SendMessage`` of ours.
+    """
+    try:
         request = json.loads(text)
         attributes = {name: _shaped(v) for name, v in request["MessageAttributes"].items()}
         trace = request.get("MessageSystemAttributes", {}).get("AWSTraceHeader", {})
-        due_ms = whole_number(text_of(attributes, DUE_AT))
-        users = {
-            name: value
-            for name, value in attributes.items()
-            if name not in DELAY_ATTRIBUTES or name == DEDUPLICATION_ID
-        }
-        return StoredMessage(
-            message_id=request["MessageGroupId"],
-            destination=destination,
-            due_ms=-1 if due_ms is None else due_ms,
-            body=request["MessageBody"].encode("utf-8"),
-            attributes=users,
-            group_id=text_of(attributes, GROUP_ID),
+        return ReceivedMessage(
+            body=str(request["MessageBody"]),
+            attributes=attributes,
+            receipt_handle="",
+            sqs_message_id="",
+            received_at=0,
+            group_id=str(request["MessageGroupId"]),
+            deduplication_id=str(request["MessageDeduplicationId"]),
             trace_header=trace.get("StringValue"),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StoreError(f"a schedule holds no message of sqsdelay: {error!r}") from error
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"no SendMessage request: {error!r}") from error
 
 
 def _shaped(value: Mapping[str, str]) -> Attribute:
     if "BinaryValue" in value:
-        return {"DataType": value["DataType"], "BinaryValue": base64.b64decode(value["BinaryValue"])}
+        return {
+            "DataType": value["DataType"],
+            "BinaryValue": base64.b64decode(value["BinaryValue"]),
+        }
     return {"DataType": value["DataType"], "StringValue": value["StringValue"]}
 
 
