@@ -29,7 +29,7 @@ from sqsdelay.limits import (
     SHORT_CALL_SECONDS,
 )
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
-from sqsdelay.ports.stores import DelayedMessageStore
+from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.relaying.due_relay import DueRelay
 from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Mover
 from sqsdelay.relaying.outcome import Outcome, Status
@@ -115,7 +115,7 @@ def _setting(variable: str, default: int) -> int:
     return value
 
 
-def _store(endpoint: Endpoint) -> DelayedMessageStore | None:
+def _store(endpoint: Endpoint) -> ParkingPlace | None:
     url = os.environ.get(contract.STORE_VARIABLE)
     return open_place(url, endpoint=endpoint.name) if url else None
 
