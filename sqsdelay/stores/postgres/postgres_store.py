@@ -116,7 +116,7 @@ class PostgresStore:
             connection.execute(self._sql["lock_set_up"], {"channel": self._channel})
             found = self._found_version(connection)
             refuse_newer(found, self._version, table=self._table)
-            for query in ("set_up", "set_up_index", "set_up_marks"):
+            for query in ("set_up", "set_up_index", "set_up_amendments"):
                 connection.execute(self._sql[query], {})
             for query in upgrades(self._sql, found):
                 connection.execute(self._sql[query], {})
