@@ -224,6 +224,7 @@ class InMemoryScheduler:
     def _check(self, operation: str, asked: dict[str, Any]) -> None:
         self.calls.append(operation)
         shape = self._model.operation_model(operation).input_shape
+        assert shape is not None  # each of these operations takes parameters
         report = ParamValidator().validate(asked, shape)
         if report.has_errors():
             raise self._refused("ValidationException", report.generate_report())

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from sqsdelay.core.message import string
+from sqsdelay.core.message import Route, string
 from sqsdelay.core.rejection import read_rejection
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.core.wire import ReceivedMessage
@@ -17,7 +17,6 @@ from sqsdelay.parking.parking import Parking
 from sqsdelay.parking.schedule import Change, Schedule
 from sqsdelay.relaying.outcome import Status
 from sqsdelay.relaying.relay import Relay
-from sqsdelay.sending.router import Route
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.stores import open_place, open_store
 from sqsdelay.stores.scheduler.firing import firing_second
@@ -53,7 +52,7 @@ class World:
             "orders", role_arn=ROLE, endpoint="orders", client=self.scheduler, clock=self.clock
         )
 
-    def send(self, message_id: str, seconds: float, *, body: str = "x") -> Route:
+    def send(self, message_id: str, seconds: float, *, body: str = "x") -> Route | None:
         return self.sender.send("orders", body, delay=seconds, message_id=message_id).route
 
     def run(self, *, until_ms: int | None = None) -> None:
