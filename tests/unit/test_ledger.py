@@ -242,7 +242,8 @@ def test_lateness_ends_when_the_queue_shows_the_message(
     """Whatever its receiver was doing then."""
     due_ms = 1_700_000_000_000
     message = boto3_message(
-        ApproximateFirstReceiveTimestamp=str(due_ms + received_ms), SentTimestamp=str(due_ms + sent_ms)
+        ApproximateFirstReceiveTimestamp=str(due_ms + received_ms),
+        SentTimestamp=str(due_ms + sent_ms),
     )
     ledger = InMemoryLedger()
     record_received(ledger, endpoint, [message])
