@@ -36,7 +36,7 @@ def record_received(
             with ``MessageAttributeNames=["sqsdelay.*"]`` (or All) and
             ``MessageSystemAttributeNames=["ApproximateFirstReceiveTimestamp", "SentTimestamp"]``
             (or All): the id, the due time and the broker's times are in there. Without the latter
-            lateness is not told.
+            lateness is not known.
         clock: the local clock, for messages without the broker's time.
     """
     if ledger is not None and messages:
@@ -68,7 +68,7 @@ def received_events(
 
 
 def lateness_ms(copy: ReceivedMessage, *, fifo: bool = False) -> int | None:
-    """How long after its due time the destination queue showed the message; None if it cannot be told.
+    """How long after its due time the destination queue showed the message; None if it cannot be known.
 
     A message timer cannot be read from a copy: it ends at the first whole second after the due time.
 
@@ -84,7 +84,7 @@ def lateness_ms(copy: ReceivedMessage, *, fifo: bool = False) -> int | None:
 
 def waited_ms(copy: ReceivedMessage, *, fifo: bool = False) -> int | None:
     """How long the message then lay in the destination queue until it was first received; None if it
-    cannot be told."""
+    cannot be known."""
     late_ms, due_ms = lateness_ms(copy, fifo=fifo), was_due_ms(copy.attributes)
     if late_ms is None or due_ms is None or copy.first_receive_ms is None:
         return None

@@ -123,7 +123,7 @@ def _run(aws: LocalAws, file: Path, hop: int, ledger: FileLedger | None, *, quie
         if ledger is not None:
             now_ms = destination.broker_clock.now_ms()
             events = received_events(ENDPOINT, copies, now_ms=now_ms)
-            record_safely(ledger, map(tracker.told, events))
+            record_safely(ledger, map(tracker.dated, events))
         if copies:
             destination.delete_batch(url, copies)
 

@@ -128,7 +128,7 @@ class Tracker:
             for copy in copies:
                 self._tracked[text_of(copy.attributes, MESSAGE_ID) or ""].arrived(copy)
 
-    def told(self, event: Event) -> Event:
+    def dated(self, event: Event) -> Event:
         """A reception, with what a receiver does not know of a direct message: when it was due."""
         entry = self._tracked[event.message_id]
         return replace(event, due_ms=entry.due_ms, late_ms=entry.late_ms)

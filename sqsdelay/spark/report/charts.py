@@ -101,11 +101,11 @@ def lateness_chart(histogram: Histogram) -> str:
                     ha="center",
                 )
 
-    told = [
+    bins = [
         f"{width * n:,} to {width * (n + 1):,} ms: {c:,}" for n, c in enumerate(counts[1:-1]) if c
     ]
-    told = [f"early: {histogram.early:,}", *told, f"later: {histogram.later:,}"]
-    text = f"Of {arrived:,} messages that arrived. {', '.join(told)}."
+    bins = [f"early: {histogram.early:,}", *bins, f"later: {histogram.later:,}"]
+    text = f"Of {arrived:,} messages that arrived. {', '.join(bins)}."
     return _svg("lateness", "Lateness of arrivals", text, draw)
 
 
@@ -160,7 +160,7 @@ def _dated(axes: Axes) -> None:
 
 
 def _unit(ms: int) -> tuple[str, int]:
-    """What a length of time is told in, and how many milliseconds that is."""
+    """What a length of time is named in, and how many milliseconds that is."""
     units = (("days", 86_400_000), ("hours", 3_600_000), ("minutes", 60_000), ("seconds", 1000))
     return next(((name, size) for name, size in units if ms >= 2 * size), ("ms", 1))
 
@@ -188,8 +188,8 @@ def waiting_chart(points: Sequence[tuple[int, int]]) -> str:
     first, last = (
         utc(at_ms).isoformat(timespec="seconds") for at_ms in (points[0][0], points[-1][0])
     )
-    told = f"Messages sent and not yet arrived, from {first} to {last}: at most {most:,}, "
-    return _svg("waiting", "Pending over time", f"{told}{points[-1][1]:,} at the end.", draw)
+    summary = f"Messages sent and not yet arrived, from {first} to {last}: at most {most:,}, "
+    return _svg("waiting", "Pending over time", f"{summary}{points[-1][1]:,} at the end.", draw)
 
 
 def cost_chart(bands: Sequence[tuple[str, Sequence[float]]], currency: str) -> str:
@@ -210,9 +210,9 @@ def cost_chart(bands: Sequence[tuple[str, Sequence[float]]], currency: str) -> s
         axes.set_ylabel(currency)
         axes.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1), borderpad=0)
 
-    told = ", ".join(f"{name}: {total:.4g}" for name, total in zip(names, totals, strict=True))
+    summary = ", ".join(f"{name}: {total:.4g}" for name, total in zip(names, totals, strict=True))
     return _svg(
-        "cost", "Cost by delay", f"Cost in {currency} by delay. {told}.", draw, _WIDE_INCHES
+        "cost", "Cost by delay", f"Cost in {currency} by delay. {summary}.", draw, _WIDE_INCHES
     )
 
 

@@ -74,7 +74,7 @@ class Figures:
         """The summary's row of all endpoints, where messages were seen last, and what is known of the
         lines."""
         (row,) = tables["summary"].where("endpoint IS NULL").collect()
-        told = {name: row[name] for name in cls.__slots__ if name in row}
+        known = {name: row[name] for name in cls.__slots__ if name in row}
         most_first = tables["last_seen"].sort(F.desc("messages"), "endpoint", "status", "last_seen")
         return cls(
             as_of=as_of,
@@ -82,7 +82,7 @@ class Figures:
             lines=lines,
             bad_lines=bad_lines,
             last_seen=_rows(most_first, MOST_LISTED),
-            **told,
+            **known,
         )
 
     @property

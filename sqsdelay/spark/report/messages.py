@@ -73,11 +73,11 @@ def _columns() -> list[Column]:
     timer_ms = F.coalesce(F.col("timer_seconds"), F.lit(0)) * 1000
     # A release whose message timer is not told has one that ends when the message is due.
     untold = event_is(EventKind.RELEASED) & F.col("timer_seconds").isNull()
-    told = F.col("at_ms") + timer_ms
-    arrival = F.when(untold, F.greatest(told, F.col("due_ms"))).otherwise(told)
+    arrived_ms = F.col("at_ms") + timer_ms
+    arrival = F.when(untold, F.greatest(arrived_ms, F.col("due_ms"))).otherwise(arrived_ms)
     return [
         _earliest(sent, "at_ms", "route", "due_ms", "timer_seconds").alias("sent"),
-        _latest(F.col("due_ms").isNotNull(), "due_ms").alias("told"),
+        _latest(F.col("due_ms").isNotNull(), "due_ms").alias("stated"),
         _earliest(handed_over, "at_ms", "late_ms", arrival=arrival).alias("handed"),
         _earliest(received, "at_ms", "late_ms", "enqueued_ms").alias("got"),
         F.max(F.when(event_is(EventKind.RESCHEDULED), F.col("at_ms"))).alias("rescheduled_ms"),
@@ -145,7 +145,7 @@ def _times() -> list[Column]:
     # The broker's time of a direct message's sending, where its receiver tells it.
     direct_ms = F.when(is_direct, F.coalesce(F.col("got.enqueued_ms"), F.col("sent.at_ms")))
     shown = F.coalesce(F.col("handed.arrival"), direct_ms + timer_ms)
-    due = F.coalesce(F.col("told.due_ms"), by_sender)
+    due = F.coalesce(F.col("stated.due_ms"), by_sender)
     asked = F.greatest(F.coalesce(direct_ms, F.col("sent.at_ms")), F.col("rescheduled_ms"))
     return [
         F.col("sent.at_ms").alias("sent_ms"),
@@ -156,21 +156,21 @@ def _times() -> list[Column]:
         F.col("got.at_ms").alias("received_ms"),
         F.col("refused.at_ms").alias("rejected_ms"),
         _since_due(F.col("handed.late_ms"), F.col("handed.arrival"), due).alias("handed_since_due"),
-        _since_due(_told_by_receiver(), direct_ms + timer_ms, due).alias("shown_since_due"),
+        _since_due(_receivers_lateness(), direct_ms + timer_ms, due).alias("shown_since_due"),
         _since_due(F.lit(None).cast("bigint"), F.col("got.at_ms"), due).alias("received_since_due"),
     ]
 
 
-def _told_by_receiver() -> Column:
+def _receivers_lateness() -> Column:
     """Lateness as a receiver tells it that leaves out the wait in the destination queue."""
     return F.when(F.col("got.enqueued_ms").isNotNull(), F.col("got.late_ms"))
 
 
-def _since_due(told: Column, at: Column, due: Column) -> Column:
+def _since_due(stated: Column, at: Column, due: Column) -> Column:
     """What the event tells, or else the difference, which may be off by the clock's tolerance."""
     difference = at - due
     near = difference.between(-CLOCK_TOLERANCE_MS, -1)
-    return F.coalesce(told, F.when(near, F.lit(0).cast("bigint")).otherwise(difference))
+    return F.coalesce(stated, F.when(near, F.lit(0).cast("bigint")).otherwise(difference))
 
 
 def _lateness() -> list[Column]:
