@@ -201,11 +201,14 @@ class Changes:
         """False where somebody else was faster."""
         wheel, name = self._wheel, found.waiting.name
         try:
+            if etag is None:
+                # An object without state may be one that was finished. With one it is there.
+                etag = wheel.write_state(name, State(), None)
+                if not wheel.bucket.exists(wheel.key(name)):
+                    wheel.finish(name)
+                    return False
             wheel.write_state(name, state, etag)
         except Changed:
-            return False
-        if not wheel.bucket.exists(wheel.key(name)):
-            wheel.finish(name)
             return False
         if len(state.gone) >= name.count and not state.leased(wheel.now_ms()):
             wheel.finish(name)

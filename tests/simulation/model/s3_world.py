@@ -43,7 +43,7 @@ class Known:
     message: StoredMessage
     confirmed: bool = False
     cancelled: bool = False
-    changed: bool = False
+    changes: int = 0
     dues: set[int] = field(default_factory=set)
 
 
@@ -141,7 +141,7 @@ class S3World:
     def park(self) -> None:
         """Park some messages, or again some that were not confirmed."""
         store = self.chance.choice(self.stores)
-        unsure = [k for k in self.known.values() if not (k.confirmed or k.changed)]
+        unsure = [k for k in self.known.values() if not (k.confirmed or k.changes)]
         again = [k.message for k in unsure if k.message.message_id not in self.in_hand]
         messages = again[:3] if again and self.chance.random() < 0.5 else self._new()
         done, names = False, {message.message_id for message in messages}
@@ -154,7 +154,7 @@ class S3World:
             self.breaks += 1
         for message in messages:
             known = self.known[message.message_id]
-            known.confirmed |= done and not known.changed
+            known.confirmed |= done and not known.changes
 
     def _new(self) -> list[StoredMessage]:
         made = []
@@ -177,7 +177,8 @@ class S3World:
             return
         name = self.chance.choice(waiting)
         known, store = self.known[name], self.chance.choice(self.stores)
-        known.changed = True
+        known.changes += 1
+        mine = known.changes
         sent_before = self.delivered[name]
         if self.chance.random() < 0.5:
             done = None
@@ -196,7 +197,7 @@ class S3World:
         moved = None
         with suppress(StoreError, Killed):
             moved = store.reschedule(name, due_ms)
-        if moved and not self.breaks and name not in self.in_hand:
+        if moved and not self.breaks and name not in self.in_hand and known.changes == mine:
             known.dues = {due_ms}
 
     def dispatch(self) -> None:
