@@ -19,7 +19,7 @@ from sqsdelay.errors import (
     StoreError,
 )
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
-from sqsdelay.ports.stores import DelayedMessageStore
+from sqsdelay.ports.stores import DelayedMessageStore, TakesGroups
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +47,11 @@ class Parking:
     ) -> None:
         self._store = store
         self.after_seconds = checked_after(after_seconds)
+
+    @property
+    def stored_at_once(self) -> int | None:
+        """How many messages the store wants in one call; None where it does not matter."""
+        return self._store.stored_at_once if isinstance(self._store, TakesGroups) else None
 
     def park(self, messages: Sequence[StoredMessage]) -> list[SqsDelayError | None]:
         """Store in one call; None per message that the store has, however often it was stored.

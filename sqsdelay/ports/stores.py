@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from sqsdelay.core.marks import Mark
 from sqsdelay.core.stored_message import StoredMessage
@@ -22,6 +22,16 @@ class TransactionMode(StrEnum):
 
     EXACTLY_ONCE = "exactly-once"
     """The effect is written in the store's own transaction and commits with the removal."""
+
+
+@runtime_checkable
+class TakesGroups(Protocol):
+    """A store that keeps many messages for the price of one: callers wait to give it many."""
+
+    @property
+    def stored_at_once(self) -> int:
+        """Messages worth one call of ``store``."""
+        ...
 
 
 class Claim(Protocol):

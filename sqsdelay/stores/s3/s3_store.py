@@ -94,7 +94,8 @@ class S3Store:
         self._listing = Listing(self._wheel)
         self._marks = Marks(self._wheel)
         self._ahead_ms = 0
-        self._turned_ms = -TURN_SECONDS * 1000
+        self._turn_ms = 1000 * min(TURN_SECONDS, hierarchy.seconds[-1])
+        self._turned_ms = -self._turn_ms
         self._swept_ms = -SWEEP_SECONDS * 1000
         self._watchers: list[Callable[[], None]] = []
 
@@ -176,7 +177,7 @@ class S3Store:
     def _turned(self, due_by_ms: int) -> list[Waiting]:
         """What waits in slots that have begun by then; once a minute after a turn of the wheel."""
         now_ms = self._wheel.now_ms()
-        if not 0 <= now_ms - self._turned_ms < TURN_SECONDS * 1000:
+        if not 0 <= now_ms - self._turned_ms < self._turn_ms:
             sweeps = not 0 <= now_ms - self._swept_ms < SWEEP_SECONDS * 1000
             decided = self._wheel.batches.decided(1000) if sweeps else []
             near_ms = now_ms + 1000 * max(*self._wheel.hierarchy.seconds[1:], 1)

@@ -197,6 +197,7 @@ class S3World:
         moved = None
         with suppress(StoreError, Killed):
             moved = store.reschedule(name, due_ms)
+        known.dues.add(due_ms)
         if moved and not self.breaks and name not in self.in_hand and known.changes == mine:
             known.dues = {due_ms}
 
