@@ -92,7 +92,7 @@ class Relay(Mover):
         return None if self._parking is None else self._parking.stored_at_once
 
     def parks(self, copy: ReceivedMessage) -> bool:
-        """Whether a copy is so far away that it is parked, unless a mark says otherwise."""
+        """Whether a copy is so far away that it is parked, unless an amendment says otherwise."""
         if self._parking is None:
             return False
         try:

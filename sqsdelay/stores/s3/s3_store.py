@@ -6,19 +6,19 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.clock import Clock
-from sqsdelay.core.marks import Mark
 from sqsdelay.core.stored_message import StoredMessage, check_stored_due
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.ports.stores import Claim, TransactionMode
 from sqsdelay.stores.answers import new_once
 from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS, checked_lease, kept_alive
+from sqsdelay.stores.s3.amendments import Amendments
 from sqsdelay.stores.s3.bucket import ObjectBucket
 from sqsdelay.stores.s3.changes import Changes
 from sqsdelay.stores.s3.claim import MAX_OBJECTS, S3Claim, new_owner
 from sqsdelay.stores.s3.lines import line_of
 from sqsdelay.stores.s3.listing import Listing
-from sqsdelay.stores.s3.marks import Marks
 from sqsdelay.stores.s3.slots import DEFAULT_SLOTS, Hierarchy
 from sqsdelay.stores.s3.turning import SPLIT_MESSAGES, Turner
 from sqsdelay.stores.s3.wheel import Waiting, Wheel
@@ -92,7 +92,7 @@ class S3Store:
         self._turner = Turner(self._wheel, lease_ms=lease_ms, split_messages=split_messages)
         self._changes = Changes(self._wheel, lookup=lookup)
         self._listing = Listing(self._wheel)
-        self._marks = Marks(self._wheel)
+        self._amendments = Amendments(self._wheel)
         self._ahead_ms = 0
         self._turn_ms = 1000 * min(TURN_SECONDS, hierarchy.seconds[-1])
         self._turned_ms = -self._turn_ms
@@ -245,11 +245,11 @@ class S3Store:
         self._wake()
         return moved
 
-    def mark(self, marks: Sequence[Mark]) -> None:
-        self._marks.leave(marks)
+    def amend(self, amendments: Sequence[Amendment]) -> None:
+        self._amendments.leave(amendments)
 
-    def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
-        return self._marks.read(message_ids)
+    def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
+        return self._amendments.read(message_ids)
 
     @contextmanager
     def watch(self, wake: Callable[[], None]) -> Iterator[None]:
