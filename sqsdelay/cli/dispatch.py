@@ -110,15 +110,19 @@ def dispatch(
             on_round=lambda done: _report(done, counts, as_json=as_json),
             ledger=book,
         )
-        stop = stop_on_signals()
+        stop = stop_on_signals(lambda: _told(counts))
         err.print(f"dispatching {parsed.name}; stop with Ctrl-C or SIGTERM", highlight=False)
         try:
             dispatcher.run(stop)
         except CriticalError as critical:
             err.print(f"sqsdelay: {critical}", highlight=False, markup=False)
             raise typer.Exit(EXIT_CRITICAL) from critical
-    told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "nothing"
-    err.print(f"stopped; {told}", highlight=False)
+    err.print(_told(counts), highlight=False)
+
+
+def _told(counts: Counter[str]) -> str:
+    told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+    return f"stopped; {told or 'nothing'}"
 
 
 def _outbox(
