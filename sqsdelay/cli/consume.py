@@ -95,8 +95,8 @@ def consume(
             served += f" and {consumer.endpoint.due_queue.name}"
         err.print(f"consuming {served}; stop with Ctrl-C or SIGTERM", highlight=False)
         consumer.run(stop)
-    told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "nothing"
-    err.print(f"stopped; {told}", highlight=False)
+    line = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "nothing"
+    err.print(f"stopped; {line}", highlight=False)
 
 
 def _as_json(outcome: Outcome) -> dict[str, object]:

@@ -57,8 +57,8 @@ class DueClock:
                 if self._only_sqs:
                     raise
                 self._ask_sqs = False
-                told = f"the delay counts from the store's clock, because SQS cannot be reached: {error}"
-                err.print(told, highlight=False, markup=False, soft_wrap=True)
+                line = f"the delay counts from the store's clock, because SQS cannot be reached: {error}"
+                err.print(line, highlight=False, markup=False, soft_wrap=True)
         from sqsdelay.stores.clock import StoreClock
 
         return StoreClock(self._store).latest_ms()

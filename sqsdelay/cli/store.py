@@ -140,8 +140,8 @@ def migrate(
         for outcome in migration.run():
             counts[outcome.status] += 1
             _print_outcome(outcome, as_json=as_json)
-    told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "nothing"
-    err.print(told, highlight=False)
+    line = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "nothing"
+    err.print(line, highlight=False)
     if counts[MigrationStatus.FAILED]:
         raise typer.Exit(1)
 
@@ -216,8 +216,8 @@ def _store(store: DelayedMessageStore, messages: list[StoredMessage], *, as_json
         elif as_json:
             print_json(_as_json(message, new=new))
         else:
-            told = f"due {instant(message.due_ms)}" if new else "already stored"
-            out.print(f"{message.message_id}  {told}", highlight=False, markup=False)
+            line = f"due {instant(message.due_ms)}" if new else "already stored"
+            out.print(f"{message.message_id}  {line}", highlight=False, markup=False)
     return failed
 
 
@@ -271,5 +271,5 @@ def _print_outcome(outcome: Migrated, *, as_json: bool) -> None:
             }
         )
     elif outcome.status is not MigrationStatus.MIGRATED:
-        told = f"{message.message_id}  {outcome.status}: {outcome.error}"
-        err.print(told, highlight=False, markup=False, soft_wrap=True)
+        line = f"{message.message_id}  {outcome.status}: {outcome.error}"
+        err.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -40,12 +40,12 @@ def log_to_stderr() -> None:
     logging.getLogger("pika").setLevel(logging.CRITICAL)
 
 
-def stop_on_signals(told: Callable[[], str] | None = None) -> threading.Event:
+def stop_on_signals(last_words: Callable[[], str] | None = None) -> threading.Event:
     """An event set by the first SIGTERM or SIGINT; the second one ends the process as usual.
 
     Args:
-        told: for work that cannot leave a call that is not answered: the process ends after
-            `STOP_SECONDS`, wherever it is, and these are its last words. What it had in hand comes
+        last_words: for work that cannot leave a call that is not answered: the process ends after
+            `STOP_SECONDS`, wherever it is, and prints these. What it had in hand comes
             back, as after a crash. Left out, the work ends by itself.
     """
     stop = threading.Event()
@@ -53,8 +53,8 @@ def stop_on_signals(told: Callable[[], str] | None = None) -> threading.Event:
     def ask_to_stop(number: int, _: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)
         stop.set()
-        if told is not None:
-            ending = threading.Timer(STOP_SECONDS, _end, [told])
+        if last_words is not None:
+            ending = threading.Timer(STOP_SECONDS, _end, [last_words])
             ending.daemon = True
             ending.start()
 
@@ -63,10 +63,10 @@ def stop_on_signals(told: Callable[[], str] | None = None) -> threading.Event:
     return stop
 
 
-def _end(told: Callable[[], str]) -> None:
+def _end(last_words: Callable[[], str]) -> None:
     """End the process without its threads and connections: closing these can take as long."""
     err.print("stopped while a call is not answered; what is in hand comes back", soft_wrap=True)
-    err.print(told(), highlight=False, soft_wrap=True)
+    err.print(last_words(), highlight=False, soft_wrap=True)
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):
             stream.flush()

@@ -59,7 +59,7 @@ class Rejection:
 
     @property
     def requeueable(self) -> ReceivedMessage:
-        """The original, told from others by the ids and stamps of the copy in the error queue.
+        """The original, identified by the ids and stamps of the copy in the error queue.
 
         Retried twice it is one message on the delay queue, for as long as that deduplicates.
         """

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import Any, Protocol
 
-from sqsdelay.core.marks import Mark
+from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.stored_message import StoredMessage
 
 
@@ -184,16 +184,17 @@ class DelayedMessageStore(Protocol):
         """
         ...
 
-    def mark(self, marks: Sequence[Mark]) -> None:
-        """Keep marks until their ``until_ms``; a later mark of a message replaces the one before, but
-        knows of a cancellation before it (`Mark.after`): what was cancelled is not moved any more.
+    def amend(self, amendments: Sequence[Amendment]) -> None:
+        """Keep amendments until their ``until_ms``, the latest of each message.
 
-        Marks are not messages: they may be of messages that are not stored, and are never claimed.
+        A later one replaces the one before but keeps its cancellation (`Amendment.after`): what was
+        cancelled is not rescheduled. An amendment is no message: the message it applies to need not be
+        stored, and it is never claimed.
         """
         ...
 
-    def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
-        """The marks of those messages that have one, by message id."""
+    def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
+        """The amendments of those messages that have one, by message id."""
         ...
 
     def watch(self, wake: Callable[[], None]) -> AbstractContextManager[None]:

@@ -75,7 +75,7 @@ class DelayConsumer:
             extends that while it works on them.
         max_receives: receives after which a copy that SQS keeps refusing goes to the error queue.
         max_delay_seconds: messages due farther ahead go to the error queue.
-        store: where to park messages and to look for marks; without one neither is done.
+        store: parks messages and holds amendments; without one neither is done.
         park_after_seconds: messages with more than this remaining are parked.
         on_outcomes: called after each batch, from the receivers' threads.
         ledger: where to record what became of copies; None records nothing.
@@ -177,7 +177,7 @@ class DelayConsumer:
         if self._store is None:
             return
         try:
-            self._store.marks(["-"])
+            self._store.amendments(["-"])
         except StoreUnavailable as error:
             logger.warning("messages hop on until the store can be used: %s", one_line(error))
 

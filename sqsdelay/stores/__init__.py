@@ -11,8 +11,8 @@ from sqsdelay.errors import ConfigurationError
 from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 
 if TYPE_CHECKING:
+    from sqsdelay.core.amendments import Amendment, latest_amendments
     from sqsdelay.core.clock import Clock, SystemClock
-    from sqsdelay.core.marks import Mark, in_force
     from sqsdelay.core.stored_message import StoredMessage, check_stored_due, from_store, to_store
     from sqsdelay.stores.dynamodb.dynamodb_store import DynamoDbStore
     from sqsdelay.stores.dynamodb.table import table_definition
@@ -26,7 +26,7 @@ __all__ = [
     "Clock",
     "DelayedMessageStore",
     "DynamoDbStore",
-    "Mark",
+    "Amendment",
     "PostgresInbox",
     "PostgresStore",
     "SqliteInbox",
@@ -36,7 +36,7 @@ __all__ = [
     "TransactionMode",
     "check_stored_due",
     "from_store",
-    "in_force",
+    "latest_amendments",
     "open_store",
     "table_definition",
     "to_store",
@@ -45,7 +45,7 @@ __all__ = [
 _HOMES = {
     "Clock": "sqsdelay.core.clock",
     "DynamoDbStore": "sqsdelay.stores.dynamodb.dynamodb_store",
-    "Mark": "sqsdelay.core.marks",
+    "Amendment": "sqsdelay.core.amendments",
     "PostgresInbox": "sqsdelay.stores.postgres.inbox",
     "PostgresStore": "sqsdelay.stores.postgres.postgres_store",
     "SqliteInbox": "sqsdelay.stores.sqlite.inbox",
@@ -54,7 +54,7 @@ _HOMES = {
     "SystemClock": "sqsdelay.core.clock",
     "check_stored_due": "sqsdelay.core.stored_message",
     "from_store": "sqsdelay.core.stored_message",
-    "in_force": "sqsdelay.core.marks",
+    "latest_amendments": "sqsdelay.core.amendments",
     "table_definition": "sqsdelay.stores.dynamodb.table",
     "to_store": "sqsdelay.core.stored_message",
 }

@@ -17,8 +17,8 @@ from typing import Final
 
 import pytest
 
+from sqsdelay.core.amendments import AMENDMENT_LIFETIME_SECONDS, Amendment
 from sqsdelay.core.clock import Clock
-from sqsdelay.core.marks import MARK_LIFETIME_SECONDS, Mark
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import ConfigurationError, InvalidMessage
 from sqsdelay.ports.stores import DelayedMessageStore, TransactionMode
@@ -308,25 +308,25 @@ class StoreContract:
             store.reschedule("a", 10**15)
         assert self.claimed(store, clock) == ["a"]
 
-    def test_marks_are_kept_until_they_expire(
+    def test_amendments_are_kept_until_they_expire(
         self, store: DelayedMessageStore, make_store: MakeStore, clock: ManualClock
     ) -> None:
-        """A delay consumer elsewhere reads what a sender left; the last mark of a message counts."""
+        """A delay consumer elsewhere reads what a sender left; the last amendment of a message counts."""
         now_ms = clock.now_ms()
-        cancelled = Mark(message_id="a", at_ms=now_ms)
-        store.mark([cancelled, Mark(message_id="b", at_ms=now_ms, due_ms=2)])
-        moved = Mark(message_id="b", at_ms=now_ms + 7, due_ms=now_ms + 5)
+        cancelled = Amendment(message_id="a", at_ms=now_ms)
+        store.amend([cancelled, Amendment(message_id="b", at_ms=now_ms, due_ms=2)])
+        moved = Amendment(message_id="b", at_ms=now_ms + 7, due_ms=now_ms + 5)
         other = make_store(clock)
         try:
-            other.mark([Mark(message_id="b", at_ms=now_ms, due_ms=1), moved])
+            other.amend([Amendment(message_id="b", at_ms=now_ms, due_ms=1), moved])
             asked = ["a", "b", "unknown", "a", *(f"m{n}" for n in range(150))]
-            assert other.marks(asked) == {"a": cancelled, "b": moved}
-            assert other.marks(["unknown"]) == {}
+            assert other.amendments(asked) == {"a": cancelled, "b": moved}
+            assert other.amendments(["unknown"]) == {}
         finally:
             if other is not store:
                 other.close()
-        clock.advance(MARK_LIFETIME_SECONDS + 1)
-        assert store.marks(["a", "b"]) == {}
+        clock.advance(AMENDMENT_LIFETIME_SECONDS + 1)
+        assert store.amendments(["a", "b"]) == {}
 
     def test_what_was_cancelled_is_not_moved_any_more(
         self, store: DelayedMessageStore, clock: ManualClock
@@ -334,29 +334,29 @@ class StoreContract:
         """A cancellation holds for what was sent before it, whatever is wished of a message that was
         sent since under the same id; a new cancellation takes the place of both."""
         now_ms = clock.now_ms()
-        moved = Mark(message_id="a", at_ms=now_ms, due_ms=1)
-        store.mark([moved])
-        assert store.marks(["a"]) == {"a": moved}
-        gone = [Mark(message_id=n, at_ms=now_ms + 1) for n in ("a", "b")]
-        again = [Mark(message_id=n, at_ms=now_ms + 2, due_ms=2) for n in ("a", "b")]
-        store.mark([*gone, again[1]])
-        store.mark([again[0]])
+        moved = Amendment(message_id="a", at_ms=now_ms, due_ms=1)
+        store.amend([moved])
+        assert store.amendments(["a"]) == {"a": moved}
+        gone = [Amendment(message_id=n, at_ms=now_ms + 1) for n in ("a", "b")]
+        again = [Amendment(message_id=n, at_ms=now_ms + 2, due_ms=2) for n in ("a", "b")]
+        store.amend([*gone, again[1]])
+        store.amend([again[0]])
         both = {m.message_id: replace(m, cancelled_ms=now_ms + 1) for m in again}
-        assert store.marks(["a", "b"]) == both
-        once_more = Mark(message_id="a", at_ms=now_ms + 3, due_ms=3)
-        store.mark([once_more])
-        assert store.marks(["a"]) == {"a": replace(once_more, cancelled_ms=now_ms + 1)}
-        store.mark([replace(gone[0], at_ms=now_ms + 4)])
-        assert store.marks(["a"]) == {"a": replace(gone[0], at_ms=now_ms + 4)}
-        clock.advance(MARK_LIFETIME_SECONDS + 1)
+        assert store.amendments(["a", "b"]) == both
+        once_more = Amendment(message_id="a", at_ms=now_ms + 3, due_ms=3)
+        store.amend([once_more])
+        assert store.amendments(["a"]) == {"a": replace(once_more, cancelled_ms=now_ms + 1)}
+        store.amend([replace(gone[0], at_ms=now_ms + 4)])
+        assert store.amendments(["a"]) == {"a": replace(gone[0], at_ms=now_ms + 4)}
+        clock.advance(AMENDMENT_LIFETIME_SECONDS + 1)
         late = replace(moved, at_ms=clock.now_ms())
-        store.mark([late])
-        assert store.marks(["a"]) == {"a": late}
+        store.amend([late])
+        assert store.amendments(["a"]) == {"a": late}
 
-    def test_marks_are_no_messages(self, store: DelayedMessageStore, clock: Clock) -> None:
+    def test_amendments_are_no_messages(self, store: DelayedMessageStore, clock: Clock) -> None:
         """They may be of messages stored elsewhere, or here, and touch neither."""
         store.store([message("a", clock.now_ms())])
-        store.mark([Mark(message_id=n, at_ms=clock.now_ms()) for n in ("a", "b")])
+        store.amend([Amendment(message_id=n, at_ms=clock.now_ms()) for n in ("a", "b")])
         assert store.pending_count() == 1
         assert self.claimed(store, clock) == ["a"]
 
