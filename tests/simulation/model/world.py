@@ -78,7 +78,7 @@ class World:
         self.sender = QueueSender(
             self.queues, store=self.store, park_after_seconds=park_after_seconds
         )
-        self.sender_without_store = QueueSender(self.queues)
+        self.sender_without_store = QueueSender(self.queues, idempotent=True)
         self.relays: list[Mover] = [self._relay() for _ in range(WORKERS)]
         self.due_relays: list[Mover] = [self._due_relay() for _ in range(WORKERS)]
         self.dispatchers = [self._dispatcher() for _ in range(WORKERS)]
