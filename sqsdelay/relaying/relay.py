@@ -29,7 +29,7 @@ from sqsdelay.ledger.events import Ledger
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Parking, check_without_store
 from sqsdelay.ports.queues import Queues
-from sqsdelay.ports.stores import DelayedMessageStore
+from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Move, Mover
 from sqsdelay.relaying.outcome import Outcome, Status
 
@@ -72,7 +72,7 @@ class Relay(Mover):
         hop_seconds: int = DEFAULT_HOP_SECONDS,
         max_receives: int = DEFAULT_MAX_RECEIVES,
         max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS,
-        store: DelayedMessageStore | None = None,
+        store: ParkingPlace | None = None,
         park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
         ledger: Ledger | None = None,
     ) -> None:

@@ -36,7 +36,7 @@ from sqsdelay.parking.parking import (
 )
 from sqsdelay.parking.schedule import Change, Schedule
 from sqsdelay.ports.queues import Failure, LargeBodies, Queues, SendReceipt
-from sqsdelay.ports.stores import DelayedMessageStore
+from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.sending.large_bodies import Offloading
 from sqsdelay.sending.recording import sent_to_queue, sent_to_store
 from sqsdelay.sending.router import Asked, Router, ToQueue, ToStore
@@ -102,7 +102,7 @@ class QueueSender:
         hop_seconds: int = DEFAULT_HOP_SECONDS,
         max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS,
         concurrency: int = DEFAULT_CONCURRENCY,
-        store: DelayedMessageStore | StoreOf | None = None,
+        store: ParkingPlace | StoreOf | None = None,
         park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
         large_bodies: LargeBodies | None = None,
         idempotent: bool = False,
