@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -309,11 +310,11 @@ def test_a_retry_is_not_lost_where_sqs_refuses(
 
 def losing_its_first_answer() -> Callable[..., Any]:
     """kombu's way to make a client, where SQS takes the first message but its answer is lost."""
-    make, lost = Channel.new_sqs_client, []
+    make, lost = Channel.new_sqs_client, threading.Event()
 
     def lose(**_: Any) -> None:
-        if not lost:
-            lost.append(True)
+        if not lost.is_set():
+            lost.set()
             raise ConnectionClosedError(endpoint_url="http://sqs")
 
     def make_losing(self: Channel, *arguments: Any, **options: Any) -> Any:

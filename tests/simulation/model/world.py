@@ -142,7 +142,7 @@ class World:
             )
         if result is not None:
             promise.required = True
-        if due_at is None and (result is None or result.route is Route.STORE):
+        if due_at is None and (parks if result is None else result.route is Route.STORE):
             # A parked message's delay counts from the latest that the broker's clock may have read.
             promise.dues = {exact_ms, exact_ms + KNOWN_TO_MS}
 
