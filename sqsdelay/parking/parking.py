@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
 
 from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.delay import utc
@@ -18,17 +17,10 @@ from sqsdelay.errors import (
     SqsDelayError,
     StoreError,
 )
-from sqsdelay.limits import DEFAULT_HOP_SECONDS
+from sqsdelay.parking.settings import ParkingSettings
 from sqsdelay.ports.stores import DelayedMessageStore
 
 logger = logging.getLogger(__name__)
-
-DEFAULT_PARK_AFTER_SECONDS: Final = 29 * DEFAULT_HOP_SECONDS
-"""Where hops begin to cost more than a store: with 28 hops and a last message timer ahead, 7.25 hours.
-
-It is ``sqsdelay.cost.break_even_seconds`` at the shipped prices, for a message of 1 KiB, hops in full
-batches of ten (at their cheapest) and a DynamoDB store; a test keeps it so. Reading a message's amendment,
-one read unit a hop, makes hops dearer still, so parking from here on never costs more."""
 
 
 class Parking:
@@ -37,16 +29,11 @@ class Parking:
     Args:
         store: the endpoint's store.
         after_seconds: messages with more than this remaining are parked.
-
-    Raises:
-        ConfigurationError: ``after_seconds`` below 0.
     """
 
-    def __init__(
-        self, store: DelayedMessageStore, *, after_seconds: int = DEFAULT_PARK_AFTER_SECONDS
-    ) -> None:
+    def __init__(self, store: DelayedMessageStore, *, after_seconds: int) -> None:
         self._store = store
-        self.after_seconds = checked_after(after_seconds)
+        self.after_seconds = after_seconds
 
     def park(self, messages: Sequence[StoredMessage]) -> list[SqsDelayError | None]:
         """Store in one call; None per message that the store has, however often it was stored.
@@ -139,21 +126,12 @@ def refused(message: StoredMessage, kept: StoredMessage | None) -> SqsDelayError
     return None
 
 
-StoreOf = Callable[[str], DelayedMessageStore]
-"""From an endpoint's name to its store."""
-
-
 class Stores:
-    """The stores of the endpoints a sender serves; each is asked for once.
+    """The stores of the endpoints that are served; each is asked for once."""
 
-    Args:
-        store: one endpoint's store, or a function from an endpoint's name to its store.
-        after_seconds: as for `Parking`.
-    """
-
-    def __init__(self, store: DelayedMessageStore | StoreOf, *, after_seconds: int) -> None:
-        self._given = store
-        self._after_seconds = checked_after(after_seconds)
+    def __init__(self, settings: ParkingSettings) -> None:
+        self._given = settings.store
+        self._after_seconds = settings.after_seconds
         self._opened: dict[str, DelayedMessageStore] = {}
         self._lock = threading.Lock()
 
@@ -181,27 +159,3 @@ class Stores:
     def parking(self, endpoint: str) -> Parking:
         """The same store, to park in."""
         return Parking(self.of(endpoint), after_seconds=self._after_seconds)
-
-
-def check_without_store(park_after_seconds: int) -> None:
-    """Refuse a setting that would do nothing.
-
-    Raises:
-        ConfigurationError: another ``park_after_seconds`` than the default, and no store.
-    """
-    if park_after_seconds != DEFAULT_PARK_AFTER_SECONDS:
-        raise ConfigurationError(
-            f"park_after_seconds={park_after_seconds} has no effect without a store; give a store, or "
-            "leave it out"
-        )
-
-
-def checked_after(seconds: int) -> int:
-    """``seconds`` itself, if messages can be parked with more than that remaining.
-
-    Raises:
-        ConfigurationError: below 0.
-    """
-    if seconds < 0:
-        raise ConfigurationError(f"park_after_seconds={seconds}; use 0 or more")
-    return seconds

@@ -15,17 +15,17 @@ from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.one_line import one_line
 from sqsdelay.core.rejection import rejected
 from sqsdelay.core.wire import ReceivedMessage, without_identity
-from sqsdelay.errors import ConfigurationError, SqsDelayError
-from sqsdelay.ledger.events import Ledger, record_safely
+from sqsdelay.errors import SqsDelayError
+from sqsdelay.ledger.events import record_safely
 from sqsdelay.limits import MAX_BACKOFF_SECONDS
 from sqsdelay.ports.queues import Failure, Queues
 from sqsdelay.ports.size_limits import send_fitting
 from sqsdelay.relaying.outcome import Outcome, Status
 from sqsdelay.relaying.recording import settled_copies
+from sqsdelay.relaying.settings import RelaySettings
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_MAX_RECEIVES: Final = 5
 _FIRST_BACKOFF_SECONDS: Final = 5
 _REMEMBERED_COPIES: Final = 10_000
 _NOT_HELD: Final = "no time is left for it; it is received again, here or by another consumer"
@@ -77,24 +77,15 @@ class Mover(ABC):
         queues: the queue service.
         endpoint: whose error queue takes what cannot be moved.
         source: the queue that is served.
-        max_receives: receives after which a copy that SQS keeps refusing goes to the error queue.
-        ledger: where to record what became of copies; None records nothing.
+        settings: how to relay.
     """
 
     def __init__(
-        self,
-        queues: Queues,
-        endpoint: Endpoint,
-        source: QueueRef,
-        *,
-        max_receives: int,
-        ledger: Ledger | None = None,
+        self, queues: Queues, endpoint: Endpoint, source: QueueRef, settings: RelaySettings
     ) -> None:
-        check_max_receives(max_receives)
         self._queues = queues
         self._endpoint = endpoint
-        self._max_receives = max_receives
-        self._ledger = ledger
+        self._settings = settings
         self._undeleted: OrderedDict[str, _Sent] = OrderedDict()
         self.source = source
 
@@ -205,10 +196,11 @@ class Mover(ABC):
         batch: int | None = None,
     ) -> None:
         """Before the copies are deleted: a worker that dies in between sends, and records, again."""
-        if self._ledger is None:
+        ledger = self._settings.ledger
+        if ledger is None:
             return
         record_safely(
-            self._ledger,
+            ledger,
             settled_copies(
                 self._endpoint.name,
                 settled,
@@ -223,7 +215,7 @@ class Mover(ABC):
         return (
             not failure.transient
             and move.target != self._endpoint.error_queue
-            and (move.copy.receive_count or 0) >= self._max_receives
+            and (move.copy.receive_count or 0) >= self._settings.max_receives
         )
 
     def _send_batch(self, batch: list[Move]) -> list[Failure | None]:
@@ -283,16 +275,6 @@ class Mover(ABC):
             self._undeleted[key] = _Sent.of(outcome)
             if len(self._undeleted) > _REMEMBERED_COPIES:
                 self._undeleted.popitem(last=False)
-
-
-def check_max_receives(max_receives: int) -> None:
-    """Refuse what would send every copy to the error queue.
-
-    Raises:
-        ConfigurationError: below 1.
-    """
-    if max_receives < 1:
-        raise ConfigurationError(f"max_receives={max_receives}; use 1 or more")
 
 
 def backoff_seconds(receive_count: int) -> int:

@@ -10,7 +10,7 @@ from sqsdelay.core import fifo, wire
 from sqsdelay.core.checked_message import CheckedMessage
 from sqsdelay.core.delay import seconds_until
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.core.hop import check_hop, checked_max_delay, too_far
+from sqsdelay.core.hop import too_far
 from sqsdelay.core.message import (
     OutgoingMessage,
     Route,
@@ -27,11 +27,12 @@ from sqsdelay.errors import (
     QueueUnavailable,
     SqsDelayError,
 )
-from sqsdelay.limits import DEFAULT_HOP_SECONDS, MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.parking.parking import Parking
 from sqsdelay.ports.queues import Queues
 from sqsdelay.ports.size_limits import SizeLimits
 from sqsdelay.sending.endpoint_conflicts import refuse_collision
+from sqsdelay.sending.settings import SenderSettings
 
 T = TypeVar("T")
 
@@ -97,34 +98,19 @@ class Router:
 
     Args:
         queues: the queue service.
-        unrestricted: False refuses what a message timer cannot hold.
-        hop_seconds: the delay queues' delivery delay.
-        max_delay_seconds: the farthest that a message may be due.
+        settings: how to send.
         parking: an endpoint's store, None where there is none.
-
-    Raises:
-        ConfigurationError: a hop out of range, or one without a delay queue.
     """
 
     def __init__(
         self,
         queues: Queues,
+        settings: SenderSettings,
         *,
-        unrestricted: bool,
-        hop_seconds: int,
-        max_delay_seconds: int,
         parking: Callable[[Endpoint], Parking | None],
     ) -> None:
-        check_hop(hop_seconds)
-        if not unrestricted and hop_seconds != DEFAULT_HOP_SECONDS:
-            raise ConfigurationError(
-                f"hop_seconds={hop_seconds} with unrestricted=False; "
-                "without a delay queue there is no hop; leave hop_seconds out"
-            )
         self._queues = queues
-        self._unrestricted = unrestricted
-        self._hop_seconds = hop_seconds
-        self._max_delay_seconds = checked_max_delay(max_delay_seconds)
+        self._settings = settings
         self._parking = parking
         self._limits = SizeLimits(queues)
         self._checked_hops: set[str] = set()
@@ -145,7 +131,7 @@ class Router:
             now_ms = self.broker_now(endpoint, asked)
         remaining = seconds_until(due_ms, now_ms)
         self.check_max_delay(due_ms, now_ms)
-        if remaining <= self._hop_seconds:
+        if remaining <= self._settings.hop_seconds:
             if endpoint.fifo and remaining > 0:
                 return self._through_due_queue(endpoint, message, remaining, asked)
             return self._direct(endpoint, message, due_ms, remaining, asked)
@@ -165,7 +151,7 @@ class Router:
         Raises:
             InvalidDelay
         """
-        problem = too_far(due_ms, now_ms, self._max_delay_seconds)
+        problem = too_far(due_ms, now_ms, self._settings.max_delay_seconds)
         if problem is not None:
             raise InvalidDelay(problem)
 
@@ -262,7 +248,7 @@ class Router:
             self._alone.add(endpoint.queue)
 
     def _check_unrestricted(self, endpoint: Endpoint, remaining_ms: int) -> None:
-        if not self._unrestricted:
+        if not self._settings.unrestricted:
             raise DelayTooLong(
                 f"delay of {remaining_ms / 1000} s exceeds the {MAX_MESSAGE_TIMER_SECONDS} s of "
                 "a message timer, and unrestricted=False; shorten it, or use "
@@ -316,19 +302,22 @@ class Router:
         except QueueMissing as error:
             raise DelayQueueMissing(
                 f"queue {endpoint.delay_queue.name} does not exist, so endpoint {endpoint.name} accepts "
-                f"no delays above {self._hop_seconds} s; create it with: "
+                f"no delays above {self._settings.hop_seconds} s; create it with: "
                 f"sqsdelay endpoint create {endpoint.name}"
             ) from error
-        if self._hop_seconds < MAX_MESSAGE_TIMER_SECONDS and queue_url not in self._checked_hops:
+        if (
+            self._settings.hop_seconds < MAX_MESSAGE_TIMER_SECONDS
+            and queue_url not in self._checked_hops
+        ):
             self._check_hop(endpoint, queue_url)
         return queue_url
 
     def _check_hop(self, endpoint: Endpoint, queue_url: str) -> None:
         """A hop longer than what the sender counts on would make every message late."""
         deployed = int(self._queues.attributes(queue_url).get("DelaySeconds", "0"))
-        if deployed > self._hop_seconds:
+        if deployed > self._settings.hop_seconds:
             raise ConfigurationError(
-                f"hop_seconds={self._hop_seconds}, but {endpoint.delay_queue.name} holds messages for "
-                f"{deployed} s; use hop_seconds={deployed}"
+                f"hop_seconds={self._settings.hop_seconds}, but {endpoint.delay_queue.name} holds "
+                f"messages for {deployed} s; use hop_seconds={deployed}"
             )
         self._checked_hops.add(queue_url)

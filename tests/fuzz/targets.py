@@ -30,6 +30,7 @@ from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.errors import MalformedMessage, SqsDelayError
 from sqsdelay.ledger.events import from_json, to_json
 from sqsdelay.limits import MAX_ATTRIBUTES, MAX_MESSAGE_BYTES
+from sqsdelay.parking.settings import ParkingSettings
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.rabbitmq.connection import parameters
 from sqsdelay.rabbitmq.management import Management
@@ -41,7 +42,9 @@ from sqsdelay.rabbitmq.transfers import due_of
 from sqsdelay.relaying.due_relay import DueRelay
 from sqsdelay.relaying.outcome import Status
 from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.sending.sender import QueueSender
+from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.stores import open_store
 from sqsdelay.testing import InMemoryOutbox, InMemoryQueues, InMemoryStore, ManualClock
 
@@ -87,7 +90,7 @@ def record(data: bytes) -> None:
         queues, store = StrictQueues(clock), InMemoryStore(clock)
         endpoint = queues.create_endpoint(name)
         for parked in (None, store):
-            relay = Relay(queues, endpoint, store=parked)
+            relay = Relay(queues, endpoint, RelaySettings(parking=ParkingSettings(parked)))
             (outcome,) = relay.process([copy], delete=False)
             if not _may_be_delivered(given, clock.true_ms):
                 assert outcome.status in (Status.REJECTED, Status.FAILED), outcome
@@ -136,7 +139,7 @@ def line(data: bytes) -> None:
             queues.create_endpoint(name)
             for sender in (
                 QueueSender(queues),
-                QueueSender(queues, store=store, park_after_seconds=1000),
+                QueueSender(queues, SenderSettings(parking=ParkingSettings(store, 1000))),
             ):
                 (result,) = sender.send_many(name, [message])
                 assert (result.error is None) == (

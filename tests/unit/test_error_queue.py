@@ -20,6 +20,7 @@ from sqsdelay.operating.error_queue import HOLD_SECONDS, ErrorQueue, Retry, Retr
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.relaying.due_relay import DueRelay
 from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.testing import InMemoryQueues, ManualClock
@@ -80,7 +81,7 @@ def fifo_queues(clock: ManualClock) -> Faulty:
 def relay(queues: InMemoryQueues, endpoint: Endpoint = ORDERS) -> None:
     """One batch of the delay queue, with a relay that rejects what SQS refuses once."""
     copies = queues.receive_batch(DELAY, wait_seconds=0)
-    Relay(queues, endpoint, max_receives=1).process(copies)
+    Relay(queues, endpoint, RelaySettings(max_receives=1)).process(copies)
 
 
 def received(queues: InMemoryQueues, queue: str = "orders") -> list[ReceivedMessage]:
@@ -368,7 +369,7 @@ def test_a_message_of_the_due_queue_goes_back_there(
     )
     clock.advance(10)
     fifo_queues.refusing = {"orders.fifo"}
-    due_relay = DueRelay(fifo_queues, FIFO, max_receives=1)
+    due_relay = DueRelay(fifo_queues, FIFO, RelaySettings(max_receives=1))
     due_relay.process(received(fifo_queues, DUE))
     fifo_queues.refusing = set()
     (done,) = retried(fifo_queues, FIFO)

@@ -23,11 +23,14 @@ from sqsdelay.errors import (
     QueueUnavailable,
     TooManyAttributes,
 )
+from sqsdelay.parking.settings import ParkingSettings
 from sqsdelay.ports.queues import Failure
 from sqsdelay.relaying.due_relay import DueRelay
 from sqsdelay.relaying.outcome import Outcome, Status
 from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.sending.sender import QueueSender, Route
+from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs.outbox import SqsOutbox, failures
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 
@@ -51,8 +54,8 @@ def received(queues: InMemoryQueues, queue: str = FIFO) -> list[ReceivedMessage]
     return queues.receive_batch(queue, wait_seconds=0)
 
 
-def hop(queues: InMemoryQueues, **arguments: Any) -> list[Outcome]:
-    return Relay(queues, ENDPOINT, **arguments).process(received(queues, DELAY))
+def hop(queues: InMemoryQueues, settings: RelaySettings | None = None) -> list[Outcome]:
+    return Relay(queues, ENDPOINT, settings).process(received(queues, DELAY))
 
 
 def deliver(queues: InMemoryQueues) -> list[Outcome]:
@@ -158,11 +161,15 @@ def test_through_the_store_it_arrives_the_same(queues: InMemoryQueues, clock: Ma
     store = InMemoryStore(clock)
     ids = {"message_group_id": "g", "message_deduplication_id": "d"}
     QueueSender(queues).send(FIFO, "1", delay=90_000, message_id="by-consumer", **ids)  # type: ignore[arg-type]
-    QueueSender(queues, store=store).send(FIFO, "2", delay=90_000, message_id="by-sender", **ids)  # type: ignore[arg-type]
+    QueueSender(queues, SenderSettings(parking=ParkingSettings(store))).send(
+        FIFO, "2", delay=90_000, message_id="by-sender", **ids
+    )  # type: ignore[arg-type]
     by_hand = Message("3", delay=90_000, message_id="by-hand", **ids)  # type: ignore[arg-type]
     store.store([to_store(by_hand, FIFO, now_ms=clock.true_ms)])
     clock.advance(900)
-    assert [o.status for o in hop(queues, store=store)] == [Status.PARKED]
+    assert [o.status for o in hop(queues, RelaySettings(parking=ParkingSettings(store)))] == [
+        Status.PARKED
+    ]
     clock.advance(89_101)
     outbox = SqsOutbox(queues, ENDPOINT)
     outbox.check()

@@ -22,9 +22,12 @@ from sqsdelay.errors import (
 )
 from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_DUE_MS
 from sqsdelay.parking.schedule import Change
+from sqsdelay.parking.settings import ParkingSettings
 from sqsdelay.relaying.outcome import Status
 from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.sending.sender import QueueSender
+from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 
 DAY = 86_400
@@ -170,7 +173,9 @@ def test_a_receiver_passes_on_what_it_got(queues: InMemoryQueues, clock: ManualC
 
 
 def amended(queues: InMemoryQueues, store: InMemoryStore) -> tuple[QueueSender, Relay]:
-    return QueueSender(queues, store=store), Relay(queues, ORDERS, store=store)
+    return QueueSender(queues, SenderSettings(parking=ParkingSettings(store))), Relay(
+        queues, ORDERS, RelaySettings(parking=ParkingSettings(store))
+    )
 
 
 @pytest.mark.parametrize("pause", [0, 10, 300, 5000])
@@ -305,7 +310,7 @@ def test_an_amendment_of_a_former_message_leaves_a_parked_one_alone(
 
 def test_sent_means_this_message(store: InMemoryStore, queues: InMemoryQueues) -> None:
     """Another due time is a conflict; the same one is the same message, however often it is sent."""
-    sender = QueueSender(queues, store=store)
+    sender = QueueSender(queues, SenderSettings(parking=ParkingSettings(store)))
     due_at = utc(queues.clock.true_ms + 5 * DAY * 1000)
     first = sender.send("orders", "x", due_at=due_at, message_id="m")
     assert sender.send("orders", "x", due_at=due_at, message_id="m") == first
@@ -345,7 +350,7 @@ def test_a_copy_met_again_after_it_was_moved_is_the_same_message(
         return amendments(message_ids)
 
     store.amendments = moved_after_the_first_look  # type: ignore[method-assign]
-    other = Relay(queues, ORDERS, store=store)
+    other = Relay(queues, ORDERS, RelaySettings(parking=ParkingSettings(store)))
     assert statuses(queues, other) == [Status.PARKED]
 
 
@@ -354,7 +359,7 @@ def test_what_is_being_released_hops_on(
 ) -> None:
     """Its id was in the store and is no longer there: whether it was this message nobody can tell, and
     a second copy of it is better than none."""
-    relay = Relay(queues, ORDERS, store=store)
+    relay = Relay(queues, ORDERS, RelaySettings(parking=ParkingSettings(store)))
     QueueSender(queues).send("orders", "x", delay=2 * DAY, message_id="m")
     store.store = lambda messages, **_: [False] * len(messages)  # type: ignore[method-assign]
     clock.advance(900)
@@ -497,11 +502,11 @@ def test_what_is_due_beyond_the_limit_goes_to_the_error_queue(
 
 
 @pytest.mark.parametrize("limit", [899, -1, MAX_DUE_MS])
-def test_a_limit_out_of_range_is_refused(queues: InMemoryQueues, limit: int) -> None:
+def test_a_limit_out_of_range_is_refused(limit: int) -> None:
     """At the start, with the range."""
-    for make in (QueueSender, lambda q, **s: Relay(q, ORDERS, **s)):
+    for settings in (SenderSettings, RelaySettings):
         with pytest.raises(ConfigurationError, match=f"max_delay_seconds={limit}; use 900 "):
-            make(queues, max_delay_seconds=limit)
+            settings(max_delay_seconds=limit)
 
 
 def test_a_sender_refuses_what_would_be_rejected(
@@ -509,8 +514,10 @@ def test_a_sender_refuses_what_would_be_rejected(
 ) -> None:
     """On every route, at the limit and beyond; rescheduling included."""
     for sender in (
-        QueueSender(queues, max_delay_seconds=2000),
-        QueueSender(queues, max_delay_seconds=2000, store=store, park_after_seconds=0),
+        QueueSender(queues, SenderSettings(max_delay_seconds=2000)),
+        QueueSender(
+            queues, SenderSettings(parking=ParkingSettings(store, 0), max_delay_seconds=2000)
+        ),
     ):
         sender.send("orders", "x", delay=2000)
         due_at = utc(clock.true_ms + 2_001_000)

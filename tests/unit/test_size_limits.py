@@ -13,11 +13,13 @@ from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import MessageTooLarge, QueueUnavailable
 from sqsdelay.limits import MAX_MESSAGE_BYTES
 from sqsdelay.operating.error_queue import ErrorQueue, RetryStatus
+from sqsdelay.parking.settings import ParkingSettings
 from sqsdelay.ports.size_limits import LIMIT, LIMIT_LIFETIME_SECONDS, SizeLimits
 from sqsdelay.relaying.due_relay import DueRelay
 from sqsdelay.relaying.outcome import Status
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.sender import QueueSender
+from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 
@@ -79,7 +81,7 @@ def test_a_message_its_destination_would_refuse_is_not_sent(clock: ManualClock) 
 def test_a_store_is_no_way_round(clock: ManualClock, delay: int) -> None:
     """Nor is the delay queue: it is refused now and not in a year."""
     queues = endpoint(clock, {"orders": TERRAFORMS})
-    sender = QueueSender(queues, store=InMemoryStore(clock))
+    sender = QueueSender(queues, SenderSettings(parking=ParkingSettings(InMemoryStore(clock))))
     with pytest.raises(MessageTooLarge):
         sender.send("orders", "x" * (TERRAFORMS + 1), delay=delay)
 
