@@ -19,7 +19,7 @@ from botocore.awsrequest import AWSRequest
 from lambdas.delay_consumer import contract
 from lambdas.powertools_ledger import ledger_if_on
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.wire import ReceivedMessage, from_lambda_event, whole_number
+from sqsdelay.core.received_message import ReceivedMessage, from_lambda_event, whole_number
 from sqsdelay.errors import ConfigurationError, MalformedMessage
 from sqsdelay.limits import (
     DEFAULT_HOP_SECONDS,

@@ -9,7 +9,8 @@ from sqsdelay.core import fifo
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.hop import Reject
 from sqsdelay.core.message import text_of
-from sqsdelay.core.wire import DUE_AT, ReceivedMessage, whole_number
+from sqsdelay.core.received_message import ReceivedMessage, whole_number
+from sqsdelay.core.wire import DUE_AT
 from sqsdelay.ports.queues import Queues
 from sqsdelay.relaying.mover import Move, Mover
 from sqsdelay.relaying.outcome import Outcome, Status

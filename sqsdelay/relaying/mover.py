@@ -11,10 +11,11 @@ from typing import Final, TypeVar
 
 from sqsdelay.core.batching import full_batches
 from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.core.identity import without_identity
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.one_line import one_line
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import rejected
-from sqsdelay.core.wire import ReceivedMessage, without_identity
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.ledger.events import record_safely
 from sqsdelay.limits import MAX_BACKOFF_SECONDS

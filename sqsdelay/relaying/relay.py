@@ -7,9 +7,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from sqsdelay.core import fifo, wire
+from sqsdelay.core import fifo, outgoing
 from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.delay import seconds_until
+from sqsdelay.core.delayed_message import DelayedMessage, read_delay
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.hop import (
     HandOver,
@@ -20,8 +21,8 @@ from sqsdelay.core.hop import (
     too_far,
 )
 from sqsdelay.core.one_line import one_line
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage, parked
-from sqsdelay.core.wire import DelayedMessage, ReceivedMessage
 from sqsdelay.errors import ConfigurationError, InvalidMessage, MessageConflict, SqsDelayError
 from sqsdelay.parking.parking import Stores
 from sqsdelay.ports.queues import Queues
@@ -79,7 +80,7 @@ class Relay(Mover):
         return [next(parked) if isinstance(each, _ToStore) else each for each in decided]
 
     def _read(self, copy: ReceivedMessage) -> DelayedMessage | Reject:
-        return fifo.misdirected(copy, self._endpoint) or wire.read_delay(copy)
+        return fifo.misdirected(copy, self._endpoint) or read_delay(copy)
 
     def _amendments(self, messages: Sequence[DelayedMessage]) -> dict[str, Amendment]:
         if self._parking is None or not messages:
@@ -159,7 +160,7 @@ class Relay(Mover):
         return Move(
             copy,
             self.source,
-            wire.requeued(copy, message, decision.remaining_seconds),
+            outgoing.requeued(copy, message, decision.remaining_seconds),
             Outcome(copy, Status.REQUEUED, message.due_ms),
         )
 

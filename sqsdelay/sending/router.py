@@ -6,17 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from sqsdelay.core import fifo, wire
+from sqsdelay.core import fifo, outgoing, wire
 from sqsdelay.core.checked_message import CheckedMessage
+from sqsdelay.core.deduplication_ids import after_amendment, send_deduplication_id
 from sqsdelay.core.delay import seconds_until
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.hop import too_far
+from sqsdelay.core.identity import waiting_identity, with_message_id
 from sqsdelay.core.message import (
     OutgoingMessage,
     Route,
     check_limits,
     string,
 )
+from sqsdelay.core.outgoing import check_whole_way
 from sqsdelay.core.stored_message import StoredMessage, as_stored
 from sqsdelay.errors import (
     ConfigurationError,
@@ -63,7 +66,7 @@ class ToQueue:
     def sent_after(self, amended_ms: int) -> None:
         """Tell the delay consumer that amendments left until then do not apply to this message."""
         deduplication_id = self.entry.deduplication_id or ""
-        self.entry.deduplication_id = wire.after_amendment(deduplication_id, amended_ms)
+        self.entry.deduplication_id = after_amendment(deduplication_id, amended_ms)
 
 
 @dataclass(slots=True)
@@ -219,7 +222,7 @@ class Router:
             delay_seconds=remaining,
             trace_header=message.trace_header,
         )
-        added = ids.attributes() | wire.waiting_identity(message_id, due_ms)
+        added = ids.attributes() | waiting_identity(message_id, due_ms)
         check_limits(message.body, message.attributes, added)
         self._check_arrival(endpoint, message)
         queue_url = asked.once("due queue", lambda: self._queues.url(endpoint.due_queue))
@@ -265,22 +268,22 @@ class Router:
         asked: Asked,
     ) -> ToQueue:
         message_id, deduplication_id = message.ids(due_ms)
-        wired = wire.delayed(
+        wired = outgoing.delayed(
             message.attributes,
             remaining_ms=remaining_ms,
             due_ms=message.due.at_ms,
             message_group_id=message.group_id,
             deduplication_id=deduplication_id,
         )
-        wired = wire.with_message_id(message.body, wired, message_id)
+        wired = with_message_id(message.body, wired, message_id)
         entry = OutgoingMessage(
             body=message.body,
             attributes=wired,
-            size=wire.check_whole_way(
+            size=check_whole_way(
                 message.body, message.attributes, wired, message_id=message_id, due_ms=due_ms
             ),
             group_id=message_id,
-            deduplication_id=wire.send_deduplication_id(message_id, message.content, wired),
+            deduplication_id=send_deduplication_id(message_id, message.content, wired),
             trace_header=message.trace_header,
         )
         queue_url = asked.once("delay queue", lambda: self._delay_queue_url(endpoint))

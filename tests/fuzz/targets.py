@@ -23,6 +23,7 @@ from sqsdelay.core.delay import delay_ms, due_at_ms, parse_delay, parse_due_at
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.hop import Reject
 from sqsdelay.core.message import OutgoingMessage, size_of
+from sqsdelay.core.received_message import from_lambda_event
 from sqsdelay.core.rejection import read_rejection, rejected
 from sqsdelay.core.stored_message import StoredMessage, from_store
 from sqsdelay.core.timeout_headers import read_id, read_timeout
@@ -82,7 +83,7 @@ def record(data: bytes) -> None:
     """A record of a Lambda event, to the delay queue and the due queue of both kinds of endpoint."""
     given = value_of(data)
     try:
-        copy = wire.from_lambda_event(given, received_at=1.0)
+        copy = from_lambda_event(given, received_at=1.0)
     except MalformedMessage:
         return
     for name in ENDPOINTS:

@@ -11,6 +11,7 @@ from sqsdelay.core import wire
 from sqsdelay.core.delay import delay_ms
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage, size_of, string
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.errors import (
     InvalidDelay,
@@ -46,7 +47,7 @@ class Deployment:
         )
         self.outbox = SqsOutbox(self.queues, self.endpoint, concurrency=1)
 
-    def arrived(self, seconds: float) -> list[wire.ReceivedMessage]:
+    def arrived(self, seconds: float) -> list[ReceivedMessage]:
         """Serve until so much time has passed; what the destination has then."""
         relay = Relay(
             self.queues, self.endpoint, RelaySettings(parking=ParkingSettings(self.store))

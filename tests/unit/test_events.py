@@ -13,8 +13,9 @@ import pytest
 from sqsdelay.core.clock import DATE_RESOLUTION_MS
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message, OutgoingMessage, Route, size_of, string
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.core.wire import MESSAGE_ID, ReceivedMessage
+from sqsdelay.core.wire import MESSAGE_ID
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.dispatching.settings import DispatchSettings
 from sqsdelay.errors import QueueUnavailable, SendFailed, StoreUnavailable

@@ -12,10 +12,11 @@ import pytest
 from sqsdelay.core import fifo, wire
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.delay import utc
+from sqsdelay.core.delayed_message import DelayedMessage
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import Message, OutgoingMessage, size_of, string
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import to_store
-from sqsdelay.core.wire import ReceivedMessage
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidMessage,
@@ -450,7 +451,7 @@ def test_the_last_leg_keeps_trace_and_kind() -> None:
         received_at=0.0,
         trace_header="Root=1;Lineage=1:a",
     )
-    message = wire.DelayedMessage("m", 1_800_000_000_000)
+    message = DelayedMessage("m", 1_800_000_000_000)
     on_due_queue = fifo.for_hand_over(copy, message, ENDPOINT, delay_seconds=5)
     assert (on_due_queue.trace_header, on_due_queue.group_id) == ("Root=1", None)
     assert ids.items() <= on_due_queue.attributes.items()

@@ -12,6 +12,7 @@ from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.hop import HandOver, Park, Requeue, decide
 from sqsdelay.core.message import OutgoingMessage, string
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.cost import break_even_seconds, shipped_prices
 from sqsdelay.errors import (
@@ -197,7 +198,7 @@ def test_a_parked_message_arrives_as_a_relayed_one(
     assert one.trace_header == "Root=1-a"
 
 
-def received(queues: InMemoryQueues) -> list[wire.ReceivedMessage]:
+def received(queues: InMemoryQueues) -> list[ReceivedMessage]:
     return queues.receive_batch("orders", wait_seconds=0)
 
 

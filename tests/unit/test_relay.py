@@ -14,7 +14,7 @@ import pytest
 from sqsdelay.core import wire
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import Attribute, OutgoingMessage, string
-from sqsdelay.core.wire import ReceivedMessage
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.errors import ConfigurationError, QueueUnavailable, SendFailed
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.relaying.mover import backoff_seconds

@@ -11,9 +11,11 @@ import pytest
 from sqsdelay.core import wire
 from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.delay import utc
+from sqsdelay.core.delayed_message import DelayedMessage, read_delay
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.identity import was_due_ms
 from sqsdelay.core.message import Attribute, OutgoingMessage, size_of, string
-from sqsdelay.core.wire import ReceivedMessage
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidDelay,
@@ -109,7 +111,7 @@ def test_a_message_sent_again_with_all_its_attributes_waits_for_its_new_delay(
     sent_ms = clock.true_ms
     seconds, copy = arrived(queues, clock, Relay(queues, ORDERS))
     assert 2000 <= seconds <= 2100
-    assert wire.was_due_ms(copy.attributes) == sent_ms + 2_000_000
+    assert was_due_ms(copy.attributes) == sent_ms + 2_000_000
     assert copy.attributes[wire.MESSAGE_ID] == string("n-1")
     assert wire.DUE_AT not in copy.attributes
 
@@ -130,7 +132,7 @@ def test_what_was_due_steers_nothing_on_the_delay_queue(
     clock.advance(900)
     (copy,) = queues.receive_batch(DELAY, wait_seconds=0)
     assert set(copy.attributes) == {wire.DELAY_SECONDS, wire.DUE_AT, wire.MESSAGE_ID}
-    assert wire.read_delay(copy) == wire.DelayedMessage("m-1", due_ms)
+    assert read_delay(copy) == DelayedMessage("m-1", due_ms)
 
 
 @pytest.mark.parametrize("hop", [None, "hop." + "a" * 64])

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.core import wire
+from sqsdelay.core import outgoing, wire
 from sqsdelay.core.delay import utc
+from sqsdelay.core.delayed_message import DelayedMessage, read_delay
 from sqsdelay.core.message import Message, OutgoingMessage, size_of, string
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.errors import (
     ConfigurationError,
     DelayQueueMissing,
@@ -44,7 +46,7 @@ def queues(clock: ManualClock) -> InMemoryQueues:
     return queues
 
 
-def received(queues: InMemoryQueues, queue: str) -> list[wire.ReceivedMessage]:
+def received(queues: InMemoryQueues, queue: str) -> list[ReceivedMessage]:
     return queues.receive_batch(queue, wait_seconds=0)
 
 
@@ -234,16 +236,19 @@ def test_the_largest_message_arrives_with_all_that_was_promised(
     assert max(len(copy.body) for copy in copies) == low
     sizes = []
     for copy in copies:
-        message = wire.read_delay(copy)
-        assert isinstance(message, wire.DelayedMessage)
-        hop, arrived = wire.requeued(copy, message, 1_100), wire.handed_over(copy, message, 0)
+        message = read_delay(copy)
+        assert isinstance(message, DelayedMessage)
+        hop, arrived = (
+            outgoing.requeued(copy, message, 1_100),
+            outgoing.handed_over(copy, message, 0),
+        )
         assert wire.DUE_AT in hop.attributes
         assert {wire.MESSAGE_ID, wire.WAS_DUE_AT} <= set(arrived.attributes)
         sizes += [copy_size(copy), hop.size, arrived.size]
     assert max(sizes) == 1_048_576
 
 
-def copy_size(copy: wire.ReceivedMessage) -> int:
+def copy_size(copy: ReceivedMessage) -> int:
     return size_of(copy.body, copy.attributes)
 
 

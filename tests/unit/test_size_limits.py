@@ -9,6 +9,7 @@ import pytest
 from sqsdelay.core import wire
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import Message, OutgoingMessage, string
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import MessageTooLarge, QueueUnavailable
 from sqsdelay.limits import MAX_MESSAGE_BYTES
@@ -60,7 +61,7 @@ def endpoint(clock: ManualClock, limits: Mapping[str, int], name: str = "orders"
     return queues
 
 
-def received(queues: InMemoryQueues, queue: str = "orders") -> list[wire.ReceivedMessage]:
+def received(queues: InMemoryQueues, queue: str = "orders") -> list[ReceivedMessage]:
     return queues.receive_batch(queue, wait_seconds=0)
 
 

@@ -10,8 +10,9 @@ from typing import Final
 
 from sqsdelay.core.delay import delay_ms, due_at_ms
 from sqsdelay.core.message import Attribute, string, text_of
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.core.wire import MESSAGE_ID, ReceivedMessage
+from sqsdelay.core.wire import MESSAGE_ID
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.dispatching.settings import DispatchSettings
 from sqsdelay.errors import SqsDelayError
