@@ -29,7 +29,7 @@ from sqsdelay.limits import (
     SHORT_CALL_SECONDS,
 )
 from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS, parking_settings
-from sqsdelay.ports.stores import DelayedMessageStore
+from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.relaying.due_relay import DueRelay
 from sqsdelay.relaying.mover import Mover
 from sqsdelay.relaying.outcome import Outcome, Status
@@ -38,7 +38,7 @@ from sqsdelay.relaying.settings import DEFAULT_MAX_RECEIVES, RelaySettings
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.consumer import checked_relay
 from sqsdelay.sqs.queues import SqsQueues
-from sqsdelay.stores import open_store
+from sqsdelay.stores import open_place
 
 TRACE_HEADER = "X-Amzn-Trace-Id"
 
@@ -112,9 +112,9 @@ def _setting(variable: str, default: int) -> int:
     return value
 
 
-def _store(endpoint: Endpoint) -> DelayedMessageStore | None:
+def _store(endpoint: Endpoint) -> ParkingPlace | None:
     url = os.environ.get(contract.STORE_VARIABLE)
-    return open_store(url, endpoint=endpoint.name) if url else None
+    return open_place(url, endpoint=endpoint.name) if url else None
 
 
 def handler(event: Mapping[str, Any], context: object) -> dict[str, list[dict[str, str]]]:

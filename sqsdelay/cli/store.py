@@ -24,7 +24,7 @@ from sqsdelay.cli.options import (
     Schema,
     StoreUrl,
     Table,
-    opened_store,
+    opened_place,
 )
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.delay import due_at_ms, parse_due_at, utc
@@ -37,7 +37,7 @@ from sqsdelay.parking.parking import refused
 from sqsdelay.ports.size_limits import SizeLimits
 
 if TYPE_CHECKING:
-    from sqsdelay.ports.stores import DelayedMessageStore
+    from sqsdelay.ports.stores import ParkingPlace
 
 app = typer.Typer(
     help="Set up a delayed message store and put messages into it.", no_args_is_help=True
@@ -148,8 +148,8 @@ def migrate(
 
 def _opened(
     endpoint: str, url: str, table: str | None, schema: str | None
-) -> AbstractContextManager[DelayedMessageStore]:
-    return opened_store(Endpoint.parse(endpoint).name, url, table, schema)
+) -> AbstractContextManager[ParkingPlace]:
+    return opened_place(Endpoint.parse(endpoint).name, url, table, schema)
 
 
 def _limits() -> SizeLimits | None:
@@ -178,7 +178,7 @@ def _stored(
 
 
 def _store_file(
-    store: DelayedMessageStore,
+    store: ParkingPlace,
     endpoint: str,
     clock: DueClock,
     limits: SizeLimits | None,
@@ -205,7 +205,7 @@ def _store_file(
     return failed + _store(store, chunk, as_json=as_json)
 
 
-def _store(store: DelayedMessageStore, messages: list[StoredMessage], *, as_json: bool) -> int:
+def _store(store: ParkingPlace, messages: list[StoredMessage], *, as_json: bool) -> int:
     """Returns how many were not stored, since another message has their id."""
     failed = 0
     for message, new in zip(messages, store.store(messages), strict=True):

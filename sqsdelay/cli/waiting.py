@@ -26,7 +26,7 @@ from sqsdelay.cli.options import (
     StoreUrl,
     Table,
     opened_ledger,
-    opened_store,
+    opened_place,
 )
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.delay import due_at_ms, parse_due_at, utc
@@ -75,7 +75,7 @@ def pending(
         due_from_ms=None if due_from is None else due_at_ms(parse_due_at(due_from)),
         due_before_ms=None if due_before is None else due_at_ms(parse_due_at(due_before)),
     )
-    with opened_store(Endpoint.parse(endpoint).name, store, table, schema) as opened:
+    with opened_place(Endpoint.parse(endpoint).name, store, table, schema) as opened:
         if as_json:
             for message in listing.read(opened, limit):
                 print_json(_as_json(message))
@@ -107,7 +107,7 @@ def cancel(
     for message_id in message_ids:
         check_stored_id(message_id)
     name, book = Endpoint.parse(endpoint).name, opened_ledger(ledger)
-    with opened_store(name, store, table, schema) as opened:
+    with opened_place(name, store, table, schema) as opened:
         clock = DueClock(endpoint, opened, store, to)
         now_ms = sqs_latest_ms(endpoint) if to is None else clock.latest_ms()
         schedule = Schedule(opened, endpoint=name, ledger=book)
@@ -134,7 +134,7 @@ def reschedule(
     """
     check_stored_id(message_id)
     name, book = Endpoint.parse(endpoint).name, opened_ledger(ledger)
-    with opened_store(name, store, table, schema) as opened:
+    with opened_place(name, store, table, schema) as opened:
         clock = DueClock(endpoint, opened, store, to)
         due_ms = new_due_ms(delay, due_at, now_ms=clock.latest_ms)
         now_ms = sqs_latest_ms(endpoint) if to is None else clock.latest_ms()

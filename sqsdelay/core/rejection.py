@@ -14,6 +14,7 @@ from sqsdelay.core.identity import fits, with_identity
 from sqsdelay.core.message import Attribute, OutgoingMessage, size_of, string, text_of
 from sqsdelay.core.outgoing import trace_header_to_pass_on
 from sqsdelay.core.received_message import ReceivedMessage, whole_number
+from sqsdelay.core.schedule_input import copy_of
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.core.wire import (
     DEDUPLICATION_ID,
@@ -179,7 +180,14 @@ def _with_identity(message: StoredMessage, body: str, limit: int) -> dict[str, A
 
 
 def read_rejection(copy: ReceivedMessage) -> Rejection:
-    """The inverse of `rejected` and `rejected_stored`; what it cannot find it says is not there."""
+    """The inverse of `rejected` and `rejected_stored`; what it cannot find it says is not there.
+
+    What EventBridge Scheduler could not send to the delay queue is read, too: it puts the request
+    into the error queue, its dead-letter queue, with attributes of its own.
+    """
+    unsent = _unsent(copy)
+    if unsent is not None:
+        return unsent
     about = _about(copy)
     original = _original(copy, about)
     return Rejection(
@@ -190,6 +198,26 @@ def read_rejection(copy: ReceivedMessage) -> Rejection:
         due=_due(original),
         destination=_text(about, "destination"),
         body_encoding=_text(about, "bodyEncoding"),
+    )
+
+
+def _unsent(copy: ReceivedMessage) -> Rejection | None:
+    """What a schedule could not send; None for any other copy."""
+    if text_of(copy.attributes, "TARGET_ARN") is None or ERROR in copy.attributes:
+        return None
+    try:
+        sent = copy_of(copy.body)
+    except ValueError:
+        return None
+    original = replace(sent, sqs_message_id=copy.sqs_message_id)
+    code = text_of(copy.attributes, "ERROR_CODE") or "no code"
+    told = text_of(copy.attributes, "ERROR_MESSAGE") or "no message"
+    return Rejection(
+        copy=copy,
+        original=original,
+        message_id=original.message_id,
+        reason=f"its schedule could not send it to the delay queue: {told} ({code})",
+        due=_due(original),
     )
 
 

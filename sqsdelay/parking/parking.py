@@ -15,10 +15,11 @@ from sqsdelay.errors import (
     InvalidMessage,
     MessageConflict,
     SqsDelayError,
+    StoredInPart,
     StoreError,
 )
 from sqsdelay.parking.settings import ParkingSettings
-from sqsdelay.ports.stores import DelayedMessageStore
+from sqsdelay.ports.stores import ParkingPlace, ParksFarAhead
 
 logger = logging.getLogger(__name__)
 
@@ -29,11 +30,19 @@ class Parking:
     Args:
         store: the endpoint's store.
         after_seconds: messages with more than this remaining are parked.
+
+    Raises:
+        ConfigurationError: ``after_seconds`` is sooner than the place takes messages.
     """
 
-    def __init__(self, store: DelayedMessageStore, *, after_seconds: int) -> None:
+    def __init__(self, store: ParkingPlace, *, after_seconds: int) -> None:
         self._store = store
         self.after_seconds = after_seconds
+        if isinstance(store, ParksFarAhead) and after_seconds < store.soonest_seconds:
+            raise ConfigurationError(
+                f"park_after_seconds={after_seconds}; this store takes what is due in "
+                f"{store.soonest_seconds} s or later: use {store.soonest_seconds} or more"
+            )
 
     def park(self, messages: Sequence[StoredMessage]) -> list[SqsDelayError | None]:
         """Store in one call; None per message that the store has, however often it was stored.
@@ -41,10 +50,10 @@ class Parking:
         A message the store cannot keep (too large) fails alone; an outage fails them all.
         """
         try:
-            new = self._store.store(messages)
+            new: Sequence[bool | StoreError] = self._stored(messages)
             return [
-                None if is_new else self._refused(message)
-                for message, is_new in zip(messages, new, strict=True)
+                outcome if isinstance(outcome, StoreError) else self._refused(message, outcome)
+                for message, outcome in zip(messages, new, strict=True)
             ]
         except InvalidMessage as error:
             if len(messages) == 1:
@@ -53,8 +62,14 @@ class Parking:
         except StoreError as error:
             return [error] * len(messages)
 
-    def _refused(self, message: StoredMessage) -> SqsDelayError | None:
-        return refused(message, self._store.find(message.message_id))
+    def _stored(self, messages: Sequence[StoredMessage]) -> Sequence[bool | StoreError]:
+        try:
+            return self._store.store(messages)
+        except StoredInPart as error:
+            return error.outcomes
+
+    def _refused(self, message: StoredMessage, is_new: bool) -> SqsDelayError | None:
+        return None if is_new else refused(message, self._store.find(message.message_id))
 
     def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
         """The amendments of these messages; none while the store is unavailable.
@@ -93,7 +108,7 @@ class Parking:
             due_ms = amendment.new_due_ms(first_sent_ms)
             if due_ms is not None:
                 self._store.reschedule(message_id, due_ms)
-        except StoreError as error:
+        except (StoreError, InvalidMessage) as error:
             logger.error(
                 "amendment of parked %s not applied: %s", one_line(message_id), one_line(error)
             )
@@ -132,10 +147,10 @@ class Stores:
     def __init__(self, settings: ParkingSettings) -> None:
         self._given = settings.store
         self._after_seconds = settings.after_seconds
-        self._opened: dict[str, DelayedMessageStore] = {}
+        self._opened: dict[str, ParkingPlace] = {}
         self._lock = threading.Lock()
 
-    def of(self, endpoint: str) -> DelayedMessageStore:
+    def of(self, endpoint: str) -> ParkingPlace:
         """The store of the endpoint of that name.
 
         Raises:

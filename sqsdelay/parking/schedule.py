@@ -11,8 +11,9 @@ from typing import Final
 from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.delay import due_at_ms
 from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.errors import InvalidMessage
 from sqsdelay.ledger.events import Event, EventKind, Ledger, Source, record_safely
-from sqsdelay.ports.stores import DelayedMessageStore
+from sqsdelay.ports.stores import ParkingPlace, ParksFarAhead
 
 _PAGE: Final = 100
 """Messages in memory at once: at the 1 MiB of a body, 100 MiB."""
@@ -46,7 +47,7 @@ class Schedule:
     """
 
     def __init__(
-        self, store: DelayedMessageStore, *, endpoint: str = "", ledger: Ledger | None = None
+        self, store: ParkingPlace, *, endpoint: str = "", ledger: Ledger | None = None
     ) -> None:
         self._store = store
         self._endpoint = endpoint
@@ -74,13 +75,25 @@ class Schedule:
             now_ms: the latest that the broker's clock may read, epoch milliseconds.
 
         Raises:
-            InvalidMessage: no id or no due time a store keeps.
+            InvalidMessage: no id or no due time a store keeps, or sooner than it can release.
             StoreUnavailable, StoreMissing: nothing is promised; the same call again is safe.
         """
+        self._check_far_ahead(message_id, due_ms, now_ms)
         self._amend(message_id, now_ms, due_ms)
         change = self._change(message_id, self._store.reschedule(message_id, due_ms))
         self._record(change, message_id, now_ms, due_ms)
         return change
+
+    def _check_far_ahead(self, message_id: str, due_ms: int, now_ms: int) -> None:
+        """Before an amendment is left: it would apply to the message when that comes out, too late."""
+        if not isinstance(self._store, ParksFarAhead):
+            return
+        least = self._store.soonest_seconds
+        if due_ms - now_ms < least * 1000 and self._store.find(message_id) is not None:
+            raise InvalidMessage(
+                f"message {message_id} waits where it cannot be released within {least} s; cancel it, and "
+                "send it anew with the short delay"
+            )
 
     def pending(
         self, *, due_from: datetime | None = None, due_before: datetime | None = None

@@ -8,7 +8,7 @@ from typing import Final
 
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
-from sqsdelay.ports.stores import DelayedMessageStore
+from sqsdelay.ports.stores import ParkingPlace
 
 DEFAULT_PARK_AFTER_SECONDS: Final = 29 * DEFAULT_HOP_SECONDS
 """Where hops begin to cost more than a store: with 28 hops and a last message timer ahead, 7.25 hours.
@@ -17,7 +17,7 @@ It is ``sqsdelay.cost.break_even_seconds`` at the shipped prices, for a message 
 batches of ten (at their cheapest) and a DynamoDB store; a test keeps it so. Reading a message's
 amendment, one read unit a hop, makes hops dearer still, so parking from here on never costs more."""
 
-StoreOf = Callable[[str], DelayedMessageStore]
+StoreOf = Callable[[str], ParkingPlace]
 """From an endpoint's name to its store."""
 
 
@@ -33,7 +33,7 @@ class ParkingSettings:
         ConfigurationError: ``after_seconds`` below 0.
     """
 
-    store: DelayedMessageStore | StoreOf
+    store: ParkingPlace | StoreOf
     after_seconds: int = DEFAULT_PARK_AFTER_SECONDS
 
     def __post_init__(self) -> None:
@@ -42,7 +42,7 @@ class ParkingSettings:
 
 
 def parking_settings(
-    store: DelayedMessageStore | StoreOf | None, park_after_seconds: int
+    store: ParkingPlace | StoreOf | None, park_after_seconds: int
 ) -> ParkingSettings | None:
     """The settings as users give them; None without a store.
 

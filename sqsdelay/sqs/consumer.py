@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from sqsdelay.core.clock import Clock
     from sqsdelay.ledger.events import Ledger
-    from sqsdelay.ports.stores import DelayedMessageStore
+    from sqsdelay.ports.stores import ParkingPlace
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class DelayConsumer:
         visibility_seconds: int = WORKER_VISIBILITY_SECONDS,
         max_receives: int = DEFAULT_MAX_RECEIVES,
         max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS,
-        store: DelayedMessageStore | None = None,
+        store: ParkingPlace | None = None,
         park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
         on_outcomes: Callable[[Sequence[Outcome]], None] | None = None,
         ledger: Ledger | None = None,
