@@ -321,8 +321,11 @@ class QueueSender:
         to_store: Sequence[tuple[int, ToStore]],
         results: list[SendResult],
     ) -> None:
-        for start in range(0, len(to_store), _STORED_AT_ONCE):
-            chunk = to_store[start : start + _STORED_AT_ONCE]
+        if not to_store:
+            return
+        at_once = to_store[0][1].parking.stored_at_once or _STORED_AT_ONCE
+        for start in range(0, len(to_store), at_once):
+            chunk = to_store[start : start + at_once]
             parked = self._park(endpoint, [prepared for _, prepared in chunk])
             for (position, _), result in zip(chunk, parked, strict=True):
                 results[position] = result

@@ -90,8 +90,8 @@ def record(data: bytes) -> None:
         clock = ManualClock(START_MS)
         queues, store = StrictQueues(clock), InMemoryStore(clock)
         endpoint = queues.create_endpoint(name)
-        for parked in (None, store):
-            relay = Relay(queues, endpoint, RelaySettings(parking=ParkingSettings(parked)))
+        for parking in (None, ParkingSettings(store)):
+            relay = Relay(queues, endpoint, RelaySettings(parking=parking))
             (outcome,) = relay.process([copy], delete=False)
             if not _may_be_delivered(given, clock.true_ms):
                 assert outcome.status in (Status.REJECTED, Status.FAILED), outcome

@@ -162,9 +162,8 @@ def test_through_the_store_it_arrives_the_same(queues: InMemoryQueues, clock: Ma
     store = InMemoryStore(clock)
     ids = {"message_group_id": "g", "message_deduplication_id": "d"}
     QueueSender(queues).send(FIFO, "1", delay=90_000, message_id="by-consumer", **ids)  # type: ignore[arg-type]
-    QueueSender(queues, SenderSettings(parking=ParkingSettings(store))).send(
-        FIFO, "2", delay=90_000, message_id="by-sender", **ids
-    )  # type: ignore[arg-type]
+    parking_sender = QueueSender(queues, SenderSettings(parking=ParkingSettings(store)))
+    parking_sender.send(FIFO, "2", delay=90_000, message_id="by-sender", **ids)  # type: ignore[arg-type]
     by_hand = Message("3", delay=90_000, message_id="by-hand", **ids)  # type: ignore[arg-type]
     store.store([to_store(by_hand, FIFO, now_ms=clock.true_ms)])
     clock.advance(900)
