@@ -250,7 +250,7 @@ def test_what_cannot_be_is_refused(sender: QueueSender) -> None:
     with pytest.raises(InvalidMessage, match="cannot be stored"):
         sender.cancel("orders", "")
     with pytest.raises(ConfigurationError, match="park_after_seconds=-1"):
-        ParkingSettings(InMemoryStore(), -1)
+        ParkingSettings(InMemoryStore(ManualClock()), -1)
 
 
 def test_pending_reads_page_by_page(sender: QueueSender, store: InMemoryStore) -> None:
