@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 
 from sqsdelay.core.message import Attributes
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.wire import DELAY_SECONDS, DUE_AT, MESSAGE_ID
 
 
+def new_send_deduplication_id() -> str:
+    """One of its own for a call to send: its retries are one message, and no other is taken for it."""
+    return f"send.{secrets.token_hex(32)}"
+
+
 def send_deduplication_id(message_id: str, body: str, wired: Attributes) -> str:
-    """The same for equal copies of one message, and another for another: it binds id, content and
-    due time, or the delay where that is relative.
+    """An idempotent sender's: the same for equal copies of one message, and another for another.
+
+    It binds id, content and due time, or the delay where that is relative.
 
     Args:
         wired: the attributes, as `delayed` made them.

@@ -30,7 +30,8 @@ MADE_HERE: Final = re.compile(
     r"(send)\.(?:(\d{1,15})\.)?[0-9a-f]{64}|(?:hop)\.(?:(\d{1,15})\.)?.+", re.ASCII
 )
 """Deduplication ids that a sender or a hop of ours made; nobody's message id, and readable:
-``send.HASH``; ``send.AFTER.HASH`` where amendments left at AFTER or before are none of the message's;
+``send.HASH``, where HASH may be random; ``send.AFTER.HASH`` where amendments left at AFTER or before
+are none of the message's;
 ``hop.SENT.HASH`` with the SentTimestamp of the message's first copy; ``hop.HASH`` of former versions."""
 
 DELAY_ATTRIBUTES: Final = (

@@ -8,12 +8,17 @@ from typing import Any, TypeVar, cast
 
 from sqsdelay.core import fifo, outgoing, wire
 from sqsdelay.core.checked_message import CheckedMessage
-from sqsdelay.core.deduplication_ids import after_amendment, send_deduplication_id
+from sqsdelay.core.deduplication_ids import (
+    after_amendment,
+    new_send_deduplication_id,
+    send_deduplication_id,
+)
 from sqsdelay.core.delay import seconds_until
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.hop import too_far
 from sqsdelay.core.identity import waiting_identity, with_message_id
 from sqsdelay.core.message import (
+    Attributes,
     OutgoingMessage,
     Route,
     check_limits,
@@ -283,7 +288,7 @@ class Router:
                 message.body, message.attributes, wired, message_id=message_id, due_ms=due_ms
             ),
             group_id=message_id,
-            deduplication_id=send_deduplication_id(message_id, message.content, wired),
+            deduplication_id=self._deduplication_id(message, wired),
             trace_header=message.trace_header,
         )
         queue_url = asked.once("delay queue", lambda: self._delay_queue_url(endpoint))
@@ -298,6 +303,12 @@ class Router:
             absolute=message.due.absolute,
             named=message.named,
         )
+
+    def _deduplication_id(self, message: CheckedMessage, wired: Attributes) -> str:
+        idempotent = self._settings.idempotent or self._settings.parking is not None
+        if idempotent and message.named:
+            return send_deduplication_id(message.message_id, message.content, wired)
+        return new_send_deduplication_id()
 
     def _delay_queue_url(self, endpoint: Endpoint) -> str:
         try:

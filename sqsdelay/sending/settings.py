@@ -19,6 +19,8 @@ DEFAULT_CONCURRENCY: Final = 8
 class SenderSettings:
     """The settings of a sender; `sqsdelay.DelaySender` says what they mean.
 
+    With a store it is idempotent in any case: it sees what was cancelled or rescheduled.
+
     Raises:
         ConfigurationError: a setting out of range, or a hop without a delay queue.
     """
@@ -29,6 +31,7 @@ class SenderSettings:
     concurrency: int = DEFAULT_CONCURRENCY
     parking: ParkingSettings | None = None
     large_bodies: LargeBodies | None = None
+    idempotent: bool = False
     ledger: Ledger | None = None
 
     def __post_init__(self) -> None:

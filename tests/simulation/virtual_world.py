@@ -182,7 +182,9 @@ class World:
     def run(self) -> Tally:
         """Send, relay to the end, count."""
         own = self.queues_of("sender", mortal=False)
-        sender = QueueSender(own, SenderSettings(concurrency=1, parking=parking(self.store)))
+        sender = QueueSender(
+            own, SenderSettings(concurrency=1, idempotent=True, parking=parking(self.store))
+        )
         wanted = self._parcels()
         sent: list[Parcel] = []
         self._consumers = [
