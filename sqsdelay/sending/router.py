@@ -288,7 +288,7 @@ class Router:
                 message.body, message.attributes, wired, message_id=message_id, due_ms=due_ms
             ),
             group_id=message_id,
-            deduplication_id=self._deduplication_id(message, wired),
+            deduplication_id=self._deduplication_id(message_id, message, wired),
             trace_header=message.trace_header,
         )
         queue_url = asked.once("delay queue", lambda: self._delay_queue_url(endpoint))
@@ -304,10 +304,10 @@ class Router:
             named=message.named,
         )
 
-    def _deduplication_id(self, message: CheckedMessage, wired: Attributes) -> str:
+    def _deduplication_id(self, message_id: str, message: CheckedMessage, wired: Attributes) -> str:
         idempotent = self._settings.idempotent or self._settings.parking is not None
         if idempotent and message.named:
-            return send_deduplication_id(message.message_id, message.content, wired)
+            return send_deduplication_id(message_id, message.content, wired)
         return new_send_deduplication_id()
 
     def _delay_queue_url(self, endpoint: Endpoint) -> str:
