@@ -23,8 +23,10 @@ from sqsdelay.core.message import OutgoingMessage, string
 from sqsdelay.core.message_id import new_message_id
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.cost import Prices, Workload, bills, shipped_prices
+from sqsdelay.parking.settings import ParkingSettings
 from sqsdelay.relaying.gathering import Gathering
 from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.relaying.visibility import Visibility
 from sqsdelay.stores.s3 import S3Store
 from sqsdelay.stores.s3.s3_store import TURN_SECONDS
@@ -136,7 +138,8 @@ def queue_requests(messages: int = 1_000) -> Counter[str]:
     queues.create_endpoint("orders")
     client: Any = InMemoryS3()
     store = S3Store("parked", endpoint="orders", client=client, clock=clock)
-    relay = Relay(queues, Endpoint.parse("orders"), store=store)
+    settings = RelaySettings(parking=ParkingSettings(store))
+    relay = Relay(queues, Endpoint.parse("orders"), settings)
     visibility = Visibility(queues, clock)
     gathering = Gathering(relay, visibility, clock, most=messages)
     delay = {"NServiceBus.AmazonSQS.DelaySeconds": string(str(YEAR))}
