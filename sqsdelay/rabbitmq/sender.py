@@ -257,7 +257,7 @@ class RabbitMqSender:
         return None
 
     def _ensure_deliverable(self, endpoint: str, began: float) -> None:
-        """Each time, as NServiceBus does: its queue may have been deleted since the last, and made anew."""
+        """Each time, as NServiceBus does: its queue may have been deleted and created again since."""
         if not self._caught:
             self._ensure_caught(began)
         if self._bind:
