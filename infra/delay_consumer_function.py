@@ -19,14 +19,13 @@ from infra.queue_key import SEND_UNDER_KEY
 from lambdas.delay_consumer import contract
 from sqsdelay.limits import (
     DEFAULT_MAX_DELAY_SECONDS,
+    DELAY_CONSUMER_MEMORY_MB,
     FUNCTION_TIMEOUT_SECONDS,
     MAX_BATCH_ENTRIES,
 )
 
 DEFAULT_MAX_CONCURRENCY: Final = 10
 """Batches in hand at once; the event source takes 2 to 1,000."""
-
-MEMORY_MB: Final = 256
 
 
 class DelayConsumerFunction(Construct):
@@ -85,7 +84,7 @@ class DelayConsumerFunction(Construct):
             handler=contract.HANDLER,
             runtime=lambda_.Runtime.PYTHON_3_14,
             architecture=lambda_.Architecture.ARM_64,
-            memory_size=MEMORY_MB,
+            memory_size=DELAY_CONSUMER_MEMORY_MB,
             timeout=Duration.seconds(FUNCTION_TIMEOUT_SECONDS),
             environment={
                 contract.ENDPOINT_VARIABLE: endpoint,

@@ -18,8 +18,7 @@ from infra.function_code import dispatcher_code
 from infra.queue_key import SEND_UNDER_KEY
 from infra.store_table import StoreTable
 from lambdas.dispatcher import contract
-from sqsdelay.dispatching.settings import FUNCTION_MEMORY_MB
-from sqsdelay.limits import SCHEDULE_SECONDS
+from sqsdelay.limits import DISPATCHER_MEMORY_MB, SCHEDULE_SECONDS
 
 TIMEOUT_SECONDS: Final = 50
 """Below the interval, so that a run with a backlog is over when the next one comes."""
@@ -73,7 +72,7 @@ class DispatcherFunction(Construct):
             handler=contract.HANDLER,
             runtime=lambda_.Runtime.PYTHON_3_14,
             architecture=lambda_.Architecture.ARM_64,
-            memory_size=FUNCTION_MEMORY_MB,
+            memory_size=DISPATCHER_MEMORY_MB,
             timeout=Duration.seconds(TIMEOUT_SECONDS),
             environment={
                 contract.ENDPOINT_VARIABLE: endpoint,

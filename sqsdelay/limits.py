@@ -50,11 +50,14 @@ MAX_RETENTION_SECONDS: Final = 14 * 24 * 3600
 MIN_DELAY_QUEUE_RETENTION_SECONDS: Final = 4 * 24 * 3600
 """What NServiceBus demands of a delay queue (it refuses to start below)."""
 
-MAX_VISIBILITY_SECONDS: Final = 12 * 3600
-"""Source: quotas-messages.html, "Message visibility timeout"."""
-
 MAX_RECEIVE_WAIT_SECONDS: Final = 20
 """Longest long poll. Source: sqs-short-and-long-polling.html."""
+
+DELAY_CONSUMER_MEMORY_MB: Final = 256
+"""Of the delay consumer function; the cost command assumes it for every function."""
+
+DISPATCHER_MEMORY_MB: Final = 512
+"""Of the dispatcher function: two batches of 100 messages at the 400 KiB of an item fit in."""
 
 FUNCTION_TIMEOUT_SECONDS: Final = 30
 """Timeout of the relay function."""

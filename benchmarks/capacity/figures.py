@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from lambdas.dispatcher.handler import BATCH, KEPT_BACK_MS
-from sqsdelay.dispatching.settings import DEFAULT_BATCH, FUNCTION_MEMORY_MB
+from sqsdelay.dispatching.settings import DEFAULT_BATCH
 from sqsdelay.limits import (
     DEFAULT_HOP_SECONDS,
+    DELAY_CONSUMER_MEMORY_MB,
+    DISPATCHER_MEMORY_MB,
     MAX_BATCH_ENTRIES,
     MAX_MESSAGE_TIMER_SECONDS,
     MAX_RETENTION_SECONDS,
@@ -148,8 +150,8 @@ class Deployment:
     hop_seconds: int = DEFAULT_HOP_SECONDS
     batch: int = MAX_BATCH_ENTRIES
     max_concurrency: int = 10
-    consumer_memory_mb: int = 256
-    dispatcher_memory_mb: int = FUNCTION_MEMORY_MB
+    consumer_memory_mb: int = DELAY_CONSUMER_MEMORY_MB
+    dispatcher_memory_mb: int = DISPATCHER_MEMORY_MB
     dispatcher_timeout_seconds: int = 50
     dispatcher_kept_back_seconds: float = KEPT_BACK_MS / 1000
     dispatcher_every_seconds: int = SCHEDULE_SECONDS

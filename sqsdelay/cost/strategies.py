@@ -15,13 +15,13 @@ from sqsdelay.cost.prices import Prices
 from sqsdelay.cost.stored_message import item_bytes, store_lines
 from sqsdelay.cost.workload import Workload
 from sqsdelay.limits import (
+    DELAY_CONSUMER_MEMORY_MB,
     MAX_DYNAMODB_ITEM_BYTES,
     MAX_MESSAGE_TIMER_SECONDS,
     MAX_RECEIVE_WAIT_SECONDS,
     SCHEDULE_SECONDS,
 )
 
-FUNCTION_MEMORY_MB: Final = 256
 FUNCTION_MS: Final = 100
 """Assumed for one batch: two or three calls to AWS. Measure yours; the bill is linear in it."""
 
@@ -178,7 +178,7 @@ def function_lines(
     function: str, invocations: int, prices: Prices, *, fixed: bool = False
 ) -> tuple[Line, ...]:
     """What so many batches cost on Lambda, at the assumed memory and time."""
-    gb_seconds = Fraction(FUNCTION_MEMORY_MB, 1024) * Fraction(FUNCTION_MS, 1000)
+    gb_seconds = Fraction(DELAY_CONSUMER_MEMORY_MB, 1024) * Fraction(FUNCTION_MS, 1000)
     return (
         Line(
             what=f"Lambda requests ({function})",

@@ -216,7 +216,7 @@ def test_without_a_store_a_typed_error_says_so(queues: InMemoryQueues) -> None:
         lambda: sender.reschedule("orders", "m", delay=5),
         lambda: sender.pending("orders"),
     ):
-        with pytest.raises(NoStore, match=r"cannot be listed, cancelled or moved.*store=…"):
+        with pytest.raises(NoStore, match=r"cannot be listed, cancelled or rescheduled.*store=…"):
             call()
 
 

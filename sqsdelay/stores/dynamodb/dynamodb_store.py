@@ -15,7 +15,6 @@ from sqsdelay.core.stored_message import StoredMessage, check_stored_due
 from sqsdelay.errors import ConfigurationError, StoreError, StoreMissing
 from sqsdelay.limits import MAX_DUE_MS
 from sqsdelay.ports.stores import Claim, TransactionMode
-from sqsdelay.stores.answers import new_once
 from sqsdelay.stores.dynamodb.amendments import expire_amendments, put_amendment, read_amendments
 from sqsdelay.stores.dynamodb.claim import DynamoDbClaim
 from sqsdelay.stores.dynamodb.table import (
@@ -33,6 +32,7 @@ from sqsdelay.stores.dynamodb.table import (
     table_definition,
 )
 from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS, checked_lease, kept_alive
+from sqsdelay.stores.results import new_once
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
