@@ -87,8 +87,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 @pytest.fixture
 def broker(node: Broker, request: pytest.FixtureRequest) -> Iterator[Broker]:
     """A virtual host of the test's own."""
-    from tests.acceptance.rabbitmq.broker import virtual_host
+    from tests.acceptance.rabbitmq.broker import own_virtual_host
 
     name = f"sqsdelay-test {request.node.name}"
-    yield virtual_host(node.url, node.management_url, name)
-    virtual_host(node.url, node.management_url, name, method="DELETE")
+    with own_virtual_host(node.url, node.management_url, name) as broker:
+        yield broker

@@ -40,6 +40,7 @@ from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.stores import open_store
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
+from tests.faulty import FaultyStore
 from tests.services.closed_port import closed_port
 
 SECRET = "S3cretWord"
@@ -78,22 +79,12 @@ def put(queues: InMemoryQueues, queue: str, attributes: dict[str, Attribute], n:
     queues.send_batch(queue, [entry])
 
 
-class AwayStore(InMemoryStore):
-    """A store that is away when it is to park, and to be asked for marks."""
-
-    def store(self, *_: Any, **__: Any) -> list[bool]:
-        raise StoreUnavailable("away")
-
-    def marks(self, *_: Any) -> dict[str, Any]:
-        raise StoreUnavailable("away")
-
-
 def test_senders(printed: Quiet) -> None:
     """A refused message is told by what is wrong with it, not by what is in it."""
     clock = ManualClock()
     queues = InMemoryQueues(clock)
     queues.create_endpoint("orders")
-    sender = QueueSender(queues, store=AwayStore(clock))
+    sender = QueueSender(queues, store=FaultyStore(clock, {"store", "marks"}))
     bad = [
         Message(SECRET + "\x00"),
         Message(SECRET * 200_000),
@@ -127,7 +118,7 @@ def test_consumers(printed: Quiet) -> None:
         put(queues, "orders-delay.fifo", ATTRIBUTES | {wire.DELAY_SECONDS: string(delay)}, n)
     clock.advance(900)
     queues.delete_queue("orders")
-    relay = Relay(queues, endpoint, store=AwayStore(clock))
+    relay = Relay(queues, endpoint, store=FaultyStore(clock, {"store", "marks"}))
     copies = queues.receive_batch("orders-delay.fifo", wait_seconds=0)
     copies.append(replace(copies[0], unreadable="message attribute 'x' has no value of its type"))
     statuses = {outcome.status for outcome in relay.process(copies)}
