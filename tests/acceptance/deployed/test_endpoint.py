@@ -125,34 +125,34 @@ def copy_of_checkout(folder: Path) -> Path:
     return folder
 
 
-KEPT_HOP_SECONDS = 120
-"""Long enough that the stack is gone before the message can be in the function's hands, also where
-another's work makes the command line take a minute."""
-
-
-@pytest.fixture(scope="module")
-def kept(
-    aws: LocalAws,
-    cdk: CdkCommand,
-    as_synthesised: tuple[str, str],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> dict[str, str]:
-    """An endpoint whose stack was removed while a message waited, its queues imported again."""
-    context = ("-c", "endpoint=kept", "-c", f"hopSeconds={KEPT_HOP_SECONDS}")
+def test_destroy_keeps_queues_and_messages_by_default(
+    aws: LocalAws, cdk: CdkCommand, as_synthesised: tuple[str, str], tmp_path: Path
+) -> None:
+    """Without its stack a message waits where it is; the kept queues, imported, deliver again."""
+    # The message is on a hop of 900 s: no function has it in hand while the stack goes.
+    context = ("-c", "endpoint=kept")
     outputs = cdk.deploy(*context)
-    patient = DelaySender(aws.client("sqs"), hop_seconds=KEPT_HOP_SECONDS)
-    patient.send("kept", "patient", delay=KEPT_HOP_SECONDS + 1)
+    DelaySender(aws.client("sqs")).send("kept", "patient", delay=86_400)
     cdk.destroy(*context)
-    answer = aws.client("sqs").get_queue_attributes(
-        QueueUrl=outputs["DelayQueueUrl"], AttributeNames=["ApproximateNumberOfMessagesDelayed"]
-    )
-    assert answer["Attributes"] == {"ApproximateNumberOfMessagesDelayed": "1"}
+    assert waiting(aws, outputs) == "1"
     with pytest.raises(aws.client("lambda").exceptions.ResourceNotFoundException):
         aws.client("lambda").get_function(FunctionName=outputs["FunctionName"])
-    mapping = mapping_from_docs(aws, tmp_path_factory.mktemp("mapping"))
+    mapping = mapping_from_docs(aws, tmp_path)
     cdk.run("import", *as_synthesised, "--resource-mapping", str(mapping))
-    cdk.deploy(*as_synthesised)
-    return outputs
+    assert waiting(aws, outputs) == "1"
+    cdk.deploy(*context, "-c", f"hopSeconds={HOP_SECONDS}")
+    sender(aws).send("kept", "afterwards", delay=3)
+    [message] = receive(aws, outputs["QueueUrl"], count=1)
+    assert message["Body"] == "afterwards"
+
+
+def waiting(aws: LocalAws, outputs: dict[str, str]) -> str:
+    """How many messages of the delay queue are on a hop."""
+    name = "ApproximateNumberOfMessagesDelayed"
+    answer = aws.client("sqs").get_queue_attributes(
+        QueueUrl=outputs["DelayQueueUrl"], AttributeNames=[name]
+    )
+    return str(answer["Attributes"][name])
 
 
 def mapping_from_docs(aws: LocalAws, folder: Path) -> Path:
@@ -168,7 +168,6 @@ def mapping_from_docs(aws: LocalAws, folder: Path) -> Path:
     return path
 
 
-@pytest.mark.usefixtures("kept")
 def test_destroy_removes_queues_when_told_to(
     aws: LocalAws, cdk: CdkCommand, as_synthesised: tuple[str, str]
 ) -> None:
@@ -193,9 +192,3 @@ def test_existing_queue_gets_delays(aws: LocalAws, cdk: CdkCommand) -> None:
     [message] = receive(aws, url, count=1)
     assert message["Body"] == "hello"
     assert queues(aws, "theirs-dead-letter") == []
-
-
-def test_destroy_keeps_queues_and_messages_by_default(aws: LocalAws, kept: dict[str, str]) -> None:
-    """Without its stack a message waited where it was; the imported queues deliver it."""
-    [message] = receive(aws, kept["QueueUrl"], count=1)
-    assert message["Body"] == "patient"
