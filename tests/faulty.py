@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from sqsdelay.core.marks import Mark
+from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.core.wire import ReceivedMessage
@@ -112,6 +112,6 @@ class FaultyStore(InMemoryStore):
         self._check("cancel")
         return super().cancel(message_ids)
 
-    def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
-        self._check("marks")
-        return super().marks(message_ids)
+    def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
+        self._check("amendments")
+        return super().amendments(message_ids)

@@ -84,7 +84,7 @@ def test_senders(printed: Quiet) -> None:
     clock = ManualClock()
     queues = InMemoryQueues(clock)
     queues.create_endpoint("orders")
-    sender = QueueSender(queues, store=FaultyStore(clock, {"store", "marks"}))
+    sender = QueueSender(queues, store=FaultyStore(clock, {"store", "amendments"}))
     bad = [
         Message(SECRET + "\x00"),
         Message(SECRET * 200_000),
@@ -118,7 +118,7 @@ def test_consumers(printed: Quiet) -> None:
         put(queues, "orders-delay.fifo", ATTRIBUTES | {wire.DELAY_SECONDS: string(delay)}, n)
     clock.advance(900)
     queues.delete_queue("orders")
-    relay = Relay(queues, endpoint, store=FaultyStore(clock, {"store", "marks"}))
+    relay = Relay(queues, endpoint, store=FaultyStore(clock, {"store", "amendments"}))
     copies = queues.receive_batch("orders-delay.fifo", wait_seconds=0)
     copies.append(replace(copies[0], unreadable="message attribute 'x' has no value of its type"))
     statuses = {outcome.status for outcome in relay.process(copies)}
