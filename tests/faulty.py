@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.message import OutgoingMessage
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.core.wire import ReceivedMessage
 from sqsdelay.errors import MessageTooLarge, QueueUnavailable, SendFailed, StoreUnavailable
 from sqsdelay.limits import ERROR_QUEUE_SUFFIX
 from sqsdelay.ports.queues import Failure, SendReceipt

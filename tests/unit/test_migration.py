@@ -11,6 +11,7 @@ from sqsdelay.errors import StoreUnavailable
 from sqsdelay.operating.migration import Migration, MigrationStatus
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.sender import QueueSender
+from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.testing import InMemoryQueues, ManualClock
 from tests.faulty import FaultyStore
 
@@ -25,7 +26,7 @@ class World:
         self.queues = InMemoryQueues(self.clock)
         self.endpoint = self.queues.create_endpoint("orders")
         self.store = FaultyStore(self.clock)
-        self.sender = QueueSender(self.queues)
+        self.sender = QueueSender(self.queues, SenderSettings(idempotent=True))
         for number in range(count):
             self.add(f"m{number}", hours=number + 1)
 
