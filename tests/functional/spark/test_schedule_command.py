@@ -57,7 +57,7 @@ def test_csv(sqs: Stub, tmp_path: Path) -> None:
     assert done.exit_code == 1
     assert "2 sent (2 delay-queue)" in done.stdout
     assert f"1 not sent: kept in {rejects}" in done.stdout.splitlines()
-    assert "could not read this line: 3,soon,y" in done.stdout
+    assert "could not read due_at of this line: 3,soon,y" in done.stdout
     found = {message_id(e): (e["MessageBody"], due_ms(e)) for e in sqs.kept()}
     at = int(IN_UTC.timestamp() * 1000)
     assert found == {
@@ -116,6 +116,21 @@ def test_what_cannot_be_run_is_told_in_one_line(sqs: Stub, tmp_path: Path) -> No
     with pytest.raises(SqsDelayError, match="time zone 'Nowhere/City' is none that Spark knows"):
         schedule(tmp_path / "rows.csv", "--time-zone", "Nowhere/City")
     assert sqs.kept() == []
+
+
+def test_a_key_that_is_not_unique(sqs: Stub, tmp_path: Path) -> None:
+    """Refused before anything is sent, if asked; else copies are counted, and others rejected."""
+    lines = [f"{n % 80},86400,text {n % 80}" for n in range(100)] + ["7,86400,another text"]
+    (tmp_path / "rows.csv").write_text("\n".join(["Order_ID,DELAY_SECONDS,Body", *lines]) + "\n")
+    given = (tmp_path / "rows.csv", "--key", "order_id", "--job", "j")
+    with pytest.raises(SqsDelayError, match=r"20 ids come more than once, in 41 rows .*'7' in 3"):
+        schedule(*given, "--unique")
+    assert sqs.kept() == []
+    done = schedule(*given, "--rejects", tmp_path / "rejects", "--json")
+    assert done.exit_code == 1
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert (told["sent"], told["repeated"], told["rejected"]) == (80, 21, 1)
+    assert set(ids(sqs).values()) == {1}
 
 
 def test_a_master_that_is_none_is_told_in_one_line(tmp_path: Path) -> None:

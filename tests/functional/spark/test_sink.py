@@ -57,6 +57,10 @@ def test_every_row_is_sent_once_in_full_batches(
         "tasks_failed": 0,
         "sent": 500,
         "rejected": 0,
+        "repeated": 0,
+        "already_sent": 0,
+        "throttled": 0,
+        "retried": 0,
         "routes": {"delay-queue": 500},
         "reasons": {},
     }
@@ -242,9 +246,16 @@ def test_a_throttled_job_slows_down_and_sends_each_row_once(
     """A quota far below what two tasks could send: no failure, no rejects, nothing twice."""
     sqs.throttle(25)
     try:
-        save(messages(spark, 1000).repartition(2), rejects=tmp_path, retry_seconds=20)
+        save(
+            messages(spark, 1000).repartition(2),
+            rejects=tmp_path / "rejects",
+            retry_seconds=20,
+            summary=tmp_path / "summary.json",
+        )
         assert sqs.throttled() > 0
+        told = json.loads((tmp_path / "summary.json").read_text())
+        assert told["throttled"] == sqs.throttled()
     finally:
         sqs.throttle(None)
     assert ids(sqs) == {f"m{i}": 1 for i in range(1000)}
-    assert list(tmp_path.iterdir()) == []
+    assert list((tmp_path / "rejects").iterdir()) == []
