@@ -11,9 +11,9 @@ from typing import Any
 
 import psutil
 import pytest
-from sqs_stub import REGION, Stub
 from typer.testing import CliRunner
 
+from benchmarks.support.sqs_stub import REGION, Stub
 from sqsdelay.cli import app
 from tests.functional.spark.sent import due_ms, ids, message_id
 from tests.patience import PATIENCE_SECONDS
