@@ -60,7 +60,7 @@ def estimate(rows: DataFrame, prices: Prices, compared: Sequence[Way]) -> list[E
     """
     numbers = _numbers(rows)
     _refuse_unfit(numbers)
-    edges = _edges(compared)
+    edges = edges_of(compared)
     found: dict[tuple[int, int], Estimate] = {}
     for row in _totals(numbers, edges, prices, compared):
         band = band_of(edges[row.segment])
@@ -111,7 +111,7 @@ def _refuse_unfit(numbers: DataFrame) -> None:
         )
 
 
-def _edges(compared: Iterable[Way]) -> list[int]:
+def edges_of(compared: Iterable[Way]) -> list[int]:
     """Where a band ends or a way begins to park: between two of them all messages fare alike."""
     ends = {band.most_seconds for band in BANDS if band.most_seconds is not None}
     parks = {way.parks_above_seconds for way in compared if way.parks_above_seconds is not None}
@@ -122,7 +122,7 @@ def _totals(
     numbers: DataFrame, edges: Sequence[int], prices: Prices, compared: Sequence[Way]
 ) -> list[Row]:
     """What each way costs in each segment."""
-    amounts = F.udf(_amounts(edges, prices, compared), f"array<{_MONEY}>", useArrow=False)
+    amounts = F.udf(amounts_of(edges, prices, compared), f"array<{_MONEY}>", useArrow=False)
     priced = _grouped(numbers, edges).select(
         "segment",
         "messages",
@@ -156,14 +156,21 @@ def _grouped(numbers: DataFrame, edges: Sequence[int]) -> DataFrame:
     )
 
 
+def hop_count(seconds: int) -> int:
+    """`Workload.hops` of one delay."""
+    return max(0, -(-seconds // _HOP) - 1)
+
+
 def hops_of(seconds: Column) -> Column:
     """`Workload.hops` of a column of delays."""
     return F.greatest(F.ceil(seconds / _HOP) - 1, F.lit(0)).cast("decimal(18,0)")
 
 
-def _amounts(
+def amounts_of(
     edges: Sequence[int], prices: Prices, compared: Sequence[Way]
 ) -> Callable[[int, int, Decimal, Decimal, Decimal], list[Decimal | None]]:
+    """What each way costs for so many messages of a segment and a size; None where it is too large."""
+
     def amounts(
         segment: int, size: int, messages: Decimal, hops: Decimal, seconds: Decimal
     ) -> list[Decimal | None]:

@@ -70,6 +70,13 @@ def schedule(
     unique: Annotated[
         bool, typer.Option("--unique", help="Send nothing if an id comes more than once.")
     ] = False,
+    plan: Annotated[
+        bool,
+        typer.Option(
+            "--plan",
+            help="Send nothing: tell rejects, repeated ids, routes, costs and how long it would take.",
+        ),
+    ] = False,
     past_due: Annotated[
         str,
         typer.Option(help="What becomes of rows whose due_at is past: send (at once) or reject."),
@@ -110,6 +117,7 @@ def schedule(
         "job": job,
         "rejects": rejects,
         "receipts": receipts,
+        "plan": "true" if plan else None,
         "past_due": past_due,
         "rate": rate,
         "store": store,
@@ -220,10 +228,24 @@ def _doing(stage: str) -> str:
     return "sending" if stage.startswith("save") else "reading"
 
 
+def _print_plan(plan: dict[str, Any]) -> None:
+    out.print(f"{plan['seconds_at_quota']:,} s at the delay queue's quota", highlight=False)
+    for name, cost in plan["costs"].items():
+        shown = "too large" if cost is None else f"{cost} {plan['currency']}"
+        mark = " (this job)" if name == plan["way"] else ""
+        out.print(f"  {name}{mark}: {shown}", highlight=False)
+    for warning in plan["warnings"]:
+        err.print(f"warning: {warning}", highlight=False, markup=False, soft_wrap=True)
+
+
 def _print(summary: dict[str, Any], seconds: float, rejects: str | None) -> None:
     routes = ", ".join(f"{number:,} {route}" for route, number in summary["routes"].items())
     told = f" ({routes})" if routes else ""
-    out.print(f"{summary['sent']:,} sent{told} in {seconds:,.0f} s", highlight=False)
+    plan = summary.get("plan")
+    done = "sent" if plan is None else "to be sent"
+    out.print(f"{summary['sent']:,} {done}{told} in {seconds:,.0f} s", highlight=False)
+    if plan is not None:
+        _print_plan(plan)
     if summary["already_sent"]:
         out.print(f"{summary['already_sent']:,} sent by an earlier run", highlight=False)
     if summary["repeated"]:

@@ -65,6 +65,8 @@ class SqsDelayDataSource(DataSource):
                 "or outputMode('append') for a stream"
             )
         options = Options.parse(self.options)
+        if options.plan and options.summary is None:
+            raise ConfigurationError("a plan is told in the summary: give option('summary', file)")
         return options, checked_columns(schema, options)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -13,10 +14,11 @@ from sqsdelay.spark.locations import opened
 from sqsdelay.spark.sink.columns import Columns
 from sqsdelay.spark.sink.delay_start import planned_ms
 from sqsdelay.spark.sink.options import Options
+from sqsdelay.spark.sink.plan import plan_of
 from sqsdelay.spark.sink.receipts import Receipts
 from sqsdelay.spark.sink.rejects import Part, RejectsFolder
 from sqsdelay.spark.sink.rows import Rows
-from sqsdelay.spark.sink.summary import TaskReport, total, write_summary
+from sqsdelay.spark.sink.summary import Counts, TaskReport, counted, total, write_summary
 from sqsdelay.spark.sink.worker import Attempt, sender_client, task_of, throttled
 
 Reports = Sequence[TaskReport | None]
@@ -50,7 +52,7 @@ class Sink:
         if options.summary is not None:
             opened(options.summary, "summary")
         now_ms = planned_ms(options, sender_client(options))
-        if options.receipts is None:
+        if options.receipts is None or options.plan:
             return Times(counted_from_ms=now_ms, began_ms=now_ms)
         receipts = Receipts(options.receipts, str(options.job), batch=options.batch)
         return Times(counted_from_ms=receipts.counted_from_ms(now_ms), began_ms=now_ms)
@@ -63,7 +65,7 @@ class Sink:
             counted_from_ms=times.counted_from_ms,
             refused_before_ms=times.began_ms if self.options.past_due == "reject" else None,
         )
-        task, before = task_of(rows, attempt), throttled.calls
+        task, before = task_of(rows, attempt, times.began_ms), throttled.calls
         part = self._keep(task.send(batches), attempt)
         task.counts.throttled = throttled.calls - before
         return TaskReport(attempt.write_id, task.counts, part, task.ids)
@@ -91,9 +93,9 @@ class Sink:
             NotAllSent: rows were rejected, and there is no rejects table.
         """
         counts = total(reports)
-        lost = counts.rejected and self.options.rejects is None
+        lost = counts.rejected and self.options.rejects is None and not self.options.plan
         if summary is not None:
-            write_summary(summary, reports, committed=not lost)
+            write_summary(summary, reports, committed=not lost, told=self.told(counts))
         if lost:
             again = "all rows" if self.options.receipts is None else "none of the others"
             raise NotAllSent(
@@ -108,10 +110,15 @@ class Sink:
                 [report.write_id for report in done],
             )
 
+    def told(self, counts: Counts) -> dict[str, Any]:
+        """The counts as JSON has them, and of a plan what it comes to."""
+        plan = {"plan": plan_of(counts.workload, self.options)} if self.options.plan else {}
+        return counted(counts) | plan
+
     def abort(self, reports: Reports, write_ids: Iterable[str], summary: str | None) -> None:
         """Drop the rejects of a write that failed, and say what its finished tasks sent."""
         if summary is not None:
-            write_summary(summary, reports, committed=False)
+            write_summary(summary, reports, committed=False, told=self.told(total(reports)))
         if self.options.rejects is not None:
             RejectsFolder(self.options.rejects).drop(write_ids)
 

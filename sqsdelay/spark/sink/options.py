@@ -46,6 +46,7 @@ class Options:
         summary: file for the job's counts; for a stream a folder with a file per micro-batch.
         receipts: folder in which the job notes what it sent: run again, it sends only the rest.
         batch: the number of a stream's micro-batch, within ``foreachBatch``.
+        plan: send nothing, and tell in the summary what sending would come to.
         past_due: ``send`` what is due already at once, or ``reject`` it.
         rate: messages a second that the whole job sends at most.
         tasks: how many of its tasks run at a time: each sends its share of ``rate``.
@@ -66,6 +67,7 @@ class Options:
     summary: str | None = None
     receipts: str | None = None
     batch: int | None = None
+    plan: bool = False
     past_due: str = "send"
     rate: int | None = None
     tasks: int | None = None
@@ -97,6 +99,8 @@ class Options:
         for name, least in _LEAST.items():
             if name in values:
                 values[name] = _whole(name, values[name], least)
+        if "plan" in values:
+            values["plan"] = _truth("plan", values["plan"])
         for name in ("rejects", "summary", "receipts", "ledger"):
             if name in values:
                 values[name] = absolute(values[name])
@@ -128,6 +132,12 @@ class Options:
             raise ConfigurationError(
                 f"option park_after={self.park_after} needs option('store', …)"
             )
+
+
+def _truth(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ConfigurationError(f"option {name}={text!r}; use true or false")
+    return text.lower() == "true"
 
 
 def _whole(name: str, text: str, least: int) -> int:

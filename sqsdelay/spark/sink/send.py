@@ -15,7 +15,7 @@ from sqsdelay.errors import ConfigurationError, MissingExtra
 from sqsdelay.spark.sink.columns import checked_columns
 from sqsdelay.spark.sink.job import Sink, Times, attempt
 from sqsdelay.spark.sink.options import Options
-from sqsdelay.spark.sink.summary import TaskReport, counted, total
+from sqsdelay.spark.sink.summary import TaskReport, total
 from sqsdelay.spark.sink.table import check_unique, shared_out
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _sent(rows: DataFrame, task: Any, sink: Sink, write_id: str) -> dict[str, An
         raise
     reports: list[TaskReport | None] = list(found)
     sink.commit(reports, summary)
-    return counted(total(reports))
+    return sink.told(total(reports))
 
 
 def _task(

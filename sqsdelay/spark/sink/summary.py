@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,6 +40,7 @@ class Counts:
     already_sent: int = 0
     throttled: int = 0
     retried: int = 0
+    workload: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     reasons: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)
 
@@ -63,6 +64,9 @@ class Counts:
         self.routes.update(other.routes)
         self.reasons.update(other.reasons)
         self.examples = other.examples | self.examples
+        for where, sums in other.workload.items():
+            before = self.workload.get(where, [0, 0, 0])
+            self.workload[where] = [a + b for a, b in zip(before, sums, strict=True)]
         for name in NUMBERS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
@@ -95,13 +99,19 @@ def total(reports: Sequence[TaskReport | None]) -> Counts:
     return counts
 
 
-def write_summary(path: str, reports: Sequence[TaskReport | None], *, committed: bool) -> None:
+def write_summary(
+    path: str,
+    reports: Sequence[TaskReport | None],
+    *,
+    committed: bool,
+    told: Mapping[str, Any],
+) -> None:
     """Leave the job's counts in a JSON file: Spark commits in a process of its own."""
     summary: dict[str, Any] = {
         "committed": committed,
         "tasks": len(reports),
         "tasks_failed": sum(report is None for report in reports),
-        **counted(total(reports)),
+        **told,
     }
     system, file = opened(path, "summary")
     system.create_dir(file.rpartition("/")[0])

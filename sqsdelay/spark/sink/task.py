@@ -22,6 +22,7 @@ from sqsdelay.errors import (
 from sqsdelay.sending.sender import QueueSender, SendResult
 from sqsdelay.spark.sink.identities import IdSample, Mark, SeenIds
 from sqsdelay.spark.sink.pace import Pace
+from sqsdelay.spark.sink.plan import Planned
 from sqsdelay.spark.sink.receipts import ReceiptsWriter, SentBefore
 from sqsdelay.spark.sink.rejects import rejected
 from sqsdelay.spark.sink.rows import Rows
@@ -48,6 +49,7 @@ class Task:
         receipts: where to note what was sent.
         slice_rows: rows given to the sender at a time; None for all that Spark hands over.
         rate: messages a second that this task sends at most.
+        planned: where to sum up what is sent; None for a job that is no plan.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Task:
         receipts: ReceiptsWriter | None = None,
         slice_rows: int | None = None,
         rate: float | None = None,
+        planned: Planned | None = None,
     ) -> None:
         self._rows = rows
         self._sender = sender
@@ -73,6 +76,7 @@ class Task:
         self._receipts = receipts
         self._slice_rows = slice_rows
         self._pace = Pace(rate, clock=self._clock, sleep=sleep)
+        self._planned = planned
         self._seen = SeenIds()
         self.counts = Counts()
 
@@ -98,6 +102,8 @@ class Task:
         finally:
             if self._receipts is not None:
                 self._receipts.close()
+        if self._planned is not None:
+            self.counts.workload = self._planned.workload
 
     def _send_chunk(self, chunk: pa.RecordBatch) -> dict[int, SqsDelayError]:
         errors: dict[int, SqsDelayError] = {}
@@ -190,6 +196,8 @@ class Task:
         ):
             if result.error is None:
                 self.counts.count_sent(result)
+                if self._planned is not None:
+                    self._planned.add(message)
                 if self._receipts is not None:
                     self._receipts.add(endpoint, message, str(result.route), mark)
             elif isinstance(result.error, ConfigurationError):

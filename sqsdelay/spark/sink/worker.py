@@ -8,15 +8,19 @@ import socket
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from sqsdelay.ledger.file import FileLedger
 from sqsdelay.limits import MAX_BATCH_ENTRIES
+from sqsdelay.ports.queues import Queues
+from sqsdelay.sending.sender import QueueSender
 from sqsdelay.spark.sink.options import Options
+from sqsdelay.spark.sink.plan import Planned, UnsentQueues
 from sqsdelay.spark.sink.receipts import Receipts, SentBefore
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.task import Task
 from sqsdelay.sqs.client import default_client
+from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.sqs.sender import DelaySender
 from sqsdelay.stores import open_store
 
@@ -46,11 +50,14 @@ def sender_client(options: Options) -> SQSClient:
 
 
 @lru_cache(maxsize=1)
-def _sender(options: Options) -> DelaySender:
+def _sender(options: Options) -> QueueSender:
     """This process's sender: Spark uses its Python workers for one task after another."""
     client = sender_client(options)
     client.meta.events.register("needs-retry.sqs", throttled.note)
     url = options.store
+    if options.plan:
+        queues = UnsentQueues(SqsQueues(client))
+        return QueueSender(cast(Queues, queues), hop_seconds=options.hop_seconds)
     return DelaySender(
         client,
         hop_seconds=options.hop_seconds,
@@ -103,7 +110,7 @@ class Attempt:
     """Of a stream."""
 
 
-def task_of(rows: Rows, attempt: Attempt) -> Task:
+def task_of(rows: Rows, attempt: Attempt, now_ms: int) -> Task:
     """A task of this process."""
     options = rows.options
     sender = _sender(options)
@@ -116,9 +123,9 @@ def task_of(rows: Rows, attempt: Attempt) -> Task:
         receipts = Receipts(options.receipts, str(options.job), batch=attempt.batch)
         before = _sent_before(receipts, options, attempt)
         name = f"{attempt.write_id}-{attempt.partition:05d}-{attempt.task_id}"
-        writer = receipts.writer(name)
+        writer = None if options.plan else receipts.writer(name)
         slices.append(in_flight * _BATCHES_BETWEEN_RECEIPTS)
-    if rate is not None:
+    if rate is not None and not options.plan:
         slices.append(max(MAX_BATCH_ENTRIES, int(rate)))
     return Task(
         rows,
@@ -127,7 +134,8 @@ def task_of(rows: Rows, attempt: Attempt) -> Task:
         sent_before=before,
         receipts=writer,
         slice_rows=min(slices, default=None),
-        rate=rate,
+        rate=None if options.plan else rate,
+        planned=Planned(options, now_ms) if options.plan else None,
     )
 
 

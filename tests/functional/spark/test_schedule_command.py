@@ -133,6 +133,27 @@ def test_a_key_that_is_not_unique(sqs: Stub, tmp_path: Path) -> None:
     assert set(ids(sqs).values()) == {1}
 
 
+def test_a_plan_sends_nothing(sqs: Stub, tmp_path: Path) -> None:
+    """Rejects, repeated ids, routes, costs and time, of the table as it would be sent."""
+    month = 30 * 86_400
+    lines = [f"{n % 290},{month},x" for n in range(300)] + ["400,60,x", f"500,{month},"]
+    (tmp_path / "rows.csv").write_text("\n".join(["id,delay_seconds,body", *lines]) + "\n")
+    given = (tmp_path / "rows.csv", "--key", "id", "--job", "j", "--plan", "--receipts", tmp_path)
+    done = schedule(*given, "--json")
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert sqs.kept() == []
+    assert not list(tmp_path.glob("j/*"))
+    assert (told["sent"], told["repeated"], told["rejected"]) == (291, 10, 1)
+    assert told["routes"] == {"delay-queue": 290, "direct": 1}
+    plan = told["plan"]
+    assert (plan["way"], plan["relayed"], plan["seconds_at_quota"]) == (
+        "relay, batches of 10",
+        290,
+        1,
+    )
+    assert float(plan["costs"]["relay"]) > float(plan["costs"][plan["way"]]) > 0
+
+
 def test_a_master_that_is_none_is_told_in_one_line(tmp_path: Path) -> None:
     """After what Spark's launcher prints; no trace."""
     done = run(
@@ -158,7 +179,7 @@ def test_the_guides_command_in_a_process_of_its_own(sqs: Stub, tmp_path: Path) -
         "order_id,delay_seconds,body\n" + "".join(f"{n},86400,renew {n}\n" for n in range(100))
     )
     guide = (Path(__file__).parents[3] / "docs" / "spark.md").read_text()
-    (command,) = [line for line in guide.splitlines() if line.startswith("sqsdelay pipeline")]
+    command, *_ = [line for line in guide.splitlines() if line.startswith("sqsdelay pipeline")]
     arguments = [
         str(tmp_path / word) if word in ("renewals.csv", "rejects") else word
         for word in command.split()[1:]
