@@ -16,6 +16,7 @@ from benchmarks.support.sqs_stub import Stub
 from sqsdelay.core import wire
 from sqsdelay.core.delay import parse_due_at
 from sqsdelay.spark.sink.rows import derived_id
+from sqsdelay.stores import open_store
 from tests.functional.spark.sent import due_ms, ids, message_id
 
 if TYPE_CHECKING:
@@ -238,6 +239,22 @@ def without_noise(entry: dict[str, Any]) -> dict[str, Any]:
     noise = ("Id", "QueueUrl", "MessageDeduplicationId")
     kept = {k: v for k, v in entry.items() if k not in noise}
     return kept | {"MessageAttributes": attributes}
+
+
+def test_messages_due_far_ahead_are_parked_at_once(
+    spark: SparkSession, sqs: Stub, tmp_path: Path
+) -> None:
+    """Into the store, not through the delay queue; the others as ever."""
+    url = f"sqlite:///{tmp_path}/store.db"
+    store = open_store(url, endpoint="orders")
+    store.set_up()
+    rows = messages(spark, 30, "if(id < 20, 30 * 86400, 7200) delay_seconds").coalesce(1)
+    save(rows, store=url, park_after=86_400, summary=tmp_path / "summary.json")
+    assert store.pending_count() == 20
+    store.close()
+    assert set(ids(sqs)) == {f"m{n}" for n in range(20, 30)}
+    told = json.loads((tmp_path / "summary.json").read_text())
+    assert told["routes"] == {"store": 20, "delay-queue": 10}
 
 
 def test_a_throttled_job_slows_down_and_sends_each_row_once(
