@@ -24,7 +24,7 @@ from sqsdelay.cli.options import (
     Schema,
     StoreUrl,
     Table,
-    opened_store,
+    opened_place,
 )
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.delay import due_at_ms, parse_due_at, utc
@@ -37,7 +37,7 @@ from sqsdelay.parking.parking import refused
 from sqsdelay.ports.size_limits import SizeLimits
 
 if TYPE_CHECKING:
-    from sqsdelay.ports.stores import DelayedMessageStore
+    from sqsdelay.ports.stores import ParkingPlace
 
 app = typer.Typer(
     help="Set up a delayed message store and put messages into it.", no_args_is_help=True
@@ -140,16 +140,16 @@ def migrate(
         for outcome in migration.run():
             counts[outcome.status] += 1
             _print_outcome(outcome, as_json=as_json)
-    told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "nothing"
-    err.print(told, highlight=False)
+    line = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "nothing"
+    err.print(line, highlight=False)
     if counts[MigrationStatus.FAILED]:
         raise typer.Exit(1)
 
 
 def _opened(
     endpoint: str, url: str, table: str | None, schema: str | None
-) -> AbstractContextManager[DelayedMessageStore]:
-    return opened_store(Endpoint.parse(endpoint).name, url, table, schema)
+) -> AbstractContextManager[ParkingPlace]:
+    return opened_place(Endpoint.parse(endpoint).name, url, table, schema)
 
 
 def _limits() -> SizeLimits | None:
@@ -178,7 +178,7 @@ def _stored(
 
 
 def _store_file(
-    store: DelayedMessageStore,
+    store: ParkingPlace,
     endpoint: str,
     clock: DueClock,
     limits: SizeLimits | None,
@@ -205,7 +205,7 @@ def _store_file(
     return failed + _store(store, chunk, as_json=as_json)
 
 
-def _store(store: DelayedMessageStore, messages: list[StoredMessage], *, as_json: bool) -> int:
+def _store(store: ParkingPlace, messages: list[StoredMessage], *, as_json: bool) -> int:
     """Returns how many were not stored, since another message has their id."""
     failed = 0
     for message, new in zip(messages, store.store(messages), strict=True):
@@ -216,8 +216,8 @@ def _store(store: DelayedMessageStore, messages: list[StoredMessage], *, as_json
         elif as_json:
             print_json(_as_json(message, new=new))
         else:
-            told = f"due {instant(message.due_ms)}" if new else "already stored"
-            out.print(f"{message.message_id}  {told}", highlight=False, markup=False)
+            line = f"due {instant(message.due_ms)}" if new else "already stored"
+            out.print(f"{message.message_id}  {line}", highlight=False, markup=False)
     return failed
 
 
@@ -271,5 +271,5 @@ def _print_outcome(outcome: Migrated, *, as_json: bool) -> None:
             }
         )
     elif outcome.status is not MigrationStatus.MIGRATED:
-        told = f"{message.message_id}  {outcome.status}: {outcome.error}"
-        err.print(told, highlight=False, markup=False, soft_wrap=True)
+        line = f"{message.message_id}  {outcome.status}: {outcome.error}"
+        err.print(line, highlight=False, markup=False, soft_wrap=True)

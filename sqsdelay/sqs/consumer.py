@@ -31,6 +31,7 @@ from sqsdelay.limits import (
 )
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.relaying.due_relay import DueRelay
+from sqsdelay.relaying.gathering import Gathering
 from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Mover, check_max_receives
 from sqsdelay.relaying.outcome import Outcome
 from sqsdelay.relaying.relay import Relay
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 
     from sqsdelay.core.clock import Clock
     from sqsdelay.ledger.events import Ledger
-    from sqsdelay.ports.stores import DelayedMessageStore
+    from sqsdelay.ports.stores import ParkingPlace
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ class DelayConsumer:
             extends that while it works on them.
         max_receives: receives after which a copy that SQS keeps refusing goes to the error queue.
         max_delay_seconds: messages due farther ahead go to the error queue.
-        store: where to park messages and to look for marks; without one neither is done.
+        store: parks messages and holds amendments; without one neither is done.
         park_after_seconds: messages with more than this remaining are parked.
         on_outcomes: called after each batch, from the receivers' threads.
         ledger: where to record what became of copies; None records nothing.
@@ -96,7 +97,7 @@ class DelayConsumer:
         visibility_seconds: int = WORKER_VISIBILITY_SECONDS,
         max_receives: int = DEFAULT_MAX_RECEIVES,
         max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS,
-        store: DelayedMessageStore | None = None,
+        store: ParkingPlace | None = None,
         park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
         on_outcomes: Callable[[Sequence[Outcome]], None] | None = None,
         ledger: Ledger | None = None,
@@ -177,7 +178,7 @@ class DelayConsumer:
         if self._store is None:
             return
         try:
-            self._store.marks(["-"])
+            self._store.amendments(["-"])
         except StoreUnavailable as error:
             logger.warning("messages hop on until the store can be used: %s", one_line(error))
 
@@ -203,6 +204,23 @@ class DelayConsumer:
             )
         return [outcome for mover in self._movers for outcome in self._poll(mover, longest)]
 
+    def _poll_gathering(
+        self, mover: Mover, gathering: Gathering, wait_seconds: int, over: threading.Event
+    ) -> None:
+        """As `_poll`; what is to be parked waits until there is enough of it."""
+        left = gathering.seconds_left()
+        if left is not None:
+            wait_seconds = min(wait_seconds, int(left))
+        batch = self._visibility.receive(self._queues.url(mover.source), wait_seconds=wait_seconds)
+        if over.is_set():
+            self._visibility.release(batch)
+            return
+        rest = gathering.keep(batch) if batch.copies else batch
+        if rest.copies:
+            self._worked_on(mover, rest)
+        if gathering.full():
+            self._told(gathering.park())
+
     def _poll(
         self, mover: Mover, wait_seconds: int, over: threading.Event | None = None
     ) -> list[Outcome]:
@@ -220,7 +238,10 @@ class DelayConsumer:
             outcomes = mover.process(batch.copies, held=batch.held)
         finally:
             self._visibility.done(batch)
-        if self._on_outcomes is not None:
+        return self._told(outcomes)
+
+    def _told(self, outcomes: list[Outcome]) -> list[Outcome]:
+        if self._on_outcomes is not None and outcomes:
             self._on_outcomes(outcomes)
         return outcomes
 
@@ -256,8 +277,21 @@ class DelayConsumer:
     def _receive_until(self, stop: threading.Event, over: threading.Event, mover: Mover) -> None:
         # Whatever goes wrong with one batch, its copies come back; a receiver must not die of it.
         waiting = _waiting(stop, tenacity.retry_if_exception_type(Exception))
+        gathering = self._gathering(mover)
+        if gathering is None:
+            while not stop.is_set():
+                waiting(self._poll, mover, self._wait_seconds, over)
+            return
         while not stop.is_set():
-            waiting(self._poll, mover, self._wait_seconds, over)
+            waiting(self._poll_gathering, mover, gathering, self._wait_seconds, over)
+        self._told(gathering.park())
+
+    def _gathering(self, mover: Mover) -> Gathering | None:
+        """For a mover that parks in a store which takes groups."""
+        most = mover.stored_at_once if isinstance(mover, Relay) else None
+        if most is None or not isinstance(mover, Relay):
+            return None
+        return Gathering(mover, self._visibility, self._clock, most=most)
 
     def _extend_until(self, over: threading.Event) -> None:
         while not over.wait(self._visibility.beat_seconds):
@@ -319,7 +353,7 @@ def checked_relay(
     hop_seconds: int,
     max_receives: int,
     max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS,
-    store: DelayedMessageStore | None = None,
+    store: ParkingPlace | None = None,
     park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
     ledger: Ledger | None = None,
 ) -> Relay:

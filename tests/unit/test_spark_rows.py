@@ -30,7 +30,7 @@ def read(columns: dict[str, Any], key: str | None = None, **options: str) -> lis
     given = Options.parse({"endpoint": "orders"} | options)
     batch = pa.RecordBatch.from_pydict(columns)
     rows = Rows(
-        columns=Columns(names=frozenset(columns), key=key), options=given, counted_from_ms=NOW_MS
+        columns=Columns(names=frozenset(columns), key=key), options=given, delay_start_ms=NOW_MS
     )
     return [
         str(message) if isinstance(message, SqsDelayError) else (endpoint, message)
@@ -131,7 +131,7 @@ def test_names_of_columns_have_no_case() -> None:
     columns = Columns(
         names=frozenset({"body", "message_id", "delay_seconds"}), key=None, spelled=names
     )
-    rows = Rows(columns=columns, options=Options(endpoint="o"), counted_from_ms=NOW_MS)
+    rows = Rows(columns=columns, options=Options(endpoint="o"), delay_start_ms=NOW_MS)
     ((_, message),) = rows.read(batch)
     assert isinstance(message, Message)
     assert (message.body, message.message_id) == ("x", "m")
@@ -150,7 +150,7 @@ def test_what_is_past_is_rejected_where_that_was_asked_for() -> None:
         rows = Rows(
             columns=columns,
             options=options,
-            counted_from_ms=0,
+            delay_start_ms=0,
             refused_before_ms=refused_before,
         )
         (_, first), (_, second) = rows.read(batch)

@@ -50,7 +50,7 @@ def task_on(queues: ThrottlingQueues, clock: ManualClock, *, retry_seconds: int)
     rows = Rows(
         columns=Columns(names=frozenset({"body", "delay_seconds", "message_id"}), key=None),
         options=Options(endpoint="orders"),
-        counted_from_ms=clock.now_ms(),
+        delay_start_ms=clock.now_ms(),
     )
     sender = QueueSender(queues, concurrency=1)
     return Task(rows, sender, retry_seconds=retry_seconds, clock=clock, sleep=clock.advance)
@@ -95,7 +95,7 @@ def one_task(clock: ManualClock, **more: Any) -> tuple[Task, InMemoryQueues]:
     rows = Rows(
         columns=Columns(names=frozenset({"body", "delay_seconds", "message_id"}), key=None),
         options=Options(endpoint="orders"),
-        counted_from_ms=clock.now_ms(),
+        delay_start_ms=clock.now_ms(),
     )
     sender = QueueSender(queues, concurrency=1)
     task = Task(rows, sender, retry_seconds=60, clock=clock, sleep=clock.advance, **more)
@@ -158,12 +158,12 @@ def test_receipts_of_a_slow_task_become_one_file(tmp_path: Path) -> None:
 
 def test_a_job_has_one_instant(tmp_path: Path) -> None:
     """Its delays count from its first run, whenever it is run again; another job's from its own."""
-    assert Receipts(str(tmp_path), "job").counted_from_ms(1000) == 1000
-    assert Receipts(str(tmp_path), "job").counted_from_ms(9000) == 1000
-    assert Receipts(str(tmp_path), "other").counted_from_ms(9000) == 9000
+    assert Receipts(str(tmp_path), "job").delay_start_ms(1000) == 1000
+    assert Receipts(str(tmp_path), "job").delay_start_ms(9000) == 1000
+    assert Receipts(str(tmp_path), "other").delay_start_ms(9000) == 9000
     (tmp_path / "job" / "_job.json").write_text("{")
     with pytest.raises(ConfigurationError, match="delete that file if it is damaged"):
-        Receipts(str(tmp_path), "job").counted_from_ms(9000)
+        Receipts(str(tmp_path), "job").delay_start_ms(9000)
 
 
 def test_ids_that_two_tasks_had_are_counted() -> None:

@@ -240,10 +240,10 @@ def _print_plan(plan: dict[str, Any]) -> None:
 
 def _print(summary: dict[str, Any], seconds: float, rejects: str | None) -> None:
     routes = ", ".join(f"{number:,} {route}" for route, number in summary["routes"].items())
-    told = f" ({routes})" if routes else ""
+    by_route = f" ({routes})" if routes else ""
     plan = summary.get("plan")
     done = "sent" if plan is None else "to be sent"
-    out.print(f"{summary['sent']:,} {done}{told} in {seconds:,.0f} s", highlight=False)
+    out.print(f"{summary['sent']:,} {done}{by_route} in {seconds:,.0f} s", highlight=False)
     if plan is not None:
         _print_plan(plan)
     if summary["already_sent"]:

@@ -85,13 +85,13 @@ def write_report(
         written = _write_tables(messages, new, prices, span)
         written["bad_lines"] = _write_bad_lines(reading, bad_lines, new / "bad_lines")
         figures = Figures.of(
-            written["summary"],
+            written,
             as_of=utc(span.as_of_ms).isoformat(timespec="milliseconds"),
             grace_seconds=grace_seconds,
             lines=lines,
             bad_lines=bad_lines,
         )
-        page = render(contents(figures, messages, written, prices, ledger))
+        page = render(contents(figures, messages, written, prices, ledger, as_of_ms=span.as_of_ms))
         (new / PAGE).write_text(page, encoding="utf-8")
         (new / MARK).write_text(json.dumps(asdict(figures), indent=2) + "\n", encoding="utf-8")
     return figures
@@ -130,8 +130,10 @@ def _write_tables(
     messages: DataFrame, folder: Path, prices: Prices, span: _Span
 ) -> dict[str, DataFrame]:
     made = {
-        "summary": tables.summary(messages),
-        "lateness": tables.lateness(messages),
+        "summary": tables.summary(messages, as_of_ms=span.as_of_ms),
+        "last_seen": tables.last_seen(messages),
+        "lateness": tables.lateness(messages, as_of_ms=span.as_of_ms),
+        "cohorts": tables.cohorts(messages, as_of_ms=span.as_of_ms),
         "cost": tables.cost(messages, prices, as_of_ms=span.as_of_ms),
         "waiting": waiting(messages, first_ms=span.first_ms, as_of_ms=span.as_of_ms),
     }
@@ -154,8 +156,8 @@ def _written(table: DataFrame, folder: Path) -> DataFrame:
 def _no_events(ledger: str, reading: Reading, as_of_ms: int | None) -> ConfigurationError:
     until = "" if as_of_ms is None else f" up to {utc(as_of_ms).isoformat()}"
     first, bad_lines = reading.aside.first(), reading.aside.count()
-    told = "" if first is None else f"; {bad_lines} lines are none, the first: {first.reason}"
-    return ConfigurationError(f"ledger {ledger} has no events{until}{told}")
+    unreadable = "" if first is None else f"; {bad_lines} lines are none, the first: {first.reason}"
+    return ConfigurationError(f"ledger {ledger} has no events{until}{unreadable}")
 
 
 @contextmanager

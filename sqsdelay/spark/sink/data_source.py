@@ -99,10 +99,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
         current = context()
         batch_id = int(str(current.getLocalProperty(_BATCH_ID)))
         write_id = f"{current.getLocalProperty(_QUERY_ID)}-{batch_id}"
-        counted_from_ms = 0
+        delay_start_ms = 0
         if self._sink.columns.has(DELAY):
-            counted_from_ms = micro_batch_ms(self._sink.options.checkpoint, batch_id)
-        times = Times(counted_from_ms=counted_from_ms, began_ms=SystemClock().now_ms())
+            delay_start_ms = micro_batch_ms(self._sink.options.checkpoint, batch_id)
+        times = Times(delay_start_ms=delay_start_ms, began_ms=SystemClock().now_ms())
         return self._sink.send(iterator, attempt(write_id, batch_id), times)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

@@ -28,7 +28,7 @@ Reports = Sequence[TaskReport | None]
 class Times:
     """The instants of a job, epoch milliseconds: what ``delay_seconds`` count from, and its beginning."""
 
-    counted_from_ms: int
+    delay_start_ms: int
     began_ms: int
 
 
@@ -53,16 +53,16 @@ class Sink:
             opened(options.summary, "summary")
         now_ms = planned_ms(options, sender_client(options))
         if options.receipts is None or options.plan:
-            return Times(counted_from_ms=now_ms, began_ms=now_ms)
+            return Times(delay_start_ms=now_ms, began_ms=now_ms)
         receipts = Receipts(options.receipts, str(options.job), batch=options.batch)
-        return Times(counted_from_ms=receipts.counted_from_ms(now_ms), began_ms=now_ms)
+        return Times(delay_start_ms=receipts.delay_start_ms(now_ms), began_ms=now_ms)
 
     def send(self, batches: Iterable[pa.RecordBatch], attempt: Attempt, times: Times) -> TaskReport:
         """Send a task's rows, and keep those that cannot be in a file of this attempt."""
         rows = Rows(
             columns=self.columns,
             options=self.options,
-            counted_from_ms=times.counted_from_ms,
+            delay_start_ms=times.delay_start_ms,
             refused_before_ms=times.began_ms if self.options.past_due == "reject" else None,
         )
         task, before = task_of(rows, attempt, times.began_ms), throttled.calls

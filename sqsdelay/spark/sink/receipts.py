@@ -70,7 +70,7 @@ class Receipts:
         if batch is not None:
             self._root += f"/batch={batch}"
 
-    def counted_from_ms(self, now_ms: int) -> int:
+    def delay_start_ms(self, now_ms: int) -> int:
         """The job's instant: the one that its first run left here, or else now.
 
         Raises:
@@ -81,9 +81,9 @@ class Receipts:
             if self._fs.get_file_info(path).type is fs.FileType.NotFound:
                 self._fs.create_dir(self._root)
                 with self._fs.open_output_stream(path) as stream:
-                    stream.write(json.dumps({"counted_from_ms": now_ms}).encode() + b"\n")
+                    stream.write(json.dumps({"delay_start_ms": now_ms}).encode() + b"\n")
             with self._fs.open_input_stream(path) as stream:
-                return int(json.loads(stream.read())["counted_from_ms"])
+                return int(json.loads(stream.read())["delay_start_ms"])
         except (OSError, ValueError, KeyError) as error:
             raise ConfigurationError(
                 f"the job's instant cannot be kept in {path} ({error}); give option('receipts', …) "

@@ -40,14 +40,14 @@ class Rows:
     """Reads rows as messages for their endpoints.
 
     Args:
-        counted_from_ms: the instant that ``delay_seconds`` counts from, epoch milliseconds: the same
+        delay_start_ms: the instant that ``delay_seconds`` counts from, epoch milliseconds: the same
             for every attempt on a row.
         refused_before_ms: rows that were due before this instant are rejected; None sends them.
     """
 
     columns: Columns
     options: Options
-    counted_from_ms: int
+    delay_start_ms: int
     refused_before_ms: int | None = None
 
     def read(self, batch: pa.RecordBatch) -> Iterator[tuple[str, Message | SqsDelayError]]:
@@ -105,7 +105,7 @@ class Rows:
             due = DueTime(delay_ms=delay_ms(value))
         else:
             due = DueTime(at_ms=max(0, -(-int(value) // _MICROSECONDS_PER_MS)))
-        due_ms = due.due_ms(self.counted_from_ms)
+        due_ms = due.due_ms(self.delay_start_ms)
         if self.refused_before_ms is not None and due_ms < self.refused_before_ms:
             late = (self.refused_before_ms - due_ms) / 1000
             raise InvalidDelay(

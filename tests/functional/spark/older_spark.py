@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
@@ -24,7 +25,7 @@ def main(folder: str) -> None:
     rows = spark.range(100).selectExpr(
         "if(id = 7, '', 'x') Body", "id order_id", "86400 delay_seconds"
     )
-    given = {
+    given: dict[str, Any] = {
         "endpoint": "orders",
         "key": "order_id",
         "job": "older",
@@ -45,7 +46,11 @@ def stream(spark: SparkSession, folder: str) -> list[int]:
     sent: list[int] = []
 
     def save(batch: DataFrame, number: int) -> None:
-        given = {"endpoint": "orders", "job": "arrivals", "receipts": f"{folder}/receipts"}
+        given: dict[str, Any] = {
+            "endpoint": "orders",
+            "job": "arrivals",
+            "receipts": f"{folder}/receipts",
+        }
         sent.append(send(batch, batch=number, **given)["sent"])
 
     Path(folder, "in").mkdir()
