@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
-from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, StoreOf
-from sqsdelay.sending.sender import DEFAULT_CONCURRENCY, QueueSender
+from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS, StoreOf, parking_settings
+from sqsdelay.sending.sender import QueueSender
+from sqsdelay.sending.settings import DEFAULT_CONCURRENCY, SenderSettings
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.queues import SqsQueues
 
@@ -33,8 +34,15 @@ class DelaySender(QueueSender):
             due far ahead are parked there at once, and `cancel`, `reschedule` and `pending` work.
         park_after_seconds: messages with more than this remaining are parked.
         large_bodies: where bodies too large for a message wait: a `sqsdelay.s3.Bucket`.
+        idempotent: equal messages (id, content, and due time or delay) sent to a delay queue within
+            five minutes are one, by whichever process: for who repeats a send whose outcome it does not
+            know. SQS then also drops one that is sent again because the former was cancelled or moved,
+            which only a sender with the store can see: that is always idempotent, and sees it.
         ledger: where to record what was sent, cancelled and rescheduled; None records nothing.
         clock: the local clock.
+
+    Raises:
+        ConfigurationError: a setting out of range.
     """
 
     def __init__(
@@ -48,6 +56,7 @@ class DelaySender(QueueSender):
         store: ParkingPlace | StoreOf | None = None,
         park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
         large_bodies: LargeBodies | None = None,
+        idempotent: bool = False,
         ledger: Ledger | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -57,12 +66,14 @@ class DelaySender(QueueSender):
         connections = getattr(client.meta.config, "max_pool_connections", concurrency)
         super().__init__(
             SqsQueues(client, clock=clock),
-            unrestricted=unrestricted,
-            hop_seconds=hop_seconds,
-            max_delay_seconds=max_delay_seconds,
-            concurrency=min(concurrency, connections),
-            store=store,
-            park_after_seconds=park_after_seconds,
-            large_bodies=large_bodies,
-            ledger=ledger,
+            SenderSettings(
+                unrestricted=unrestricted,
+                hop_seconds=hop_seconds,
+                max_delay_seconds=max_delay_seconds,
+                concurrency=min(concurrency, connections),
+                parking=parking_settings(store, park_after_seconds),
+                large_bodies=large_bodies,
+                idempotent=idempotent,
+                ledger=ledger,
+            ),
         )

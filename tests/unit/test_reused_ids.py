@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -11,9 +12,11 @@ import pytest
 from sqsdelay.core import wire
 from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.delay import utc
+from sqsdelay.core.delayed_message import DelayedMessage, read_delay
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.identity import was_due_ms
 from sqsdelay.core.message import Attribute, OutgoingMessage, size_of, string
-from sqsdelay.core.wire import ReceivedMessage
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidDelay,
@@ -22,9 +25,12 @@ from sqsdelay.errors import (
 )
 from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_DUE_MS
 from sqsdelay.parking.schedule import Change
+from sqsdelay.parking.settings import ParkingSettings
 from sqsdelay.relaying.outcome import Status
 from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.sending.sender import QueueSender
+from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 
 DAY = 86_400
@@ -106,7 +112,7 @@ def test_a_message_sent_again_with_all_its_attributes_waits_for_its_new_delay(
     sent_ms = clock.true_ms
     seconds, copy = arrived(queues, clock, Relay(queues, ORDERS))
     assert 2000 <= seconds <= 2100
-    assert wire.was_due_ms(copy.attributes) == sent_ms + 2_000_000
+    assert was_due_ms(copy.attributes) == sent_ms + 2_000_000
     assert copy.attributes[wire.MESSAGE_ID] == string("n-1")
     assert wire.DUE_AT not in copy.attributes
 
@@ -127,7 +133,7 @@ def test_what_was_due_steers_nothing_on_the_delay_queue(
     clock.advance(900)
     (copy,) = queues.receive_batch(DELAY, wait_seconds=0)
     assert set(copy.attributes) == {wire.DELAY_SECONDS, wire.DUE_AT, wire.MESSAGE_ID}
-    assert wire.read_delay(copy) == wire.DelayedMessage("m-1", due_ms)
+    assert read_delay(copy) == DelayedMessage("m-1", due_ms)
 
 
 @pytest.mark.parametrize("hop", [None, "hop." + "a" * 64])
@@ -170,7 +176,9 @@ def test_a_receiver_passes_on_what_it_got(queues: InMemoryQueues, clock: ManualC
 
 
 def amended(queues: InMemoryQueues, store: InMemoryStore) -> tuple[QueueSender, Relay]:
-    return QueueSender(queues, store=store), Relay(queues, ORDERS, store=store)
+    return QueueSender(queues, SenderSettings(parking=ParkingSettings(store))), Relay(
+        queues, ORDERS, RelaySettings(parking=ParkingSettings(store))
+    )
 
 
 @pytest.mark.parametrize("pause", [0, 10, 300, 5000])
@@ -182,15 +190,14 @@ def test_a_cancelled_id_can_be_used_again(
     pause: float,
     with_store: bool,
 ) -> None:
-    """What is sent after the amendment is another message: with the store at once, though the delay queue
-    remembers the former for five minutes; without it once SQS's clock, known to the second, is past."""
+    """What is sent after the amendment is another message, though the delay queue remembers the former for
+    five minutes: with the store at once, without it once SQS's clock, known to the second, is past."""
     sender, relay = amended(queues, store)
-    sender.send("orders", "x", delay=2000, message_id="remind-1")
+    first = sender if with_store else QueueSender(queues)
+    first.send("orders", "x", delay=2000, message_id="remind-1")
     assert sender.cancel("orders", "remind-1") is Change.REQUESTED
     again = sender if with_store else QueueSender(queues)
-    if not with_store and pause < 300:
-        pause = 300.0
-    clock.advance(pause)
+    clock.advance(pause if with_store else max(pause, 2.0))
     again.send("orders", "x", delay=2000, message_id="remind-1")
     sent_ms = clock.true_ms
     found = []
@@ -305,7 +312,7 @@ def test_an_amendment_of_a_former_message_leaves_a_parked_one_alone(
 
 def test_sent_means_this_message(store: InMemoryStore, queues: InMemoryQueues) -> None:
     """Another due time is a conflict; the same one is the same message, however often it is sent."""
-    sender = QueueSender(queues, store=store)
+    sender = QueueSender(queues, SenderSettings(parking=ParkingSettings(store)))
     due_at = utc(queues.clock.true_ms + 5 * DAY * 1000)
     first = sender.send("orders", "x", due_at=due_at, message_id="m")
     assert sender.send("orders", "x", due_at=due_at, message_id="m") == first
@@ -345,7 +352,7 @@ def test_a_copy_met_again_after_it_was_moved_is_the_same_message(
         return amendments(message_ids)
 
     store.amendments = moved_after_the_first_look  # type: ignore[method-assign]
-    other = Relay(queues, ORDERS, store=store)
+    other = Relay(queues, ORDERS, RelaySettings(parking=ParkingSettings(store)))
     assert statuses(queues, other) == [Status.PARKED]
 
 
@@ -354,11 +361,89 @@ def test_what_is_being_released_hops_on(
 ) -> None:
     """Its id was in the store and is no longer there: whether it was this message nobody can tell, and
     a second copy of it is better than none."""
-    relay = Relay(queues, ORDERS, store=store)
+    relay = Relay(queues, ORDERS, RelaySettings(parking=ParkingSettings(store)))
     QueueSender(queues).send("orders", "x", delay=2 * DAY, message_id="m")
     store.store = lambda messages, **_: [False] * len(messages)  # type: ignore[method-assign]
     clock.advance(900)
     assert statuses(queues, relay) == [Status.REQUEUED]
+
+
+@pytest.mark.parametrize("absolute", [True, False])
+def test_sent_again_without_a_store_is_another_message(
+    queues: InMemoryQueues, clock: ManualClock, store: InMemoryStore, absolute: bool
+) -> None:
+    """Moved to a later time, then sent again as before: "sent" means that a copy comes at that time."""
+    due_at = utc(clock.true_ms + 2_000_000)
+    when: dict[str, Any] = {"due_at": due_at} if absolute else {"delay": 2000}
+    sender, relay = (
+        QueueSender(queues),
+        Relay(queues, ORDERS, RelaySettings(parking=ParkingSettings(store))),
+    )
+    sender.send("orders", "x", message_id="m", **when)
+    QueueSender(queues, SenderSettings(parking=ParkingSettings(store))).reschedule(
+        "orders", "m", delay=9000
+    )
+    clock.advance(2)
+    assert sender.send("orders", "x", message_id="m", **when).message_id == "m"
+    seconds, _ = arrived(queues, clock, relay)
+    assert 1998 <= seconds <= 2100
+    seconds, _ = arrived(queues, clock, relay, after=100)
+    assert 6800 <= seconds <= 7200
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_retries_of_one_send_are_one_message(
+    queues: InMemoryQueues, clock: ManualClock, idempotent: bool
+) -> None:
+    """The broker took it, the answer was lost, and the same call tried again."""
+    send_batch = queues.send_batch
+
+    def twice(queue_url: str, entries: Any) -> Any:
+        send_batch(queue_url, entries)
+        clock.advance(30)
+        return send_batch(queue_url, entries)
+
+    queues.send_batch = twice  # type: ignore[method-assign]
+    QueueSender(queues, SenderSettings(idempotent=idempotent)).send(
+        "orders", "x", delay=2000, message_id="m"
+    )
+    clock.advance(900)
+    assert len(queues.receive_batch(DELAY, wait_seconds=0)) == 1
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+@pytest.mark.parametrize("pause", [0, 290, 310])
+def test_who_repeats_sends_says_so(
+    queues: InMemoryQueues, clock: ManualClock, idempotent: bool, pause: float
+) -> None:
+    """In another process, that knows nothing of the first: one message within five minutes."""
+    for _ in range(2):
+        sender = QueueSender(queues, SenderSettings(idempotent=idempotent))
+        sender.send("orders", "x", delay=2000, message_id="m")
+        clock.advance(pause)
+    clock.advance(900)
+    expected = 1 if idempotent and pause < 300 else 2
+    found = []
+    for _ in range(2):  # one group: its second copy comes after the first
+        found += (copies := queues.receive_batch(DELAY, wait_seconds=0))
+        queues.delete_batch(DELAY, copies)
+    assert len(found) == expected
+
+
+def test_nobody_can_foresee_a_senders_deduplication_id(queues: InMemoryQueues) -> None:
+    """Whoever knows all of a message, and sends first under the id it would have had, swallows nothing."""
+    seen: list[str | None] = []
+    send_batch = queues.send_batch
+
+    def noted(queue_url: str, entries: Any) -> Any:
+        seen.extend(entry.deduplication_id for entry in entries)
+        return send_batch(queue_url, entries)
+
+    queues.send_batch = noted  # type: ignore[method-assign]
+    for _ in range(2):
+        QueueSender(queues).send("orders", "x", delay=2000, message_id="m")
+    assert len(set(seen)) == 2
+    assert all(re.fullmatch(r"send\.[0-9a-f]{64}", told or "") for told in seen)
 
 
 @pytest.mark.parametrize(
@@ -378,9 +463,9 @@ def test_what_is_being_released_hops_on(
 def test_a_strangers_message_swallows_nobodys(
     queues: InMemoryQueues, clock: ManualClock, other: dict[str, Any]
 ) -> None:
-    """A deduplication id binds id, body, attributes and delay: equal copies are one message, others
-    are not, and who sends under a victim's id first takes nothing away."""
-    sender = QueueSender(queues)
+    """An idempotent sender's deduplication id binds id, body, attributes and delay: equal copies are one
+    message, others are not, and who sends under a victim's id first takes nothing away."""
+    sender = QueueSender(queues, SenderSettings(idempotent=True))
     given: dict[str, Any] = {
         "body": "x",
         "delay": 2000,
@@ -401,7 +486,9 @@ def test_absolute_copies_of_one_message_are_one(queues: InMemoryQueues, clock: M
     """Sent again a minute later: what remains has changed, the message has not."""
     due_at = utc(clock.true_ms + 5_000_000)
     for _ in range(2):
-        QueueSender(queues).send("orders", "x", due_at=due_at, message_id="m")
+        QueueSender(queues, SenderSettings(idempotent=True)).send(
+            "orders", "x", due_at=due_at, message_id="m"
+        )
         clock.advance(60)
     clock.advance(900)
     assert len(queues.receive_batch(DELAY, wait_seconds=0)) == 1
@@ -497,11 +584,11 @@ def test_what_is_due_beyond_the_limit_goes_to_the_error_queue(
 
 
 @pytest.mark.parametrize("limit", [899, -1, MAX_DUE_MS])
-def test_a_limit_out_of_range_is_refused(queues: InMemoryQueues, limit: int) -> None:
+def test_a_limit_out_of_range_is_refused(limit: int) -> None:
     """At the start, with the range."""
-    for make in (QueueSender, lambda q, **s: Relay(q, ORDERS, **s)):
+    for settings in (SenderSettings, RelaySettings):
         with pytest.raises(ConfigurationError, match=f"max_delay_seconds={limit}; use 900 "):
-            make(queues, max_delay_seconds=limit)
+            settings(max_delay_seconds=limit)
 
 
 def test_a_sender_refuses_what_would_be_rejected(
@@ -509,8 +596,10 @@ def test_a_sender_refuses_what_would_be_rejected(
 ) -> None:
     """On every route, at the limit and beyond; rescheduling included."""
     for sender in (
-        QueueSender(queues, max_delay_seconds=2000),
-        QueueSender(queues, max_delay_seconds=2000, store=store, park_after_seconds=0),
+        QueueSender(queues, SenderSettings(max_delay_seconds=2000)),
+        QueueSender(
+            queues, SenderSettings(parking=ParkingSettings(store, 0), max_delay_seconds=2000)
+        ),
     ):
         sender.send("orders", "x", delay=2000)
         due_at = utc(clock.true_ms + 2_001_000)

@@ -15,6 +15,7 @@ from sqsdelay.core.message import Message, OutgoingMessage
 from sqsdelay.errors import ConfigurationError, QueueUnavailable
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.sending.sender import QueueSender
+from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.spark.sink.columns import Columns
 from sqsdelay.spark.sink.identities import Mark, SeenIds, repeated_across
 from sqsdelay.spark.sink.options import Options
@@ -52,7 +53,7 @@ def task_on(queues: ThrottlingQueues, clock: ManualClock, *, retry_seconds: int)
         options=Options(endpoint="orders"),
         delay_start_ms=clock.now_ms(),
     )
-    sender = QueueSender(queues, concurrency=1)
+    sender = QueueSender(queues, SenderSettings(concurrency=1))
     return Task(rows, sender, retry_seconds=retry_seconds, clock=clock, sleep=clock.advance)
 
 
@@ -97,7 +98,7 @@ def one_task(clock: ManualClock, **more: Any) -> tuple[Task, InMemoryQueues]:
         options=Options(endpoint="orders"),
         delay_start_ms=clock.now_ms(),
     )
-    sender = QueueSender(queues, concurrency=1)
+    sender = QueueSender(queues, SenderSettings(concurrency=1))
     task = Task(rows, sender, retry_seconds=60, clock=clock, sleep=clock.advance, **more)
     return task, queues
 

@@ -14,6 +14,7 @@ from sqsdelay.ledger.file import FileLedger
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.ports.queues import Queues
 from sqsdelay.sending.sender import QueueSender
+from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.spark.sink.options import Options
 from sqsdelay.spark.sink.plan import Planned, UnsentQueues
 from sqsdelay.spark.sink.receipts import Receipts, SentBefore
@@ -57,11 +58,12 @@ def _sender(options: Options) -> QueueSender:
     url = options.store
     if options.plan:
         queues = UnsentQueues(SqsQueues(client))
-        return QueueSender(cast(Queues, queues), hop_seconds=options.hop_seconds)
+        return QueueSender(cast(Queues, queues), SenderSettings(hop_seconds=options.hop_seconds))
     return DelaySender(
         client,
         hop_seconds=options.hop_seconds,
         concurrency=options.concurrency,
+        idempotent=True,  # a task that is run again sends the same messages
         store=None if url is None else lambda name: open_store(url, endpoint=name),
         park_after_seconds=options.park_after,
         ledger=None if options.ledger is None else _ledger(Path(options.ledger)),
