@@ -10,7 +10,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.hop import check_hop
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
-from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
+from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.spark.locations import absolute, is_uri
 
 DEFAULT_CONCURRENCY: Final = 32
