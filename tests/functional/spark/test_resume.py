@@ -48,12 +48,16 @@ def test_a_killed_job_sends_only_what_is_missing(sqs: Stub, tmp_path: Path) -> N
     }
     sqs.set_latency(100)
     command = [*SQSDELAY, *arguments]
-    with subprocess.Popen(
-        command, env=environment(settings), cwd=tmp_path, stderr=subprocess.DEVNULL
-    ) as process:
+    log = tmp_path / "log"
+    with (
+        log.open("w") as told,
+        subprocess.Popen(
+            command, env=environment(settings), cwd=tmp_path, stdout=told, stderr=told
+        ) as process,
+    ):
         deadline = time.monotonic() + PATIENCE_SECONDS
         while len(sqs.kept()) < ROWS * 2 // 3:
-            assert process.poll() is None, "it ended early"
+            assert process.poll() is None, log.read_text()[-3000:]
             assert time.monotonic() < deadline, "nothing is being sent"
             time.sleep(0.05)
         kill_all(process)
@@ -62,11 +66,11 @@ def test_a_killed_job_sends_only_what_is_missing(sqs: Stub, tmp_path: Path) -> N
     assert sent_before < ROWS
 
     done = CliRunner().invoke(app, arguments, catch_exceptions=False)
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    summary: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert done.exit_code == 0
-    assert told["sent"] + told["already_sent"] == ROWS
-    assert told["already_sent"] >= 200
+    assert summary["sent"] + summary["already_sent"] == ROWS
+    assert summary["already_sent"] >= 200
     counted = ids(sqs)
     assert len(counted) == ROWS
-    assert counted.total() == sent_before + told["sent"]
+    assert counted.total() == sent_before + summary["sent"]
     assert len({(message_id(entry), due_ms(entry)) for entry in sqs.kept()}) == ROWS
