@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 MINUTES ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-node demo deploy-local test check docs bench faults fuzz mutants capacity soak audit lint lock clean
+.PHONY: help older-spark setup setup-node demo deploy-local test check docs bench faults fuzz mutants capacity soak audit lint lock clean
 
 help:  ## Show these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -34,7 +34,7 @@ demo: setup  ## Send delayed messages through a local AWS and watch them arrive
 deploy-local: setup setup-node  ## cdk deploy to a local AWS and leave it running to try
 	$(BIN)/python -m infra.deploy_local
 
-test: setup setup-node lint  ## Everything: lint, types, all tests
+test: setup setup-node lint older-spark  ## Everything: lint, types, all tests
 	@# Where CI is set, pytest's closing list has whole messages: the names of what failed get lost in them.
 	@# Three processes, also on two cores: acceptance tests wait more than they compute.
 	env -u CI -u BUILD_NUMBER $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
@@ -90,6 +90,14 @@ lint: setup
 	$(BIN)/ruff check --output-format concise .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+older-spark: build/pyspark-3.5/.installed build/pyspark-4.0/.installed  ## The Sparks that AWS runs, for their tests
+
+build/pyspark-3.5/.installed: PACKAGES := pyspark==3.5.6 py4j==0.10.9.7
+build/pyspark-4.0/.installed: PACKAGES := pyspark==4.0.1 py4j==0.10.9.9
+build/pyspark-%/.installed: | setup
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(@D) $(PACKAGES) pandas==2.3.3 pytz
+	touch $@
 
 lock:  ## Renew requirements.txt and lambdas/requirements.txt (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --all-extras --generate-hashes \
