@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import ConfigurationError, StoreMissing
 from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 
 if TYPE_CHECKING:
@@ -74,7 +76,12 @@ DYNAMODB_TABLE: Final = re.compile(r"[A-Za-z0-9_.-]{3,255}", re.ASCII)
 
 
 def open_store(
-    url: str, *, endpoint: str, table: str | None = None, schema: str | None = None
+    url: str,
+    *,
+    endpoint: str,
+    table: str | None = None,
+    schema: str | None = None,
+    create: bool = True,
 ) -> DelayedMessageStore:
     """The store a URL names, for one endpoint.
 
@@ -84,8 +91,10 @@ def open_store(
         endpoint: whose messages these are; names the table where ``table`` is None.
         table: SQLite and PostgreSQL: the table's name.
         schema: PostgreSQL: the table's schema, ``public`` where None.
+        create: SQLite: make a file that does not exist. The other stores make nothing by being opened.
 
     Raises:
+        StoreMissing: the SQLite file does not exist, and ``create`` is False.
         ConfigurationError: no such kind of URL, or its driver is not installed.
         StoreUnavailable: the SQLite file cannot be opened.
     """
@@ -95,7 +104,10 @@ def open_store(
     if parts.scheme == "sqlite" and not parts.netloc and len(parts.path) > 1:
         from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 
-        return SqliteStore(unquote(parts.path[1:]), endpoint=endpoint, table=table)
+        path = unquote(parts.path[1:])
+        if not create:
+            _check_exists(path)
+        return SqliteStore(path, endpoint=endpoint, table=table)
     if parts.scheme in ("postgresql", "postgres") and url.startswith(f"{parts.scheme}://"):
         try:
             from sqsdelay.stores.postgres.pool import DEFAULT_SCHEMA
@@ -112,6 +124,14 @@ def open_store(
 
         return DynamoDbStore(parts.netloc, endpoint=endpoint)
     raise _not_understood(parts.scheme)
+
+
+def _check_exists(path: str) -> None:
+    with suppress(OSError, ValueError):  # What is wrong with such a path is told when it is opened.
+        if not Path(path).exists():
+            raise StoreMissing(
+                f"there is no SQLite file {path!r}; correct the URL, or run sqsdelay store create"
+            )
 
 
 def _parts(url: str) -> SplitResult:

@@ -32,6 +32,12 @@ ELSEWHERE: Final = (
     ),
     Elsewhere(r"make demo\b.*", "takes half a minute", "tests/acceptance/test_worker.py"),
     Elsewhere(
+        r"\.venv/bin/sqsdelay local|export AWS_ENDPOINT_URL=\S+:4566 .*|"
+        r"\.venv/bin/sqsdelay (send orders --hop 2 .*|status orders|receive orders --count 1)",
+        "as printed by a local AWS that runs until it is interrupted",
+        "tests/guides/test_quick_start.py",
+    ),
+    Elsewhere(
         r"make bench|(\.venv/bin/)?python benchmarks/.*",
         "takes minutes; run with less to do",
         "tests/functional/test_benchmarks.py",

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from sqsdelay.cli.console import err, out, print_json
+from sqsdelay.cli.console import err, out, print_json, tell
 from sqsdelay.cli.demo.tracking import Summary, Tracker
 from sqsdelay.cli.message_file import BadLine, Defaults, read_messages
 from sqsdelay.cli.options import LedgerFile, opened_ledger
@@ -87,7 +87,7 @@ def demo(
 
 def _report(ledger: Path, folder: Path) -> None:
     reported(str(ledger), folder, grace=GRACE_SECONDS, as_of_ms=time.time_ns() // 1_000_000)
-    err.print(f"report: {folder / 'report.html'}", highlight=False, markup=False, soft_wrap=True)
+    tell(f"report: {folder / 'report.html'}")
 
 
 def _run(aws: LocalAws, file: Path, hop: int, ledger: FileLedger | None, *, quiet: bool) -> Summary:

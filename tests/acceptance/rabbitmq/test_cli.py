@@ -72,7 +72,7 @@ def test_a_mistake_is_one_line(broker: Broker) -> None:
         (("transfer", "--to", broker.url), "source and target are both 'sqsdelay'"),
     ):
         done = broker.cli(*arguments)
-        assert done.returncode == 1
+        assert done.returncode == 2
         assert text in done.stderr
         assert done.stderr.count("\n") == 1
         assert "sesame" not in done.stderr
