@@ -29,6 +29,7 @@ from sqsdelay.core.message import Message
 from sqsdelay.errors import InvalidMessage
 from sqsdelay.ledger.events import record_safely
 from sqsdelay.ledger.receipts import received_events
+from sqsdelay.limits import DEFAULT_HOP_SECONDS
 
 if TYPE_CHECKING:
     from sqsdelay.ledger import FileLedger
@@ -73,6 +74,7 @@ def demo(
         with err.status("starting a local AWS (ministack)"), ExitStack() as started:
             aws = started.enter_context(LocalAws())
             running = started.pop_all()
+        tell(f"{hop} s stand for the {DEFAULT_HOP_SECONDS} s of a hop on AWS")
         with running:
             summary = _run(aws, file, hop, book, quiet=as_json)
         if as_json:
