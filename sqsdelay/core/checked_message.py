@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sqsdelay.core.due_time import DueTime, due_time
 from sqsdelay.core.message import (
@@ -12,9 +13,21 @@ from sqsdelay.core.message import (
     check_body,
     check_ids,
     check_trace_header,
-    new_message_id,
     size_of,
 )
+from sqsdelay.core.message_id import new_message_id
+
+
+class MessageIds(NamedTuple):
+    """What a message goes by, whoever chose it.
+
+    Args:
+        message_id: the sender's, or made up here.
+        deduplication_id: of a message for a FIFO queue.
+    """
+
+    message_id: str
+    deduplication_id: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,16 +37,17 @@ class CheckedMessage:
     Args:
         content: what the body stands for: the body itself, unless that waits elsewhere.
         attributes: the sender's, in boto3's shape.
-        message_id: the sender's, or made up where it is not ``named``.
-        deduplication_id: of a message for a FIFO queue.
+        fifo: its destination is a FIFO queue.
+        message_id: the sender's.
+        deduplication_id: the sender's.
     """
 
     body: str
     content: str
     attributes: dict[str, Attribute]
     due: DueTime
-    message_id: str
-    named: bool
+    fifo: bool
+    message_id: str | None
     group_id: str | None
     deduplication_id: str | None
     trace_header: str | None
@@ -42,6 +56,22 @@ class CheckedMessage:
     def size(self) -> int:
         """Bytes SQS counts, without what sqsdelay adds."""
         return size_of(self.body, self.attributes)
+
+    @property
+    def named(self) -> bool:
+        """Whether its sender gave it an id."""
+        return self.message_id is not None
+
+    def ids(self, due_ms: int) -> MessageIds:
+        """Its ids, made up where its sender gave none: each call makes up others.
+
+        Args:
+            due_ms: when it is due, as far as its route can tell; an id made up here carries it.
+        """
+        message_id = self.message_id or new_message_id(due_ms)
+        if not self.fifo:
+            return MessageIds(message_id, None)
+        return MessageIds(message_id, self.deduplication_id or message_id)
 
 
 def checked(message: Message, *, fifo: bool) -> CheckedMessage:
@@ -57,15 +87,14 @@ def checked(message: Message, *, fifo: bool) -> CheckedMessage:
     check_body(message.body)
     check_ids(message, fifo=fifo)
     check_trace_header(message.trace_header)
-    message_id = message.message_id or new_message_id()
     return CheckedMessage(
         body=message.body,
         content=message.body,
         attributes=attributes_of(message.attributes) if message.attributes else {},
         due=due,
-        message_id=message_id,
-        named=message.message_id is not None,
+        fifo=fifo,
+        message_id=message.message_id,
         group_id=message.message_group_id,
-        deduplication_id=(message.message_deduplication_id or message_id) if fifo else None,
+        deduplication_id=message.message_deduplication_id,
         trace_header=message.trace_header,
     )

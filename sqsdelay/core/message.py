@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -94,11 +93,6 @@ class OutgoingMessage:
     group_id: str | None = None
     deduplication_id: str | None = None
     trace_header: str | None = None
-
-
-def new_message_id() -> str:
-    """An id for a message whose sender gave none: 128 random bits."""
-    return secrets.token_hex(16)
 
 
 def string(value: str) -> Attribute:

@@ -177,15 +177,16 @@ def as_stored(message: CheckedMessage, destination: str, *, now_ms: int) -> Stor
     Raises:
         InvalidDelay, InvalidMessage
     """
+    due_ms = message.due.due_ms(now_ms)
+    message_id, deduplication_id = message.ids(due_ms)
     attributes = dict(message.attributes)
     fifo_ids: dict[str, Attribute] = {}
-    if message.deduplication_id is not None:
-        attributes[DEDUPLICATION_ID] = string(message.deduplication_id)
+    if deduplication_id is not None:
+        attributes[DEDUPLICATION_ID] = string(deduplication_id)
         fifo_ids = {GROUP_ID: string(message.group_id or "")}
-    due_ms = message.due.due_ms(now_ms)
-    check_limits(message.body, attributes, fifo_ids | identity(message.message_id, due_ms))
+    check_limits(message.body, attributes, fifo_ids | identity(message_id, due_ms))
     return StoredMessage(
-        message_id=message.message_id,
+        message_id=message_id,
         destination=destination,
         due_ms=due_ms,
         body=message.body.encode("utf-8"),

@@ -199,7 +199,8 @@ class Router:
     ) -> ToQueue:
         """Straight to the destination; a message timer goes with it, but to a FIFO queue, which takes
         none. It carries an id only if its sender named one."""
-        added = {wire.MESSAGE_ID: string(message.message_id)} if message.named else {}
+        named = message.message_id
+        added = {} if named is None else {wire.MESSAGE_ID: string(named)}
         timed = message.due.given and not endpoint.fifo
         entry = OutgoingMessage(
             body=message.body,
@@ -207,12 +208,11 @@ class Router:
             size=check_limits(message.body, message.attributes, added),
             delay_seconds=remaining if timed else None,
             group_id=message.group_id,
-            deduplication_id=message.deduplication_id,
+            deduplication_id=message.ids(due_ms).deduplication_id if endpoint.fifo else None,
             trace_header=message.trace_header,
         )
         queue_url = asked.once("queue", lambda: self._queues.url(endpoint.queue))
-        message_id = message.message_id if message.named else None
-        return ToQueue(queue_url, entry, Route.DIRECT, message_id, due_ms, message.due.absolute)
+        return ToQueue(queue_url, entry, Route.DIRECT, named, due_ms, message.due.absolute)
 
     def _through_due_queue(
         self, endpoint: Endpoint, message: CheckedMessage, remaining: int, asked: Asked
@@ -222,23 +222,22 @@ class Router:
         # The due time orders the messages of a group: it must be the broker's, as near as can be.
         # That is up to a second behind, so the timer of a relative delay is the whole delay.
         due_ms = message.due.due_ms(self.broker_now(endpoint, asked))
-        ids = fifo.FifoIds(message.group_id or "", message.deduplication_id or "")
+        message_id, deduplication_id = message.ids(due_ms)
+        ids = fifo.FifoIds(message.group_id or "", deduplication_id or "")
         entry = fifo.for_due_queue(
             message.body,
             message.attributes,
             ids,
-            message_id=message.message_id,
+            message_id=message_id,
             due_ms=due_ms,
             delay_seconds=remaining,
             trace_header=message.trace_header,
         )
-        added = ids.attributes() | wire.waiting_identity(message.message_id, due_ms)
+        added = ids.attributes() | wire.waiting_identity(message_id, due_ms)
         check_limits(message.body, message.attributes, added)
         self._check_arrival(endpoint, message)
         queue_url = asked.once("due queue", lambda: self._queues.url(endpoint.due_queue))
-        return ToQueue(
-            queue_url, entry, Route.DUE_QUEUE, message.message_id, due_ms, message.due.absolute
-        )
+        return ToQueue(queue_url, entry, Route.DUE_QUEUE, message_id, due_ms, message.due.absolute)
 
     def limit(self, endpoint: Endpoint, message: CheckedMessage, *, size: int) -> int:
         """The least that the queues on the message's way take, bytes.
@@ -279,13 +278,13 @@ class Router:
         remaining_ms: int,
         asked: Asked,
     ) -> ToQueue:
-        message_id = message.message_id
+        message_id, deduplication_id = message.ids(due_ms)
         wired = wire.delayed(
             message.attributes,
             remaining_ms=remaining_ms,
             due_ms=message.due.at_ms,
             message_group_id=message.group_id,
-            deduplication_id=message.deduplication_id,
+            deduplication_id=deduplication_id,
         )
         wired = wire.with_message_id(message.body, wired, message_id)
         entry = OutgoingMessage(

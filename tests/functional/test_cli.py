@@ -153,7 +153,7 @@ def test_endpoints_of_one_name_are_refused(cli: Cli, first: str, second: str) ->
     """orders and orders.fifo would share a delay queue: the second one is refused, nothing is made."""
     cli("endpoint", "create", first)
     code, _, err = cli("endpoint", "create", second)
-    assert code == 1
+    assert code == 2
     assert f"{second} would share the delay queue orders-delay.fifo with {first}" in err
     queues = boto3.client("sqs").list_queues()["QueueUrls"]
     assert second not in {url.rpartition("/")[2] for url in queues}
@@ -225,8 +225,8 @@ def test_lines_without_a_delay_take_the_one_given(cli: Cli, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["send", "orders", "--body", "x", "--delay", "soon"], 1, "delay 'soon' is not valid"),
-        (["send", "orders", "--body", "x", "--due-at", "2027-01-01"], 1, "has no time zone"),
+        (["send", "orders", "--body", "x", "--delay", "soon"], 2, "delay 'soon' is not valid"),
+        (["send", "orders", "--body", "x", "--due-at", "2027-01-01"], 2, "has no time zone"),
         (["send", "orders", "--body", "x", "--delay", "1h"], 1, "orders-delay.fifo does not exist"),
         (["send", "orders"], 2, "give either --body or --file"),
         (
@@ -246,7 +246,7 @@ def test_lines_without_a_delay_take_the_one_given(cli: Cli, tmp_path: Path) -> N
 def test_bad_input_is_one_line_and_an_exit_code(
     cli: Cli, arguments: list[str], code: int, message: str
 ) -> None:
-    """No stack trace: what is wrong, and 1 for refused, 2 for misused."""
+    """No stack trace: what is wrong, and 1 for refused, 2 for a bad value."""
     boto3.client("sqs").create_queue(QueueName="orders")
     got, _, err = cli(*arguments)
     assert (got, "Traceback" in err) == (code, False)
@@ -318,7 +318,7 @@ def test_missing_aws_settings_are_one_line(variables: dict[str, str | None], mes
     for name, value in variables.items():
         env.pop(name) if value is None else env.update({name: value})
     done = run("send", "orders", "--body", "x", env=env)
-    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
     assert message in done.stderr
 
 
@@ -386,7 +386,7 @@ def test_an_endpoint_is_created_by_its_name(cli: Cli) -> None:
         "http://localhost/123456789012/orders",
     ):
         code, _, err = cli("endpoint", "create", endpoint)
-        assert code == 1
+        assert code == 2
         assert "create it by its name" in err
     assert boto3.client("sqs").list_queues().get("QueueUrls") is None
 

@@ -293,7 +293,7 @@ def test_what_its_destination_would_refuse_is_not_stored(
     cli.ok("store", "create", name)
     late = ("--due-at", "2040-01-31T09:00:00Z")
     refused = cli.run("store", "send", name, "--body", "x" * 2049, *late)
-    assert refused.returncode == 1
+    assert refused.returncode == 2
     assert f"queue {name}, which takes 2048" in " ".join(refused.stderr.split())
     cli.ok("store", "send", name, "--body", "x" * 2048, *late)
     lines = tmp_path / "messages.jsonl"

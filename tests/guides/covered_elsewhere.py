@@ -38,7 +38,7 @@ ELSEWHERE: Final = (
         "tests/guides/test_quick_start.py",
     ),
     Elsewhere(
-        r"make bench|(\.venv/bin/)?python benchmarks/.*",
+        r"make bench|(\.venv/bin/)?python -m benchmarks\..*",
         "takes minutes; run with less to do",
         "tests/functional/test_benchmarks.py",
     ),
