@@ -358,9 +358,11 @@ def test_region_and_profile_are_those_of_the_options(
     (tmp_path / "config").write_text(profile)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.delenv("AWS_DEFAULT_REGION")
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)  # a command is a process of its own
     code, _, err = cli("receive", "there", "--idle", "1", "--profile", "far", "--verbose")
     assert code == 0
-    assert "Found credentials in config file" in err
+    assert "in config file" in err
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
     code, _, err = cli("receive", "there", "--profile", "nobody")
     assert (code, "nobody" in err, "--profile" in err) == (2, True, True)
 
