@@ -1,7 +1,8 @@
-"""For tests, sqsdelay's own and yours: a clock moved by hand, a local AWS; queues, stores and a ledger
-in memory.
+"""For tests, sqsdelay's own and yours: endpoints under virtual time, a clock moved by hand, a local AWS;
+queues, stores and a ledger in memory.
 
-`StoreContract`, `OutboxContract` and `SenderContract` (which need pytest) test a delayed message store
+`virtual_sqs` is a pytest fixture. `StoreContract`, `OutboxContract` and `SenderContract` (which need
+pytest, too) test a delayed message store
 and a broker of your own.
 """
 
@@ -14,12 +15,15 @@ from sqsdelay.testing.in_memory_queues import InMemoryQueues
 from sqsdelay.testing.in_memory_store import InMemoryStore
 from sqsdelay.testing.local_aws import LocalAws
 from sqsdelay.testing.manual_clock import ManualClock
+from sqsdelay.testing.virtual_sqs import Arrival, VirtualSqs
 
 if TYPE_CHECKING:
     from sqsdelay.testing.broker_contract import OutboxContract, SenderContract
+    from sqsdelay.testing.fixtures import virtual_sqs
     from sqsdelay.testing.store_contract import StoreContract
 
 __all__ = [
+    "Arrival",
     "InMemoryLedger",
     "InMemoryOutbox",
     "InMemoryQueues",
@@ -29,17 +33,20 @@ __all__ = [
     "OutboxContract",
     "SenderContract",
     "StoreContract",
+    "VirtualSqs",
+    "virtual_sqs",
 ]
 
 _HOMES = {
     "OutboxContract": "sqsdelay.testing.broker_contract",
     "SenderContract": "sqsdelay.testing.broker_contract",
     "StoreContract": "sqsdelay.testing.store_contract",
+    "virtual_sqs": "sqsdelay.testing.fixtures",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Load on first use: the contracts need pytest."""
+    """Load on first use: contracts and fixture need pytest."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
