@@ -92,7 +92,7 @@ class Wire:
             self.counts["dynamodb write units"] += 2
         elif operation == "BatchGetItem":
             (asked,) = json.loads(request.body)["RequestItems"].values()
-            self.counts["dynamodb marks"] += len(asked["Keys"])
+            self.counts["dynamodb amendments"] += len(asked["Keys"])
         else:
             assert operation == "Query", operation
             self.counts["dynamodb half read units"] += 1
@@ -172,7 +172,7 @@ def parked(delay_seconds: int, messages: int) -> Counted:
         )
         consumer.start()
         # The start asks the store once; that is no message's cost.
-        del wire.counts["dynamodb marks"]
+        del wire.counts["dynamodb amendments"]
         travel.shift(MAX_MESSAGE_TIMER_SECONDS)
         batches = 0
         while outcomes := consumer.poll(wait_seconds=0):
@@ -233,16 +233,16 @@ class Measured:
 
 def agrees(counted: Counted, bill: Bill) -> bool:
     """Whether the bill's quantities are what was counted, for as many messages."""
-    told = {
+    labels = {
         "sqs fifo": "SQS FIFO",
         "sqs standard": "SQS standard",
         "dynamodb write units": "write units",
-        "dynamodb marks": "marks",
+        "dynamodb amendments": "amendments",
     }
     return all(
         counted.counts[name]
         == sum(line.quantity for line in bill.lines if what in line.what and not line.fixed)
-        for name, what in told.items()
+        for name, what in labels.items()
     )
 
 
@@ -253,7 +253,7 @@ def priced(counted: Counted, bill: Bill, prices: Prices) -> Fraction:
         + counted.per_message("sqs standard") * prices.sqs_standard_request
         + counted.per_message("dynamodb write units") * prices.dynamodb_write_unit
         + counted.per_message("dynamodb half read units") / 2 * prices.dynamodb_read_unit
-        + counted.per_message("dynamodb marks") * prices.dynamodb_read_unit
+        + counted.per_message("dynamodb amendments") * prices.dynamodb_read_unit
     )
     others = sum(
         (
@@ -318,9 +318,9 @@ def main() -> int:
             cost = "impossible" if other.impossible else f"{float(other.for_messages):,.2f}"
             print(f"{other.strategy:24}{'':36}{cost:>12}  list price, not measured")
     storage = sum(line.amount for line in bill.lines if "storage" in line.what) * MILLION / STORED
-    told = "met" if dollars < AIM_USD else "missed"
+    verdict = "met" if dollars < AIM_USD else "missed"
     print(
-        f"\naim, a parked year below ${AIM_USD} a million messages: {told} at ${float(dollars):.2f}, "
+        f"\naim, a parked year below ${AIM_USD} a million messages: {verdict} at ${float(dollars):.2f}, "
         f"of which ${float(storage):.2f} are storage"
     )
     for problem in problems:

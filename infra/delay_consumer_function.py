@@ -175,8 +175,8 @@ def _role(
 
 
 def _park(store: MessageStore) -> iam.PolicyStatement:
-    """Park a message, know it again when its copy comes back, read marks, and apply one to a message
-    parked just now."""
+    """Park a message, know it again when its copy comes back, read amendments, and apply one to a
+    message that was just parked."""
     actions = ("BatchGetItem", "DeleteItem", "GetItem", "PutItem", "UpdateItem")
     return iam.PolicyStatement(
         sid="Park",

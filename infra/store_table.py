@@ -10,7 +10,7 @@ from constructs import Construct
 
 from sqsdelay.limits import STORE_TABLE_SUFFIX
 from sqsdelay.stores.dynamodb import table_definition
-from sqsdelay.stores.dynamodb.marks import EXPIRY
+from sqsdelay.stores.dynamodb.amendments import EXPIRY
 
 _TYPES: Final = {"S": dynamodb.AttributeType.STRING, "N": dynamodb.AttributeType.NUMBER}
 
@@ -37,7 +37,7 @@ class StoreTable(dynamodb.Table):
             table_name=endpoint + STORE_TABLE_SUFFIX,
             **_keys(definition, definition),
             billing_mode=dynamodb.BillingMode(definition["BillingMode"]),
-            # Marks expire; messages have no such attribute and never do.
+            # Amendments expire; messages have no such attribute and never do.
             time_to_live_attribute=EXPIRY,
             encryption=dynamodb.TableEncryption.AWS_MANAGED,
             point_in_time_recovery_specification=dynamodb.PointInTimeRecoverySpecification(

@@ -117,8 +117,8 @@ def dispatch(
         except CriticalError as critical:
             tell(f"sqsdelay: {critical}")
             raise typer.Exit(EXIT_CRITICAL) from critical
-    told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "nothing"
-    tell(f"stopped; {told}")
+    line = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "nothing"
+    tell(f"stopped; {line}")
 
 
 def _outbox(

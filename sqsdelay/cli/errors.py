@@ -103,8 +103,8 @@ def retry(
         _tell(done, as_json=as_json)
     for absent in missing:
         tell(f"{absent}  not found")
-    told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
-    tell(told or "no messages")
+    line = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+    tell(line or "no messages")
     if missing or counts[RetryStatus.LEFT] or counts[RetryStatus.NOT_DELETED]:
         raise typer.Exit(1)
 
@@ -173,7 +173,7 @@ def _tell(done: Retry, *, as_json: bool) -> None:
             }
         )
         return
-    told = f"{done.status}: {done.error}"
+    line = f"{done.status}: {done.error}"
     if done.error is None:
-        told = f"{done.status} to {done.queue}, due {due}"
-    say(f"{message_id}  {told}")
+        line = f"{done.status} to {done.queue}, due {due}"
+    say(f"{message_id}  {line}")

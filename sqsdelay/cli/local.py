@@ -82,8 +82,8 @@ def _serve(aws: LocalAws, endpoint: Endpoint, hop: int, *, as_json: bool) -> Non
     else:
         _print(endpoint, hop, exported, commands)
     consumer.run(stop)
-    told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "nothing"
-    tell(f"stopped; {told}")
+    line = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "nothing"
+    tell(f"stopped; {line}")
 
 
 def _commands(endpoint: str, hop: int) -> list[str]:

@@ -99,8 +99,8 @@ def _print_one(result: SendResult, *, as_json: bool) -> None:
     if as_json:
         print_json(_as_json(None, result))
     else:
-        told = f"{result.message_id}  {result.route}  due {result.due}"
-        say(told)
+        line = f"{result.message_id}  {result.route}  due {result.due}"
+        say(line)
 
 
 def _send_file(

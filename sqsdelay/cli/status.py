@@ -54,9 +54,9 @@ def status(
         tell(f"store: {trouble}")
         raise typer.Exit(1)
     if parked is not None and parked.overdue:
-        told = f"the earliest message in the store is {age(parked.late_ms // 1000)} overdue"
+        overdue = f"the earliest message in the store is {age(parked.late_ms // 1000)} overdue"
         remedy = overdue_remedy(parsed, url)
-        tell(f"{told}: {NOBODY}; {remedy}")
+        tell(f"{overdue}: {NOBODY}; {remedy}")
         raise typer.Exit(1)
 
 

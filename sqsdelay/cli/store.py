@@ -32,6 +32,7 @@ from sqsdelay.cli.options import (
     Schema,
     StoreUrl,
     Table,
+    opened_place,
     opened_store,
 )
 from sqsdelay.cli.settings import with_aws
@@ -46,7 +47,7 @@ from sqsdelay.parking.parking import refused
 from sqsdelay.ports.size_limits import SizeLimits
 
 if TYPE_CHECKING:
-    from sqsdelay.ports.stores import DelayedMessageStore
+    from sqsdelay.ports.stores import ParkingPlace
 
 app = typer.Typer(
     help="Set up a delayed message store and put messages into it.", no_args_is_help=True
@@ -155,16 +156,16 @@ def migrate(
         for outcome in migration.run():
             counts[outcome.status] += 1
             _print_outcome(outcome, as_json=as_json)
-    told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "nothing"
-    tell(told)
+    line = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "nothing"
+    tell(line)
     if counts[MigrationStatus.FAILED]:
         raise typer.Exit(1)
 
 
 def _opened(
     endpoint: str, url: str, table: str | None, schema: str | None
-) -> AbstractContextManager[DelayedMessageStore]:
-    return opened_store(Endpoint.parse(endpoint).name, url, table, schema)
+) -> AbstractContextManager[ParkingPlace]:
+    return opened_place(Endpoint.parse(endpoint).name, url, table, schema)
 
 
 def _limits() -> SizeLimits | None:
@@ -193,7 +194,7 @@ def _stored(
 
 
 def _store_file(
-    store: DelayedMessageStore,
+    store: ParkingPlace,
     endpoint: str,
     clock: DueClock,
     limits: SizeLimits | None,
@@ -220,7 +221,7 @@ def _store_file(
     return failed + _store(store, chunk, as_json=as_json)
 
 
-def _store(store: DelayedMessageStore, messages: list[StoredMessage], *, as_json: bool) -> int:
+def _store(store: ParkingPlace, messages: list[StoredMessage], *, as_json: bool) -> int:
     """Returns how many were not stored, since another message has their id."""
     failed = 0
     for message, new in zip(messages, store.store(messages), strict=True):
@@ -231,8 +232,8 @@ def _store(store: DelayedMessageStore, messages: list[StoredMessage], *, as_json
         elif as_json:
             print_json(_as_json(message, new=new))
         else:
-            told = f"due {instant(message.due_ms)}" if new else "already stored"
-            say(f"{message.message_id}  {told}")
+            line = f"due {instant(message.due_ms)}" if new else "already stored"
+            say(f"{message.message_id}  {line}")
     return failed
 
 
@@ -286,5 +287,5 @@ def _print_outcome(outcome: Migrated, *, as_json: bool) -> None:
             }
         )
     elif outcome.status is not MigrationStatus.MIGRATED:
-        told = f"{message.message_id}  {outcome.status}: {outcome.error}"
-        tell(told)
+        line = f"{message.message_id}  {outcome.status}: {outcome.error}"
+        tell(line)

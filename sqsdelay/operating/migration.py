@@ -17,7 +17,7 @@ from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.core.wire import DEDUPLICATION_ID
 from sqsdelay.errors import InvalidMessage, SqsDelayError
 from sqsdelay.limits import MAX_BATCH_ENTRIES
-from sqsdelay.ports.stores import DelayedMessageStore
+from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.sending.sender import QueueSender
 
 _PAGE: Final = 1_000
@@ -65,9 +65,7 @@ class Migration:
             the store now.
     """
 
-    def __init__(
-        self, store: DelayedMessageStore, sender: QueueSender, *, due_from_ms: int
-    ) -> None:
+    def __init__(self, store: ParkingPlace, sender: QueueSender, *, due_from_ms: int) -> None:
         self._store = store
         self._sender = sender
         self._due_from_ms = due_from_ms

@@ -1,4 +1,5 @@
-"""Stores for delayed messages: SQLite, PostgreSQL, DynamoDB; each imported when it is opened."""
+"""Where delayed messages wait: SQLite, PostgreSQL, DynamoDB, EventBridge Scheduler; each imported when
+it is opened."""
 
 from __future__ import annotations
 
@@ -7,19 +8,21 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from sqsdelay.errors import ConfigurationError, StoreMissing
-from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
+from sqsdelay.limits import DEFAULT_HOP_SECONDS
+from sqsdelay.ports.stores import Claim, DelayedMessageStore, ParkingPlace, TransactionMode
 
 if TYPE_CHECKING:
+    from sqsdelay.core.amendments import Amendment, latest_amendments
     from sqsdelay.core.clock import Clock, SystemClock
-    from sqsdelay.core.marks import Mark, in_force
     from sqsdelay.core.stored_message import StoredMessage, check_stored_due, from_store, to_store
     from sqsdelay.stores.dynamodb.dynamodb_store import DynamoDbStore
     from sqsdelay.stores.dynamodb.table import table_definition
     from sqsdelay.stores.postgres.inbox import PostgresInbox
     from sqsdelay.stores.postgres.postgres_store import PostgresStore
+    from sqsdelay.stores.scheduler.scheduler_store import SchedulerStore
     from sqsdelay.stores.sqlite.inbox import SqliteInbox
     from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 
@@ -28,9 +31,11 @@ __all__ = [
     "Clock",
     "DelayedMessageStore",
     "DynamoDbStore",
-    "Mark",
+    "Amendment",
+    "ParkingPlace",
     "PostgresInbox",
     "PostgresStore",
+    "SchedulerStore",
     "SqliteInbox",
     "SqliteStore",
     "StoredMessage",
@@ -38,7 +43,8 @@ __all__ = [
     "TransactionMode",
     "check_stored_due",
     "from_store",
-    "in_force",
+    "latest_amendments",
+    "open_place",
     "open_store",
     "table_definition",
     "to_store",
@@ -47,16 +53,17 @@ __all__ = [
 _HOMES = {
     "Clock": "sqsdelay.core.clock",
     "DynamoDbStore": "sqsdelay.stores.dynamodb.dynamodb_store",
-    "Mark": "sqsdelay.core.marks",
+    "Amendment": "sqsdelay.core.amendments",
     "PostgresInbox": "sqsdelay.stores.postgres.inbox",
     "PostgresStore": "sqsdelay.stores.postgres.postgres_store",
+    "SchedulerStore": "sqsdelay.stores.scheduler.scheduler_store",
     "SqliteInbox": "sqsdelay.stores.sqlite.inbox",
     "SqliteStore": "sqsdelay.stores.sqlite.sqlite_store",
     "StoredMessage": "sqsdelay.core.stored_message",
     "SystemClock": "sqsdelay.core.clock",
     "check_stored_due": "sqsdelay.core.stored_message",
     "from_store": "sqsdelay.core.stored_message",
-    "in_force": "sqsdelay.core.marks",
+    "latest_amendments": "sqsdelay.core.amendments",
     "table_definition": "sqsdelay.stores.dynamodb.table",
     "to_store": "sqsdelay.core.stored_message",
 }
@@ -68,6 +75,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
 
+
+SCHEDULER: Final = "scheduler"
 
 SCHEMES: Final = "sqlite:///FILE, postgresql://… or dynamodb://TABLE"
 
@@ -123,6 +132,11 @@ def open_store(
         from sqsdelay.stores.dynamodb import DynamoDbStore
 
         return DynamoDbStore(parts.netloc, endpoint=endpoint)
+    if parts.scheme == SCHEDULER:
+        raise ConfigurationError(
+            "schedules release their messages themselves, so there is nothing to dispatch; give "
+            f"{SCHEDULER}://… to senders and to the delay consumer only"
+        )
     raise _not_understood(parts.scheme)
 
 
@@ -132,6 +146,47 @@ def _check_exists(path: str) -> None:
             raise StoreMissing(
                 f"there is no SQLite file {path!r}; correct the URL, or run sqsdelay store create"
             )
+
+
+def open_place(
+    url: str,
+    *,
+    endpoint: str,
+    table: str | None = None,
+    schema: str | None = None,
+    create: bool = True,
+) -> ParkingPlace:
+    """Where a URL says that messages wait: a store, or a place that needs no dispatcher.
+
+    Args:
+        url: as for `open_store`; or ``scheduler://GROUP?role=ARN``: one-time schedules of EventBridge
+            Scheduler in that schedule group, sent with that role. ``&hop=SECONDS`` where the delay
+            queue's delivery delay is not 900 s.
+        endpoint, table, schema, create: as for `open_store`.
+
+    Raises:
+        StoreMissing: the SQLite file does not exist, and ``create`` is False.
+        ConfigurationError, InvalidEndpoint, StoreUnavailable
+    """
+    parts = _parts(url)
+    if parts.scheme != SCHEDULER:
+        return open_store(url, endpoint=endpoint, table=table, schema=schema, create=create)
+    if table is not None or schema is not None:
+        raise ConfigurationError(
+            "a schedule group has neither a table nor a schema; leave them out"
+        )
+    settings = parse_qs(parts.query, keep_blank_values=True)
+    known = settings.keys() <= {"role", "hop"} and all(len(v) == 1 for v in settings.values())
+    hop = settings.get("hop", [str(DEFAULT_HOP_SECONDS)])[0]
+    if parts.path or not known or "role" not in settings or not hop.isdigit():
+        raise ConfigurationError(
+            "the URL of a schedule group is not valid; give scheduler://GROUP?role=ROLE_ARN"
+        )
+    from sqsdelay.stores.scheduler import SchedulerStore
+
+    return SchedulerStore(
+        parts.netloc, role_arn=settings["role"][0], endpoint=endpoint, hop_seconds=int(hop)
+    )
 
 
 def _parts(url: str) -> SplitResult:

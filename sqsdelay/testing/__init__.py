@@ -15,22 +15,26 @@ from sqsdelay.testing.in_memory_queues import InMemoryQueues
 from sqsdelay.testing.in_memory_store import InMemoryStore
 from sqsdelay.testing.local_aws import LocalAws
 from sqsdelay.testing.manual_clock import ManualClock
-from sqsdelay.testing.virtual_sqs import Arrival, VirtualSqs
 
 if TYPE_CHECKING:
     from sqsdelay.testing.broker_contract import OutboxContract, SenderContract
     from sqsdelay.testing.fixtures import virtual_sqs
+    from sqsdelay.testing.in_memory_scheduler import InMemoryScheduler
+    from sqsdelay.testing.parking_contract import ParkingContract
     from sqsdelay.testing.store_contract import StoreContract
+    from sqsdelay.testing.virtual_time import Arrival, VirtualSqs
 
 __all__ = [
     "Arrival",
     "InMemoryLedger",
     "InMemoryOutbox",
     "InMemoryQueues",
+    "InMemoryScheduler",
     "InMemoryStore",
     "LocalAws",
     "ManualClock",
     "OutboxContract",
+    "ParkingContract",
     "SenderContract",
     "StoreContract",
     "VirtualSqs",
@@ -38,7 +42,11 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Arrival": "sqsdelay.testing.virtual_time",
+    "VirtualSqs": "sqsdelay.testing.virtual_time",
+    "InMemoryScheduler": "sqsdelay.testing.in_memory_scheduler",
     "OutboxContract": "sqsdelay.testing.broker_contract",
+    "ParkingContract": "sqsdelay.testing.parking_contract",
     "SenderContract": "sqsdelay.testing.broker_contract",
     "StoreContract": "sqsdelay.testing.store_contract",
     "virtual_sqs": "sqsdelay.testing.fixtures",
@@ -46,7 +54,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load on first use: contracts and fixture need pytest."""
+    """Load on first use: contracts and fixture need pytest, the scheduler and `VirtualSqs` botocore."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

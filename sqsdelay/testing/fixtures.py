@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sqsdelay.testing.virtual_sqs import VirtualSqs
+from sqsdelay.testing.virtual_time import VirtualSqs
 
 
 @pytest.fixture

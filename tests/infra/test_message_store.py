@@ -13,7 +13,7 @@ from lambdas.delay_consumer import contract as delay_consumer
 from lambdas.dispatcher import contract, handler
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, SCHEDULE_SECONDS
 from sqsdelay.stores.dynamodb import table_definition
-from sqsdelay.stores.dynamodb.marks import EXPIRY
+from sqsdelay.stores.dynamodb.amendments import EXPIRY
 from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS
 from tests.infra.resources import Templates, arn, logical_id, only
 
@@ -156,7 +156,7 @@ def test_role_may_do_just_what_it_does(template: Template) -> None:
 
 
 def test_delay_consumer_parks(template: Template) -> None:
-    """It is told the store, and may read marks, park, and apply a mark to what it parked: no more."""
+    """It may read amendments, park, and apply an amendment to what it parked: no more."""
     function = only(template, "AWS::Lambda::Function", Handler=delay_consumer.HANDLER)["Properties"]
     variables = function["Environment"]["Variables"]
     stored_in = dispatcher(template)["Environment"]["Variables"][contract.STORE_VARIABLE]

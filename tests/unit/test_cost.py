@@ -118,7 +118,7 @@ def test_a_parked_message_is_written_three_times_with_its_index() -> None:
     assert quantities(small, "write units") == [6]
     assert quantities(large, "write units") == [9]
     assert quantities(small, "SQS FIFO") == [3]
-    assert quantities(small, "marks") == [2]
+    assert quantities(small, "amendments") == [2]
     assert quantities(bill_of("stored", delay_seconds=YEAR), "SQS FIFO") == []
 
 

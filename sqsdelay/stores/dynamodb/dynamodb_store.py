@@ -8,16 +8,16 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from sqsdelay.core.amendments import Amendment, latest_amendments
 from sqsdelay.core.clock import Clock, SystemClock
-from sqsdelay.core.marks import Mark, in_force
 from sqsdelay.core.one_line import one_line
 from sqsdelay.core.stored_message import StoredMessage, check_stored_due
 from sqsdelay.errors import ConfigurationError, StoreError, StoreMissing
 from sqsdelay.limits import MAX_DUE_MS
 from sqsdelay.ports.stores import Claim, TransactionMode
 from sqsdelay.stores.answers import new_once
+from sqsdelay.stores.dynamodb.amendments import expire_amendments, put_amendment, read_amendments
 from sqsdelay.stores.dynamodb.claim import DynamoDbClaim
-from sqsdelay.stores.dynamodb.marks import expire_marks, put_mark, read_marks
 from sqsdelay.stores.dynamodb.table import (
     DUE,
     INDEX,
@@ -82,14 +82,14 @@ class DynamoDbStore:
         self._watchers: list[Callable[[], None]] = []
 
     def set_up(self) -> None:
-        """Create the table (on-demand billing) unless it exists, and let it forget old marks."""
+        """Create the table (on-demand billing) unless it exists, and let it forget old amendments."""
         with self._table.translated():
             with suppress(self._client.exceptions.ResourceInUseException):
                 self._client.create_table(TableName=self._table.name, **table_definition())
             self._client.get_waiter("table_exists").wait(
                 TableName=self._table.name, WaiterConfig={"Delay": 2}
             )
-            expire_marks(self._client, self._table.name)
+            expire_amendments(self._client, self._table.name)
 
     def initialize(self, mode: TransactionMode) -> None:
         if mode not in self.modes:
@@ -266,13 +266,15 @@ class DynamoDbStore:
         self._wake()
         return moved
 
-    def mark(self, marks: Sequence[Mark]) -> None:
+    def amend(self, amendments: Sequence[Amendment]) -> None:
         now_ms = self._clock.now_ms()
-        last = list(in_force(marks).values())
-        self._table.each(lambda mark: put_mark(self._table, mark, now_ms=now_ms), last)
+        last = list(latest_amendments(amendments).values())
+        self._table.each(
+            lambda amendment: put_amendment(self._table, amendment, now_ms=now_ms), last
+        )
 
-    def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
-        return read_marks(self._table, message_ids, now_ms=self._clock.now_ms())
+    def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
+        return read_amendments(self._table, message_ids, now_ms=self._clock.now_ms())
 
     @contextmanager
     def watch(self, wake: Callable[[], None]) -> Iterator[None]:
