@@ -110,15 +110,19 @@ def dispatch(
             on_round=lambda done: _report(done, counts, as_json=as_json),
             ledger=book,
         )
-        stop = stop_on_signals()
+        stop = stop_on_signals(lambda: _summary(counts))
         tell(f"dispatching {parsed.name}; stop with Ctrl-C or SIGTERM")
         try:
             dispatcher.run(stop)
         except CriticalError as critical:
             tell(f"sqsdelay: {critical}")
             raise typer.Exit(EXIT_CRITICAL) from critical
-    line = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "nothing"
-    tell(f"stopped; {line}")
+    tell(_summary(counts))
+
+
+def _summary(counts: Counter[str]) -> str:
+    line = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+    return f"stopped; {line or 'nothing'}"
 
 
 def _outbox(

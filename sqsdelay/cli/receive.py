@@ -19,7 +19,7 @@ from sqsdelay.core.message import Attribute, text_of
 from sqsdelay.core.wire import MESSAGE_ID, ReceivedMessage
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.ledger.events import record_safely
-from sqsdelay.ledger.receipts import lateness_ms, received_events
+from sqsdelay.ledger.receipts import lateness_ms, received_events, waited_ms
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_RECEIVE_WAIT_SECONDS
 
 if TYPE_CHECKING:
@@ -49,10 +49,13 @@ def receive(
     ledger: LedgerFile = None,
     as_json: JsonLines = False,
 ) -> None:
-    """Print messages and their lateness as they arrive. They stay in the queue unless --delete is given.
+    """Print messages as they arrive, how late they were and how long they waited.
 
-    Lateness is known only for relayed messages, which carry their due time. A message sent with a
-    delay of 900 s or less is a plain SQS message and shows "-".
+    They stay in the queue unless --delete is given.
+
+    Lateness ends when the destination queue shows the message; what it then waited there for its
+    receiver stands beside it. Both are known only for relayed messages, which carry their due time. A
+    message sent with a delay of 900 s or less is a plain SQS message and shows "-".
 
     SQS shows messages only by receiving them: their receive counts grow, and other receivers do not see
     them until this command ends, or the queue's visibility timeout has passed.
@@ -74,7 +77,11 @@ def receive(
             if book is not None:
                 now_ms = queues.broker_clock.now_ms()
                 record_safely(book, received_events(parsed.name, copies, now_ms=now_ms))
-            shown = [copy for copy in copies if _show(copy, reader, whole=whole, as_json=as_json)]
+            shown = [
+                copy
+                for copy in copies
+                if _show(copy, reader, fifo=parsed.fifo, whole=whole, as_json=as_json)
+            ]
             failed += len(copies) - len(shown)
             if delete:
                 failed += arriving.delete(shown)
@@ -135,19 +142,21 @@ class _Arriving:
                 self._queues.hide_batch(self._url, held[start : start + MAX_BATCH_ENTRIES])
 
 
-def _show(copy: ReceivedMessage, reader: BodyReader | None, *, whole: bool, as_json: bool) -> bool:
+def _show(
+    copy: ReceivedMessage, reader: BodyReader | None, *, fifo: bool, whole: bool, as_json: bool
+) -> bool:
     """Print a message; False if its body could not be read."""
     try:
         body = copy.body if reader is None else reader.read(copy.body, copy.attributes)
     except SqsDelayError as error:
         tell(f"{copy.message_id}: {error}")
         return False
-    _print(replace(copy, body=body), whole=whole, as_json=as_json)
+    _print(replace(copy, body=body), fifo=fifo, whole=whole, as_json=as_json)
     return True
 
 
-def _print(copy: ReceivedMessage, *, whole: bool, as_json: bool) -> None:
-    late = lateness_ms(copy)
+def _print(copy: ReceivedMessage, *, fifo: bool, whole: bool, as_json: bool) -> None:
+    late, waited = lateness_ms(copy, fifo=fifo), waited_ms(copy, fifo=fifo)
     sent_id = text_of(copy.attributes, MESSAGE_ID) or copy.sqs_message_id
     arrived = None if copy.first_receive_ms is None else utc(copy.first_receive_ms)
     if as_json:
@@ -156,15 +165,17 @@ def _print(copy: ReceivedMessage, *, whole: bool, as_json: bool) -> None:
                 "message_id": sent_id,
                 "arrived": None if arrived is None else arrived.isoformat(timespec="milliseconds"),
                 "late_ms": late,
+                "waited_ms": waited,
                 "body": copy.body,
                 "attributes": {name: _plain(value) for name, value in copy.attributes.items()},
             }
         )
         return
     shown = "-" if late is None else f"{late / 1000:+.3f} s"
+    lay = "" if waited is None else f"waited {waited / 1000:.3f} s"
     at = "-" if arrived is None else f"{arrived:%H:%M:%S.%f}"
     body = copy.body if whole else start_of(copy.body)
-    say(f"{at:15}  {shown:>10}  {sent_id}  {body}")
+    say(f"{at:15}  {shown:>10}  {lay:>16}  {sent_id}  {body}")
 
 
 def _plain(attribute: Attribute) -> dict[str, Any]:

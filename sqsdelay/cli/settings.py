@@ -80,7 +80,7 @@ def _with(
         for name, (annotation, default) in more.items()
     ]
     signature = own.replace(parameters=[*own.parameters.values(), *added])
-    del wrapped.__wrapped__  # type: ignore[attr-defined]
+    del wrapped.__wrapped__
     wrapped.__signature__ = signature  # type: ignore[attr-defined]
     wrapped.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
     return wrapped
