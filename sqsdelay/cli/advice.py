@@ -19,7 +19,7 @@ EXIT_REFUSED: Final = 1
 """Understood, and not done: a queue is missing, SQS refused it, nobody answered."""
 
 EXIT_BAD_VALUE: Final = 2
-"""Nothing was begun: an option, argument or setting cannot be used. What a shell's commands give."""
+"""Nothing was begun: the value of an option or argument cannot be used. What a shell's commands give."""
 
 OPTIONS: Final = {
     "announce_again_seconds": "--announce-again",
@@ -67,11 +67,20 @@ _TIMEDELTA: Final = re.compile(r"datetime\.timedelta\(([^)]*)\)")
 
 
 def exit_code(error: SqsDelayError) -> int:
-    """1 for what was refused, 2 for a value that cannot be used, whoever found that out."""
+    """1 for what was refused, 2 for a value that cannot be used, whoever found that out.
+
+    A ConfigurationError may also be about what is deployed: one about a value names its argument, or
+    says that it is not valid.
+    """
     if isinstance(error, MessageConflict):
         return EXIT_REFUSED
-    bad = (InvalidDelay, InvalidEndpoint, InvalidMessage, ConfigurationError)
-    return EXIT_BAD_VALUE if isinstance(error, bad) else EXIT_REFUSED
+    if isinstance(error, InvalidDelay | InvalidEndpoint | InvalidMessage):
+        return EXIT_BAD_VALUE
+    text = str(error)
+    about_a_value = _ARGUMENT.search(text) is not None or " is not valid; " in text
+    return (
+        EXIT_BAD_VALUE if isinstance(error, ConfigurationError) and about_a_value else EXIT_REFUSED
+    )
 
 
 def in_options(text: str) -> str:

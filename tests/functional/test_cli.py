@@ -119,7 +119,7 @@ def test_endpoint_create_refuses_to_leave_an_unfit_queue(cli: Cli) -> None:
     """An existing delay queue is not altered: the difference is told instead."""
     cli("endpoint", "create", "orders", "--hop", "60")
     code, _, err = cli("endpoint", "create", "orders")
-    assert code == 2
+    assert code == 1
     assert "its delay of 60 s is shorter than the hop of 900 s" in err
     code, _, err = cli("endpoint", "create", "other", "--hop", "901")
     assert code == 2
@@ -154,7 +154,7 @@ def test_endpoints_of_one_name_are_refused(cli: Cli, first: str, second: str) ->
     """orders and orders.fifo would share a delay queue: the second one is refused, nothing is made."""
     cli("endpoint", "create", first)
     code, _, err = cli("endpoint", "create", second)
-    assert code == 2
+    assert code == 1
     assert f"{second} would share the delay queue orders-delay.fifo with {first}" in err
     queues = boto3.client("sqs").list_queues()["QueueUrls"]
     assert second not in {url.rpartition("/")[2] for url in queues}
@@ -320,7 +320,7 @@ def test_missing_aws_settings_are_one_line(variables: dict[str, str | None], mes
     for name, value in variables.items():
         env.pop(name) if value is None else env.update({name: value})
     done = run("send", "orders", "--body", "x", env=env)
-    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
     assert message in done.stderr
 
 
@@ -366,7 +366,7 @@ def test_region_and_profile_are_those_of_the_options(
     assert "in config file" in err
     monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
     code, _, err = cli("receive", "there", "--profile", "nobody")
-    assert (code, "nobody" in err, "--profile" in err) == (2, True, True)
+    assert (code, "nobody" in err, "--profile" in err) == (1, True, True)
 
 
 def test_verbose_shows_requests_and_an_errors_cause(cli: Cli) -> None:
@@ -390,7 +390,7 @@ def test_an_endpoint_is_created_by_its_name(cli: Cli) -> None:
         "http://localhost/123456789012/orders",
     ):
         code, _, err = cli("endpoint", "create", endpoint)
-        assert code == 2
+        assert code == 1
         assert "create it by its name" in err
     assert boto3.client("sqs").list_queues().get("QueueUrls") is None
 

@@ -37,7 +37,7 @@ ROOMS = (
 )
 NO_OPTION = {
     "above_bytes", "connections", "lease_seconds", "shards", "trace_header", "due_ms", "unrestricted",
-    "store", "columns", "v",
+    "store", "columns", "v", "gather_seconds", "slots", "split_messages",
 }  # fmt: skip
 """Arguments no command has."""
 
@@ -47,7 +47,9 @@ NO_OPTION = {
     [
         (InvalidDelay("x"), 2),
         (MessageTooLarge("x"), 2),
-        (ConfigurationError("x"), 2),
+        (ConfigurationError("receivers=0; use 1 or more"), 2),
+        (ConfigurationError("the store's URL is not valid; give sqlite:///FILE"), 2),
+        (ConfigurationError("the delay queue has a redrive policy; remove it"), 1),
         (MessageConflict("x"), 1),
         (DelayQueueMissing("x"), 1),
         (QueueUnreachable("x"), 1),
