@@ -14,7 +14,7 @@ from constructs import Construct
 
 from infra.acknowledgement import acknowledge
 from infra.function_code import delay_consumer_code
-from infra.message_store import MessageStore
+from infra.message_store import KEEP_MESSAGES, MessageStore
 from infra.queue_key import SEND_UNDER_KEY
 from lambdas.delay_consumer import contract
 from sqsdelay.limits import (
@@ -177,10 +177,9 @@ def _role(
 def _park(store: MessageStore) -> iam.PolicyStatement:
     """Park a message, know it again when its copy comes back, read marks, and apply one to a message
     parked just now."""
-    actions = ("BatchGetItem", "DeleteItem", "GetItem", "PutItem", "UpdateItem")
     return iam.PolicyStatement(
         sid="Park",
-        actions=[f"dynamodb:{action}" for action in actions],
+        actions=list(KEEP_MESSAGES),
         resources=[store.table.table_arn],
     )
 

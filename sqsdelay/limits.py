@@ -125,8 +125,9 @@ ERROR_QUEUE_SUFFIX: Final = "-delay-error"
 DEAD_LETTER_QUEUE_SUFFIX: Final = "-dead-letter"
 DUE_QUEUE_SUFFIX: Final = "-due"
 FIFO_SUFFIX: Final = ".fifo"
-STORE_TABLE_SUFFIX: Final = ".delayed"
-"""After an endpoint's name, the table of its store."""
+STORE_TABLE_SUFFIX: Final = ".parked"
+"""After an endpoint's name, the DynamoDB table of its deployed store. Not ``.delayed``, which tables of
+the earlier layout have: a table's keys cannot be changed, and one of its name cannot be replaced."""
 
 TIMEOUTS_SUFFIX: Final = "-timeouts"
 TIMEOUTS_DISPATCHER_SUFFIX: Final = "-timeouts-dispatcher"

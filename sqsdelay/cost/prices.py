@@ -30,6 +30,9 @@ class Prices:
     dynamodb_write_unit: Fraction
     dynamodb_read_unit: Fraction
     dynamodb_gb_month: Fraction
+    dynamodb_ia_write_unit: Fraction
+    dynamodb_ia_read_unit: Fraction
+    dynamodb_ia_gb_month: Fraction
     eventbridge_scheduler_invocation: Fraction
     step_functions_transition: Fraction
 
@@ -40,6 +43,8 @@ _PER_MILLION: Final = {
     "lambda_request": "lambda_million_requests",
     "dynamodb_write_unit": "dynamodb_million_write_units",
     "dynamodb_read_unit": "dynamodb_million_read_units",
+    "dynamodb_ia_write_unit": "dynamodb_ia_million_write_units",
+    "dynamodb_ia_read_unit": "dynamodb_ia_million_read_units",
     "eventbridge_scheduler_invocation": "eventbridge_scheduler_million_invocations",
     "step_functions_transition": "step_functions_million_transitions",
 }

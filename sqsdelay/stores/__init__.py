@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sqsdelay.core.marks import Mark, in_force
     from sqsdelay.core.stored_message import StoredMessage, check_stored_due, from_store, to_store
     from sqsdelay.stores.dynamodb.dynamodb_store import DynamoDbStore
+    from sqsdelay.stores.dynamodb.earlier import EarlierTable
     from sqsdelay.stores.dynamodb.table import table_definition
     from sqsdelay.stores.postgres.inbox import PostgresInbox
     from sqsdelay.stores.postgres.postgres_store import PostgresStore
@@ -80,7 +81,8 @@ def open_store(
 
     Args:
         url: ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``postgresql://…`` (libpq's
-            URLs), ``dynamodb://table``.
+            URLs), ``dynamodb://table``, with ``?shards=16&lookup=off&class=STANDARD_INFREQUENT_ACCESS``
+            where the table is to have these settings.
         endpoint: whose messages these are; names the table where ``table`` is None.
         table: SQLite and PostgreSQL: the table's name.
         schema: PostgreSQL: the table's schema, ``public`` where None.
@@ -109,9 +111,29 @@ def open_store(
         if table is not None:
             raise ConfigurationError(f"table={table!r}: the URL names the DynamoDB table itself")
         from sqsdelay.stores.dynamodb import DynamoDbStore
+        from sqsdelay.stores.dynamodb.url import settings_of
 
-        return DynamoDbStore(parts.netloc, endpoint=endpoint)
+        return DynamoDbStore(parts.netloc, endpoint=endpoint, **settings_of(parts.query))
     raise _not_understood(parts.scheme)
+
+
+def open_source(
+    url: str, *, endpoint: str, table: str | None = None, schema: str | None = None
+) -> DelayedMessageStore | EarlierTable:
+    """The store a URL names, to be emptied: a DynamoDB table of the earlier layout, too.
+
+    Raises:
+        ConfigurationError, StoreMissing, StoreUnavailable
+    """
+    parts = _parts(url)
+    if parts.scheme == "dynamodb" and DYNAMODB_TABLE.fullmatch(parts.netloc):
+        from sqsdelay.stores.dynamodb.earlier import EarlierTable
+
+        earlier = EarlierTable(parts.netloc, endpoint=endpoint)
+        if earlier.earlier:
+            return earlier
+        earlier.close()
+    return open_store(url, endpoint=endpoint, table=table, schema=schema)
 
 
 def _parts(url: str) -> SplitResult:

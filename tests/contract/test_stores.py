@@ -46,6 +46,8 @@ class TestPostgres(StoreContract):
 
 
 class TestDynamoDb(StoreContract):
+    claims_shards = True
+
     @pytest.fixture
     def make_store(self, local_aws: LocalAws) -> MakeStore:
         table = f"messages-{uuid.uuid4().hex[:12]}"

@@ -16,7 +16,7 @@ from sqsdelay.cost.strategies import (
     FUNCTION_MEMORY_MB,
     FUNCTION_MS,
     IDLE_POLLERS,
-    STORE_SHARDS,
+    IDLE_READ_UNITS,
 )
 from sqsdelay.cost.workload import DELAY_ATTRIBUTES_BYTES
 from sqsdelay.limits import SCHEDULE_SECONDS
@@ -66,11 +66,11 @@ def test_its_numbers_are_the_codes() -> None:
         f"an item has {ITEM_BYTES} bytes besides",
         f"{FUNCTION_MEMORY_MB} MB (arm64) for {FUNCTION_MS} ms",
         f"keeps {words[IDLE_POLLERS]} long polls",
-        f"every {SCHEDULE_SECONDS} s, and looks into {STORE_SHARDS} index partitions",
+        f"every {SCHEDULE_SECONDS} s, and reads {IDLE_READ_UNITS} units",
         f"read on {PRICES.read_on}",
     ):
         assert text in " ".join(GUIDE.split()), text
     units = {
-        size: write_units(Workload(delay_seconds=1, message_bytes=size)) for size in (724, 1748)
+        size: write_units(Workload(delay_seconds=1, message_bytes=size)) for size in (964, 1988)
     }
-    assert units == {724: 6, 1748: 9}
+    assert units == {964: 1, 1988: 2}
