@@ -48,14 +48,14 @@ docs: setup  ## Build the documentation site; a broken link fails it
 	@echo "with search: $(BIN)/python -m http.server --bind 127.0.0.1 --directory build/site"
 
 bench: setup  ## Accuracy over a virtual year; throughput; stores; RabbitMQ; what delays cost; import time (about 12 minutes)
-	$(BIN)/python benchmarks/accuracy.py
-	$(BIN)/python benchmarks/throughput.py
-	$(BIN)/python benchmarks/store.py
-	$(BIN)/python benchmarks/rabbitmq.py
-	$(BIN)/python benchmarks/cost.py
-	$(BIN)/python benchmarks/import_time.py
-	$(BIN)/python benchmarks/ledger.py
-	$(BIN)/python benchmarks/spark.py
+	$(BIN)/python -m benchmarks.accuracy
+	$(BIN)/python -m benchmarks.throughput
+	$(BIN)/python -m benchmarks.store
+	$(BIN)/python -m benchmarks.rabbitmq
+	$(BIN)/python -m benchmarks.cost
+	$(BIN)/python -m benchmarks.import_time
+	$(BIN)/python -m benchmarks.ledger
+	$(BIN)/python -m benchmarks.spark
 
 faults: setup  ## Break the relay on purpose, count every message, rewrite docs/reliability.md's table
 	$(BIN)/python -m tests.simulation.table
@@ -73,10 +73,10 @@ mutants: setup  ## Change the core bit by bit (MODULES="delay fifo" only): fails
 	$(BIN)/python -m tests.mutants $(MODULES)
 
 capacity: setup  ## Simulate how much one endpoint holds, rewrite docs/capacity.md's tables and plots
-	$(BIN)/python benchmarks/capacity.py
+	$(BIN)/python -m benchmarks.capacity
 
 soak: setup  ## A worker under steady load for an hour (MINUTES=10): flat memory and sockets, or it fails
-	$(BIN)/python benchmarks/soak.py --minutes $(MINUTES)
+	$(BIN)/python -m benchmarks.soak --minutes $(MINUTES)
 
 audit:  ## Known vulnerabilities in the locked dependencies (asks PyPI and npm; not part of test)
 	$(PYTHON) -m venv build/audit

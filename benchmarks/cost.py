@@ -26,7 +26,7 @@ import boto3
 import time_machine
 from moto import mock_aws
 
-from metered_dynamodb import (
+from benchmarks.support.dynalite import (
     MARKS,
     MESSAGE_WRITES,
     OTHER_WRITES,

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from metered_dynamodb import OTHER_WRITES, TABLE, Meter, create_table, running_dynalite
+from benchmarks.support.dynalite import OTHER_WRITES, TABLE, Meter, create_table, running_dynalite
 from sqsdelay.core.message_id import new_message_id
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.stores.dynamodb import DynamoDbStore

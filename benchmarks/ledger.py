@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sqs_stub import BODY, Stub, running_stub
+from benchmarks.support.sqs_stub import BODY, Stub, running_stub
 from sqsdelay import DelayConsumer, DelaySender, FileLedger, Message
 from sqsdelay.core.message import Route
 from sqsdelay.ledger.events import Event, EventKind, Ledger, Source

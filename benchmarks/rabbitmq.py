@@ -37,6 +37,7 @@ from sqsdelay.rabbitmq.confirms import Publication
 from sqsdelay.rabbitmq.connection import parameters
 from sqsdelay.rabbitmq.publisher import Publisher
 from sqsdelay.rabbitmq.topology import LEVELS, MAX_LEVEL
+from tests.services.rabbitmq import RabbitNode
 
 RATIO_AIM = 8.0
 P99_AIM_MS = 150.0
@@ -61,9 +62,6 @@ class Lateness:
 @contextmanager
 def private_broker() -> Iterator[str]:
     """Debian's RabbitMQ, on free ports, with data of its own."""
-    sys.path.insert(0, str(Path(__file__).parents[1]))
-    from tests.services.rabbitmq import RabbitNode
-
     with tempfile.TemporaryDirectory() as folder:
         node = RabbitNode(Path(folder))
         try:

@@ -11,20 +11,16 @@ RabbitMQ from Debian's package. Takes about five minutes, three of them the defa
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pika
 
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, bind, declare
-
-if TYPE_CHECKING:
-    from tests.services.rabbitmq import RabbitNode
+from tests.services.rabbitmq import RabbitNode
 
 SHARED = Topology("nsb.v2")
 LEVEL_SECONDS = 8
@@ -37,9 +33,6 @@ DEFAULT_PREFETCH, DEFAULT_TIMEOUT_SECONDS = 32, 180
 @contextmanager
 def broker(prefetch: int, timeout_seconds: int) -> Iterator[RabbitNode]:
     """A private node with both settings, made before there is a queue."""
-    sys.path.insert(0, str(Path(__file__).parents[1]))
-    from tests.services.rabbitmq import RabbitNode
-
     with tempfile.TemporaryDirectory() as folder:
         node = RabbitNode(Path(folder))
         try:

@@ -13,16 +13,12 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import psutil
 
-from sqs_stub import REGION, Stub, running_stub
+from benchmarks.support.sqs_stub import REGION, Stub, running_stub
 from sqsdelay.limits import MAX_BATCH_ENTRIES
-
-sys.path.append(str(Path(__file__).parents[1]))
-
 from tests.services.processes import SQSDELAY, running
 
 ENDPOINT: Final = "orders"

@@ -21,13 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parents[1]))
-
 import procrastinate
 import psycopg
 from psycopg import sql
 
-from sqs_stub import BODY, Stub, running_stub
+from benchmarks.support.sqs_stub import BODY, Stub, running_stub
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.stored_message import StoredMessage

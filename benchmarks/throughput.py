@@ -18,7 +18,7 @@ from typing import Any
 
 from botocore.config import Config
 
-from sqs_stub import BODY, Stub, running_stub
+from benchmarks.support.sqs_stub import BODY, Stub, running_stub
 from sqsdelay import DelayConsumer, DelaySender, Message
 from sqsdelay.core import wire
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS

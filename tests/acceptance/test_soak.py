@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from soak import judged, soak
+from benchmarks.soak import judged, soak
 
 LEAKING = """
 from sqsdelay.cli import main

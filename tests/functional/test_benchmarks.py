@@ -5,28 +5,24 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-import accuracy
-import cost
-import import_time
+from benchmarks import accuracy, cost, import_time
 from tests.patience import PATIENCE_SECONDS
+from tests.services.processes import ROOT
 
-ROOT = Path(__file__).parents[2]
 
-
-def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "benchmarks" / script), *arguments]
+def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", f"benchmarks.{name}", *arguments]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+        command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
     )
 
 
 def test_accuracy_shows_the_drift_and_that_a_due_time_has_none() -> None:
     """Three days at 9 s a day: the remaining delay is late by about 27 s, the due time by under 1 s."""
-    done = run("accuracy.py", "--days", "3", "--seed", "7")
+    done = run("accuracy", "--days", "3", "--seed", "7")
     assert done.returncode == 0, done.stdout + done.stderr
     lines = re.findall(r"^(absolute|remaining).*?(\d+) +(-?[\d.]+) +([\d.]+)$", done.stdout, re.M)
     assert [line[0] for line in lines] == ["absolute", "remaining"]
@@ -48,7 +44,7 @@ def test_accuracy_fails_a_relay_that_drifts(
 
 def test_throughput_runs_and_the_consumer_needs_three_requests() -> None:
     """Receive, send, delete: three requests for 10 messages and hop, counted by the server."""
-    done = run("throughput.py", "--messages", "200", "--rounds", "1", "--latency-ms", "0", "1")
+    done = run("throughput", "--messages", "200", "--rounds", "1", "--latency-ms", "0", "1")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "consumer: 3.00 requests per 10 messages and hop" in done.stdout
     assert done.stdout.count("plain boto3, parameter_validation=False") == 2
@@ -60,7 +56,7 @@ def test_throughput_runs_and_the_consumer_needs_three_requests() -> None:
 
 def test_cost_counts_what_the_cost_command_reckons_with() -> None:
     """Three requests a hop, and one write unit parked beside leases, as dynalite meters it."""
-    done = run("cost.py")
+    done = run("cost")
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [re.split(r"  +", line) for line in done.stdout.splitlines()]
     counts = [
@@ -101,7 +97,7 @@ def test_cost_fails_when_the_sums_are_wrong(
 
 def test_ledger_measures_and_misses_no_event() -> None:
     """Three lines of figures, and an event in the file for each message sent or relayed."""
-    done = run("ledger.py", "--messages", "100", "--rounds", "1")
+    done = run("ledger", "--messages", "100", "--rounds", "1")
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.findall(r"^(\w[\w ]*?) +[\d.]+ µs/msg", done.stdout, re.M) == [
         "send_many",

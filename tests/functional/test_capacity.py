@@ -8,18 +8,18 @@ from itertools import pairwise
 
 import pytest
 
-import relay_simulation as relay
-import store_simulation as store
-from capacity import DOCUMENT, rewritten
-from capacity_figures import DEPLOYED, Measured
-from capacity_load import environment
-from capacity_measurement import worker
-from capacity_systems import ON_TIME_SECONDS, Systems, most
-from capacity_tables import tables
-from fresh_process import in_process
-from relay_simulation import Consumer
-from sqs_stub import running_stub
-from store_simulation import Dispatcher
+from benchmarks.capacity import relay_simulation as relay
+from benchmarks.capacity import store_simulation as store
+from benchmarks.capacity.document import DOCUMENT, rewritten
+from benchmarks.capacity.figures import DEPLOYED, Measured
+from benchmarks.capacity.load import environment
+from benchmarks.capacity.measurement import worker
+from benchmarks.capacity.relay_simulation import Consumer
+from benchmarks.capacity.store_simulation import Dispatcher
+from benchmarks.capacity.systems import ON_TIME_SECONDS, Systems, most
+from benchmarks.capacity.tables import tables
+from benchmarks.support.fresh_process import in_process
+from benchmarks.support.sqs_stub import running_stub
 
 CONSUMER = Consumer(name="ten lanes", lanes=10, batch_seconds=0.1, calls_per_second=2_400)
 """1,000 messages a second, 900,000 pending."""

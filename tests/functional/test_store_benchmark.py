@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 from tests.patience import PATIENCE_SECONDS
 from tests.services.postgres import VARIABLE
-
-SCRIPT = Path(__file__).parents[2] / "benchmarks/store.py"
+from tests.services.processes import ROOT
 
 
 def test_it_runs_and_judges_every_aim(postgres: str) -> None:
     """Each comparison is made, and each aim is called met or missed; the exit code agrees."""
     small = "--rounds 1 --rows 200 --slow-rows 40 --single 20 --pending 10100 --flat-rows 50"
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), *small.split()],
+        [sys.executable, "-m", "benchmarks.store", *small.split()],
+        cwd=ROOT,
         env=os.environ | {VARIABLE: postgres},
         capture_output=True,
         text=True,

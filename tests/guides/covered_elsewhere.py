@@ -32,7 +32,7 @@ ELSEWHERE: Final = (
     ),
     Elsewhere(r"make demo\b.*", "takes half a minute", "tests/acceptance/test_worker.py"),
     Elsewhere(
-        r"make bench|(\.venv/bin/)?python benchmarks/.*",
+        r"make bench|(\.venv/bin/)?python -m benchmarks\..*",
         "takes minutes; run with less to do",
         "tests/functional/test_benchmarks.py",
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from capacity_figures import DEPLOYED
+from benchmarks.capacity.figures import DEPLOYED
 from infra import delay_consumer_function, dispatcher_function
 from sqsdelay.stores.dynamodb import table
 

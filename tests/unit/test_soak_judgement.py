@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from soak import MAX_GROWN_BYTES, MAX_GROWN_FILES, Sample, Verdict, judged
+from benchmarks.soak import MAX_GROWN_BYTES, MAX_GROWN_FILES, Sample, Verdict, judged
 
 MIB = 2**20
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pika
 import pytest
@@ -13,15 +12,15 @@ from pika.exceptions import ChannelClosedByBroker
 
 from tests.acceptance.rabbitmq.broker import Broker
 from tests.patience import PATIENCE_SECONDS
-
-SCRIPT = Path(__file__).parents[3] / "benchmarks" / "rabbitmq.py"
+from tests.services.processes import ROOT
 
 
 def test_the_benchmark_prints_both_and_leaves_nothing(broker: Broker) -> None:
     """A small run: rates, ratios and lateness of both, nobody early, and the verdict as exit code."""
     sizes = ["--messages", "500", "--peer-messages", "100", "--rounds", "1", "--longest", "2"]
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--url", broker.url, *sizes],
+        [sys.executable, "-m", "benchmarks.rabbitmq", "--url", broker.url, *sizes],
+        cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=PATIENCE_SECONDS,
@@ -40,9 +39,10 @@ def test_the_benchmark_prints_both_and_leaves_nothing(broker: Broker) -> None:
 
 def test_the_dead_letter_worker_benchmark_prints_both_beside_each_other() -> None:
     """A small run of its quick half: rates of the default and of the other, and their ratio."""
-    script = SCRIPT.with_name("rabbitmq_dead_letter_worker.py")
+    program = [sys.executable, "-m", "benchmarks.rabbitmq_dead_letter_worker"]
     done = subprocess.run(
-        [sys.executable, str(script), "--messages", "50", "--rounds", "1", "--skip-timeout"],
+        [*program, "--messages", "50", "--rounds", "1", "--skip-timeout"],
+        cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=240,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from sqs_stub import Stub, running_stub
+from benchmarks.support.sqs_stub import Stub, running_stub
 from sqsdelay.spark.session import LOGGING_OPTION, session
 from tests.services.processes import ROOT
 
@@ -42,7 +41,7 @@ def spark(own_aws_settings: None, one_stub: Stub) -> Iterator[SparkSession]:
     """
     with ExitStack() as stack:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{ROOT / 'benchmarks'}")
+            patch.setenv("PYTHONPATH", str(ROOT))
             patch.setenv("AWS_ENDPOINT_URL", one_stub.url)
             started = stack.enter_context(session("tests", master="local[2,4]", settings=SETTINGS))
         yield started

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from sqs_stub import Stub
+from benchmarks.support.sqs_stub import Stub
 from sqsdelay.core import wire
 
 

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pyspark
 import pytest
 
-from sqs_stub import REGION, Stub
+from benchmarks.support.sqs_stub import REGION, Stub
 from sqsdelay.spark.sink.rows import derived_id
 from tests.functional.spark.sent import due_ms, ids
 from tests.patience import PATIENCE_SECONDS

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from sqs_stub import Stub
+from benchmarks.support.sqs_stub import Stub
 from tests.functional.spark.sent import due_ms, ids, message_id
 from tests.patience import PATIENCE_SECONDS
 

@@ -14,7 +14,7 @@ from pyarrow import parquet
 from selenium.webdriver.common.by import By
 from typer.testing import CliRunner
 
-import spark_report
+from benchmarks.spark import report as spark_report
 from sqsdelay.cli import app
 from sqsdelay.cli.pipeline.cost import DEFAULT_PARK_AFTER
 from sqsdelay.cli.pipeline.report import GRACE_SECONDS

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner, Result
 
-from sqs_stub import REGION, Stub
+from benchmarks.support.sqs_stub import REGION, Stub
 from sqsdelay.cli import app
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.ledger.events import EventKind, from_json

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
-import spark_sink
-from sqs_stub import Stub
+from benchmarks.spark import sink as spark_sink
+from benchmarks.support.sqs_stub import Stub
 from sqsdelay.core import wire
 from sqsdelay.core.delay import parse_due_at
 from sqsdelay.spark.sink.rows import derived_id

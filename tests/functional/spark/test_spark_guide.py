@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqs_stub import Stub
+from benchmarks.support.sqs_stub import Stub
 from sqsdelay import DelayConsumer
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.spark.sink.columns import COLUMNS

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
-from sqs_stub import Stub
+from benchmarks.support.sqs_stub import Stub
 from tests.functional.spark.sent import due_ms, ids, message_id
 
 if TYPE_CHECKING:

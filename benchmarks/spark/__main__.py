@@ -1,6 +1,6 @@
 """The Spark jobs, measured: ``sink`` against plain boto3, ``report`` beside DuckDB.
 
-``python benchmarks/spark.py`` runs both; name one to run it alone, with options of its own. Each has a
+``python -m benchmarks.spark`` runs both; name one to run it alone, with options of its own. Each has a
 process of its own: Spark starts once in one.
 """
 
@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 PARTS = ("sink", "report")
 
 
 def run(part: str, *options: str) -> int:
-    program = Path(__file__).with_name(f"spark_{part}.py")
-    return subprocess.run([sys.executable, str(program), *options], check=False).returncode
+    program = [sys.executable, "-m", f"benchmarks.spark.{part}"]
+    return subprocess.run([*program, *options], check=False).returncode
 
 
 def main(arguments: list[str]) -> int:
     if not arguments:
         return max(run(part) for part in PARTS)
     if arguments[0] not in PARTS:
-        sys.exit(f"usage: spark.py [{'|'.join(PARTS)} [OPTIONS]]")
+        sys.exit(f"usage: python -m benchmarks.spark [{'|'.join(PARTS)} [OPTIONS]]")
     return run(*arguments)
 
 

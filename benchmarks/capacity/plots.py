@@ -10,10 +10,10 @@ from typing import Any, Final
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-import relay_simulation as relay
-import store_simulation as store
-from capacity_figures import DEPLOYED
-from capacity_systems import Systems
+from benchmarks.capacity import relay_simulation as relay
+from benchmarks.capacity import store_simulation as store
+from benchmarks.capacity.figures import DEPLOYED
+from benchmarks.capacity.systems import Systems
 
 PENDING: Final = [round(10 ** (step / 4)) for step in range(16, 37)]
 DUE: Final = [round(10 ** (step / 4)) for step in range(12, 29)]

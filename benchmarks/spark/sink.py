@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from sqs_stub import BODY, REGION, Stub, running_stub
+from benchmarks.support.sqs_stub import BODY, REGION, Stub, running_stub
 from sqsdelay.core import wire
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.spark import register
@@ -193,16 +193,18 @@ def line(name: str, rows: int, latency_ms: int, turns: Sequence[dict[str, Round]
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="spark.py sink", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.spark sink", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each, taking turns")
     parser.add_argument("--share", type=float, default=1.0, help="part of the rows of each round")
     parser.add_argument("--cores", type=int, nargs="+", default=CORES)
     options = parser.parse_args(arguments)
-    # Spark's workers inherit these: keys, since botocore asks for some, and where this module is.
+    # Spark's workers inherit these: keys, since botocore asks for some, and where these modules are.
     os.environ.update(
         AWS_ACCESS_KEY_ID="stub",
         AWS_SECRET_ACCESS_KEY="stub",
-        PYTHONPATH=str(Path(__file__).parent),
+        PYTHONPATH=str(Path(__file__).parents[2]),
     )
     with running_stub() as stub:
         for cores in options.cores:

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from capacity_figures import CHECKED_MESSAGES, CHECKED_RELEASES, SQS_SECONDS, Check
-from capacity_load import ENDPOINT, dispatching, environment
-from fresh_process import in_process
-from sqs_stub import Stub, running_stub
+from benchmarks.capacity.figures import CHECKED_MESSAGES, CHECKED_RELEASES, SQS_SECONDS, Check
+from benchmarks.capacity.load import ENDPOINT, dispatching, environment
+from benchmarks.support.fresh_process import in_process
+from benchmarks.support.sqs_stub import Stub, running_stub
 
 CHECKS: Final = 3
 """Runs of each, of which the median counts."""
@@ -25,7 +25,7 @@ Drain = tuple[list[float], float]
 
 def check() -> dict[str, Any]:
     """All checks; what `capacity_figures.Measured` loads."""
-    from store import database
+    from benchmarks.store import database
 
     with running_stub(latency_ms=SQS_SECONDS.value * 1000) as stub, database() as conninfo:
         plain = environment(stub)

@@ -10,7 +10,7 @@ from typing import Any
 
 import simpy
 
-from capacity_figures import DEPLOYED
+from benchmarks.capacity.figures import DEPLOYED
 
 Steps = Generator[simpy.Event, Any, None]
 _PARTS_OF_A_RUN = 50

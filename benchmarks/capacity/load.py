@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from capacity_figures import DEPLOYED
-from sqs_stub import BODY, REGION, Stub
+from benchmarks.capacity.figures import DEPLOYED
+from benchmarks.support.sqs_stub import BODY, REGION, Stub
 
 ENDPOINT: Final = "orders"
 

@@ -17,7 +17,7 @@ from botocore.config import Config
 from sqsdelay.stores.dynamodb import table_definition
 from sqsdelay.stores.dynamodb.item import item_bytes
 
-ROOT: Final = Path(__file__).parents[1]
+ROOT: Final = Path(__file__).parents[2]
 DYNALITE: Final = ROOT / "node_modules" / "dynalite" / "cli.js"
 TABLE: Final = "orders.parked"
 START_SECONDS: Final = 30

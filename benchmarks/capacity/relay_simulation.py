@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import simpy
 
-from capacity_figures import DEPLOYED, FIFO_IN_FLIGHT
+from benchmarks.capacity.figures import DEPLOYED, FIFO_IN_FLIGHT
 from sqsdelay.core.hop import HandOver, decide
 
 Steps = Generator[simpy.Event, Any, None]

@@ -29,7 +29,7 @@ from sqsdelay.stores.dynamodb.dynamodb_store import DEFAULT_SHARDS
 READ_ON: Final = "2026-11-20"
 """When the quotas were read."""
 
-MEASURED_FILE: Final = Path(__file__).parent / "capacity_measured.json"
+MEASURED_FILE: Final = Path(__file__).parent / "measured.json"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -166,7 +166,14 @@ def compare(events: int) -> list[Measured]:
         print(f"\n{events:,} events, {size / MILLION:,.0f} MB of JSON lines", flush=True)
         call = [sys.executable, "-c", "from sqsdelay.cli import main; main()"]
         report = ["pipeline", "report", str(ledger), "--out", f"{folder}/report", "--json"]
-        duck = [sys.executable, __file__, "--duckdb", str(ledger), f"{folder}/duckdb"]
+        duck = [
+            sys.executable,
+            "-m",
+            "benchmarks.spark.report",
+            "--duckdb",
+            str(ledger),
+            f"{folder}/duckdb",
+        ]
         found = []
         for engine, command in (("Spark", [*call, *report]), ("DuckDB", duck)):
             found.append(measure(engine, events, command))

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-import relay_simulation as relay
-import store_simulation as store
-from capacity_figures import ASSUMPTIONS, DEPLOYED, QUOTAS, READ_ON, SQS_SECONDS, Check
-from capacity_systems import ON_TIME_SECONDS, Systems, checked, most
+from benchmarks.capacity import relay_simulation as relay
+from benchmarks.capacity import store_simulation as store
+from benchmarks.capacity.figures import ASSUMPTIONS, DEPLOYED, QUOTAS, READ_ON, SQS_SECONDS, Check
+from benchmarks.capacity.systems import ON_TIME_SECONDS, Systems, checked, most
 
 YEAR: Final = 365 * 24 * 3600
 PENDING: Final = (100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000)

@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import psutil
 
-from capacity_figures import DEPLOYED, Cost
-from capacity_load import ENDPOINT, dispatching, environment, events, fill_parked
-from fresh_process import in_process, stdout_away
-from sqs_stub import Stub, running_stub
+from benchmarks.capacity.figures import DEPLOYED, Cost
+from benchmarks.capacity.load import ENDPOINT, dispatching, environment, events, fill_parked
+from benchmarks.support.fresh_process import in_process, stdout_away
+from benchmarks.support.sqs_stub import Stub, running_stub
 from sqsdelay.testing import LocalAws
 
 TABLE: Final = "orders.parked"
@@ -143,7 +143,7 @@ def dispatcher_worker(conninfo: str, messages: int) -> Cost:
 
 def measure(messages: int) -> dict[str, Cost]:
     """What 1,000 messages cost each part."""
-    from store import database
+    from benchmarks.store import database
 
     costs: dict[str, Cost] = {}
     with running_stub() as stub, LocalAws() as aws, database() as conninfo:

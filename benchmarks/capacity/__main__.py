@@ -10,37 +10,15 @@ import argparse
 import json
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Final
 
-sys.path.append(str(Path(__file__).parents[1]))
-
-from capacity_figures import MEASURED_FILE, Measured
-
-DOCS: Final = Path(__file__).parents[1] / "docs"
-DOCUMENT: Final = DOCS / "capacity.md"
-BEGIN: Final = "<!-- made by benchmarks/capacity.py: begin {} -->"
-END: Final = "<!-- made by benchmarks/capacity.py: end {} -->"
-
-
-def rewritten(document: str, name: str, made: str) -> str:
-    """The document with another block of that name.
-
-    Raises:
-        ValueError: the document has no such block.
-    """
-    begin, end = BEGIN.format(name), END.format(name)
-    before, found, rest = document.partition(begin)
-    _, closed, after = rest.partition(end)
-    if not found or not closed:
-        raise ValueError(f"docs/capacity.md has no block {name!r}; add {begin} and {end}")
-    return f"{before}{begin}\n\n{made}\n\n{end}{after}"
+from benchmarks.capacity.document import DOCS, DOCUMENT, rewritten
+from benchmarks.capacity.figures import MEASURED_FILE, Measured
 
 
 def measured_anew(messages: int, *, checks_only: bool) -> None:
     """Measure on this machine and store it, or only the runs that the simulation is compared with."""
-    from capacity_checks import check
-    from capacity_measurement import measure, stored
+    from benchmarks.capacity.checks import check
+    from benchmarks.capacity.measurement import measure, stored
 
     if checks_only:
         kept = json.loads(MEASURED_FILE.read_text())
@@ -53,9 +31,9 @@ def measured_anew(messages: int, *, checks_only: bool) -> None:
 def rewrite() -> None:
     """Simulate, and write the document's tables and plots."""
     # Not above: the processes that are measured import this file too, and need none of it.
-    from capacity_plots import draw
-    from capacity_systems import Systems
-    from capacity_tables import tables
+    from benchmarks.capacity.plots import draw
+    from benchmarks.capacity.systems import Systems
+    from benchmarks.capacity.tables import tables
 
     systems = Systems(Measured.load())
     document = DOCUMENT.read_text()
@@ -67,7 +45,9 @@ def rewrite() -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.capacity", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--measure", action="store_true", help="measure anew, and store it")
     parser.add_argument("--check", action="store_true", help="only the real runs to compare with")
     parser.add_argument("--messages", type=int, default=2000, help="messages to measure with")

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-import relay_simulation as relay
-import store_simulation as store
-from capacity_figures import (
+from benchmarks.capacity import relay_simulation as relay
+from benchmarks.capacity import store_simulation as store
+from benchmarks.capacity.figures import (
     CHECKED_MESSAGES,
     CHECKED_RELEASES,
     DEPLOYED,
@@ -29,8 +29,8 @@ from capacity_figures import (
     Cost,
     Measured,
 )
-from relay_simulation import Consumer
-from store_simulation import Dispatcher
+from benchmarks.capacity.relay_simulation import Consumer
+from benchmarks.capacity.store_simulation import Dispatcher
 
 ON_TIME_SECONDS: Final = 3.0
 """Latest that still counts as on time: a second for rounding up, and two for a simulated cohort's size."""
