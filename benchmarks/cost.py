@@ -27,7 +27,7 @@ import time_machine
 from moto import mock_aws
 
 from benchmarks.support.dynalite import (
-    MARKS,
+    AMENDMENTS,
     MESSAGE_WRITES,
     OTHER_WRITES,
     READS,
@@ -162,7 +162,7 @@ def stored(url: str, delay_seconds: int, messages: int) -> Counted:
         now_ms = clock.now_ms()
         store.store([to_store(message, "orders", now_ms=now_ms) for _ in range(messages)])
         # Registering the store's shards is no message's cost.
-        wire.counts[MARKS] = 0
+        wire.counts[AMENDMENTS] = 0
         travel.shift(delay_seconds - MAX_MESSAGE_TIMER_SECONDS)
         keep_up(store, clock, wire)
         release(store, client, clock, messages)
@@ -189,7 +189,7 @@ def parked(url: str, delay_seconds: int, messages: int) -> Counted:
         consumer.start()
         # The start asks the store once, and its shards are registered; that is no message's cost.
         store._book.register()
-        wire.counts[MARKS] = 0
+        wire.counts[AMENDMENTS] = 0
         travel.shift(MAX_MESSAGE_TIMER_SECONDS)
         batches = 0
         while outcomes := consumer.poll(wait_seconds=0):
@@ -278,16 +278,16 @@ class Measured:
 
 def agrees(counted: Counted, bill: Bill) -> bool:
     """Whether the bill's quantities are what was counted, for as many messages."""
-    told = {
+    labels = {
         "sqs fifo": "SQS FIFO",
         "sqs standard": "SQS standard",
         MESSAGE_WRITES: "write units",
-        MARKS: "marks",
+        AMENDMENTS: "amendments",
     }
     return all(
         counted.counts[name]
         == sum(line.quantity for line in bill.lines if what in line.what and not line.fixed)
-        for name, what in told.items()
+        for name, what in labels.items()
     )
 
 
@@ -300,7 +300,7 @@ def priced(counted: Counted, bill: Bill, prices: Prices, work: Workload) -> Frac
         counted.per_message("sqs fifo") * prices.sqs_fifo_request
         + counted.per_message("sqs standard") * prices.sqs_standard_request
         + (counted.per_message(MESSAGE_WRITES) + counted.per_message(OTHER_WRITES)) * write
-        + (counted.per_message(READS) + counted.per_message(MARKS)) * read
+        + (counted.per_message(READS) + counted.per_message(AMENDMENTS)) * read
     )
     others = sum(
         (line.amount for line in bill.lines if not line.fixed and "Lambda" in line.what),
@@ -400,7 +400,7 @@ def show(measured: Measured, dollars: Fraction) -> None:
     writes = measured.counted.per_message(MESSAGE_WRITES) + measured.counted.per_message(
         OTHER_WRITES
     )
-    reads = measured.counted.per_message(READS) + measured.counted.per_message(MARKS)
+    reads = measured.counted.per_message(READS) + measured.counted.per_message(AMENDMENTS)
     columns += f"{float(writes):>12,.2f}{float(reads):>12,.2f}"
     print(f"{measured.way:24}{columns}{float(dollars):>12,.2f}  {measured.remark}".rstrip())
 

@@ -19,14 +19,14 @@ from typing import Any
 
 from sqsdelay.errors import ConfigurationError, StoreMissing
 from sqsdelay.stores import (
+    Amendment,
     Clock,
-    Mark,
     StoredMessage,
     SystemClock,
     TransactionMode,
     check_stored_due,
     from_store,
-    in_force,
+    latest_amendments,
 )
 
 LEASE_SECONDS = 60
@@ -46,7 +46,7 @@ class JsonFileStore:
         self._watchers: list[Callable[[], None]] = []
 
     def set_up(self) -> None:
-        for path in (self._path, self._path.with_suffix(".marks")):
+        for path in (self._path, self._path.with_suffix(".amendments")):
             if not path.exists():
                 path.write_text("{}")
 
@@ -165,16 +165,20 @@ class JsonFileStore:
             return False
         return row["claim"] is None or row["held_until_ms"] <= self._clock.now_ms()
 
-    def mark(self, marks: Sequence[Mark]) -> None:
-        before = self.marks([mark.message_id for mark in marks])
-        with self._rows(".marks") as rows:
-            for mark in in_force([*before.values(), *marks]).values():
-                rows[mark.message_id] = asdict(mark)
+    def amend(self, amendments: Sequence[Amendment]) -> None:
+        before = self.amendments([amendment.message_id for amendment in amendments])
+        with self._rows(".amendments") as rows:
+            for amendment in latest_amendments([*before.values(), *amendments]).values():
+                rows[amendment.message_id] = asdict(amendment)
 
-    def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
-        with self._rows(".marks") as rows:
-            kept = {i: Mark(**rows[i]) for i in message_ids if i in rows}
-        return {i: mark for i, mark in kept.items() if mark.until_ms > self._clock.now_ms()}
+    def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
+        with self._rows(".amendments") as rows:
+            kept = {i: Amendment(**rows[i]) for i in message_ids if i in rows}
+        return {
+            i: amendment
+            for i, amendment in kept.items()
+            if amendment.until_ms > self._clock.now_ms()
+        }
 
     @contextmanager
     def watch(self, wake: Callable[[], None]) -> Iterator[None]:

@@ -175,7 +175,7 @@ def _role(
 
 
 def _park(store: MessageStore) -> iam.PolicyStatement:
-    """Park a message, know it again when its copy comes back, read marks, and apply one to a message
+    """Park a message, know it again when its copy comes back, read amendments, and apply one to a message
     parked just now."""
     return iam.PolicyStatement(
         sid="Park",

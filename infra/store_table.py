@@ -46,7 +46,7 @@ class StoreTable(dynamodb.Table):
             **keys,
             billing_mode=dynamodb.BillingMode(definition["BillingMode"]),
             table_class=dynamodb.TableClass(table_class),
-            # Marks, and messages that are released.
+            # Amendments, and messages that are released.
             time_to_live_attribute=EXPIRY,
             encryption=dynamodb.TableEncryption.AWS_MANAGED,
             point_in_time_recovery_specification=dynamodb.PointInTimeRecoverySpecification(

@@ -76,6 +76,18 @@ class StoreUnavailable(StoreError):
     """The store could not be reached, is locked or throttled us: try again later."""
 
 
+class StoredInPart(StoreUnavailable):
+    """Some messages of one call were stored, and the store then throttled us or was lost.
+
+    Attributes:
+        outcomes: for each message, in order: whether it is new, or why it was not stored.
+    """
+
+    def __init__(self, text: str, outcomes: list[bool | StoreError]) -> None:
+        super().__init__(text)
+        self.outcomes = outcomes
+
+
 class StoreMissing(StoreError):
     """The store's table does not exist: it was not set up, or the name is wrong."""
 

@@ -106,7 +106,7 @@ class Systems:
 
     @property
     def parked_a_second(self) -> float:
-        """What the deployed function parks: marks are read twice, ten items put side by side, no send."""
+        """What the deployed function parks: it reads amendments twice and puts ten items side by side."""
         cost = self.measured.costs["function, parking"]
         seconds = _relaying(cost) - SQS_SECONDS.value + 3 * DYNAMODB_SECONDS.value
         return DEPLOYED.max_concurrency * DEPLOYED.batch / seconds

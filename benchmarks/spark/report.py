@@ -135,9 +135,9 @@ def measure(engine: str, events: int, command: Sequence[str]) -> Measured:
                 continue
         peak = max(peak, memory)
         time.sleep(SAMPLE_SECONDS)
-    printed, told = process.communicate()
+    printed, errors = process.communicate()
     if process.returncode:
-        raise RuntimeError(f"{engine} failed:\n{told[-2000:]}")
+        raise RuntimeError(f"{engine} failed:\n{errors[-2000:]}")
     return Measured(
         engine=engine,
         events=events,

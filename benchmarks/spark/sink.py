@@ -184,12 +184,12 @@ def line(name: str, rows: int, latency_ms: int, turns: Sequence[dict[str, Round]
     cpu = statistics.median(turn[name].cpu_micros for turn in turns)
     busy = max(turn[name].stub_busy for turn in turns)
     faster = statistics.median(turn["sink"].speed / turn[name].speed for turn in turns)
-    told = f"  {name:<20}{rows:>8,} rows{speed:>9,.0f} rows/s{cpu:>7,.0f} µs CPU/row   stub {busy:>4.0%} busy"
+    line = f"  {name:<20}{rows:>8,} rows{speed:>9,.0f} rows/s{cpu:>7,.0f} µs CPU/row   stub {busy:>4.0%} busy"
     if name == "sink":
-        return told
+        return line
     aim = AIMS.get((name, latency_ms))
     verdict = "" if aim is None else f"  aim {aim:g}: {'met' if faster >= aim else 'MISSED'}"
-    return f"{told}   sink is {faster:.2f} x as fast{verdict}"
+    return f"{line}   sink is {faster:.2f} x as fast{verdict}"
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -25,7 +25,7 @@ START_SECONDS: Final = 30
 MESSAGE_WRITES: Final = "dynamodb write units"
 OTHER_WRITES: Final = "dynamodb lease writes"
 READS: Final = "dynamodb read units"
-MARKS: Final = "dynamodb marks"
+AMENDMENTS: Final = "dynamodb amendments"
 STORED_BYTES: Final = "bytes of items"
 
 _WRITES: Final = {"PutItem", "UpdateItem", "DeleteItem"}
@@ -107,7 +107,7 @@ class Meter:
     def _kind(self, operation: str, context: Any) -> str:
         if operation in _WRITES:
             return MESSAGE_WRITES if context.get("message") else OTHER_WRITES
-        return MARKS if operation == "BatchGetItem" else READS
+        return AMENDMENTS if operation == "BatchGetItem" else READS
 
     def tell_messages(self, client: Any) -> None:
         """Have writes of messages counted apart from those of leases."""

@@ -29,7 +29,7 @@ from sqsdelay.limits import (
     SHORT_CALL_SECONDS,
 )
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
-from sqsdelay.ports.stores import DelayedMessageStore
+from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.relaying.due_relay import DueRelay
 from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Mover
 from sqsdelay.relaying.outcome import Outcome, Status
@@ -37,7 +37,7 @@ from sqsdelay.relaying.relay import Relay
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.consumer import checked_relay
 from sqsdelay.sqs.queues import SqsQueues
-from sqsdelay.stores import open_store
+from sqsdelay.stores import open_place
 
 TRACE_HEADER = "X-Amzn-Trace-Id"
 
@@ -115,9 +115,9 @@ def _setting(variable: str, default: int) -> int:
     return value
 
 
-def _store(endpoint: Endpoint) -> DelayedMessageStore | None:
+def _store(endpoint: Endpoint) -> ParkingPlace | None:
     url = os.environ.get(contract.STORE_VARIABLE)
-    return open_store(url, endpoint=endpoint.name) if url else None
+    return open_place(url, endpoint=endpoint.name) if url else None
 
 
 def handler(event: Mapping[str, Any], context: object) -> dict[str, list[dict[str, str]]]:

@@ -1,1 +1,1 @@
-"""The removal guard: refuses a deployment that would let go of messages without being told to."""
+"""The removal guard: refuses a deployment that would abandon messages unless told to."""

@@ -89,11 +89,15 @@ def when_allowed(ask: Any, deadline: float) -> Any:
 
 def answer(event: dict[str, Any], status: str, reason: str) -> None:
     """Tell CloudFormation, at the URL it gave for this request."""
-    told = {name: event[name] for name in ("StackId", "RequestId", "LogicalResourceId")}
-    told |= {"Status": status, "Reason": reason, "PhysicalResourceId": event["LogicalResourceId"]}
+    response = {name: event[name] for name in ("StackId", "RequestId", "LogicalResourceId")}
+    response |= {
+        "Status": status,
+        "Reason": reason,
+        "PhysicalResourceId": event["LogicalResourceId"],
+    }
     request = urllib.request.Request(
         event["ResponseURL"],
-        data=json.dumps(told).encode(),
+        data=json.dumps(response).encode(),
         method="PUT",
         headers={"Content-Type": ""},
     )

@@ -87,14 +87,14 @@ def is_senders_fault(error: SqsDelayError) -> bool:
 
 def failed_entry(entry_id: str, raised: Exception) -> dict[str, Any]:
     """The same in a batch answer's ``Failed``."""
-    told: Mapping[str, Any] = {}
+    answer: Mapping[str, Any] = {}
     if isinstance(raised, ClientError):
-        told = raised.response.get("Error", {})
+        answer = raised.response.get("Error", {})
     return {
         "Id": entry_id,
-        "SenderFault": told.get("Type") == "Sender",
-        "Code": told.get("Code", type(raised).__name__),
-        "Message": told.get("Message", str(raised)),
+        "SenderFault": answer.get("Type") == "Sender",
+        "Code": answer.get("Code", type(raised).__name__),
+        "Message": answer.get("Message", str(raised)),
     }
 
 

@@ -109,8 +109,7 @@ class LongDelays:
         answers: dict[str, Any] = {name: list(direct.get(name, ())) for name in _OUTCOMES}
         for entry, result in zip(delayed, results, strict=True):
             if result.error is None:
-                told = {"Id": entry["Id"], **_answer(entry, result, seen)}
-                answers["Successful"].append(told)
+                answers["Successful"].append({"Id": entry["Id"], **_answer(entry, result, seen)})
             else:
                 raised = refusal(client, _BATCH, result.error, entry["MessageBody"])
                 answers["Failed"].append(failed_entry(entry["Id"], raised))
@@ -124,9 +123,9 @@ def _in_order(
     """As the caller gave them; SQS leaves out what is empty."""
     positions = {entry["Id"]: position for position, entry in enumerate(entries)}
     return {
-        name: sorted(told, key=lambda one: positions[one["Id"]])
-        for name, told in answers.items()
-        if told
+        name: sorted(entered, key=lambda one: positions[one["Id"]])
+        for name, entered in answers.items()
+        if entered
     }
 
 
@@ -196,14 +195,14 @@ def _answer(entry: Mapping[str, Any], result: SendResult, seen: Seen) -> dict[st
             for name, value in answered.items()
             if name not in ("Id", "ResponseMetadata")
         }
-        told = {name: value for name, value in answered.items() if name.startswith("MD5")}
-        if told.items() <= md5s(receipt.sent).items():
+        md5_fields = {name: value for name, value in answered.items() if name.startswith("MD5")}
+        if md5_fields.items() <= md5s(receipt.sent).items():
             # SQS has what was sent, to the bit; the caller knows the MD5s of what it gave.
-            answer = {name: value for name, value in answer.items() if name not in told}
-            answer |= {name: value for name, value in expected.items() if name in told}
+            answer = {name: value for name, value in answer.items() if name not in md5_fields}
+            answer |= {name: value for name, value in expected.items() if name in md5_fields}
     return {**answer, MESSAGE_ID: result.message_id}
 
 
 def _call_failed(error: SqsDelayError | None) -> bool:
-    """Whether it is a reason that boto3 raises rather than tells per entry."""
+    """Whether it is a reason that boto3 raises rather than reports per entry."""
     return error is not None and not isinstance(error, ValueError | SendFailed)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from sqsdelay.ledger.events import Ledger
     from sqsdelay.ports.queues import LargeBodies
-    from sqsdelay.ports.stores import DelayedMessageStore
+    from sqsdelay.ports.stores import ParkingPlace
 
 Boto3 = TypeVar("Boto3", "SQSClient", "SQSServiceResource", "Queue")
 
@@ -31,7 +31,7 @@ def unrestricted(
     *,
     hop_seconds: int = DEFAULT_HOP_SECONDS,
     max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS,
-    store: DelayedMessageStore | StoreOf | None = None,
+    store: ParkingPlace | StoreOf | None = None,
     park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
     large_bodies: LargeBodies | None = None,
     ledger: Ledger | None = None,

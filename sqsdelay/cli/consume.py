@@ -21,7 +21,7 @@ from sqsdelay.cli.options import (
     Wait,
     max_delay_seconds,
     opened_ledger,
-    optional_store,
+    optional_place,
 )
 from sqsdelay.cli.worker import log_to_stderr, stop_on_signals
 from sqsdelay.core.endpoint import Endpoint
@@ -75,7 +75,7 @@ def consume(
                 print_json(_as_json(outcome))
 
     name = Endpoint.parse(endpoint).name
-    with optional_store(name, store, table, schema) as opened:
+    with optional_place(name, store, table, schema) as opened:
         consumer = DelayConsumer(
             endpoint,
             hop_seconds=hop,
@@ -95,8 +95,8 @@ def consume(
             served += f" and {consumer.endpoint.due_queue.name}"
         err.print(f"consuming {served}; stop with Ctrl-C or SIGTERM", highlight=False)
         consumer.run(stop)
-    told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "nothing"
-    err.print(f"stopped; {told}", highlight=False)
+    line = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "nothing"
+    err.print(f"stopped; {line}", highlight=False)
 
 
 def _as_json(outcome: Outcome) -> dict[str, object]:

@@ -131,8 +131,8 @@ def _print(load: Workload, prices: Prices, found: list[Bill]) -> None:
     out.print(table)
     for bill in found:
         if bill.impossible:
-            told = f"{bill.strategy}: {bill.impossible}"
-            err.print(told, highlight=False, markup=False, soft_wrap=True)
+            line = f"{bill.strategy}: {bill.impossible}"
+            err.print(line, highlight=False, markup=False, soft_wrap=True)
     err.print(
         f"{prices.currency}, {prices.region}, prices read on {prices.read_on}; "
         "for what each column means, see docs/cost.md",

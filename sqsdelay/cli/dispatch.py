@@ -117,8 +117,8 @@ def dispatch(
         except CriticalError as critical:
             err.print(f"sqsdelay: {critical}", highlight=False, markup=False)
             raise typer.Exit(EXIT_CRITICAL) from critical
-    told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "nothing"
-    err.print(f"stopped; {told}", highlight=False)
+    line = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "nothing"
+    err.print(f"stopped; {line}", highlight=False)
 
 
 def _outbox(

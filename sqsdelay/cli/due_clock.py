@@ -20,7 +20,7 @@ from sqsdelay.errors import (
 
 if TYPE_CHECKING:
     from sqsdelay.ports.queues import Queues
-    from sqsdelay.ports.stores import DelayedMessageStore
+    from sqsdelay.ports.stores import ParkingPlace
     from sqsdelay.sqs.queues import SqsQueues
 
 
@@ -34,12 +34,10 @@ class DueClock:
         to: the RabbitMQ they are released to; None is SQS.
     """
 
-    def __init__(
-        self, endpoint: str, store: DelayedMessageStore, store_url: str, to: str | None
-    ) -> None:
+    def __init__(self, endpoint: str, store: ParkingPlace, store_url: str, to: str | None) -> None:
         self._endpoint = Endpoint.parse(endpoint)
         self._store = store
-        self._only_sqs = store_url.startswith("dynamodb:")
+        self._only_sqs = store_url.startswith(("dynamodb:", "scheduler:"))
         self._sqs: SqsQueues | None = None
         self._ask_sqs = to is None
 
@@ -57,8 +55,8 @@ class DueClock:
                 if self._only_sqs:
                     raise
                 self._ask_sqs = False
-                told = f"the delay counts from the store's clock, because SQS cannot be reached: {error}"
-                err.print(told, highlight=False, markup=False, soft_wrap=True)
+                line = f"the delay counts from the store's clock, because SQS cannot be reached: {error}"
+                err.print(line, highlight=False, markup=False, soft_wrap=True)
         from sqsdelay.stores.clock import StoreClock
 
         return StoreClock(self._store).latest_ms()

@@ -105,8 +105,8 @@ def retry(
         _tell(done, as_json=as_json)
     for absent in missing:
         err.print(f"{absent}  not found", highlight=False, markup=False, soft_wrap=True)
-    told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
-    err.print(told or "no messages", highlight=False)
+    line = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+    err.print(line or "no messages", highlight=False)
     if missing or counts[RetryStatus.LEFT] or counts[RetryStatus.NOT_DELETED]:
         raise typer.Exit(1)
 
@@ -176,7 +176,7 @@ def _tell(done: Retry, *, as_json: bool) -> None:
             }
         )
         return
-    told = f"{done.status}: {done.error}"
+    line = f"{done.status}: {done.error}"
     if done.error is None:
-        told = f"{done.status} to {done.queue}, due {due}"
-    out.print(f"{message_id}  {told}", highlight=False, markup=False, soft_wrap=True)
+        line = f"{done.status} to {done.queue}, due {due}"
+    out.print(f"{message_id}  {line}", highlight=False, markup=False, soft_wrap=True)

@@ -10,7 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from sqsdelay.core.stored_message import StoredMessage
-    from sqsdelay.ports.stores import DelayedMessageStore
+    from sqsdelay.ports.stores import ParkingPlace
 
 PAGE: Final = 100
 """Messages in memory at once: at the 1 MiB of a body, 100 MiB."""
@@ -54,7 +54,7 @@ class Listing:
         due_ms, message_id = self._after or (0, "")
         return f"{due_ms}:{message_id}"
 
-    def read(self, store: DelayedMessageStore, limit: int) -> Iterator[StoredMessage]:
+    def read(self, store: ParkingPlace, limit: int) -> Iterator[StoredMessage]:
         """So many messages at most, the earliest due first."""
         while self.listed < limit:
             page = self._page(store, min(PAGE, limit - self.listed))
@@ -65,11 +65,11 @@ class Listing:
                 self.listed += 1
                 yield message
 
-    def has_more(self, store: DelayedMessageStore) -> bool:
+    def has_more(self, store: ParkingPlace) -> bool:
         """Whether there are messages behind those that were listed."""
         return bool(self.listed and self._page(store, 1))
 
-    def _page(self, store: DelayedMessageStore, limit: int) -> list[StoredMessage]:
+    def _page(self, store: ParkingPlace, limit: int) -> list[StoredMessage]:
         return store.pending(
             limit,
             after=self._after,

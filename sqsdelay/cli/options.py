@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -15,7 +15,7 @@ from sqsdelay.ledger import FileLedger
 from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS
 
 if TYPE_CHECKING:
-    from sqsdelay.ports.stores import DelayedMessageStore
+    from sqsdelay.ports.stores import DelayedMessageStore, ParkingPlace
 
 EndpointName = Annotated[str, typer.Argument(help="The destination queue's name, URL or ARN.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -110,16 +110,27 @@ def opened_store(
         store.close()
 
 
-def optional_store(
+@contextmanager
+def opened_place(
+    endpoint: str, url: str, table: str | None, schema: str | None
+) -> Iterator[ParkingPlace]:
+    """Where the messages of the endpoint of that name wait, closed at the end."""
+    from sqsdelay.stores import open_place
+
+    with closing(open_place(url, endpoint=endpoint, table=table, schema=schema)) as place:
+        yield place
+
+
+def optional_place(
     endpoint: str, url: str | None, table: str | None, schema: str | None
-) -> AbstractContextManager[DelayedMessageStore | None]:
+) -> AbstractContextManager[ParkingPlace | None]:
     """The same if a store was named, else None.
 
     Raises:
         BadParameter: a table or schema without a store.
     """
     if url is not None:
-        return opened_store(endpoint, url, table, schema)
+        return opened_place(endpoint, url, table, schema)
     if table is not None or schema is not None:
         raise typer.BadParameter("--table and --schema require --store")
     return nullcontext()

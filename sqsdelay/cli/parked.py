@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqsdelay.cli.options import opened_store, optional_store
+from sqsdelay.cli.options import opened_place, optional_place
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import StoreError
 from sqsdelay.limits import STORE_TABLE_SUFFIX
@@ -25,12 +25,12 @@ def parked_messages(
         BadParameter: a table or schema, and no store.
         ConfigurationError, StoreMissing, StoreUnavailable: of a store that was named.
     """
-    with optional_store(endpoint.name, store, table, schema) as opened:
+    with optional_place(endpoint.name, store, table, schema) as opened:
         if opened is not None:
             return store or "", store_status(opened, now_ms=now_ms)
     url = deployed_store(endpoint)
     try:
-        with opened_store(endpoint.name, url, None, None) as opened:
+        with opened_place(endpoint.name, url, None, None) as opened:
             return url, store_status(opened, now_ms=now_ms)
     except StoreError:
         return None

@@ -89,8 +89,8 @@ def _print_one(result: SendResult, *, as_json: bool) -> None:
     if as_json:
         print_json(_as_json(None, result))
     else:
-        told = f"{result.message_id}  {result.route}  due {result.due}"
-        out.print(told, highlight=False, markup=False)
+        line = f"{result.message_id}  {result.route}  due {result.due}"
+        out.print(line, highlight=False, markup=False)
 
 
 def _send_file(

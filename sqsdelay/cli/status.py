@@ -55,9 +55,9 @@ def status(
         err.print(f"store: {trouble}", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(1)
     if parked is not None and parked.overdue:
-        told = f"the earliest message in the store is {age(parked.late_ms // 1000)} overdue"
+        overdue = f"the earliest message in the store is {age(parked.late_ms // 1000)} overdue"
         remedy = overdue_remedy(parsed, url)
-        err.print(f"{told}: {NOBODY}; {remedy}", highlight=False, markup=False, soft_wrap=True)
+        err.print(f"{overdue}: {NOBODY}; {remedy}", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(1)
 
 

@@ -24,7 +24,7 @@ from sqsdelay.cli.options import (
     Schema,
     StoreUrl,
     Table,
-    opened_store,
+    opened_place,
 )
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.delay import due_at_ms, parse_due_at, utc
@@ -33,7 +33,7 @@ from sqsdelay.core.message import Message, size_of
 from sqsdelay.core.stored_message import StoredMessage, to_store
 from sqsdelay.errors import ConfigurationError, SqsDelayError
 from sqsdelay.operating.migration import (
-    HasMarks,
+    HasAmendments,
     Migrated,
     Migration,
     MigrationStatus,
@@ -45,7 +45,7 @@ from sqsdelay.parking.parking import refused
 from sqsdelay.ports.size_limits import SizeLimits
 
 if TYPE_CHECKING:
-    from sqsdelay.ports.stores import DelayedMessageStore
+    from sqsdelay.ports.stores import ParkingPlace
 
 app = typer.Typer(
     help="Set up a delayed message store and put messages into it.", no_args_is_help=True
@@ -146,20 +146,20 @@ def migrate(
         opened = stack.enter_context(
             closing(open_source(store, endpoint=name, table=table, schema=schema))
         )
-        target = None if to is None else stack.enter_context(opened_store(name, to, None, None))
+        target = None if to is None else stack.enter_context(opened_place(name, to, None, None))
         migration = _migration(opened, target, due_from_ms)
         if not live:
             _print_plan(migration.plan(), due_from_ms, as_json=as_json)
             return
-        if target is not None and isinstance(opened, HasMarks):
-            for mark in opened.all_marks():
-                target.mark([mark])
+        if target is not None and isinstance(opened, HasAmendments):
+            for amendment in opened.all_amendments():
+                target.amend([amendment])
         counts: Counter[str] = Counter()
         for outcome in migration.run():
             counts[outcome.status] += 1
             _print_outcome(outcome, as_json=as_json)
-    told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "nothing"
-    err.print(told, highlight=False)
+    line = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "nothing"
+    err.print(line, highlight=False)
     if counts[MigrationStatus.FAILED]:
         raise typer.Exit(1)
 
@@ -170,7 +170,7 @@ def _cut_off_ms(due_from: str | None, to: str | None) -> int:
     return 0 if to is not None else SystemClock().now_ms() + DEFAULT_CUT_OFF_MS
 
 
-def _migration(source: Source, target: DelayedMessageStore | None, due_from_ms: int) -> Migration:
+def _migration(source: Source, target: ParkingPlace | None, due_from_ms: int) -> Migration:
     from sqsdelay.sqs.sender import DelaySender
 
     if target is None:
@@ -180,8 +180,8 @@ def _migration(source: Source, target: DelayedMessageStore | None, due_from_ms: 
 
 def _opened(
     endpoint: str, url: str, table: str | None, schema: str | None
-) -> AbstractContextManager[DelayedMessageStore]:
-    return opened_store(Endpoint.parse(endpoint).name, url, table, schema)
+) -> AbstractContextManager[ParkingPlace]:
+    return opened_place(Endpoint.parse(endpoint).name, url, table, schema)
 
 
 def _limits() -> SizeLimits | None:
@@ -210,7 +210,7 @@ def _stored(
 
 
 def _store_file(
-    store: DelayedMessageStore,
+    store: ParkingPlace,
     endpoint: str,
     clock: DueClock,
     limits: SizeLimits | None,
@@ -237,7 +237,7 @@ def _store_file(
     return failed + _store(store, chunk, as_json=as_json)
 
 
-def _store(store: DelayedMessageStore, messages: list[StoredMessage], *, as_json: bool) -> int:
+def _store(store: ParkingPlace, messages: list[StoredMessage], *, as_json: bool) -> int:
     """Returns how many were not stored, since another message has their id."""
     failed = 0
     for message, new in zip(messages, store.store(messages), strict=True):
@@ -248,8 +248,8 @@ def _store(store: DelayedMessageStore, messages: list[StoredMessage], *, as_json
         elif as_json:
             print_json(_as_json(message, new=new))
         else:
-            told = f"due {instant(message.due_ms)}" if new else "already stored"
-            out.print(f"{message.message_id}  {told}", highlight=False, markup=False)
+            line = f"due {instant(message.due_ms)}" if new else "already stored"
+            out.print(f"{message.message_id}  {line}", highlight=False, markup=False)
     return failed
 
 
@@ -303,5 +303,5 @@ def _print_outcome(outcome: Migrated, *, as_json: bool) -> None:
             }
         )
     elif outcome.status is not MigrationStatus.MIGRATED:
-        told = f"{message.message_id}  {outcome.status}: {outcome.error}"
-        err.print(told, highlight=False, markup=False, soft_wrap=True)
+        line = f"{message.message_id}  {outcome.status}: {outcome.error}"
+        err.print(line, highlight=False, markup=False, soft_wrap=True)

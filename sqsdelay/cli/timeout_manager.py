@@ -109,8 +109,8 @@ def timeout_manager(
             opened.set_up()
         manager = TimeoutManager(opened, transport, settings=settings, on_done=report.done)
         stop = stop_on_signals()
-        told = f"serving {' and '.join(served.queues)}; stop with Ctrl-C or SIGTERM"
-        err.print(told, highlight=False, soft_wrap=True)
+        line = f"serving {' and '.join(served.queues)}; stop with Ctrl-C or SIGTERM"
+        err.print(line, highlight=False, soft_wrap=True)
         try:
             manager.run(stop)
         except CriticalError as critical:

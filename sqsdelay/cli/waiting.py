@@ -26,7 +26,7 @@ from sqsdelay.cli.options import (
     StoreUrl,
     Table,
     opened_ledger,
-    opened_store,
+    opened_place,
 )
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.delay import due_at_ms, parse_due_at, utc
@@ -35,17 +35,17 @@ from sqsdelay.core.stored_message import StoredMessage, check_stored_id
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.parking.schedule import Change, Schedule
 
-EXIT_MARKED: Final = 3
-"""Not everything asked for is done: a mark was left for what does not wait in the store."""
+EXIT_REQUESTED: Final = 3
+"""Some messages were not in the store: their change is left to the delay consumer."""
 
 TABLE_ROWS: Final = 1_000
 """Messages listed in one table."""
 
-_TOLD: Final = {
+_OUTCOMES: Final = {
     Change.DONE: "{done}",
     Change.RELEASED: "too late: it is being released right now",
-    Change.MARKED: "not in the store; marked: if it is in the delay queue, it will be {done} at its "
-    "next hop; if it was released or never sent, nothing happens",
+    Change.REQUESTED: "not in the store; if it is in the delay queue, it will be {done} at its next "
+    "hop; if it was released or never sent, nothing happens",
 }
 
 
@@ -75,19 +75,19 @@ def pending(
         due_from_ms=None if due_from is None else due_at_ms(parse_due_at(due_from)),
         due_before_ms=None if due_before is None else due_at_ms(parse_due_at(due_before)),
     )
-    with opened_store(Endpoint.parse(endpoint).name, store, table, schema) as opened:
+    with opened_place(Endpoint.parse(endpoint).name, store, table, schema) as opened:
         if as_json:
             for message in listing.read(opened, limit):
                 print_json(_as_json(message))
         else:
             _print_tables(listing.read(opened, limit))
-            told = f"{listing.listed} of {opened.pending_count()} pending"
-            out.print(told, highlight=False)
+            line = f"{listing.listed} of {opened.pending_count()} pending"
+            out.print(line, highlight=False)
         more = listing.has_more(opened)
     if more:
         # Not among the lines that programs read.
-        told = f"more: --after {shlex.quote(listing.cursor)}"
-        err.print(told, highlight=False, markup=False, soft_wrap=True)
+        line = f"more: --after {shlex.quote(listing.cursor)}"
+        err.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def cancel(
@@ -100,14 +100,14 @@ def cancel(
     ledger: LedgerFile = None,
     as_json: JsonLines = False,
 ) -> None:
-    """Cancel messages in the store; for any not found there, leave a mark for the delay consumer.
+    """Cancel messages in the store; leave the others to the delay consumer.
 
-    Exit code 1 if any is being released; otherwise 3 if any was only marked.
+    Exit code 1 if any is being released; otherwise 3 if any was not in the store.
     """
     for message_id in message_ids:
         check_stored_id(message_id)
     name, book = Endpoint.parse(endpoint).name, opened_ledger(ledger)
-    with opened_store(name, store, table, schema) as opened:
+    with opened_place(name, store, table, schema) as opened:
         clock = DueClock(endpoint, opened, store, to)
         now_ms = sqs_latest_ms(endpoint) if to is None else clock.latest_ms()
         schedule = Schedule(opened, endpoint=name, ledger=book)
@@ -127,14 +127,14 @@ def reschedule(
     ledger: LedgerFile = None,
     as_json: JsonLines = False,
 ) -> None:
-    """Move a message in the store; if it is not there, leave a mark for the delay consumer.
+    """Reschedule a message in the store; if it is not there, leave that to the delay consumer.
 
     --delay counts from SQS's clock, or with --to from the store's.
-    Exit code 1 if the message is being released, 3 if it was only marked.
+    Exit code 1 if the message is being released, 3 if it was not in the store.
     """
     check_stored_id(message_id)
     name, book = Endpoint.parse(endpoint).name, opened_ledger(ledger)
-    with opened_store(name, store, table, schema) as opened:
+    with opened_place(name, store, table, schema) as opened:
         clock = DueClock(endpoint, opened, store, to)
         due_ms = new_due_ms(delay, due_at, now_ms=clock.latest_ms)
         now_ms = sqs_latest_ms(endpoint) if to is None else clock.latest_ms()
@@ -144,9 +144,9 @@ def reschedule(
 
 
 def sqs_latest_ms(endpoint: str) -> int:
-    """The latest that SQS's clock may read: a mark is of what was sent by then.
+    """The latest that SQS's clock may read: an amendment applies to what was sent by then.
 
-    Where SQS cannot be asked it is the machine's clock: messages in the store need no more.
+    Without SQS it is this machine's clock, which is enough for messages in the store.
     """
     from botocore.exceptions import BotoCoreError
 
@@ -158,8 +158,8 @@ def sqs_latest_ms(endpoint: str) -> int:
             SqsQueues(default_client(connections=1)), Endpoint.parse(endpoint).queue
         )
     except (SqsDelayError, BotoCoreError) as error:
-        told = f"using this machine's clock, because SQS did not give its time: {error}"
-        err.print(told, highlight=False, markup=False, soft_wrap=True)
+        line = f"using this machine's clock, because SQS did not give its time: {error}"
+        err.print(line, highlight=False, markup=False, soft_wrap=True)
         return SystemClock().now_ms()
 
 
@@ -191,9 +191,9 @@ def _tell(changes: dict[str, Change], done: str, *, as_json: bool) -> None:
         if as_json:
             print_json({"message_id": message_id, "change": change})
             continue
-        told = _TOLD[change].format(done=done)
-        out.print(f"{message_id}  {told}", highlight=False, markup=False, soft_wrap=True)
+        line = _OUTCOMES[change].format(done=done)
+        out.print(f"{message_id}  {line}", highlight=False, markup=False, soft_wrap=True)
     if Change.RELEASED in changes.values():
         raise typer.Exit(1)
-    if Change.MARKED in changes.values():
-        raise typer.Exit(EXIT_MARKED)
+    if Change.REQUESTED in changes.values():
+        raise typer.Exit(EXIT_REQUESTED)

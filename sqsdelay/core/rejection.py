@@ -10,6 +10,7 @@ from typing import Any
 
 from sqsdelay.core.hop import Reject
 from sqsdelay.core.message import Attribute, OutgoingMessage, size_of, string, text_of
+from sqsdelay.core.schedule_input import copy_of
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.core.wire import (
     DEDUPLICATION_ID,
@@ -59,7 +60,7 @@ class Rejection:
 
     @property
     def requeueable(self) -> ReceivedMessage:
-        """The original, told from others by the ids and stamps of the copy in the error queue.
+        """The original, identified by the ids and stamps of the copy in the error queue.
 
         Retried twice it is one message on the delay queue, for as long as that deduplicates.
         """
@@ -182,7 +183,14 @@ def _with_identity(message: StoredMessage, body: str, limit: int) -> dict[str, A
 
 
 def read_rejection(copy: ReceivedMessage) -> Rejection:
-    """The inverse of `rejected` and `rejected_stored`; what it cannot find it says is not there."""
+    """The inverse of `rejected` and `rejected_stored`; what it cannot find it says is not there.
+
+    What EventBridge Scheduler could not send to the delay queue is read, too: it puts the request
+    into the error queue, its dead-letter queue, with attributes of its own.
+    """
+    unsent = _unsent(copy)
+    if unsent is not None:
+        return unsent
     about = _about(copy)
     original = _original(copy, about)
     return Rejection(
@@ -193,6 +201,26 @@ def read_rejection(copy: ReceivedMessage) -> Rejection:
         due=_due(original),
         destination=_text(about, "destination"),
         body_encoding=_text(about, "bodyEncoding"),
+    )
+
+
+def _unsent(copy: ReceivedMessage) -> Rejection | None:
+    """What a schedule could not send; None for any other copy."""
+    if text_of(copy.attributes, "TARGET_ARN") is None or ERROR in copy.attributes:
+        return None
+    try:
+        sent = copy_of(copy.body)
+    except ValueError:
+        return None
+    original = replace(sent, sqs_message_id=copy.sqs_message_id)
+    code = text_of(copy.attributes, "ERROR_CODE") or "no code"
+    told = text_of(copy.attributes, "ERROR_MESSAGE") or "no message"
+    return Rejection(
+        copy=copy,
+        original=original,
+        message_id=original.message_id,
+        reason=f"its schedule could not send it to the delay queue: {told} ({code})",
+        due=_due(original),
     )
 
 

@@ -56,7 +56,7 @@ _MADE_HERE: Final = re.compile(
     r"(send)\.(?:(\d{1,15})\.)?[0-9a-f]{64}|(?:hop)\.(?:(\d{1,15})\.)?.+", re.ASCII
 )
 """Deduplication ids that a sender or a hop of ours made; nobody's message id, and readable:
-``send.HASH``; ``send.AFTER.HASH`` where marks left at AFTER or before are none of the message's;
+``send.HASH``; ``send.AFTER.HASH`` where amendments left at AFTER or before are none of the message's;
 ``hop.SENT.HASH`` with the SentTimestamp of the message's first copy; ``hop.HASH`` of former versions."""
 
 DELAY_ATTRIBUTES: Final = (
@@ -120,18 +120,18 @@ class ReceivedMessage:
         deduplication id: it may put many messages in one group. A hop made by an NServiceBus endpoint
         puts our deduplication id into the group too: then an attribute has the id.
         """
-        for told in (self.deduplication_id, self.group_id):
-            if told and not _MADE_HERE.fullmatch(told):
-                return told
+        for found in (self.deduplication_id, self.group_id):
+            if found and not _MADE_HERE.fullmatch(found):
+                return found
         for name in (MESSAGE_ID, NSERVICEBUS_ID):
-            told = text_of(self.attributes, name)
-            if told and ID.fullmatch(told):
-                return told
+            found = text_of(self.attributes, name)
+            if found and ID.fullmatch(found):
+                return found
         return self.group_id or self.sqs_message_id
 
     @property
     def first_sent_ms(self) -> int | None:
-        """When the message was first sent, broker's clock, epoch milliseconds: marks left before it
+        """When the message was first sent, broker's clock, epoch milliseconds: amendments left before it
         are none of its. None where nothing tells: then it was before this copy's last hop.
 
         A copy that an NServiceBus endpoint requeued before any hop of ours tells of that hop only.
@@ -362,9 +362,9 @@ def send_deduplication_id(message_id: str, body: str, wired: Attributes) -> str:
     return f"send.{digest.hexdigest()}"
 
 
-def after_mark(deduplication_id: str, mark_ms: int) -> str:
-    """A sender's deduplication id for a message to which marks left until then do not apply."""
-    return f"send.{mark_ms}.{deduplication_id[-64:]}"
+def after_amendment(deduplication_id: str, amended_ms: int) -> str:
+    """A sender's deduplication id for a message to which amendments left until then do not apply."""
+    return f"send.{amended_ms}.{deduplication_id[-64:]}"
 
 
 def with_message_id(body: str, attributes: Attributes, message_id: str) -> dict[str, Attribute]:
@@ -421,8 +421,8 @@ def hop_deduplication_id(
     message id may fill all 128 characters. Before the hash stands when the message was first sent:
     here it costs none of the user's attributes.
     """
-    told = f"{message_id}:{copy.sqs_message_id}:{copy.sent_ms}"
-    hashed = hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
+    found = f"{message_id}:{copy.sqs_message_id}:{copy.sent_ms}"
+    hashed = hashlib.sha256(found.encode("utf-8", "surrogatepass")).hexdigest()
     return f"hop.{hashed}" if first_sent_ms is None else f"hop.{first_sent_ms}.{hashed}"
 
 

@@ -29,8 +29,8 @@ IDLE_POLLERS: Final = 5
 """Long polls that Lambda keeps open on an idle queue. Source: Lambda guide, "Configuring scaling
 behavior for SQS event source mappings"."""
 
-MARK_READS: Final = 2
-"""The delay consumer reads a message's mark before it decides, and again once it has parked it."""
+AMENDMENT_READS: Final = 2
+"""The delay consumer reads a message's amendment before it decides, and again once it has parked it."""
 
 IDLE_READ_UNITS: Final = 19
 """What a dispatcher function that finds nothing due reads of a store of eight shards: their leases, twice;
@@ -158,12 +158,12 @@ def _stored(strategy: str, load: Workload, prices: Prices, *, hops: int) -> Bill
     lines = (*store_lines(load, prices), _standard(load, prices))
     lines += function_lines("dispatcher", load.requests, prices)
     if hops:
-        marks = Line(
-            what="DynamoDB read units (marks of cancelled and moved messages)",
-            quantity=load.messages * MARK_READS,
+        amendments = Line(
+            what="DynamoDB read units (amendments of cancelled and moved messages)",
+            quantity=load.messages * AMENDMENT_READS,
             unit_price=_read_unit(load, prices),
         )
-        lines = (*_hop_lines(load, hops, prices), marks, *lines, _idle_polling(load, prices))
+        lines = (*_hop_lines(load, hops, prices), amendments, *lines, _idle_polling(load, prices))
     return Bill(strategy=strategy, lines=(*lines, *_idle_dispatcher(load, prices)))
 
 

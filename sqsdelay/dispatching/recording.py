@@ -111,8 +111,8 @@ class ReleaseRecorder:
             ]
             self._record(rejected(sent, at_ms=self._now_ms()))
 
-    def _record(self, told: Iterable[Event]) -> None:
+    def _record(self, events: Iterable[Event]) -> None:
         if self._in_transaction:
-            self._waiting.append(told)
+            self._waiting.append(events)
         elif self._ledger is not None:
-            record_safely(self._ledger, told)
+            record_safely(self._ledger, events)

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol, runtime_checkable
 
+from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.delay import utc
-from sqsdelay.core.marks import Mark
 from sqsdelay.core.message import Message, text_of
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.core.wire import DEDUPLICATION_ID
 from sqsdelay.errors import InvalidMessage, SqsDelayError
 from sqsdelay.limits import MAX_BATCH_ENTRIES
-from sqsdelay.ports.stores import DelayedMessageStore
+from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.sending.sender import QueueSender
 
 _PAGE: Final = 1_000
@@ -75,11 +75,11 @@ class Source(Protocol):
 
 
 @runtime_checkable
-class HasMarks(Protocol):
-    """A source whose marks are to be taken along, for messages in the delay queue."""
+class HasAmendments(Protocol):
+    """A source whose amendments are to be taken along, for messages in the delay queue."""
 
-    def all_marks(self) -> Iterator[Mark]:
-        """Each mark, in no order."""
+    def all_amendments(self) -> Iterator[Amendment]:
+        """Each amendment, in no order."""
         ...
 
 
@@ -185,7 +185,7 @@ class Transfer(Migration):
         due_from_ms: the cut-off, epoch milliseconds.
     """
 
-    def __init__(self, store: Source, target: DelayedMessageStore, *, due_from_ms: int) -> None:
+    def __init__(self, store: Source, target: ParkingPlace, *, due_from_ms: int) -> None:
         self._store = store
         self._target = target
         self._due_from_ms = due_from_ms

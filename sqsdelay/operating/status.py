@@ -11,7 +11,7 @@ from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.errors import QueueMissing
 from sqsdelay.limits import SCHEDULE_SECONDS
 from sqsdelay.ports.queues import QueueAges, Queues
-from sqsdelay.ports.stores import DelayedMessageStore
+from sqsdelay.ports.stores import DelayedMessageStore, ParkingPlace
 
 OVERDUE_MS: Final = 2 * SCHEDULE_SECONDS * 1000
 """Two runs of the deployed dispatcher: a message stored when it is due already waits for one, the
@@ -139,7 +139,7 @@ def endpoint_status(
     )
 
 
-def store_status(store: DelayedMessageStore, *, now_ms: int) -> StoreStatus:
+def store_status(store: ParkingPlace, *, now_ms: int) -> StoreStatus:
     """Ask a store.
 
     Args:
@@ -150,9 +150,10 @@ def store_status(store: DelayedMessageStore, *, now_ms: int) -> StoreStatus:
     """
     # Not next_due_ms(), which leaves out what a dispatcher holds after a refusal.
     earliest = store.pending(1)
+    first_ms = earliest[0].due_ms if earliest else None
     return StoreStatus(
         parked=store.pending_count(),
-        next_due_ms=store.next_due_ms(),
+        next_due_ms=store.next_due_ms() if isinstance(store, DelayedMessageStore) else first_ms,
         late_ms=max(0, now_ms - earliest[0].due_ms) if earliest else 0,
     )
 

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.delay import utc
-from sqsdelay.core.marks import Mark
 from sqsdelay.core.one_line import one_line
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import (
@@ -16,10 +16,11 @@ from sqsdelay.errors import (
     InvalidMessage,
     MessageConflict,
     SqsDelayError,
+    StoredInPart,
     StoreError,
 )
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
-from sqsdelay.ports.stores import DelayedMessageStore
+from sqsdelay.ports.stores import ParkingPlace, ParksFarAhead
 
 logger = logging.getLogger(__name__)
 
@@ -27,26 +28,31 @@ DEFAULT_PARK_AFTER_SECONDS: Final = 9 * DEFAULT_HOP_SECONDS
 """Where hops begin to cost more than a store: with 8 hops and a last message timer ahead, 2.25 hours.
 
 It is ``sqsdelay.cost.break_even_seconds`` at the shipped prices, for a message of 1 KiB, hops in full
-batches of ten (at their cheapest) and a DynamoDB store; a test keeps it so. Reading a message's mark,
+batches of ten (at their cheapest) and a DynamoDB store; a test keeps it so. Reading a message's amendment,
 one read unit a hop, makes hops dearer still, so parking from here on never costs more."""
 
 
 class Parking:
-    """A store, as the delay consumer and senders use it: parks messages, and reads marks.
+    """A store as the delay consumer and senders use it: parks messages and reads amendments.
 
     Args:
         store: the endpoint's store.
         after_seconds: messages with more than this remaining are parked.
 
     Raises:
-        ConfigurationError: ``after_seconds`` below 0.
+        ConfigurationError: ``after_seconds`` below 0, or sooner than the place takes messages.
     """
 
     def __init__(
-        self, store: DelayedMessageStore, *, after_seconds: int = DEFAULT_PARK_AFTER_SECONDS
+        self, store: ParkingPlace, *, after_seconds: int = DEFAULT_PARK_AFTER_SECONDS
     ) -> None:
         self._store = store
         self.after_seconds = checked_after(after_seconds)
+        if isinstance(store, ParksFarAhead) and self.after_seconds < store.soonest_seconds:
+            raise ConfigurationError(
+                f"park_after_seconds={after_seconds}; this store takes what is due in "
+                f"{store.soonest_seconds} s or later: use {store.soonest_seconds} or more"
+            )
 
     def park(self, messages: Sequence[StoredMessage]) -> list[SqsDelayError | None]:
         """Store in one call; None per message that the store has, however often it was stored.
@@ -54,10 +60,10 @@ class Parking:
         A message the store cannot keep (too large) fails alone; an outage fails them all.
         """
         try:
-            new = self._store.store(messages)
+            new: Sequence[bool | StoreError] = self._stored(messages)
             return [
-                None if is_new else self._refused(message)
-                for message, is_new in zip(messages, new, strict=True)
+                outcome if isinstance(outcome, StoreError) else self._refused(message, outcome)
+                for message, outcome in zip(messages, new, strict=True)
             ]
         except InvalidMessage as error:
             if len(messages) == 1:
@@ -66,44 +72,57 @@ class Parking:
         except StoreError as error:
             return [error] * len(messages)
 
-    def _refused(self, message: StoredMessage) -> SqsDelayError | None:
-        return refused(message, self._store.find(message.message_id))
+    def _stored(self, messages: Sequence[StoredMessage]) -> Sequence[bool | StoreError]:
+        try:
+            return self._store.store(messages)
+        except StoredInPart as error:
+            return error.outcomes
 
-    def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
-        """The marks of these messages; none while the store cannot be asked.
+    def _refused(self, message: StoredMessage, is_new: bool) -> SqsDelayError | None:
+        return None if is_new else refused(message, self._store.find(message.message_id))
 
-        Messages arrive on time all the same then: an outage of the store is no reason to hold them.
+    def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
+        """The amendments of these messages; none while the store is unavailable.
+
+        Messages still arrive on time then: a store's outage is no reason to hold them back.
         """
         try:
-            return self._store.marks(message_ids)
+            return self._store.amendments(message_ids)
         except StoreError as error:
-            logger.warning("marks of %d messages not read: %s", len(message_ids), one_line(error))
+            logger.warning(
+                "amendments of %d messages not read: %s", len(message_ids), one_line(error)
+            )
             return {}
 
-    def apply_marks(self, parked: Mapping[str, int | None]) -> set[str]:
-        """Apply marks to messages that were parked just now; the ids of those cancelled.
+    def apply_amendments(self, parked: Mapping[str, int | None]) -> set[str]:
+        """Apply amendments to messages parked just now; the ids of those cancelled.
 
-        Who cancels a message leaves its mark first and then looks into the store; so a mark left
-        while the message was being parked is seen here, or the message was seen there.
+        A cancellation first leaves an amendment and then looks into the store: either it finds the
+        parked message there, or the amendment is found here.
 
         Args:
-            parked: when each was first sent, by message id; None is before any mark.
+            parked: when each was first sent, by message id; None is before any amendment.
         """
-        cancelled = set()
-        for mark in self.marks(list(parked)).values():
-            first_sent_ms = parked[mark.message_id]
-            try:
-                if mark.moves(first_sent_ms):
-                    self._store.reschedule(mark.message_id, mark.due_ms or 0)
-                elif mark.cancels(first_sent_ms) and self._store.cancel([mark.message_id]) == [
-                    True
-                ]:
-                    cancelled.add(mark.message_id)
-            except StoreError as error:
-                logger.error(
-                    "mark of parked %s not applied: %s", one_line(mark.message_id), one_line(error)
-                )
-        return cancelled
+        return {
+            amendment.message_id
+            for amendment in self.amendments(list(parked)).values()
+            if self._cancelled(amendment, parked[amendment.message_id])
+        }
+
+    def _cancelled(self, amendment: Amendment, first_sent_ms: int | None) -> bool:
+        """Whether the amendment cancelled a parked message; a new due time is set in passing."""
+        message_id = amendment.message_id
+        try:
+            if amendment.cancels(first_sent_ms):
+                return self._store.cancel([message_id]) == [True]
+            due_ms = amendment.new_due_ms(first_sent_ms)
+            if due_ms is not None:
+                self._store.reschedule(message_id, due_ms)
+        except (StoreError, InvalidMessage) as error:
+            logger.error(
+                "amendment of parked %s not applied: %s", one_line(message_id), one_line(error)
+            )
+        return False
 
 
 def refused(message: StoredMessage, kept: StoredMessage | None) -> SqsDelayError | None:
@@ -132,7 +151,7 @@ def refused(message: StoredMessage, kept: StoredMessage | None) -> SqsDelayError
     return None
 
 
-StoreOf = Callable[[str], DelayedMessageStore]
+StoreOf = Callable[[str], ParkingPlace]
 """From an endpoint's name to its store."""
 
 
@@ -144,13 +163,13 @@ class Stores:
         after_seconds: as for `Parking`.
     """
 
-    def __init__(self, store: DelayedMessageStore | StoreOf, *, after_seconds: int) -> None:
+    def __init__(self, store: ParkingPlace | StoreOf, *, after_seconds: int) -> None:
         self._given = store
         self._after_seconds = checked_after(after_seconds)
-        self._opened: dict[str, DelayedMessageStore] = {}
+        self._opened: dict[str, ParkingPlace] = {}
         self._lock = threading.Lock()
 
-    def of(self, endpoint: str) -> DelayedMessageStore:
+    def of(self, endpoint: str) -> ParkingPlace:
         """The store of the endpoint of that name.
 
         Raises:

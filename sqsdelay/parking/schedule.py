@@ -8,11 +8,12 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
+from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.delay import due_at_ms
-from sqsdelay.core.marks import Mark
 from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.errors import InvalidMessage
 from sqsdelay.ledger.events import Event, EventKind, Ledger, Source, record_safely
-from sqsdelay.ports.stores import DelayedMessageStore
+from sqsdelay.ports.stores import ParkingPlace, ParksFarAhead
 
 _PAGE: Final = 100
 """Messages in memory at once: at the 1 MiB of a body, 100 MiB."""
@@ -27,7 +28,7 @@ class Change(StrEnum):
     RELEASED = "released"
     """Too late: it is being released at this moment."""
 
-    MARKED = "marked"
+    REQUESTED = "requested"
     """It does not wait in the store. If it is in the delay queue, the delay consumer cancels or moves
     it at its next hop or hand-over. If it was released or cancelled before, or never was, nothing
     happens."""
@@ -36,8 +37,8 @@ class Change(StrEnum):
 class Schedule:
     """An endpoint's waiting messages, as its store knows them.
 
-    Whoever changes a message leaves a mark first and looks into the store then. The delay consumer
-    reads marks once more after it has parked, so neither can miss the other.
+    A change first leaves an amendment and then looks into the store. The delay consumer reads amendments
+    once more after it has parked a message, so neither can miss the other.
 
     Args:
         store: the endpoint's store.
@@ -46,7 +47,7 @@ class Schedule:
     """
 
     def __init__(
-        self, store: DelayedMessageStore, *, endpoint: str = "", ledger: Ledger | None = None
+        self, store: ParkingPlace, *, endpoint: str = "", ledger: Ledger | None = None
     ) -> None:
         self._store = store
         self._endpoint = endpoint
@@ -62,8 +63,8 @@ class Schedule:
             InvalidMessage: no id a store keeps.
             StoreUnavailable, StoreMissing: nothing is promised; the same call again is safe.
         """
-        self._mark(message_id, now_ms)
-        change = self._told(message_id, self._store.cancel([message_id]) == [True])
+        self._amend(message_id, now_ms)
+        change = self._change(message_id, self._store.cancel([message_id]) == [True])
         self._record(change, message_id, now_ms)
         return change
 
@@ -74,13 +75,25 @@ class Schedule:
             now_ms: the latest that the broker's clock may read, epoch milliseconds.
 
         Raises:
-            InvalidMessage: no id or no due time a store keeps.
+            InvalidMessage: no id or no due time a store keeps, or sooner than it can release.
             StoreUnavailable, StoreMissing: nothing is promised; the same call again is safe.
         """
-        self._mark(message_id, now_ms, due_ms)
-        change = self._told(message_id, self._store.reschedule(message_id, due_ms))
+        self._check_far_ahead(message_id, due_ms, now_ms)
+        self._amend(message_id, now_ms, due_ms)
+        change = self._change(message_id, self._store.reschedule(message_id, due_ms))
         self._record(change, message_id, now_ms, due_ms)
         return change
+
+    def _check_far_ahead(self, message_id: str, due_ms: int, now_ms: int) -> None:
+        """Before an amendment is left: it would apply to the message when that comes out, too late."""
+        if not isinstance(self._store, ParksFarAhead):
+            return
+        least = self._store.soonest_seconds
+        if due_ms - now_ms < least * 1000 and self._store.find(message_id) is not None:
+            raise InvalidMessage(
+                f"message {message_id} waits where it cannot be released within {least} s; cancel it, and "
+                "send it anew with the short delay"
+            )
 
     def pending(
         self, *, due_from: datetime | None = None, due_before: datetime | None = None
@@ -111,26 +124,26 @@ class Schedule:
             yield from page
             after = (page[-1].due_ms, page[-1].message_id)
 
-    def _told(self, message_id: str, done: bool) -> Change:
+    def _change(self, message_id: str, done: bool) -> Change:
         if done:
             return Change.DONE
-        return Change.MARKED if self._store.find(message_id) is None else Change.RELEASED
+        return Change.REQUESTED if self._store.find(message_id) is None else Change.RELEASED
 
     def _record(
         self, change: Change, message_id: str, now_ms: int, due_ms: int | None = None
     ) -> None:
-        """What is only marked, the delay consumer records when it meets it, if it ever does."""
+        """What is only requested is recorded by the delay consumer, once it meets the message."""
         if self._ledger is not None and change is Change.DONE:
             done = _changed(self._endpoint, message_id, at_ms=now_ms, due_ms=due_ms)
             record_safely(self._ledger, done)
 
-    def _mark(self, message_id: str, now_ms: int, due_ms: int | None = None) -> None:
-        mark = Mark(message_id=message_id, at_ms=now_ms, due_ms=due_ms)
-        before = self._store.marks([message_id]).get(message_id)
+    def _amend(self, message_id: str, now_ms: int, due_ms: int | None = None) -> None:
+        amendment = Amendment(message_id=message_id, at_ms=now_ms, due_ms=due_ms)
+        before = self._store.amendments([message_id]).get(message_id)
         if before is not None and before.at_ms >= now_ms:
-            # Clocks are known to the second: what was sent since that mark has to be this one's.
-            mark = replace(mark, at_ms=before.at_ms + 1)
-        self._store.mark([mark])
+            # Clocks are known to the second: this one must cover what was sent since the last one.
+            amendment = replace(amendment, at_ms=before.at_ms + 1)
+        self._store.amend([amendment])
 
 
 def _changed(

@@ -73,9 +73,9 @@ class SizeLimits:
             return MAX_MESSAGE_BYTES
 
 
-def limit_of(told: str | None) -> int:
+def limit_of(attribute: str | None) -> int:
     """A queue's attribute as bytes; SQS's own limit where it is not told."""
-    return whole_number(told) or MAX_MESSAGE_BYTES
+    return whole_number(attribute) or MAX_MESSAGE_BYTES
 
 
 def send_fitting(

@@ -1,6 +1,7 @@
-"""The delayed message store: where messages wait until they are due. One protocol for every store.
+"""Where messages wait: a place to park in, and the delayed message store, which releases them too.
 
-A class of your own that has these methods is a store; ``sqsdelay.testing.StoreContract`` tests it.
+A class of your own that has the methods is one; ``sqsdelay.testing.ParkingContract`` tests a place,
+``StoreContract`` a store.
 """
 
 from __future__ import annotations
@@ -8,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
-from sqsdelay.core.marks import Mark
+from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.stored_message import StoredMessage
 
 
@@ -66,27 +67,15 @@ class Claim(Protocol):
         ...
 
 
-class DelayedMessageStore(Protocol):
-    """Keeps messages until they are due. Thread-safe.
+class ParkingPlace(Protocol):
+    """Keeps messages until they are due, and lets them be listed, cancelled and moved. Thread-safe.
 
-    A store serves one endpoint, named when it is made. Times are epoch milliseconds, UTC. Every
-    method that asks the store raises StoreUnavailable when it cannot be reached now, and
-    StoreMissing when its table is not set up.
+    How they get out is the place's own affair. One with a dispatcher is a `DelayedMessageStore`.
 
-    A store whose tables change from one version to the next writes their version down: `set_up`
-    upgrades older ones, and tables of a newer or an older version are refused with SchemaMismatch
-    (by `set_up` the newer, by `initialize` both).
+    A place serves one endpoint, named when it is made. Times are epoch milliseconds, UTC. Every
+    method that asks the service raises StoreUnavailable when it cannot be reached now, and
+    StoreMissing when it is not set up.
     """
-
-    @property
-    def modes(self) -> frozenset[TransactionMode]:
-        """The transaction modes this store can give."""
-        ...
-
-    @property
-    def poll_seconds(self) -> float:
-        """How often a dispatcher should look even if nothing wakes it."""
-        ...
 
     def set_up(self) -> None:
         """Create what the store needs, where it is missing, and upgrade what is there.
@@ -98,20 +87,11 @@ class DelayedMessageStore(Protocol):
         """
         ...
 
-    def initialize(self, mode: TransactionMode) -> None:
-        """Make ready to be claimed from in ``mode``. (``Initialize``.)
-
-        Raises:
-            ConfigurationError: the store cannot give this mode.
-            SchemaMismatch: its tables are of another version; the error says what to do.
-            StoreMissing, StoreUnavailable
-        """
-        ...
-
     def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
         """Keep messages; True per message that is new, False where its id is already stored.
 
-        All are stored, or an error is raised. The same call again is safe. (``Store``.)
+        All are stored, or an error is raised; StoredInPart says which were. The same call again is
+        safe. (``Store``.)
 
         Args:
             transaction: the caller's open transaction in the store's database (the driver's
@@ -120,30 +100,6 @@ class DelayedMessageStore(Protocol):
         Raises:
             ConfigurationError: a ``transaction`` given to a store that has none.
             MessageTooLarge: above what the store keeps.
-        """
-        ...
-
-    def claim(
-        self, limit: int, *, due_by_ms: int, except_destinations: Collection[str] = ()
-    ) -> AbstractContextManager[Claim]:
-        """Claim up to ``limit`` messages that are due by ``due_by_ms``, the earliest first.
-
-        No other healthy claimant gets them meanwhile. (``FetchNextDueTimeout``.)
-
-        Args:
-            except_destinations: messages to these are passed over, and do not count. A store may then
-                take an equal share for each of the others, instead of the earliest of all, and so
-                fewer than ``limit``; of each that has something due, something.
-        """
-        ...
-
-    def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
-        """When the earliest message is due that nobody holds; None when there is none. (``Next``.)
-
-        It may name a message that is being claimed at this moment.
-
-        Args:
-            except_destinations: messages to these are passed over.
         """
         ...
 
@@ -184,23 +140,88 @@ class DelayedMessageStore(Protocol):
         """
         ...
 
-    def mark(self, marks: Sequence[Mark]) -> None:
-        """Keep marks until their ``until_ms``; a later mark of a message replaces the one before, but
-        knows of a cancellation before it (`Mark.after`): what was cancelled is not moved any more.
+    def amend(self, amendments: Sequence[Amendment]) -> None:
+        """Keep amendments until their ``until_ms``, the latest of each message.
 
-        Marks are not messages: they may be of messages that are not stored, and are never claimed.
+        A later one replaces the one before but keeps its cancellation (`Amendment.after`): what was
+        cancelled is not rescheduled. An amendment is no message: the message it applies to need not be
+        stored, and it is never claimed.
         """
         ...
 
-    def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
-        """The marks of those messages that have one, by message id."""
+    def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
+        """The amendments of those messages that have one, by message id."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections. The store cannot be used afterwards."""
+        ...
+
+
+@runtime_checkable
+class ParksFarAhead(Protocol):
+    """A `ParkingPlace` that does not take messages due soon."""
+
+    @property
+    def soonest_seconds(self) -> int:
+        """How far ahead a message must be due to be kept, in seconds."""
+        ...
+
+
+@runtime_checkable
+class DelayedMessageStore(ParkingPlace, Protocol):
+    """A `ParkingPlace` from which a dispatcher claims what is due.
+
+    A store whose tables change from one version to the next writes their version down: `set_up`
+    upgrades older ones, and tables of a newer or an older version are refused with SchemaMismatch
+    (by `set_up` the newer, by `initialize` both).
+    """
+
+    @property
+    def modes(self) -> frozenset[TransactionMode]:
+        """The transaction modes this store can give."""
+        ...
+
+    @property
+    def poll_seconds(self) -> float:
+        """How often a dispatcher should look even if nothing wakes it."""
+        ...
+
+    def initialize(self, mode: TransactionMode) -> None:
+        """Make ready to be claimed from in ``mode``. (``Initialize``.)
+
+        Raises:
+            ConfigurationError: the store cannot give this mode.
+            SchemaMismatch: its tables are of another version; the error says what to do.
+            StoreMissing, StoreUnavailable
+        """
+        ...
+
+    def claim(
+        self, limit: int, *, due_by_ms: int, except_destinations: Collection[str] = ()
+    ) -> AbstractContextManager[Claim]:
+        """Claim up to ``limit`` messages that are due by ``due_by_ms``, the earliest first.
+
+        No other healthy claimant gets them meanwhile. (``FetchNextDueTimeout``.)
+
+        Args:
+            except_destinations: messages to these are passed over, and do not count. A store may then
+                take an equal share for each of the others, instead of the earliest of all, and so
+                fewer than ``limit``; of each that has something due, something.
+        """
+        ...
+
+    def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
+        """When the earliest message is due that nobody holds; None when there is none. (``Next``.)
+
+        It may name a message that is being claimed at this moment.
+
+        Args:
+            except_destinations: messages to these are passed over.
+        """
         ...
 
     def watch(self, wake: Callable[[], None]) -> AbstractContextManager[None]:
         """While the context lasts, call ``wake`` (from any thread) when a message was stored or
         moved that may be due before all others. Calls too many are harmless."""
-        ...
-
-    def close(self) -> None:
-        """Let go of connections. The store cannot be used afterwards."""
         ...

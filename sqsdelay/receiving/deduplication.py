@@ -1,4 +1,4 @@
-"""Receiving: a message that arrives twice is processed once, told by its id."""
+"""Receiving: a message that arrives twice is processed once, by its id."""
 
 from __future__ import annotations
 
@@ -194,8 +194,11 @@ class Deduplicator:
         try:
             self._inbox.release(message_id, claim=claim)
         except StoreError as error:
-            told = one_line(message_id), one_line(error)
-            logger.warning("message %s stays claimed until its lease ends: %s", *told)
+            logger.warning(
+                "message %s stays claimed until its lease ends: %s",
+                one_line(message_id),
+                one_line(error),
+            )
 
     def _forget(self) -> None:
         if next(self._processed) % _FORGET_EVERY:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from sqsdelay.core import fifo, wire
+from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.delay import seconds_until
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.hop import (
@@ -20,7 +21,6 @@ from sqsdelay.core.hop import (
     decide,
     too_far,
 )
-from sqsdelay.core.marks import Mark
 from sqsdelay.core.one_line import one_line
 from sqsdelay.core.stored_message import StoredMessage, parked
 from sqsdelay.core.wire import DelayedMessage, ReceivedMessage
@@ -29,7 +29,7 @@ from sqsdelay.ledger.events import Ledger
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Parking, check_without_store
 from sqsdelay.ports.queues import Queues
-from sqsdelay.ports.stores import DelayedMessageStore
+from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Move, Mover
 from sqsdelay.relaying.outcome import Outcome, Status
 
@@ -56,7 +56,7 @@ class Relay(Mover):
         hop_seconds: the delay queue's actual delivery delay, 1 to 900.
         max_receives: receives after which a copy that SQS keeps refusing goes to the error queue.
         max_delay_seconds: what is due later than that goes to the error queue.
-        store: where to park messages and to look for marks; without one neither is done.
+        store: parks messages and holds amendments; without one neither is done.
         park_after_seconds: messages with more than this remaining are parked.
         ledger: where to record what became of copies; None records nothing.
 
@@ -72,7 +72,7 @@ class Relay(Mover):
         hop_seconds: int = DEFAULT_HOP_SECONDS,
         max_receives: int = DEFAULT_MAX_RECEIVES,
         max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS,
-        store: DelayedMessageStore | None = None,
+        store: ParkingPlace | None = None,
         park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
         ledger: Ledger | None = None,
     ) -> None:
@@ -87,14 +87,16 @@ class Relay(Mover):
         self._parking = None if store is None else Parking(store, after_seconds=park_after_seconds)
 
     def _decide(self, copies: Sequence[ReceivedMessage]) -> list[Move | Outcome]:
-        """Marks are read, and messages are parked, in one call for all copies."""
+        """Amendments are read, and messages are parked, in one call for all copies."""
         read = [(copy, self._read(copy)) for copy in copies]
-        marks = self._marks([message for _, message in read if isinstance(message, DelayedMessage)])
+        amendments = self._amendments(
+            [message for _, message in read if isinstance(message, DelayedMessage)]
+        )
         decided = [
             self._reject(copy, message.reason)
             if isinstance(message, Reject)
             else self._or_failed(
-                copy, partial(self._decide_one, copy, message, marks.get(message.message_id))
+                copy, partial(self._decide_one, copy, message, amendments.get(message.message_id))
             )
             for copy, message in read
         ]
@@ -104,18 +106,19 @@ class Relay(Mover):
     def _read(self, copy: ReceivedMessage) -> DelayedMessage | Reject:
         return fifo.misdirected(copy, self._endpoint) or wire.read_delay(copy)
 
-    def _marks(self, messages: Sequence[DelayedMessage]) -> dict[str, Mark]:
+    def _amendments(self, messages: Sequence[DelayedMessage]) -> dict[str, Amendment]:
         if self._parking is None or not messages:
             return {}
-        return self._parking.marks([message.message_id for message in messages])
+        return self._parking.amendments([message.message_id for message in messages])
 
     def _decide_one(
-        self, copy: ReceivedMessage, message: DelayedMessage, mark: Mark | None
+        self, copy: ReceivedMessage, message: DelayedMessage, amendment: Amendment | None
     ) -> Move | Outcome | _ToStore:
-        if mark is not None and mark.cancels(copy.first_sent_ms):
+        if amendment is not None and amendment.cancels(copy.first_sent_ms):
             return Outcome(copy, Status.CANCELLED, message.due_ms)
-        if mark is not None and mark.due_ms is not None and mark.moves(copy.first_sent_ms):
-            message = replace(message, due_ms=mark.due_ms)
+        if amendment is not None:
+            due_ms = amendment.new_due_ms(copy.first_sent_ms)
+            message = message if due_ms is None else replace(message, due_ms=due_ms)
         now_ms = self._broker_now(copy)
         problem = too_far(message.due_ms, now_ms, self._max_delay_seconds)
         if problem is not None:
@@ -201,7 +204,7 @@ class Relay(Mover):
             for each, error in answered
             if error is None
         }
-        cancelled = self._parking.apply_marks(in_store) if in_store else set()
+        cancelled = self._parking.apply_amendments(in_store) if in_store else set()
         return [
             self._parked(each, cancelled) if error is None else self._not_parked(each, error)
             for each, error in answered
@@ -225,10 +228,11 @@ class Relay(Mover):
         return self._or_failed(each.copy, requeue)
 
     def _met_again(self, each: _ToStore, conflict: MessageConflict) -> SqsDelayError | None:
-        """None where the store has the same message, moved since its marks were read."""
+        """None where the store has the same message, rescheduled since its amendments were read."""
         assert self._parking is not None
-        mark = self._marks([each.message]).get(each.message.message_id)
-        if mark is None or mark.due_ms is None or not mark.moves(each.copy.first_sent_ms):
+        amendment = self._amendments([each.message]).get(each.message.message_id)
+        due_ms = None if amendment is None else amendment.new_due_ms(each.copy.first_sent_ms)
+        if due_ms is None:
             return conflict
-        (error,) = self._parking.park([replace(each.stored, due_ms=mark.due_ms)])
+        (error,) = self._parking.park([replace(each.stored, due_ms=due_ms)])
         return error

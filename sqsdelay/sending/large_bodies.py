@@ -38,7 +38,7 @@ class Offloading:
         self._bodies = bodies
 
     def as_new(self, message: CheckedMessage) -> CheckedMessage:
-        """The message without the attributes that once told receivers its body was a pointer.
+        """The message without the attributes that marked its body as a pointer.
 
         They are on what is received, and on what is sent again with all that was received. One whose
         body is a pointer still keeps them.

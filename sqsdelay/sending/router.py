@@ -59,10 +59,10 @@ class ToQueue:
         elif wire.DELAY_SECONDS in self.entry.attributes:
             self.entry.attributes[wire.DELAY_SECONDS] = string(str(remaining))
 
-    def sent_after(self, mark_ms: int) -> None:
-        """Tell the delay consumer that marks left until then are none of this message's."""
-        told = wire.after_mark(self.entry.deduplication_id or "", mark_ms)
-        self.entry.deduplication_id = told
+    def sent_after(self, amended_ms: int) -> None:
+        """Tell the delay consumer that amendments left until then do not apply to this message."""
+        deduplication_id = self.entry.deduplication_id or ""
+        self.entry.deduplication_id = wire.after_amendment(deduplication_id, amended_ms)
 
 
 @dataclass(slots=True)
@@ -170,7 +170,7 @@ class Router:
             raise InvalidDelay(problem)
 
     def broker_now(self, endpoint: Endpoint, asked: Asked) -> int:
-        """The broker's now for an absolute due time, asked for if nothing has told it lately."""
+        """The broker's now, for an absolute due time; SQS is asked if no recent answer had it."""
         clock = self._queues.broker_clock
         if not clock.synchronised:
             asked.once("clock", lambda: self._learn_time(endpoint))

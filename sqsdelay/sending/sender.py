@@ -36,7 +36,7 @@ from sqsdelay.parking.parking import (
 )
 from sqsdelay.parking.schedule import Change, Schedule
 from sqsdelay.ports.queues import Failure, LargeBodies, Queues, SendReceipt
-from sqsdelay.ports.stores import DelayedMessageStore
+from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.sending.large_bodies import Offloading
 from sqsdelay.sending.recording import sent_to_queue, sent_to_store
 from sqsdelay.sending.router import Asked, Router, ToQueue, ToStore
@@ -98,7 +98,7 @@ class QueueSender:
         hop_seconds: int = DEFAULT_HOP_SECONDS,
         max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS,
         concurrency: int = DEFAULT_CONCURRENCY,
-        store: DelayedMessageStore | StoreOf | None = None,
+        store: ParkingPlace | StoreOf | None = None,
         park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
         large_bodies: LargeBodies | None = None,
         ledger: Ledger | None = None,
@@ -220,7 +220,7 @@ class QueueSender:
         A message sent with 900 seconds or less waits in the destination queue itself, out of reach.
 
         Raises:
-            NoStore: this sender has no store, so there is nobody to ask and nowhere to leave a mark.
+            NoStore: this sender has no store, so nothing to ask and nowhere to leave an amendment.
             InvalidEndpoint, InvalidMessage, StoreUnavailable, StoreMissing
             QueueMissing, QueueUnavailable: the broker's time cannot be learned.
         """
@@ -316,7 +316,7 @@ class QueueSender:
         self, endpoint: Endpoint, batch: Sequence[tuple[int, ToQueue]]
     ) -> list[SendReceipt | Failure]:
         if self._stores is not None:
-            self._heed_marks(endpoint, [prepared for _, prepared in batch])
+            self._heed_amendments(endpoint, [prepared for _, prepared in batch])
         clock = self._queues.broker_clock
         if clock.synchronised:
             # Else the timers stay as they were worked out: by a local clock they could end early.
@@ -331,28 +331,30 @@ class QueueSender:
             record_safely(self._ledger, sent_to_queue(endpoint.name, sent, outcomes, at_ms=now_ms))
         return outcomes
 
-    def _heed_marks(self, endpoint: Endpoint, batch: Sequence[ToQueue]) -> None:
+    def _heed_amendments(self, endpoint: Endpoint, batch: Sequence[ToQueue]) -> None:
         """Set messages apart from former ones of the same id that were cancelled or moved.
 
         Otherwise the delay queue, which forgets nothing for five minutes, would swallow them, or the
-        delay consumer would take them for what the mark was about.
+        delay consumer would take them for what the amendment was about.
         """
         named = [p for p in batch if p.named and p.route is Route.DELAY_QUEUE]
         if self._stores is None or not named:
             return
         try:
-            marks = self._stores.of(endpoint.name).marks([p.message_id or "" for p in named])
+            amendments = self._stores.of(endpoint.name).amendments(
+                [p.message_id or "" for p in named]
+            )
         except StoreError as error:
             # Set apart from whatever there may be. A second copy of a message is better than none.
-            logger.warning("marks of %d messages not read: %s", len(named), one_line(error))
+            logger.warning("amendments of %d messages not read: %s", len(named), one_line(error))
             latest_ms = self._queues.broker_clock.latest_ms()
             for prepared in named:
                 prepared.sent_after(latest_ms)
             return
         for prepared in named:
-            mark = marks.get(prepared.message_id or "")
-            if mark is not None:
-                prepared.sent_after(mark.at_ms)
+            amendment = amendments.get(prepared.message_id or "")
+            if amendment is not None:
+                prepared.sent_after(amendment.at_ms)
 
     def _park_all(
         self,

@@ -104,9 +104,9 @@ def _refuse_unfit(numbers: DataFrame) -> None:
         F.count(F.lit(1)).alias("rows"), F.min(F.struct(*numbers.columns)).alias("first")
     ).collect()
     if row.rows:
-        told = ", ".join(f"{name}={value}" for name, value in row.first.asDict().items())
+        example = ", ".join(f"{name}={value}" for name, value in row.first.asDict().items())
         raise ConfigurationError(
-            f"{row.rows} rows of the workload cannot be priced, e.g. {told}; use delay_seconds of 0 "
+            f"{row.rows} rows of the workload cannot be priced, e.g. {example}; use delay_seconds of 0 "
             f"to {MAX_DELAY_SECONDS}, a size of 1 to {_MAX_SIZE} bytes, 1 to {MAX_MESSAGES} messages"
         )
 

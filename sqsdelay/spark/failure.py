@@ -16,13 +16,13 @@ def cause(error: Exception) -> str:
     """The one line of a Java trace that says why."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     for mark in ("Caused by:", ":"):
-        if told := [line for line in lines if line.startswith(mark)]:
-            return told[0].removeprefix(":").strip()
+        if reasons := [line for line in lines if line.startswith(mark)]:
+            return reasons[0].removeprefix(":").strip()
     return lines[0] if lines else "Spark does not say why"
 
 
 def failure(error: Exception) -> SqsDelayError:
     """sqsdelay's own error if that ended the job, or else Python's, or Java's cause."""
     text = str(error)
-    told = _OURS.findall(text) or _PYTHONS.findall(text) or [cause(error)]
-    return SqsDelayError(told[-1])
+    reasons = _OURS.findall(text) or _PYTHONS.findall(text) or [cause(error)]
+    return SqsDelayError(reasons[-1])

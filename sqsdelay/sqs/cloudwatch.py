@@ -33,7 +33,7 @@ class CloudWatchAges:
     """The `QueueAges` port over CloudWatch: the last value of the past ten minutes.
 
     Needs ``cloudwatch:GetMetricData``. Where it is denied or CloudWatch does not answer, no age is
-    told, and a warning is logged.
+    line, and a warning is logged.
 
     Args:
         client: a boto3 CloudWatch client of the queues' region.

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from sqsdelay.core.clock import Clock
     from sqsdelay.ledger.events import Ledger
-    from sqsdelay.ports.stores import DelayedMessageStore
+    from sqsdelay.ports.stores import ParkingPlace
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class DelayConsumer:
             extends that while it works on them.
         max_receives: receives after which a copy that SQS keeps refusing goes to the error queue.
         max_delay_seconds: messages due farther ahead go to the error queue.
-        store: where to park messages and to look for marks; without one neither is done.
+        store: parks messages and holds amendments; without one neither is done.
         park_after_seconds: messages with more than this remaining are parked.
         on_outcomes: called after each batch, from the receivers' threads.
         ledger: where to record what became of copies; None records nothing.
@@ -96,7 +96,7 @@ class DelayConsumer:
         visibility_seconds: int = WORKER_VISIBILITY_SECONDS,
         max_receives: int = DEFAULT_MAX_RECEIVES,
         max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS,
-        store: DelayedMessageStore | None = None,
+        store: ParkingPlace | None = None,
         park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
         on_outcomes: Callable[[Sequence[Outcome]], None] | None = None,
         ledger: Ledger | None = None,
@@ -177,7 +177,7 @@ class DelayConsumer:
         if self._store is None:
             return
         try:
-            self._store.marks(["-"])
+            self._store.amendments(["-"])
         except StoreUnavailable as error:
             logger.warning("messages hop on until the store can be used: %s", one_line(error))
 
@@ -319,7 +319,7 @@ def checked_relay(
     hop_seconds: int,
     max_receives: int,
     max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS,
-    store: DelayedMessageStore | None = None,
+    store: ParkingPlace | None = None,
     park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
     ledger: Ledger | None = None,
 ) -> Relay:

@@ -136,13 +136,13 @@ def check_endpoint(
     if collides is not None:
         problems.append(Problem(endpoint.name, collides, "use another name"))
     found = {ref: _attributes(queues, ref) for ref in endpoint.queues}
-    problems += [_missing(endpoint, ref) for ref, told in found.items() if told is None]
-    there = {ref: told for ref, told in found.items() if told is not None}
-    if (told := there.get(endpoint.delay_queue)) is not None:
+    problems += [_missing(endpoint, ref) for ref, attributes in found.items() if attributes is None]
+    there = {ref: attributes for ref, attributes in found.items() if attributes is not None}
+    if (attributes := there.get(endpoint.delay_queue)) is not None:
         name = endpoint.delay_queue.name
-        problems.extend(delay_queue_problems(name, told, hop_seconds=hop_seconds))
-    if endpoint.fifo and (told := there.get(endpoint.due_queue)) is not None:
-        problems.extend(waiting_problems(endpoint.due_queue.name, told))
+        problems.extend(delay_queue_problems(name, attributes, hop_seconds=hop_seconds))
+    if endpoint.fifo and (attributes := there.get(endpoint.due_queue)) is not None:
+        problems.extend(waiting_problems(endpoint.due_queue.name, attributes))
     problems.extend(size_problems(endpoint, there))
     return problems
 

@@ -83,10 +83,10 @@ def failure_of(error: ClientError | BotoCoreError, queue_url: str) -> Failure:
     """What a failed call means for each of its entries."""
     code = _code(error)
     permanent = code in PERMANENT or isinstance(error, ParamValidationError)
-    told = translated(error, queue_url)
-    told.__cause__ = error
-    outage = isinstance(told, QueueUnavailable)
-    return Failure(code, told, transient=not permanent, outage=outage)
+    translation = translated(error, queue_url)
+    translation.__cause__ = error
+    outage = isinstance(translation, QueueUnavailable)
+    return Failure(code, translation, transient=not permanent, outage=outage)
 
 
 def translated(error: ClientError | BotoCoreError, queue: str) -> SqsDelayError:

@@ -153,7 +153,7 @@ class SqsQueues:
                 return [self._send_single(queue_url, entry) for entry in wired]
             return [failure] * len(wired)
         self._observe(answer, asked_at)
-        done = {str(told.get("Id")): told for told in answer.get("Successful", ())}
+        done = {str(entry.get("Id")): entry for entry in answer.get("Successful", ())}
         failures = _entry_failures(answer, queue_url)
         return [
             failures.get(entry["Id"])

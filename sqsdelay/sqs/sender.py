@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sqsdelay.core.clock import Clock
     from sqsdelay.ledger.events import Ledger
     from sqsdelay.ports.queues import LargeBodies
-    from sqsdelay.ports.stores import DelayedMessageStore
+    from sqsdelay.ports.stores import ParkingPlace
 
 
 class DelaySender(QueueSender):
@@ -45,7 +45,7 @@ class DelaySender(QueueSender):
         hop_seconds: int = DEFAULT_HOP_SECONDS,
         max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS,
         concurrency: int = DEFAULT_CONCURRENCY,
-        store: DelayedMessageStore | StoreOf | None = None,
+        store: ParkingPlace | StoreOf | None = None,
         park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
         large_bodies: LargeBodies | None = None,
         ledger: Ledger | None = None,

@@ -1,24 +1,27 @@
-"""Stores for delayed messages: SQLite, PostgreSQL, DynamoDB; each imported when it is opened."""
+"""Where delayed messages wait: SQLite, PostgreSQL, DynamoDB, EventBridge Scheduler; each imported when
+it is opened."""
 
 from __future__ import annotations
 
 import re
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
+from sqsdelay.limits import DEFAULT_HOP_SECONDS
+from sqsdelay.ports.stores import Claim, DelayedMessageStore, ParkingPlace, TransactionMode
 
 if TYPE_CHECKING:
+    from sqsdelay.core.amendments import Amendment, latest_amendments
     from sqsdelay.core.clock import Clock, SystemClock
-    from sqsdelay.core.marks import Mark, in_force
     from sqsdelay.core.stored_message import StoredMessage, check_stored_due, from_store, to_store
     from sqsdelay.stores.dynamodb.dynamodb_store import DynamoDbStore
     from sqsdelay.stores.dynamodb.earlier import EarlierTable
     from sqsdelay.stores.dynamodb.table import table_definition
     from sqsdelay.stores.postgres.inbox import PostgresInbox
     from sqsdelay.stores.postgres.postgres_store import PostgresStore
+    from sqsdelay.stores.scheduler.scheduler_store import SchedulerStore
     from sqsdelay.stores.sqlite.inbox import SqliteInbox
     from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 
@@ -27,9 +30,11 @@ __all__ = [
     "Clock",
     "DelayedMessageStore",
     "DynamoDbStore",
-    "Mark",
+    "Amendment",
+    "ParkingPlace",
     "PostgresInbox",
     "PostgresStore",
+    "SchedulerStore",
     "SqliteInbox",
     "SqliteStore",
     "StoredMessage",
@@ -37,7 +42,8 @@ __all__ = [
     "TransactionMode",
     "check_stored_due",
     "from_store",
-    "in_force",
+    "latest_amendments",
+    "open_place",
     "open_store",
     "table_definition",
     "to_store",
@@ -46,16 +52,17 @@ __all__ = [
 _HOMES = {
     "Clock": "sqsdelay.core.clock",
     "DynamoDbStore": "sqsdelay.stores.dynamodb.dynamodb_store",
-    "Mark": "sqsdelay.core.marks",
+    "Amendment": "sqsdelay.core.amendments",
     "PostgresInbox": "sqsdelay.stores.postgres.inbox",
     "PostgresStore": "sqsdelay.stores.postgres.postgres_store",
+    "SchedulerStore": "sqsdelay.stores.scheduler.scheduler_store",
     "SqliteInbox": "sqsdelay.stores.sqlite.inbox",
     "SqliteStore": "sqsdelay.stores.sqlite.sqlite_store",
     "StoredMessage": "sqsdelay.core.stored_message",
     "SystemClock": "sqsdelay.core.clock",
     "check_stored_due": "sqsdelay.core.stored_message",
     "from_store": "sqsdelay.core.stored_message",
-    "in_force": "sqsdelay.core.marks",
+    "latest_amendments": "sqsdelay.core.amendments",
     "table_definition": "sqsdelay.stores.dynamodb.table",
     "to_store": "sqsdelay.core.stored_message",
 }
@@ -67,6 +74,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
 
+
+SCHEDULER: Final = "scheduler"
 
 SCHEMES: Final = "sqlite:///FILE, postgresql://… or dynamodb://TABLE"
 
@@ -114,12 +123,52 @@ def open_store(
         from sqsdelay.stores.dynamodb.url import settings_of
 
         return DynamoDbStore(parts.netloc, endpoint=endpoint, **settings_of(parts.query))
+    if parts.scheme == SCHEDULER:
+        raise ConfigurationError(
+            "schedules release their messages themselves, so there is nothing to dispatch; give "
+            f"{SCHEDULER}://… to senders and to the delay consumer only"
+        )
     raise _not_understood(parts.scheme)
+
+
+def open_place(
+    url: str, *, endpoint: str, table: str | None = None, schema: str | None = None
+) -> ParkingPlace:
+    """Where a URL says that messages wait: a store, or a place that needs no dispatcher.
+
+    Args:
+        url: as for `open_store`; or ``scheduler://GROUP?role=ARN``: one-time schedules of EventBridge
+            Scheduler in that schedule group, sent with that role. ``&hop=SECONDS`` where the delay
+            queue's delivery delay is not 900 s.
+        endpoint, table, schema: as for `open_store`.
+
+    Raises:
+        ConfigurationError, InvalidEndpoint, StoreUnavailable
+    """
+    parts = _parts(url)
+    if parts.scheme != SCHEDULER:
+        return open_store(url, endpoint=endpoint, table=table, schema=schema)
+    if table is not None or schema is not None:
+        raise ConfigurationError(
+            "a schedule group has neither a table nor a schema; leave them out"
+        )
+    settings = parse_qs(parts.query, keep_blank_values=True)
+    known = settings.keys() <= {"role", "hop"} and all(len(v) == 1 for v in settings.values())
+    hop = settings.get("hop", [str(DEFAULT_HOP_SECONDS)])[0]
+    if parts.path or not known or "role" not in settings or not hop.isdigit():
+        raise ConfigurationError(
+            "the URL of a schedule group is not valid; give scheduler://GROUP?role=ROLE_ARN"
+        )
+    from sqsdelay.stores.scheduler import SchedulerStore
+
+    return SchedulerStore(
+        parts.netloc, role_arn=settings["role"][0], endpoint=endpoint, hop_seconds=int(hop)
+    )
 
 
 def open_source(
     url: str, *, endpoint: str, table: str | None = None, schema: str | None = None
-) -> DelayedMessageStore | EarlierTable:
+) -> ParkingPlace | EarlierTable:
     """The store a URL names, to be emptied: a DynamoDB table of the earlier layout, too.
 
     Raises:
@@ -133,7 +182,7 @@ def open_source(
         if earlier.earlier:
             return earlier
         earlier.close()
-    return open_store(url, endpoint=endpoint, table=table, schema=schema)
+    return open_place(url, endpoint=endpoint, table=table, schema=schema)
 
 
 def _parts(url: str) -> SplitResult:

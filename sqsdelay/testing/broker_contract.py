@@ -173,11 +173,13 @@ class SenderContract:
         assert arrivals(received, 1) == [("m-1", "grüße ☀".encode())]
 
     def test_an_id_is_made_up(self, sender: Sender[Any], received: Received) -> None:
-        """The one told is the one the receiver sees."""
-        told = [sender.send(DESTINATION, "a", delay=0).message_id for _ in range(2)]
-        assert None not in told
-        assert sorted(map(str, told)) == [message_id for message_id, _ in arrivals(received, 2)]
-        assert len(set(told)) == 2
+        """The id returned is the one the receiver sees."""
+        message_ids = [sender.send(DESTINATION, "a", delay=0).message_id for _ in range(2)]
+        assert None not in message_ids
+        assert sorted(map(str, message_ids)) == [
+            message_id for message_id, _ in arrivals(received, 2)
+        ]
+        assert len(set(message_ids)) == 2
 
     def test_a_delayed_message_arrives_when_it_is_due(
         self,

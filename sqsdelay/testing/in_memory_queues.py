@@ -141,6 +141,13 @@ class InMemoryQueues:
                 transient=False,
             )
             return Failure(error.code, error, transient=False)
+        if queue.fifo and entry.group_id is None:
+            error = SendFailed(
+                "The request must contain the parameter MessageGroupId.",
+                code="MissingParameter",
+                transient=False,
+            )
+            return Failure(error.code, error, transient=False)
         limit = int(queue.attributes.get("MaximumMessageSize", MAX_MESSAGE_BYTES))
         if size_of(entry.body, entry.attributes) > limit:
             error = SendFailed(

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from sqsdelay.core.amendments import Amendment, latest_amendments
 from sqsdelay.core.clock import Clock
-from sqsdelay.core.marks import Mark, in_force
 from sqsdelay.core.stored_message import StoredMessage, check_stored_due
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.ports.stores import Claim, TransactionMode
@@ -40,7 +40,7 @@ class InMemoryStore:
         self._clock = clock
         self._lease_ms = round(lease_seconds * 1000)
         self._rows: dict[str, _Row] = {}
-        self._marks: dict[str, Mark] = {}
+        self._amendments: dict[str, Amendment] = {}
         self._watchers: list[Callable[[], None]] = []
         self._lock = threading.RLock()
 
@@ -147,15 +147,15 @@ class InMemoryStore:
         leased = row is not None and row.claim is not None and row.held(self._clock.now_ms())
         return None if leased else row
 
-    def mark(self, marks: Sequence[Mark]) -> None:
+    def amend(self, amendments: Sequence[Amendment]) -> None:
         with self._lock:
-            before = self.marks([mark.message_id for mark in marks])
-            self._marks |= in_force([*before.values(), *marks])
+            before = self.amendments([amendment.message_id for amendment in amendments])
+            self._amendments |= latest_amendments([*before.values(), *amendments])
 
-    def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
+    def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
         now_ms = self._clock.now_ms()
-        kept = {i: self._marks[i] for i in message_ids if i in self._marks}
-        return {i: mark for i, mark in kept.items() if mark.until_ms > now_ms}
+        kept = {i: self._amendments[i] for i in message_ids if i in self._amendments}
+        return {i: amendment for i, amendment in kept.items() if amendment.until_ms > now_ms}
 
     @contextmanager
     def watch(self, wake: Callable[[], None]) -> Iterator[None]:

@@ -9,20 +9,20 @@ class TestMyStore(StoreContract):
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from typing import ClassVar, Final
 
 import pytest
 
+from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.clock import Clock
-from sqsdelay.core.marks import MARK_LIFETIME_SECONDS, Mark
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.errors import ConfigurationError, InvalidMessage
+from sqsdelay.errors import ConfigurationError
 from sqsdelay.ports.stores import DelayedMessageStore, TransactionMode
 from sqsdelay.testing.manual_clock import ManualClock
+from sqsdelay.testing.parking_contract import MakePlace, ParkingContract, ids, message
 
 _PATIENCE_SECONDS: Final = 120
 """Ends a hang, also on a busy machine."""
@@ -30,19 +30,8 @@ _PATIENCE_SECONDS: Final = 120
 MakeStore = Callable[[Clock], DelayedMessageStore]
 
 
-def message(
-    message_id: str, due_ms: int, *, body: bytes = b"body", to: str = "orders"
-) -> StoredMessage:
-    """A message for ``orders``, or another destination."""
-    return StoredMessage(message_id=message_id, destination=to, due_ms=due_ms, body=body)
-
-
-def ids(messages: Sequence[StoredMessage]) -> list[str]:
-    return [message.message_id for message in messages]
-
-
-class StoreContract:
-    """What holds for every store. Each test gets an empty one."""
+class StoreContract(ParkingContract):
+    """What holds for every store, beside what holds for every place. Each test gets an empty one."""
 
     claims_shards: ClassVar[bool] = False
     """True for a store whose claims lease more than the messages they hold: others come to the rest
@@ -54,8 +43,8 @@ class StoreContract:
         raise NotImplementedError("override the fixture make_store")
 
     @pytest.fixture
-    def clock(self) -> ManualClock:
-        return ManualClock()
+    def make_place(self, make_store: MakeStore) -> MakePlace:
+        return make_store
 
     @pytest.fixture
     def store(self, make_store: MakeStore, clock: ManualClock) -> Iterator[DelayedMessageStore]:
@@ -96,15 +85,6 @@ class StoreContract:
         with store.claim(1, due_by_ms=clock.now_ms()) as claim:
             assert list(claim.messages) == [kept]
         assert store.pending(1) == [kept]
-
-    def test_the_id_is_the_key(self, store: DelayedMessageStore, clock: Clock) -> None:
-        """A message stored again (its storer crashed before it knew) is one message, the first."""
-        assert store.store([message("a", clock.now_ms(), body=b"first")]) == [True]
-        again = [message("a", clock.now_ms(), body=b"second"), message("b", clock.now_ms())]
-        assert store.store([*again, message("b", clock.now_ms())]) == [False, True, False]
-        assert store.store([]) == []
-        assert store.pending_count() == 2
-        assert {m.message_id: m.body for m in store.pending(10)} == {"a": b"first", "b": b"body"}
 
     def test_claims_what_is_due_earliest_first(
         self, store: DelayedMessageStore, clock: Clock
@@ -223,44 +203,6 @@ class StoreContract:
         store.store([message("b", clock.now_ms() + 9000), message("a", clock.now_ms() + 4000)])
         assert store.next_due_ms() == clock.now_ms() + 4000
 
-    def test_pending_is_paged(self, store: DelayedMessageStore, clock: Clock) -> None:
-        """Pages neither repeat nor skip messages that are due at the same instant."""
-        now = clock.now_ms()
-        store.store([message(f"m{n}", now + (n // 4) * 1000) for n in range(10)])
-        listed: list[StoredMessage] = []
-        after = None
-        while page := store.pending(3, after=after):
-            listed += page
-            after = (page[-1].due_ms, page[-1].message_id)
-        assert ids(listed) == [f"m{n}" for n in range(10)]
-        assert store.pending_count() == 10
-
-    def test_pending_within_a_time(self, store: DelayedMessageStore, clock: Clock) -> None:
-        """From an instant on and before another, in pages too; a cursor outside widens nothing."""
-        now = clock.now_ms()
-        store.store([message(f"m{n}", now + (n // 2) * 1000) for n in range(10)])
-        start, end = now + 1000, now + 4000
-        assert ids(store.pending(99, due_from_ms=start)) == [f"m{n}" for n in range(2, 10)]
-        assert ids(store.pending(99, due_from_ms=start + 1)) == [f"m{n}" for n in range(4, 10)]
-        assert ids(store.pending(99, due_before_ms=end)) == [f"m{n}" for n in range(8)]
-        assert ids(store.pending(99, due_before_ms=end + 1)) == [f"m{n}" for n in range(10)]
-        assert ids(store.pending(3, due_from_ms=start, due_before_ms=end)) == ["m2", "m3", "m4"]
-        between = {"due_from_ms": start, "due_before_ms": end}
-        assert ids(store.pending(99, after=(now + 2000, "m4"), **between)) == ["m5", "m6", "m7"]
-        assert ids(store.pending(99, after=(now, "m0"), **between)) == [
-            f"m{n}" for n in range(2, 8)
-        ]
-        assert store.pending(99, after=(now + 9000, "m9"), **between) == []
-        assert store.pending(99, due_from_ms=end, due_before_ms=start) == []
-        assert store.pending(99, due_before_ms=0) == []
-
-    def test_cancelling(self, store: DelayedMessageStore, clock: Clock) -> None:
-        """A cancelled message is gone; what is unknown is answered honestly."""
-        store.store([message("a", clock.now_ms()), message("b", clock.now_ms() + 1)])
-        assert store.cancel(["a", "unknown"]) == [True, False]
-        assert store.cancel(["a"]) == [False]
-        assert ids(store.pending(10)) == ["b"]
-
     def test_finding_one(self, store: DelayedMessageStore, clock: Clock) -> None:
         """By its id, held or not, as it was stored; what is not there is None."""
         kept = message("a", clock.now_ms(), body=b"1")
@@ -305,64 +247,10 @@ class StoreContract:
         assert self.claimed(store, clock) == ["a"]
         assert store.pending(1) == [message("a", now - 1)]
 
-    def test_a_due_time_no_clock_shows_is_refused(
-        self, store: DelayedMessageStore, clock: Clock
-    ) -> None:
-        """Nothing is parked where it could never be found."""
-        store.store([message("a", clock.now_ms())])
-        with pytest.raises(InvalidMessage, match="1970 to 9999"):
-            store.reschedule("a", 10**15)
-        assert self.claimed(store, clock) == ["a"]
-
-    def test_marks_are_kept_until_they_expire(
-        self, store: DelayedMessageStore, make_store: MakeStore, clock: ManualClock
-    ) -> None:
-        """A delay consumer elsewhere reads what a sender left; the last mark of a message counts."""
-        now_ms = clock.now_ms()
-        cancelled = Mark(message_id="a", at_ms=now_ms)
-        store.mark([cancelled, Mark(message_id="b", at_ms=now_ms, due_ms=2)])
-        moved = Mark(message_id="b", at_ms=now_ms + 7, due_ms=now_ms + 5)
-        other = make_store(clock)
-        try:
-            other.mark([Mark(message_id="b", at_ms=now_ms, due_ms=1), moved])
-            asked = ["a", "b", "unknown", "a", *(f"m{n}" for n in range(150))]
-            assert other.marks(asked) == {"a": cancelled, "b": moved}
-            assert other.marks(["unknown"]) == {}
-        finally:
-            if other is not store:
-                other.close()
-        clock.advance(MARK_LIFETIME_SECONDS + 1)
-        assert store.marks(["a", "b"]) == {}
-
-    def test_what_was_cancelled_is_not_moved_any_more(
-        self, store: DelayedMessageStore, clock: ManualClock
-    ) -> None:
-        """A cancellation holds for what was sent before it, whatever is wished of a message that was
-        sent since under the same id; a new cancellation takes the place of both."""
-        now_ms = clock.now_ms()
-        moved = Mark(message_id="a", at_ms=now_ms, due_ms=1)
-        store.mark([moved])
-        assert store.marks(["a"]) == {"a": moved}
-        gone = [Mark(message_id=n, at_ms=now_ms + 1) for n in ("a", "b")]
-        again = [Mark(message_id=n, at_ms=now_ms + 2, due_ms=2) for n in ("a", "b")]
-        store.mark([*gone, again[1]])
-        store.mark([again[0]])
-        both = {m.message_id: replace(m, cancelled_ms=now_ms + 1) for m in again}
-        assert store.marks(["a", "b"]) == both
-        once_more = Mark(message_id="a", at_ms=now_ms + 3, due_ms=3)
-        store.mark([once_more])
-        assert store.marks(["a"]) == {"a": replace(once_more, cancelled_ms=now_ms + 1)}
-        store.mark([replace(gone[0], at_ms=now_ms + 4)])
-        assert store.marks(["a"]) == {"a": replace(gone[0], at_ms=now_ms + 4)}
-        clock.advance(MARK_LIFETIME_SECONDS + 1)
-        late = replace(moved, at_ms=clock.now_ms())
-        store.mark([late])
-        assert store.marks(["a"]) == {"a": late}
-
-    def test_marks_are_no_messages(self, store: DelayedMessageStore, clock: Clock) -> None:
+    def test_amendments_are_no_messages(self, store: DelayedMessageStore, clock: Clock) -> None:
         """They may be of messages stored elsewhere, or here, and touch neither."""
         store.store([message("a", clock.now_ms())])
-        store.mark([Mark(message_id=n, at_ms=clock.now_ms()) for n in ("a", "b")])
+        store.amend([Amendment(message_id=n, at_ms=clock.now_ms()) for n in ("a", "b")])
         assert store.pending_count() == 1
         assert self.claimed(store, clock) == ["a"]
 

@@ -48,12 +48,12 @@ class Announcer(TimeoutTask):
             self._held = self._hold_due()
         ids = [message.message_id for message in self._held]
         outcomes = self._transport.announce(ids) if ids else []
-        told = list(zip(self._held, outcomes, strict=True))
-        self._held = [message for message, failure in told if failure is not None]
-        announced = [message for message, failure in told if failure is None]
+        answered = list(zip(self._held, outcomes, strict=True))
+        self._held = [message for message, failure in answered if failure is not None]
+        announced = [message for message, failure in answered if failure is None]
         self._parts.announcements.add(announced)
         self._tell(TimeoutStatus.ANNOUNCED, [message.message_id for message in announced])
-        for _, failure in told:
+        for _, failure in answered:
             if failure is not None:
                 raise QueueUnavailable(f"due messages not announced: {failure.error}")
         return len(announced)

@@ -15,10 +15,10 @@ from botocore.exceptions import ClientError
 from lambdas.dispatcher.handler import BATCH
 from lambdas.removal_guard.handler import LEFT_OUT, Refused, check
 from sqsdelay import DelaySender
+from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.body_pointer import PAYLOAD_SIZE, Pointer
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.marks import Mark
 from sqsdelay.core.message import string
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.core.wire import DELAY_SECONDS, ReceivedMessage
@@ -174,19 +174,19 @@ def _park(site: Site, store: DynamoDbStore, tries: Tries) -> None:
     new, known, cancelled, moved = (site.message() for _ in range(4))
     with site.stored(known, cancelled, moved) as owners:
         now_ms = SystemClock().now_ms()
-        owners.mark(
+        owners.amend(
             [
-                Mark(message_id=cancelled.message_id, at_ms=now_ms),
-                Mark(message_id=moved.message_id, at_ms=now_ms, due_ms=7),
+                Amendment(message_id=cancelled.message_id, at_ms=now_ms),
+                Amendment(message_id=moved.message_id, at_ms=now_ms, due_ms=7),
             ]
         )
         with tries("park"):
             assert parking.park([new]) == [None]
         with tries("park again"):
             assert parking.park([known]) == [None]
-        with tries("read marks"):
-            assert set(parking.marks([cancelled.message_id])) == {cancelled.message_id}
-        parking.apply_marks(dict.fromkeys([cancelled.message_id, moved.message_id]))
+        with tries("read amendments"):
+            assert set(parking.amendments([cancelled.message_id])) == {cancelled.message_id}
+        parking.apply_amendments(dict.fromkeys([cancelled.message_id, moved.message_id]))
         with tries("cancel"):
             assert owners.find(cancelled.message_id) is None
         with tries("move"):
@@ -301,15 +301,15 @@ def keeper(site: Site, actor: Actor) -> set[str]:
     """Whoever was granted to store, list, cancel and reschedule."""
     tries = Tries()
     store = site.store(_impatient(actor, "dynamodb"))
-    new, kept, lost, marked = (site.message() for _ in range(4))
+    new, kept, lost, amended = (site.message() for _ in range(4))
     with site.stored(kept, lost) as owners:
-        owners.mark([Mark(message_id=marked.message_id, at_ms=SystemClock().now_ms())])
+        owners.amend([Amendment(message_id=amended.message_id, at_ms=SystemClock().now_ms())])
         with tries("store"):
             assert store.store([new]) == [True]
-        with tries("leave a mark"):
-            store.mark([Mark(message_id=new.message_id, at_ms=SystemClock().now_ms())])
-        with tries("read marks"):
-            assert set(store.marks([marked.message_id])) == {marked.message_id}
+        with tries("leave an amendment"):
+            store.amend([Amendment(message_id=new.message_id, at_ms=SystemClock().now_ms())])
+        with tries("read amendments"):
+            assert set(store.amendments([amended.message_id])) == {amended.message_id}
         with tries("list"):
             assert kept.message_id in {m.message_id for m in store.pending(9)}
         with tries("find"):

@@ -73,14 +73,14 @@ def test_a_store_that_is_not_set_up_is_found_at_the_start(site: Site) -> None:
 
 
 def test_cancelled_and_moved_wherever_they_wait(site: Site) -> None:
-    """Parked: at once. In the delay queue: by a mark, and the exit code says that it was only one."""
+    """Parked: at once. In the delay queue: at the next hop, as the exit code says."""
     for name in ("stays", "moves", "goes"):
         site.send(name, "8s")
-    marked = run("cancel", site.endpoint, "goes", env=site.env)
-    assert marked.returncode == 3
-    assert "if it is in the delay queue, it will be cancelled at its next hop" in marked.stdout
+    requested = run("cancel", site.endpoint, "goes", env=site.env)
+    assert requested.returncode == 3
+    assert "if it is in the delay queue, it will be cancelled at its next hop" in requested.stdout
     moved = run("reschedule", site.endpoint, "moves", "--delay", "1h", "--json", env=site.env)
-    assert (moved.returncode, json.loads(moved.stdout)["change"]) == (3, "marked")
+    assert (moved.returncode, json.loads(moved.stdout)["change"]) == (3, "requested")
     with site.consuming(60) as worker, running("dispatch", site.endpoint, env=site.env):
         worker.wait_for('"cancelled"')
         worker.wait_for('"parked"')

@@ -21,8 +21,8 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.clock import SystemClock
-from sqsdelay.core.marks import Mark
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.dispatching.settings import MAX_POLL_SECONDS, DispatchSettings
@@ -209,8 +209,8 @@ def test_pgbouncer_in_transaction_mode(pooled: str) -> None:
             assert store.store([message(name, 60_000), message(f"{name}b", 60_000)]) == [True] * 2
             assert store.find(name) is not None
             assert store.reschedule(name, now_ms() + 90_000)
-            store.mark([Mark(message_id=name, at_ms=now_ms())])
-            assert set(store.marks([name])) == {name}
+            store.amend([Amendment(message_id=name, at_ms=now_ms())])
+            assert set(store.amendments([name])) == {name}
             assert store.next_due_ms() is not None
             assert store.cancel([name, f"{name}b"]) == [True, True]
 
@@ -308,8 +308,8 @@ def test_holds_count_by_the_databases_clock(
             assert [each.message_id for each in claim.messages] == ["b"]
             claim.count_failures(["b"], retry_after_seconds=0.2)
         wait_for(lambda: "b" in claimed_by(other, due_by_ms), seconds=10)
-        other.mark([Mark(message_id="a", at_ms=due_by_ms)])
-        assert set(other.marks(["a"])) == {"a"}
+        other.amend([Amendment(message_id="a", at_ms=due_by_ms)])
+        assert set(other.amendments(["a"])) == {"a"}
 
 
 def claimed_by(store: PostgresStore, due_by_ms: int) -> list[str]:

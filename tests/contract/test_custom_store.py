@@ -10,7 +10,8 @@ import pytest
 
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.testing import InMemoryOutbox, ManualClock
-from sqsdelay.testing.store_contract import MakeStore, StoreContract, message
+from sqsdelay.testing.parking_contract import message
+from sqsdelay.testing.store_contract import MakeStore, StoreContract
 
 
 def documented() -> ModuleType:

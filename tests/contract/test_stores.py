@@ -11,10 +11,14 @@ from botocore.config import Config
 from sqsdelay.core.clock import Clock
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
+from sqsdelay.stores.scheduler import SchedulerStore
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
-from sqsdelay.testing import InMemoryStore
+from sqsdelay.testing import InMemoryQueues, InMemoryScheduler, InMemoryStore, ManualClock
 from sqsdelay.testing.local_aws import LocalAws
+from sqsdelay.testing.parking_contract import MakePlace, ParkingContract
 from sqsdelay.testing.store_contract import MakeStore, StoreContract
+
+ROLE = "arn:aws:iam::123456789012:role/scheduler"
 
 
 class TestInMemory(StoreContract):
@@ -42,6 +46,15 @@ class TestPostgres(StoreContract):
         table = f"o\"r'd;--%s {{x}}.{uuid.uuid4().hex[:12]}"
         return lambda clock: PostgresStore(
             postgres, endpoint="orders", table=table, clock=clock, connections=6
+        )
+
+
+class TestScheduler(ParkingContract):
+    @pytest.fixture
+    def make_place(self, clock: ManualClock) -> MakePlace:
+        scheduler = InMemoryScheduler(clock, InMemoryQueues(clock))
+        return lambda clock: SchedulerStore(
+            "orders", role_arn=ROLE, endpoint="orders", client=scheduler, clock=clock
         )
 
 

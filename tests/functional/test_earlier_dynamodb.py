@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sqsdelay.cli import app
-from sqsdelay.core.marks import MARK_LIFETIME_MS, Mark
+from sqsdelay.core.amendments import AMENDMENT_LIFETIME_MS, Amendment
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.testing.local_aws import LocalAws
@@ -86,8 +86,8 @@ def put(client: Any, table: str, name: str, due_ms: int, **more: Any) -> StoredM
     )
 
 
-def put_mark(client: Any, table: str, name: str, **numbers: int) -> None:
-    """A mark as the earlier layout stored it; at first without ``at_ms``."""
+def put_amendment(client: Any, table: str, name: str, **numbers: int) -> None:
+    """An amendment as the earlier layout stored it; at first without ``at_ms``."""
     client.put_item(
         TableName=table,
         Item={
@@ -99,16 +99,16 @@ def put_mark(client: Any, table: str, name: str, **numbers: int) -> None:
 
 
 def test_a_live_table_is_moved_over(client: Any, old: str, new: DynamoDbStore) -> None:
-    """Near and far messages and marks; what its dispatcher has in hand stays its own. Repeatable."""
+    """Near and far messages and amendments; what its dispatcher has in hand stays its own. Repeatable."""
     now_ms = time.time_ns() // 1_000_000
     dues = [now_ms - 5000, now_ms + 60_000, *(now_ms + n * 86_400_000 for n in range(1, 150))]
     kept = [put(client, old, f"m{n}", due_ms) for n, due_ms in enumerate(dues)]
     lease = {"claimed_by": {"S": "x"}, "held_until_ms": {"N": str(now_ms + 60_000)}}
     put(client, old, "in-hand", now_ms, **lease)
     until_s = now_ms // 1000 + 86_400
-    left_ms = until_s * 1000 - MARK_LIFETIME_MS
-    put_mark(client, old, "cancelled", expires_at=until_s)
-    put_mark(
+    left_ms = until_s * 1000 - AMENDMENT_LIFETIME_MS
+    put_amendment(client, old, "cancelled", expires_at=until_s)
+    put_amendment(
         client, old, "moved", expires_at=until_s, at_ms=now_ms, due_ms=7, cancelled_ms=now_ms - 5
     )
     command = ["store", "migrate", "orders", "--store", f"dynamodb://{old}"]
@@ -121,9 +121,9 @@ def test_a_live_table_is_moved_over(client: Any, old: str, new: DynamoDbStore) -
     assert done.exit_code == 0, done.output
     assert "151 migrated, 1 sent-not-removed" in done.stderr
     assert new.pending(1000) == kept
-    assert new.marks(["cancelled", "moved"]) == {
-        "cancelled": Mark(message_id="cancelled", at_ms=left_ms),
-        "moved": Mark(message_id="moved", at_ms=now_ms, due_ms=7, cancelled_ms=now_ms - 5),
+    assert new.amendments(["cancelled", "moved"]) == {
+        "cancelled": Amendment(message_id="cancelled", at_ms=left_ms),
+        "moved": Amendment(message_id="moved", at_ms=now_ms, due_ms=7, cancelled_ms=now_ms - 5),
     }
     left = client.scan(TableName=old, FilterExpression="attribute_exists(body)")["Items"]
     assert [item["message_id"]["S"] for item in left] == ["in-hand"]

@@ -16,8 +16,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.clock import SystemClock
-from sqsdelay.core.marks import Mark
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import SchemaMismatch
 from sqsdelay.ports.stores import DelayedMessageStore, TransactionMode
@@ -44,11 +44,11 @@ CREATE TABLE "orders.delayed" (
     body bytea NOT NULL, headers text NOT NULL, failures integer NOT NULL DEFAULT 0,
     held_until_ms bigint NOT NULL DEFAULT 0);
 CREATE INDEX "{index}" ON "orders.delayed" (due_ms, message_id);
-CREATE TABLE "{marks}" (
+CREATE TABLE "{amendments}" (
     message_id text COLLATE "C" PRIMARY KEY, due_ms bigint, until_ms bigint NOT NULL);
 INSERT INTO "orders.delayed" (message_id, destination, due_ms, body, headers)
 VALUES ('old', 'orders', 5, '\\x00', '{{}}');
-INSERT INTO "{marks}" VALUES ('old', NULL, 99999999999999);
+INSERT INTO "{amendments}" VALUES ('old', NULL, 99999999999999);
 """
 """The tables as version 1 had them, before any version was written down."""
 
@@ -66,7 +66,7 @@ class Case:
     url: str
     run: Callable[[str], list[Any]]
     set_version: Callable[[int], object]
-    marks: str
+    amendments: str
     newest: int
 
     def store(self) -> DelayedMessageStore:
@@ -99,15 +99,15 @@ def postgresql(postgres: str) -> Iterator[Case]:
         with closing(open_store(url, endpoint="orders")) as store:
             digest = store._channel  # type: ignore[attr-defined]
         with psycopg.connect(url, autocommit=True) as connection:
-            index, marks = f"{digest}_due", f"{digest}_marks"
-            connection.execute(POSTGRES_1.format(index=index, marks=marks))
+            index, amendments = f"{digest}_due", f"{digest}_marks"
+            connection.execute(POSTGRES_1.format(index=index, amendments=amendments))
 
             def run(query: str) -> list[Any]:
                 cursor = connection.execute(query)
                 return cursor.fetchall() if cursor.description else []
 
             comment = f"COMMENT ON INDEX \"{index}\" IS 'sqsdelay schema %d'"
-            yield Case(url, run, lambda version: run(comment % version), marks, newest=4)
+            yield Case(url, run, lambda version: run(comment % version), amendments, newest=4)
         server.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
@@ -118,7 +118,7 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 
 def test_an_older_store_is_upgraded_in_place(case: Case) -> None:
-    """`initialize` says what to do; doing it keeps messages and marks; again it does nothing."""
+    """`initialize` says what to do; doing it keeps messages and amendments; again it does nothing."""
     with closing(case.store()) as store:
         with pytest.raises(
             SchemaMismatch,
@@ -129,9 +129,9 @@ def test_an_older_store_is_upgraded_in_place(case: Case) -> None:
         store.set_up()
         store.initialize(TransactionMode.AT_LEAST_ONCE)
         assert [m.message_id for m in store.pending(9)] == ["old"]
-        assert set(store.marks(["old"])) == {"old"}
-        store.mark([Mark(message_id="new", at_ms=SystemClock().now_ms())])
-    assert case.run(f"SELECT cancelled_ms FROM \"{case.marks}\" WHERE message_id = 'old'") == [
+        assert set(store.amendments(["old"])) == {"old"}
+        store.amend([Amendment(message_id="new", at_ms=SystemClock().now_ms())])
+    assert case.run(f"SELECT cancelled_ms FROM \"{case.amendments}\" WHERE message_id = 'old'") == [
         (None,)
     ]
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.cli.waiting import EXIT_MARKED
+from sqsdelay.cli.waiting import EXIT_REQUESTED
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.testing.local_aws import LocalAws
@@ -97,9 +97,9 @@ def test_a_stored_message_is_listed_moved_and_cancelled(cli: CommandLine) -> Non
     }
     assert cli.ok("cancel", "orders", "a") == "a  cancelled\n"
     late = cli.run("cancel", "orders", "a")
-    assert (late.returncode, "not in the store" in late.stdout) == (EXIT_MARKED, True)
+    assert (late.returncode, "not in the store" in late.stdout) == (EXIT_REQUESTED, True)
     late = cli.run("reschedule", "orders", "a", "--delay", "1h")
-    assert (late.returncode, "not in the store" in late.stdout) == (EXIT_MARKED, True)
+    assert (late.returncode, "not in the store" in late.stdout) == (EXIT_REQUESTED, True)
     assert listed(cli) == []
 
 

@@ -125,7 +125,7 @@ def test_other_services_are_given_up_too(
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{unbound.getsockname()[1]}")
         store = open_store("dynamodb://table", endpoint="orders")
         with pytest.raises(StoreUnavailable):
-            store.marks(["m-1"])
+            store.amendments(["m-1"])
 
 
 def test_a_worker_stops_while_nothing_answers(black_hole: str) -> None:

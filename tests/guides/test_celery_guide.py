@@ -15,7 +15,7 @@ from kombu.transport.SQS import Channel
 from typer.testing import CliRunner
 
 from sqsdelay.cli import app as cli
-from sqsdelay.cli.waiting import EXIT_MARKED
+from sqsdelay.cli.waiting import EXIT_REQUESTED
 from sqsdelay.limits import (
     DEDUPLICATION_INTERVAL_SECONDS,
     MAX_ENDPOINT_CHARS,
@@ -106,7 +106,7 @@ def test_its_commands_and_calls(shell: Shell, local_aws: LocalAws) -> None:
     ]
     assert attributes[0]["VisibilityTimeout"] == str(Channel.default_visibility_timeout)
     assert attributes[1]["ApproximateNumberOfMessagesDelayed"] == "2"
-    assert shell.run(cancel) == EXIT_MARKED
+    assert shell.run(cancel) == EXIT_REQUESTED
     assert [consumer.poll() for consumer in consumers] == [None, None]
 
 

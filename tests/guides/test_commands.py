@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.cli.waiting import EXIT_MARKED
+from sqsdelay.cli.waiting import EXIT_REQUESTED
+from sqsdelay.core.amendments import AMENDMENT_LIFETIME_SECONDS
 from sqsdelay.core.body_pointer import LEGACY_PAYLOAD_SIZE, PAYLOAD_SIZE, Pointer
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.marks import MARK_LIFETIME_SECONDS
 from sqsdelay.core.message import string
 from sqsdelay.cost import break_even_seconds, shipped_prices
 from sqsdelay.limits import MAX_ENDPOINT_CHARS
@@ -82,6 +82,6 @@ def test_the_guides_numbers_are_the_codes() -> None:
     parking, fifo = ((DOCS / name).read_text() for name in ("parking.md", "fifo.md"))
     assert break_even_seconds(shipped_prices()) == DEFAULT_PARK_AFTER_SECONDS
     assert f"by default {DEFAULT_PARK_AFTER_SECONDS:,} s" in parking
-    assert f"for {MARK_LIFETIME_SECONDS // 86_400} days" in parking
-    assert f"| `Change.MARKED` | {EXIT_MARKED} |" in parking
+    assert f"for {AMENDMENT_LIFETIME_SECONDS // 86_400} days" in parking
+    assert f"| `Change.REQUESTED` | {EXIT_REQUESTED} |" in parking
     assert f"Names may have {MAX_ENDPOINT_CHARS} characters before `.fifo`" in fifo

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from moto import mock_aws
 
 from sqsdelay.cli import main
-from sqsdelay.cli.waiting import EXIT_MARKED
+from sqsdelay.cli.waiting import EXIT_REQUESTED
 from tests.hostile.strategies import lines, texts
 
 
@@ -109,7 +109,7 @@ commands = st.one_of(
 
 
 def check_told(code: int, err: str, arguments: Sequence[str]) -> None:
-    assert code in (0, 1, 2, EXIT_MARKED), arguments
+    assert code in (0, 1, 2, EXIT_REQUESTED), arguments
     assert "Traceback" not in err
     assert "PASSWORD" not in err
     if err.startswith("sqsdelay: "):
@@ -120,7 +120,7 @@ def check_told(code: int, err: str, arguments: Sequence[str]) -> None:
 @sometimes(60)
 @given(commands)
 def test_any_arguments(arguments: list[str]) -> None:
-    """0 done, 1 not done, 2 not understood, 3 marked; an error is one line."""
+    """0 done, 1 not done, 2 not understood, 3 requested; an error is one line."""
     code, _, err = typed(*arguments)
     check_told(code, err, arguments)
 

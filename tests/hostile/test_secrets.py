@@ -79,12 +79,12 @@ def put(queues: InMemoryQueues, queue: str, attributes: dict[str, Attribute], n:
 
 
 class AwayStore(InMemoryStore):
-    """A store that is away when it is to park, and to be asked for marks."""
+    """A store that is away when it is to park, and to be asked for amendments."""
 
     def store(self, *_: Any, **__: Any) -> list[bool]:
         raise StoreUnavailable("away")
 
-    def marks(self, *_: Any) -> dict[str, Any]:
+    def amendments(self, *_: Any) -> dict[str, Any]:
         raise StoreUnavailable("away")
 
 

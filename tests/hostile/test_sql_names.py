@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from sqsdelay.core.marks import Mark
+from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.ports.stores import DelayedMessageStore
@@ -25,7 +25,7 @@ HOSTILE = (
     'public"."canary',
     "canary; DELETE FROM canary",
     "%s %(id)s %%",
-    "{table}{marks}{index} {0} {}",
+    "{table}{amendments}{index} {0} {}",
     ":id ?1 $1 @x #y",
     "back\\slash\\",
     "new\nline\ttab",
@@ -73,9 +73,9 @@ def test_an_endpoint_of_any_name(make: Make, name: str) -> None:
         assert store.find(name) == message
         assert other.find(name) is None
         assert store.reschedule(name, CLOCK.now_ms() - 1)
-        store.mark([Mark(message_id=name, at_ms=CLOCK.now_ms())])
-        assert set(store.marks([name])) == {name}
-        assert other.marks([name]) == {}
+        store.amend([Amendment(message_id=name, at_ms=CLOCK.now_ms())])
+        assert set(store.amendments([name])) == {name}
+        assert other.amendments([name]) == {}
         with store.claim(9, due_by_ms=CLOCK.now_ms()) as claim:
             assert [each.message_id for each in claim.messages] == [name]
             assert claim.count_failures([name], retry_after_seconds=0) == [True]

@@ -165,7 +165,7 @@ def test_role_may_do_just_what_it_does(template: Template) -> None:
 
 
 def test_delay_consumer_parks(template: Template) -> None:
-    """It is told the store, and may read marks, park, and apply a mark to what it parked: no more."""
+    """It may read amendments, park, and apply an amendment to what it parked: no more."""
     function = only(template, "AWS::Lambda::Function", Handler=delay_consumer.HANDLER)["Properties"]
     variables = function["Environment"]["Variables"]
     stored_in = dispatcher(template)["Environment"]["Variables"][contract.STORE_VARIABLE]

@@ -18,9 +18,9 @@ from infra.unrestricted_delay import UnrestrictedDelay
 from lambdas.delay_consumer import contract as delay_consumer
 from lambdas.dispatcher import contract, handler
 from sqsdelay import Change, DelaySender
+from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.marks import Mark
 from sqsdelay.core.message_id import new_message_id
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.limits import MAX_DUE_MS
@@ -113,13 +113,13 @@ def test_delay_consumer_is_granted_the_calls_it_makes(
     assert parking.park([stored("cancelled"), stored(moved)]) == [None, None]
     assert parking.park([stored(moved)]) == [None]
     now_ms = SystemClock().now_ms()
-    store.mark(
+    store.amend(
         [
-            Mark(message_id="cancelled", at_ms=now_ms),
-            Mark(message_id=moved, at_ms=now_ms, due_ms=MAX_DUE_MS - 1),
+            Amendment(message_id="cancelled", at_ms=now_ms),
+            Amendment(message_id=moved, at_ms=now_ms, due_ms=MAX_DUE_MS - 1),
         ]
     )
-    assert parking.apply_marks(dict.fromkeys(["cancelled", moved])) == {"cancelled"}
+    assert parking.apply_amendments(dict.fromkeys(["cancelled", moved])) == {"cancelled"}
     assert calls == table_grants(template, delay_consumer.HANDLER)
 
 
@@ -132,7 +132,7 @@ def test_producer_is_granted_the_calls_it_makes(
     assert [m.message_id for m in sender.pending("orders")] == ["order-7"]
     assert sender.reschedule("orders", "order-7", delay=60 * 86_400) is Change.DONE
     assert sender.cancel("orders", "order-7") is Change.DONE
-    assert sender.cancel("orders", "order-7") is Change.MARKED
+    assert sender.cancel("orders", "order-7") is Change.REQUESTED
     orders = sqs.Queue(stack, "Orders", queue_name="orders")
     delay = UnrestrictedDelay(stack, "Delay", queue=orders, store="dynamodb")
     assert delay.store is not None

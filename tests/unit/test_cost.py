@@ -122,7 +122,7 @@ def test_a_parked_message_is_written_once() -> None:
     assert quantities(large, "write units") == [2]
     assert quantities(small, "lease writes") == [Fraction(1, 50)]
     assert quantities(small, "SQS FIFO") == [3]
-    assert quantities(small, "marks") == [2]
+    assert quantities(small, "amendments") == [2]
     assert quantities(bill_of("stored", delay_seconds=YEAR), "SQS FIFO") == []
 
 

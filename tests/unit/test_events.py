@@ -217,14 +217,14 @@ def test_the_shares_of_a_mixed_batch_add_up_to_its_requests(site: Site) -> None:
     assert (round(sends, 9), round(receives, 9)) == (2, 1)
 
 
-def test_parked_and_cancelled_by_a_mark(site: Site) -> None:
+def test_parked_and_cancelled_by_an_amendment(site: Site) -> None:
     """Neither is sent anywhere; both were received and deleted."""
     sender = site.sender()
     for message_id in ("far", "unwanted"):
         sender.send("orders", "x", delay=DAY, message_id=message_id)
     changer = site.sender(store=site.store)
     site.take()
-    assert changer.cancel("orders", "unwanted") is Change.MARKED
+    assert changer.cancel("orders", "unwanted") is Change.REQUESTED
     assert site.take() == []
     site.clock.advance(900)
     site.poll(site.relay(store=site.store))
@@ -245,7 +245,7 @@ def test_cancelled_and_moved_in_the_store(site: Site) -> None:
     site.take()
     assert sender.cancel("orders", "a") is Change.DONE
     assert sender.reschedule("orders", "b", delay=2 * DAY) is Change.DONE
-    assert sender.cancel("orders", "never-sent") is Change.MARKED
+    assert sender.cancel("orders", "never-sent") is Change.REQUESTED
     cancelled, moved = site.take()
     assert (cancelled.kind, cancelled.message_id) == (EventKind.CANCELLED, "a")
     assert cancelled.due_ms is None
@@ -255,11 +255,11 @@ def test_cancelled_and_moved_in_the_store(site: Site) -> None:
     assert {cancelled.source, moved.source} == {Source.SENDER}
 
 
-def test_a_message_moved_by_its_mark_shows_the_new_due_time(site: Site) -> None:
+def test_a_message_moved_by_its_amendment_shows_the_new_due_time(site: Site) -> None:
     """No event of its own says so: it would also be told of a message that is gone."""
     site.sender().send("orders", "x", delay=5000, message_id="m")
     changer = site.sender(store=site.store)
-    assert changer.reschedule("orders", "m", delay=8000) is Change.MARKED
+    assert changer.reschedule("orders", "m", delay=8000) is Change.REQUESTED
     site.take()
     new_ms = site.clock.true_ms + DATE_RESOLUTION_MS + 8_000_000
     site.clock.advance(900)

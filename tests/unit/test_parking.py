@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from sqsdelay.core import wire
+from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.hop import HandOver, Park, Requeue, decide
-from sqsdelay.core.marks import Mark
 from sqsdelay.core.message import OutgoingMessage, string
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.cost import break_even_seconds, shipped_prices
@@ -45,10 +45,10 @@ class Faulty(InMemoryStore):
             raise MessageTooLarge("too large for this store")
         return super().store(messages, transaction=transaction)
 
-    def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
+    def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
         if self.away:
             raise StoreUnavailable("the store is away")
-        return super().marks(message_ids)
+        return super().amendments(message_ids)
 
 
 @pytest.fixture
@@ -263,13 +263,13 @@ def test_a_message_too_large_for_the_store_hops_on_alone(
 
 
 @pytest.mark.parametrize("seconds", [1000, 2000, DAY])
-def test_a_mark_cancels_at_the_next_hop(
+def test_an_amendment_cancels_at_the_next_hop(
     clock: ManualClock, queues: InMemoryQueues, store: Faulty, relay: Relay, seconds: int
 ) -> None:
     """At a hand-over, at a hop and at parking alike; others are not touched, one question a batch."""
     put(queues, seconds, "gone")
     put(queues, seconds, "stays")
-    store.mark([Mark(message_id="gone", at_ms=clock.true_ms)])
+    store.amend([Amendment(message_id="gone", at_ms=clock.true_ms)])
     clock.advance(900)
     by_id = {o.copy.message_id: o for o in poll(queues, relay)}
     assert by_id["gone"].status is Status.CANCELLED
@@ -281,7 +281,7 @@ def test_a_mark_cancels_at_the_next_hop(
     assert [m.message_id for m in store.pending(10)] == (["stays"] if seconds == DAY else [])
 
 
-def test_a_mark_moves_a_message_both_ways(
+def test_an_amendment_moves_a_message_both_ways(
     clock: ManualClock, queues: InMemoryQueues, store: Faulty, relay: Relay
 ) -> None:
     """Earlier: handed over for its new due time. Later: hops on with it, or is parked."""
@@ -290,7 +290,9 @@ def test_a_mark_moves_a_message_both_ways(
     put(queues, 1000, "later")
     put(queues, 1000, "parked")
     moved = {"sooner": 1200, "later": 2500, "parked": DAY}
-    store.mark([Mark(message_id=i, at_ms=start, due_ms=start + s * 1000) for i, s in moved.items()])
+    store.amend(
+        [Amendment(message_id=i, at_ms=start, due_ms=start + s * 1000) for i, s in moved.items()]
+    )
     clock.advance(900)
     by_id = {o.copy.message_id: o for o in poll(queues, relay)}
     assert {i: o.status for i, o in by_id.items()} == {
@@ -305,7 +307,7 @@ def test_a_mark_moves_a_message_both_ways(
     assert (outcome.status, outcome.delay_seconds) == (Status.HANDED_OVER, 700)
 
 
-def test_a_mark_left_while_a_message_is_being_parked_counts(
+def test_an_amendment_left_while_a_message_is_being_parked_counts(
     clock: ManualClock, queues: InMemoryQueues
 ) -> None:
     """The canceller looked into the store just before the message came there."""
@@ -313,8 +315,8 @@ def test_a_mark_left_while_a_message_is_being_parked_counts(
     class Late(InMemoryStore):
         def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> Any:
             now_ms = clock.true_ms
-            self.mark([Mark(message_id="gone", at_ms=now_ms)])
-            self.mark([Mark(message_id="moved", at_ms=now_ms, due_ms=now_ms + 7)])
+            self.amend([Amendment(message_id="gone", at_ms=now_ms)])
+            self.amend([Amendment(message_id="moved", at_ms=now_ms, due_ms=now_ms + 7)])
             return super().store(messages, transaction=transaction)
 
     store = Late(clock)

@@ -1,4 +1,4 @@
-"""A message and what it leaves behind: a former due time, a former mark, another message of its id."""
+"""A message and what it leaves behind: a former due time, a former amendment, another message of its id."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from sqsdelay.core import wire
+from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.marks import Mark
 from sqsdelay.core.message import Attribute, OutgoingMessage, size_of, string
 from sqsdelay.core.wire import ReceivedMessage
 from sqsdelay.errors import (
@@ -166,10 +166,10 @@ def test_a_receiver_passes_on_what_it_got(queues: InMemoryQueues, clock: ManualC
     assert direct.attributes == {"user": string("x")}
 
 
-# A former mark.
+# A former amendment.
 
 
-def marked(queues: InMemoryQueues, store: InMemoryStore) -> tuple[QueueSender, Relay]:
+def amended(queues: InMemoryQueues, store: InMemoryStore) -> tuple[QueueSender, Relay]:
     return QueueSender(queues, store=store), Relay(queues, ORDERS, store=store)
 
 
@@ -182,11 +182,11 @@ def test_a_cancelled_id_can_be_used_again(
     pause: float,
     with_store: bool,
 ) -> None:
-    """What is sent after the mark is another message: with the store at once, though the delay queue
+    """What is sent after the amendment is another message: with the store at once, though the delay queue
     remembers the former for five minutes; without it once SQS's clock, known to the second, is past."""
-    sender, relay = marked(queues, store)
+    sender, relay = amended(queues, store)
     sender.send("orders", "x", delay=2000, message_id="remind-1")
-    assert sender.cancel("orders", "remind-1") is Change.MARKED
+    assert sender.cancel("orders", "remind-1") is Change.REQUESTED
     again = sender if with_store else QueueSender(queues)
     if not with_store and pause < 300:
         pause = 300.0
@@ -208,7 +208,7 @@ def test_cancelled_twice_sent_twice(
     queues: InMemoryQueues, clock: ManualClock, store: InMemoryStore
 ) -> None:
     """All in one millisecond: each cancellation is of what was sent before it, the last included."""
-    sender, relay = marked(queues, store)
+    sender, relay = amended(queues, store)
     for _ in range(3):
         sender.send("orders", "x", delay=2000, message_id="m")
         sender.cancel("orders", "m")
@@ -219,8 +219,8 @@ def test_cancelled_twice_sent_twice(
 def test_a_moved_id_can_be_used_again(
     queues: InMemoryQueues, clock: ManualClock, store: InMemoryStore
 ) -> None:
-    """Its mark moves the first message and not the second, which would come early."""
-    sender, relay = marked(queues, store)
+    """Its amendment moves the first message and not the second, which would come early."""
+    sender, relay = amended(queues, store)
     sender.send("orders", "first", delay=5000, message_id="m")
     sender.reschedule("orders", "m", delay=1000)
     sender.send("orders", "second", delay=5000, message_id="m")
@@ -234,7 +234,7 @@ def test_moving_a_message_leaves_a_cancelled_one_of_its_id_cancelled(
     queues: InMemoryQueues, clock: ManualClock, store: InMemoryStore
 ) -> None:
     """Both wait in the delay queue when the second is moved."""
-    sender, relay = marked(queues, store)
+    sender, relay = amended(queues, store)
     sender.send("orders", "first", delay=2000, message_id="m")
     sender.cancel("orders", "m")
     sender.send("orders", "second", delay=2000, message_id="m")
@@ -245,17 +245,17 @@ def test_moving_a_message_leaves_a_cancelled_one_of_its_id_cancelled(
     assert (copy.body, 2000 <= seconds <= 2200) == ("second", True)
 
 
-def test_a_mark_holds_through_many_hops(
+def test_an_amendment_holds_through_many_hops(
     queues: InMemoryQueues, clock: ManualClock, store: InMemoryStore
 ) -> None:
-    """When the message was first sent travels with it: a mark is no older for the hops since."""
-    sender, relay = marked(queues, store)
+    """When the message was first sent travels with it: an amendment is no older for the hops since."""
+    sender, relay = amended(queues, store)
     sender.send("orders", "x", delay=8000, message_id="m")
     for _ in range(3):
         clock.advance(900)
         assert statuses(queues, relay) == [Status.REQUEUED]
     sender.cancel("orders", "m")
-    without = Relay(queues, ORDERS)  # did not see the mark
+    without = Relay(queues, ORDERS)  # did not see the amendment
     for _ in range(3):
         clock.advance(900)
         assert statuses(queues, without) == [Status.REQUEUED]
@@ -263,31 +263,31 @@ def test_a_mark_holds_through_many_hops(
     assert statuses(queues, relay) == [Status.CANCELLED]
 
 
-def test_a_mark_left_while_the_store_was_away_sets_nothing_apart_too_little(
+def test_an_amendment_left_while_the_store_was_away_sets_nothing_apart_too_little(
     queues: InMemoryQueues, clock: ManualClock, store: InMemoryStore
 ) -> None:
-    """The sender cannot see the mark: its message arrives all the same."""
-    sender, relay = marked(queues, store)
+    """The sender cannot see the amendment: its message arrives all the same."""
+    sender, relay = amended(queues, store)
     sender.send("orders", "x", delay=2000, message_id="m")
     sender.cancel("orders", "m")
     clock.advance(2)
-    store.marks, marks = _away, store.marks  # type: ignore[method-assign]
+    store.amendments, amendments = _away, store.amendments  # type: ignore[method-assign]
     sender.send("orders", "x", delay=2000, message_id="m")
-    store.marks = marks  # type: ignore[method-assign]
+    store.amendments = amendments  # type: ignore[method-assign]
     clock.advance(900)
     assert sorted(statuses(queues, relay)) == [Status.CANCELLED, Status.REQUEUED]
 
 
-def _away(message_ids: Any) -> dict[str, Mark]:
+def _away(message_ids: Any) -> dict[str, Amendment]:
     raise StoreUnavailable("the store is away")
 
 
 @pytest.mark.parametrize("change", ["cancel", "move"])
-def test_a_mark_of_a_former_message_leaves_a_parked_one_alone(
+def test_an_amendment_of_a_former_message_leaves_a_parked_one_alone(
     queues: InMemoryQueues, clock: ManualClock, store: InMemoryStore, change: str
 ) -> None:
-    """Marks are read again once a copy was parked: only for what they are about."""
-    sender, relay = marked(queues, store)
+    """Amendments are read again once a copy was parked: only for what they are about."""
+    sender, relay = amended(queues, store)
     if change == "cancel":
         sender.cancel("orders", "m")
     else:
@@ -326,25 +326,25 @@ def _ms(due: datetime) -> int:
 def test_a_copy_met_again_after_it_was_moved_is_the_same_message(
     queues: InMemoryQueues, clock: ManualClock, store: InMemoryStore
 ) -> None:
-    """Parked, not deleted, and moved in between the second reading of its marks and its parking."""
-    sender, relay = marked(queues, store)
+    """Parked, not deleted, and moved in between the second reading of its amendments and its parking."""
+    sender, relay = amended(queues, store)
     QueueSender(queues).send("orders", "x", delay=2 * DAY, message_id="m")
     clock.advance(900)
     copies = queues.receive_batch(DELAY, wait_seconds=0)
     assert relay.process(copies, delete=False)[0].status is Status.PARKED
     clock.advance(181)
-    marks, asked = store.marks, []
+    amendments, asked = store.amendments, []
 
-    def moved_after_the_first_look(message_ids: Any) -> dict[str, Mark]:
+    def moved_after_the_first_look(message_ids: Any) -> dict[str, Amendment]:
         asked.append(message_ids)
         if len(asked) == 1:
-            found = marks(message_ids)
-            store.marks = marks  # type: ignore[method-assign]
+            found = amendments(message_ids)
+            store.amendments = amendments  # type: ignore[method-assign]
             sender.reschedule("orders", "m", delay=3 * DAY)
             return found
-        return marks(message_ids)
+        return amendments(message_ids)
 
-    store.marks = moved_after_the_first_look  # type: ignore[method-assign]
+    store.amendments = moved_after_the_first_look  # type: ignore[method-assign]
     other = Relay(queues, ORDERS, store=store)
     assert statuses(queues, other) == [Status.PARKED]
 
@@ -431,9 +431,9 @@ def nservicebus_hop(queues: InMemoryQueues, clock: ManualClock, *, remaining: in
 def test_the_senders_id_survives_hops_of_nservicebus(
     queues: InMemoryQueues, clock: ManualClock, order: str, users: int
 ) -> None:
-    """In whatever order the two relay; and the mark that cancels it still finds it."""
+    """In whatever order the two relay; and the amendment that cancels it still finds it."""
     store = InMemoryStore(clock)
-    sender, relay = marked(queues, store)
+    sender, relay = amended(queues, store)
     users_attributes = {f"a{n}": "x" for n in range(users)}
     sender.send("orders", "x", delay=8_000, message_id="m-1", attributes=users_attributes)
     for n, who in enumerate(order, start=1):

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from sqsdelay.core import wire
+from sqsdelay.core.amendments import AMENDMENT_LIFETIME_SECONDS
 from sqsdelay.core.clock import DATE_RESOLUTION_MS
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.marks import MARK_LIFETIME_SECONDS
 from sqsdelay.core.message import Message, text_of
 from sqsdelay.errors import (
     ConfigurationError,
@@ -129,7 +129,7 @@ def test_cancelling_what_is_parked(sender: QueueSender, store: InMemoryStore) ->
     assert [m.message_id for m in sender.pending("orders")] == ["m"]
     assert sender.cancel("orders", "m") is Change.DONE
     assert list(sender.pending("orders")) == []
-    assert sender.cancel("orders", "m") is Change.MARKED
+    assert sender.cancel("orders", "m") is Change.REQUESTED
 
 
 def test_what_is_being_released_is_too_late(
@@ -141,16 +141,16 @@ def test_what_is_being_released_is_too_late(
         assert sender.cancel("orders", "m") is Change.RELEASED
         assert sender.reschedule("orders", "m", delay=5) is Change.RELEASED
         claim.remove(["m"])
-    assert sender.cancel("orders", "m") is Change.MARKED
+    assert sender.cancel("orders", "m") is Change.REQUESTED
 
 
 def test_cancelling_what_is_in_the_delay_queue(
     sender: QueueSender, queues: InMemoryQueues, store: InMemoryStore, clock: ManualClock
 ) -> None:
-    """A mark, which the delay consumer honours at the next hop."""
+    """An amendment, which the delay consumer honours at the next hop."""
     sender.send("orders", "x", delay=5000, message_id="gone")
     sender.send("orders", "x", delay=1000, message_id="stays")
-    assert sender.cancel("orders", "gone") is Change.MARKED
+    assert sender.cancel("orders", "gone") is Change.REQUESTED
     clock.advance(900)
     assert sorted(hop(queues, store)) == [Status.CANCELLED, Status.HANDED_OVER]
     clock.advance(100)
@@ -182,7 +182,7 @@ def test_rescheduling_wherever_it_waits(
     later = utc(clock.true_ms + 2 * DAY * 1000)
     assert sender.reschedule("orders", "parked", due_at=later) is Change.DONE
     assert [utc(m.due_ms) for m in sender.pending("orders")] == [later]
-    assert sender.reschedule("orders", "hopping", delay=1000) is Change.MARKED
+    assert sender.reschedule("orders", "hopping", delay=1000) is Change.REQUESTED
     clock.advance(900)
     assert hop(queues, store) == [Status.HANDED_OVER]
     assert queues.next_visible_ms() == clock.true_ms + DATE_RESOLUTION_MS + 100_000
@@ -216,7 +216,7 @@ def test_without_a_store_a_typed_error_says_so(queues: InMemoryQueues) -> None:
 
 
 def test_one_store_serves_one_endpoint(sender: QueueSender, queues: InMemoryQueues) -> None:
-    """Another endpoint's consumer would look for its marks elsewhere; a function serves all."""
+    """Another endpoint's consumer would look for its amendments elsewhere; a function serves all."""
     sender.send("orders", "x", delay=DAY)
     with pytest.raises(ConfigurationError, match="serves orders, not others; give store=lambda"):
         sender.cancel("others", "m")
@@ -237,7 +237,7 @@ def test_one_store_serves_one_endpoint(sender: QueueSender, queues: InMemoryQueu
 
 
 def test_what_cannot_be_is_refused(sender: QueueSender) -> None:
-    """Before any mark is left."""
+    """Before any amendment is left."""
     with pytest.raises(InvalidDelay, match="give either delay or due_at"):
         sender.reschedule("orders", "m")
     with pytest.raises(InvalidDelay, match="negative"):
@@ -261,12 +261,12 @@ def test_pending_reads_page_by_page(sender: QueueSender, store: InMemoryStore) -
     assert dues == sorted(dues)
 
 
-def test_a_mark_outlives_every_copy_that_could_meet_it(
+def test_an_amendment_outlives_every_copy_that_could_meet_it(
     sender: QueueSender, store: InMemoryStore, clock: ManualClock
 ) -> None:
     """A copy waits 14 days at most, and its consumer may be down as long."""
     sender.cancel("orders", "m")
     clock.advance(MAX_RETENTION_SECONDS)
-    assert "m" in store.marks(["m"])
-    clock.advance(MARK_LIFETIME_SECONDS - MAX_RETENTION_SECONDS + 1)
-    assert store.marks(["m"]) == {}
+    assert "m" in store.amendments(["m"])
+    clock.advance(AMENDMENT_LIFETIME_SECONDS - MAX_RETENTION_SECONDS + 1)
+    assert store.amendments(["m"]) == {}

@@ -30,7 +30,7 @@ def read(columns: dict[str, Any], key: str | None = None, **options: str) -> lis
     given = Options.parse({"endpoint": "orders"} | options)
     batch = pa.RecordBatch.from_pydict(columns)
     rows = Rows(
-        columns=Columns(names=frozenset(columns), key=key), options=given, counted_from_ms=NOW_MS
+        columns=Columns(names=frozenset(columns), key=key), options=given, delay_start_ms=NOW_MS
     )
     return [
         str(message) if isinstance(message, SqsDelayError) else (endpoint, message)

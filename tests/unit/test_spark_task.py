@@ -45,7 +45,7 @@ def task_on(queues: ThrottlingQueues, clock: ManualClock, *, retry_seconds: int)
     rows = Rows(
         columns=Columns(names=frozenset({"body", "delay_seconds", "message_id"}), key=None),
         options=Options(endpoint="orders"),
-        counted_from_ms=clock.now_ms(),
+        delay_start_ms=clock.now_ms(),
     )
     sender = QueueSender(queues, concurrency=1)
     return Task(rows, sender, retry_seconds=retry_seconds, clock=clock, sleep=clock.advance)

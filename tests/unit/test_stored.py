@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from sqsdelay.core.marks import MARK_LIFETIME_MS, Mark, kept_mark
+from sqsdelay.core.amendments import AMENDMENT_LIFETIME_MS, Amendment, amendment_from_row
 from sqsdelay.core.message import Message, string
 from sqsdelay.core.message_id import due_ms_of_id
 from sqsdelay.core.stored_message import StoredMessage, from_store, parked, to_store
@@ -211,11 +211,11 @@ def test_what_is_no_number_of_failures_is_none() -> None:
     assert (message.failures, message.unreadable) == (0, None)
 
 
-def test_a_mark_is_kept_by_when_it_may_be_forgotten() -> None:
+def test_an_amendment_is_kept_by_when_it_may_be_forgotten() -> None:
     """And read as it was left."""
-    mark = Mark(message_id="a", at_ms=NOW_MS, due_ms=NOW_MS + 9, cancelled_ms=NOW_MS - 9)
-    assert mark.until_ms == NOW_MS + MARK_LIFETIME_MS
-    assert kept_mark("a", NOW_MS + 9, mark.until_ms, NOW_MS - 9) == mark
-    assert not kept_mark("a", None, mark.until_ms).moves(NOW_MS)
-    moved_twice = replace(mark, at_ms=NOW_MS + 1, cancelled_ms=None).after(mark)
+    amendment = Amendment(message_id="a", at_ms=NOW_MS, due_ms=NOW_MS + 9, cancelled_ms=NOW_MS - 9)
+    assert amendment.until_ms == NOW_MS + AMENDMENT_LIFETIME_MS
+    assert amendment_from_row("a", NOW_MS + 9, amendment.until_ms, NOW_MS - 9) == amendment
+    assert amendment_from_row("a", None, amendment.until_ms).new_due_ms(NOW_MS) is None
+    moved_twice = replace(amendment, at_ms=NOW_MS + 1, cancelled_ms=None).after(amendment)
     assert moved_twice.cancelled_ms == NOW_MS - 9

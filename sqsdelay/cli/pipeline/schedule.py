@@ -179,8 +179,8 @@ def _doing(stage: str) -> str:
 
 def _print(summary: dict[str, Any], seconds: float, rejects: str | None) -> None:
     routes = ", ".join(f"{number:,} {route}" for route, number in summary["routes"].items())
-    told = f" ({routes})" if routes else ""
-    out.print(f"{summary['sent']:,} sent{told} in {seconds:,.0f} s", highlight=False)
+    by_route = f" ({routes})" if routes else ""
+    out.print(f"{summary['sent']:,} sent{by_route} in {seconds:,.0f} s", highlight=False)
     if summary["rejected"]:
         text = f"{summary['rejected']:,} not sent: kept in {rejects}"
         out.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -72,8 +72,8 @@ def lateness_chart(bars: Sequence[tuple[str, int]]) -> str:
         if len(shown) > 5:
             axes.tick_params("x", rotation=30)
 
-    told = ", ".join(f"{name}: {count:,}" for name, count in shown if count)
-    return _svg("lateness", "Lateness distribution", f"Messages by lateness. {told}.", draw)
+    summary = ", ".join(f"{name}: {count:,}" for name, count in shown if count)
+    return _svg("lateness", "Lateness distribution", f"Messages by lateness. {summary}.", draw)
 
 
 def waiting_chart(points: Sequence[tuple[int, int]]) -> str:
@@ -98,8 +98,8 @@ def waiting_chart(points: Sequence[tuple[int, int]]) -> str:
     first, last = (
         utc(at_ms).isoformat(timespec="seconds") for at_ms in (points[0][0], points[-1][0])
     )
-    told = f"Messages sent and not yet arrived, from {first} to {last}: at most {most:,}, "
-    return _svg("waiting", "Pending over time", f"{told}{points[-1][1]:,} at the end.", draw)
+    summary = f"Messages sent and not yet arrived, from {first} to {last}: at most {most:,}, "
+    return _svg("waiting", "Pending over time", f"{summary}{points[-1][1]:,} at the end.", draw)
 
 
 def cost_chart(bands: Sequence[tuple[str, Sequence[float]]], currency: str) -> str:
@@ -120,9 +120,9 @@ def cost_chart(bands: Sequence[tuple[str, Sequence[float]]], currency: str) -> s
         axes.set_ylabel(currency)
         axes.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1), borderpad=0)
 
-    told = ", ".join(f"{name}: {total:.4g}" for name, total in zip(names, totals, strict=True))
+    summary = ", ".join(f"{name}: {total:.4g}" for name, total in zip(names, totals, strict=True))
     return _svg(
-        "cost", "Cost by delay", f"Cost in {currency} by delay. {told}.", draw, _WIDE_INCHES
+        "cost", "Cost by delay", f"Cost in {currency} by delay. {summary}.", draw, _WIDE_INCHES
     )
 
 

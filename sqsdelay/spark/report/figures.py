@@ -54,9 +54,9 @@ class Figures:
     ) -> Figures:
         """The row of all endpoints, and what is known of the lines."""
         (row,) = summary.where("endpoint IS NULL").collect()
-        told = {name: row[name] for name in cls.__slots__ if name in summary.columns}
+        known = {name: row[name] for name in cls.__slots__ if name in summary.columns}
         return cls(
-            as_of=as_of, grace_seconds=grace_seconds, lines=lines, bad_lines=bad_lines, **told
+            as_of=as_of, grace_seconds=grace_seconds, lines=lines, bad_lines=bad_lines, **known
         )
 
 

@@ -63,11 +63,11 @@ def _columns() -> list[Column]:
     timer_ms = F.coalesce(F.col("timer_seconds"), F.lit(0)) * 1000
     # A release whose message timer is not told has one that ends when the message is due.
     untold = event_is(EventKind.RELEASED) & F.col("timer_seconds").isNull()
-    told = F.col("at_ms") + timer_ms
-    arrival = F.when(untold, F.greatest(told, F.col("due_ms"))).otherwise(told)
+    arrived_ms = F.col("at_ms") + timer_ms
+    arrival = F.when(untold, F.greatest(arrived_ms, F.col("due_ms"))).otherwise(arrived_ms)
     return [
         _earliest(sent, "at_ms", "route", "due_ms", "timer_seconds").alias("sent"),
-        _latest(F.col("due_ms").isNotNull(), "due_ms").alias("told"),
+        _latest(F.col("due_ms").isNotNull(), "due_ms").alias("stated"),
         _earliest(handed_over, "at_ms", "late_ms", arrival=arrival).alias("handed"),
         _earliest(received, "at_ms", "late_ms").alias("got"),
         _earliest(event_is(EventKind.REJECTED), "at_ms", "reason").alias("refused"),
@@ -132,7 +132,7 @@ def _times() -> list[Column]:
     timer_ms = F.coalesce(F.col("sent.timer_seconds"), F.lit(0)) * 1000
     by_sender = F.coalesce(F.col("sent.due_ms"), F.col("sent.at_ms") + timer_ms)
     direct = F.when(F.col("sent.route") == Route.DIRECT.value, F.col("sent.at_ms") + timer_ms)
-    due = F.coalesce(F.col("told.due_ms"), by_sender)
+    due = F.coalesce(F.col("stated.due_ms"), by_sender)
     return [
         F.col("sent.at_ms").alias("sent_ms"),
         by_sender.alias("promised_ms"),

@@ -154,8 +154,8 @@ def _written(table: DataFrame, folder: Path) -> DataFrame:
 def _no_events(ledger: str, reading: Reading, as_of_ms: int | None) -> ConfigurationError:
     until = "" if as_of_ms is None else f" up to {utc(as_of_ms).isoformat()}"
     first, bad_lines = reading.aside.first(), reading.aside.count()
-    told = "" if first is None else f"; {bad_lines} lines are none, the first: {first.reason}"
-    return ConfigurationError(f"ledger {ledger} has no events{until}{told}")
+    unreadable = "" if first is None else f"; {bad_lines} lines are none, the first: {first.reason}"
+    return ConfigurationError(f"ledger {ledger} has no events{until}{unreadable}")
 
 
 @contextmanager

@@ -83,10 +83,10 @@ class Sink:
     columns: Columns
 
     def send(
-        self, batches: Iterable[pa.RecordBatch], write_id: str, counted_from_ms: int
+        self, batches: Iterable[pa.RecordBatch], write_id: str, delay_start_ms: int
     ) -> TaskReport:
         """Send a task's rows, and keep those that cannot be in a file of this attempt."""
-        rows = Rows(columns=self.columns, options=self.options, counted_from_ms=counted_from_ms)
+        rows = Rows(columns=self.columns, options=self.options, delay_start_ms=delay_start_ms)
         task = task_of(rows)
         part = self._keep(task.send(batches), write_id)
         return TaskReport(write_id, task.counts, part)
@@ -145,10 +145,10 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self._write_id = uuid.uuid4().hex
-        self._counted_from_ms = planned_ms(sink.options, sender_client(sink.options))
+        self._delay_start_ms = planned_ms(sink.options, sender_client(sink.options))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self._sink.send(iterator, self._write_id, self._counted_from_ms)
+        return self._sink.send(iterator, self._write_id, self._delay_start_ms)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         self._sink.commit(_reports(messages), self._sink.options.summary)
@@ -167,10 +167,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
         context = _context()
         batch_id = int(str(context.getLocalProperty(_BATCH_ID)))
         write_id = f"{context.getLocalProperty(_QUERY_ID)}-{batch_id}"
-        counted_from_ms = 0
+        delay_start_ms = 0
         if self._sink.columns.has(DELAY):
-            counted_from_ms = micro_batch_ms(self._sink.options.checkpoint, batch_id)
-        return self._sink.send(iterator, write_id, counted_from_ms)
+            delay_start_ms = micro_batch_ms(self._sink.options.checkpoint, batch_id)
+        return self._sink.send(iterator, write_id, delay_start_ms)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self._sink.commit(_reports(messages), self._summary(batchId))

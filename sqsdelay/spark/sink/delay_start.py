@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError
+from sqsdelay.spark.locations import opened
 from sqsdelay.spark.sink.options import Options
-from sqsdelay.spark.sink.rejects import opened
 from sqsdelay.sqs.queues import SqsQueues
 
 if TYPE_CHECKING:

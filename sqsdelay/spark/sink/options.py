@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
@@ -12,6 +10,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.hop import check_hop
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
+from sqsdelay.spark.locations import absolute, is_uri
 
 DEFAULT_CONCURRENCY: Final = 32
 """Batches one task keeps in flight: threads hide the service's latency, and add no CPU."""
@@ -20,7 +19,6 @@ DEFAULT_RETRY_SECONDS: Final = 60
 """How long a task goes on while SQS takes none of its rows; each row that is taken starts it anew."""
 
 DEFAULT_KEY: Final = "key"
-_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 
 
@@ -76,7 +74,7 @@ class Options:
         for name in ("rejects", "summary", "ledger"):
             if name in values:
                 values[name] = absolute(values[name])
-        if _URI.match(values.get("ledger", "")):
+        if is_uri(values.get("ledger", "")):
             raise ConfigurationError(
                 f"option ledger={values['ledger']!r} is a URI; ledger files grow line by line, which "
                 "only a disk takes: give a folder on a local or shared disk"
@@ -86,11 +84,6 @@ class Options:
         if options.endpoint is not None:
             Endpoint.parse(options.endpoint)
         return options
-
-
-def absolute(path: str) -> str:
-    """A path that means the same in every process; URIs as they are."""
-    return path if _URI.match(path) else os.path.abspath(path)
 
 
 def _whole(name: str, text: str, least: int) -> int:

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from sqsdelay.errors import ConfigurationError
+from sqsdelay.spark.locations import opened
 from sqsdelay.spark.sink.columns import REASON
 
 
@@ -93,20 +94,3 @@ def rejected(rows: pa.RecordBatch, positions: Sequence[int], reasons: Sequence[s
     return pa.RecordBatch.from_arrays(
         [*taken.columns, pa.array(reasons, pa.string())], schema=schema
     )
-
-
-def opened(path: str, option: str) -> tuple[fs.FileSystem, str]:
-    """The file system of a path or URI, and the path in it.
-
-    Raises:
-        ConfigurationError: pyarrow knows no such file system.
-    """
-    known = "s3://" + path.removeprefix("s3a://") if path.startswith("s3a://") else path
-    try:
-        found, root = fs.FileSystem.from_uri(known)
-    except (pa.ArrowException, OSError) as error:
-        raise ConfigurationError(
-            f"option {option}={path!r} cannot be used: {error}; give a folder that all of Spark's "
-            "machines share, or s3://…"
-        ) from error
-    return found, root.rstrip("/")

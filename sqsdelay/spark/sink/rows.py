@@ -40,13 +40,13 @@ class Rows:
     """Reads rows as messages for their endpoints.
 
     Args:
-        counted_from_ms: the instant that ``delay_seconds`` counts from, epoch milliseconds: the same
+        delay_start_ms: the instant that ``delay_seconds`` counts from, epoch milliseconds: the same
             for every attempt on a row.
     """
 
     columns: Columns
     options: Options
-    counted_from_ms: int
+    delay_start_ms: int
 
     def read(self, batch: pa.RecordBatch) -> Iterator[tuple[str, Message | SqsDelayError]]:
         """Each row's endpoint and message, or why there is none."""
@@ -100,7 +100,7 @@ class Rows:
             due = DueTime(delay_ms=delay_ms(value))
         else:
             due = DueTime(at_ms=max(0, -(-int(value) // _MICROSECONDS_PER_MS)))
-        return due.due_ms(self.counted_from_ms)
+        return due.due_ms(self.delay_start_ms)
 
     def _message_id(self, message_id: str | None, key: str | int | None) -> str:
         if message_id is not None:

@@ -12,7 +12,8 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.sending.sender import SendResult
-from sqsdelay.spark.sink.rejects import Part, opened
+from sqsdelay.spark.locations import opened
+from sqsdelay.spark.sink.rejects import Part
 
 
 @dataclass(kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
@@ -21,6 +21,9 @@ class TableClock:
     Args:
         given: tests only: this clock instead of the dates of answers.
     """
+
+    monotonic: Callable[[], float] = staticmethod(time.monotonic)
+    """Seconds since some time; another one in virtual time."""
 
     def __init__(self, given: Clock | None) -> None:
         self._given = given
@@ -42,7 +45,7 @@ class TableClock:
         with self._lock:
             ahead_ms = 0 if self._best is None else self._now(self._best) - read_ms
             if self._best is None or not 0 < ahead_ms <= _APART_MS:
-                self._best = (read_ms, time.monotonic())
+                self._best = (read_ms, self.monotonic())
         return read_ms
 
     def now_ms(self) -> int:
@@ -52,7 +55,6 @@ class TableClock:
         best = self._best
         return time.time_ns() // 1_000_000 if best is None else self._now(best)
 
-    @staticmethod
-    def _now(best: tuple[int, float]) -> int:
+    def _now(self, best: tuple[int, float]) -> int:
         read_ms, at = best
-        return read_ms + int((time.monotonic() - at) * 1000)
+        return read_ms + int((self.monotonic() - at) * 1000)

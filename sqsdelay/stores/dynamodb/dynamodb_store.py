@@ -6,18 +6,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from sqsdelay.core.amendments import Amendment, latest_amendments
 from sqsdelay.core.clock import Clock, SystemClock
-from sqsdelay.core.marks import Mark, in_force
 from sqsdelay.core.stored_message import StoredMessage, check_stored_due
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.ports.stores import Claim, TransactionMode
 from sqsdelay.stores.answers import new_once
+from sqsdelay.stores.dynamodb.amendments import put_amendment, read_amendments
 from sqsdelay.stores.dynamodb.claim import Claimant
 from sqsdelay.stores.dynamodb.lanes import Lanes
 from sqsdelay.stores.dynamodb.layout import Layout, position
 from sqsdelay.stores.dynamodb.leases import LeaseBook
 from sqsdelay.stores.dynamodb.listing import Listing
-from sqsdelay.stores.dynamodb.marks import put_mark, read_marks
 from sqsdelay.stores.dynamodb.table import Table
 from sqsdelay.stores.dynamodb.waiting import Waiting
 from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS, checked_lease, kept_alive
@@ -81,7 +81,7 @@ class DynamoDbStore:
         self._table_class = table_class
         self._table = Table(table, client, clock)
         self._layout = Layout(endpoint)
-        self._mark_clock = clock or SystemClock()
+        self._amendment_clock = clock or SystemClock()
         lanes = Lanes(self._table, self._layout)
         self._book = book = LeaseBook(
             self._table,
@@ -180,15 +180,18 @@ class DynamoDbStore:
         self._wake()
         return moved
 
-    def mark(self, marks: Sequence[Mark]) -> None:
-        now_ms = self._mark_clock.now_ms()
-        last = list(in_force(marks).values())
+    def amend(self, amendments: Sequence[Amendment]) -> None:
+        now_ms = self._amendment_clock.now_ms()
+        last = list(latest_amendments(amendments).values())
         self._table.each(
-            lambda mark: put_mark(self._table, self._layout, mark, now_ms=now_ms), last
+            lambda amendment: put_amendment(self._table, self._layout, amendment, now_ms=now_ms),
+            last,
         )
 
-    def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
-        return read_marks(self._table, self._layout, message_ids, now_ms=self._mark_clock.now_ms())
+    def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
+        return read_amendments(
+            self._table, self._layout, message_ids, now_ms=self._amendment_clock.now_ms()
+        )
 
     @contextmanager
     def watch(self, wake: Callable[[], None]) -> Iterator[None]:

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from sqsdelay.core.amendments import AMENDMENT_LIFETIME_MS, Amendment
 from sqsdelay.core.clock import SystemClock
-from sqsdelay.core.marks import MARK_LIFETIME_MS, Mark
 from sqsdelay.core.stored_message import StoredMessage, from_store
 from sqsdelay.stores.dynamodb.layout import Item
 from sqsdelay.stores.dynamodb.table import OLD_KEY, Table
@@ -121,8 +121,8 @@ class EarlierTable:
 
         return self._table.each(remove, message_ids)
 
-    def all_marks(self) -> Iterator[Mark]:
-        """The marks left for messages in the delay queue."""
+    def all_amendments(self) -> Iterator[Amendment]:
+        """The amendments left for messages in the delay queue."""
         request: dict[str, Any] = {
             "FilterExpression": f"begins_with({OLD_KEY}, :prefix)",
             "ExpressionAttributeValues": {":prefix": {"S": f"#mark/{self._endpoint}/"}},
@@ -131,10 +131,12 @@ class EarlierTable:
             page = self._table.call(self._table.client.scan, **request)
             for item in page["Items"]:
                 told = {n: int(item[n]["N"]) for n in ("due_ms", "cancelled_ms") if n in item}
-                # At first the end of a mark was kept alone, to the second.
+                # At first the end of an amendment was kept alone, to the second.
                 until_ms = int(item["expires_at"]["N"]) * 1000
-                at_ms = int(item["at_ms"]["N"]) if "at_ms" in item else until_ms - MARK_LIFETIME_MS
-                yield Mark(message_id=item["message_id"]["S"], at_ms=at_ms, **told)
+                at_ms = (
+                    int(item["at_ms"]["N"]) if "at_ms" in item else until_ms - AMENDMENT_LIFETIME_MS
+                )
+                yield Amendment(message_id=item["message_id"]["S"], at_ms=at_ms, **told)
             if "LastEvaluatedKey" not in page:
                 return
             request["ExclusiveStartKey"] = page["LastEvaluatedKey"]

@@ -9,7 +9,7 @@ look-up       endpoint/id/id             ``=``                       lane and du
 hour          endpoint/hours             hour                        ``t``
 lease         endpoint/leases            ``shard`` and its number    owner, until, cursor, taken up to
 shards        endpoint/leases            ``count`` and the number    since when they are written to
-mark          endpoint/mark/id           ``=``                       left at, due, cancelled, ``t``
+amendment     endpoint/mark/id           ``=``                       left at, due, cancelled, ``t``
 ============  =========================  ==========================  ==============================
 
 Far messages wait in the partition of the hour they are due in; a shard's cursor passes them once they
@@ -146,8 +146,8 @@ class Layout:
         """The key of the item that tells where a message with an id of the user's own lies."""
         return key(f"{self.endpoint}/id/{message_id}", ONLY)
 
-    def mark(self, message_id: str) -> Key:
-        """The key of a mark."""
+    def amendment(self, message_id: str) -> Key:
+        """The key of an amendment."""
         return key(f"{self.endpoint}/mark/{message_id}", ONLY)
 
     def lease(self, shard: int) -> Key:

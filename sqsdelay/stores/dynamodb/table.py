@@ -130,7 +130,7 @@ class Table:
         if keys != [PARTITION, SORT]:
             raise StoreMissing(
                 f"table {self.name} has the keys {', '.join(keys)}, not {PARTITION} and {SORT}; it "
-                "is no message store"
+                "is not a message store"
             )
 
     def put(self, item: Item, *, only_new: bool = False) -> tuple[bool, int]:

@@ -13,7 +13,7 @@ import psycopg
 from psycopg import sql
 
 from sqsdelay.core.one_line import one_line
-from sqsdelay.stores.postgres.pool import CLIENT_SETTINGS, Connection, begin_session, told
+from sqsdelay.stores.postgres.pool import CLIENT_SETTINGS, Connection, begin_session, driver_text
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Listener:
             try:
                 self._listen_until_over()
             except psycopg.Error as error:
-                why = one_line(told(error))
+                why = one_line(driver_text(error))
                 logger.warning("not listening for stored messages, trying again: %s", why)
                 self._over.wait(_RECONNECT_SECONDS)
 

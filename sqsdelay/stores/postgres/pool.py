@@ -202,7 +202,7 @@ class PostgresPool:
             )
         if isinstance(error, psycopg.errors.UndefinedColumn):
             return mismatch(self._table, self._remedy, error)
-        text = f"PostgreSQL store {self._table}: {told(error)}"
+        text = f"PostgreSQL store {self._table}: {driver_text(error)}"
         if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
             return StoreUnavailable(text)
         return StoreError(text)
@@ -212,7 +212,7 @@ class PostgresPool:
         self._pool.close()
 
 
-def told(error: psycopg.Error) -> str:
+def driver_text(error: psycopg.Error) -> str:
     """What the server says is wrong, without DETAIL and CONTEXT, which quote the row."""
     primary = error.diag.message_primary
     return str(error) if primary is None else f"{primary} (SQLSTATE {error.sqlstate})"

@@ -13,8 +13,13 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import tuple_row
 
+from sqsdelay.core.amendments import (
+    AMENDMENT_LIFETIME_MS,
+    Amendment,
+    amendment_from_row,
+    latest_amendments,
+)
 from sqsdelay.core.clock import Clock
-from sqsdelay.core.marks import MARK_LIFETIME_MS, Mark, in_force, kept_mark
 from sqsdelay.core.stored_message import StoredMessage, check_stored_due, from_store
 from sqsdelay.dispatching.settings import MAX_POLL_SECONDS
 from sqsdelay.errors import ConfigurationError
@@ -53,7 +58,7 @@ class PostgresStore:
         table: ``<endpoint>.delayed`` when left out; any name of up to 63 bytes.
         schema: the table's schema; it must exist.
         connections: the most connections the store opens, besides one per `watch`.
-        clock: for tests; left out, holds and marks are timed by the database's own clock.
+        clock: for tests; left out, holds and amendments are timed by the database's own clock.
 
     Raises:
         ConfigurationError: a name PostgreSQL would cut off or cannot hold; a bad ``conninfo``.
@@ -88,7 +93,8 @@ class PostgresStore:
             "index": sql.Identifier(f"sqsdelay_{digest}_due"),
             "qualified_index": sql.Identifier(schema.replace("%", "%%"), f"sqsdelay_{digest}_due"),
             "destinations_index": sql.Identifier(f"sqsdelay_{digest}_destination"),
-            "marks": sql.Identifier(schema.replace("%", "%%"), f"sqsdelay_{digest}_marks"),
+            # Databases of former versions have the table by this name.
+            "amendments": sql.Identifier(schema.replace("%", "%%"), f"sqsdelay_{digest}_marks"),
             "version": sql.Literal(version_comment(self._version)),
             "now": sql.SQL(DATABASE_CLOCK.format("%(now_ms)s")),
             "now_or": sql.SQL(DATABASE_CLOCK.format("%s")),
@@ -110,7 +116,7 @@ class PostgresStore:
             connection.execute(self._sql["lock_set_up"], {"channel": self._channel})
             found = self._found_version(connection)
             refuse_newer(found, self._version, table=self._table)
-            for query in ("set_up", "set_up_index", "set_up_marks"):
+            for query in ("set_up", "set_up_index", "set_up_amendments"):
                 connection.execute(self._sql[query], {})
             for query in upgrades(self._sql, found):
                 connection.execute(self._sql[query], {})
@@ -246,23 +252,25 @@ class PostgresStore:
         arguments = {"message_id": message_id, "due_ms": due_ms, "channel": self._channel}
         return len(self._rows("reschedule", **arguments)) == 1
 
-    def mark(self, marks: Sequence[Mark]) -> None:
-        # In one order always: callers that mark the same messages at once do not deadlock.
-        last = sorted(in_force(marks).values(), key=lambda mark: mark.message_id)
+    def amend(self, amendments: Sequence[Amendment]) -> None:
+        # In one order always: callers that amend the same messages at once do not deadlock.
+        last = sorted(
+            latest_amendments(amendments).values(), key=lambda amendment: amendment.message_id
+        )
         arguments = {
-            "ids": [mark.message_id for mark in last],
-            "dues": [mark.due_ms for mark in last],
-            "untils": [mark.until_ms for mark in last],
-            "cancelled": [mark.cancelled_ms for mark in last],
-            "lifetime_ms": MARK_LIFETIME_MS,
+            "ids": [amendment.message_id for amendment in last],
+            "dues": [amendment.due_ms for amendment in last],
+            "untils": [amendment.until_ms for amendment in last],
+            "cancelled": [amendment.cancelled_ms for amendment in last],
+            "lifetime_ms": AMENDMENT_LIFETIME_MS,
         }
         with self._pool.connection() as connection, connection.transaction():
-            connection.execute(self._sql["forget_marks"], {"now_ms": self._now_ms()})
-            connection.execute(self._sql["mark"], arguments)
+            connection.execute(self._sql["forget_amendments"], {"now_ms": self._now_ms()})
+            connection.execute(self._sql["amend"], arguments)
 
-    def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
-        rows = self._rows("marks", ids=list(message_ids), now_ms=self._now_ms())
-        return {row[0]: kept_mark(*row) for row in rows}
+    def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
+        rows = self._rows("amendments", ids=list(message_ids), now_ms=self._now_ms())
+        return {row[0]: amendment_from_row(*row) for row in rows}
 
     def watch(self, wake: Callable[[], None]) -> AbstractContextManager[None]:
         return Listener(self._conninfo, self._channel, wake)

@@ -1,4 +1,4 @@
--- Queries of the PostgreSQL store. {table}, {index}, {qualified_index}, {destinations_index} and {marks} are quoted names,
+-- Queries of the PostgreSQL store. {table}, {index}, {qualified_index}, {destinations_index} and {amendments} are quoted names,
 -- {now} is the database's clock in epoch milliseconds (or what %(now_ms)s gives, in tests), {now_or} the same with a bare %s.
 
 -- name: set_up
@@ -16,18 +16,18 @@ CREATE TABLE IF NOT EXISTS {table} (
 -- name: set_up_index
 CREATE INDEX IF NOT EXISTS {index} ON {table} (due_ms, message_id)
 
--- name: set_up_marks
--- due_ms: the new due time, NULL for a cancellation. until_ms: a mark's lifetime after it was left.
+-- name: set_up_amendments
+-- due_ms: the new due time, NULL for a cancellation. until_ms: an amendment's lifetime after it was left.
 -- cancelled_ms: when a message of this id was cancelled, before it was moved.
-CREATE TABLE IF NOT EXISTS {marks} (
+CREATE TABLE IF NOT EXISTS {amendments} (
     message_id text COLLATE "C" PRIMARY KEY,
     due_ms bigint,
     until_ms bigint NOT NULL
 )
 
 -- name: upgrade_2
--- cancelled_ms: of a mark that moves, when its message was cancelled before.
-ALTER TABLE {marks} ADD COLUMN IF NOT EXISTS cancelled_ms bigint
+-- cancelled_ms: on a new due time, when the message was cancelled before.
+ALTER TABLE {amendments} ADD COLUMN IF NOT EXISTS cancelled_ms bigint
 
 -- name: upgrade_3
 -- With destinations out of reach, claims go from one of the others to the next.
@@ -192,24 +192,24 @@ WHERE message_id = ANY(ARRAY(
 ))
 RETURNING pg_notify(%(channel)s, '')
 
--- name: forget_marks
-DELETE FROM {marks} WHERE until_ms <= {now}
+-- name: forget_amendments
+DELETE FROM {amendments} WHERE until_ms <= {now}
 
--- name: mark
--- What was cancelled is not moved any more: the mark that moves keeps when that was.
-INSERT INTO {marks} (message_id, due_ms, until_ms, cancelled_ms)
+-- name: amend
+-- What was cancelled is not rescheduled: a new due time keeps when that was.
+INSERT INTO {amendments} (message_id, due_ms, until_ms, cancelled_ms)
 SELECT * FROM unnest(%(ids)s::text[], %(dues)s::bigint[], %(untils)s::bigint[], %(cancelled)s::bigint[])
 ON CONFLICT (message_id) DO UPDATE SET
     cancelled_ms = CASE
         WHEN excluded.due_ms IS NULL THEN NULL
         WHEN excluded.cancelled_ms IS NOT NULL THEN excluded.cancelled_ms
-        WHEN {marks}.due_ms IS NULL THEN {marks}.until_ms - %(lifetime_ms)s
-        ELSE {marks}.cancelled_ms
+        WHEN {amendments}.due_ms IS NULL THEN {amendments}.until_ms - %(lifetime_ms)s
+        ELSE {amendments}.cancelled_ms
     END,
     due_ms = excluded.due_ms, until_ms = excluded.until_ms
 
--- name: marks
-SELECT message_id, due_ms, until_ms, cancelled_ms FROM {marks}
+-- name: amendments
+SELECT message_id, due_ms, until_ms, cancelled_ms FROM {amendments}
 WHERE message_id = ANY(%(ids)s) AND until_ms > {now}
 
 -- name: now

@@ -14,8 +14,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from sqsdelay.core.amendments import AMENDMENT_LIFETIME_MS, Amendment, amendment_from_row
 from sqsdelay.core.clock import Clock, SystemClock
-from sqsdelay.core.marks import MARK_LIFETIME_MS, Mark, kept_mark
 from sqsdelay.core.stored_message import StoredMessage, check_stored_due, due_found, from_store
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.ports.stores import Claim, TransactionMode
@@ -72,14 +72,15 @@ class SqliteStore:
         self._lock = threading.RLock()
         name = table or f"{endpoint}.delayed"
         self._name = name
-        self._marks = name + ".marks"
+        # Files of former versions have the table by this name.
+        self._amendments = name + ".marks"
         self._sql = {
             key: with_names(
                 query,
                 table=name,
                 index=name + ".due",
                 destinations_index=name + ".destination",
-                marks=self._marks,
+                amendments=self._amendments,
             )
             for key, query in read_queries("sqlite/store.sql").items()
         }
@@ -226,26 +227,26 @@ class SqliteStore:
         self._wake()
         return moved
 
-    def mark(self, marks: Sequence[Mark]) -> None:
+    def amend(self, amendments: Sequence[Amendment]) -> None:
         rows = [
             {
-                "message_id": mark.message_id,
-                "due_ms": mark.due_ms,
-                "until_ms": mark.until_ms,
-                "cancelled_ms": mark.cancelled_ms,
-                "lifetime_ms": MARK_LIFETIME_MS,
+                "message_id": amendment.message_id,
+                "due_ms": amendment.due_ms,
+                "until_ms": amendment.until_ms,
+                "cancelled_ms": amendment.cancelled_ms,
+                "lifetime_ms": AMENDMENT_LIFETIME_MS,
             }
-            for mark in marks
+            for amendment in amendments
         ]
         with self._transaction() as connection:
-            connection.execute(self._sql["forget_marks"], {"now_ms": self._clock.now_ms()})
-            connection.executemany(self._sql["mark"], rows)
+            connection.execute(self._sql["forget_amendments"], {"now_ms": self._clock.now_ms()})
+            connection.executemany(self._sql["amend"], rows)
 
-    def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
+    def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
         arguments = {"ids": json.dumps(list(message_ids)), "now_ms": self._clock.now_ms()}
         with self._lock, translated(self._name):
-            rows = self._connection.execute(self._sql["marks"], arguments).fetchall()
-        return {row[0]: kept_mark(*row) for row in rows}
+            rows = self._connection.execute(self._sql["amendments"], arguments).fetchall()
+        return {row[0]: amendment_from_row(*row) for row in rows}
 
     @contextmanager
     def watch(self, wake: Callable[[], None]) -> Iterator[None]:

@@ -1,4 +1,4 @@
--- Queries of the SQLite store. {table}, {index}, {destinations_index} and {marks} are quoted names; lists of ids are JSON arrays.
+-- Queries of the SQLite store. {table}, {index}, {destinations_index} and {amendments} are quoted names; lists of ids are JSON arrays.
 
 -- name: set_up
 -- held_until_ms: not claimable before; claim: whose lease that is, NULL when nobody's.
@@ -18,18 +18,18 @@ CREATE TABLE IF NOT EXISTS {table} (
 -- name: set_up_index
 CREATE INDEX IF NOT EXISTS {index} ON {table} (due_ms, message_id)
 
--- name: set_up_marks
--- due_ms: the new due time, NULL for a cancellation. until_ms: a mark's lifetime after it was left.
+-- name: set_up_amendments
+-- due_ms: the new due time, NULL for a cancellation. until_ms: an amendment's lifetime after it was left.
 -- cancelled_ms: when a message of this id was cancelled, before it was moved.
-CREATE TABLE IF NOT EXISTS {marks} (
+CREATE TABLE IF NOT EXISTS {amendments} (
     message_id TEXT PRIMARY KEY NOT NULL,
     due_ms INTEGER,
     until_ms INTEGER NOT NULL
 )
 
 -- name: upgrade_2
--- cancelled_ms: of a mark that moves, when its message was cancelled before.
-ALTER TABLE {marks} ADD COLUMN cancelled_ms INTEGER
+-- cancelled_ms: on a new due time, when the message was cancelled before.
+ALTER TABLE {amendments} ADD COLUMN cancelled_ms INTEGER
 
 -- name: upgrade_3
 -- With destinations out of reach, claims go from one of the others to the next.
@@ -165,22 +165,22 @@ RETURNING message_id
 UPDATE {table} SET due_ms = :due_ms, held_until_ms = 0, claim = NULL
 WHERE message_id = :message_id AND (claim IS NULL OR held_until_ms <= :now_ms)
 
--- name: forget_marks
-DELETE FROM {marks} WHERE until_ms <= :now_ms
+-- name: forget_amendments
+DELETE FROM {amendments} WHERE until_ms <= :now_ms
 
--- name: mark
--- What was cancelled is not moved any more: the mark that moves keeps when that was.
-INSERT INTO {marks} (message_id, due_ms, until_ms, cancelled_ms)
+-- name: amend
+-- What was cancelled is not rescheduled: a new due time keeps when that was.
+INSERT INTO {amendments} (message_id, due_ms, until_ms, cancelled_ms)
 VALUES (:message_id, :due_ms, :until_ms, :cancelled_ms)
 ON CONFLICT (message_id) DO UPDATE SET
     cancelled_ms = CASE
         WHEN excluded.due_ms IS NULL THEN NULL
         WHEN excluded.cancelled_ms IS NOT NULL THEN excluded.cancelled_ms
-        WHEN {marks}.due_ms IS NULL THEN {marks}.until_ms - :lifetime_ms
-        ELSE {marks}.cancelled_ms
+        WHEN {amendments}.due_ms IS NULL THEN {amendments}.until_ms - :lifetime_ms
+        ELSE {amendments}.cancelled_ms
     END,
     due_ms = excluded.due_ms, until_ms = excluded.until_ms
 
--- name: marks
-SELECT message_id, due_ms, until_ms, cancelled_ms FROM {marks}
+-- name: amendments
+SELECT message_id, due_ms, until_ms, cancelled_ms FROM {amendments}
 WHERE message_id IN (SELECT value FROM json_each(:ids)) AND until_ms > :now_ms

@@ -94,6 +94,7 @@ class DynamoDbWorld:
         table: Any = store._table
         # One after the other, so that a seed replays.
         table.each = lambda do, items: [do(item) for item in items]
+        table.clock.monotonic = lambda: self.now_ms / 1000
         return store
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sqsdelay.core.marks import Mark
+from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.core.wire import ReceivedMessage
@@ -172,7 +172,7 @@ class FaultyStore:
     ) -> None:
         self.inner = store
         self.away = False
-        self.marks_unread = False
+        self.amendments_unread = False
         self._on_stored = on_stored
         self._breaker = breaker
         self._abandoned: list[AbstractContextManager[Claim]] = []
@@ -251,15 +251,15 @@ class FaultyStore:
         with self._call():
             return self.inner.reschedule(message_id, due_ms)
 
-    def mark(self, marks: Sequence[Mark]) -> None:
+    def amend(self, amendments: Sequence[Amendment]) -> None:
         with self._call():
-            self.inner.mark(marks)
+            self.inner.amend(amendments)
 
-    def marks(self, message_ids: Sequence[str]) -> dict[str, Mark]:
-        self.marks_unread = True
+    def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
+        self.amendments_unread = True
         self._refuse()
-        self.marks_unread = False
-        found = self.inner.marks(message_ids)
+        self.amendments_unread = False
+        found = self.inner.amendments(message_ids)
         self._breaker.between_calls()
         return found
 

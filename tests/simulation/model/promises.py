@@ -48,16 +48,16 @@ class Promise:
         """A new due time may be in force."""
         self.dues.add(due_ms)
 
-    def judge_hand_over(self, *, now_ms: int, visible_ms: int, marks_read: bool) -> list[str]:
+    def judge_hand_over(self, *, now_ms: int, visible_ms: int, amendments_read: bool) -> list[str]:
         """The message left for its destination: too early, too late, again, or against a promise?"""
         wrong = []
-        dues = self.dues if marks_read else self.dues | self.former_dues
+        dues = self.dues if amendments_read else self.dues | self.former_dues
         if visible_ms < min(dues):
             wrong.append(f"{self.message_id} arrives {min(dues) - visible_ms} ms early")
         latest_ms = max(*dues, now_ms) + LATENESS_MS
         if visible_ms > latest_ms:
             wrong.append(f"{self.message_id} arrives {visible_ms - latest_ms} ms too late")
-        if self.forbidden and marks_read:
+        if self.forbidden and amendments_read:
             wrong.append(f"{self.message_id} was cancelled, and leaves for its destination")
         if self.handed_over and not self.excuses:
             wrong.append(f"{self.message_id} is handed over twice, and nothing had broken")

@@ -78,7 +78,7 @@ BUGS = {
         "_read",
         lambda self, copy: wire.DelayedMessage(copy.message_id, copy.sent_ms + 5_000_000),
     ),
-    "a cancellation that leaves no mark": (Schedule, "_mark", lambda *_: None),
+    "a cancellation that leaves no amendment": (Schedule, "_amend", lambda *_: None),
     "what was released stays in the store": (
         _InMemoryClaim, "remove", lambda self, ids: [True] * len(ids)
     ),
@@ -125,10 +125,10 @@ def wrong_in_any_interleaving() -> list[str]:
 
 
 def test_a_change_at_any_moment_of_a_consumers_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It counts, or says that it is too late; a consumer that read no marks after parking would fail."""
+    """It counts, or says that it is too late; a consumer that read no amendments after parking would fail."""
     assert wrong_in_any_interleaving() == []
-    monkeypatch.setattr(Parking, "apply_marks", lambda *_: set())
-    assert "m was marked as cancelled, and is parked all the same" in wrong_in_any_interleaving()
+    monkeypatch.setattr(Parking, "apply_amendments", lambda *_: set())
+    assert "m was to be cancelled, and is parked all the same" in wrong_in_any_interleaving()
 
 
 @settings(max_examples=60)

@@ -182,10 +182,10 @@ class World:
         if change is Change.DONE:
             self._check_not_gone(promise, change)
             promise.required, promise.forbidden = False, True
-        elif change is Change.MARKED and meanwhile:
-            promise.required = False  # whoever has it in hand may see the mark, or not
+        elif change is Change.REQUESTED and meanwhile:
+            promise.required = False  # whoever has it in hand may see the amendment, or not
             self._later.append(lambda broken: self._cancelled_meanwhile(promise, broken))
-        elif change is Change.MARKED and waits:
+        elif change is Change.REQUESTED and waits:
             promise.required, promise.forbidden = False, True
 
     def _reschedule(self, message_id: str, due_at: datetime, *, meanwhile: bool) -> None:
@@ -202,7 +202,7 @@ class World:
         if change is Change.DONE:
             self._check_not_gone(promise, change)
             promise.move(due_ms)
-        elif change is Change.MARKED and waits and not meanwhile:
+        elif change is Change.REQUESTED and waits and not meanwhile:
             promise.move(due_ms)
         elif waits or meanwhile:
             promise.may_move(due_ms)
@@ -212,12 +212,12 @@ class World:
             self.wrong.append(f"{promise.message_id} is {change}, though it was handed over")
 
     def _cancelled_meanwhile(self, promise: Promise, broken: bool) -> None:
-        """A mark left while somebody had the message in hand holds for whatever still waits."""
+        """An amendment left while somebody had the message in hand holds for whatever still waits."""
         message_id = promise.message_id
         if self._copies(message_id):
             promise.required, promise.forbidden = False, True
         elif self._stored(message_id) and not broken:
-            self.wrong.append(f"{message_id} was marked as cancelled, and is parked all the same")
+            self.wrong.append(f"{message_id} was to be cancelled, and is parked all the same")
 
     # What the processes do.
 
@@ -315,7 +315,7 @@ class World:
         self, concerned: set[str], *, killed: Callable[[], None] = lambda: None
     ) -> Iterator[None]:
         self._touched, self._later = set(concerned), []
-        self.store.marks_unread = False
+        self.store.amendments_unread = False
         armed = self.breaker.fault
         try:
             yield
@@ -372,7 +372,7 @@ class World:
             self.wrong += promise.judge_hand_over(
                 now_ms=self.clock.true_ms,
                 visible_ms=self.clock.true_ms + (entry.delay_seconds or 0) * 1000,
-                marks_read=not self.store.marks_unread,
+                amendments_read=not self.store.amendments_unread,
             )
         if queue == self.endpoint.queue.name:
             self._judge_delivery(promise, sent)

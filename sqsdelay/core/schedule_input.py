@@ -1,0 +1,244 @@
+"""The input of a schedule: the ``SendMessage`` into the delay queue, written and read here."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sqsdelay.core.amendments import Amendment
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import Attribute, string, text_of
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.wire import (
+    DEDUPLICATION_ID,
+    DUE_AT,
+    GROUP_ID,
+    ReceivedMessage,
+    delayed,
+    fits,
+    users_attributes,
+    whole_number,
+    with_message_id,
+)
+from sqsdelay.errors import InvalidMessage, MessageTooLarge, StoreError
+from sqsdelay.limits import FORBIDDEN_BODY_CHARACTER, ID
+
+MAX_INPUT_BYTES: Final = 256 * 1024
+"""Input of a universal target. Source: EventBridge Scheduler quotas, "Universal target input size"."""
+
+_CONTEXT: Final = "<aws.scheduler."
+"""How the context attributes begin that the service replaces anywhere in an input: schedule-arn,
+scheduled-time, execution-id, attempt-number. Source: EventBridge Scheduler User Guide, "Adding context
+attributes"."""
+
+_ESCAPED: Final = "\\u003caws.scheduler."
+"""The same in JSON, with ``<`` written as its code: no attribute to the service, and the same text to SQS."""
+
+_MAX_DESCRIPTION_CHARS: Final = 512
+"""Source: CreateSchedule API reference, Description."""
+
+
+def name_of(message_id: str) -> str:
+    """The name of a message's schedule. An id may hold characters that a name may not, so it is hashed."""
+    return f"m.{_digest(message_id)}"
+
+
+def amendment_name_of(message_id: str) -> str:
+    """The name of the schedule that keeps a message's amendment."""
+    return f"a.{_digest(message_id)}"
+
+
+def _digest(message_id: str) -> str:
+    return hashlib.sha256(message_id.encode("utf-8", "surrogatepass")).hexdigest()[:60]
+
+
+def check_keepable(message: StoredMessage, endpoint: Endpoint) -> None:
+    """Refuse what the endpoint's delay queue would refuse months later.
+
+    Raises:
+        InvalidMessage
+    """
+    if Endpoint.parse(message.destination).queue.name != endpoint.queue.name:
+        raise InvalidMessage(
+            f"message {message.message_id} goes to {message.destination!r}, and schedules of endpoint "
+            f"{endpoint.name} send to {endpoint.delay_queue.name} alone; use the store of that endpoint"
+        )
+    if not ID.fullmatch(message.message_id):
+        raise InvalidMessage(
+            f"message_id={message.message_id!r} cannot be a message group of SQS; use 1 to 128 letters, "
+            "digits and punctuation characters"
+        )
+    if len(message.destination) > _MAX_DESCRIPTION_CHARS:
+        raise InvalidMessage(
+            f"destination of {len(message.destination)} characters; a schedule keeps "
+            f"{_MAX_DESCRIPTION_CHARS}"
+        )
+
+
+def input_of(message: StoredMessage, queue_url: str, *, fires_at: int, kept_since_ms: int) -> str:
+    """The input of a message's schedule: ``SendMessage`` as JSON.
+
+    Args:
+        queue_url: the delay queue's.
+        fires_at: the schedule's time, epoch seconds.
+        kept_since_ms: when the message came into the store, broker's clock. It travels in the
+            deduplication id: amendments left later apply, earlier ones do not.
+
+    Raises:
+        InvalidMessage: a body SQS does not take.
+        MessageTooLarge: above what a schedule holds.
+    """
+    attributes = _attributes(message, fires_at)
+    request: dict[str, Any] = {
+        "QueueUrl": queue_url,
+        "MessageBody": _body(message),
+        "MessageGroupId": message.message_id,
+        "MessageDeduplicationId": _deduplication_id(message, kept_since_ms),
+        "MessageAttributes": {name: _plain(value) for name, value in attributes.items()},
+    }
+    if message.trace_header is not None:
+        request["MessageSystemAttributes"] = {"AWSTraceHeader": string(message.trace_header)}
+    text = json.dumps(request, ensure_ascii=False).replace(_CONTEXT, _ESCAPED)
+    size = len(text.encode("utf-8"))
+    if size > MAX_INPUT_BYTES:
+        raise MessageTooLarge(
+            f"message {message.message_id} takes {size} bytes as a schedule's input; the limit is "
+            f"{MAX_INPUT_BYTES}; shorten it, or give the sender a bucket for large bodies"
+        )
+    return text
+
+
+def _attributes(message: StoredMessage, fires_at: int) -> dict[str, Attribute]:
+    deduplication_id = text_of(message.attributes, DEDUPLICATION_ID)
+    users = {n: value for n, value in message.attributes.items() if n != DEDUPLICATION_ID}
+    wired = delayed(
+        users,
+        remaining_ms=message.due_ms - fires_at * 1000,
+        due_ms=message.due_ms,
+        message_group_id=message.group_id,
+        deduplication_id=deduplication_id,
+    )
+    body = _body(message)
+    if not fits(body, wired):
+        raise InvalidMessage(
+            f"message {message.message_id} has {len(users)} attributes, which leaves no room for those "
+            "of its delay; use fewer"
+        )
+    return with_message_id(body, wired, message.message_id)
+
+
+def _body(message: StoredMessage) -> str:
+    try:
+        body = message.body.decode("utf-8")
+    except UnicodeDecodeError:
+        body = ""
+    if not body or FORBIDDEN_BODY_CHARACTER.search(body):
+        raise InvalidMessage(
+            f"the body of {message.message_id} is no text that SQS takes; a schedule sends to SQS: encode "
+            "it, e.g. as base64"
+        )
+    return body
+
+
+def _deduplication_id(message: StoredMessage, kept_since_ms: int) -> str:
+    """The same at each attempt of the schedule, which may be invoked more than once."""
+    told = f"{message.message_id}:{kept_since_ms}:{message.due_ms}"
+    return f"hop.{kept_since_ms}.{hashlib.sha256(told.encode('utf-8')).hexdigest()}"
+
+
+def _plain(attribute: Attribute) -> dict[str, str]:
+    if "BinaryValue" in attribute:
+        binary = base64.b64encode(attribute["BinaryValue"]).decode("ascii")
+        return {"DataType": attribute["DataType"], "BinaryValue": binary}
+    return {"DataType": attribute["DataType"], "StringValue": attribute["StringValue"]}
+
+
+def kept_since_ms_of(text: str) -> int:
+    """When the message of an input came into the store, epoch milliseconds."""
+    found = whole_number(str(json.loads(text)["MessageDeduplicationId"]).split(".")[1])
+    return found or 0
+
+
+def message_of(text: str, destination: str) -> StoredMessage:
+    """The message of a schedule's input; the inverse of `input_of`.
+
+    Raises:
+        StoreError: the schedule is not one of ours.
+    """
+    try:
+        copy = copy_of(text)
+        due_ms = whole_number(text_of(copy.attributes, DUE_AT))
+        users = users_attributes(copy)
+        if DEDUPLICATION_ID in copy.attributes:
+            users[DEDUPLICATION_ID] = copy.attributes[DEDUPLICATION_ID]
+        return StoredMessage(
+            message_id=copy.message_id,
+            destination=destination,
+            due_ms=-1 if due_ms is None else due_ms,
+            body=copy.body.encode("utf-8"),
+            attributes=users,
+            group_id=text_of(copy.attributes, GROUP_ID),
+            trace_header=copy.trace_header,
+        )
+    except ValueError as error:
+        raise StoreError(f"a schedule holds no message of sqsdelay: {error!r}") from error
+
+
+def copy_of(text: str) -> ReceivedMessage:
+    """The copy that a schedule's input puts on the delay queue, as it would be received there.
+
+    Raises:
+        ValueError: it is no ``SendMessage`` of ours.
+    """
+    try:
+        request = json.loads(text)
+        attributes = {name: _shaped(v) for name, v in request["MessageAttributes"].items()}
+        trace = request.get("MessageSystemAttributes", {}).get("AWSTraceHeader", {})
+        return ReceivedMessage(
+            body=str(request["MessageBody"]),
+            attributes=attributes,
+            receipt_handle="",
+            sqs_message_id="",
+            received_at=0,
+            group_id=str(request["MessageGroupId"]),
+            deduplication_id=str(request["MessageDeduplicationId"]),
+            trace_header=trace.get("StringValue"),
+        )
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"no SendMessage request: {error!r}") from error
+
+
+def _shaped(value: Mapping[str, str]) -> Attribute:
+    if "BinaryValue" in value:
+        return {
+            "DataType": value["DataType"],
+            "BinaryValue": base64.b64decode(value["BinaryValue"]),
+        }
+    return {"DataType": value["DataType"], "StringValue": value["StringValue"]}
+
+
+def description_of(amendment: Amendment) -> str:
+    """An amendment as the description of its schedule."""
+    told = {"at": amendment.at_ms, "due": amendment.due_ms, "cancelled": amendment.cancelled_ms}
+    return json.dumps({name: value for name, value in told.items() if value is not None})
+
+
+def amendment_of(message_id: str, description: str) -> Amendment:
+    """The inverse of `description_of`.
+
+    Raises:
+        StoreError: the schedule is not one of ours.
+    """
+    try:
+        told = json.loads(description)
+        return Amendment(
+            message_id=message_id,
+            at_ms=int(told["at"]),
+            due_ms=told.get("due"),
+            cancelled_ms=told.get("cancelled"),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StoreError(f"a schedule holds no amendment of sqsdelay: {error!r}") from error

@@ -1,0 +1,295 @@
+"""One endpoint's schedule group, and the calls on it: many at a time, paced, errors translated."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final, TypeVar
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from sqsdelay.core.clock import BrokerClock, Clock, SystemClock
+from sqsdelay.core.endpoint import QueueRef
+from sqsdelay.errors import ConfigurationError, StoreError, StoreMissing, StoreUnavailable
+from sqsdelay.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS
+from sqsdelay.processes.forks import in_each_child
+
+SEND_MESSAGE: Final = "arn:aws:scheduler:::aws-sdk:sqs:sendMessage"
+"""The universal target for ``SendMessage``. Source: EventBridge Scheduler User Guide, "Using universal
+targets"."""
+
+RETRY_SECONDS: Final = 86_000
+"""How long a firing that failed is retried before it goes to the error queue: nearly the day that is the
+most (RetryPolicy API reference). A copy a whole day late would contradict its own delay attributes."""
+
+MAX_RETRIES: Final = 185
+"""Source: RetryPolicy API reference."""
+
+_CONCURRENCY: Final = 16
+_MOST_LISTED: Final = 100
+"""Source: ListSchedules API reference, MaxResults."""
+
+_NOT_THERE: Final = "ResourceNotFoundException"
+_THERE: Final = "ConflictException"
+
+_ROLE: Final = re.compile(r"arn:(aws[a-z-]*):iam::(\d{12}):role/[\w+=,.@/-]+", re.ASCII)
+"""Source: Target API reference, RoleArn."""
+
+Schedule = dict[str, Any]
+"""What GetSchedule answers."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Group:
+    """A schedule group by its name.
+
+    Args:
+        name: the group's.
+        role_arn: the role that the service assumes to send.
+        client: a boto3 EventBridge Scheduler client.
+        clock: this machine's; the service's own is learned from its answers.
+
+    Raises:
+        ConfigurationError: a role that is no ARN, a client without a region.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        role_arn: str,
+        client: Any,
+        clock: Clock | None,
+    ) -> None:
+        role = _ROLE.fullmatch(role_arn)
+        if role is None:
+            raise ConfigurationError(
+                f"role {role_arn!r} is not a role's ARN; write arn:aws:iam::ACCOUNT:role/NAME"
+            )
+        self._partition, self._account = role.groups()
+        self.name = name
+        self.clock = BrokerClock(clock or SystemClock())
+        self._role_arn = role_arn
+        self._owned = client is None
+        self._client = client or _default_client()
+        self._threads = _threads()
+        in_each_child(self, Group._begin_anew)
+
+    def _begin_anew(self) -> None:
+        self._threads = _threads()
+        if self._owned:
+            self._client.close()
+
+    def queue_url(self, queue: QueueRef) -> str:
+        """A queue's URL, as the service is to send to it."""
+        domain = "amazonaws.com.cn" if self._partition == "aws-cn" else "amazonaws.com"
+        region = queue.region or self._client.meta.region_name
+        return f"https://sqs.{region}.{domain}/{queue.account_id or self._account}/{queue.name}"
+
+    def queue_arn(self, queue: QueueRef) -> str:
+        """A queue's ARN."""
+        region = queue.region or self._client.meta.region_name
+        account = queue.account_id or self._account
+        return f"arn:{self._partition}:sqs:{region}:{account}:{queue.name}"
+
+    def now_ms(self) -> int:
+        """The service's now, epoch milliseconds, never ahead of it; asked for if it is not known.
+
+        Raises:
+            StoreMissing, StoreUnavailable
+        """
+        if not self.clock.synchronised:
+            self.check()
+        return self.clock.now_ms()
+
+    def check(self) -> None:
+        """Refuse to work without the group.
+
+        Raises:
+            StoreMissing, StoreUnavailable
+        """
+        self._call(self._client.get_schedule_group, Name=self.name)
+
+    def set_up(self) -> None:
+        """Create the group unless it exists."""
+        with suppress(_Exists):
+            self._call(self._client.create_schedule_group, Name=self.name)
+
+    def create(
+        self, name: str, *, fires_at: int, text: str, description: str, dead_letters: str | None
+    ) -> bool:
+        """Make a one-time schedule; False where there is one of that name.
+
+        Args:
+            fires_at: epoch seconds.
+            text: the target's input.
+            dead_letters: ARN of the queue for what could not be sent in a day; None does not retry.
+        """
+        shape = self._shape(name, fires_at, text, description, dead_letters)
+        try:
+            self._call(self._client.create_schedule, **shape)
+        except _Exists:
+            return False
+        return True
+
+    def replace(
+        self, name: str, *, fires_at: int, text: str, description: str, dead_letters: str | None
+    ) -> bool:
+        """Write every field of a schedule anew; False where there is none of that name."""
+        shape = self._shape(name, fires_at, text, description, dead_letters)
+        try:
+            self._call(self._client.update_schedule, **shape)
+        except _Gone:
+            return False
+        return True
+
+    def _shape(
+        self, name: str, fires_at: int, text: str, description: str, dead_letters: str | None
+    ) -> dict[str, Any]:
+        target: dict[str, Any] = {"Arn": SEND_MESSAGE, "RoleArn": self._role_arn, "Input": text}
+        if dead_letters is None:
+            target["RetryPolicy"] = {"MaximumEventAgeInSeconds": 60, "MaximumRetryAttempts": 0}
+        else:
+            target["RetryPolicy"] = {
+                "MaximumEventAgeInSeconds": RETRY_SECONDS,
+                "MaximumRetryAttempts": MAX_RETRIES,
+            }
+            target["DeadLetterConfig"] = {"Arn": dead_letters}
+        return {
+            "Name": name,
+            "GroupName": self.name,
+            "Description": description,
+            "ScheduleExpression": expression(fires_at),
+            "ScheduleExpressionTimezone": "UTC",
+            "FlexibleTimeWindow": {"Mode": "OFF"},
+            "ActionAfterCompletion": "DELETE",
+            "State": "ENABLED",
+            "Target": target,
+        }
+
+    def get(self, name: str) -> Schedule | None:
+        """A schedule, None where there is none of that name."""
+        try:
+            return dict(self._call(self._client.get_schedule, Name=name, GroupName=self.name))
+        except _Gone:
+            return None
+
+    def delete(self, name: str) -> bool:
+        """Delete a schedule; False where there was none."""
+        try:
+            self._call(self._client.delete_schedule, Name=name, GroupName=self.name)
+        except _Gone:
+            return False
+        return True
+
+    def names(self, prefix: str) -> Iterator[str]:
+        """The names of the group's schedules that begin so, in no order; a call for each hundred."""
+        more: dict[str, str] = {}
+        while True:
+            page = self._call(
+                self._client.list_schedules,
+                GroupName=self.name,
+                NamePrefix=prefix,
+                MaxResults=_MOST_LISTED,
+                **more,
+            )
+            yield from (schedule["Name"] for schedule in page["Schedules"])
+            if not page.get("NextToken"):
+                return
+            more = {"NextToken": page["NextToken"]}
+
+    def each(self, do: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """``do`` for each item, several at a time; answers in order."""
+        return list(self._threads.map(do, items)) if len(items) > 1 else [do(i) for i in items]
+
+    def close(self) -> None:
+        self._threads.shutdown()
+        if self._owned:
+            self._client.close()
+
+    def _call(self, call: Callable[..., Any], **arguments: Any) -> Any:
+        asked_at = self.clock.local.monotonic()
+        with self._translated():
+            answer = call(**arguments)
+        date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+        if date is not None:
+            told_ms = int(parsedate_to_datetime(date).timestamp()) * 1000
+            self.clock.observe(told_ms, asked_at=asked_at)
+        return answer
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except ClientError as error:
+            raise self._store_error(error, error.response["Error"]["Code"]) from error
+        except BotoCoreError as error:
+            raise StoreUnavailable(
+                f"schedule group {self.name} cannot be used now: {error}"
+            ) from error
+
+    def _store_error(self, error: ClientError, code: str) -> StoreError:
+        if code == _THERE:
+            return _Exists(str(error))
+        if code == _NOT_THERE and "group" not in str(error).lower():
+            return _Gone(str(error))
+        if code == _NOT_THERE:
+            return StoreMissing(
+                f"schedule group {self.name} does not exist; run sqsdelay store create (set_up()), or "
+                "deploy it"
+            )
+        if code == "ValidationException":
+            return StoreError(f"schedule group {self.name}: {error}")
+        return StoreUnavailable(f"schedule group {self.name} cannot be used now: {error}")
+
+
+class _Exists(StoreError):
+    """A schedule of that name is there."""
+
+
+class _Gone(StoreError):
+    """No schedule of that name is there."""
+
+
+def expression(at: int) -> str:
+    """A one-time schedule's expression for epoch seconds."""
+    return f"at({datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%S})"
+
+
+def fires_at(schedule: Schedule) -> int:
+    """When a one-time schedule fires, epoch seconds.
+
+    Raises:
+        StoreError: it is another kind of schedule.
+    """
+    text = str(schedule["ScheduleExpression"])
+    try:
+        return int(datetime.strptime(f"{text}+0000", "at(%Y-%m-%dT%H:%M:%S)%z").timestamp())
+    except ValueError as error:
+        raise StoreError(
+            f"schedule {schedule.get('Name')} is no schedule of sqsdelay: {text}"
+        ) from error
+
+
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_CONCURRENCY, thread_name_prefix="scheduler-store")
+
+
+def _default_client() -> Any:
+    """Slows down by itself where the service throttles (botocore's adaptive mode)."""
+    config = Config(
+        connect_timeout=CONNECT_SECONDS,
+        read_timeout=ANSWER_SECONDS,
+        retries={"mode": "adaptive", "total_max_attempts": CALL_ATTEMPTS},
+        max_pool_connections=_CONCURRENCY,
+        tcp_keepalive=True,
+    )
+    return boto3.client("scheduler", config=config)

@@ -1,0 +1,317 @@
+"""Parked as a schedule: never early, exact to the second, lost in no retry; cancelled until it is due."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from sqsdelay.core.message import Route, string
+from sqsdelay.core.rejection import read_rejection
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.wire import ReceivedMessage
+from sqsdelay.errors import ConfigurationError, InvalidMessage, MessageTooLarge, StoreUnavailable
+from sqsdelay.parking.parking import Parking
+from sqsdelay.parking.schedule import Change, Schedule
+from sqsdelay.relaying.outcome import Status
+from sqsdelay.relaying.relay import Relay
+from sqsdelay.sending.sender import QueueSender
+from sqsdelay.stores import open_place, open_store
+from sqsdelay.stores.scheduler.firing import firing_second
+from sqsdelay.stores.scheduler.scheduler_store import SchedulerStore
+from sqsdelay.testing import InMemoryQueues, InMemoryScheduler, ManualClock
+
+ROLE = "arn:aws:iam::123456789012:role/orders-scheduler"
+DELAY, ERRORS = "orders-delay.fifo", "orders-delay-error"
+HOUR, DAY = 3_600, 86_400
+CONTEXT = ("schedule-arn", "scheduled-time", "execution-id", "attempt-number")
+
+
+class World:
+    """An endpoint, its consumer and a scheduler under one clock."""
+
+    def __init__(self, *, late_seconds: float = 0, per_second: int | None = None) -> None:
+        self.clock = ManualClock()
+        self.queues = InMemoryQueues(self.clock)
+        self.endpoint = self.queues.create_endpoint("orders")
+        self.scheduler = InMemoryScheduler(
+            self.clock, self.queues, late_seconds=late_seconds, requests_per_second=per_second
+        )
+        self.store = self.new_store()
+        self.store.set_up()
+        self.relay = Relay(self.queues, self.endpoint, store=self.store, park_after_seconds=7_200)
+        self.sender = QueueSender(self.queues, store=self.store, park_after_seconds=7_200)
+        self.schedule = Schedule(self.store, endpoint="orders")
+        self.statuses: list[Status] = []
+        self.arrived: dict[str, tuple[int, ReceivedMessage]] = {}
+
+    def new_store(self) -> SchedulerStore:
+        return SchedulerStore(
+            "orders", role_arn=ROLE, endpoint="orders", client=self.scheduler, clock=self.clock
+        )
+
+    def send(self, message_id: str, seconds: float, *, body: str = "x") -> Route | None:
+        return self.sender.send("orders", body, delay=seconds, message_id=message_id).route
+
+    def run(self, *, until_ms: int | None = None) -> None:
+        """Let time pass, event by event, until nothing is to come."""
+        while True:
+            self.scheduler.fire()
+            self.statuses += [
+                outcome.status
+                for outcome in self.relay.process(self.queues.receive_batch(DELAY, wait_seconds=0))
+            ]
+            for copy in self.queues.receive_batch("orders", wait_seconds=0):
+                assert copy.message_id not in self.arrived, "arrived twice"
+                self.arrived[copy.message_id] = (self.clock.true_ms, copy)
+                self.queues.delete_batch("orders", [copy])
+            coming = [self._next_visible(), self.scheduler.next_ms()]
+            times = [t for t in coming if t is not None]
+            if not times or (until_ms is not None and min(times) > until_ms):
+                if until_ms is not None:
+                    self.clock.true_ms = max(self.clock.true_ms, until_ms)
+                return
+            self.clock.true_ms = max(self.clock.true_ms + 1, min(times))
+
+    def _next_visible(self) -> int | None:
+        held = self.queues.attributes(ERRORS)["ApproximateNumberOfMessages"]
+        return None if held != "0" else self.queues.next_visible_ms()
+
+    def errors(self) -> list[ReceivedMessage]:
+        return self.queues.receive_batch(ERRORS, wait_seconds=0)
+
+
+@pytest.mark.parametrize("late_seconds", [0, 59])
+def test_it_arrives_to_the_second_however_late_its_schedule_fires(late_seconds: int) -> None:
+    """A year ahead: one schedule, one hop, and the message timer makes it exact."""
+    world = World(late_seconds=late_seconds)
+    due_ms = world.clock.true_ms + 365 * DAY * 1000
+    assert world.send("m1", 365 * DAY, body="happy birthday") is Route.STORE
+    world.run()
+    at_ms, copy = world.arrived["m1"]
+    # The service's clock is known to the second, and a relative delay counts from its latest reading.
+    assert 0 <= at_ms - due_ms < 3_000
+    assert copy.body == "happy birthday"
+    assert world.statuses == [Status.HANDED_OVER]
+    assert world.store.pending_count() == 0
+
+
+def test_a_copy_from_the_delay_queue_is_parked_and_comes_back() -> None:
+    """The delay consumer parks, too; the message hops once more when its schedule has fired."""
+    world = World()
+    plain = QueueSender(world.queues)
+    due_ms = world.clock.true_ms + 90 * DAY * 1000
+    plain.send("orders", "x", delay=90 * DAY, message_id="m1")
+    world.run(until_ms=world.clock.true_ms + HOUR * 1000)
+    assert world.statuses == [Status.PARKED]
+    world.run()
+    assert 0 <= world.arrived["m1"][0] - due_ms < 1_000
+
+
+def test_a_service_that_cannot_send_for_hours_makes_messages_late_not_lost() -> None:
+    """The delay queue is gone when the schedule fires, and is back two hours later."""
+    world = World()
+    due_ms = world.clock.true_ms + 30 * DAY * 1000
+    world.send("m1", 30 * DAY)
+    world.queues.delete_queue(DELAY)
+    world.clock.true_ms = due_ms + 2 * HOUR * 1000
+    before_ms = world.clock.true_ms
+    for _ in range(3):
+        world.scheduler.fire()
+    world.queues.create_endpoint("orders")
+    world.run()
+    assert world.arrived["m1"][0] >= before_ms
+    assert world.errors() == []
+
+
+def test_what_cannot_be_sent_for_a_day_is_in_the_error_queue_with_its_reason() -> None:
+    """The dead letter of a schedule reads like any other message of the error queue."""
+    world = World()
+    world.send("m1", 30 * DAY, body="kept")
+    due_ms = world.store.pending(1)[0].due_ms
+    world.queues.delete_queue(DELAY)
+    world.clock.true_ms = due_ms + 2 * DAY * 1000
+    world.scheduler.fire()
+    (copy,) = world.errors()
+    rejection = read_rejection(copy)
+    assert rejection.message_id == "m1"
+    assert rejection.due == due_ms
+    assert DELAY in (rejection.reason or "")
+    assert rejection.original.body == "kept"
+
+
+@pytest.mark.parametrize("late_seconds", [0, 59])
+def test_cancelled_at_any_time_before_it_is_due_it_never_arrives(late_seconds: int) -> None:
+    """Deleted while it waits; by an amendment once its schedule has fired, or fires at any moment."""
+    said = set()
+    for minutes in (0, 1, 60, 24 * 60 - 33, *range(24 * 60 - 31, 24 * 60 - 16)):
+        world = World(late_seconds=late_seconds)
+        start_ms = world.clock.true_ms
+        world.send("m1", DAY)
+        world.run(until_ms=start_ms + minutes * 60_000)
+        change = world.schedule.cancel("m1", now_ms=world.clock.true_ms + 1_000)
+        said.add(change)
+        world.run()
+        assert world.arrived == {}, (minutes, change)
+    assert said == {Change.DONE, Change.REQUESTED}
+
+
+def test_sent_again_right_after_it_was_cancelled_it_arrives() -> None:
+    """An amendment is of what was sent before it, although clocks are known to the second."""
+    world = World()
+    world.send("m1", DAY)
+    world.schedule.cancel("m1", now_ms=world.clock.true_ms + 1_000)
+    world.send("m1", 2 * DAY)
+    world.run()
+    assert list(world.arrived) == ["m1"]
+
+
+def test_moved_it_arrives_when_it_is_due_now() -> None:
+    """Earlier and later, while it waits and once its schedule has fired."""
+    world = World()
+    start_ms = world.clock.true_ms
+    for name in ("earlier", "later", "late"):
+        world.send(name, 2 * DAY)
+    moved = {"earlier": start_ms + DAY * 1000, "later": start_ms + 9 * DAY * 1000}
+    for name, due_ms in moved.items():
+        assert world.schedule.reschedule(name, due_ms, now_ms=world.clock.true_ms) is Change.DONE
+    world.run(until_ms=start_ms + (2 * DAY - 600) * 1000)
+    moved["late"] = start_ms + 3 * DAY * 1000
+    now_ms = world.clock.true_ms
+    assert world.schedule.reschedule("late", moved["late"], now_ms=now_ms) is Change.REQUESTED
+    world.run()
+    for name, due_ms in moved.items():
+        assert 0 <= world.arrived[name][0] - due_ms < 1_000, name
+
+
+def test_a_new_due_time_too_near_is_refused_and_changes_nothing() -> None:
+    """A schedule cannot release a message within half an hour; it says what to do instead."""
+    world = World()
+    start_ms = world.clock.true_ms
+    world.send("m1", DAY)
+    with pytest.raises(InvalidMessage, match=r"within 1860 s; cancel it, and send it anew"):
+        world.schedule.reschedule("m1", start_ms + 600_000, now_ms=start_ms)
+    world.run()
+    assert world.arrived["m1"][0] - start_ms >= DAY * 1000
+
+
+def test_context_attributes_in_a_body_are_left_alone() -> None:
+    """The service replaces them wherever they stand in an input."""
+    body = "".join(f"<aws.scheduler.{name}>" for name in CONTEXT) + " \\u003caws.scheduler.x> <"
+    world = World()
+    attributes = {"A": string(f"<aws.scheduler.{CONTEXT[0]}>")}
+    world.sender.send("orders", body, delay=DAY, message_id="m1", attributes=attributes)
+    assert world.store.pending(1)[0].body.decode() == body
+    world.run()
+    copy = world.arrived["m1"][1]
+    assert copy.body == body
+    assert copy.attributes["A"]["StringValue"] == f"<aws.scheduler.{CONTEXT[0]}>"
+
+
+def test_an_id_is_one_message() -> None:
+    """The same again is the same; another under its id is refused, as with any store."""
+    world = World()
+    due = StoredMessage(
+        message_id="m1",
+        destination="orders",
+        due_ms=world.clock.true_ms + DAY * 1000,
+        body=b"x",
+    )
+    parking = Parking(world.store, after_seconds=7_200)
+    assert parking.park([due, due]) == [None, None]
+    assert parking.park([due]) == [None]
+    for other in (replace(due, body=b"y"), replace(due, due_ms=due.due_ms + 1)):
+        (error,) = parking.park([other])
+        assert "m1" in str(error)
+
+
+def test_throttled_it_hops_on_and_loses_nothing() -> None:
+    """Two schedules a second are taken; what is refused stays in the delay queue and tries again."""
+    world = World(per_second=2)
+    plain = QueueSender(world.queues)
+    due_ms = world.clock.true_ms + DAY * 1000
+    for number in range(10):
+        plain.send("orders", "x", delay=DAY, message_id=f"m{number}")
+    world.run()
+    assert Status.REQUEUED in world.statuses
+    assert sorted(world.arrived) == [f"m{n}" for n in range(10)]
+    assert all(0 <= at_ms - due_ms < 2_000 for at_ms, _ in world.arrived.values())
+
+
+def test_a_group_that_is_throttled_says_so() -> None:
+    """A sender hears it: nothing was stored of what it names."""
+    world = World(per_second=0)
+    with pytest.raises(StoreUnavailable, match="Rate exceeded"):
+        world.store.store([_message(world)])
+
+
+def _message(world: World, **fields: object) -> StoredMessage:
+    due_ms = world.clock.true_ms + DAY * 1000
+    given = {"message_id": "m1", "destination": "orders", "due_ms": due_ms, "body": b"x"}
+    return StoredMessage(**(given | fields))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "text"),
+    [
+        ({"destination": "invoices"}, InvalidMessage, "use the store of that endpoint"),
+        ({"body": b"\xff"}, InvalidMessage, "no text that SQS takes"),
+        ({"body": b""}, InvalidMessage, "no text that SQS takes"),
+        ({"body": b"x" * 262_144}, MessageTooLarge, "a bucket for large bodies"),
+        ({"message_id": "\N{SNOWMAN}"}, InvalidMessage, "cannot be a message group"),
+        ({"due_ms": 1_800_000_600_000}, InvalidMessage, "due in 600 s"),
+    ],
+)
+def test_what_a_schedule_cannot_hold_is_refused_at_once(
+    fields: dict[str, object], error: type[Exception], text: str
+) -> None:
+    """Not when it is due, with nobody there who knows the message."""
+    world = World()
+    with pytest.raises(error, match=text):
+        world.store.store([_message(world, **fields)])
+    assert world.store.pending_count() == 0
+
+
+def test_messages_due_at_once_fire_over_a_quarter_of_an_hour() -> None:
+    """1,000 invocations a second are what the service takes; one second's million must not queue."""
+    due_ms = 1_800_000_000_000
+    fired = Counter(firing_second(f"m{n}", due_ms, hop_seconds=900) for n in range(100_000))
+    assert due_ms // 1000 - max(fired) >= 1_020
+    assert due_ms // 1000 - min(fired) <= 1_800
+    assert max(fired.values()) < 2 * 100_000 / 780
+
+
+def test_it_is_opened_by_its_url() -> None:
+    """For senders and delay consumers; there is nothing to dispatch."""
+    url = f"scheduler://orders?role={ROLE}"
+    with pytest.raises(ConfigurationError, match="there is nothing to dispatch"):
+        open_store(url, endpoint="orders")
+    for wrong in ("scheduler://orders", f"{url}&class=x", "scheduler://orders?role=me"):
+        with pytest.raises(ConfigurationError, match="role"):
+            open_place(wrong, endpoint="orders")
+    with pytest.raises(ConfigurationError, match="leave them out"):
+        open_place(url, endpoint="orders", table="t")
+
+
+def test_parking_sooner_than_a_schedule_can_fire_is_refused_at_the_start() -> None:
+    """Not message by message, weeks later."""
+    world = World()
+    with pytest.raises(ConfigurationError, match="use 1860 or more"):
+        Parking(world.store, after_seconds=900)
+
+
+def test_its_schedules_ask_for_what_the_docs_say() -> None:
+    """The role, the retries, the dead-letter queue, and that it is gone afterwards."""
+    world = World()
+    world.send("m1", DAY)
+    (name,) = [s["Name"] for s in world.scheduler.list_schedules(GroupName="orders")["Schedules"]]
+    made = world.scheduler.get_schedule(Name=name, GroupName="orders")
+    assert made["ActionAfterCompletion"] == "DELETE"
+    assert made["Target"]["RoleArn"] == ROLE
+    assert made["Target"]["DeadLetterConfig"] == {
+        "Arn": f"arn:aws:sqs:us-east-1:123456789012:{ERRORS}"
+    }
+    url = f"https://sqs.us-east-1.amazonaws.com/123456789012/{DELAY}"
+    assert json.loads(made["Target"]["Input"])["QueueUrl"] == url
