@@ -56,7 +56,7 @@ MaxDelay = Annotated[
 DEFAULT_MAX_DELAY: Final = f"{DEFAULT_MAX_DELAY_SECONDS // 86_400}d"
 
 # Stores and ledgers.
-_STORE_HELP: Final = "sqlite:///FILE, postgresql://… or dynamodb://TABLE."
+_STORE_HELP: Final = "sqlite:///FILE, postgresql://…, dynamodb://TABLE or s3://BUCKET/PREFIX."
 StoreUrl = Annotated[str, typer.Option(envvar="SQSDELAY_STORE", help=_STORE_HELP)]
 OptionalStoreUrl = Annotated[str | None, typer.Option(envvar="SQSDELAY_STORE", help=_STORE_HELP)]
 Table = Annotated[str | None, typer.Option(help="The store's table; default: <endpoint>.delayed.")]

@@ -17,7 +17,7 @@ from sqsdelay.core.message import Attribute, text_of
 from sqsdelay.core.wire import MESSAGE_ID, ReceivedMessage
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.ledger.events import record_safely
-from sqsdelay.ledger.receipts import lateness_ms, received_events
+from sqsdelay.ledger.receipts import lateness_ms, received_events, waited_ms
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_RECEIVE_WAIT_SECONDS
 
 if TYPE_CHECKING:
@@ -43,10 +43,11 @@ def receive(
     ledger: LedgerFile = None,
     as_json: JsonLines = False,
 ) -> None:
-    """Print messages and their lateness as they arrive, and delete them.
+    """Print messages as they arrive, how late they were and how long they waited, and delete them.
 
-    Lateness is known only for relayed messages, which carry their due time. A message sent with a
-    delay of 900 s or less is a plain SQS message and shows "-".
+    Lateness ends when the destination queue shows the message; what it then waited there for its
+    receiver stands beside it. Both are known only for relayed messages, which carry their due time. A
+    message sent with a delay of 900 s or less is a plain SQS message and shows "-".
 
     Exit code 1 if a large body could not be read; that message is not deleted.
     """
@@ -67,7 +68,7 @@ def receive(
         if book is not None:
             now_ms = queues.broker_clock.now_ms()
             record_safely(book, received_events(parsed.name, copies, now_ms=now_ms))
-        whole = [copy for copy in copies if _show(copy, reader, as_json=as_json)]
+        whole = [copy for copy in copies if _show(copy, reader, fifo=parsed.fifo, as_json=as_json)]
         unread += len(copies) - len(whole)
         if copies:
             received += len(copies)
@@ -78,19 +79,19 @@ def receive(
         raise typer.Exit(1)
 
 
-def _show(copy: ReceivedMessage, reader: BodyReader | None, *, as_json: bool) -> bool:
+def _show(copy: ReceivedMessage, reader: BodyReader | None, *, fifo: bool, as_json: bool) -> bool:
     """Print a message; False if its body could not be read."""
     try:
         body = copy.body if reader is None else reader.read(copy.body, copy.attributes)
     except SqsDelayError as error:
         err.print(f"{copy.message_id}: {error}", highlight=False, markup=False, soft_wrap=True)
         return False
-    _print(replace(copy, body=body), as_json=as_json)
+    _print(replace(copy, body=body), fifo=fifo, as_json=as_json)
     return True
 
 
-def _print(copy: ReceivedMessage, *, as_json: bool) -> None:
-    late = lateness_ms(copy)
+def _print(copy: ReceivedMessage, *, fifo: bool, as_json: bool) -> None:
+    late, waited = lateness_ms(copy, fifo=fifo), waited_ms(copy, fifo=fifo)
     sent_id = text_of(copy.attributes, MESSAGE_ID) or copy.sqs_message_id
     arrived = None if copy.first_receive_ms is None else utc(copy.first_receive_ms)
     if as_json:
@@ -99,15 +100,17 @@ def _print(copy: ReceivedMessage, *, as_json: bool) -> None:
                 "message_id": sent_id,
                 "arrived": None if arrived is None else arrived.isoformat(timespec="milliseconds"),
                 "late_ms": late,
+                "waited_ms": waited,
                 "body": copy.body,
                 "attributes": {name: _plain(value) for name, value in copy.attributes.items()},
             }
         )
         return
     shown = "-" if late is None else f"{late / 1000:+.3f} s"
+    lay = "" if waited is None else f"waited {waited / 1000:.3f} s"
     at = "-" if arrived is None else f"{arrived:%H:%M:%S.%f}"
     body = copy.body if len(copy.body) <= 60 else f"{copy.body[:57]}…"
-    out.print(f"{at:15}  {shown:>10}  {sent_id}  {body}", highlight=False, markup=False)
+    out.print(f"{at:15}  {shown:>10}  {lay:>16}  {sent_id}  {body}", highlight=False, markup=False)
 
 
 def _plain(attribute: Attribute) -> dict[str, Any]:

@@ -174,7 +174,7 @@ def _migration(source: Source, target: ParkingPlace | None, due_from_ms: int) ->
     from sqsdelay.sqs.sender import DelaySender
 
     if target is None:
-        return Migration(source, DelaySender(), due_from_ms=due_from_ms)
+        return Migration(source, DelaySender(idempotent=True), due_from_ms=due_from_ms)
     return Transfer(source, target, due_from_ms=due_from_ms)
 
 

@@ -64,7 +64,10 @@ class Event:
         receive_batch: on the consumer's events, messages received (and deleted) together.
         route: on sent.
         timer_seconds: the message timer it was sent with.
-        late_ms: how long after its due time the destination shows it; negative is early.
+        late_ms: how long after its due time the destination shows it; negative is early. What it then
+            waits there for its receiver does not count.
+        enqueued_ms: on received, when the destination queue took it (``SentTimestamp``); an event
+            without it counts the wait for the receiver into its ``late_ms``.
         reason: why it was rejected.
         sqs_message_id: SQS's own id at the queue it was sent to or received from.
     """
@@ -81,6 +84,7 @@ class Event:
     route: Route | None = None
     timer_seconds: int | None = None
     late_ms: int | None = None
+    enqueued_ms: int | None = None
     reason: str | None = None
     sqs_message_id: str | None = None
 

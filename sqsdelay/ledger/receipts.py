@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sqsdelay.core.clock import Clock, SystemClock
+from sqsdelay.core.delay import seconds_until
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import text_of
 from sqsdelay.core.wire import (
@@ -16,6 +17,7 @@ from sqsdelay.core.wire import (
     was_due_ms,
 )
 from sqsdelay.ledger.events import Event, EventKind, Ledger, Source, record_safely
+from sqsdelay.limits import FIFO_SUFFIX
 
 
 def record_received(
@@ -32,8 +34,9 @@ def record_received(
         endpoint: the queue's name, URL or ARN.
         messages: what one ``receive_message`` returned, or the records of one Lambda event. Receive
             with ``MessageAttributeNames=["sqsdelay.*"]`` (or All) and
-            ``MessageSystemAttributeNames=["ApproximateFirstReceiveTimestamp"]`` (or All): the id,
-            the due time and the broker's time are in there. Without the latter lateness is not told.
+            ``MessageSystemAttributeNames=["ApproximateFirstReceiveTimestamp", "SentTimestamp"]``
+            (or All): the id, the due time and the broker's times are in there. Without the latter
+            lateness is not known.
         clock: the local clock, for messages without the broker's time.
     """
     if ledger is not None and messages:
@@ -58,17 +61,34 @@ def received_events(
             source=Source.RECEIVER,
             due_ms=was_due_ms(copy.attributes),
             batch=len(copies),
-            late_ms=lateness_ms(copy),
+            late_ms=lateness_ms(copy, fifo=endpoint.endswith(FIFO_SUFFIX)),
+            enqueued_ms=copy.sent_ms,
             sqs_message_id=copy.sqs_message_id,
         )
 
 
-def lateness_ms(copy: ReceivedMessage) -> int | None:
-    """How long after its due time the broker first handed the message out; None if it has none."""
+def lateness_ms(copy: ReceivedMessage, *, fifo: bool = False) -> int | None:
+    """How long after its due time the destination queue showed the message; None if it cannot be known.
+
+    A message timer cannot be read from a copy: it ends at the first whole second after the due time.
+
+    Args:
+        fifo: the destination is a FIFO queue, which takes no message timers.
+    """
     due_ms = was_due_ms(copy.attributes)
-    if due_ms is None or copy.first_receive_ms is None:
+    if due_ms is None or copy.first_receive_ms is None or copy.sent_ms is None:
         return None
-    return copy.first_receive_ms - due_ms
+    timer_ms = 0 if fifo else 1000 * seconds_until(due_ms, copy.sent_ms)
+    return min(copy.sent_ms + timer_ms, copy.first_receive_ms) - due_ms
+
+
+def waited_ms(copy: ReceivedMessage, *, fifo: bool = False) -> int | None:
+    """How long the message then lay in the destination queue until it was first received; None if it
+    cannot be known."""
+    late_ms, due_ms = lateness_ms(copy, fifo=fifo), was_due_ms(copy.attributes)
+    if late_ms is None or due_ms is None or copy.first_receive_ms is None:
+        return None
+    return copy.first_receive_ms - due_ms - late_ms
 
 
 def _read(endpoint: str, messages: Sequence[Mapping[str, Any]], clock: Clock) -> Iterator[Event]:

@@ -20,7 +20,7 @@ from sqsdelay.errors import (
     StoreError,
 )
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
-from sqsdelay.ports.stores import ParkingPlace, ParksFarAhead
+from sqsdelay.ports.stores import ParkingPlace, ParksFarAhead, TakesGroups
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +53,11 @@ class Parking:
                 f"park_after_seconds={after_seconds}; this store takes what is due in "
                 f"{store.soonest_seconds} s or later: use {store.soonest_seconds} or more"
             )
+
+    @property
+    def stored_at_once(self) -> int | None:
+        """How many messages the store wants in one call; None where it does not matter."""
+        return self._store.stored_at_once if isinstance(self._store, TakesGroups) else None
 
     def park(self, messages: Sequence[StoredMessage]) -> list[SqsDelayError | None]:
         """Store in one call; None per message that the store has, however often it was stored.

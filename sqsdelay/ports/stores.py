@@ -25,6 +25,16 @@ class TransactionMode(StrEnum):
     """The effect is written in the store's own transaction and commits with the removal."""
 
 
+@runtime_checkable
+class TakesGroups(Protocol):
+    """A store that keeps many messages for the price of one: callers wait to give it many."""
+
+    @property
+    def stored_at_once(self) -> int:
+        """Messages worth one call of ``store``."""
+        ...
+
+
 class Claim(Protocol):
     """Due messages held for one dispatcher, until its context ends.
 

@@ -17,7 +17,7 @@ from sqsdelay.core.rejection import rejected
 from sqsdelay.core.wire import ReceivedMessage, without_identity
 from sqsdelay.errors import ConfigurationError, SqsDelayError
 from sqsdelay.ledger.events import Ledger, record_safely
-from sqsdelay.limits import MAX_BACKOFF_SECONDS
+from sqsdelay.limits import MAX_BACKOFF_SECONDS, MAX_BATCH_ENTRIES
 from sqsdelay.ports.queues import Failure, Queues
 from sqsdelay.ports.size_limits import send_fitting
 from sqsdelay.relaying.outcome import Outcome, Status
@@ -255,9 +255,12 @@ class Mover(ABC):
 
     def _hide(self, source_url: str, failed: list[Outcome]) -> None:
         entries = [(o.copy, backoff_seconds(o.copy.receive_count or 1)) for o in failed]
-        for outcome, failure in zip(
-            failed, self._queues.hide_batch(source_url, entries), strict=True
-        ):
+        hidden = [
+            failure
+            for some in _tens(entries)
+            for failure in self._queues.hide_batch(source_url, some)
+        ]
+        for outcome, failure in zip(failed, hidden, strict=True):
             if failure is not None:
                 # Harmless: it comes back after the queue's visibility timeout instead.
                 logger.info(
@@ -269,7 +272,11 @@ class Mover(ABC):
     def _delete(self, source_url: str, settled: list[Outcome]) -> None:
         if not settled:
             return
-        deleted = self._queues.delete_batch(source_url, [outcome.copy for outcome in settled])
+        deleted = [
+            failure
+            for some in _tens([outcome.copy for outcome in settled])
+            for failure in self._queues.delete_batch(source_url, some)
+        ]
         for outcome, failure in zip(settled, deleted, strict=True):
             key = _key(outcome.copy)
             if failure is None:
@@ -283,6 +290,12 @@ class Mover(ABC):
             self._undeleted[key] = _Sent.of(outcome)
             if len(self._undeleted) > _REMEMBERED_COPIES:
                 self._undeleted.popitem(last=False)
+
+
+def _tens(items: Sequence[_T]) -> Iterator[Sequence[_T]]:
+    """In pieces that SQS takes in one call."""
+    for start in range(0, len(items), MAX_BATCH_ENTRIES):
+        yield items[start : start + MAX_BATCH_ENTRIES]
 
 
 def check_max_receives(max_receives: int) -> None:

@@ -86,6 +86,24 @@ class Relay(Mover):
             check_without_store(park_after_seconds)
         self._parking = None if store is None else Parking(store, after_seconds=park_after_seconds)
 
+    @property
+    def stored_at_once(self) -> int | None:
+        """How many messages the store wants in one call; None without such a store."""
+        return None if self._parking is None else self._parking.stored_at_once
+
+    def parks(self, copy: ReceivedMessage) -> bool:
+        """Whether a copy is so far away that it is parked, unless an amendment says otherwise."""
+        if self._parking is None:
+            return False
+        try:
+            message = self._read(copy)
+            if isinstance(message, Reject):
+                return False
+            remaining = seconds_until(message.due_ms, self._broker_now(copy))
+        except SqsDelayError:
+            return False
+        return remaining > max(self._parking.after_seconds, self.hop_seconds)
+
     def _decide(self, copies: Sequence[ReceivedMessage]) -> list[Move | Outcome]:
         """Amendments are read, and messages are parked, in one call for all copies."""
         read = [(copy, self._read(copy)) for copy in copies]

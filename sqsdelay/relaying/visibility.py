@@ -98,6 +98,19 @@ class Visibility:
         with self._lock:
             self._in_hand.discard(batch)
 
+    def divide(self, batch: InHand, copies: Sequence[ReceivedMessage]) -> tuple[InHand, InHand]:
+        """These copies of a batch, and the others, as batches of their own."""
+        chosen = {id(copy) for copy in copies}
+        others = [copy for copy in batch.copies if id(copy) not in chosen]
+        parts = tuple(
+            InHand(batch.queue_url, part, self._clock, batch.received_at, batch.hidden_until)
+            for part in (copies, others)
+        )
+        with self._lock:
+            self._in_hand.discard(batch)
+            self._in_hand.update(part for part in parts if part.copies)
+        return parts[0], parts[1]
+
     def release(self, batch: InHand) -> None:
         """Let others have at once what nobody here will work on."""
         self.done(batch)

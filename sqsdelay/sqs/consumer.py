@@ -31,6 +31,7 @@ from sqsdelay.limits import (
 )
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.relaying.due_relay import DueRelay
+from sqsdelay.relaying.gathering import Gathering
 from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Mover, check_max_receives
 from sqsdelay.relaying.outcome import Outcome
 from sqsdelay.relaying.relay import Relay
@@ -203,6 +204,23 @@ class DelayConsumer:
             )
         return [outcome for mover in self._movers for outcome in self._poll(mover, longest)]
 
+    def _poll_gathering(
+        self, mover: Mover, gathering: Gathering, wait_seconds: int, over: threading.Event
+    ) -> None:
+        """As `_poll`; what is to be parked waits until there is enough of it."""
+        left = gathering.seconds_left()
+        if left is not None:
+            wait_seconds = min(wait_seconds, int(left))
+        batch = self._visibility.receive(self._queues.url(mover.source), wait_seconds=wait_seconds)
+        if over.is_set():
+            self._visibility.release(batch)
+            return
+        rest = gathering.keep(batch) if batch.copies else batch
+        if rest.copies:
+            self._worked_on(mover, rest)
+        if gathering.full():
+            self._told(gathering.park())
+
     def _poll(
         self, mover: Mover, wait_seconds: int, over: threading.Event | None = None
     ) -> list[Outcome]:
@@ -220,7 +238,10 @@ class DelayConsumer:
             outcomes = mover.process(batch.copies, held=batch.held)
         finally:
             self._visibility.done(batch)
-        if self._on_outcomes is not None:
+        return self._told(outcomes)
+
+    def _told(self, outcomes: list[Outcome]) -> list[Outcome]:
+        if self._on_outcomes is not None and outcomes:
             self._on_outcomes(outcomes)
         return outcomes
 
@@ -256,8 +277,21 @@ class DelayConsumer:
     def _receive_until(self, stop: threading.Event, over: threading.Event, mover: Mover) -> None:
         # Whatever goes wrong with one batch, its copies come back; a receiver must not die of it.
         waiting = _waiting(stop, tenacity.retry_if_exception_type(Exception))
+        gathering = self._gathering(mover)
+        if gathering is None:
+            while not stop.is_set():
+                waiting(self._poll, mover, self._wait_seconds, over)
+            return
         while not stop.is_set():
-            waiting(self._poll, mover, self._wait_seconds, over)
+            waiting(self._poll_gathering, mover, gathering, self._wait_seconds, over)
+        self._told(gathering.park())
+
+    def _gathering(self, mover: Mover) -> Gathering | None:
+        """For a mover that parks in a store which takes groups."""
+        most = mover.stored_at_once if isinstance(mover, Relay) else None
+        if most is None or not isinstance(mover, Relay):
+            return None
+        return Gathering(mover, self._visibility, self._clock, most=most)
 
     def _extend_until(self, over: threading.Event) -> None:
         while not over.wait(self._visibility.beat_seconds):

@@ -1,5 +1,5 @@
-"""Where delayed messages wait: SQLite, PostgreSQL, DynamoDB, EventBridge Scheduler; each imported when
-it is opened."""
+"""Where delayed messages wait: SQLite, PostgreSQL, DynamoDB, S3, EventBridge Scheduler; each imported
+when it is opened."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sqsdelay.stores.dynamodb.table import table_definition
     from sqsdelay.stores.postgres.inbox import PostgresInbox
     from sqsdelay.stores.postgres.postgres_store import PostgresStore
+    from sqsdelay.stores.s3.s3_store import S3Store
     from sqsdelay.stores.scheduler.scheduler_store import SchedulerStore
     from sqsdelay.stores.sqlite.inbox import SqliteInbox
     from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
@@ -34,6 +35,7 @@ __all__ = [
     "ParkingPlace",
     "PostgresInbox",
     "PostgresStore",
+    "S3Store",
     "SchedulerStore",
     "SqliteInbox",
     "SqliteStore",
@@ -55,6 +57,7 @@ _HOMES = {
     "Amendment": "sqsdelay.core.amendments",
     "PostgresInbox": "sqsdelay.stores.postgres.inbox",
     "PostgresStore": "sqsdelay.stores.postgres.postgres_store",
+    "S3Store": "sqsdelay.stores.s3.s3_store",
     "SchedulerStore": "sqsdelay.stores.scheduler.scheduler_store",
     "SqliteInbox": "sqsdelay.stores.sqlite.inbox",
     "SqliteStore": "sqsdelay.stores.sqlite.sqlite_store",
@@ -77,7 +80,7 @@ def __getattr__(name: str) -> Any:
 
 SCHEDULER: Final = "scheduler"
 
-SCHEMES: Final = "sqlite:///FILE, postgresql://… or dynamodb://TABLE"
+SCHEMES: Final = "sqlite:///FILE, postgresql://…, dynamodb://TABLE or s3://BUCKET/PREFIX"
 
 DYNAMODB_TABLE: Final = re.compile(r"[A-Za-z0-9_.-]{3,255}", re.ASCII)
 """Source: CreateTable API reference, TableName."""
@@ -91,7 +94,7 @@ def open_store(
     Args:
         url: ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``postgresql://…`` (libpq's
             URLs), ``dynamodb://table``, with ``?shards=16&lookup=off&class=STANDARD_INFREQUENT_ACCESS``
-            where the table is to have these settings.
+            where the table is to have these settings, ``s3://bucket/prefix``.
         endpoint: whose messages these are; names the table where ``table`` is None.
         table: SQLite and PostgreSQL: the table's name.
         schema: PostgreSQL: the table's schema, ``public`` where None.
@@ -123,6 +126,17 @@ def open_store(
         from sqsdelay.stores.dynamodb.url import settings_of
 
         return DynamoDbStore(parts.netloc, endpoint=endpoint, **settings_of(parts.query))
+    if parts.scheme == "s3":
+        from sqsdelay.stores.s3 import S3Store
+        from sqsdelay.stores.s3.url import BUCKET
+        from sqsdelay.stores.s3.url import settings_of as s3_settings_of
+
+        if table is not None:
+            raise ConfigurationError(
+                f"table={table!r}: an S3 store's place is its bucket and prefix"
+            )
+        if BUCKET.fullmatch(parts.netloc) and not parts.fragment:
+            return S3Store(parts.netloc, endpoint=endpoint, **s3_settings_of(parts))
     if parts.scheme == SCHEDULER:
         raise ConfigurationError(
             "schedules release their messages themselves, so there is nothing to dispatch; give "

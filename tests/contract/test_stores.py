@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 from botocore.config import Config
@@ -11,12 +12,14 @@ from botocore.config import Config
 from sqsdelay.core.clock import Clock
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
+from sqsdelay.stores.s3 import S3Store
 from sqsdelay.stores.scheduler import SchedulerStore
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryQueues, InMemoryScheduler, InMemoryStore, ManualClock
 from sqsdelay.testing.local_aws import LocalAws
 from sqsdelay.testing.parking_contract import MakePlace, ParkingContract
 from sqsdelay.testing.store_contract import MakeStore, StoreContract
+from tests.services.in_memory_s3 import InMemoryS3
 
 ROLE = "arn:aws:iam::123456789012:role/scheduler"
 
@@ -67,4 +70,27 @@ class TestDynamoDb(StoreContract):
         client = local_aws.client("dynamodb", config=Config(max_pool_connections=16))
         return lambda clock: DynamoDbStore(
             table, endpoint="orders", client=client, shards=3, clock=clock
+        )
+
+
+class TestS3InMemory(StoreContract):
+    claims_shards = True
+
+    @pytest.fixture
+    def make_store(self) -> MakeStore:
+        client: Any = InMemoryS3(page=7)
+        return lambda clock: S3Store(
+            "messages", endpoint="orders", client=client, lookup=True, clock=clock
+        )
+
+
+class TestS3(StoreContract):
+    claims_shards = True
+
+    @pytest.fixture
+    def make_store(self, local_aws: LocalAws) -> MakeStore:
+        bucket = f"messages-{uuid.uuid4().hex[:12]}"
+        client = local_aws.client("s3", config=Config(max_pool_connections=16))
+        return lambda clock: S3Store(
+            bucket, endpoint="orders", client=client, lookup=True, clock=clock
         )

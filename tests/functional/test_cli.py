@@ -14,6 +14,7 @@ import pytest
 from moto import mock_aws
 
 from sqsdelay.cli import app, main
+from tests.patience import PATIENCE_SECONDS
 from tests.services.processes import run
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -270,6 +271,7 @@ def test_receive_prints_what_arrives(cli: Cli) -> None:
     code, out, _ = cli("receive", "orders", "--count", "1", "--json")
     message = json.loads(out)
     assert (code, message["message_id"], message["late_ms"] > 0) == (0, "m-1", True)
+    assert 0 <= message["waited_ms"] < PATIENCE_SECONDS * 1000
     assert message["attributes"]["b"] == {"DataType": "Binary", "BinaryValue": "AA=="}
     client.send_message(QueueUrl=url, MessageBody="plain")
     code, out, _ = cli("receive", "orders", "--count", "1")

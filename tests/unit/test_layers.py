@@ -39,6 +39,7 @@ ADAPTERS: dict[str, set[str]] = {
     "stores/shared": set(),
     "stores/sqlite": set(),
     "stores/postgres": {"psycopg", "psycopg_pool"},
+    "stores/s3": {"boto3", "botocore", "mypy_boto3_s3"},
     "stores/dynamodb": {"boto3", "botocore", "mypy_boto3_dynamodb", "mypy_boto3_s3"},
     "stores/scheduler": {"boto3", "botocore"},
 }

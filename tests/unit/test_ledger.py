@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sqsdelay.core.message import Route
-from sqsdelay.core.wire import DUE_AT, MESSAGE_ID
+from sqsdelay.core.wire import DUE_AT, MESSAGE_ID, from_boto3
 from sqsdelay.errors import MalformedEvent, SqsDelayError
 from sqsdelay.ledger.events import (
     LEDGER_VERSION,
@@ -24,7 +24,7 @@ from sqsdelay.ledger.events import (
     record_safely,
     to_json,
 )
-from sqsdelay.ledger.receipts import record_received
+from sqsdelay.ledger.receipts import record_received, waited_ms
 from sqsdelay.testing import InMemoryLedger, ManualClock
 
 SENT = Event(
@@ -72,6 +72,7 @@ def test_an_events_line_is_the_documented_one() -> None:
         route=st.none() | st.sampled_from(Route),
         timer_seconds=st.none() | st.integers(0, 900),
         late_ms=st.none() | whole,
+        enqueued_ms=st.none() | natural,
         reason=st.none() | text,
         sqs_message_id=st.none() | text,
     )
@@ -140,7 +141,7 @@ def test_every_field_is_in_the_line_of_an_event_that_has_them_all() -> None:
     """A field added to the record and forgotten in the line would be lost without a word."""
     line = json.loads(to_json(SENT))
     known = {field.name for field in fields(Event)} - {"kind"} | {"v", "event"}
-    unset = {"receive_batch", "timer_seconds", "late_ms", "reason"}
+    unset = {"receive_batch", "timer_seconds", "late_ms", "enqueued_ms", "reason"}
     assert set(line) == known - unset
 
 
@@ -180,13 +181,17 @@ def boto3_message(**system: str) -> dict[str, Any]:
     }
 
 
+TIMES = {"ApproximateFirstReceiveTimestamp": "1700000000250", "SentTimestamp": "1699999998180"}
+"""Its message timer of 2 s ends 180 ms after it was due, and it waits 70 ms for its receiver."""
+
+
 def lambda_record() -> dict[str, Any]:
     message = boto3_message()
     return {
         "messageId": "sqs-1",
         "receiptHandle": "handle",
         "body": "text",
-        "attributes": {"ApproximateFirstReceiveTimestamp": "1700000000250"},
+        "attributes": TIMES,
         "messageAttributes": {
             name: {"dataType": "String", "stringValue": value["StringValue"]}
             for name, value in message["MessageAttributes"].items()
@@ -202,22 +207,50 @@ RECEIVED = Event(
     source=Source.RECEIVER,
     due_ms=1_700_000_000_000,
     batch=1,
-    late_ms=250,
+    late_ms=180,
+    enqueued_ms=1_699_999_998_180,
     sqs_message_id="sqs-1",
 )
 
 
 @pytest.mark.parametrize(
     "message",
-    [boto3_message(ApproximateFirstReceiveTimestamp="1700000000250"), lambda_record()],
+    [boto3_message(**TIMES), lambda_record()],
     ids=["boto3", "lambda"],
 )
 def test_a_receiver_records_how_late_a_message_came(message: dict[str, Any]) -> None:
-    """In boto3's spelling and in Lambda's; lateness is between two times of the broker's."""
+    """In boto3's spelling and in Lambda's; by the broker's times, without the wait in the queue."""
     ledger = InMemoryLedger()
     url = "https://sqs.eu-west-1.amazonaws.com/123456789012/orders"
     record_received(ledger, url, [message])
     assert ledger.events == [RECEIVED]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "sent_ms", "received_ms", "late_ms"),
+    [
+        ("orders", 2_000, 90_000, 2_000),  # handed over after it was due: what follows is a wait
+        ("orders", -1_500, 90_000, 500),  # by a message timer of two seconds
+        ("orders", -1_500, 100, 100),  # of one: nothing is later than its reception
+        ("orders", -9_000, -3_000, -3_000),  # early
+        ("orders.fifo", -9_000, 90_000, -9_000),  # a FIFO queue has no timer, and shows it at once
+    ],
+)
+def test_lateness_ends_when_the_queue_shows_the_message(
+    endpoint: str, sent_ms: int, received_ms: int, late_ms: int
+) -> None:
+    """Whatever its receiver was doing then."""
+    due_ms = 1_700_000_000_000
+    message = boto3_message(
+        ApproximateFirstReceiveTimestamp=str(due_ms + received_ms),
+        SentTimestamp=str(due_ms + sent_ms),
+    )
+    ledger = InMemoryLedger()
+    record_received(ledger, endpoint, [message])
+    (event,) = ledger.events
+    assert (event.late_ms, event.enqueued_ms) == (late_ms, due_ms + sent_ms)
+    copy = from_boto3(message, received_at=0)
+    assert waited_ms(copy, fifo=endpoint.endswith(".fifo")) == received_ms - late_ms
 
 
 def test_a_receiver_without_the_brokers_time_tells_no_lateness() -> None:
@@ -230,7 +263,7 @@ def test_a_receiver_without_the_brokers_time_tells_no_lateness() -> None:
 
 def test_a_plain_message_is_known_by_sqss_own_id() -> None:
     """A direct message without an id of its own: the sender recorded the same id."""
-    message = boto3_message(ApproximateFirstReceiveTimestamp="1700000000250")
+    message = boto3_message(**TIMES)
     del message["MessageAttributes"]
     ledger = InMemoryLedger()
     record_received(ledger, "orders", [message])

@@ -122,7 +122,8 @@ def _run(aws: LocalAws, file: Path, hop: int, ledger: FileLedger | None, *, quie
         tracker.arrived(copies)
         if ledger is not None:
             now_ms = destination.broker_clock.now_ms()
-            record_safely(ledger, received_events(ENDPOINT, copies, now_ms=now_ms))
+            events = received_events(ENDPOINT, copies, now_ms=now_ms)
+            record_safely(ledger, map(tracker.dated, events))
         if copies:
             destination.delete_batch(url, copies)
 
@@ -182,7 +183,7 @@ def _watch(tracker: Tracker, started_ms: int, hop: int, *, quiet: bool) -> None:
 
 
 def _table(tracker: Tracker, started_ms: int) -> Table:
-    table = Table("message", "route", "hops", "due", "arrived", "lateness")
+    table = Table("message", "route", "hops", "due", "arrived", "lateness", "waited")
     for column in table.columns[2:]:
         column.justify = "right"
     for message_id, entry in tracker.rows():
@@ -195,6 +196,7 @@ def _table(tracker: Tracker, started_ms: int) -> Table:
             f"{due:+.3f} s",
             "…" if late is None else f"{due + late:+.3f} s",
             "" if late is None else f"{late:.3f} s",
+            "" if entry.waited_ms is None else f"{entry.waited_ms / 1000:.3f} s",
         )
     return table
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from sqsdelay.core.delay import delay_ms, due_at_ms
+from sqsdelay.core.delay import delay_ms, due_at_ms, seconds_until
 from sqsdelay.core.message import Message, attributes_of, text_of
 from sqsdelay.core.wire import MESSAGE_ID, WAS_DUE_AT, ReceivedMessage, was_due_ms
+from sqsdelay.ledger.events import Event
 from sqsdelay.relaying.outcome import Outcome, Status
 from sqsdelay.sending.sender import Route, SendResult
 
@@ -25,26 +26,52 @@ class Tracked:
     due_ms: int
     hops: int = 0
     arrivals: int = 0
-    late_ms: int | None = None
+    shown_late_ms: int | None = None
+    received_ms: int | None = None
     intact: bool = True
 
+    @property
+    def late_ms(self) -> int | None:
+        """How long after it was due, or after it was sent if that was later, its queue showed it."""
+        if self.received_ms is None:
+            return None
+        received_late_ms = self.received_ms - self.due_ms
+        if self.shown_late_ms is None:
+            return received_late_ms
+        return min(self.shown_late_ms, received_late_ms)
+
+    @property
+    def waited_ms(self) -> int | None:
+        """How long it then lay there until it was received."""
+        if self.received_ms is None or self.late_ms is None:
+            return None
+        return self.received_ms - self.due_ms - self.late_ms
+
+    def handed_over(self, outcome: Outcome) -> None:
+        """The consumer sent it to its destination; lateness is that of the first time."""
+        if self.shown_late_ms is None:
+            self.shown_late_ms = outcome.late_ms
+
     def arrived(self, copy: ReceivedMessage) -> None:
-        """Count an arrival; lateness is that of the first."""
+        """Count an arrival; times are those of the first."""
         self.arrivals += 1
         self.intact = self.intact and self._is_as_sent(copy)
-        if self.late_ms is None and copy.first_receive_ms is not None:
-            self.due_ms = self._exact_due_ms(copy)
-            self.late_ms = copy.first_receive_ms - self.due_ms
+        if self.received_ms is None and copy.first_receive_ms is not None:
+            self.received_ms = copy.first_receive_ms
+            relayed_ms = was_due_ms(copy.attributes)
+            if relayed_ms is None:
+                self._direct(copy.sent_ms or 0)
+            else:
+                self.due_ms = relayed_ms
 
-    def _exact_due_ms(self, copy: ReceivedMessage) -> int:
-        """When it was due: a relative delay counts from the broker's SentTimestamp."""
-        relayed_ms = was_due_ms(copy.attributes)
-        if relayed_ms is not None:
-            return relayed_ms
-        sent_ms = copy.sent_ms or 0
+    def _direct(self, sent_ms: int) -> None:
+        """A relative delay counts from the broker's SentTimestamp; a message timer has whole seconds."""
         if self.message.due_at is not None:
-            return max(due_at_ms(self.message.due_at), sent_ms)
-        return sent_ms + delay_ms(self.message.delay or 0)
+            self.due_ms = max(due_at_ms(self.message.due_at), sent_ms)
+        else:
+            self.due_ms = sent_ms + delay_ms(self.message.delay or 0)
+        timer_seconds = seconds_until(self.due_ms, sent_ms)
+        self.shown_late_ms = sent_ms + 1000 * timer_seconds - self.due_ms
 
     def _is_as_sent(self, copy: ReceivedMessage) -> bool:
         ours = (MESSAGE_ID, WAS_DUE_AT)
@@ -92,12 +119,19 @@ class Tracker:
             for outcome in outcomes:
                 if outcome.status in (Status.REQUEUED, Status.HANDED_OVER):
                     self._tracked[outcome.copy.message_id].hops += 1
+                if outcome.status is Status.HANDED_OVER:
+                    self._tracked[outcome.copy.message_id].handed_over(outcome)
 
     def arrived(self, copies: Iterable[ReceivedMessage]) -> None:
         """Copies were received at the destination."""
         with self._lock:
             for copy in copies:
                 self._tracked[text_of(copy.attributes, MESSAGE_ID) or ""].arrived(copy)
+
+    def dated(self, event: Event) -> Event:
+        """A reception, with what a receiver does not know of a direct message: when it was due."""
+        entry = self._tracked[event.message_id]
+        return replace(event, due_ms=entry.due_ms, late_ms=entry.late_ms)
 
     def rows(self) -> list[tuple[str, Tracked]]:
         """Message ids and messages, in the order sent."""

@@ -114,11 +114,23 @@ def print_figures(figures: Figures, folder: Path) -> None:
     table.add_column()
     table.add_column(justify="right")
     for name in (
-        "messages", "delivered", "handed_over", "pending", "lost", "duplicated", "early", "cancelled",
-        "rejected", "lines", "bad_lines",
+        "messages", "lost", "pending", "unknown", "delivered", "handed_over", "rejected", "cancelled",
+        "duplicated", "early", "lines", "bad_lines",
     ):  # fmt: skip
         table.add_row(name.replace("_", " "), f"{getattr(figures, name):,}")
-    if figures.max_ms is not None:
-        table.add_row("latest", f"{figures.max_ms / 1000:,.3f} s")
+    for name, share in (("1 s", figures.within_1s), ("60 s", figures.within_60s)):
+        if share is not None:
+            table.add_row(f"arrived within {name}", f"{100 * share:.2f} %")
+    for name, ms in (("median lateness", figures.p50_ms), ("latest", figures.max_ms)):
+        if ms is not None:
+            table.add_row(name, f"{ms / 1000:,.3f} s")
     out.print(table)
+    for row in figures.last_seen:
+        seen = f"last seen in the {row['last_seen']}" if row["last_seen"] else "never seen"
+        out.print(
+            f"{row['messages']:,} {row['status']} of {row['endpoint']}: {seen}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
     out.print(f"{folder / 'report.html'}", highlight=False, markup=False, soft_wrap=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from math import nan
 from typing import Any, Final
 from xml.sax.saxutils import escape
 
@@ -16,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from sqsdelay.core.delay import utc
+from sqsdelay.spark.report.figures import Histogram
 
 _COLOURS: Final = {
     "#010101": "ink",
@@ -55,25 +58,115 @@ _ROOM_ABOVE: Final = 1.15
 """Of the highest bar, for its figure."""
 
 
-def lateness_chart(bars: Sequence[tuple[str, int]]) -> str:
-    """How many messages were how late, from the first bar with any to the last."""
-    used = [place for place, (_, count) in enumerate(bars) if count]
-    if not used:
+def lateness_chart(histogram: Histogram) -> str:
+    """Which share of the arrivals was how late, in bins of equal width."""
+    counts = [histogram.early, *histogram.bins, histogram.later]
+    arrived = sum(counts)
+    if not arrived:
         return ""
-    shown = bars[min(used) : max(used) + 1]
+    width, ends = histogram.width_ms, len(histogram.bins)
+    unit, size = _unit(width * ends)
 
     def draw(axes: Axes) -> None:
-        colours = [_OF["bad"] if name == "early" else _OF["good"] for name, _ in shown]
-        drawn = axes.bar([name for name, _ in shown], [count for _, count in shown], color=colours)
-        axes.bar_label(drawn, [f"{count:,}" if count else "" for _, count in shown], padding=3)
-        axes.set_ylim(0, max(count for _, count in shown) * _ROOM_ABOVE)
-        axes.set_ylabel("messages")
-        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-        if len(shown) > 5:
-            axes.tick_params("x", rotation=30)
+        colours = [_OF["bad"], *[_OF["good"]] * ends, _OF["third"]]
+        places = range(-1, ends + 1)
+        shown = [(p, n, c) for p, n, c in zip(places, counts, colours, strict=True) if n]
+        axes.bar(
+            [place * width / size for place, _, _ in shown],
+            [100 * count / arrived for _, count, _ in shown],
+            width=0.94 * width / size,
+            align="edge",
+            color=[colour for _, _, colour in shown],
+        )
+        axes.set_xlim(
+            -(1.2 if histogram.early else 0.2) * width / size, (ends + 1.2) * width / size
+        )
+        axes.set_ylim(0, 100 * max(counts) / arrived * _ROOM_ABOVE)
+        axes.set_ylabel("of all arrivals")
+        axes.set_xlabel(f"{unit} late")
+        axes.xaxis.set_major_locator(MaxNLocator(8))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.10g} %"))
+        for place, count, name in (
+            (-1, histogram.early, "early"),
+            (ends, histogram.later, "later"),
+        ):
+            if count:
+                at = ((place + 0.5) * width / size, 100 * count / arrived)
+                axes.annotate(
+                    f"{name}\n{_percent(count / arrived)}",
+                    at,
+                    (0, 3),
+                    textcoords="offset points",
+                    ha="center",
+                )
 
-    summary = ", ".join(f"{name}: {count:,}" for name, count in shown if count)
-    return _svg("lateness", "Lateness distribution", f"Messages by lateness. {summary}.", draw)
+    bins = [
+        f"{width * n:,} to {width * (n + 1):,} ms: {c:,}" for n, c in enumerate(counts[1:-1]) if c
+    ]
+    bins = [f"early: {histogram.early:,}", *bins, f"later: {histogram.later:,}"]
+    text = f"Of {arrived:,} messages that arrived. {', '.join(bins)}."
+    return _svg("lateness", "Lateness of arrivals", text, draw)
+
+
+def moments_chart(
+    moments: Sequence[Mapping[str, Any]], *, moment_ms: int, within: Mapping[str, str]
+) -> str:
+    """Over time: how late half and 99 of 100 arrivals were, and the share that came soon enough of
+    those that should have."""
+    if not moments:
+        return ""
+    times = [utc(row["at_ms"] + moment_ms // 2) for row in moments]
+    unit, size = _unit(max([row["p99_ms"] or 0 for row in moments]))
+
+    def draw(late: Axes, service: Axes) -> None:
+        for name, label, colour in (("p99_ms", "99 of 100", "third"), ("p50_ms", "half", "good")):
+            values = [nan if row[name] is None else row[name] / size for row in moments]
+            late.plot(times, values, color=_OF[colour], label=label, **_POINTS)  # type: ignore[arg-type]
+        late.set_ylabel(f"{unit} late, at most")
+        late.set_ylim(bottom=min(0, late.get_ylim()[0]))
+        for (name, label), colour in zip(within.items(), ("good", "second"), strict=True):
+            values = [nan if row[name] is None else 100 * row[name] for row in moments]
+            service.plot(times, values, color=_OF[colour], label=label, **_POINTS)  # type: ignore[arg-type]
+        service.set_ylabel("of those owed")
+        service.set_ylim(-4, 104)
+        service.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.10g} %"))
+        half = timedelta(milliseconds=moment_ms / 2)
+        for axes in (late, service):
+            axes.set_xlim(times[0] - half, times[-1] + half)  # type: ignore[arg-type]
+            _dated(axes)
+            axes.legend(
+                frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(0, 1), borderpad=0
+            )
+
+    missed = sum(row["lost"] for row in moments)
+    text = (
+        f"{len(moments)} spans, the first of {utc(moments[0]['at_ms']):%Y-%m-%d %H:%M}, the last of "
+        f"{utc(moments[-1]['at_ms']):%Y-%m-%d %H:%M}; {missed:,} messages were lost in them."
+    )
+    return _svg(
+        "moments", "Lateness and service level over time", text, draw, _WIDE_INCHES, columns=2
+    )
+
+
+_POINTS: Final[dict[str, Any]] = {"marker": "o", "markersize": 3, "linewidth": 1.6}
+
+
+def _dated(axes: Axes) -> None:
+    locator = AutoDateLocator()
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    axes.set_xlabel("UTC")
+
+
+def _unit(ms: int) -> tuple[str, int]:
+    """What a length of time is named in, and how many milliseconds that is."""
+    units = (("days", 86_400_000), ("hours", 3_600_000), ("minutes", 60_000), ("seconds", 1000))
+    return next(((name, size) for name, size in units if ms >= 2 * size), ("ms", 1))
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
 
 
 def waiting_chart(points: Sequence[tuple[int, int]]) -> str:
@@ -87,13 +180,10 @@ def waiting_chart(points: Sequence[tuple[int, int]]) -> str:
         counts = [count for _, count in points]
         axes.fill_between(times, counts, step="post", color=_OF["good"], alpha=0.25, linewidth=0)  # type: ignore[arg-type]
         axes.step(times, counts, where="post", color=_OF["good"], linewidth=1.6)  # type: ignore[arg-type]
-        locator = AutoDateLocator()
-        axes.xaxis.set_major_locator(locator)
-        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+        _dated(axes)
         axes.set_ylim(0, max(1, most) * _ROOM_ABOVE)
         axes.set_ylabel("waiting")
         axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-        axes.set_xlabel("UTC")
 
     first, last = (
         utc(at_ms).isoformat(timespec="seconds") for at_ms in (points[0][0], points[-1][0])
@@ -130,18 +220,20 @@ def _svg(
     name: str,
     title: str,
     description: str,
-    draw: Callable[[Axes], None],
+    draw: Callable[..., None],
     inches: tuple[float, float] = _INCHES,
+    columns: int = 1,
 ) -> str:
     with mpl.rc_context(_SETTINGS):
         figure = Figure(figsize=inches, layout="constrained")
         figure.patch.set_alpha(0)
-        axes = figure.add_subplot()
-        axes.patch.set_alpha(0)
-        axes.grid(axis="y", linewidth=0.8)
-        axes.yaxis.set_major_locator(MaxNLocator(5))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-        draw(axes)
+        plots = figure.subplots(1, columns, squeeze=False)[0]
+        for axes in plots:
+            axes.patch.set_alpha(0)
+            axes.grid(axis="y", linewidth=0.8)
+            axes.yaxis.set_major_locator(MaxNLocator(5))
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+        draw(*plots)
         drawn = io.StringIO()
         FigureCanvasSVG(figure).print_svg(drawn, metadata={"Date": None, "Creator": None})
     return _inlined(drawn.getvalue(), name, title, description)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from itertools import pairwise
 from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from sqsdelay.cost import Prices
 from sqsdelay.cost.workload import BANDS
 from sqsdelay.spark.report.messages import LOST, REJECTED
+from sqsdelay.spark.report.tables import HOUR_MS, arrivals
 
 MOST_LISTED: Final = 20
 """Messages listed of each trouble; all are in the table of messages."""
@@ -21,10 +20,18 @@ MOST_LISTED: Final = 20
 MOST_ENDPOINTS: Final = 50
 """Endpoints shown, those with the most messages; all are in the summary."""
 
-LATENESS_MS: Final = (
-    0, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 60_000, 600_000, 3_600_000
+MOST_BINS: Final = 25
+"""Of equal width, up to the 99th percentile; one more has what was later."""
+
+_BIN_MS: Final = (
+    1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000, 300_000, 600_000,
+    1_800_000, 3_600_000, 21_600_000, 86_400_000, 604_800_000, 2_592_000_000, 31_536_000_000,
 )  # fmt: skip
-"""Where the bars of the distribution begin; before the first it is early."""
+"""Widths that a reader can count with."""
+
+MOST_MOMENTS: Final = 100
+_DAY_MS: Final = 24 * HOUR_MS
+_MOMENT_MS: Final = (HOUR_MS, 6 * HOUR_MS, *(days * _DAY_MS for days in (1, 7, 30, 365)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,28 +43,52 @@ class Figures:
     lines: int
     bad_lines: int
     messages: int
+    lost: int
+    pending: int
+    unknown: int
     delivered: int
     handed_over: int
-    pending: int
-    lost: int
-    cancelled: int
     rejected: int
+    cancelled: int
     duplicated: int
     early: int
-    p50_ms: float | None
-    p99_ms: float | None
-    max_ms: float | None
+    within_1s: float | None
+    within_60s: float | None
+    p50_ms: int | None
+    p99_ms: int | None
+    max_ms: int | None
+    waited_p50_ms: int | None
+    waited_max_ms: int | None
+    last_seen: Sequence[Mapping[str, Any]]
 
     @classmethod
     def of(
-        cls, summary: DataFrame, *, as_of: str, grace_seconds: int, lines: int, bad_lines: int
+        cls,
+        tables: Mapping[str, DataFrame],
+        *,
+        as_of: str,
+        grace_seconds: int,
+        lines: int,
+        bad_lines: int,
     ) -> Figures:
-        """The row of all endpoints, and what is known of the lines."""
-        (row,) = summary.where("endpoint IS NULL").collect()
-        known = {name: row[name] for name in cls.__slots__ if name in summary.columns}
+        """The summary's row of all endpoints, where messages were seen last, and what is known of the
+        lines."""
+        (row,) = tables["summary"].where("endpoint IS NULL").collect()
+        known = {name: row[name] for name in cls.__slots__ if name in row}
+        most_first = tables["last_seen"].sort(F.desc("messages"), "endpoint", "status", "last_seen")
         return cls(
-            as_of=as_of, grace_seconds=grace_seconds, lines=lines, bad_lines=bad_lines, **known
+            as_of=as_of,
+            grace_seconds=grace_seconds,
+            lines=lines,
+            bad_lines=bad_lines,
+            last_seen=_rows(most_first, MOST_LISTED),
+            **known,
         )
+
+    @property
+    def arrived(self) -> int:
+        """How many the destination queues have shown."""
+        return self.delivered + self.handed_over
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,13 +107,26 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Histogram:
+    """Arrivals by lateness: before the due time, in bins of equal width from it, and later."""
+
+    width_ms: int
+    early: int
+    bins: Sequence[int]
+    later: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
     """All that a page shows."""
 
     ledger: str
     figures: Figures
     endpoints: Sequence[Mapping[str, Any]]
-    lateness: Sequence[tuple[str, int]]
+    cohorts: Sequence[Mapping[str, Any]]
+    lateness: Histogram
+    moments: Sequence[Mapping[str, Any]]
+    moment_ms: int
     waiting: Sequence[tuple[int, int]]
     costs: Sequence[Costs]
     troubles: Mapping[str, Sequence[Mapping[str, Any]]]
@@ -96,14 +140,20 @@ def contents(
     tables: Mapping[str, DataFrame],
     prices: Prices,
     ledger: str,
+    *,
+    as_of_ms: int,
 ) -> Content:
     """Gather what the page shows from the tables."""
     by_size = tables["summary"].where("endpoint IS NOT NULL")
+    moments, moment_ms = _moments(messages, as_of_ms)
     return Content(
         ledger=ledger,
         figures=figures,
         endpoints=_rows(by_size.sort(F.desc("messages"), "endpoint"), MOST_ENDPOINTS),
-        lateness=_distribution(messages),
+        cohorts=_rows(tables["cohorts"].where("endpoint IS NULL").sort("band"), len(BANDS) + 1),
+        lateness=_histogram(messages, figures),
+        moments=moments,
+        moment_ms=moment_ms,
         waiting=[(row.at_ms, row.waiting) for row in tables["waiting"].sort("at_ms").collect()],
         costs=_costs(tables["cost"]),
         troubles=_troubles(messages, figures),
@@ -116,23 +166,37 @@ def _rows(table: DataFrame, most: int) -> list[dict[str, Any]]:
     return [row.asDict() for row in table.limit(most).collect()]
 
 
-def _distribution(messages: DataFrame) -> list[tuple[str, int]]:
-    """Names of the bars, and how many messages each has."""
-    reached = [(F.col("late_ms") >= edge).cast("int") for edge in LATENESS_MS]
-    place = reduce(Column.__add__, reached).alias("place")
-    counted = messages.where("late_ms IS NOT NULL").groupBy(place).count()
-    found = {row.place: row["count"] for row in counted.collect()}
-    return [(name, found.get(place, 0)) for place, name in enumerate(_bar_names())]
+def _histogram(messages: DataFrame, figures: Figures) -> Histogram:
+    reach_ms = max(0, figures.p99_ms or 0)
+    width_ms = next((ms for ms in _BIN_MS if reach_ms < MOST_BINS * ms), _BIN_MS[-1])
+    number = reach_ms // width_ms + 1
+    place = F.floor(F.greatest(F.col("late_ms"), F.lit(-1)) / width_ms)
+    counted = messages.where("late_ms IS NOT NULL").groupBy(
+        F.least(place, F.lit(number)).alias("place")
+    )
+    found = {row.place: row["count"] for row in counted.count().collect()}
+    return Histogram(
+        width_ms=width_ms,
+        early=found.get(-1, 0),
+        bins=[found.get(place, 0) for place in range(number)],
+        later=found.get(number, 0),
+    )
 
 
-def _bar_names() -> list[str]:
-    edges = [duration(edge) for edge in LATENESS_MS]
-    between = [f"{low} to {high}" for low, high in pairwise(edges)]
-    return ["early", *between, f"above {edges[-1]}"]
+def _moments(messages: DataFrame, as_of_ms: int) -> tuple[list[dict[str, Any]], int]:
+    """Lateness over time, of hours or of as long spans as make few of them, and how long they are."""
+    due = messages.where(F.col("late_from_ms") <= as_of_ms)
+    (span,) = due.agg(F.max("late_from_ms") - F.min("late_from_ms")).collect()
+    long = next((ms for ms in _MOMENT_MS if (span[0] or 0) < MOST_MOMENTS * ms), _MOMENT_MS[-1])
+    by_moment = due.groupBy(F.floor(F.col("late_from_ms") / long).alias("moment"))
+    found = by_moment.agg(*arrivals(as_of_ms)).sort("moment").collect()
+    return [row.asDict() | {"at_ms": row.moment * long} for row in found], long
 
 
 def duration(ms: int) -> str:
     """Milliseconds in the largest unit that they fill whole."""
+    if ms > _DAY_MS and ms % _DAY_MS == 0:
+        return f"{ms // _DAY_MS} days"
     for unit, size in (("h", 3_600_000), ("min", 60_000), ("s", 1000)):
         if ms >= size and ms % size == 0:
             return f"{ms // size} {unit}"

@@ -1,4 +1,8 @@
-"""One row per message, from its events in any order, and what became of it."""
+"""One row per message, from its events in any order, and what became of it.
+
+Lateness starts at the later of due and sent, and ends when the destination queue shows the message. What
+it then waits there for its receiver is another figure.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ from sqsdelay.spark.report.requests import (
     event_is,
     fifo_requests,
     invocations,
+    place,
     reaches_destination,
     sent_by,
     standard_requests,
@@ -26,9 +31,14 @@ HANDED_OVER: Final = "handed-over"
 """In the destination queue; nobody records what is received from it."""
 PENDING: Final = "pending"
 LOST: Final = "lost"
+UNKNOWN: Final = "unknown"
+"""Not arrived, and no event says when it should."""
 CANCELLED: Final = "cancelled"
 REJECTED: Final = "rejected"
-STATUSES: Final = (DELIVERED, HANDED_OVER, PENDING, LOST, CANCELLED, REJECTED)
+STATUSES: Final = (LOST, PENDING, UNKNOWN, DELIVERED, HANDED_OVER, REJECTED, CANCELLED)
+ARRIVED: Final = (DELIVERED, HANDED_OVER)
+OPEN: Final = (LOST, PENDING, UNKNOWN)
+"""Neither arrived nor settled otherwise."""
 
 KEY: Final = ("endpoint", "message_id")
 
@@ -69,12 +79,13 @@ def _columns() -> list[Column]:
         _earliest(sent, "at_ms", "route", "due_ms", "timer_seconds").alias("sent"),
         _latest(F.col("due_ms").isNotNull(), "due_ms").alias("stated"),
         _earliest(handed_over, "at_ms", "late_ms", arrival=arrival).alias("handed"),
-        _earliest(received, "at_ms", "late_ms").alias("got"),
+        _earliest(received, "at_ms", "late_ms", "enqueued_ms").alias("got"),
+        F.max(F.when(event_is(EventKind.RESCHEDULED), F.col("at_ms"))).alias("rescheduled_ms"),
         _earliest(event_is(EventKind.REJECTED), "at_ms", "reason").alias("refused"),
         _least_ms(event_is(EventKind.CANCELLED)).alias("cancelled_ms"),
         _least_ms(event_is(EventKind.PARKED) | sent_by(Route.STORE)).alias("parked_ms"),
         _least_ms(event_is(EventKind.RELEASED)).alias("released_ms"),
-        _latest(F.lit(True), "event").alias("last"),
+        _latest(F.lit(True), "event", place=place()).alias("last"),
         F.max("size").alias("size"),
         F.count(F.lit(1)).alias("events"),
         F.count_if(sent).alias("sends"),
@@ -96,8 +107,8 @@ def _earliest(condition: Column, *names: str, **computed: Column) -> Column:
     return F.min(F.when(condition, _moment(names, computed)))
 
 
-def _latest(condition: Column, *names: str) -> Column:
-    return F.max(F.when(condition, _moment(("at_ms", *names), {})))
+def _latest(condition: Column, *names: str, **computed: Column) -> Column:
+    return F.max(F.when(condition, _moment(("at_ms", *names), computed)))
 
 
 def _moment(names: Sequence[str], computed: dict[str, Column]) -> Column:
@@ -122,36 +133,65 @@ def judged(rows: DataFrame, *, as_of_ms: int, grace_ms: int) -> DataFrame:
     )
     known = dated.join(F.broadcast(recorded), "endpoint")
     known = known.withColumn("status", _status(as_of_ms, grace_ms))
-    known = known.withColumn(
-        "delay_seconds", F.round((F.col("promised_ms") - F.col("sent_ms")) / 1000)
-    )
+    delay = F.round((F.col("promised_ms") - F.col("sent_ms")) / 1000).cast("bigint")
+    known = known.select("*", delay.alias("delay_seconds"), *_lateness())
     return known.select(*_shown())
 
 
 def _times() -> list[Column]:
     timer_ms = F.coalesce(F.col("sent.timer_seconds"), F.lit(0)) * 1000
     by_sender = F.coalesce(F.col("sent.due_ms"), F.col("sent.at_ms") + timer_ms)
-    direct = F.when(F.col("sent.route") == Route.DIRECT.value, F.col("sent.at_ms") + timer_ms)
+    is_direct = F.col("sent.route") == Route.DIRECT.value
+    # The broker's time of a direct message's sending, where its receiver tells it.
+    direct_ms = F.when(is_direct, F.coalesce(F.col("got.enqueued_ms"), F.col("sent.at_ms")))
+    shown = F.coalesce(F.col("handed.arrival"), direct_ms + timer_ms)
     due = F.coalesce(F.col("stated.due_ms"), by_sender)
+    asked = F.greatest(F.coalesce(direct_ms, F.col("sent.at_ms")), F.col("rescheduled_ms"))
     return [
         F.col("sent.at_ms").alias("sent_ms"),
         by_sender.alias("promised_ms"),
         due.alias("due_ms"),
-        F.coalesce(F.col("handed.arrival"), direct).alias("at_destination_ms"),
+        F.when(due.isNotNull(), F.greatest(due, asked)).alias("late_from_ms"),
+        shown.alias("at_destination_ms"),
         F.col("got.at_ms").alias("received_ms"),
         F.col("refused.at_ms").alias("rejected_ms"),
-        _lateness("handed", F.col("handed.arrival"), due).alias("hand_over_late_ms"),
-        _lateness("got", F.col("got.at_ms"), due).alias("received_late_ms"),
+        _since_due(F.col("handed.late_ms"), F.col("handed.arrival"), due).alias("handed_since_due"),
+        _since_due(_receivers_lateness(), direct_ms + timer_ms, due).alias("shown_since_due"),
+        _since_due(F.lit(None).cast("bigint"), F.col("got.at_ms"), due).alias("received_since_due"),
     ]
 
 
-def _lateness(moment: str, at: Column, due: Column) -> Column:
+def _receivers_lateness() -> Column:
+    """Lateness as a receiver tells it that leaves out the wait in the destination queue."""
+    return F.when(F.col("got.enqueued_ms").isNotNull(), F.col("got.late_ms"))
+
+
+def _since_due(stated: Column, at: Column, due: Column) -> Column:
     """What the event tells, or else the difference, which may be off by the clock's tolerance."""
     difference = at - due
     near = difference.between(-CLOCK_TOLERANCE_MS, -1)
-    return F.coalesce(
-        F.col(f"{moment}.late_ms"), F.when(near, F.lit(0).cast("bigint")).otherwise(difference)
-    )
+    return F.coalesce(stated, F.when(near, F.lit(0).cast("bigint")).otherwise(difference))
+
+
+def _lateness() -> list[Column]:
+    """Of every message that was shown or received, whatever became of it; nothing is later than its
+    reception. Before the due time it counts from there, and is negative."""
+    received = F.col("received_since_due")
+    shown = F.coalesce(F.col("handed_since_due"), F.col("shown_since_due"))
+    asked_late = F.col("late_from_ms") - F.col("due_ms")
+
+    def late(since_due: Column) -> Column:
+        counted = F.greatest(since_due - asked_late, F.lit(0))
+        return F.when(since_due < 0, since_due).when(since_due.isNotNull(), counted)
+
+    arrived = F.col("status").isin(*ARRIVED)
+    waited = F.when(shown.isNotNull(), F.greatest(received - shown, F.lit(0)))
+    return [
+        F.when(arrived, late(F.least(shown, received))).alias("late_ms"),
+        F.when(arrived & received.isNotNull(), waited).alias("waited_ms"),
+        late(F.col("handed_since_due")).alias("hand_over_late_ms"),
+        late(received).alias("received_late_ms"),
+    ]
 
 
 def _status(as_of_ms: int, grace_ms: int) -> Column:
@@ -161,7 +201,8 @@ def _status(as_of_ms: int, grace_ms: int) -> Column:
         .when(F.coalesce(arrived, F.lit(False)), HANDED_OVER)
         .when(F.col("rejected_ms").isNotNull(), REJECTED)
         .when(F.col("cancelled_ms").isNotNull(), CANCELLED)
-        .when(F.col("due_ms") + grace_ms < as_of_ms, LOST)
+        .when(F.col("due_ms").isNull(), UNKNOWN)
+        .when(F.col("late_from_ms") + grace_ms < as_of_ms, LOST)
         .otherwise(PENDING)
     )
 
@@ -176,23 +217,25 @@ def band(delay_seconds: Column) -> Column:
 
 
 def _shown() -> list[Column | str]:
-    late_ms = F.coalesce(F.col("received_late_ms"), F.col("hand_over_late_ms"))
-    delay = F.col("delay_seconds").cast("bigint")
+    delay = F.col("delay_seconds")
     return [
         *KEY,
         "status",
+        F.when(F.col("status").isin(*OPEN), F.col("last.place")).alias("last_seen"),
         (F.col("copies") > 1).alias("duplicated"),
-        F.coalesce(late_ms < 0, F.lit(False)).alias("early"),
+        F.coalesce(F.col("late_ms") < 0, F.lit(False)).alias("early"),
         F.col("sent.route").alias("route"),
         "sent_ms",
         "due_ms",
+        "late_from_ms",
         "at_destination_ms",
         "received_ms",
         "rejected_ms",
         "cancelled_ms",
         "parked_ms",
         "released_ms",
-        late_ms.alias("late_ms"),
+        "late_ms",
+        "waited_ms",
         "hand_over_late_ms",
         "received_late_ms",
         delay.alias("delay_seconds"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from typing import Any, Final
 
@@ -10,11 +11,13 @@ from markupsafe import Markup
 
 from sqsdelay.core.delay import utc
 from sqsdelay.cost import dollars
-from sqsdelay.spark.report.charts import cost_chart, lateness_chart, waiting_chart
+from sqsdelay.spark.report.charts import cost_chart, lateness_chart, moments_chart, waiting_chart
 from sqsdelay.spark.report.figures import MOST_ENDPOINTS, MOST_LISTED, Content, duration
+from sqsdelay.spark.report.tables import WITHIN_MS
 
 PAGE: Final = "report.html"
 _NONE: Final = "-"
+WITHIN: Final = {name: f"within {duration(ms)}" for name, ms in WITHIN_MS.items()}
 
 
 def render(content: Content) -> str:
@@ -26,7 +29,13 @@ def render(content: Content) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"whole": _whole, "ms": _ms, "instant": _instant, "money": _money}
+    environment.filters |= {
+        "whole": _whole,
+        "ms": _ms,
+        "share": _share,
+        "instant": _instant,
+        "money": _money,
+    }
     bands = [
         (band.delay, (band.sqs_cost, band.lambda_cost, band.store_cost)) for band in content.costs
     ]
@@ -34,12 +43,17 @@ def render(content: Content) -> str:
         content=content,
         figures=content.figures,
         grace=duration(content.figures.grace_seconds * 1000),
+        moment=duration(content.moment_ms),
+        within=WITHIN,
         most_listed=MOST_LISTED,
         most_endpoints=MOST_ENDPOINTS,
         totals=_totals(content),
         # The only text that is not escaped: our own drawings, whose words are.
         charts={
             "lateness": Markup(lateness_chart(content.lateness)),
+            "moments": Markup(
+                moments_chart(content.moments, moment_ms=content.moment_ms, within=WITHIN)
+            ),
             "waiting": Markup(waiting_chart(content.waiting)),
             "cost": Markup(cost_chart(bands, content.prices.currency)),
         },
@@ -60,6 +74,13 @@ def _ms(ms: float | None) -> str:
     if ms is None:
         return _NONE
     return f"{ms:,.0f} ms" if abs(ms) < 10_000 else f"{ms / 1000:,.1f} s"
+
+
+def _share(share: float | None) -> str:
+    """A part of all, which is not 100 % unless it is all."""
+    if share is None:
+        return _NONE
+    return f"{math.floor(share * 10_000) / 100:.2f} %" if share < 1 else "100 %"
 
 
 def _instant(ms: int | None) -> str:

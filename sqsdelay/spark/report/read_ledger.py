@@ -23,7 +23,8 @@ MAX_BATCH: Final = 10_000
 
 _TEXTS: Final = ("event", "endpoint", "message_id", "source", "route", "reason", "sqs_message_id")
 _NUMBERS: Final = (
-    "v", "at_ms", "due_ms", "size", "batch", "receive_batch", "timer_seconds", "late_ms"
+    "v", "at_ms", "due_ms", "size", "batch", "receive_batch", "timer_seconds", "late_ms",
+    "enqueued_ms",
 )  # fmt: skip
 EVENT: Final = StructType(
     [StructField(name, StringType()) for name in _TEXTS]
@@ -122,7 +123,8 @@ def _is_event() -> Column:
     fits &= unless_null("route", field("route").isin([route.value for route in Route]))
     fits &= (field("endpoint") != "") & (field("message_id") != "")
     fits &= field("at_ms").between(0, MAX_DUE_MS)
-    fits &= unless_null("due_ms", field("due_ms").between(0, MAX_DUE_MS))
+    for name in ("due_ms", "enqueued_ms"):
+        fits &= unless_null(name, field(name).between(0, MAX_DUE_MS))
     fits &= unless_null("late_ms", field("late_ms").between(-MAX_DUE_MS, MAX_DUE_MS))
     fits &= unless_null("timer_seconds", field("timer_seconds").between(0, MAX_DUE_MS // 1000))
     fits &= unless_null("size", field("size").between(0, MAX_MESSAGE_BYTES))

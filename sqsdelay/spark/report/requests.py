@@ -49,6 +49,21 @@ def reaches_destination() -> Column:
     return event_is(EventKind.HANDED_OVER) | released
 
 
+def place() -> Column:
+    """Where an event leaves its message; null where it ends its way."""
+    queue = F.when(fifo_endpoint(), "due queue")
+    fifo_or = F.coalesce(queue, F.lit("destination queue"))
+    waits_on = event_is(EventKind.HOP) & F.col("timer_seconds").isNotNull()
+    return (
+        F.when(waits_on | sent_by(Route.DUE_QUEUE), "due queue")
+        .when(event_is(EventKind.HOP) | sent_by(Route.DELAY_QUEUE), "delay queue")
+        .when(event_is(EventKind.PARKED, EventKind.RESCHEDULED) | sent_by(Route.STORE), "store")
+        .when(event_is(EventKind.RELEASED), fifo_or)
+        .when(event_is(EventKind.HANDED_OVER) | sent_by(Route.DIRECT), "destination queue")
+        .when(event_is(EventKind.SENT), "sender")
+    )
+
+
 def fifo_requests() -> Column:
     """Shares of requests to FIFO queues, as billed."""
     return _shares(_sends_to_fifo(), ends_hop())

@@ -14,46 +14,102 @@ from sqsdelay.cost.stored_message import store_lines
 from sqsdelay.cost.strategies import function_lines
 from sqsdelay.cost.workload import BANDS, DELAY_ATTRIBUTES_BYTES
 from sqsdelay.limits import MAX_MESSAGE_BYTES
-from sqsdelay.spark.report.messages import STATUSES
+from sqsdelay.spark.report.messages import ARRIVED, CANCELLED, OPEN, STATUSES
 from sqsdelay.spark.report.requests import SHARES
 
 PERCENTILES: Final = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "max_ms": 1.0}
-_HOUR_MS: Final = 3_600_000
+WITHIN_MS: Final = {"within_1s": 1000, "within_60s": 60_000}
+"""The service levels shown: how soon after its due time a message should arrive."""
+HOUR_MS: Final = 3_600_000
 _MONEY: Final = "decimal(38,15)"
 
 
-def summary(messages: DataFrame) -> DataFrame:
+def summary(messages: DataFrame, *, as_of_ms: int) -> DataFrame:
     """A row for each endpoint, and one for all, whose ``endpoint`` is null."""
-    statuses = [
-        F.count_if(F.col("status") == status).alias(status.replace("-", "_")) for status in STATUSES
-    ]
     totals = [
-        F.count(F.lit(1)).alias("messages"),
-        *statuses,
-        F.count_if("duplicated").alias("duplicated"),
-        F.count_if("early").alias("early"),
+        *arrivals(as_of_ms),
         F.sum("hops").alias("hops"),
         _requests("fifo_shares").alias("fifo_requests"),
         _requests("standard_shares").alias("standard_requests"),
-        *_percentiles("late_ms"),
     ]
     return messages.rollup("endpoint").agg(*totals).sort(F.col("endpoint").asc_nulls_first())
 
 
-def lateness(messages: DataFrame) -> DataFrame:
-    """Percentiles of lateness per endpoint and hour of the due time (UTC), and by what was measured:
-    the reception, or the hand-over (the instant from which the destination shows the message)."""
-    measures = F.array(
-        F.struct(F.lit("received").alias("measure"), F.col("received_late_ms").alias("late_ms")),
-        F.struct(
-            F.lit("handed-over").alias("measure"), F.col("hand_over_late_ms").alias("late_ms")
-        ),
+def lateness(messages: DataFrame, *, as_of_ms: int) -> DataFrame:
+    """The arrivals of each endpoint, and of all (a null), by the hour (UTC) from which they are late."""
+    hour = started("late_from_ms", HOUR_MS).alias("hour")
+    known = messages.where("late_from_ms IS NOT NULL").select("*", hour)
+    return _of_each_and_all(known, "hour", as_of_ms=as_of_ms)
+
+
+def cohorts(messages: DataFrame, *, as_of_ms: int) -> DataFrame:
+    """The arrivals of each endpoint, and of all (a null), by band of delays."""
+    delay = F.get(F.lit([band.name for band in BANDS]), F.col("band")).alias("delay")
+    return _of_each_and_all(messages.select("*", delay), "band", "delay", as_of_ms=as_of_ms)
+
+
+def _of_each_and_all(messages: DataFrame, *key: str, as_of_ms: int) -> DataFrame:
+    of_each_or_all = F.grouping_id() < 2
+    rolled = messages.select("*", F.struct(*key).alias("key")).rollup("key", "endpoint")
+    found = rolled.agg(of_each_or_all.alias("_kept"), *arrivals(as_of_ms)).where("_kept")
+    columns = [name for name in found.columns if name not in ("key", "endpoint", "_kept")]
+    return found.select("endpoint", "key.*", *columns).sort(
+        F.col("endpoint").asc_nulls_first(), *key
     )
-    hour = F.timestamp_millis(F.floor(F.col("due_ms") / _HOUR_MS) * _HOUR_MS)
-    key = ("endpoint", "hour", "measure")
-    each = messages.select("endpoint", hour.alias("hour"), F.inline(measures))
-    measured = each.where("late_ms IS NOT NULL").groupBy(*key)
-    return measured.agg(F.count(F.lit(1)).alias("messages"), *_percentiles("late_ms")).sort(*key)
+
+
+def last_seen(messages: DataFrame) -> DataFrame:
+    """Where the messages that have not arrived were seen last."""
+    key = ("endpoint", "status", "last_seen")
+    not_arrived = messages.where(F.col("status").isin(*OPEN)).groupBy(*key)
+    return not_arrived.agg(
+        F.count(F.lit(1)).alias("messages"),
+        F.min("due_ms").alias("first_due_ms"),
+        F.max("due_ms").alias("last_due_ms"),
+        F.max("last_event_ms").alias("last_event_ms"),
+    ).sort(*key)
+
+
+def started(name: str, step_ms: int) -> Column:
+    """The beginning of the hour, or another span, in which an instant is."""
+    return F.timestamp_millis(F.floor(F.col(name) / step_ms) * step_ms)
+
+
+def arrivals(as_of_ms: int) -> list[Column]:
+    """How many messages there are of each status, how late those that arrived did, and the share of
+    those that should have arrived by now that did so soon enough."""
+    counted = F.count(F.lit(1)).alias("messages")
+    statuses = [
+        F.count_if(F.col("status") == status).alias(status.replace("-", "_")) for status in STATUSES
+    ]
+    within = [_within(most_ms, as_of_ms).alias(name) for name, most_ms in WITHIN_MS.items()]
+    waited = [
+        column.alias(f"waited_{name}")
+        for name, column in zip(PERCENTILES, _percentiles("waited_ms"), strict=True)
+        if name != "p90_ms"
+    ]
+    return [
+        counted,
+        *statuses,
+        F.count_if("duplicated").alias("duplicated"),
+        F.count_if("early").alias("early"),
+        *within,
+        *[
+            each.alias(name)
+            for name, each in zip(PERCENTILES, _percentiles("late_ms"), strict=True)
+        ],
+        *waited,
+    ]
+
+
+def _within(most_ms: int, as_of_ms: int) -> Column:
+    """Early, lost, rejected and overdue messages are not within; what was cancelled is owed to nobody."""
+    arrived = F.col("late_ms").isNotNull()
+    owed = ~F.col("status").isin(CANCELLED, *ARRIVED)
+    missed = owed & (F.col("late_from_ms") + most_ms < as_of_ms)
+    return F.count_if(F.col("late_ms").between(0, most_ms)) / F.nullif(
+        F.count_if(arrived | missed), F.lit(0)
+    )
 
 
 def cost(messages: DataFrame, prices: Prices, *, as_of_ms: int) -> DataFrame:
@@ -128,5 +184,7 @@ def _whole(shares: Column) -> Column:
 
 
 def _percentiles(name: str) -> list[Column]:
-    found = F.percentile(name, list(PERCENTILES.values()))
-    return [F.get(found, place).alias(alias) for place, alias in enumerate(PERCENTILES)]
+    """Each one that some message had: the least that so many of all do not exceed."""
+    shares = ", ".join(map(str, PERCENTILES.values()))
+    found = F.expr(f"percentile_disc(array({shares})) WITHIN GROUP (ORDER BY {name})")
+    return [F.get(found, place).cast("bigint") for place in range(len(PERCENTILES))]

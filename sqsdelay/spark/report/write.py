@@ -85,13 +85,13 @@ def write_report(
         written = _write_tables(messages, new, prices, span)
         written["bad_lines"] = _write_bad_lines(reading, bad_lines, new / "bad_lines")
         figures = Figures.of(
-            written["summary"],
+            written,
             as_of=utc(span.as_of_ms).isoformat(timespec="milliseconds"),
             grace_seconds=grace_seconds,
             lines=lines,
             bad_lines=bad_lines,
         )
-        page = render(contents(figures, messages, written, prices, ledger))
+        page = render(contents(figures, messages, written, prices, ledger, as_of_ms=span.as_of_ms))
         (new / PAGE).write_text(page, encoding="utf-8")
         (new / MARK).write_text(json.dumps(asdict(figures), indent=2) + "\n", encoding="utf-8")
     return figures
@@ -130,8 +130,10 @@ def _write_tables(
     messages: DataFrame, folder: Path, prices: Prices, span: _Span
 ) -> dict[str, DataFrame]:
     made = {
-        "summary": tables.summary(messages),
-        "lateness": tables.lateness(messages),
+        "summary": tables.summary(messages, as_of_ms=span.as_of_ms),
+        "last_seen": tables.last_seen(messages),
+        "lateness": tables.lateness(messages, as_of_ms=span.as_of_ms),
+        "cohorts": tables.cohorts(messages, as_of_ms=span.as_of_ms),
         "cost": tables.cost(messages, prices, as_of_ms=span.as_of_ms),
         "waiting": waiting(messages, first_ms=span.first_ms, as_of_ms=span.as_of_ms),
     }

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PRICES = shipped_prices()
-TABLES = ("messages", "summary", "lateness", "cost", "waiting", "bad_lines")
+TABLES = (
+    "messages", "summary", "last_seen", "lateness", "cohorts", "cost", "waiting", "bad_lines",
+)  # fmt: skip
 
 
 def table(report: Path, name: str) -> list[dict[str, Any]]:
@@ -63,6 +65,10 @@ def test_each_message_ends_with_the_status_of_its_events(reported: tuple[Path, F
     assert rows["moved"]["due_ms"] == told.T0 + 20 * told.HOUR
     assert rows["moved"]["delay_seconds"] == 2000
     assert rows["lost-in-queue"]["last_event"] == "handed-over"
+    assert rows["lost-in-queue"]["last_seen"] == "destination queue"
+    assert rows["lost"]["last_seen"] == "delay queue"
+    assert rows["moved"]["last_seen"] == "store"
+    assert rows["fine"]["last_seen"] is None
     assert rows["fine"]["hops"] == 2
     assert rows["direct"]["hops"] == 0
     assert rows["received-again"]["copies"] == 1
@@ -81,17 +87,15 @@ def test_the_figures_are_the_tables(reported: tuple[Path, Figures]) -> None:
 
 
 def test_lateness_by_endpoint_and_hour(reported: tuple[Path, Figures]) -> None:
-    """Of receptions and of hand-overs, each with its percentiles."""
-    rows = {(row["endpoint"], row["measure"]): row for row in table(reported[0], "lateness")}
-    assert set(rows) == {
-        ("orders", "received"),
-        ("orders", "handed-over"),
-        ("silent", "handed-over"),
-    }
-    orders = rows["orders", "received"]
-    assert (orders["messages"], orders["p50_ms"], orders["max_ms"]) == (5, 200, 200)
-    assert rows["silent", "handed-over"]["p99_ms"] == 40
-    assert orders["hour"].timestamp() * 1000 % told.HOUR == 0
+    """Of arrivals, each with its percentiles; and of all endpoints together."""
+    rows = {(row["endpoint"], row["hour"]): row for row in table(reported[0], "lateness")}
+    (hour,) = {hour for endpoint, hour in rows if endpoint == "silent"}
+    orders, silent, both = (rows[name, hour] for name in ("orders", "silent", None))
+    assert (orders["delivered"], orders["lost"], orders["early"]) == (5, 2, 1)
+    assert (orders["p50_ms"], orders["max_ms"], orders["waited_p50_ms"]) == (40, 40, 160)
+    assert (silent["handed_over"], silent["p99_ms"], silent["waited_max_ms"]) == (1, 40, None)
+    assert both["messages"] == orders["messages"] + silent["messages"]
+    assert hour.timestamp() * 1000 % told.HOUR == 0
 
 
 def test_bad_lines_are_kept_aside_with_a_reason(reported: tuple[Path, Figures]) -> None:
@@ -221,10 +225,10 @@ def test_the_page_shows_its_figures_and_plots(reported: tuple[Path, Figures]) ->
             browser.get(page.as_uri())
             papers.append(browser.find_element(By.TAG_NAME, "body").value_of_css_property("color"))
         assert papers[0] != papers[1]
-        for name in ("messages", "delivered", "pending", "lost", "duplicated", "early", "rejected"):
+        for name in ("messages", "delivered", "pending", "lost", "unknown", "duplicated", "early"):
             shown = browser.find_element(By.ID, f"figure-{name}").text
             assert shown == f"{getattr(figures, name):,}", name
-        for name in ("lateness", "waiting", "cost"):
+        for name in ("lateness", "waiting", "moments", "cost"):
             plot = browser.find_element(By.ID, f"chart-{name}")
             assert plot.size["width"] > 300
             assert plot.size["height"] > 100

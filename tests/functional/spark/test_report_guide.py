@@ -63,9 +63,9 @@ def test_its_commands_and_its_tables(placed: dict[str, str], tmp_path: Path) -> 
             summary = json.loads(done.stdout)
     figures = json.loads((tmp_path / "orders-report/report.json").read_text())
     assert summary["sent"] == figures["messages"] == figures["delivered"] == 3
-    # A direct message's due time is the sender's estimate here, and exact for the demo itself.
-    off = abs(figures["max_ms"] - summary["worst_late_ms"])
-    assert off <= 5 * messages.CLOCK_TOLERANCE_MS  # beside much other work a send takes long
+    for name in ("lost", "duplicated", "early"):
+        assert figures[name] == summary[name]
+    assert figures["max_ms"] == summary["worst_late_ms"]
     shows(tmp_path / "orders-report/report.html", figures)
     rows = re.findall(r"^\| `(\w+)` \| (?:[^|]+) \| ([\w, ]+) \|$", GUIDE, re.M)
     tables = {path.name for path in (tmp_path / "orders-report").iterdir() if path.is_dir()}

@@ -1,0 +1,230 @@
+"""The calls on a bucket: conditional writes, reads, listings; S3's errors in the store's terms."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from sqsdelay.core.clock import Clock
+from sqsdelay.errors import StoreError, StoreMissing, StoreUnavailable
+from sqsdelay.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS
+from sqsdelay.processes.forks import in_each_child
+from sqsdelay.stores.s3.dates import BucketClock
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+CONCURRENCY: Final = 16
+_CHANGED: Final = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "409"})
+_NO_KEY: Final = frozenset({"NoSuchKey", "404"})
+_NO_BUCKET: Final = frozenset({"NoSuchBucket", "InvalidBucketName"})
+_OWNED: Final = frozenset({"BucketAlreadyOwnedByYou", "BucketAlreadyExists"})
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Changed(StoreError):
+    """The object is not as a conditional write demands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """An object of a listing."""
+
+    key: str
+    etag: str
+    size: int
+
+
+def default_client() -> S3Client:
+    """A client of the default session; a bucket that does not answer is given up within seconds."""
+    config = Config(
+        connect_timeout=CONNECT_SECONDS,
+        read_timeout=4 * ANSWER_SECONDS,  # an object of some MiB takes its time
+        retries={"mode": "standard", "total_max_attempts": CALL_ATTEMPTS},
+        max_pool_connections=CONCURRENCY,
+        tcp_keepalive=True,
+    )
+    return boto3.client("s3", config=config)
+
+
+class ObjectBucket:
+    """One bucket.
+
+    Args:
+        name: its name.
+        client: a boto3 S3 client; made from the default session when left out.
+        clock: tests only: instead of the dates of S3's answers.
+    """
+
+    def __init__(self, name: str, client: S3Client | None, clock: Clock | None) -> None:
+        self.name = name
+        self.client = client or default_client()
+        self.clock = BucketClock(clock)
+        self._own = client is None
+        self._pool: ThreadPoolExecutor | None = None
+        in_each_child(self, ObjectBucket._begin_anew)
+
+    def _begin_anew(self) -> None:
+        self._pool = None
+        if self._own:
+            self.client = default_client()
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """botocore's errors in the store's terms."""
+        try:
+            yield
+        except ClientError as error:
+            code = _code(error)
+            if code in _CHANGED:
+                raise Changed(str(error)) from error
+            if code in _NO_BUCKET:
+                raise StoreMissing(
+                    f"bucket {self.name} does not exist; create it (sqsdelay store create), or "
+                    "correct the store's URL"
+                ) from error
+            raise StoreUnavailable(f"bucket {self.name} cannot be used now: {error}") from error
+        except BotoCoreError as error:
+            raise StoreUnavailable(f"bucket {self.name} cannot be used now: {error}") from error
+
+    def put(self, key: str, body: bytes, *, over: str | None = None) -> str:
+        """Write an object that is new, or in place of the one with that ETag; its ETag.
+
+        An attempt whose answer was lost may have written it: then it holds these very bytes. So whoever
+        writes sees to it that no two writes are of the same bytes.
+
+        Raises:
+            Changed: there is another, or the one with that ETag is gone.
+        """
+        condition: dict[str, Any] = {"IfNoneMatch": "*"} if over is None else {"IfMatch": over}
+        try:
+            with self.translated():
+                answer = self.client.put_object(Bucket=self.name, Key=key, Body=body, **condition)
+        except Changed:
+            found = self.get(key)
+            if found is not None and found[0] == body:
+                return found[1]
+            raise
+        except StoreUnavailable as error:
+            if isinstance(error.__cause__, ClientError) and _code(error.__cause__) in _NO_KEY:
+                raise Changed(f"{key} is gone") from error
+            raise
+        self.clock.read(answer)
+        return answer["ETag"]
+
+    def get(self, key: str) -> tuple[bytes, str] | None:
+        """An object's bytes and ETag; None where there is none."""
+        try:
+            with self.translated():
+                answer = self.client.get_object(Bucket=self.name, Key=key)
+                body = answer["Body"].read()
+        except StoreUnavailable as error:
+            if isinstance(error.__cause__, ClientError) and _code(error.__cause__) in _NO_KEY:
+                return None
+            raise
+        self.clock.read(answer)
+        return body, answer["ETag"]
+
+    def exists(self, key: str) -> bool:
+        """Whether there is an object of that key."""
+        try:
+            with self.translated():
+                self.clock.read(self.client.head_object(Bucket=self.name, Key=key))
+        except StoreUnavailable as error:
+            if isinstance(error.__cause__, ClientError) and _code(error.__cause__) in _NO_KEY:
+                return False
+            raise
+        return True
+
+    def delete(self, *keys: str) -> None:
+        """Delete objects, one after the other in this order; S3 takes nothing for that."""
+        for key in keys:
+            with self.translated():
+                self.clock.read(self.client.delete_object(Bucket=self.name, Key=key))
+
+    def listed(self, prefix: str, *, start_after: str = "") -> Iterator[Listed]:
+        """Objects by key, the keys in order; read page by page."""
+        more: dict[str, Any] = {"StartAfter": start_after} if start_after else {}
+        while True:
+            with self.translated():
+                page = self.client.list_objects_v2(Bucket=self.name, Prefix=prefix, **more)
+            self.clock.read(page)
+            for found in page.get("Contents", ()):
+                yield Listed(found["Key"], found["ETag"], found["Size"])
+            if not page.get("IsTruncated"):
+                return
+            more = {"ContinuationToken": page["NextContinuationToken"]}
+
+    def check(self) -> None:
+        """Find out whether the bucket is there.
+
+        Raises:
+            StoreMissing, StoreUnavailable
+        """
+        try:
+            with self.translated():
+                self.clock.read(self.client.head_bucket(Bucket=self.name))
+        except StoreUnavailable as error:
+            if isinstance(error.__cause__, ClientError) and _code(error.__cause__) == "404":
+                raise StoreMissing(
+                    f"bucket {self.name} does not exist; create it (sqsdelay store create), or "
+                    "correct the store's URL"
+                ) from error
+            raise
+
+    def create(self) -> None:
+        """Create the bucket unless it is there."""
+        try:
+            self.check()
+        except StoreMissing:
+            region = self.client.meta.region_name
+            place: dict[str, Any] = (
+                {}
+                if region in (None, "us-east-1")
+                else {"CreateBucketConfiguration": {"LocationConstraint": region}}
+            )
+            with self.translated():
+                try:
+                    self.client.create_bucket(Bucket=self.name, **place)
+                except ClientError as error:
+                    if _code(error) not in _OWNED:
+                        raise
+
+    def each(self, call: Callable[[T], R], items: Sequence[T] | Iterable[T]) -> list[R]:
+        """Call it for each, several at a time; answers in order. The first error is raised at the end."""
+        given = list(items)
+        if len(given) < 2:
+            return [call(item) for item in given]
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(CONCURRENCY, thread_name_prefix="s3")
+        futures = [self._pool.submit(call, item) for item in given]
+        errors = [future.exception() for future in futures]
+        for error in errors:
+            if error is not None:
+                raise error
+        return [future.result() for future in futures]
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+        if self._own:
+            self.client.close()
+
+
+def digest(text: str) -> str:
+    """A short name for text that cannot be a key itself."""
+    return hashlib.sha256(text.encode()).hexdigest()[:40]
+
+
+def _code(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))

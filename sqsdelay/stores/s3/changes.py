@@ -1,0 +1,227 @@
+"""Finding, cancelling and moving one message, by its id and where that says it lies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
+
+from sqsdelay.core.message_id import due_ms_of_id
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.errors import ConfigurationError, StoreUnavailable
+from sqsdelay.stores.s3.bucket import Changed, digest
+from sqsdelay.stores.s3.lines import Line, found_by_id, message_of, moved
+from sqsdelay.stores.s3.slots import new_batch, new_part
+from sqsdelay.stores.s3.state import State
+from sqsdelay.stores.s3.wheel import Waiting, Wheel
+
+ID_TOLERANCE_MS: Final = 5_000
+"""How much later than its id says a message may be due and still be found by it. Between a sender's
+estimate and SentTimestamp lies the way to SQS."""
+
+_ATTEMPTS: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where a message lies."""
+
+    waiting: Waiting
+    position: int
+    line: Line
+    failures: int
+
+    @property
+    def message(self) -> StoredMessage:
+        message = message_of(self.line)
+        return replace(message, failures=message.failures + self.failures)
+
+
+class Changes:
+    """What is done to single messages.
+
+    Args:
+        lookup: an object for each message whose id does not tell when it is due.
+    """
+
+    def __init__(self, wheel: Wheel, *, lookup: bool) -> None:
+        self._wheel = wheel
+        self._lookup = lookup
+
+    def needs_lookup(self, message: StoredMessage) -> bool:
+        """Whether an object of its own is to tell when the message is due."""
+        return self._lookup and not tells_due(message.message_id, message.due_ms)
+
+    def announce(self, message: StoredMessage) -> bool:
+        """Write when the message is due, before it is stored; False where its id is stored already.
+
+        What is there without a message is of somebody who died before he had written it.
+        """
+        if not self._note_due(message.message_id, message.due_ms):
+            return self.find(message.message_id) is None
+        return True
+
+    def _note_due(self, message_id: str, due_ms: int) -> bool:
+        """Note one more time at which the message may be due; whether it is the first."""
+        bucket, key = self._wheel.bucket, self._id_key(message_id)
+        for _ in range(_ATTEMPTS):
+            dues, etag = self._noted(message_id)
+            body = json.dumps({"due_ms": [*dues, due_ms], "write": new_part()}).encode()
+            try:
+                bucket.put(key, body, over=etag)
+                return not dues
+            except Changed:
+                continue
+        raise _busy(message_id)
+
+    def _noted(self, message_id: str) -> tuple[list[int], str | None]:
+        found = self._wheel.bucket.get(self._id_key(message_id))
+        return ([], None) if found is None else (json.loads(found[0])["due_ms"], found[1])
+
+    def forget_ids(self, message_ids: list[str]) -> None:
+        """The messages have left the store."""
+        self._wheel.bucket.each(self._wheel.bucket.delete, [self._id_key(m) for m in message_ids])
+
+    def _id_key(self, message_id: str) -> str:
+        return f"{self._wheel.prefix}ids/{digest(message_id)}"
+
+    def find(self, message_id: str) -> Found | None:
+        """A message that has not left the store.
+
+        Raises:
+            ConfigurationError: its id does not tell where it lies, and nothing else does.
+        """
+        return next(iter(self._copies(message_id)), None)
+
+    def _copies(self, message_id: str) -> list[Found]:
+        """The message as often as it is there: it may have been stored twice by who was not answered."""
+        for first_ms, last_ms in self._spans(message_id):
+            found = [
+                Found(waiting, position, line, state.failures.get(position, 0))
+                for waiting in self._wheel.listed(until_ms=last_ms)
+                if waiting.name.first_ms <= last_ms and waiting.name.last_ms >= first_ms
+                for position, line, state in self._wheel.present(waiting)
+                if line.message_id == message_id and first_ms <= line.due_ms <= last_ms
+            ]
+            if found:
+                return found
+        return []
+
+    def _spans(self, message_id: str) -> Iterator[tuple[int, int]]:
+        """Between which due times it can be."""
+        told = due_ms_of_id(message_id)
+        dues, _ = self._noted(message_id)
+        if not dues and told is None and not self._lookup:
+            raise ConfigurationError(
+                f"message_id {message_id!r} does not tell when its message is due, and this store "
+                "keeps no look-up objects; leave message_id out and use the id that send returns, or "
+                "open the store with ?lookup=on before you send"
+            )
+        for due_ms in reversed(dues):
+            yield due_ms, due_ms
+        if told is not None:
+            yield told, told + ID_TOLERANCE_MS
+
+    def cancel(self, message_id: str) -> bool:
+        """Remove a message unless it is being released."""
+        gone = False
+        for _ in range(_ATTEMPTS):
+            copies = self._copies(message_id)
+            if not copies:
+                return gone
+            state, etag = self._free(copies[0])
+            if state is None:
+                return False
+            if self._write(copies[0], state.without([copies[0].position]), etag):
+                gone = True
+                if found_by_id(copies[0].line):
+                    self.forget_ids([message_id])
+                if len(copies) == 1:
+                    return True
+        raise _busy(message_id)
+
+    def reschedule(self, message_id: str, due_ms: int) -> bool:
+        """Move a message unless it is being released."""
+        wheel = self._wheel
+        for _ in range(_ATTEMPTS):
+            copies = self._copies(message_id)
+            if not copies:
+                return False
+            found, *others = copies
+            state, etag = self._free(found)
+            if state is None:
+                return False
+            now_ms = wheel.now_ms()
+            line = moved(found.line, due_ms, state.failures.get(found.position, 0))
+            batch = new_batch(max(due_ms, found.waiting.name.last_ms), now_ms)
+            wheel.put(wheel.hierarchy.slot(due_ms, now_ms), [line], batch=batch)
+            going = replace(state, moved={**state.moved, found.position: batch})
+            if not self._write(found, going, etag):
+                wheel.batches.abort(batch)
+                continue
+            self._note_due(message_id, due_ms)
+            if not wheel.batches.commits(batch):
+                # Whoever began to release it meanwhile has given the move up.
+                return False
+            self._drop(others)
+            return True
+        raise _busy(message_id)
+
+    def _drop(self, copies: list[Found]) -> None:
+        """Of a message that was moved: it is elsewhere, whatever becomes of these."""
+        for copy in copies:
+            with suppress(StoreUnavailable):
+                state, etag = self._free(copy)
+                if state is not None:
+                    self._write(copy, state.without([copy.position]), etag)
+
+    def _free(self, found: Found) -> tuple[State | None, str | None]:
+        """The state of the object, as it can be written; None where the message is in hand."""
+        state, etag = self._wheel.fresh_state(found.waiting.name)
+        leased = state.leased(self._wheel.now_ms())
+        if leased and state.moving:
+            raise _busy(found.line.message_id)
+        if leased and found.position in state.hand:
+            return None, etag
+        if state.moving and not self._wheel.batches.abort(state.moving):
+            # All went elsewhere since it was found.
+            raise _busy(found.line.message_id)
+        state = replace(state, moving="")
+        batch = state.moved.get(found.position)
+        if batch is not None and not self._wheel.batches.abort(batch):
+            raise _busy(found.line.message_id)
+        if found.position in state.gone:
+            return None, etag
+        left = {n: b for n, b in state.moved.items() if n != found.position}
+        return replace(state, moved=left), etag
+
+    def _write(self, found: Found, state: State, etag: str | None) -> bool:
+        """False where somebody else was faster."""
+        wheel, name = self._wheel, found.waiting.name
+        try:
+            if etag is None:
+                # An object without state may be one that was finished. With one it is there.
+                etag = wheel.write_state(name, State(), None)
+                if not wheel.bucket.exists(wheel.key(name)):
+                    wheel.finish(name)
+                    return False
+            wheel.write_state(name, state, etag)
+        except Changed:
+            return False
+        if len(state.gone) >= name.count and not state.leased(wheel.now_ms()):
+            wheel.finish(name)
+        return True
+
+
+def tells_due(message_id: str, due_ms: int) -> bool:
+    """Whether the id tells when the message is due, near enough to find it."""
+    told = due_ms_of_id(message_id)
+    return told is not None and 0 <= due_ms - told <= ID_TOLERANCE_MS
+
+
+def _busy(message_id: str) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"message {message_id!r} is being moved between slots at this moment; try again in a second"
+    )

@@ -1,0 +1,237 @@
+"""Claims: leases of objects, and what of their messages is in hand, written beside them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.stores.s3.bucket import Changed
+from sqsdelay.stores.s3.changes import Changes
+from sqsdelay.stores.s3.lines import Line, found_by_id, message_of
+from sqsdelay.stores.s3.slots import new_part
+from sqsdelay.stores.s3.state import State
+from sqsdelay.stores.s3.wheel import Waiting, Wheel
+
+MAX_OBJECTS: Final = 16
+"""Leased by one claim: each is written to twice."""
+
+_SURE_MS: Final = 10_000
+"""Of a lease left: enough to delete an object in, whatever an answer takes."""
+
+
+@dataclass(slots=True)
+class Leased:
+    """An object that is ours until the lease ends."""
+
+    waiting: Waiting
+    state: State
+    etag: str
+    lines: Sequence[Line]
+
+    def all_gone(self) -> bool:
+        return len(self.state.gone) >= len(self.lines)
+
+
+class S3Claim:
+    """Messages of the objects that are leased."""
+
+    transaction: Final = None
+
+    def __init__(self, wheel: Wheel, changes: Changes, owner: str, *, lease_ms: int) -> None:
+        self._wheel = wheel
+        self._changes = changes
+        self._owner = owner
+        self._lease_ms = lease_ms
+        self._lock = threading.RLock()
+        self._leased: list[Leased] = []
+        self._places: dict[str, list[tuple[Leased, int]]] = {}
+        self.messages: list[StoredMessage] = []
+
+    def take(
+        self, waiting: Waiting, limit: int, *, due_by_ms: int, closed: Collection[str]
+    ) -> None:
+        """Lease an object if nobody has it and it holds something due; up to ``limit`` messages."""
+        wheel, now_ms = self._wheel, self._wheel.now_ms()
+        state, etag = wheel.state(waiting)
+        if state.leased(now_ms):
+            return
+        settled = self._given_up(state.freed())
+        if settled is None:
+            wheel.finish(waiting.name)
+            return
+        lines = wheel.lines(waiting.name) or []
+        if len(settled.gone) >= len(lines):
+            wheel.finish(waiting.name)
+            return
+        chosen = _due(lines, settled, limit, due_by_ms=due_by_ms, now_ms=now_ms, closed=closed)
+        if not chosen:
+            return
+        mine = replace(
+            settled,
+            owner=self._owner,
+            until_ms=now_ms + self._lease_ms,
+            hand=frozenset(position for position, _ in chosen),
+        )
+        try:
+            etag = wheel.write_state(waiting.name, mine, etag)
+        except Changed:
+            return
+        if not wheel.bucket.exists(wheel.key(waiting.name)):
+            # Released to its end since it was listed.
+            wheel.finish(waiting.name)
+            return
+        leased = Leased(waiting, mine, etag, lines)
+        self._leased.append(leased)
+        for position, message in chosen:
+            self._places.setdefault(message.message_id, []).append((leased, position))
+            self.messages.append(message)
+
+    def _given_up(self, state: State) -> State | None:
+        """The state once batches of those who no longer lease it are given up; None if one took all."""
+        batches = self._wheel.batches
+        if state.moving and not batches.abort(state.moving):
+            return None
+        state = self._wheel.settled(replace(state, moving=""))
+        for position, batch in list(state.moved.items()):
+            if not batches.abort(batch):
+                state = state.without([position])
+        return replace(state, moved={})
+
+    @property
+    def objects(self) -> int:
+        """How many objects are leased."""
+        return len(self._leased)
+
+    def attempt(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def remove(self, message_ids: Sequence[str]) -> list[bool]:
+        answers = self._settle(message_ids, lambda state, positions: state.without(positions))
+        noted = [
+            message_id
+            for message_id, removed in zip(message_ids, answers, strict=True)
+            if removed
+            for leased, position in self._places[message_id]
+            if found_by_id(leased.lines[position])
+        ]
+        self._changes.forget_ids(noted)
+        return answers
+
+    def count_failures(
+        self, message_ids: Sequence[str], *, retry_after_seconds: float
+    ) -> list[bool]:
+        until_ms = self._in(retry_after_seconds)
+
+        def counted(state: State, positions: frozenset[int]) -> State:
+            more = {n: state.failures.get(n, 0) + 1 for n in positions}
+            return replace(_held(state, positions, until_ms), failures={**state.failures, **more})
+
+        return self._settle(message_ids, counted)
+
+    def hold(self, message_ids: Sequence[str], *, seconds: float) -> list[bool]:
+        until_ms = self._in(seconds)
+        return self._settle(message_ids, lambda state, where: _held(state, where, until_ms))
+
+    def _in(self, seconds: float) -> int:
+        return self._wheel.now_ms() + round(seconds * 1000)
+
+    def _settle(
+        self, message_ids: Sequence[str], change: Callable[[State, frozenset[int]], State]
+    ) -> list[bool]:
+        with self._lock:
+            done: set[str] = set()
+            for leased in self._leased:
+                here = {
+                    message_id: position
+                    for message_id in message_ids
+                    for place, position in self._places.get(message_id, ())
+                    if place is leased and position in leased.state.hand
+                }
+                positions = frozenset(here.values())
+                if positions and self._write(leased, partial(_changed, change, positions)):
+                    done.update(here)
+            return [message_id in done for message_id in message_ids]
+
+    def _write(self, leased: Leased, change: Callable[[State], State]) -> bool:
+        """Change a state of ours; False where the lease was lost."""
+        wheel, name = self._wheel, leased.waiting.name
+        while True:
+            state = change(leased.state)
+            if not state.hand:
+                state = state.freed()
+            mine = wheel.now_ms() < leased.state.until_ms - _SURE_MS
+            try:
+                if not (mine and len(state.gone) >= len(leased.lines)):
+                    leased.etag = wheel.write_state(name, state, leased.etag)
+                leased.state = state
+                if leased.all_gone():
+                    wheel.finish(name)
+                return True
+            except Changed:
+                found, etag = wheel.fresh_state(name)
+                if etag is None or found.owner != self._owner:
+                    leased.state = replace(leased.state, hand=frozenset())
+                    return False
+                # Somebody has cancelled or moved another message of it.
+                leased.state, leased.etag = found, etag
+
+    def renew(self) -> None:
+        """Hold what is in hand for another lease."""
+        with self._lock:
+            until_ms = self._wheel.now_ms() + self._lease_ms
+            for leased in self._leased:
+                if leased.state.hand:
+                    self._write(leased, lambda state: replace(state, until_ms=until_ms))
+
+    def release(self) -> None:
+        """Free what is left in hand."""
+        with self._lock:
+            for leased in self._leased:
+                if leased.state.hand:
+                    self._write(leased, State.freed)
+
+
+def new_owner() -> str:
+    """Who claims: never the same twice."""
+    return new_part()
+
+
+def _changed(
+    change: Callable[[State, frozenset[int]], State], positions: frozenset[int], state: State
+) -> State:
+    return change(state, positions)
+
+
+def _held(state: State, positions: Iterable[int], until_ms: int) -> State:
+    where = frozenset(positions)
+    held = {**state.held, **dict.fromkeys(where, until_ms)}
+    return replace(state, held=held, hand=state.hand - where)
+
+
+def _due(
+    lines: Sequence[Line],
+    state: State,
+    limit: int,
+    *,
+    due_by_ms: int,
+    now_ms: int,
+    closed: Collection[str],
+) -> list[tuple[int, StoredMessage]]:
+    """What of an object may be released: the earliest, by position."""
+    chosen: list[tuple[int, StoredMessage]] = []
+    for position, line in enumerate(lines):
+        if line.due_ms > due_by_ms or len(chosen) == limit:
+            break
+        if position in state.gone or state.held.get(position, 0) > now_ms:
+            continue
+        message = message_of(line)
+        if message.destination in closed:
+            continue
+        failures = message.failures + state.failures.get(position, 0)
+        chosen.append((position, replace(message, failures=failures)))
+    return chosen

@@ -1,0 +1,268 @@
+"""`S3Store`: parked messages in a bucket, many to an object, by the slot of their due time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from sqsdelay.core.amendments import Amendment
+from sqsdelay.core.clock import Clock
+from sqsdelay.core.stored_message import StoredMessage, check_stored_due
+from sqsdelay.errors import ConfigurationError
+from sqsdelay.ports.stores import Claim, TransactionMode
+from sqsdelay.stores.answers import new_once
+from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS, checked_lease, kept_alive
+from sqsdelay.stores.s3.amendments import Amendments
+from sqsdelay.stores.s3.bucket import ObjectBucket
+from sqsdelay.stores.s3.changes import Changes
+from sqsdelay.stores.s3.claim import MAX_OBJECTS, S3Claim, new_owner
+from sqsdelay.stores.s3.lines import line_of
+from sqsdelay.stores.s3.listing import Listing
+from sqsdelay.stores.s3.slots import DEFAULT_SLOTS, Hierarchy
+from sqsdelay.stores.s3.turning import SPLIT_MESSAGES, Turner
+from sqsdelay.stores.s3.wheel import Waiting, Wheel
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+GATHER_SECONDS: Final = 600
+"""How long a message that could be released may wait for others to be released with it."""
+
+TURN_SECONDS: Final = 60
+"""How often a dispatcher looks whether slots have come near, while none have."""
+
+SWEEP_SECONDS: Final = 86_400
+"""How often it forgets what was decided about batches of which nothing is left."""
+
+
+class S3Store:
+    """Delayed messages in an S3 bucket, which several endpoints may share. docs/s3-store.md says how.
+
+    Args:
+        bucket: its name.
+        endpoint: whose messages these are.
+        prefix: of all keys.
+        client: a boto3 S3 client; made from the default session when left out.
+        slots: the lengths of slots in seconds, the longest first, each a multiple of the next.
+        lookup: write an object for each message whose id the user gave, so that it can be found,
+            cancelled and moved by it, and is stored once. It costs a PUT a message. Ids that sqsdelay
+            makes up need none.
+        lease_seconds: how long the objects of a dispatcher that died stay held.
+        gather_seconds: how long a claim waits for more messages to be worth its requests, at most;
+            never longer than two thirds of how far ahead messages are released.
+        split_messages: a coarse slot with fewer is not split when it comes near.
+        clock: tests only: S3's own time is read from its answers.
+
+    Raises:
+        ConfigurationError: a setting out of range.
+    """
+
+    poll_seconds: Final = 60.0
+    modes: Final = frozenset({TransactionMode.AT_LEAST_ONCE})
+    stored_at_once: Final = 10_000
+    """Messages worth one call: a call writes an object for each slot it meets."""
+
+    def __init__(
+        self,
+        bucket: str,
+        *,
+        endpoint: str,
+        prefix: str = "",
+        client: S3Client | None = None,
+        slots: Sequence[int] = DEFAULT_SLOTS,
+        lookup: bool = False,
+        lease_seconds: float = DEFAULT_LEASE_SECONDS,
+        gather_seconds: float = GATHER_SECONDS,
+        split_messages: int = SPLIT_MESSAGES,
+        clock: Clock | None = None,
+    ) -> None:
+        if gather_seconds < 0:
+            raise ConfigurationError(f"gather_seconds={gather_seconds}; use 0 or more")
+        if split_messages < 1:
+            raise ConfigurationError(f"split_messages={split_messages}; use 1 or more")
+        hierarchy = Hierarchy(slots)
+        self._bucket = ObjectBucket(bucket, client, clock)
+        prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+        self._wheel = Wheel(self._bucket, endpoint, prefix=prefix, hierarchy=hierarchy)
+        self._lease_seconds = checked_lease(lease_seconds)
+        lease_ms = round(lease_seconds * 1000)
+        self._lease_ms = lease_ms
+        self._gather_ms = round(gather_seconds * 1000)
+        self._turner = Turner(self._wheel, lease_ms=lease_ms, split_messages=split_messages)
+        self._changes = Changes(self._wheel, lookup=lookup)
+        self._listing = Listing(self._wheel)
+        self._amendments = Amendments(self._wheel)
+        self._ahead_ms = 0
+        self._turn_ms = 1000 * min(TURN_SECONDS, hierarchy.seconds[-1])
+        self._turned_ms = -self._turn_ms
+        self._swept_ms = -SWEEP_SECONDS * 1000
+        self._watchers: list[Callable[[], None]] = []
+
+    def set_up(self) -> None:
+        """Create the bucket unless it exists."""
+        self._bucket.create()
+
+    def initialize(self, mode: TransactionMode) -> None:
+        if mode not in self.modes:
+            raise ConfigurationError(
+                f"an S3 store cannot give {mode}: it has no transactions; use "
+                f"{TransactionMode.AT_LEAST_ONCE}, or a SQLite or PostgreSQL store"
+            )
+        self._bucket.check()
+        self._listing.check_version()
+
+    def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
+        """Keep messages: an object for each slot, or none at all.
+
+        Without ``lookup`` an id is not looked for among those stored before: a message that is stored
+        again for the same due time is one when its slot's objects are merged, and else two. What
+        is not known to be there already is answered True.
+        """
+        if transaction is not None:
+            raise ConfigurationError(
+                "an S3 store takes no transaction=; leave it out, or use SQLite or PostgreSQL"
+            )
+        first: dict[str, StoredMessage] = {}
+        for message in messages:
+            first.setdefault(message.message_id, message)
+        asked = [m for m, message in first.items() if self._changes.needs_lookup(message)]
+        announced = self._bucket.each(lambda m: self._changes.announce(first[m]), asked)
+        noted = set(asked)
+        taken = {m for m, is_new in zip(asked, announced, strict=True) if not is_new}
+        new = [m for m in first.values() if m.message_id not in taken]
+        if new:
+            lines = [line_of(m, found_by_id=m.message_id in noted) for m in new]
+            self._wheel.write(lines, now_ms=self._wheel.now_ms())
+            self._listing.forget()
+            self._wake()
+        return new_once(messages, [m.message_id for m in new])
+
+    @contextmanager
+    def claim(
+        self, limit: int, *, due_by_ms: int, except_destinations: Collection[str] = ()
+    ) -> Iterator[Claim]:
+        """Claim messages of objects that nobody has; one that has an object has all of it.
+
+        The earliest of each object, the objects in the order of their earliest message.
+        """
+        claim = S3Claim(self._wheel, self._changes, new_owner(), lease_ms=self._lease_ms)
+        try:
+            self._take(claim, limit, due_by_ms=due_by_ms, closed=frozenset(except_destinations))
+            claim.messages.sort(key=lambda m: (m.due_ms, m.message_id))
+            if not claim.messages:
+                yield claim
+                return
+            with kept_alive(claim.renew, lease_seconds=self._lease_seconds):
+                yield claim
+        finally:
+            self._listing.forget()
+            claim.release()
+
+    def _take(self, claim: S3Claim, limit: int, *, due_by_ms: int, closed: frozenset[str]) -> None:
+        objects = self._turned(due_by_ms)
+        self._ahead_ms = max(0, due_by_ms - self._wheel.now_ms())
+        due = sorted(
+            (each for each in objects if each.name.first_ms <= due_by_ms),
+            key=lambda each: each.name.first_ms,
+        )
+        if not due or not self._worth_it(objects, limit, due_by_ms, closed):
+            return
+        for each in due:
+            left = limit - len(claim.messages)
+            if not left or claim.objects == MAX_OBJECTS:
+                break
+            claim.take(each, left, due_by_ms=due_by_ms, closed=closed)
+
+    def _turned(self, due_by_ms: int) -> list[Waiting]:
+        """What waits in slots that have begun by then; once a minute after a turn of the wheel."""
+        now_ms = self._wheel.now_ms()
+        if not 0 <= now_ms - self._turned_ms < self._turn_ms:
+            sweeps = not 0 <= now_ms - self._swept_ms < SWEEP_SECONDS * 1000
+            decided = self._wheel.batches.decided(1000) if sweeps else []
+            near_ms = now_ms + 1000 * max(*self._wheel.hierarchy.seconds[1:], 1)
+            objects = self._listing.objects(until_ms=max(near_ms, due_by_ms), fresh=True)
+            if sweeps:
+                self._wheel.batches.sweep(
+                    decided, min((e.name.slot for e in objects), default=None)
+                )
+                self._swept_ms = now_ms
+            if not self._turner.turn(objects):
+                self._turned_ms = now_ms
+                return objects
+        return self._listing.objects(until_ms=due_by_ms, fresh=True)
+
+    def _worth_it(
+        self, objects: Iterable[Waiting], limit: int, due_by_ms: int, closed: Collection[str]
+    ) -> bool:
+        """Whether something is due so soon, or so much, that it is time to release."""
+        waits = self._gathering()
+        if not waits:
+            return True
+        earliest = self._listing.next_due_ms(objects, closed)
+        if earliest is None:
+            return False
+        if earliest <= due_by_ms - waits:
+            return True
+        return sum(e.name.count for e in objects if e.name.last_ms <= due_by_ms) >= limit
+
+    def _gathering(self) -> int:
+        return min(self._gather_ms, self._ahead_ms * 2 // 3)
+
+    def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
+        """The earliest due time; later by as long as a claim will wait for more to be worth it."""
+        earliest = self._listing.next_due_ms(self._listing.objects(), except_destinations)
+        return None if earliest is None else earliest + self._gathering()
+
+    def pending_count(self) -> int:
+        """Lists all of the endpoint's objects: for people, not for loops."""
+        return self._listing.count()
+
+    def pending(
+        self,
+        limit: int,
+        *,
+        after: tuple[int, str] | None = None,
+        due_from_ms: int | None = None,
+        due_before_ms: int | None = None,
+    ) -> list[StoredMessage]:
+        """One page; reads the objects that may hold a part of it. For people, not for loops."""
+        return self._listing.page(limit, after, due_from_ms, due_before_ms)
+
+    def find(self, message_id: str) -> StoredMessage | None:
+        found = self._changes.find(message_id)
+        return None if found is None else found.message
+
+    def cancel(self, message_ids: Sequence[str]) -> list[bool]:
+        cancelled = [self._changes.cancel(message_id) for message_id in message_ids]
+        self._listing.forget()
+        return cancelled
+
+    def reschedule(self, message_id: str, due_ms: int) -> bool:
+        check_stored_due(due_ms)
+        moved = self._changes.reschedule(message_id, due_ms)
+        self._listing.forget()
+        self._wake()
+        return moved
+
+    def amend(self, amendments: Sequence[Amendment]) -> None:
+        self._amendments.leave(amendments)
+
+    def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
+        return self._amendments.read(message_ids)
+
+    @contextmanager
+    def watch(self, wake: Callable[[], None]) -> Iterator[None]:
+        """Wakes for what this object stores; other processes' messages are found by polling."""
+        self._watchers.append(wake)
+        try:
+            yield
+        finally:
+            self._watchers.remove(wake)
+
+    def close(self) -> None:
+        self._bucket.close()
+
+    def _wake(self) -> None:
+        for wake in list(self._watchers):
+            wake()

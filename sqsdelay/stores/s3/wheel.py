@@ -1,0 +1,263 @@
+"""The wheel: an endpoint's objects by the slots of their due times. It has no hand that could pass anything.
+
+What is due soon is found by listing from the beginning, and an object is deleted only when all its
+messages are gone. So nothing can be written behind the wheel, however long a write takes: the next
+listing finds it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+from urllib.parse import quote
+
+from sqsdelay.stores.s3.batches import Batches
+from sqsdelay.stores.s3.bucket import ObjectBucket
+from sqsdelay.stores.s3.lines import VERSION, Line, packed, unpacked
+from sqsdelay.stores.s3.slots import (
+    Hierarchy,
+    ObjectName,
+    Slot,
+    new_batch,
+    new_part,
+    parse,
+)
+from sqsdelay.stores.s3.state import State
+
+MAX_OBJECT_MESSAGES: Final = 5_000
+"""Messages in one object: what one dispatcher leases at once, and a hot slot is spread by."""
+
+MAX_OBJECT_BYTES: Final = 8 * 2**20
+"""Bytes in one object, before it is compressed, unless a single message is larger."""
+
+_KEPT_BYTES: Final = 64 * 2**20
+"""Of lines read, kept in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """An object that counts, and the ETag of the state beside it; None where it has none."""
+
+    name: ObjectName
+    state_etag: str | None
+
+
+class Wheel:
+    """An endpoint's objects.
+
+    Args:
+        prefix: of all keys; empty, or ends with a ``/``.
+    """
+
+    def __init__(
+        self, bucket: ObjectBucket, endpoint: str, *, prefix: str, hierarchy: Hierarchy
+    ) -> None:
+        self.bucket = bucket
+        self.hierarchy = hierarchy
+        self.prefix = f"{prefix}{quote(endpoint, safe='')}/"
+        self.slots_prefix = f"{self.prefix}v{VERSION}/"
+        self.batches = Batches(bucket, self.prefix)
+        self._lock = threading.Lock()
+        self._lines: OrderedDict[str, list[Line]] = OrderedDict()
+        self._kept_bytes = 0
+        self._states: OrderedDict[str, tuple[str, State]] = OrderedDict()
+
+    def now_ms(self) -> int:
+        return self.bucket.clock.now_ms()
+
+    def key(self, name: ObjectName) -> str:
+        return self.slots_prefix + name.path
+
+    def state_key(self, name: ObjectName) -> str:
+        return self.slots_prefix + name.state_path
+
+    def listed(self, *, until_ms: int | None = None, or_first: bool = False) -> list[Waiting]:
+        """Objects whose slot starts by then, by slot and first due time; those that count.
+
+        Args:
+            until_ms: None for all.
+            or_first: where there are none, those of the first slot that has any.
+
+        What was left behind by writers that were given up is deleted on the way.
+        """
+        names: list[ObjectName] = []
+        states: dict[ObjectName, str] = {}
+        for found in self.bucket.listed(self.slots_prefix):
+            parsed = parse(found.key.removeprefix(self.slots_prefix))
+            if parsed is None:
+                continue
+            name, is_state = parsed
+            beyond = until_ms is not None and name.slot.start_ms > until_ms
+            if beyond and not (or_first and all(name.slot == first.slot for first in names[:1])):
+                break
+            if is_state:
+                states[name] = found.etag
+            else:
+                names.append(name)
+        kept = set(names)
+        for name in states:
+            if name not in kept:
+                self._forget_state_alone(name)
+        return [Waiting(name, states.get(name)) for name in names if self._counts(name)]
+
+    def _counts(self, name: ObjectName) -> bool:
+        visible = self.batches.visible(name)
+        if visible is False:
+            self.bucket.delete(self.key(name), self.state_key(name))
+        return visible is True
+
+    def _forget_state_alone(self, name: ObjectName) -> None:
+        # Whoever deleted the object did not come to its state. One that is being leased anew at this
+        # moment, by somebody with an older listing, is noticed by him: the object is not there.
+        if not self.bucket.exists(self.key(name)):
+            self.bucket.delete(self.state_key(name))
+
+    def lines(self, name: ObjectName) -> list[Line] | None:
+        """An object's messages; None where it is gone."""
+        key = self.key(name)
+        with self._lock:
+            kept = self._lines.get(key)
+            if kept is not None:
+                self._lines.move_to_end(key)
+                return kept
+        found = self.bucket.get(key)
+        if found is None:
+            return None
+        lines = unpacked(found[0])
+        with self._lock:
+            self._lines[key] = lines
+            self._kept_bytes += _size(lines)
+            while self._kept_bytes > _KEPT_BYTES and len(self._lines) > 1:
+                self._kept_bytes -= _size(self._lines.popitem(last=False)[1])
+        return lines
+
+    def forget(self, name: ObjectName) -> None:
+        """An object is gone: keep nothing of it in memory."""
+        with self._lock:
+            dropped = self._lines.pop(self.key(name), None)
+            self._kept_bytes -= 0 if dropped is None else _size(dropped)
+            self._states.pop(self.state_key(name), None)
+
+    def state(self, waiting: Waiting) -> tuple[State, str | None]:
+        """What has become of an object's messages, and the ETag that says so."""
+        if waiting.state_etag is None:
+            return State(), None
+        key = self.state_key(waiting.name)
+        with self._lock:
+            kept = self._states.get(key)
+        if kept is not None and kept[0] == waiting.state_etag:
+            return kept[1], kept[0]
+        return self.fresh_state(waiting.name)
+
+    def fresh_state(self, name: ObjectName) -> tuple[State, str | None]:
+        """The same as it is now."""
+        found = self.bucket.get(self.state_key(name))
+        if found is None:
+            return State(), None
+        state = State.of(found[0])
+        self._keep_state(name, found[1], state)
+        return state, found[1]
+
+    def write_state(self, name: ObjectName, state: State, over: str | None) -> str:
+        """Replace a state; its new ETag.
+
+        Raises:
+            Changed: somebody else has, or the object was finished.
+        """
+        etag = self.bucket.put(self.state_key(name), state.to_bytes(), over=over)
+        self._keep_state(name, etag, state)
+        return etag
+
+    def _keep_state(self, name: ObjectName, etag: str, state: State) -> None:
+        with self._lock:
+            self._states[self.state_key(name)] = (etag, state)
+            if len(self._states) > 10_000:
+                self._states.popitem(last=False)
+
+    def finish(self, name: ObjectName) -> None:
+        """All its messages are gone. The object first: without its state all would be back."""
+        self.bucket.delete(self.key(name), self.state_key(name))
+        self.forget(name)
+
+    def settled(self, state: State) -> State:
+        """A state without moves whose batches are decided; one that moves all is looked at elsewhere."""
+        if not state.moved:
+            return state
+        gone, left = set(), {}
+        for position, batch in state.moved.items():
+            committed = self.batches.committed(batch)
+            if committed:
+                gone.add(position)
+            elif committed is None:
+                left[position] = batch
+        return replace(state, moved=left).without(gone)
+
+    def present(self, waiting: Waiting) -> list[tuple[int, Line, State]]:
+        """The messages of an object that have not left it, by position."""
+        state, _ = self.state(waiting)
+        if state.moving and self.batches.committed(state.moving):
+            return []
+        state = self.settled(state)
+        lines = self.lines(waiting.name) or []
+        return [(n, line, state) for n, line in enumerate(lines) if n not in state.gone]
+
+    def write(self, lines: Sequence[Line], *, now_ms: int) -> int:
+        """Keep messages: one object alone for those of one slot, else a batch of them.
+
+        Returns:
+            How many objects were written.
+
+        Raises:
+            StoreUnavailable: none was kept.
+        """
+        parts = list(self.portioned(lines, now_ms=now_ms))
+        if len(parts) < 2:
+            for slot, part in parts:
+                self.put(slot, part)
+            return len(parts)
+        batch = new_batch(max(line.due_ms for line in lines), now_ms)
+        self.bucket.each(lambda each: self.put(*each, batch=batch), parts)
+        self.batches.commit(batch)
+        return len(parts)
+
+    def portioned(
+        self, lines: Iterable[Line], *, now_ms: int, seconds: int | None = None
+    ) -> Iterable[tuple[Slot, list[Line]]]:
+        """Lines by slot, in due order, so many as fit into an object.
+
+        Args:
+            seconds: the slots' length; chosen by how far away each is when left out.
+        """
+        by_slot: dict[Slot, list[Line]] = {}
+        for line in lines:
+            slot = (
+                self.hierarchy.slot(line.due_ms, now_ms)
+                if seconds is None
+                else Slot.of(line.due_ms, seconds)
+            )
+            by_slot.setdefault(slot, []).append(line)
+        for slot in sorted(by_slot):
+            ordered = sorted(by_slot[slot], key=lambda line: (line.due_ms, line.message_id))
+            start, size = 0, 0
+            for end, line in enumerate(ordered):
+                full = (
+                    end - start == MAX_OBJECT_MESSAGES or size + len(line.text) > MAX_OBJECT_BYTES
+                )
+                if full and end > start:
+                    yield slot, ordered[start:end]
+                    start, size = end, 0
+                size += len(line.text)
+            yield slot, ordered[start:]
+
+    def put(self, slot: Slot, lines: Sequence[Line], *, batch: str = "") -> ObjectName:
+        """Write one object."""
+        name = ObjectName(slot, lines[0].due_ms, lines[-1].due_ms, len(lines), new_part(), batch)
+        self.bucket.put(self.key(name), packed(lines))
+        return name
+
+
+def _size(lines: Sequence[Line]) -> int:
+    return sum(len(line.text) + 200 for line in lines)

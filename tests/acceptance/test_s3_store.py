@@ -1,0 +1,101 @@
+"""The S3 store on a real S3, as time passes: three levels of slots of seconds, two dispatchers."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections import Counter
+from contextlib import closing
+
+from botocore.config import Config
+
+from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.message_id import new_message_id
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.dispatching.dispatcher import Dispatcher
+from sqsdelay.dispatching.settings import DispatchSettings
+from sqsdelay.stores.s3 import S3Store
+from sqsdelay.stores.s3.slots import parse
+from sqsdelay.testing import InMemoryOutbox
+from sqsdelay.testing.local_aws import LocalAws
+from tests.patience import PATIENCE_SECONDS
+
+MESSAGES = 3_000
+FIRST_MS, SPREAD_MS = 8_000, 26_000
+
+
+def test_thousands_through_all_levels(local_aws: LocalAws) -> None:
+    """Each arrives once, none early, none that was cancelled; coarse slots were split on the way, and
+    nothing stays in the bucket but decisions."""
+    clock = SystemClock()
+    bucket = f"wheel-{uuid.uuid4().hex[:8]}"
+    client = local_aws.client("s3", config=Config(max_pool_connections=40))
+
+    def opened() -> S3Store:
+        return S3Store(
+            bucket,
+            endpoint="orders",
+            prefix="delays",
+            client=client,
+            slots=(24, 6, 2),
+            split_messages=50,
+        )
+
+    with closing(opened()) as store, closing(opened()) as other:
+        store.set_up()
+        start_ms = clock.now_ms() + FIRST_MS
+        messages = [_message(start_ms + SPREAD_MS * n // MESSAGES, n) for n in range(MESSAGES)]
+        for start in range(6):
+            assert all(store.store(messages[start::6]))
+        last = [m.message_id for m in messages[-400::40]]
+        assert store.cancel(last) == [True] * 10
+        levels = _levels(client, bucket)
+        outbox = InMemoryOutbox(clock)
+        early: list[str] = []
+
+        def note_early(message: StoredMessage) -> None:
+            if message.due_ms > clock.now_ms():
+                early.append(message.message_id)
+
+        outbox.fail = note_early
+        stop = threading.Event()
+        settings = DispatchSettings(release_ahead_seconds=0, batch_size=300, poll_seconds=0.2)
+        threads = [
+            threading.Thread(target=Dispatcher(each, outbox, settings=settings).run, args=(stop,))
+            for each in (store, other)
+        ]
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while len(outbox.sent) < MESSAGES - 10 and time.monotonic() < deadline:
+            time.sleep(0.2)
+            levels |= _levels(client, bucket)
+        stop.set()
+        for thread in threads:
+            thread.join()
+        arrived = Counter(sent.message_id for sent in outbox.sent)
+        assert set(arrived) == {m.message_id for m in messages} - set(last)
+        assert set(arrived.values()) == {1}
+        assert early == []
+        assert levels == {24, 6, 2}
+        assert store.pending_count() == 0
+        assert store.pending(10) == []
+
+
+def _message(due_ms: int, n: int) -> StoredMessage:
+    return StoredMessage(
+        message_id=new_message_id(due_ms), destination="orders", due_ms=due_ms, body=b"%d" % n
+    )
+
+
+def _levels(client: object, bucket: str) -> set[int]:
+    """The lengths of slots that hold anything."""
+    found: set[int] = set()
+    pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket)  # type: ignore[attr-defined]
+    for page in pages:
+        for each in page.get("Contents", ()):
+            named = parse(each["Key"].removeprefix("delays/orders/v1/"))
+            if named is not None:
+                found.add(named[0].slot.seconds)
+    return found
