@@ -37,7 +37,7 @@ setup-node: node_modules/.installed  ## The CDK's command line, pinned, in node_
 
 node_modules/.installed: package-lock.json
 	@command -v npm > /dev/null || { echo "npm not found: install Node 20.11 or newer"; exit 1; }
-	npm ci --silent --no-audit --no-fund
+	npm ci --silent --no-audit --no-fund --ignore-scripts
 	touch $@
 
 demo: $(VENV)/.demo  ## Send delayed messages through a local AWS and watch them arrive

@@ -14,7 +14,7 @@ from constructs import Construct
 
 from infra.acknowledgement import acknowledge
 from infra.function_code import delay_consumer_code
-from infra.message_store import MessageStore
+from infra.message_store import KEEP_MESSAGES, MessageStore
 from infra.queues import SEND_UNDER_KEY
 from lambdas.delay_consumer import contract
 from sqsdelay.limits import (
@@ -174,12 +174,11 @@ def _role(
 
 
 def _park(store: MessageStore) -> iam.PolicyStatement:
-    """Park a message, know it again when its copy comes back, read amendments, and apply one to a
-    message that was just parked."""
-    actions = ("BatchGetItem", "DeleteItem", "GetItem", "PutItem", "UpdateItem")
+    """Park a message, know it again when its copy comes back, read amendments, and apply one to a message
+    parked just now."""
     return iam.PolicyStatement(
         sid="Park",
-        actions=[f"dynamodb:{action}" for action in actions],
+        actions=list(KEEP_MESSAGES),
         resources=[store.table.table_arn],
     )
 

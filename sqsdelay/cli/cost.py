@@ -53,6 +53,12 @@ def cost(
     size: Annotated[
         str, typer.Option(help="Size of one message with attributes: 500, 4KB (4,096 bytes), 1MB.")
     ] = "1KB",
+    infrequent_access: Annotated[
+        bool,
+        typer.Option(
+            "--infrequent-access", help="The DynamoDB store's table is of the class Standard-IA."
+        ),
+    ] = False,
     prices: PricesFile = None,
     show_prices: Annotated[
         bool, typer.Option("--show-prices", help="Print the shipped price file and exit.")
@@ -73,6 +79,7 @@ def cost(
         messages=messages,
         message_bytes=parse_size(size),
         batch=batch,
+        infrequent_access=infrequent_access,
     )
     used = read_prices(prices)
     found = bills(load, used)

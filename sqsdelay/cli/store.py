@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -42,7 +42,15 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message, size_of
 from sqsdelay.core.stored_message import StoredMessage, to_store
 from sqsdelay.errors import ConfigurationError, SqsDelayError
-from sqsdelay.operating.migration import Migrated, Migration, MigrationStatus, Plan
+from sqsdelay.operating.migration import (
+    HasAmendments,
+    Migrated,
+    Migration,
+    MigrationStatus,
+    Plan,
+    Source,
+    Transfer,
+)
 from sqsdelay.parking.parking import refused
 from sqsdelay.ports.size_limits import SizeLimits
 
@@ -124,11 +132,15 @@ def migrate(
     store: StoreUrl,
     table: Table = None,
     schema: Schema = None,
+    to: Annotated[
+        str | None,
+        typer.Option(help="Move into this store instead, e.g. dynamodb://TABLE."),
+    ] = None,
     due_from: Annotated[
         str | None,
         typer.Option(
             help="Migrate what is due at or after this time, e.g. 2027-01-31T09:00:00Z; "
-            "default: a day from now."
+            "default: a day from now, or everything with --to."
         ),
     ] = None,
     live: Annotated[
@@ -136,22 +148,28 @@ def migrate(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Move messages from a store to SQS's delay queues. Only shows the plan unless --live is given.
+    """Move messages from a store to SQS's delay queues, or to another store (--to).
 
+    Only shows the plan unless --live is given.
     Messages due earlier than --due-from stay for the timeout manager or dispatcher, which may keep
     running. Repeat until nothing is left. Exit code 1 if any message could not be sent.
     """
-    from sqsdelay.sqs.sender import DelaySender
+    from sqsdelay.stores import open_source
 
-    if due_from is None:
-        due_from_ms = SystemClock().now_ms() + DEFAULT_CUT_OFF_MS
-    else:
-        due_from_ms = max(0, due_at_ms(parse_due_at(due_from)))
-    with _opened(endpoint, store, table, schema) as opened:
-        migration = Migration(opened, DelaySender(idempotent=True), due_from_ms=due_from_ms)
+    name = Endpoint.parse(endpoint).name
+    due_from_ms = _cut_off_ms(due_from, to)
+    with ExitStack() as stack:
+        opened = stack.enter_context(
+            closing(open_source(store, endpoint=name, table=table, schema=schema))
+        )
+        target = None if to is None else stack.enter_context(opened_place(name, to, None, None))
+        migration = _migration(opened, target, due_from_ms)
         if not live:
             _print_plan(migration.plan(), due_from_ms, as_json=as_json)
             return
+        if target is not None and isinstance(opened, HasAmendments):
+            for amendment in opened.all_amendments():
+                target.amend([amendment])
         counts: Counter[str] = Counter()
         for outcome in migration.run():
             counts[outcome.status] += 1
@@ -160,6 +178,20 @@ def migrate(
     tell(line)
     if counts[MigrationStatus.FAILED]:
         raise typer.Exit(1)
+
+
+def _cut_off_ms(due_from: str | None, to: str | None) -> int:
+    if due_from is not None:
+        return max(0, due_at_ms(parse_due_at(due_from)))
+    return 0 if to is not None else SystemClock().now_ms() + DEFAULT_CUT_OFF_MS
+
+
+def _migration(source: Source, target: ParkingPlace | None, due_from_ms: int) -> Migration:
+    from sqsdelay.sqs.sender import DelaySender
+
+    if target is None:
+        return Migration(source, DelaySender(idempotent=True), due_from_ms=due_from_ms)
+    return Transfer(source, target, due_from_ms=due_from_ms)
 
 
 def _opened(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sqsdelay.core.clock import Clock, SystemClock
     from sqsdelay.core.stored_message import StoredMessage, check_stored_due, from_store, to_store
     from sqsdelay.stores.dynamodb.dynamodb_store import DynamoDbStore
+    from sqsdelay.stores.dynamodb.earlier import EarlierTable
     from sqsdelay.stores.dynamodb.table import table_definition
     from sqsdelay.stores.postgres.inbox import PostgresInbox
     from sqsdelay.stores.postgres.postgres_store import PostgresStore
@@ -99,7 +100,8 @@ def open_store(
 
     Args:
         url: ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``postgresql://…`` (libpq's
-            URLs), ``dynamodb://table``, ``s3://bucket/prefix``.
+            URLs), ``dynamodb://table``, with ``?shards=16&lookup=off&class=STANDARD_INFREQUENT_ACCESS``
+            where the table is to have these settings, ``s3://bucket/prefix``.
         endpoint: whose messages these are; names the table where ``table`` is None.
         table: SQLite and PostgreSQL: the table's name.
         schema: PostgreSQL: the table's schema, ``public`` where None.
@@ -133,18 +135,20 @@ def open_store(
         if table is not None:
             raise ConfigurationError(f"table={table!r}: the URL names the DynamoDB table itself")
         from sqsdelay.stores.dynamodb import DynamoDbStore
+        from sqsdelay.stores.dynamodb.url import settings_of
 
-        return DynamoDbStore(parts.netloc, endpoint=endpoint)
+        return DynamoDbStore(parts.netloc, endpoint=endpoint, **settings_of(parts.query))
     if parts.scheme == "s3":
         from sqsdelay.stores.s3 import S3Store
-        from sqsdelay.stores.s3.url import BUCKET, settings_of
+        from sqsdelay.stores.s3.url import BUCKET
+        from sqsdelay.stores.s3.url import settings_of as s3_settings_of
 
         if table is not None:
             raise ConfigurationError(
                 f"table={table!r}: an S3 store's place is its bucket and prefix"
             )
         if BUCKET.fullmatch(parts.netloc) and not parts.fragment:
-            return S3Store(parts.netloc, endpoint=endpoint, **settings_of(parts))
+            return S3Store(parts.netloc, endpoint=endpoint, **s3_settings_of(parts))
     if parts.scheme == SCHEDULER:
         raise ConfigurationError(
             "schedules release their messages themselves, so there is nothing to dispatch; give "
@@ -200,6 +204,25 @@ def open_place(
     return SchedulerStore(
         parts.netloc, role_arn=settings["role"][0], endpoint=endpoint, hop_seconds=int(hop)
     )
+
+
+def open_source(
+    url: str, *, endpoint: str, table: str | None = None, schema: str | None = None
+) -> ParkingPlace | EarlierTable:
+    """The store a URL names, to be emptied: a DynamoDB table of the earlier layout, too.
+
+    Raises:
+        ConfigurationError, StoreMissing, StoreUnavailable
+    """
+    parts = _parts(url)
+    if parts.scheme == "dynamodb" and DYNAMODB_TABLE.fullmatch(parts.netloc):
+        from sqsdelay.stores.dynamodb.earlier import EarlierTable
+
+        earlier = EarlierTable(parts.netloc, endpoint=endpoint)
+        if earlier.earlier:
+            return earlier
+        earlier.close()
+    return open_place(url, endpoint=endpoint, table=table, schema=schema)
 
 
 def _parts(url: str) -> SplitResult:

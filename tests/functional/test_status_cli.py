@@ -293,7 +293,7 @@ def test_a_store_that_nobody_empties_is_noticed(
 ) -> None:
     """After a deployment without its dispatcher all was said to be well. Nobody names the table."""
     assert cli("endpoint", "check", orders.name)[0] == 0
-    table = f"{orders.name}.delayed"
+    table = f"{orders.name}.parked"
     with closing(
         DynamoDbStore(table, endpoint=orders.name, client=local_aws.client("dynamodb"))
     ) as store:

@@ -60,7 +60,7 @@ def a_cdk_app(reader: Reader, request: pytest.FixtureRequest) -> None:
 
 def the_deployed_table(reader: Reader, request: pytest.FixtureRequest) -> None:
     """What `cdk deploy -c store=dynamodb` makes."""
-    with closing(open_store("dynamodb://orders.delayed", endpoint="orders")) as store:
+    with closing(open_store("dynamodb://orders.parked", endpoint="orders")) as store:
         store.set_up()
 
 

@@ -15,7 +15,7 @@ from sqsdelay.cost.stored_message import ITEM_BYTES, write_units
 from sqsdelay.cost.strategies import (
     FUNCTION_MS,
     IDLE_POLLERS,
-    STORE_SHARDS,
+    IDLE_READ_UNITS,
 )
 from sqsdelay.cost.workload import DELAY_ATTRIBUTES_BYTES
 from sqsdelay.limits import DELAY_CONSUMER_MEMORY_MB, SCHEDULE_SECONDS
@@ -65,11 +65,11 @@ def test_its_numbers_are_the_codes() -> None:
         f"an item has {ITEM_BYTES} bytes besides",
         f"{DELAY_CONSUMER_MEMORY_MB} MB (arm64) for {FUNCTION_MS} ms",
         f"keeps {words[IDLE_POLLERS]} long polls",
-        f"every {SCHEDULE_SECONDS} s, and looks into {STORE_SHARDS} index partitions",
+        f"every {SCHEDULE_SECONDS} s, and reads {IDLE_READ_UNITS} units",
         f"read on {PRICES.read_on}",
     ):
         assert text in " ".join(GUIDE.split()), text
     units = {
-        size: write_units(Workload(delay_seconds=1, message_bytes=size)) for size in (724, 1748)
+        size: write_units(Workload(delay_seconds=1, message_bytes=size)) for size in (964, 1988)
     }
-    assert units == {724: 6, 1748: 9}
+    assert units == {964: 1, 1988: 2}

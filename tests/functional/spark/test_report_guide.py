@@ -95,7 +95,7 @@ def test_its_numbers_are_the_codes() -> None:
     ):
         assert text in " ".join(GUIDE.split()), text
     assert GRACE_SECONDS == report.DEFAULT_GRACE_SECONDS
-    assert DEFAULT_PARK_AFTER == ["1h", "26100s", "1d"]
+    assert DEFAULT_PARK_AFTER == ["1h", "8100s", "1d"]
     statuses = re.findall(r"^\| `([\w-]+)` \| [A-Z]", GUIDE, re.M)
     assert sorted(statuses) == sorted(messages.STATUSES)
 
