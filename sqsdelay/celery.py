@@ -24,6 +24,7 @@ from sqsdelay.limits import (
     CALL_ATTEMPTS,
     CONNECT_SECONDS,
     DEFAULT_HOP_SECONDS,
+    DEFAULT_MAX_DELAY_SECONDS,
     ID,
 )
 from sqsdelay.sqs.sender import DelaySender
@@ -33,11 +34,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["HOP_OPTION", "Channel", "Transport"]
+__all__ = ["HOP_OPTION", "MAX_DELAY_OPTION", "Channel", "Transport"]
 
 HOP_OPTION: Final = "hop_seconds"
 """In ``broker_transport_options``: the delay queues' delivery delay, 900 unless they were created with
 less."""
+
+MAX_DELAY_OPTION: Final = "max_delay_seconds"
+"""In ``broker_transport_options``: the farthest that a task may be due, ten years unless the delay
+consumer was told another."""
 
 
 class Channel(SQS.Channel):
@@ -75,8 +80,9 @@ class Channel(SQS.Channel):
     ) -> None:
         self._sending = delayed
         try:
-            # A copy: kombu takes the attributes out of what it sends, and it may be sent again.
-            copy = {**message, "properties": {**message["properties"]}}
+            # A copy: kombu takes the attributes out of what it sends, and it may be sent again. Its tag
+            # for what it sends is another each time: SQS could not tell that both are one message.
+            copy = {**message, "properties": {**message["properties"], "delivery_tag": ""}}
             super()._put(queue, copy, **options)
         finally:
             self._sending = None
@@ -102,8 +108,14 @@ class Channel(SQS.Channel):
         """The sender over kombu's client, made again when kombu has renewed that (STS)."""
         known = self._senders.get(queue)
         if known is None or known[0] is not client:
-            hop_seconds = self.transport_options.get(HOP_OPTION, DEFAULT_HOP_SECONDS)
-            known = self._senders[queue] = (client, DelaySender(client, hop_seconds=hop_seconds))
+            options = self.transport_options
+            sender = DelaySender(
+                client,
+                hop_seconds=options.get(HOP_OPTION, DEFAULT_HOP_SECONDS),
+                max_delay_seconds=options.get(MAX_DELAY_OPTION, DEFAULT_MAX_DELAY_SECONDS),
+                idempotent=True,  # kombu publishes again what it got no answer for
+            )
+            known = self._senders[queue] = (client, sender)
         return known[1]
 
 
@@ -112,8 +124,9 @@ class Transport(SQS.Transport):
 
     A publish fails as kombu's does: where SQS cannot be used now, kombu tries once more over a new
     connection and then raises its ``OperationalError``. sqsdelay's other errors (no delay queue, message
-    too large, …) come as they are. A retry is not lost for one of these, nor where SQS refuses (access
-    denied, throttled): it waits in a worker, as it would without sqsdelay, and the error is logged.
+    too large, due too far ahead, …) come as they are. A retry is not lost for one of these, nor where
+    SQS refuses (access denied, throttled): it waits in a worker, as it would without sqsdelay, and the
+    error is logged.
     """
 
     Channel = Channel

@@ -110,15 +110,19 @@ def dispatch(
             on_round=lambda done: _report(done, counts, as_json=as_json),
             ledger=book,
         )
-        stop = stop_on_signals()
+        stop = stop_on_signals(lambda: _summary(counts))
         err.print(f"dispatching {parsed.name}; stop with Ctrl-C or SIGTERM", highlight=False)
         try:
             dispatcher.run(stop)
         except CriticalError as critical:
             err.print(f"sqsdelay: {critical}", highlight=False, markup=False)
             raise typer.Exit(EXIT_CRITICAL) from critical
-    line = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "nothing"
-    err.print(f"stopped; {line}", highlight=False)
+    err.print(_summary(counts), highlight=False)
+
+
+def _summary(counts: Counter[str]) -> str:
+    line = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+    return f"stopped; {line or 'nothing'}"
 
 
 def _outbox(

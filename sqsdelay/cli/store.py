@@ -132,7 +132,7 @@ def migrate(
     else:
         due_from_ms = max(0, due_at_ms(parse_due_at(due_from)))
     with _opened(endpoint, store, table, schema) as opened:
-        migration = Migration(opened, DelaySender(), due_from_ms=due_from_ms)
+        migration = Migration(opened, DelaySender(idempotent=True), due_from_ms=due_from_ms)
         if not live:
             _print_plan(migration.plan(), due_from_ms, as_json=as_json)
             return

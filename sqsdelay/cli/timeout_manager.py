@@ -108,7 +108,7 @@ def timeout_manager(
             served.set_up()
             opened.set_up()
         manager = TimeoutManager(opened, transport, settings=settings, on_done=report.done)
-        stop = stop_on_signals()
+        stop = stop_on_signals(lambda: f"stopped; {report}")
         line = f"serving {' and '.join(served.queues)}; stop with Ctrl-C or SIGTERM"
         err.print(line, highlight=False, soft_wrap=True)
         try:

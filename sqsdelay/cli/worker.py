@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
+import sys
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -12,6 +16,7 @@ from rich.logging import RichHandler
 
 from sqsdelay.cli.console import err
 from sqsdelay.core.one_line import one_line
+from sqsdelay.limits import STOP_SECONDS
 
 
 class OneLine(logging.Formatter):
@@ -35,14 +40,34 @@ def log_to_stderr() -> None:
     logging.getLogger("pika").setLevel(logging.CRITICAL)
 
 
-def stop_on_signals() -> threading.Event:
-    """An event set by the first SIGTERM or SIGINT; the second one ends the process as usual."""
+def stop_on_signals(last_words: Callable[[], str] | None = None) -> threading.Event:
+    """An event set by the first SIGTERM or SIGINT; the second one ends the process as usual.
+
+    Args:
+        last_words: for work that cannot leave a call that is not answered: the process ends after
+            `STOP_SECONDS`, wherever it is, and prints these. What it had in hand comes
+            back, as after a crash. Left out, the work ends by itself.
+    """
     stop = threading.Event()
 
     def ask_to_stop(number: int, _: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)
         stop.set()
+        if last_words is not None:
+            ending = threading.Timer(STOP_SECONDS, _end, [last_words])
+            ending.daemon = True
+            ending.start()
 
     signal.signal(signal.SIGTERM, ask_to_stop)
     signal.signal(signal.SIGINT, ask_to_stop)
     return stop
+
+
+def _end(last_words: Callable[[], str]) -> None:
+    """End the process without its threads and connections: closing these can take as long."""
+    err.print("stopped while a call is not answered; what is in hand comes back", soft_wrap=True)
+    err.print(last_words(), highlight=False, soft_wrap=True)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(0)

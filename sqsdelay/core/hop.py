@@ -57,10 +57,12 @@ def checked_max_delay(seconds: int) -> int:
     """``seconds`` itself, if an endpoint can be limited to it.
 
     Raises:
-        ConfigurationError: below what one message timer holds, or past the year 9999.
+        ConfigurationError: below what one message timer holds, or past the year 9999; no whole number.
     """
     most = MAX_DUE_MS // 1000
-    if not MAX_MESSAGE_TIMER_SECONDS <= seconds <= most:
+    # From a settings file it may be anything.
+    whole = isinstance(seconds, int) and not isinstance(seconds, bool)
+    if not whole or not MAX_MESSAGE_TIMER_SECONDS <= seconds <= most:
         raise ConfigurationError(
             f"max_delay_seconds={seconds}; use {MAX_MESSAGE_TIMER_SECONDS} (what plain SQS delays) to "
             f"{most} (the year 9999)"

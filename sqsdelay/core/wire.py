@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -56,7 +57,8 @@ _MADE_HERE: Final = re.compile(
     r"(send)\.(?:(\d{1,15})\.)?[0-9a-f]{64}|(?:hop)\.(?:(\d{1,15})\.)?.+", re.ASCII
 )
 """Deduplication ids that a sender or a hop of ours made; nobody's message id, and readable:
-``send.HASH``; ``send.AFTER.HASH`` where amendments left at AFTER or before are none of the message's;
+``send.HASH``, where HASH may be random; ``send.AFTER.HASH`` where amendments left at AFTER or before
+are none of the message's;
 ``hop.SENT.HASH`` with the SentTimestamp of the message's first copy; ``hop.HASH`` of former versions."""
 
 DELAY_ATTRIBUTES: Final = (
@@ -341,9 +343,14 @@ def delayed(
     return wired
 
 
+def new_send_deduplication_id() -> str:
+    """One of its own for a call to send: its retries are one message, and no other is taken for it."""
+    return f"send.{secrets.token_hex(32)}"
+
+
 def send_deduplication_id(message_id: str, body: str, wired: Attributes) -> str:
-    """The same for equal copies of one message, and another for another: it binds id, content and
-    due time, or the delay where that is relative.
+    """An idempotent sender's: the same for equal copies of one message, and another for another. It
+    binds id, content and due time, or the delay where that is relative.
 
     Args:
         wired: the attributes, as `delayed` made them.

@@ -100,6 +100,7 @@ class Router:
         unrestricted: False refuses what a message timer cannot hold.
         hop_seconds: the delay queues' delivery delay.
         max_delay_seconds: the farthest that a message may be due.
+        idempotent: equal messages, sent within SQS's deduplication interval, are one.
         parking: an endpoint's store, None where there is none.
 
     Raises:
@@ -113,6 +114,7 @@ class Router:
         unrestricted: bool,
         hop_seconds: int,
         max_delay_seconds: int,
+        idempotent: bool,
         parking: Callable[[Endpoint], Parking | None],
     ) -> None:
         check_hop(hop_seconds)
@@ -125,6 +127,7 @@ class Router:
         self._unrestricted = unrestricted
         self._hop_seconds = hop_seconds
         self._max_delay_seconds = checked_max_delay(max_delay_seconds)
+        self._idempotent = idempotent
         self._parking = parking
         self._limits = SizeLimits(queues)
         self._checked_hops: set[str] = set()
@@ -294,7 +297,11 @@ class Router:
                 message.body, message.attributes, wired, message_id=message_id, due_ms=due_ms
             ),
             group_id=message_id,
-            deduplication_id=wire.send_deduplication_id(message_id, message.content, wired),
+            deduplication_id=(
+                wire.send_deduplication_id(message_id, message.content, wired)
+                if self._idempotent and message.named
+                else wire.new_send_deduplication_id()
+            ),
             trace_header=message.trace_header,
         )
         queue_url = asked.once("delay queue", lambda: self._delay_queue_url(endpoint))

@@ -84,6 +84,10 @@ class QueueSender:
             far away are parked there at once, and `cancel`, `reschedule` and `pending` work.
         park_after_seconds: messages with more than this remaining are parked.
         large_bodies: where bodies wait that are too large for a message, e.g. an S3 bucket.
+        idempotent: equal messages (id, content, and due time or delay) sent to a delay queue within
+            five minutes are one, by whichever process: for who repeats a send whose outcome it does not
+            know. SQS then also drops one that is sent again because the former was cancelled or moved,
+            which only a sender with the store can see: that is always idempotent, and sees it.
         ledger: where to record what was sent, cancelled and moved; None records nothing.
 
     Raises:
@@ -101,6 +105,7 @@ class QueueSender:
         store: ParkingPlace | StoreOf | None = None,
         park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
         large_bodies: LargeBodies | None = None,
+        idempotent: bool = False,
         ledger: Ledger | None = None,
     ) -> None:
         if concurrency < 1:
@@ -117,6 +122,7 @@ class QueueSender:
             unrestricted=unrestricted,
             hop_seconds=hop_seconds,
             max_delay_seconds=max_delay_seconds,
+            idempotent=idempotent or store is not None,
             parking=self._parking,
         )
 

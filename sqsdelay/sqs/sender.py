@@ -33,6 +33,10 @@ class DelaySender(QueueSender):
             due far ahead are parked there at once, and `cancel`, `reschedule` and `pending` work.
         park_after_seconds: messages with more than this remaining are parked.
         large_bodies: where bodies too large for a message wait: a `sqsdelay.s3.Bucket`.
+        idempotent: equal messages (id, content, and due time or delay) sent to a delay queue within
+            five minutes are one, by whichever process: for who repeats a send whose outcome it does not
+            know. SQS then also drops one that is sent again because the former was cancelled or moved,
+            which only a sender with the store can see: that is always idempotent, and sees it.
         ledger: where to record what was sent, cancelled and rescheduled; None records nothing.
         clock: the local clock.
     """
@@ -48,6 +52,7 @@ class DelaySender(QueueSender):
         store: ParkingPlace | StoreOf | None = None,
         park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
         large_bodies: LargeBodies | None = None,
+        idempotent: bool = False,
         ledger: Ledger | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -64,5 +69,6 @@ class DelaySender(QueueSender):
             store=store,
             park_after_seconds=park_after_seconds,
             large_bodies=large_bodies,
+            idempotent=idempotent,
             ledger=ledger,
         )

@@ -69,14 +69,15 @@ def _queues(endpoint: str) -> RecordedQueues:
 def sent(endpoint: str, **arguments: Any) -> list[dict[str, Any]]:
     """What one `QueueSender.send` puts on the wire."""
     queues = _queues(endpoint)
-    QueueSender(queues).send(endpoint, "Grüße", message_id="m-1", attributes={"n": 7}, **arguments)
+    sender = QueueSender(queues, idempotent=True)  # its deduplication ids are no random numbers
+    sender.send(endpoint, "Grüße", message_id="m-1", attributes={"n": 7}, **arguments)
     return queues.sent
 
 
 def hops() -> list[dict[str, Any]]:
     """A message of 1,000 seconds: into the delay queue, and from there to its destination."""
     queues = _queues("orders")
-    QueueSender(queues).send("orders", "hello", message_id="m-1", delay=2_000)
+    QueueSender(queues, idempotent=True).send("orders", "hello", message_id="m-1", delay=2_000)
     relay = Relay(queues, Endpoint.parse("orders"))
     for _ in range(2):
         queues.clock.advance(900)

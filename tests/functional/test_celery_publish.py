@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from botocore.exceptions import ConnectionClosedError
 from celery import Celery, signals, signature
 from celery.app.trace import build_tracer
 from celery.utils.time import maybe_make_aware
@@ -23,7 +25,7 @@ from sqsdelay import DelayConsumer, DelaySender
 from sqsdelay.celery import Channel
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.wire import DUE_AT, MESSAGE_ID
-from sqsdelay.errors import DelayQueueMissing, QueueUnavailable
+from sqsdelay.errors import ConfigurationError, DelayQueueMissing, InvalidDelay, QueueUnavailable
 from sqsdelay.relaying.outcome import Status
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
@@ -304,6 +306,81 @@ def test_a_retry_is_not_lost_where_sqs_refuses(
     assert envelope(message)["headers"]["id"] == "task-7"
     assert "a retry of task task-7 waits in a worker" in caplog.text
     pools.reset()
+
+
+def losing_its_first_answer() -> Callable[..., Any]:
+    """kombu's way to make a client, where SQS takes the first message but its answer is lost."""
+    make, lost = Channel.new_sqs_client, threading.Event()
+
+    def lose(**_: Any) -> None:
+        if not lost.is_set():
+            lost.set()
+            raise ConnectionClosedError(endpoint_url="http://sqs")
+
+    def make_losing(self: Channel, *arguments: Any, **options: Any) -> Any:
+        client = make(self, *arguments, **options)
+        client.meta.events.register("after-call.sqs.SendMessage", lose)
+        return client
+
+    return make_losing
+
+
+def test_what_kombu_publishes_again_is_one_message(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kombu tries once more over a new connection, with another tag: SQS knows it for the same."""
+    site.endpoint()
+    monkeypatch.setattr(Channel, "new_sqs_client", losing_its_first_answer())
+    pools.reset()
+    site.send("t", countdown=HOUR, task_id="task-7")
+    pools.reset()
+    queue = f"{site.name}-delay.fifo"
+    (message,) = site.receive(queue)
+    site.sqs.delete_message(QueueUrl=site.url(queue), ReceiptHandle=message["ReceiptHandle"])
+    assert site.receive(queue, wait=2) == []
+
+
+def test_a_task_sent_again_later_is_another_message(site: Site) -> None:
+    """The id of a task that was revoked may be used again: its countdown ends at another time."""
+    site.endpoint()
+    for _ in range(2):
+        site.send("t", countdown=HOUR, task_id="task-7")
+        message = site.delayed()
+        site.sqs.delete_message(
+            QueueUrl=site.url(f"{site.name}-delay.fifo"), ReceiptHandle=message["ReceiptHandle"]
+        )
+
+
+TEN_YEARS = 315_360_000
+
+
+@pytest.mark.parametrize("limit", [None, 7200])
+def test_a_task_beyond_the_limit_is_refused(
+    site: Site, caplog: pytest.LogCaptureFixture, limit: int | None
+) -> None:
+    """The delay consumer would reject it; the caller learns it now. A retry is not lost for it."""
+    site.endpoint()
+    if limit is not None:
+        site.options(max_delay_seconds=limit)
+    farthest = limit or TEN_YEARS
+    site.send("t", countdown=farthest - 5)
+    assert attribute(site.delayed(), DUE_AT)
+    refused = f"this endpoint allows delays of up to {farthest} s"
+    with pytest.raises(InvalidDelay, match=refused):
+        site.send("t", countdown=farthest + 60)
+    assert site.receive(site.name, wait=0) == []
+    site.send("t", countdown=farthest + 60, retries=1)
+    assert len(site.receive(site.name)) == 1
+    assert refused in caplog.text
+
+
+@pytest.mark.parametrize("limit", [899, "1h", None, True])
+def test_a_limit_that_is_none_is_refused(site: Site, limit: Any) -> None:
+    """Where tasks are sent, with the range; not when a task fails years later."""
+    site.endpoint()
+    site.options(max_delay_seconds=limit)
+    with pytest.raises(ConfigurationError, match=f"max_delay_seconds={limit}; use 900 "):
+        site.send("t", countdown=HOUR)
 
 
 def test_another_senders_eta_header_is_left_to_kombu(site: Site) -> None:

@@ -88,7 +88,7 @@ def send(
 ) -> list[Parcel]:
     """Send them, those that raised again with their id; tells which were accepted.
 
-    A send that raised may have arrived all the same; sent again it must be the same message.
+    A send that raised may have arrived all the same; the sender is idempotent, so that it is one message.
     """
     known: dict[str, Parcel] = {}
     waiting = list(wanted)

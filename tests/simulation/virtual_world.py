@@ -177,7 +177,7 @@ class World:
     def run(self) -> Tally:
         """Send, relay to the end, count."""
         own = self.queues_of("sender", mortal=False)
-        sender = QueueSender(own, concurrency=1, **parking(self.store))
+        sender = QueueSender(own, concurrency=1, idempotent=True, **parking(self.store))
         wanted = self._parcels()
         sent: list[Parcel] = []
         self._consumers = [

@@ -151,3 +151,13 @@ def test_the_latest_without_dates_is_now() -> None:
     clock = BrokerClock(local)
     clock.observe(local.true_ms - 5)
     assert clock.latest_ms() == clock.now_ms() == local.true_ms - 5
+
+
+def test_the_latest_allows_for_a_monotonic_clock_that_runs_slow() -> None:
+    """By as much as `now_ms` allows for one that runs fast: the true time lies between both."""
+    local = ManualClock(1_000_000_000)
+    clock = BrokerClock(local, drift_rate=0.2)
+    clock.observe(local.true_ms, asked_at=local.monotonic())
+    local.advance(8)
+    assert clock.now_ms() == 1_000_000_000 + 6_400
+    assert clock.latest_ms() == 1_000_000_000 + 1_000 + 10_000

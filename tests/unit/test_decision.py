@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqsdelay.core.hop import Decision, HandOver, Requeue, check_hop, decide
+from sqsdelay.core.hop import (
+    Decision,
+    HandOver,
+    Requeue,
+    check_hop,
+    checked_max_delay,
+    decide,
+    too_far,
+)
+from sqsdelay.errors import ConfigurationError
+from sqsdelay.limits import MAX_DUE_MS
 
 NOW = 1_800_000_000_000
 
@@ -51,3 +61,18 @@ def test_a_hand_over_is_never_early_nor_a_second_late(due: int, now: int, hop: i
 def test_the_shortest_and_the_longest_hop(hop_seconds: int) -> None:
     """Both are a delay queue's."""
     check_hop(hop_seconds)
+
+
+@pytest.mark.parametrize("seconds", [900, 901, 3600, MAX_DUE_MS // 1000])
+def test_the_farthest_delay_of_an_endpoint(seconds: int) -> None:
+    """From what plain SQS delays to the year 9999, both included; to the second, rounded up."""
+    assert checked_max_delay(seconds) == seconds
+    assert too_far(NOW + seconds * 1000, NOW, seconds) is None
+    assert f"due in {seconds + 1} s" in str(too_far(NOW + seconds * 1000 + 1, NOW, seconds))
+
+
+@pytest.mark.parametrize("seconds", [899, MAX_DUE_MS // 1000 + 1, "3600", 3600.0, None, True])
+def test_no_farthest_delay(seconds: int) -> None:
+    """Below, beyond, and what a settings file may hold."""
+    with pytest.raises(ConfigurationError, match=f"max_delay_seconds={seconds}; use 900 "):
+        checked_max_delay(seconds)

@@ -37,7 +37,7 @@ class World:
         self.queues = InMemoryQueues(self.clock)
         self.endpoint = self.queues.create_endpoint("orders")
         self.store = Store(self.clock)
-        self.sender = QueueSender(self.queues)
+        self.sender = QueueSender(self.queues, idempotent=True)
         for number in range(count):
             self.add(f"m{number}", hours=number + 1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -182,15 +183,14 @@ def test_a_cancelled_id_can_be_used_again(
     pause: float,
     with_store: bool,
 ) -> None:
-    """What is sent after the amendment is another message: with the store at once, though the delay queue
-    remembers the former for five minutes; without it once SQS's clock, known to the second, is past."""
+    """What is sent after the amendment is another message, though the delay queue remembers the former for
+    five minutes: with the store at once, without it once SQS's clock, known to the second, is past."""
     sender, relay = amended(queues, store)
-    sender.send("orders", "x", delay=2000, message_id="remind-1")
+    first = sender if with_store else QueueSender(queues)
+    first.send("orders", "x", delay=2000, message_id="remind-1")
     assert sender.cancel("orders", "remind-1") is Change.REQUESTED
     again = sender if with_store else QueueSender(queues)
-    if not with_store and pause < 300:
-        pause = 300.0
-    clock.advance(pause)
+    clock.advance(pause if with_store else max(pause, 2.0))
     again.send("orders", "x", delay=2000, message_id="remind-1")
     sent_ms = clock.true_ms
     found = []
@@ -361,6 +361,77 @@ def test_what_is_being_released_hops_on(
     assert statuses(queues, relay) == [Status.REQUEUED]
 
 
+@pytest.mark.parametrize("absolute", [True, False])
+def test_sent_again_without_a_store_is_another_message(
+    queues: InMemoryQueues, clock: ManualClock, store: InMemoryStore, absolute: bool
+) -> None:
+    """Moved to a later time, then sent again as before: "sent" means that a copy comes at that time."""
+    due_at = utc(clock.true_ms + 2_000_000)
+    when: dict[str, Any] = {"due_at": due_at} if absolute else {"delay": 2000}
+    sender, relay = QueueSender(queues), Relay(queues, ORDERS, store=store)
+    sender.send("orders", "x", message_id="m", **when)
+    QueueSender(queues, store=store).reschedule("orders", "m", delay=9000)
+    clock.advance(2)
+    assert sender.send("orders", "x", message_id="m", **when).message_id == "m"
+    seconds, _ = arrived(queues, clock, relay)
+    assert 1998 <= seconds <= 2100
+    seconds, _ = arrived(queues, clock, relay, after=100)
+    assert 6800 <= seconds <= 7200
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_retries_of_one_send_are_one_message(
+    queues: InMemoryQueues, clock: ManualClock, idempotent: bool
+) -> None:
+    """The broker took it, the answer was lost, and the same call tried again."""
+    send_batch = queues.send_batch
+
+    def twice(queue_url: str, entries: Any) -> Any:
+        send_batch(queue_url, entries)
+        clock.advance(30)
+        return send_batch(queue_url, entries)
+
+    queues.send_batch = twice  # type: ignore[method-assign]
+    QueueSender(queues, idempotent=idempotent).send("orders", "x", delay=2000, message_id="m")
+    clock.advance(900)
+    assert len(queues.receive_batch(DELAY, wait_seconds=0)) == 1
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+@pytest.mark.parametrize("pause", [0, 290, 310])
+def test_who_repeats_sends_says_so(
+    queues: InMemoryQueues, clock: ManualClock, idempotent: bool, pause: float
+) -> None:
+    """In another process, that knows nothing of the first: one message within five minutes."""
+    for _ in range(2):
+        sender = QueueSender(queues, idempotent=idempotent)
+        sender.send("orders", "x", delay=2000, message_id="m")
+        clock.advance(pause)
+    clock.advance(900)
+    expected = 1 if idempotent and pause < 300 else 2
+    found = []
+    for _ in range(2):  # one group: its second copy comes after the first
+        found += (copies := queues.receive_batch(DELAY, wait_seconds=0))
+        queues.delete_batch(DELAY, copies)
+    assert len(found) == expected
+
+
+def test_nobody_can_foresee_a_senders_deduplication_id(queues: InMemoryQueues) -> None:
+    """Whoever knows all of a message, and sends first under the id it would have had, swallows nothing."""
+    seen: list[str | None] = []
+    send_batch = queues.send_batch
+
+    def noted(queue_url: str, entries: Any) -> Any:
+        seen.extend(entry.deduplication_id for entry in entries)
+        return send_batch(queue_url, entries)
+
+    queues.send_batch = noted  # type: ignore[method-assign]
+    for _ in range(2):
+        QueueSender(queues).send("orders", "x", delay=2000, message_id="m")
+    assert len(set(seen)) == 2
+    assert all(re.fullmatch(r"send\.[0-9a-f]{64}", told or "") for told in seen)
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -378,9 +449,9 @@ def test_what_is_being_released_hops_on(
 def test_a_strangers_message_swallows_nobodys(
     queues: InMemoryQueues, clock: ManualClock, other: dict[str, Any]
 ) -> None:
-    """A deduplication id binds id, body, attributes and delay: equal copies are one message, others
-    are not, and who sends under a victim's id first takes nothing away."""
-    sender = QueueSender(queues)
+    """An idempotent sender's deduplication id binds id, body, attributes and delay: equal copies are one
+    message, others are not, and who sends under a victim's id first takes nothing away."""
+    sender = QueueSender(queues, idempotent=True)
     given: dict[str, Any] = {
         "body": "x",
         "delay": 2000,
@@ -401,7 +472,7 @@ def test_absolute_copies_of_one_message_are_one(queues: InMemoryQueues, clock: M
     """Sent again a minute later: what remains has changed, the message has not."""
     due_at = utc(clock.true_ms + 5_000_000)
     for _ in range(2):
-        QueueSender(queues).send("orders", "x", due_at=due_at, message_id="m")
+        QueueSender(queues, idempotent=True).send("orders", "x", due_at=due_at, message_id="m")
         clock.advance(60)
     clock.advance(900)
     assert len(queues.receive_batch(DELAY, wait_seconds=0)) == 1

@@ -177,6 +177,7 @@ def _sender(options: Options) -> DelaySender:
         sender_client(options),
         hop_seconds=options.hop_seconds,
         concurrency=options.concurrency,
+        idempotent=True,  # a task that is run again sends the same messages
         ledger=None if options.ledger is None else _ledger(Path(options.ledger)),
     )
 

@@ -130,7 +130,7 @@ class RealWorld:
 
     def _send(self, network: Network) -> list[Parcel]:
         client = client_of(self._aws, network.proxy("sender").endpoint_url)
-        sender = DelaySender(client, hop_seconds=HOP_SECONDS, concurrency=2)
+        sender = DelaySender(client, hop_seconds=HOP_SECONDS, concurrency=2, idempotent=True)
         wanted = parcels(self._messages, self._delays_ms, seed=self._seed, now_ms=_now_ms())
         sent: list[Parcel] = []
         for start in range(0, len(wanted), _SENT_AT_ONCE):

@@ -78,7 +78,7 @@ class World:
         self.sender = QueueSender(
             self.queues, store=self.store, park_after_seconds=park_after_seconds
         )
-        self.sender_without_store = QueueSender(self.queues)
+        self.sender_without_store = QueueSender(self.queues, idempotent=True)
         self.relays: list[Mover] = [self._relay() for _ in range(WORKERS)]
         self.due_relays: list[Mover] = [self._due_relay() for _ in range(WORKERS)]
         self.dispatchers = [self._dispatcher() for _ in range(WORKERS)]
@@ -142,7 +142,7 @@ class World:
             )
         if result is not None:
             promise.required = True
-        if due_at is None and (result is None or result.route is Route.STORE):
+        if due_at is None and (parks if result is None else result.route is Route.STORE):
             # A parked message's delay counts from the latest that the broker's clock may have read.
             promise.dues = {exact_ms, exact_ms + KNOWN_TO_MS}
 
