@@ -67,7 +67,7 @@ def demo(
     from sqsdelay.testing.local_aws import LocalAws
 
     if report is not None:
-        check_report(report)
+        check_report(str(report))
     with TemporaryDirectory(prefix="sqsdelay-") as folder:
         kept = Path(folder) / "ledger.jsonl" if report is not None and ledger is None else ledger
         book = opened_ledger(kept)
@@ -88,7 +88,7 @@ def demo(
 
 
 def _report(ledger: Path, folder: Path) -> None:
-    reported(str(ledger), folder, grace=GRACE_SECONDS, as_of_ms=time.time_ns() // 1_000_000)
+    reported(str(ledger), str(folder), grace=GRACE_SECONDS, as_of_ms=time.time_ns() // 1_000_000)
     tell(f"report: {folder / 'report.html'}")
 
 
