@@ -10,13 +10,17 @@ from typing import Final
 from sqsdelay.core.delay import due_at_ms, utc
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import Attribute, text_of
-from sqsdelay.core.wire import MESSAGE_ID, WAS_DUE_AT, ReceivedMessage
+from sqsdelay.core.received_message import ReceivedMessage
+from sqsdelay.core.wire import MESSAGE_ID, WAS_DUE_AT
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.parking.settings import ParkingSettings
 from sqsdelay.relaying.due_relay import DueRelay
 from sqsdelay.relaying.mover import Mover
 from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.sending.sender import QueueSender
+from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.testing.in_memory_queues import InMemoryQueues
 from sqsdelay.testing.in_memory_store import InMemoryStore
@@ -51,7 +55,8 @@ class _Served:
     def __init__(self, queues: InMemoryQueues, endpoint: Endpoint, *, store: bool) -> None:
         self.endpoint = endpoint
         self.store = InMemoryStore(clock=queues.clock) if store else None
-        self.movers: list[Mover] = [Relay(queues, endpoint, store=self.store)]
+        parking = None if self.store is None else ParkingSettings(self.store)
+        self.movers: list[Mover] = [Relay(queues, endpoint, RelaySettings(parking=parking))]
         if endpoint.fifo:
             self.movers.append(DueRelay(queues, endpoint))
         self.dispatcher = None
@@ -86,9 +91,8 @@ class VirtualSqs:
         self._with_store = store
         self._served: dict[str, _Served] = {}
         self.queues = InMemoryQueues(self._clock)
-        self.sender = QueueSender(
-            self.queues, store=self._store_of if store else None, concurrency=1
-        )
+        parking = ParkingSettings(self._store_of) if store else None
+        self.sender = QueueSender(self.queues, SenderSettings(concurrency=1, parking=parking))
 
     @property
     def now(self) -> datetime:

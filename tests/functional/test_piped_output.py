@@ -10,9 +10,11 @@ import pytest
 
 from sqsdelay.cli import app
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.core.message import OutgoingMessage, string
+from sqsdelay.core.message import string
+from sqsdelay.core.outgoing import OutgoingMessage
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import rejected
-from sqsdelay.core.wire import DELAY_SECONDS, MESSAGE_ID, ReceivedMessage
+from sqsdelay.core.wire import DELAY_SECONDS, MESSAGE_ID
 from sqsdelay.sqs import SqsQueues, create_endpoint
 from sqsdelay.testing.local_aws import LocalAws
 from tests.services.processes import environment, run
