@@ -53,6 +53,7 @@ bench: setup  ## Accuracy over a virtual year; throughput; stores; RabbitMQ; wha
 	$(BIN)/python -m benchmarks.store
 	$(BIN)/python -m benchmarks.rabbitmq
 	$(BIN)/python -m benchmarks.cost
+	$(BIN)/python -m benchmarks.s3_store
 	$(BIN)/python -m benchmarks.import_time
 	$(BIN)/python -m benchmarks.ledger
 	$(BIN)/python -m benchmarks.spark

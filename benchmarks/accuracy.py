@@ -14,9 +14,10 @@ from random import Random
 from typing import Protocol
 
 from sqsdelay.core import wire
+from sqsdelay.core.deduplication_ids import hop_deduplication_id
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage, string
-from sqsdelay.core.wire import ReceivedMessage
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.relaying.relay import Relay
@@ -126,7 +127,7 @@ class RemainingDelayRelay:
                 {wire.DELAY_SECONDS: string(str(remaining))},
                 size=0,
                 group_id=copy.group_id,
-                deduplication_id=wire.hop_deduplication_id(copy, copy.message_id),
+                deduplication_id=hop_deduplication_id(copy, copy.message_id),
             )
         else:
             target = self._endpoint.queue.name

@@ -22,7 +22,7 @@ from benchmarks.support.sqs_stub import BODY, Stub, running_stub
 from sqsdelay import DelayConsumer, DelaySender, Message
 from sqsdelay.core import wire
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
-from sqsdelay.sending.sender import DEFAULT_CONCURRENCY
+from sqsdelay.sending.settings import DEFAULT_CONCURRENCY
 from sqsdelay.sqs.client import client_config
 
 ENDPOINT = "orders"

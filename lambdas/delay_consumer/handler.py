@@ -19,7 +19,7 @@ from botocore.awsrequest import AWSRequest
 from lambdas.delay_consumer import contract
 from lambdas.powertools_ledger import ledger_if_on
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.wire import ReceivedMessage, from_lambda_event, whole_number
+from sqsdelay.core.received_message import ReceivedMessage, from_lambda_event, whole_number
 from sqsdelay.errors import ConfigurationError, MalformedMessage
 from sqsdelay.limits import (
     DEFAULT_HOP_SECONDS,
@@ -28,12 +28,13 @@ from sqsdelay.limits import (
     SHORT_CALL_ATTEMPTS,
     SHORT_CALL_SECONDS,
 )
-from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
+from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS, parking_settings
 from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.relaying.due_relay import DueRelay
-from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Mover
+from sqsdelay.relaying.mover import Mover
 from sqsdelay.relaying.outcome import Outcome, Status
 from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying.settings import DEFAULT_MAX_RECEIVES, RelaySettings
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.consumer import checked_relay
 from sqsdelay.sqs.queues import SqsQueues
@@ -73,20 +74,16 @@ def function() -> Function:
     logger = Logger(service=endpoint.name)
     ledger = ledger_if_on(contract.LEDGER_VARIABLE, endpoint.name)
     queues = SqsQueues(client)
-    max_receives = _setting(contract.MAX_RECEIVES_VARIABLE, DEFAULT_MAX_RECEIVES)
-    relay = checked_relay(
-        queues,
-        endpoint,
+    park_after = _setting(contract.PARK_AFTER_SECONDS_VARIABLE, DEFAULT_PARK_AFTER_SECONDS)
+    settings = RelaySettings(
         # Whatever the queue's delay is, it is the hop; refusing would cost a visibility timeout.
         hop_seconds=1,
-        max_receives=max_receives,
+        max_receives=_setting(contract.MAX_RECEIVES_VARIABLE, DEFAULT_MAX_RECEIVES),
         max_delay_seconds=_setting(contract.MAX_DELAY_SECONDS_VARIABLE, DEFAULT_MAX_DELAY_SECONDS),
-        store=_store(endpoint),
-        park_after_seconds=_setting(
-            contract.PARK_AFTER_SECONDS_VARIABLE, DEFAULT_PARK_AFTER_SECONDS
-        ),
+        parking=parking_settings(_store(endpoint), park_after),
         ledger=ledger,
     )
+    relay = checked_relay(queues, endpoint, settings)
     expected = _setting(contract.HOP_SECONDS_VARIABLE, DEFAULT_HOP_SECONDS)
     if relay.hop_seconds != expected:
         logger.warning(
@@ -95,7 +92,7 @@ def function() -> Function:
             delay_seconds=relay.hop_seconds,
             expected_seconds=expected,
         )
-    due_relay = DueRelay(queues, endpoint, max_receives=max_receives, ledger=ledger)
+    due_relay = DueRelay(queues, endpoint, settings)
     return Function(
         relay,
         due_relay if endpoint.fifo else None,

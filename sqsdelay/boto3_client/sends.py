@@ -18,7 +18,7 @@ from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.sending.sender import SendResult
 
 if TYPE_CHECKING:
-    from sqsdelay.sqs.sender import DelaySender
+    from sqsdelay.sending.sender import QueueSender
 
 _TRACE_HEADER: Final = "AWSTraceHeader"
 
@@ -48,7 +48,7 @@ class Seen:
 
 
 class LongDelays:
-    """Sends entries of ``send_message`` and ``send_message_batch`` with a `DelaySender`.
+    """Sends entries of ``send_message`` and ``send_message_batch`` with a `QueueSender`.
 
     Args:
         sender: over the client as it was.
@@ -56,7 +56,7 @@ class LongDelays:
         any_size: bodies may be larger than SQS takes; the sender knows where to leave them.
     """
 
-    def __init__(self, sender: DelaySender, *, above_seconds: int, any_size: bool) -> None:
+    def __init__(self, sender: QueueSender, *, above_seconds: int, any_size: bool) -> None:
         self._sender = sender
         self._above_seconds = above_seconds
         self._any_size = any_size

@@ -12,8 +12,10 @@ from botocore.validate import validate_parameters
 from sqsdelay.boto3_client.sends import LongDelays
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
-from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, StoreOf
-from sqsdelay.sqs.sender import DelaySender
+from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS, StoreOf, parking_settings
+from sqsdelay.sending.sender import QueueSender
+from sqsdelay.sending.settings import SenderSettings
+from sqsdelay.sqs.queues import SqsQueues
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -57,14 +59,14 @@ def unrestricted(
     Raises:
         ConfigurationError: not an SQS client or resource; a setting out of range.
     """
-    settings = {
-        "hop_seconds": hop_seconds,
-        "max_delay_seconds": max_delay_seconds,
-        "store": store,
-        "park_after_seconds": park_after_seconds,
-        "large_bodies": large_bodies,
-        "ledger": ledger,
-    }
+    settings = SenderSettings(
+        hop_seconds=hop_seconds,
+        max_delay_seconds=max_delay_seconds,
+        concurrency=1,  # A call's batches are few.
+        parking=parking_settings(store, park_after_seconds),
+        large_bodies=large_bodies,
+        ledger=ledger,
+    )
     given: Any = client
     if iscoroutinefunction(getattr(given, "_make_api_call", None)):
         raise ConfigurationError(f"{given!r} is asynchronous; give a client of boto3's")
@@ -107,13 +109,13 @@ class UnrestrictedClient:
         validate_parameters(kwargs, model.input_shape)
 
 
-def _unrestricted_client(client: Any, settings: dict[str, Any]) -> Any:
+def _unrestricted_client(client: Any, settings: SenderSettings) -> Any:
     """A client like the one given, with our behaviour before that of its class of boto3's."""
     plain = client.__dict__.get("_plain", client)
     long_delays = LongDelays(
-        DelaySender(plain, concurrency=1, **settings),  # A call's batches are few.
-        above_seconds=settings["hop_seconds"],
-        any_size=settings["large_bodies"] is not None,
+        QueueSender(SqsQueues(plain), settings),
+        above_seconds=settings.hop_seconds,
+        any_size=settings.large_bodies is not None,
     )
     kind: Any = type(UnrestrictedClient.__name__, (UnrestrictedClient, type(plain)), {})
     derived = kind.__new__(kind)

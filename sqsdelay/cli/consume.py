@@ -30,8 +30,8 @@ from sqsdelay.limits import (
     MAX_RECEIVE_WAIT_SECONDS,
     WORKER_VISIBILITY_SECONDS,
 )
-from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
-from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES
+from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS
+from sqsdelay.relaying.settings import DEFAULT_MAX_RECEIVES
 
 if TYPE_CHECKING:
     from sqsdelay.relaying.outcome import Outcome

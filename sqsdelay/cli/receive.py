@@ -14,7 +14,8 @@ from sqsdelay.cli.options import JsonLines, LedgerFile, opened_ledger
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Attribute, text_of
-from sqsdelay.core.wire import MESSAGE_ID, ReceivedMessage
+from sqsdelay.core.received_message import ReceivedMessage
+from sqsdelay.core.wire import MESSAGE_ID
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.ledger.events import record_safely
 from sqsdelay.ledger.receipts import lateness_ms, received_events, waited_ms

@@ -28,7 +28,8 @@ from sqsdelay.cli.options import (
 )
 from sqsdelay.core.message import Message
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
-from sqsdelay.sending.sender import DEFAULT_CONCURRENCY, SendResult
+from sqsdelay.sending.sender import SendResult
+from sqsdelay.sending.settings import DEFAULT_CONCURRENCY
 
 if TYPE_CHECKING:
     from sqsdelay.sqs.sender import DelaySender

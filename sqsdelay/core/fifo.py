@@ -5,22 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sqsdelay.core.delayed_message import DelayedMessage
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.hop import Reject
+from sqsdelay.core.identity import fits, with_identity
 from sqsdelay.core.message import Attribute, OutgoingMessage, size_of, string, text_of
-from sqsdelay.core.wire import (
-    DEDUPLICATION_ID,
-    DUE_AT,
-    GROUP_ID,
-    WAS_DUE_AT,
-    DelayedMessage,
-    ReceivedMessage,
-    fits,
-    handed_over,
-    trace_header_to_pass_on,
-    users_attributes,
-    with_identity,
-)
+from sqsdelay.core.outgoing import handed_over, trace_header_to_pass_on, users_attributes
+from sqsdelay.core.received_message import ReceivedMessage
+from sqsdelay.core.wire import DEDUPLICATION_ID, DUE_AT, GROUP_ID, WAS_DUE_AT
 from sqsdelay.limits import ID
 
 

@@ -10,19 +10,12 @@ from typing import Any, Final
 
 from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.identity import fits, with_message_id
 from sqsdelay.core.message import Attribute, string, text_of
+from sqsdelay.core.outgoing import delayed, users_attributes
+from sqsdelay.core.received_message import ReceivedMessage, whole_number
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.core.wire import (
-    DEDUPLICATION_ID,
-    DUE_AT,
-    GROUP_ID,
-    ReceivedMessage,
-    delayed,
-    fits,
-    users_attributes,
-    whole_number,
-    with_message_id,
-)
+from sqsdelay.core.wire import DEDUPLICATION_ID, DUE_AT, GROUP_ID
 from sqsdelay.errors import InvalidMessage, MessageTooLarge, StoreError
 from sqsdelay.limits import FORBIDDEN_BODY_CHARACTER, ID
 

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sqsdelay.core.checked_message import CheckedMessage, checked
+from sqsdelay.core.delayed_message import DelayedMessage
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.identity import identity
 from sqsdelay.core.message import (
     Attribute,
     Message,
@@ -19,15 +21,9 @@ from sqsdelay.core.message import (
     string,
     text_of,
 )
-from sqsdelay.core.wire import (
-    DEDUPLICATION_ID,
-    GROUP_ID,
-    DelayedMessage,
-    ReceivedMessage,
-    identity,
-    trace_header_to_pass_on,
-    users_attributes,
-)
+from sqsdelay.core.outgoing import trace_header_to_pass_on, users_attributes
+from sqsdelay.core.received_message import ReceivedMessage
+from sqsdelay.core.wire import DEDUPLICATION_ID, GROUP_ID
 from sqsdelay.errors import InvalidMessage
 from sqsdelay.limits import ID, MAX_DUE_MS, MAX_STORED_ID_CHARS
 

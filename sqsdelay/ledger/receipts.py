@@ -8,14 +8,10 @@ from typing import Any
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.delay import seconds_until
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.identity import was_due_ms
 from sqsdelay.core.message import text_of
-from sqsdelay.core.wire import (
-    MESSAGE_ID,
-    ReceivedMessage,
-    from_boto3,
-    from_lambda_event,
-    was_due_ms,
-)
+from sqsdelay.core.received_message import ReceivedMessage, from_boto3, from_lambda_event
+from sqsdelay.core.wire import MESSAGE_ID
 from sqsdelay.ledger.events import Event, EventKind, Ledger, Source, record_safely
 from sqsdelay.limits import FIFO_SUFFIX
 

@@ -8,14 +8,16 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Final
 
-from sqsdelay.core import fifo, wire
+from sqsdelay.core import fifo, outgoing
 from sqsdelay.core.batching import full_batches
 from sqsdelay.core.delay import seconds_until
+from sqsdelay.core.delayed_message import DelayedMessage
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.hop import Reject
+from sqsdelay.core.identity import without_identity
 from sqsdelay.core.message import OutgoingMessage
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import Rejection, read_rejection
-from sqsdelay.core.wire import DelayedMessage, ReceivedMessage
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.ports.queues import Failure, Queues
@@ -176,7 +178,7 @@ class ErrorQueue:
                 rejection.original, message, self._endpoint, delay_seconds=seconds
             )
             return _Way(rejection, self._endpoint.hand_over_queue, entry, due)
-        entry = wire.requeued(
+        entry = outgoing.requeued(
             rejection.requeueable,
             message,
             seconds,
@@ -208,7 +210,7 @@ class ErrorQueue:
             self._queues,
             url,
             [way.entry for way in ways],
-            lambda position: wire.without_identity(ways[position].entry),
+            lambda position: without_identity(ways[position].entry),
         )
         for way, outcome in zip(ways, outcomes, strict=True):
             if isinstance(outcome, Failure):

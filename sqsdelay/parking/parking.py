@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
 
 from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.delay import utc
@@ -19,17 +18,10 @@ from sqsdelay.errors import (
     StoredInPart,
     StoreError,
 )
-from sqsdelay.limits import DEFAULT_HOP_SECONDS
+from sqsdelay.parking.settings import ParkingSettings
 from sqsdelay.ports.stores import ParkingPlace, ParksFarAhead, TakesGroups
 
 logger = logging.getLogger(__name__)
-
-DEFAULT_PARK_AFTER_SECONDS: Final = 29 * DEFAULT_HOP_SECONDS
-"""Where hops begin to cost more than a store: with 28 hops and a last message timer ahead, 7.25 hours.
-
-It is ``sqsdelay.cost.break_even_seconds`` at the shipped prices, for a message of 1 KiB, hops in full
-batches of ten (at their cheapest) and a DynamoDB store; a test keeps it so. Reading a message's amendment,
-one read unit a hop, makes hops dearer still, so parking from here on never costs more."""
 
 
 class Parking:
@@ -40,15 +32,13 @@ class Parking:
         after_seconds: messages with more than this remaining are parked.
 
     Raises:
-        ConfigurationError: ``after_seconds`` below 0, or sooner than the place takes messages.
+        ConfigurationError: ``after_seconds`` is sooner than the place takes messages.
     """
 
-    def __init__(
-        self, store: ParkingPlace, *, after_seconds: int = DEFAULT_PARK_AFTER_SECONDS
-    ) -> None:
+    def __init__(self, store: ParkingPlace, *, after_seconds: int) -> None:
         self._store = store
-        self.after_seconds = checked_after(after_seconds)
-        if isinstance(store, ParksFarAhead) and self.after_seconds < store.soonest_seconds:
+        self.after_seconds = after_seconds
+        if isinstance(store, ParksFarAhead) and after_seconds < store.soonest_seconds:
             raise ConfigurationError(
                 f"park_after_seconds={after_seconds}; this store takes what is due in "
                 f"{store.soonest_seconds} s or later: use {store.soonest_seconds} or more"
@@ -156,21 +146,12 @@ def refused(message: StoredMessage, kept: StoredMessage | None) -> SqsDelayError
     return None
 
 
-StoreOf = Callable[[str], ParkingPlace]
-"""From an endpoint's name to its store."""
-
-
 class Stores:
-    """The stores of the endpoints a sender serves; each is asked for once.
+    """The stores of the endpoints that are served; each is asked for once."""
 
-    Args:
-        store: one endpoint's store, or a function from an endpoint's name to its store.
-        after_seconds: as for `Parking`.
-    """
-
-    def __init__(self, store: ParkingPlace | StoreOf, *, after_seconds: int) -> None:
-        self._given = store
-        self._after_seconds = checked_after(after_seconds)
+    def __init__(self, settings: ParkingSettings) -> None:
+        self._given = settings.store
+        self._after_seconds = settings.after_seconds
         self._opened: dict[str, ParkingPlace] = {}
         self._lock = threading.Lock()
 
@@ -198,27 +179,3 @@ class Stores:
     def parking(self, endpoint: str) -> Parking:
         """The same store, to park in."""
         return Parking(self.of(endpoint), after_seconds=self._after_seconds)
-
-
-def check_without_store(park_after_seconds: int) -> None:
-    """Refuse a setting that would do nothing.
-
-    Raises:
-        ConfigurationError: another ``park_after_seconds`` than the default, and no store.
-    """
-    if park_after_seconds != DEFAULT_PARK_AFTER_SECONDS:
-        raise ConfigurationError(
-            f"park_after_seconds={park_after_seconds} has no effect without a store; give a store, or "
-            "leave it out"
-        )
-
-
-def checked_after(seconds: int) -> int:
-    """``seconds`` itself, if messages can be parked with more than that remaining.
-
-    Raises:
-        ConfigurationError: below 0.
-    """
-    if seconds < 0:
-        raise ConfigurationError(f"park_after_seconds={seconds}; use 0 or more")
-    return seconds

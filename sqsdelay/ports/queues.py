@@ -10,8 +10,8 @@ from sqsdelay.core.clock import BrokerClock
 from sqsdelay.core.endpoint import QueueRef
 from sqsdelay.core.hop import Reject
 from sqsdelay.core.message import OutgoingMessage
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.core.wire import ReceivedMessage
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 

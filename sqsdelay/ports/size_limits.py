@@ -9,7 +9,7 @@ from typing import Final
 from sqsdelay.core.endpoint import QueueRef
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.one_line import one_line
-from sqsdelay.core.wire import whole_number
+from sqsdelay.core.received_message import whole_number
 from sqsdelay.errors import MessageTooLarge, SqsDelayError
 from sqsdelay.limits import MAX_MESSAGE_BYTES, MIN_QUEUE_LIMIT_BYTES
 from sqsdelay.ports.queues import Failure, Queues, SendReceipt

@@ -13,7 +13,7 @@ from pika.exceptions import ChannelClosedByBroker
 
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.delay import utc
-from sqsdelay.core.wire import whole_number
+from sqsdelay.core.received_message import whole_number
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.limits import MAX_DUE_MS
 from sqsdelay.rabbitmq import waiting

@@ -9,11 +9,12 @@ from sqsdelay.core import fifo
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.hop import Reject
 from sqsdelay.core.message import text_of
-from sqsdelay.core.wire import DUE_AT, ReceivedMessage, whole_number
-from sqsdelay.ledger.events import Ledger
+from sqsdelay.core.received_message import ReceivedMessage, whole_number
+from sqsdelay.core.wire import DUE_AT
 from sqsdelay.ports.queues import Queues
-from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Move, Mover
+from sqsdelay.relaying.mover import Move, Mover
 from sqsdelay.relaying.outcome import Outcome, Status
+from sqsdelay.relaying.settings import RelaySettings
 
 
 class DueRelay(Mover):
@@ -26,21 +27,13 @@ class DueRelay(Mover):
     Args:
         queues: the queue service.
         endpoint: a FIFO endpoint.
-        max_receives: receives after which a copy that SQS keeps refusing goes to the error queue.
-        ledger: where to record what became of copies; None records nothing.
+        settings: how to relay.
     """
 
     def __init__(
-        self,
-        queues: Queues,
-        endpoint: Endpoint,
-        *,
-        max_receives: int = DEFAULT_MAX_RECEIVES,
-        ledger: Ledger | None = None,
+        self, queues: Queues, endpoint: Endpoint, settings: RelaySettings | None = None
     ) -> None:
-        super().__init__(
-            queues, endpoint, endpoint.due_queue, max_receives=max_receives, ledger=ledger
-        )
+        super().__init__(queues, endpoint, endpoint.due_queue, settings or RelaySettings())
 
     def _decide(self, copies: Sequence[ReceivedMessage]) -> Iterator[Move | Outcome]:
         for copy in sorted(copies, key=_due_order):

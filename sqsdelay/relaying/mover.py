@@ -11,21 +11,22 @@ from typing import Final, TypeVar
 
 from sqsdelay.core.batching import full_batches
 from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.core.identity import without_identity
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.one_line import one_line
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import rejected
-from sqsdelay.core.wire import ReceivedMessage, without_identity
-from sqsdelay.errors import ConfigurationError, SqsDelayError
-from sqsdelay.ledger.events import Ledger, record_safely
+from sqsdelay.errors import SqsDelayError
+from sqsdelay.ledger.events import record_safely
 from sqsdelay.limits import MAX_BACKOFF_SECONDS, MAX_BATCH_ENTRIES
 from sqsdelay.ports.queues import Failure, Queues
 from sqsdelay.ports.size_limits import send_fitting
 from sqsdelay.relaying.outcome import Outcome, Status
 from sqsdelay.relaying.recording import settled_copies
+from sqsdelay.relaying.settings import RelaySettings
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_MAX_RECEIVES: Final = 5
 _FIRST_BACKOFF_SECONDS: Final = 5
 _REMEMBERED_COPIES: Final = 10_000
 _NOT_HELD: Final = "no time is left for it; it is received again, here or by another consumer"
@@ -77,24 +78,15 @@ class Mover(ABC):
         queues: the queue service.
         endpoint: whose error queue takes what cannot be moved.
         source: the queue that is served.
-        max_receives: receives after which a copy that SQS keeps refusing goes to the error queue.
-        ledger: where to record what became of copies; None records nothing.
+        settings: how to relay.
     """
 
     def __init__(
-        self,
-        queues: Queues,
-        endpoint: Endpoint,
-        source: QueueRef,
-        *,
-        max_receives: int,
-        ledger: Ledger | None = None,
+        self, queues: Queues, endpoint: Endpoint, source: QueueRef, settings: RelaySettings
     ) -> None:
-        check_max_receives(max_receives)
         self._queues = queues
         self._endpoint = endpoint
-        self._max_receives = max_receives
-        self._ledger = ledger
+        self._settings = settings
         self._undeleted: OrderedDict[str, _Sent] = OrderedDict()
         self.source = source
 
@@ -205,10 +197,11 @@ class Mover(ABC):
         batch: int | None = None,
     ) -> None:
         """Before the copies are deleted: a worker that dies in between sends, and records, again."""
-        if self._ledger is None:
+        ledger = self._settings.ledger
+        if ledger is None:
             return
         record_safely(
-            self._ledger,
+            ledger,
             settled_copies(
                 self._endpoint.name,
                 settled,
@@ -223,7 +216,7 @@ class Mover(ABC):
         return (
             not failure.transient
             and move.target != self._endpoint.error_queue
-            and (move.copy.receive_count or 0) >= self._max_receives
+            and (move.copy.receive_count or 0) >= self._settings.max_receives
         )
 
     def _send_batch(self, batch: list[Move]) -> list[Failure | None]:
@@ -296,16 +289,6 @@ def _tens(items: Sequence[_T]) -> Iterator[Sequence[_T]]:
     """In pieces that SQS takes in one call."""
     for start in range(0, len(items), MAX_BATCH_ENTRIES):
         yield items[start : start + MAX_BATCH_ENTRIES]
-
-
-def check_max_receives(max_receives: int) -> None:
-    """Refuse what would send every copy to the error queue.
-
-    Raises:
-        ConfigurationError: below 1.
-    """
-    if max_receives < 1:
-        raise ConfigurationError(f"max_receives={max_receives}; use 1 or more")
 
 
 def backoff_seconds(receive_count: int) -> int:

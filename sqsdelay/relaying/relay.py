@@ -7,31 +7,28 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from sqsdelay.core import fifo, wire
+from sqsdelay.core import fifo, outgoing
 from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.delay import seconds_until
+from sqsdelay.core.delayed_message import DelayedMessage, read_delay
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.hop import (
     HandOver,
     Park,
     Reject,
     Requeue,
-    check_hop,
-    checked_max_delay,
     decide,
     too_far,
 )
 from sqsdelay.core.one_line import one_line
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage, parked
-from sqsdelay.core.wire import DelayedMessage, ReceivedMessage
 from sqsdelay.errors import ConfigurationError, InvalidMessage, MessageConflict, SqsDelayError
-from sqsdelay.ledger.events import Ledger
-from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
-from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Parking, check_without_store
+from sqsdelay.parking.parking import Stores
 from sqsdelay.ports.queues import Queues
-from sqsdelay.ports.stores import ParkingPlace
-from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Move, Mover
+from sqsdelay.relaying.mover import Move, Mover
 from sqsdelay.relaying.outcome import Outcome, Status
+from sqsdelay.relaying.settings import RelaySettings
 
 logger = logging.getLogger(__name__)
 
@@ -53,38 +50,17 @@ class Relay(Mover):
     Args:
         queues: the queue service.
         endpoint: whose delay queue is served.
-        hop_seconds: the delay queue's actual delivery delay, 1 to 900.
-        max_receives: receives after which a copy that SQS keeps refusing goes to the error queue.
-        max_delay_seconds: what is due later than that goes to the error queue.
-        store: parks messages and holds amendments; without one neither is done.
-        park_after_seconds: messages with more than this remaining are parked.
-        ledger: where to record what became of copies; None records nothing.
-
-    Raises:
-        ConfigurationError: a setting out of range.
+        settings: how to relay; the hop is the delay queue's actual delivery delay.
     """
 
     def __init__(
-        self,
-        queues: Queues,
-        endpoint: Endpoint,
-        *,
-        hop_seconds: int = DEFAULT_HOP_SECONDS,
-        max_receives: int = DEFAULT_MAX_RECEIVES,
-        max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS,
-        store: ParkingPlace | None = None,
-        park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
-        ledger: Ledger | None = None,
+        self, queues: Queues, endpoint: Endpoint, settings: RelaySettings | None = None
     ) -> None:
-        check_hop(hop_seconds)
-        super().__init__(
-            queues, endpoint, endpoint.delay_queue, max_receives=max_receives, ledger=ledger
-        )
-        self.hop_seconds = hop_seconds
-        self._max_delay_seconds = checked_max_delay(max_delay_seconds)
-        if store is None:
-            check_without_store(park_after_seconds)
-        self._parking = None if store is None else Parking(store, after_seconds=park_after_seconds)
+        settings = settings or RelaySettings()
+        super().__init__(queues, endpoint, endpoint.delay_queue, settings)
+        self.hop_seconds = settings.hop_seconds
+        parking = settings.parking
+        self._parking = None if parking is None else Stores(parking).parking(endpoint.name)
 
     @property
     def stored_at_once(self) -> int | None:
@@ -122,7 +98,7 @@ class Relay(Mover):
         return [next(parked) if isinstance(each, _ToStore) else each for each in decided]
 
     def _read(self, copy: ReceivedMessage) -> DelayedMessage | Reject:
-        return fifo.misdirected(copy, self._endpoint) or wire.read_delay(copy)
+        return fifo.misdirected(copy, self._endpoint) or read_delay(copy)
 
     def _amendments(self, messages: Sequence[DelayedMessage]) -> dict[str, Amendment]:
         if self._parking is None or not messages:
@@ -138,7 +114,7 @@ class Relay(Mover):
             due_ms = amendment.new_due_ms(copy.first_sent_ms)
             message = message if due_ms is None else replace(message, due_ms=due_ms)
         now_ms = self._broker_now(copy)
-        problem = too_far(message.due_ms, now_ms, self._max_delay_seconds)
+        problem = too_far(message.due_ms, now_ms, self._settings.max_delay_seconds)
         if problem is not None:
             return self._reject(copy, problem)
         decision = decide(
@@ -202,7 +178,7 @@ class Relay(Mover):
         return Move(
             copy,
             self.source,
-            wire.requeued(copy, message, decision.remaining_seconds),
+            outgoing.requeued(copy, message, decision.remaining_seconds),
             Outcome(copy, Status.REQUEUED, message.due_ms),
         )
 

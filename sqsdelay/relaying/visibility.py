@@ -10,7 +10,7 @@ from typing import Final
 
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.one_line import one_line
-from sqsdelay.core.wire import ReceivedMessage
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.limits import DELAY_QUEUE_VISIBILITY_SECONDS, WORKER_VISIBILITY_SECONDS
 from sqsdelay.ports.queues import Queues

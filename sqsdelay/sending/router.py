@@ -6,17 +6,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from sqsdelay.core import fifo, wire
+from sqsdelay.core import fifo, outgoing, wire
 from sqsdelay.core.checked_message import CheckedMessage
+from sqsdelay.core.deduplication_ids import (
+    after_amendment,
+    new_send_deduplication_id,
+    send_deduplication_id,
+)
 from sqsdelay.core.delay import seconds_until
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.core.hop import check_hop, checked_max_delay, too_far
+from sqsdelay.core.hop import too_far
+from sqsdelay.core.identity import waiting_identity, with_message_id
 from sqsdelay.core.message import (
+    Attributes,
     OutgoingMessage,
     Route,
     check_limits,
     string,
 )
+from sqsdelay.core.outgoing import check_whole_way
 from sqsdelay.core.stored_message import StoredMessage, as_stored
 from sqsdelay.errors import (
     ConfigurationError,
@@ -27,11 +35,12 @@ from sqsdelay.errors import (
     QueueUnavailable,
     SqsDelayError,
 )
-from sqsdelay.limits import DEFAULT_HOP_SECONDS, MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.parking.parking import Parking
 from sqsdelay.ports.queues import Queues
 from sqsdelay.ports.size_limits import SizeLimits
 from sqsdelay.sending.endpoint_conflicts import refuse_collision
+from sqsdelay.sending.settings import SenderSettings
 
 T = TypeVar("T")
 
@@ -62,7 +71,7 @@ class ToQueue:
     def sent_after(self, amended_ms: int) -> None:
         """Tell the delay consumer that amendments left until then do not apply to this message."""
         deduplication_id = self.entry.deduplication_id or ""
-        self.entry.deduplication_id = wire.after_amendment(deduplication_id, amended_ms)
+        self.entry.deduplication_id = after_amendment(deduplication_id, amended_ms)
 
 
 @dataclass(slots=True)
@@ -97,37 +106,19 @@ class Router:
 
     Args:
         queues: the queue service.
-        unrestricted: False refuses what a message timer cannot hold.
-        hop_seconds: the delay queues' delivery delay.
-        max_delay_seconds: the farthest that a message may be due.
-        idempotent: equal messages, sent within SQS's deduplication interval, are one.
+        settings: how to send.
         parking: an endpoint's store, None where there is none.
-
-    Raises:
-        ConfigurationError: a hop out of range, or one without a delay queue.
     """
 
     def __init__(
         self,
         queues: Queues,
+        settings: SenderSettings,
         *,
-        unrestricted: bool,
-        hop_seconds: int,
-        max_delay_seconds: int,
-        idempotent: bool,
         parking: Callable[[Endpoint], Parking | None],
     ) -> None:
-        check_hop(hop_seconds)
-        if not unrestricted and hop_seconds != DEFAULT_HOP_SECONDS:
-            raise ConfigurationError(
-                f"hop_seconds={hop_seconds} with unrestricted=False; "
-                "without a delay queue there is no hop; leave hop_seconds out"
-            )
         self._queues = queues
-        self._unrestricted = unrestricted
-        self._hop_seconds = hop_seconds
-        self._max_delay_seconds = checked_max_delay(max_delay_seconds)
-        self._idempotent = idempotent
+        self._settings = settings
         self._parking = parking
         self._limits = SizeLimits(queues)
         self._checked_hops: set[str] = set()
@@ -148,7 +139,7 @@ class Router:
             now_ms = self.broker_now(endpoint, asked)
         remaining = seconds_until(due_ms, now_ms)
         self.check_max_delay(due_ms, now_ms)
-        if remaining <= self._hop_seconds:
+        if remaining <= self._settings.hop_seconds:
             if endpoint.fifo and remaining > 0:
                 return self._through_due_queue(endpoint, message, remaining, asked)
             return self._direct(endpoint, message, due_ms, remaining, asked)
@@ -168,7 +159,7 @@ class Router:
         Raises:
             InvalidDelay
         """
-        problem = too_far(due_ms, now_ms, self._max_delay_seconds)
+        problem = too_far(due_ms, now_ms, self._settings.max_delay_seconds)
         if problem is not None:
             raise InvalidDelay(problem)
 
@@ -236,7 +227,7 @@ class Router:
             delay_seconds=remaining,
             trace_header=message.trace_header,
         )
-        added = ids.attributes() | wire.waiting_identity(message_id, due_ms)
+        added = ids.attributes() | waiting_identity(message_id, due_ms)
         check_limits(message.body, message.attributes, added)
         self._check_arrival(endpoint, message)
         queue_url = asked.once("due queue", lambda: self._queues.url(endpoint.due_queue))
@@ -265,7 +256,7 @@ class Router:
             self._alone.add(endpoint.queue)
 
     def _check_unrestricted(self, endpoint: Endpoint, remaining_ms: int) -> None:
-        if not self._unrestricted:
+        if not self._settings.unrestricted:
             raise DelayTooLong(
                 f"delay of {remaining_ms / 1000} s exceeds the {MAX_MESSAGE_TIMER_SECONDS} s of "
                 "a message timer, and unrestricted=False; shorten it, or use "
@@ -282,26 +273,22 @@ class Router:
         asked: Asked,
     ) -> ToQueue:
         message_id, deduplication_id = message.ids(due_ms)
-        wired = wire.delayed(
+        wired = outgoing.delayed(
             message.attributes,
             remaining_ms=remaining_ms,
             due_ms=message.due.at_ms,
             message_group_id=message.group_id,
             deduplication_id=deduplication_id,
         )
-        wired = wire.with_message_id(message.body, wired, message_id)
+        wired = with_message_id(message.body, wired, message_id)
         entry = OutgoingMessage(
             body=message.body,
             attributes=wired,
-            size=wire.check_whole_way(
+            size=check_whole_way(
                 message.body, message.attributes, wired, message_id=message_id, due_ms=due_ms
             ),
             group_id=message_id,
-            deduplication_id=(
-                wire.send_deduplication_id(message_id, message.content, wired)
-                if self._idempotent and message.named
-                else wire.new_send_deduplication_id()
-            ),
+            deduplication_id=self._deduplication_id(message_id, message, wired),
             trace_header=message.trace_header,
         )
         queue_url = asked.once("delay queue", lambda: self._delay_queue_url(endpoint))
@@ -317,25 +304,34 @@ class Router:
             named=message.named,
         )
 
+    def _deduplication_id(self, message_id: str, message: CheckedMessage, wired: Attributes) -> str:
+        idempotent = self._settings.idempotent or self._settings.parking is not None
+        if idempotent and message.named:
+            return send_deduplication_id(message_id, message.content, wired)
+        return new_send_deduplication_id()
+
     def _delay_queue_url(self, endpoint: Endpoint) -> str:
         try:
             queue_url = self._queues.url(endpoint.delay_queue)
         except QueueMissing as error:
             raise DelayQueueMissing(
                 f"queue {endpoint.delay_queue.name} does not exist, so endpoint {endpoint.name} accepts "
-                f"no delays above {self._hop_seconds} s; create it with: "
+                f"no delays above {self._settings.hop_seconds} s; create it with: "
                 f"sqsdelay endpoint create {endpoint.name}"
             ) from error
-        if self._hop_seconds < MAX_MESSAGE_TIMER_SECONDS and queue_url not in self._checked_hops:
+        if (
+            self._settings.hop_seconds < MAX_MESSAGE_TIMER_SECONDS
+            and queue_url not in self._checked_hops
+        ):
             self._check_hop(endpoint, queue_url)
         return queue_url
 
     def _check_hop(self, endpoint: Endpoint, queue_url: str) -> None:
         """A hop longer than what the sender counts on would make every message late."""
         deployed = int(self._queues.attributes(queue_url).get("DelaySeconds", "0"))
-        if deployed > self._hop_seconds:
+        if deployed > self._settings.hop_seconds:
             raise ConfigurationError(
-                f"hop_seconds={self._hop_seconds}, but {endpoint.delay_queue.name} holds messages for "
-                f"{deployed} s; use hop_seconds={deployed}"
+                f"hop_seconds={self._settings.hop_seconds}, but {endpoint.delay_queue.name} holds "
+                f"messages for {deployed} s; use hop_seconds={deployed}"
             )
         self._checked_hops.add(queue_url)

@@ -19,33 +19,24 @@ from sqsdelay.core.message import AttributeInput, Message, Route
 from sqsdelay.core.one_line import one_line
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import (
-    ConfigurationError,
     InvalidDelay,
     NoStore,
     SqsDelayError,
     StoreError,
 )
-from sqsdelay.ledger.events import Ledger, record_safely
-from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
-from sqsdelay.parking.parking import (
-    DEFAULT_PARK_AFTER_SECONDS,
-    Parking,
-    StoreOf,
-    Stores,
-    check_without_store,
-)
+from sqsdelay.ledger.events import record_safely
+from sqsdelay.parking.parking import Parking, Stores
 from sqsdelay.parking.schedule import Change, Schedule
-from sqsdelay.ports.queues import Failure, LargeBodies, Queues, SendReceipt
-from sqsdelay.ports.stores import ParkingPlace
+from sqsdelay.ports.queues import Failure, Queues, SendReceipt
 from sqsdelay.sending.large_bodies import Offloading
 from sqsdelay.sending.recording import sent_to_queue, sent_to_store
 from sqsdelay.sending.router import Asked, Router, ToQueue, ToStore
+from sqsdelay.sending.settings import SenderSettings
 
-__all__ = ["DEFAULT_CONCURRENCY", "Change", "Route", "SendResult", "QueueSender"]
+__all__ = ["Change", "Route", "SendResult", "QueueSender"]
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_CONCURRENCY = 8
 _STORED_AT_ONCE: Final = 500
 
 
@@ -75,56 +66,18 @@ class QueueSender:
 
     Args:
         queues: the queue service.
-        unrestricted: False refuses delays above 900 seconds, as a sender without the feature would.
-        hop_seconds: the delay queues' delivery delay; 900 unless the endpoint was created with less.
-        max_delay_seconds: the farthest a message may be due; ten years unless the endpoint's delay
-            consumer was told another.
-        concurrency: batches ``send_many`` keeps in flight.
-        store: the endpoint's store, or a function from an endpoint's name to its store. Messages
-            far away are parked there at once, and `cancel`, `reschedule` and `pending` work.
-        park_after_seconds: messages with more than this remaining are parked.
-        large_bodies: where bodies wait that are too large for a message, e.g. an S3 bucket.
-        idempotent: equal messages (id, content, and due time or delay) sent to a delay queue within
-            five minutes are one, by whichever process: for who repeats a send whose outcome it does not
-            know. SQS then also drops one that is sent again because the former was cancelled or moved,
-            which only a sender with the store can see: that is always idempotent, and sees it.
-        ledger: where to record what was sent, cancelled and moved; None records nothing.
-
-    Raises:
-        ConfigurationError: a setting out of range.
+        settings: how to send.
     """
 
-    def __init__(
-        self,
-        queues: Queues,
-        *,
-        unrestricted: bool = True,
-        hop_seconds: int = DEFAULT_HOP_SECONDS,
-        max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS,
-        concurrency: int = DEFAULT_CONCURRENCY,
-        store: ParkingPlace | StoreOf | None = None,
-        park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
-        large_bodies: LargeBodies | None = None,
-        idempotent: bool = False,
-        ledger: Ledger | None = None,
-    ) -> None:
-        if concurrency < 1:
-            raise ConfigurationError(f"concurrency={concurrency}; use 1 or more")
+    def __init__(self, queues: Queues, settings: SenderSettings | None = None) -> None:
+        settings = settings or SenderSettings()
         self._queues = queues
-        self._concurrency = concurrency
-        self._ledger = ledger
-        if store is None:
-            check_without_store(park_after_seconds)
-        self._stores = None if store is None else Stores(store, after_seconds=park_after_seconds)
+        self._concurrency = settings.concurrency
+        self._ledger = settings.ledger
+        large_bodies = settings.large_bodies
+        self._stores = None if settings.parking is None else Stores(settings.parking)
         self._offloading = None if large_bodies is None else Offloading(large_bodies)
-        self._router = Router(
-            queues,
-            unrestricted=unrestricted,
-            hop_seconds=hop_seconds,
-            max_delay_seconds=max_delay_seconds,
-            idempotent=idempotent or store is not None,
-            parking=self._parking,
-        )
+        self._router = Router(queues, settings, parking=self._parking)
 
     def send(
         self,

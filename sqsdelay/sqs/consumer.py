@@ -6,13 +6,13 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ALL_COMPLETED, Future, wait
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import tenacity
 
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.hop import check_hop, checked_max_delay
 from sqsdelay.core.one_line import one_line
 from sqsdelay.core.problem import Problem
 from sqsdelay.errors import (
@@ -29,12 +29,14 @@ from sqsdelay.limits import (
     STOP_SECONDS,
     WORKER_VISIBILITY_SECONDS,
 )
-from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
+from sqsdelay.parking.parking import Stores
+from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS, parking_settings
 from sqsdelay.relaying.due_relay import DueRelay
 from sqsdelay.relaying.gathering import Gathering
-from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Mover, check_max_receives
+from sqsdelay.relaying.mover import Mover
 from sqsdelay.relaying.outcome import Outcome
 from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying.settings import DEFAULT_MAX_RECEIVES, RelaySettings
 from sqsdelay.relaying.visibility import InHand, Visibility
 from sqsdelay.sending.endpoint_conflicts import refuse_collision
 from sqsdelay.sqs.client import default_client
@@ -109,22 +111,21 @@ class DelayConsumer:
             raise ConfigurationError(
                 f"wait_seconds={wait_seconds}; use 0 to {MAX_RECEIVE_WAIT_SECONDS}"
             )
-        check_hop(hop_seconds)
-        check_max_receives(max_receives)
         self.endpoint = Endpoint.parse(endpoint)
         self._clock = clock or SystemClock()
         self._longest_wait = wait_seconds if client is None else MAX_RECEIVE_WAIT_SECONDS
         self._queues = _queues(client, receivers, wait_seconds, self._clock)
         self._visibility = Visibility(self._queues, self._clock, seconds=visibility_seconds)
-        self._hop_seconds = hop_seconds
         self._receivers = receivers
         self._wait_seconds = wait_seconds
-        self._max_receives = max_receives
-        self._max_delay_seconds = checked_max_delay(max_delay_seconds)
-        self._store = store
-        self._park_after_seconds = park_after_seconds
+        self._settings = RelaySettings(
+            hop_seconds=hop_seconds,
+            max_receives=max_receives,
+            max_delay_seconds=max_delay_seconds,
+            parking=parking_settings(store, park_after_seconds),
+            ledger=ledger,
+        )
         self._on_outcomes = on_outcomes
-        self._ledger = ledger
         self._movers: list[Mover] = []
 
     def start(self) -> None:
@@ -139,16 +140,7 @@ class DelayConsumer:
             StoreMissing: the store is not set up.
         """
         self._check_store()
-        relay = checked_relay(
-            self._queues,
-            self.endpoint,
-            hop_seconds=self._hop_seconds,
-            max_receives=self._max_receives,
-            max_delay_seconds=self._max_delay_seconds,
-            store=self._store,
-            park_after_seconds=self._park_after_seconds,
-            ledger=self._ledger,
-        )
+        relay = checked_relay(self._queues, self.endpoint, self._settings)
         self._movers = [relay, *self._due_relays()]
         self._log_limits()
 
@@ -168,17 +160,15 @@ class DelayConsumer:
         due_queue = self.endpoint.due_queue
         attributes = self._queues.attributes(self._queues.url(due_queue))
         _refuse(waiting_problems(due_queue.name, attributes))
-        due_relay = DueRelay(
-            self._queues, self.endpoint, max_receives=self._max_receives, ledger=self._ledger
-        )
-        return [due_relay]
+        return [DueRelay(self._queues, self.endpoint, self._settings)]
 
     def _check_store(self) -> None:
         """Find out now that the table is missing; an outage is waited for by hopping on."""
-        if self._store is None:
+        if self._settings.parking is None:
             return
+        store = Stores(self._settings.parking).of(self.endpoint.name)
         try:
-            self._store.amendments(["-"])
+            store.amendments(["-"])
         except StoreUnavailable as error:
             logger.warning("messages hop on until the store can be used: %s", one_line(error))
 
@@ -346,17 +336,7 @@ def _refuse(problems: Iterable[Problem]) -> None:
         logger.warning(text)
 
 
-def checked_relay(
-    queues: SqsQueues,
-    endpoint: Endpoint,
-    *,
-    hop_seconds: int,
-    max_receives: int,
-    max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS,
-    store: ParkingPlace | None = None,
-    park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
-    ledger: Ledger | None = None,
-) -> Relay:
+def checked_relay(queues: SqsQueues, endpoint: Endpoint, settings: RelaySettings) -> Relay:
     """A relay for the delay queue as it is deployed; worker and function start with it.
 
     Raises:
@@ -367,18 +347,9 @@ def checked_relay(
     refuse_collision(queues, endpoint)
     name = endpoint.delay_queue.name
     attributes = queues.attributes(queues.url(endpoint.delay_queue))
-    _refuse(delay_queue_problems(name, attributes, hop_seconds=hop_seconds))
-    return Relay(
-        queues,
-        endpoint,
-        # Requeueing costs what the queue's delay is, whatever the setting says.
-        hop_seconds=int(attributes["DelaySeconds"]),
-        max_receives=max_receives,
-        max_delay_seconds=max_delay_seconds,
-        store=store,
-        park_after_seconds=park_after_seconds,
-        ledger=ledger,
-    )
+    _refuse(delay_queue_problems(name, attributes, hop_seconds=settings.hop_seconds))
+    # Requeueing costs what the queue's delay is, whatever the setting says.
+    return Relay(queues, endpoint, replace(settings, hop_seconds=int(attributes["DelaySeconds"])))
 
 
 def _waiting(stop: threading.Event, retry: tenacity.retry_base) -> tenacity.Retrying:

@@ -11,11 +11,12 @@ from sqsdelay.core.batching import full_batches
 from sqsdelay.core.delay import seconds_until
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.fifo import FifoIds, for_due_queue
+from sqsdelay.core.identity import with_identity, without_identity
 from sqsdelay.core.message import OutgoingMessage, check_body, check_limits, string
 from sqsdelay.core.one_line import one_line
 from sqsdelay.core.rejection import rejected_stored
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.core.wire import DEDUPLICATION_ID, with_identity, without_identity
+from sqsdelay.core.wire import DEDUPLICATION_ID
 from sqsdelay.errors import InvalidMessage, QueueUnavailable, SqsDelayError
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.ports.queues import Failure, Queues, Released, SendReceipt

@@ -15,7 +15,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from sqsdelay.core.clock import BrokerClock, Clock, SystemClock
 from sqsdelay.core.endpoint import QueueRef
 from sqsdelay.core.message import OutgoingMessage
-from sqsdelay.core.wire import ReceivedMessage, from_boto3
+from sqsdelay.core.received_message import ReceivedMessage, from_boto3
 from sqsdelay.errors import InvalidEndpoint, QueueUnavailable
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.ports.queues import Failure, SendReceipt

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
-from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, StoreOf
-from sqsdelay.sending.sender import DEFAULT_CONCURRENCY, QueueSender
+from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS, StoreOf, parking_settings
+from sqsdelay.sending.sender import QueueSender
+from sqsdelay.sending.settings import DEFAULT_CONCURRENCY, SenderSettings
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.queues import SqsQueues
 
@@ -39,6 +40,9 @@ class DelaySender(QueueSender):
             which only a sender with the store can see: that is always idempotent, and sees it.
         ledger: where to record what was sent, cancelled and rescheduled; None records nothing.
         clock: the local clock.
+
+    Raises:
+        ConfigurationError: a setting out of range.
     """
 
     def __init__(
@@ -62,13 +66,14 @@ class DelaySender(QueueSender):
         connections = getattr(client.meta.config, "max_pool_connections", concurrency)
         super().__init__(
             SqsQueues(client, clock=clock),
-            unrestricted=unrestricted,
-            hop_seconds=hop_seconds,
-            max_delay_seconds=max_delay_seconds,
-            concurrency=min(concurrency, connections),
-            store=store,
-            park_after_seconds=park_after_seconds,
-            large_bodies=large_bodies,
-            idempotent=idempotent,
-            ledger=ledger,
+            SenderSettings(
+                unrestricted=unrestricted,
+                hop_seconds=hop_seconds,
+                max_delay_seconds=max_delay_seconds,
+                concurrency=min(concurrency, connections),
+                parking=parking_settings(store, park_after_seconds),
+                large_bodies=large_bodies,
+                idempotent=idempotent,
+                ledger=ledger,
+            ),
         )

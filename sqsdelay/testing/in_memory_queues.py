@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from sqsdelay.core.clock import BrokerClock, Clock
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import OutgoingMessage, size_of
-from sqsdelay.core.wire import ReceivedMessage, whole_number
+from sqsdelay.core.received_message import ReceivedMessage, whole_number
 from sqsdelay.errors import QueueMissing, SendFailed
 from sqsdelay.limits import (
     DEDUPLICATION_INTERVAL_SECONDS,

@@ -20,15 +20,18 @@ from sqsdelay.core.body_pointer import PAYLOAD_SIZE, Pointer
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import string
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.core.wire import DELAY_SECONDS, ReceivedMessage
+from sqsdelay.core.wire import DELAY_SECONDS
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.dispatching.settings import DispatchSettings
 from sqsdelay.errors import BodyMissing, ConfigurationError, MessageTooLarge, SqsDelayError
 from sqsdelay.ledger.events import EventKind
 from sqsdelay.limits import MAX_DUE_MS
 from sqsdelay.parking.parking import Parking
+from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS, ParkingSettings
 from sqsdelay.relaying.outcome import Status
+from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.s3 import BodyReader, Bucket
 from sqsdelay.sqs.consumer import DelayConsumer, checked_relay
 from sqsdelay.sqs.outbox import SqsOutbox
@@ -143,7 +146,11 @@ def delay_consumer(site: Site, actor: Actor) -> set[str]:
     fates: dict[str, Status] = {}
     with tries("start"):
         endpoint = Endpoint.parse(outputs["QueueName"])
-        relay = checked_relay(queues, endpoint, hop_seconds=1, max_receives=5, store=store)
+        relay = checked_relay(
+            queues,
+            endpoint,
+            RelaySettings(parking=ParkingSettings(store), hop_seconds=1, max_receives=5),
+        )
         batch = [site.copies[kind] for kind in ("near", "far", "poison")]
         fates = {o.copy.body: o.status for o in relay.process(batch, delete=False)}
     for kind, behaviour, fate in (
@@ -170,7 +177,7 @@ def delay_consumer(site: Site, actor: Actor) -> set[str]:
 
 
 def _park(site: Site, store: DynamoDbStore, tries: Tries) -> None:
-    parking = Parking(store)
+    parking = Parking(store, after_seconds=DEFAULT_PARK_AFTER_SECONDS)
     new, known, cancelled, moved = (site.message() for _ in range(4))
     with site.stored(known, cancelled, moved) as owners:
         now_ms = SystemClock().now_ms()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from sqsdelay.ledger.events import EventKind, from_json
+from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.testing.local_aws import LocalAws
 from tests.patience import PATIENCE_SECONDS
 from tests.services.deaf_proxy import DeafProxy
@@ -134,7 +135,7 @@ def test_a_copy_requeued_twice_after_its_delete_is_one_message(
     url = queues.url(parsed.delay_queue)
     copies = queues.receive_batch(url, wait_seconds=5)
     for _ in range(2):
-        (outcome,) = Relay(queues, parsed, hop_seconds=1).process(copies)
+        (outcome,) = Relay(queues, parsed, RelaySettings(hop_seconds=1)).process(copies)
         assert outcome.status is Status.REQUEUED
     time.sleep(1.2)
     assert len(queues.receive_batch(url, wait_seconds=1)) == 1

@@ -11,12 +11,15 @@ from typing import Any, Final
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.ledger import to_json
+from sqsdelay.parking.settings import ParkingSettings
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.rabbitmq import RabbitMqMessage, Topology
 from sqsdelay.rabbitmq.message import properties_of
 from sqsdelay.rabbitmq.routing_keys import binding_key, entry_level, routing_key
 from sqsdelay.relaying import Relay
+from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.sending import QueueSender
+from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.testing import InMemoryLedger, InMemoryQueues, InMemoryStore, ManualClock
 
 FOLDER: Final = Path(__file__).parent / "payloads"
@@ -69,7 +72,9 @@ def _queues(endpoint: str) -> RecordedQueues:
 def sent(endpoint: str, **arguments: Any) -> list[dict[str, Any]]:
     """What one `QueueSender.send` puts on the wire."""
     queues = _queues(endpoint)
-    sender = QueueSender(queues, idempotent=True)  # its deduplication ids are no random numbers
+    sender = QueueSender(
+        queues, SenderSettings(idempotent=True)
+    )  # its deduplication ids are no random numbers
     sender.send(endpoint, "Grüße", message_id="m-1", attributes={"n": 7}, **arguments)
     return queues.sent
 
@@ -77,7 +82,9 @@ def sent(endpoint: str, **arguments: Any) -> list[dict[str, Any]]:
 def hops() -> list[dict[str, Any]]:
     """A message of 1,000 seconds: into the delay queue, and from there to its destination."""
     queues = _queues("orders")
-    QueueSender(queues, idempotent=True).send("orders", "hello", message_id="m-1", delay=2_000)
+    QueueSender(queues, SenderSettings(idempotent=True)).send(
+        "orders", "hello", message_id="m-1", delay=2_000
+    )
     relay = Relay(queues, Endpoint.parse("orders"))
     for _ in range(2):
         queues.clock.advance(900)
@@ -101,7 +108,7 @@ def stored() -> dict[str, Any]:
     """The columns of a store's row."""
     queues = _queues("orders")
     store = InMemoryStore(queues.clock)
-    sender = QueueSender(queues, store=store, park_after_seconds=900)
+    sender = QueueSender(queues, SenderSettings(parking=ParkingSettings(store, 900)))
     sender.send(
         "orders", "hello", message_id="m-1", delay=DAY_SECONDS, attributes={"n": 7, "b": b"\x00"}
     )
@@ -118,8 +125,10 @@ def stored() -> dict[str, Any]:
 def events() -> str:
     """The lines of a ledger for a message's whole way."""
     queues, ledger = _queues("orders"), InMemoryLedger()
-    QueueSender(queues, ledger=ledger).send("orders", "hello", message_id="m-1", delay=2_000)
-    relay = Relay(queues, Endpoint.parse("orders"), ledger=ledger)
+    QueueSender(queues, SenderSettings(ledger=ledger)).send(
+        "orders", "hello", message_id="m-1", delay=2_000
+    )
+    relay = Relay(queues, Endpoint.parse("orders"), RelaySettings(ledger=ledger))
     for _ in range(2):
         queues.clock.advance(900)
         relay.process(queues.receive_batch(queues.url(relay.source), wait_seconds=0))

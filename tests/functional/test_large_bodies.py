@@ -31,8 +31,10 @@ from sqsdelay.errors import (
     QueueMissing,
     TooManyAttributes,
 )
+from sqsdelay.parking.settings import ParkingSettings
 from sqsdelay.s3 import BodyReader, Bucket
 from sqsdelay.sending.sender import QueueSender, Route
+from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 from sqsdelay.testing.local_aws import LocalAws
@@ -64,7 +66,9 @@ def keys(s3: Any) -> list[str]:
 
 def test_a_large_body_travels_as_a_pointer(s3: Any, queues: InMemoryQueues) -> None:
     """The format of AWS's libraries; small bodies are untouched, and the user's attributes stay."""
-    sender = QueueSender(queues, large_bodies=Bucket("bodies", s3, prefix="orders/"))
+    sender = QueueSender(
+        queues, SenderSettings(large_bodies=Bucket("bodies", s3, prefix="orders/"))
+    )
     sender.send("orders", LARGE, attributes={"a": "b"})
     sender.send("orders", "small")
     large, small = queues.receive_batch("orders", wait_seconds=0)
@@ -102,7 +106,9 @@ def test_from_which_size_on(
     s3: Any, queues: InMemoryQueues, size: int, above: int, offloaded: bool
 ) -> None:
     """More than above_bytes, attributes included; what our own attributes would push over, too."""
-    sender = QueueSender(queues, large_bodies=Bucket("bodies", s3, above_bytes=above))
+    sender = QueueSender(
+        queues, SenderSettings(large_bodies=Bucket("bodies", s3, above_bytes=above))
+    )
     sender.send("orders", "b" * max(1, size), message_id="m", delay=5000)
     assert len(keys(s3)) == offloaded
 
@@ -111,7 +117,7 @@ def test_the_least_limit_on_the_way_is_where_bodies_leave(s3: Any, queues: InMem
     """A destination may take less than SQS does; a limit that is lowered is known in five minutes."""
     queues.create_queue("bills", MaximumMessageSize="262144")
     queues.create_endpoint("bills")
-    sender = QueueSender(queues, large_bodies=Bucket("bodies", s3))
+    sender = QueueSender(queues, SenderSettings(large_bodies=Bucket("bodies", s3)))
     for delay in (None, 5, 5000):
         before = len(keys(s3))
         sender.send("bills", "b" * 261_000, delay=delay)
@@ -126,7 +132,10 @@ def test_what_was_received_is_sent_again_with_all_its_attributes(
 ) -> None:
     """Its body read, the former size tells nothing: large again it gets the new one, small none."""
     bucket = Bucket("bodies", s3)
-    sender, reader = QueueSender(queues, large_bodies=bucket), BodyReader("bodies", s3)
+    sender, reader = (
+        QueueSender(queues, SenderSettings(large_bodies=bucket)),
+        BodyReader("bodies", s3),
+    )
     received: Any = {name: {"DataType": "Number", "StringValue": "7"}, "tenant": string("acme")}
     for body in (LARGE, "small"):
         sender.send("orders", body, attributes=received)
@@ -138,7 +147,7 @@ def test_what_was_received_is_sent_again_with_all_its_attributes(
 
 def test_a_pointer_is_sent_again_as_it_is(s3: Any, queues: InMemoryQueues) -> None:
     """Who receives without a reader passes on what it got; the body stays where it is."""
-    sender = QueueSender(queues, large_bodies=Bucket("bodies", s3))
+    sender = QueueSender(queues, SenderSettings(large_bodies=Bucket("bodies", s3)))
     sender.send("orders", LARGE)
     (copy,) = queues.receive_batch("orders", wait_seconds=0)
     sender.send("orders", copy.body, attributes=copy.attributes)
@@ -151,14 +160,16 @@ def test_every_route_takes_it(s3: Any, queues: InMemoryQueues) -> None:
     """Direct, delay queue, store, FIFO: the pointer is small, so that many fit a batch."""
     store = InMemoryStore(queues.clock)
     bucket = Bucket("bodies", s3, above_bytes=10)
-    sender = QueueSender(queues, store=store, large_bodies=bucket)
+    sender = QueueSender(
+        queues, SenderSettings(parking=ParkingSettings(store), large_bodies=bucket)
+    )
     messages = [
         Message("b" * 11, delay=delay, message_id=f"{delay}") for delay in (5, 1000, 90_000)
     ]
     results = sender.send_many("orders", messages)
     assert [r.route for r in results] == [Route.DIRECT, Route.DELAY_QUEUE, Route.STORE]
     queues.create_endpoint("payments.fifo")
-    fifo = QueueSender(queues, large_bodies=bucket)
+    fifo = QueueSender(queues, SenderSettings(large_bodies=bucket))
     assert fifo.send("payments.fifo", "b" * 11, delay=5, message_group_id="g").error is None
     queues.clock.advance(900)
     found = [
@@ -181,7 +192,7 @@ def test_without_a_bucket_the_error_says_how(queues: InMemoryQueues) -> None:
 
 def test_a_missing_bucket_is_found_before_anything_is_sent(s3: Any, queues: InMemoryQueues) -> None:
     """Its message fails alone."""
-    sender = QueueSender(queues, large_bodies=Bucket("nowhere", s3))
+    sender = QueueSender(queues, SenderSettings(large_bodies=Bucket("nowhere", s3)))
     large, small = sender.send_many("orders", [Message(LARGE), Message("small")])
     assert isinstance(large.error, BodyStoreMissing)
     assert "bucket nowhere does not exist" in str(large.error)
@@ -197,7 +208,9 @@ def test_a_denied_write_is_found_before_anything_is_sent(s3: Any, queues: InMemo
         with pytest.raises(
             BodyStoreUnavailable, match=r"bucket bodies cannot be used now.*s3:PutObj"
         ):
-            QueueSender(queues, large_bodies=Bucket("bodies", s3)).send("orders", LARGE)
+            QueueSender(queues, SenderSettings(large_bodies=Bucket("bodies", s3))).send(
+                "orders", LARGE
+            )
     assert queues.receive_batch("orders", wait_seconds=0) == []
 
 
@@ -206,7 +219,9 @@ def test_no_connection_is_unavailable(queues: InMemoryQueues) -> None:
     config = Config(retries={"total_max_attempts": 1})
     client = boto3.client("s3", endpoint_url="http://127.0.0.1:9", config=config)
     with pytest.raises(BodyStoreUnavailable):
-        QueueSender(queues, large_bodies=Bucket("bodies", client)).send("orders", LARGE)
+        QueueSender(queues, SenderSettings(large_bodies=Bucket("bodies", client))).send(
+            "orders", LARGE
+        )
 
 
 @pytest.mark.parametrize(
@@ -223,7 +238,7 @@ def test_what_cannot_be_sent_leaves_no_body_behind(
 ) -> None:
     """All else is checked before the body is put."""
     with pytest.raises(error):
-        QueueSender(queues, large_bodies=Bucket("bodies", s3)).send(
+        QueueSender(queues, SenderSettings(large_bodies=Bucket("bodies", s3))).send(
             **({"endpoint": "orders", "body": LARGE} | arguments)
         )
     assert keys(s3) == []
@@ -323,7 +338,7 @@ def test_a_lifecycle_rule_may_not_outrun_a_delay(
     queues = InMemoryQueues(ManualClock(now_ms))
     queues.create_endpoint("orders")
     bucket = Bucket("bodies", s3, prefix="bodies/", clock=ManualClock(now_ms))
-    sender = QueueSender(queues, large_bodies=bucket)
+    sender = QueueSender(queues, SenderSettings(large_bodies=bucket))
     if refused:
         with pytest.raises(
             ConfigurationError, match=r"rule 'clean' of bucket bodies .* 2027-02-14"

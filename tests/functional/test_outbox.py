@@ -11,8 +11,8 @@ import pytest
 
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import Attribute, OutgoingMessage
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.core.wire import ReceivedMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.errors import QueueMissing, QueueUnavailable
 from sqsdelay.ports.queues import Failure, Released, SendReceipt

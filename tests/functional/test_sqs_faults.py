@@ -14,7 +14,7 @@ from botocore.stub import Stubber
 from sqsdelay import DelaySender
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import OutgoingMessage
-from sqsdelay.core.wire import ReceivedMessage
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.errors import InvalidEndpoint, QueueMissing, QueueUnavailable, SendFailed
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.sqs.queues import ENTRY_ATTEMPTS, SqsQueues

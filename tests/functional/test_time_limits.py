@@ -18,7 +18,7 @@ from lambdas.delay_consumer import handler as module
 from sqsdelay import DelayConsumer, DelaySender
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import OutgoingMessage
-from sqsdelay.core.wire import ReceivedMessage
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.errors import (
     BodyStoreUnavailable,
     ConfigurationError,

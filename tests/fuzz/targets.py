@@ -23,6 +23,7 @@ from sqsdelay.core.delay import delay_ms, due_at_ms, parse_delay, parse_due_at
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.hop import Reject
 from sqsdelay.core.message import OutgoingMessage, size_of
+from sqsdelay.core.received_message import from_lambda_event
 from sqsdelay.core.rejection import read_rejection, rejected
 from sqsdelay.core.stored_message import StoredMessage, from_store
 from sqsdelay.core.timeout_headers import read_id, read_timeout
@@ -30,6 +31,7 @@ from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.errors import MalformedMessage, SqsDelayError
 from sqsdelay.ledger.events import from_json, to_json
 from sqsdelay.limits import MAX_ATTRIBUTES, MAX_MESSAGE_BYTES
+from sqsdelay.parking.settings import ParkingSettings
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.rabbitmq.connection import parameters
 from sqsdelay.rabbitmq.management import Management
@@ -41,7 +43,9 @@ from sqsdelay.rabbitmq.transfers import due_of
 from sqsdelay.relaying.due_relay import DueRelay
 from sqsdelay.relaying.outcome import Status
 from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.sending.sender import QueueSender
+from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.stores import open_store
 from sqsdelay.testing import InMemoryOutbox, InMemoryQueues, InMemoryStore, ManualClock
 
@@ -79,15 +83,15 @@ def record(data: bytes) -> None:
     """A record of a Lambda event, to the delay queue and the due queue of both kinds of endpoint."""
     given = value_of(data)
     try:
-        copy = wire.from_lambda_event(given, received_at=1.0)
+        copy = from_lambda_event(given, received_at=1.0)
     except MalformedMessage:
         return
     for name in ENDPOINTS:
         clock = ManualClock(START_MS)
         queues, store = StrictQueues(clock), InMemoryStore(clock)
         endpoint = queues.create_endpoint(name)
-        for parked in (None, store):
-            relay = Relay(queues, endpoint, store=parked)
+        for parking in (None, ParkingSettings(store)):
+            relay = Relay(queues, endpoint, RelaySettings(parking=parking))
             (outcome,) = relay.process([copy], delete=False)
             if not _may_be_delivered(given, clock.true_ms):
                 assert outcome.status in (Status.REJECTED, Status.FAILED), outcome
@@ -136,7 +140,7 @@ def line(data: bytes) -> None:
             queues.create_endpoint(name)
             for sender in (
                 QueueSender(queues),
-                QueueSender(queues, store=store, park_after_seconds=1000),
+                QueueSender(queues, SenderSettings(parking=ParkingSettings(store, 1000))),
             ):
                 (result,) = sender.send_many(name, [message])
                 assert (result.error is None) == (

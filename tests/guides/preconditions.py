@@ -15,8 +15,9 @@ from sqsdelay.core.body_pointer import PAYLOAD_SIZE, Pointer
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import string
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import rejected
-from sqsdelay.core.wire import DELAY_SECONDS, ReceivedMessage
+from sqsdelay.core.wire import DELAY_SECONDS
 from sqsdelay.sqs import SqsQueues, create_endpoint
 from sqsdelay.stores import open_store
 from sqsdelay.testing.in_memory_store import InMemoryStore

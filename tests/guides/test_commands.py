@@ -16,7 +16,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import string
 from sqsdelay.cost import break_even_seconds, shipped_prices
 from sqsdelay.limits import MAX_ENDPOINT_CHARS
-from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
+from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores import open_store
 from sqsdelay.testing.local_aws import LocalAws

@@ -11,6 +11,7 @@ from sqsdelay.core import wire
 from sqsdelay.core.delay import delay_ms
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage, size_of, string
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.errors import (
     InvalidDelay,
@@ -20,10 +21,13 @@ from sqsdelay.errors import (
     TooManyAttributes,
 )
 from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
+from sqsdelay.parking.settings import ParkingSettings
 from sqsdelay.relaying.due_relay import DueRelay
 from sqsdelay.relaying.outcome import Status
 from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.sending.sender import QueueSender
+from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 
@@ -38,12 +42,16 @@ class Deployment:
         self.queues = InMemoryQueues(self.clock)
         self.endpoint = self.queues.create_endpoint(name)
         self.store = InMemoryStore(self.clock)
-        self.sender = QueueSender(self.queues, store=self.store, **settings)
+        self.sender = QueueSender(
+            self.queues, SenderSettings(parking=ParkingSettings(self.store), **settings)
+        )
         self.outbox = SqsOutbox(self.queues, self.endpoint, concurrency=1)
 
-    def arrived(self, seconds: float) -> list[wire.ReceivedMessage]:
+    def arrived(self, seconds: float) -> list[ReceivedMessage]:
         """Serve until so much time has passed; what the destination has then."""
-        relay = Relay(self.queues, self.endpoint, store=self.store)
+        relay = Relay(
+            self.queues, self.endpoint, RelaySettings(parking=ParkingSettings(self.store))
+        )
         dispatcher = Dispatcher(self.store, self.outbox, clock=self.clock)
         while seconds > 0:
             step = min(900.0, seconds)
@@ -174,10 +182,12 @@ def test_delays_beyond_32_bits_are_exact(seconds: int) -> None:
     (stored,) = deployment.store.pending(9)
     exact_ms = deployment.clock.true_ms + seconds * 1000
     assert exact_ms <= stored.due_ms <= exact_ms + 1000
-    unparked = QueueSender(deployment.queues, **FARTHEST).send("orders", "x", delay=seconds)
+    unparked = QueueSender(deployment.queues, SenderSettings(**FARTHEST)).send(
+        "orders", "x", delay=seconds
+    )
     assert unparked.error is None
     deployment.clock.advance(900)
-    relay = Relay(deployment.queues, deployment.endpoint, **FARTHEST)
+    relay = Relay(deployment.queues, deployment.endpoint, RelaySettings(**FARTHEST))
     (outcome,) = relay.process(deployment.queues.receive_batch("orders-delay.fifo", wait_seconds=0))
     assert (outcome.status, outcome.due_ms) == (Status.REQUEUED, exact_ms)
 
@@ -251,7 +261,11 @@ def test_forged_delays_are_rejected_and_block_nobody(forged: dict[str, str]) -> 
     )
     deployment.sender.send("orders", "good", delay=1000)
     deployment.clock.advance(900)
-    relay = Relay(deployment.queues, deployment.endpoint, store=deployment.store)
+    relay = Relay(
+        deployment.queues,
+        deployment.endpoint,
+        RelaySettings(parking=ParkingSettings(deployment.store)),
+    )
     outcomes = relay.process(deployment.queues.receive_batch(relay.source.name, wait_seconds=0))
     by_id = {outcome.copy.body: outcome.status for outcome in outcomes}
     assert by_id == {"x": Status.REJECTED, "good": Status.HANDED_OVER}

@@ -25,6 +25,7 @@ from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.dispatching.settings import DispatchSettings
 from sqsdelay.errors import MalformedMessage, SqsDelayError, StoreUnavailable
+from sqsdelay.parking.settings import ParkingSettings
 from sqsdelay.ports.queues import Failure
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender
 from sqsdelay.rabbitmq.connection import channel, parameters
@@ -34,7 +35,9 @@ from sqsdelay.rabbitmq.verification import verify
 from sqsdelay.relaying.due_relay import DueRelay
 from sqsdelay.relaying.outcome import Status
 from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.sending.sender import QueueSender
+from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.stores import open_store
@@ -93,7 +96,7 @@ def test_senders(printed: Quiet) -> None:
     clock = ManualClock()
     queues = InMemoryQueues(clock)
     queues.create_endpoint("orders")
-    sender = QueueSender(queues, store=AwayStore(clock))
+    sender = QueueSender(queues, SenderSettings(parking=ParkingSettings(AwayStore(clock))))
     bad = [
         Message(SECRET + "\x00"),
         Message(SECRET * 200_000),
@@ -127,7 +130,7 @@ def test_consumers(printed: Quiet) -> None:
         put(queues, "orders-delay.fifo", ATTRIBUTES | {wire.DELAY_SECONDS: string(delay)}, n)
     clock.advance(900)
     queues.delete_queue("orders")
-    relay = Relay(queues, endpoint, store=AwayStore(clock))
+    relay = Relay(queues, endpoint, RelaySettings(parking=ParkingSettings(AwayStore(clock))))
     copies = queues.receive_batch("orders-delay.fifo", wait_seconds=0)
     copies.append(replace(copies[0], unreadable="message attribute 'x' has no value of its type"))
     statuses = {outcome.status for outcome in relay.process(copies)}

@@ -24,6 +24,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.limits import MAX_DUE_MS
 from sqsdelay.parking.parking import Parking
+from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from tests.infra.resources import Templates, only
@@ -101,7 +102,7 @@ def test_delay_consumer_is_granted_the_calls_it_makes(
     template: Template, calls: set[str], store: DynamoDbStore
 ) -> None:
     """Parking, once more when a copy comes back; a cancellation and a new due time that came meanwhile."""
-    parking = Parking(store)
+    parking = Parking(store, after_seconds=DEFAULT_PARK_AFTER_SECONDS)
     assert parking.park([stored("cancelled"), stored("moved")]) == [None, None]
     assert parking.park([stored("moved")]) == [None]
     now_ms = SystemClock().now_ms()

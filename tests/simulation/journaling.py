@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from sqsdelay.core.wire import ReceivedMessage, from_boto3
+from sqsdelay.core.received_message import ReceivedMessage, from_boto3
 from tests.services.sqs_proxy import Exchange
 from tests.simulation.journal import Asked, Journal
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.core import wire
+from sqsdelay.core import outgoing
 from sqsdelay.core.clock import BrokerClock
 from sqsdelay.core.hop import HandOver, decide
-from sqsdelay.core.wire import ReceivedMessage
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.relaying.mover import Mover
 from sqsdelay.relaying.outcome import Outcome
 from sqsdelay.relaying.relay import Relay
@@ -90,13 +90,13 @@ def test_a_relay_without_deduplication_has_undocumented_duplicates(
 ) -> None:
     """The same copy requeued twice within 5 minutes must be one message."""
     count = iter(range(10**9))
-    requeued = wire.requeued
+    requeued = outgoing.requeued
 
     def always_new(*arguments: Any) -> Any:
         message = requeued(*arguments)
         return replace(message, deduplication_id=f"{message.deduplication_id}{next(count)}")
 
-    monkeypatch.setattr("sqsdelay.core.wire.requeued", always_new)
+    monkeypatch.setattr("sqsdelay.core.outgoing.requeued", always_new)
     assert run(DEATHS).undocumented
 
 
@@ -114,12 +114,12 @@ def test_a_worker_that_forgets_has_undocumented_duplicates(monkeypatch: pytest.M
 
 def test_a_relay_that_drops_an_attribute_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the user put on the message arrives."""
-    users_attributes = wire.users_attributes
+    all_of_them = outgoing.users_attributes
 
     def dropping(copy: ReceivedMessage) -> Any:
-        return {k: v for k, v in users_attributes(copy).items() if k != "raw"}
+        return {k: v for k, v in all_of_them(copy).items() if k != "raw"}
 
-    monkeypatch.setattr("sqsdelay.core.wire.users_attributes", dropping)
+    monkeypatch.setattr("sqsdelay.core.outgoing.users_attributes", dropping)
     assert run(Plan()).altered
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from sqsdelay.core.clock import BrokerClock
 from sqsdelay.core.endpoint import QueueRef
 from sqsdelay.core.message import OutgoingMessage
-from sqsdelay.core.wire import ReceivedMessage
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.errors import QueueUnavailable, SendFailed
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.ports.queues import Failure, SendReceipt

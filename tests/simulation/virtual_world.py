@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 from sqsdelay.core.endpoint import QueueRef
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.errors import QueueUnavailable
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.parking.settings import ParkingSettings
 from sqsdelay.relaying.due_relay import DueRelay
 from sqsdelay.relaying.mover import Mover
 from sqsdelay.relaying.outcome import Outcome
 from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.sending.sender import QueueSender
+from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.testing import InMemoryStore, ManualClock
 from tests.simulation.journal import Journal
@@ -75,7 +78,9 @@ class Consumer:
         endpoint = self._world.endpoint
         self._queues = self._world.queues_of(self._party, mortal=True)
         store = self._world.store
-        self._movers: list[Mover] = [Relay(self._queues, endpoint, **parking(store))]
+        self._movers: list[Mover] = [
+            Relay(self._queues, endpoint, RelaySettings(parking=parking(store)))
+        ]
         if endpoint.fifo:
             self._movers.append(DueRelay(self._queues, endpoint))
         if self._deletes:
@@ -131,9 +136,9 @@ class Releaser:
             self.busy = False
 
 
-def parking(store: InMemoryStore | None) -> dict[str, Any]:
+def parking(store: InMemoryStore | None) -> ParkingSettings | None:
     """What makes a sender or a relay park."""
-    return {} if store is None else {"store": store, "park_after_seconds": HOUR_MS // 1000}
+    return None if store is None else ParkingSettings(store, HOUR_MS // 1000)
 
 
 class World:
@@ -177,7 +182,9 @@ class World:
     def run(self) -> Tally:
         """Send, relay to the end, count."""
         own = self.queues_of("sender", mortal=False)
-        sender = QueueSender(own, concurrency=1, idempotent=True, **parking(self.store))
+        sender = QueueSender(
+            own, SenderSettings(concurrency=1, idempotent=True, parking=parking(self.store))
+        )
         wanted = self._parcels()
         sent: list[Parcel] = []
         self._consumers = [

@@ -9,17 +9,18 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.core import wire
+from sqsdelay.core import identity, wire
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message, OutgoingMessage, size_of, string
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage, to_store
-from sqsdelay.core.wire import ReceivedMessage
 from sqsdelay.errors import QueueMissing, QueueUnavailable, SendFailed
 from sqsdelay.limits import MAX_MESSAGE_BYTES
 from sqsdelay.operating.error_queue import HOLD_SECONDS, ErrorQueue, Retry, RetryStatus
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.relaying.due_relay import DueRelay
 from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.testing import InMemoryQueues, ManualClock
@@ -80,7 +81,7 @@ def fifo_queues(clock: ManualClock) -> Faulty:
 def relay(queues: InMemoryQueues, endpoint: Endpoint = ORDERS) -> None:
     """One batch of the delay queue, with a relay that rejects what SQS refuses once."""
     copies = queues.receive_batch(DELAY, wait_seconds=0)
-    Relay(queues, endpoint, max_receives=1).process(copies)
+    Relay(queues, endpoint, RelaySettings(max_receives=1)).process(copies)
 
 
 def received(queues: InMemoryQueues, queue: str = "orders") -> list[ReceivedMessage]:
@@ -159,7 +160,7 @@ def test_a_message_goes_back_to_the_delay_queue_and_arrives_when_it_is_due(
     assert 0 <= clock.true_ms - (start_ms + 9_000_500) < 1000
     assert copy.attributes == {
         "user": string("x"),
-        **wire.identity("m-1", start_ms + 9_000_500),
+        **identity.identity("m-1", start_ms + 9_000_500),
     }
 
 
@@ -178,7 +179,7 @@ def test_what_is_due_within_a_message_timer_goes_to_the_destination(
         clock.advance(timer)
     (copy,) = received(queues)
     assert clock.true_ms >= due_ms
-    assert (copy.group_id, copy.attributes) == ("tenant", wire.identity("m-1", due_ms))
+    assert (copy.group_id, copy.attributes) == ("tenant", identity.identity("m-1", due_ms))
 
 
 def test_only_what_was_asked_for_is_sent_on(queues: Faulty, clock: ManualClock) -> None:
@@ -355,7 +356,7 @@ def test_a_fifo_endpoints_message_keeps_its_ids(
     (copy,) = copies
     assert clock.true_ms >= due_ms
     assert (copy.group_id, copy.deduplication_id) == ("g", "d")
-    assert copy.attributes == wire.identity("m-1", due_ms)
+    assert copy.attributes == identity.identity("m-1", due_ms)
 
 
 def test_a_message_of_the_due_queue_goes_back_there(
@@ -368,7 +369,7 @@ def test_a_message_of_the_due_queue_goes_back_there(
     )
     clock.advance(10)
     fifo_queues.refusing = {"orders.fifo"}
-    due_relay = DueRelay(fifo_queues, FIFO, max_receives=1)
+    due_relay = DueRelay(fifo_queues, FIFO, RelaySettings(max_receives=1))
     due_relay.process(received(fifo_queues, DUE))
     fifo_queues.refusing = set()
     (done,) = retried(fifo_queues, FIFO)
@@ -409,7 +410,7 @@ def test_a_stores_message_is_released_again(
         DueRelay(used, endpoint).process(received(used, DUE))
     (copy,) = received(used, destination)
     assert (copy.body, copy.group_id) == ("x", "g")
-    assert copy.attributes == wire.identity("m-1", clock.true_ms)
+    assert copy.attributes == identity.identity("m-1", clock.true_ms)
     outbox.close()
 
 
@@ -443,7 +444,7 @@ def test_what_is_not_whole_is_left(queues: Faulty, clock: ManualClock) -> None:
     QueueSender(queues).send("orders", "x", delay=1000)
     clock.advance(900)
     (copy,) = received(queues, DELAY)
-    spoiled = wire.ReceivedMessage(
+    spoiled = ReceivedMessage(
         **{name: getattr(copy, name) for name in copy.__slots__} | {"unreadable": "attribute 'a'"}
     )
     Relay(queues, ORDERS).process([spoiled])

@@ -13,20 +13,24 @@ import pytest
 from sqsdelay.core.clock import DATE_RESOLUTION_MS
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message, OutgoingMessage, Route, size_of, string
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.core.wire import MESSAGE_ID, ReceivedMessage
+from sqsdelay.core.wire import MESSAGE_ID
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.dispatching.settings import DispatchSettings
 from sqsdelay.errors import QueueUnavailable, SendFailed, StoreUnavailable
 from sqsdelay.ledger.events import Event, EventKind, Source
 from sqsdelay.ledger.receipts import record_received
 from sqsdelay.parking.schedule import Change
+from sqsdelay.parking.settings import ParkingSettings
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.ports.stores import Claim
 from sqsdelay.relaying.due_relay import DueRelay
 from sqsdelay.relaying.mover import Mover
 from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.sending.sender import QueueSender
+from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.testing import (
     InMemoryLedger,
@@ -81,10 +85,10 @@ class Site:
             self.queues.create_endpoint(endpoint.name)
 
     def sender(self, **settings: Any) -> QueueSender:
-        return QueueSender(self.queues, ledger=self.ledger, **settings)
+        return QueueSender(self.queues, SenderSettings(ledger=self.ledger, **settings))
 
     def relay(self, endpoint: Endpoint = ORDERS, **settings: Any) -> Relay:
-        return Relay(self.queues, endpoint, ledger=self.ledger, **settings)
+        return Relay(self.queues, endpoint, RelaySettings(ledger=self.ledger, **settings))
 
     def poll(self, mover: Mover) -> None:
         mover.process(self.queues.receive_batch(mover.source.name, wait_seconds=0))
@@ -171,7 +175,7 @@ def test_what_was_not_sent_is_not_recorded(site: Site) -> None:
 
 def test_a_message_sent_into_the_store(site: Site) -> None:
     """No request of a queue's has a share in it."""
-    sender = site.sender(store=site.store)
+    sender = site.sender(parking=ParkingSettings(site.store))
     sender.send("orders", "é", delay=DAY, message_id="m", attributes={"a": 1})
     (sent,) = site.take()
     assert (sent.route, sent.batch, sent.sqs_message_id) == (Route.STORE, None, None)
@@ -222,12 +226,12 @@ def test_parked_and_cancelled_by_an_amendment(site: Site) -> None:
     sender = site.sender()
     for message_id in ("far", "unwanted"):
         sender.send("orders", "x", delay=DAY, message_id=message_id)
-    changer = site.sender(store=site.store)
+    changer = site.sender(parking=ParkingSettings(site.store))
     site.take()
     assert changer.cancel("orders", "unwanted") is Change.REQUESTED
     assert site.take() == []
     site.clock.advance(900)
-    site.poll(site.relay(store=site.store))
+    site.poll(site.relay(parking=ParkingSettings(site.store)))
     told = {
         event.message_id: (event.kind, event.batch, event.receive_batch) for event in site.take()
     }
@@ -239,7 +243,7 @@ def test_parked_and_cancelled_by_an_amendment(site: Site) -> None:
 
 def test_cancelled_and_moved_in_the_store(site: Site) -> None:
     """A wish that came too late, or found nothing, is no event."""
-    sender = site.sender(store=site.store)
+    sender = site.sender(parking=ParkingSettings(site.store))
     for message_id in ("a", "b"):
         sender.send("orders", "x", delay=DAY, message_id=message_id)
     site.take()
@@ -258,12 +262,12 @@ def test_cancelled_and_moved_in_the_store(site: Site) -> None:
 def test_a_message_moved_by_its_amendment_shows_the_new_due_time(site: Site) -> None:
     """No event of its own says so: it would also be told of a message that is gone."""
     site.sender().send("orders", "x", delay=5000, message_id="m")
-    changer = site.sender(store=site.store)
+    changer = site.sender(parking=ParkingSettings(site.store))
     assert changer.reschedule("orders", "m", delay=9000) is Change.REQUESTED
     site.take()
     new_ms = site.clock.true_ms + DATE_RESOLUTION_MS + 9_000_000
     site.clock.advance(900)
-    site.poll(site.relay(store=site.store))
+    site.poll(site.relay(parking=ParkingSettings(site.store)))
     (hop,) = site.take()
     assert (hop.kind, hop.due_ms) == (EventKind.HOP, new_ms)
 
@@ -318,7 +322,7 @@ def test_a_fifo_endpoints_last_step_is_the_hand_over(site: Site) -> None:
     site.poll(site.relay(FIFO))
     sender.send(FIFO.name, "x", delay=100, message_id="short", message_group_id="g")
     site.clock.advance(100.25)
-    site.poll(DueRelay(site.queues, FIFO, ledger=site.ledger))
+    site.poll(DueRelay(site.queues, FIFO, RelaySettings(ledger=site.ledger)))
     long, short = (
         [event for event in site.ledger.events if event.message_id == m] for m in ("long", "short")
     )
@@ -419,7 +423,10 @@ def test_a_failing_ledger_loses_nothing_and_duplicates_nothing(
 ) -> None:
     """Disk full from the sender to the destination: every message arrives once all the same."""
     site.ledger.fail = OSError(28, "No space left on device")
-    sender, relay = site.sender(store=site.store), site.relay(store=site.store)
+    sender, relay = (
+        site.sender(parking=ParkingSettings(site.store)),
+        site.relay(parking=ParkingSettings(site.store)),
+    )
     results = sender.send_many(
         "orders", [Message("x", delay=delay) for delay in (0, 1000, 20_000, 2 * DAY)]
     )

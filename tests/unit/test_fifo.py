@@ -12,10 +12,11 @@ import pytest
 from sqsdelay.core import fifo, wire
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.delay import utc
+from sqsdelay.core.delayed_message import DelayedMessage
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import Message, OutgoingMessage, size_of, string
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import to_store
-from sqsdelay.core.wire import ReceivedMessage
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidMessage,
@@ -23,11 +24,14 @@ from sqsdelay.errors import (
     QueueUnavailable,
     TooManyAttributes,
 )
+from sqsdelay.parking.settings import ParkingSettings
 from sqsdelay.ports.queues import Failure
 from sqsdelay.relaying.due_relay import DueRelay
 from sqsdelay.relaying.outcome import Outcome, Status
 from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.sending.sender import QueueSender, Route
+from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs.outbox import SqsOutbox, failures
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 
@@ -51,8 +55,8 @@ def received(queues: InMemoryQueues, queue: str = FIFO) -> list[ReceivedMessage]
     return queues.receive_batch(queue, wait_seconds=0)
 
 
-def hop(queues: InMemoryQueues, **arguments: Any) -> list[Outcome]:
-    return Relay(queues, ENDPOINT, **arguments).process(received(queues, DELAY))
+def hop(queues: InMemoryQueues, settings: RelaySettings | None = None) -> list[Outcome]:
+    return Relay(queues, ENDPOINT, settings).process(received(queues, DELAY))
 
 
 def deliver(queues: InMemoryQueues) -> list[Outcome]:
@@ -158,11 +162,14 @@ def test_through_the_store_it_arrives_the_same(queues: InMemoryQueues, clock: Ma
     store = InMemoryStore(clock)
     ids = {"message_group_id": "g", "message_deduplication_id": "d"}
     QueueSender(queues).send(FIFO, "1", delay=90_000, message_id="by-consumer", **ids)  # type: ignore[arg-type]
-    QueueSender(queues, store=store).send(FIFO, "2", delay=90_000, message_id="by-sender", **ids)  # type: ignore[arg-type]
+    parking_sender = QueueSender(queues, SenderSettings(parking=ParkingSettings(store)))
+    parking_sender.send(FIFO, "2", delay=90_000, message_id="by-sender", **ids)  # type: ignore[arg-type]
     by_hand = Message("3", delay=90_000, message_id="by-hand", **ids)  # type: ignore[arg-type]
     store.store([to_store(by_hand, FIFO, now_ms=clock.true_ms)])
     clock.advance(900)
-    assert [o.status for o in hop(queues, store=store)] == [Status.PARKED]
+    assert [o.status for o in hop(queues, RelaySettings(parking=ParkingSettings(store)))] == [
+        Status.PARKED
+    ]
     clock.advance(89_101)
     outbox = SqsOutbox(queues, ENDPOINT)
     outbox.check()
@@ -443,7 +450,7 @@ def test_the_last_leg_keeps_trace_and_kind() -> None:
         received_at=0.0,
         trace_header="Root=1;Lineage=1:a",
     )
-    message = wire.DelayedMessage("m", 1_800_000_000_000)
+    message = DelayedMessage("m", 1_800_000_000_000)
     on_due_queue = fifo.for_hand_over(copy, message, ENDPOINT, delay_seconds=5)
     assert (on_due_queue.trace_header, on_due_queue.group_id) == ("Root=1", None)
     assert ids.items() <= on_due_queue.attributes.items()

@@ -9,9 +9,11 @@ from botocore.exceptions import EndpointConnectionError
 
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage, string
+from sqsdelay.parking.settings import ParkingSettings
 from sqsdelay.relaying.gathering import GATHERED_SECONDS, Gathering
 from sqsdelay.relaying.outcome import Status
 from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.relaying.visibility import Visibility
 from sqsdelay.stores.s3 import S3Store
 from sqsdelay.testing import InMemoryQueues, ManualClock
@@ -31,7 +33,11 @@ class Site:
         self.s3 = InMemoryS3()
         client: Any = self.s3
         self.store = S3Store("parked", endpoint="orders", client=client, clock=self.clock)
-        relay = Relay(self.queues, Endpoint.parse("orders"), store=self.store)
+        relay = Relay(
+            self.queues,
+            Endpoint.parse("orders"),
+            RelaySettings(parking=ParkingSettings(self.store)),
+        )
         self.visibility = Visibility(self.queues, self.clock)
         self.gathering = Gathering(relay, self.visibility, self.clock, most=25)
 

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sqsdelay.core.message import Route
-from sqsdelay.core.wire import DUE_AT, MESSAGE_ID, from_boto3
+from sqsdelay.core.received_message import from_boto3
+from sqsdelay.core.wire import DUE_AT, MESSAGE_ID
 from sqsdelay.errors import MalformedEvent, SqsDelayError
 from sqsdelay.ledger.events import (
     LEDGER_VERSION,

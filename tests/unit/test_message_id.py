@@ -8,7 +8,9 @@ from sqsdelay.core.message import string
 from sqsdelay.core.message_id import due_ms_of_id, new_message_id
 from sqsdelay.core.wire import DEDUPLICATION_ID
 from sqsdelay.limits import ID, MAX_DUE_MS
+from sqsdelay.parking.settings import ParkingSettings
 from sqsdelay.sending.sender import QueueSender
+from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 
 
@@ -51,7 +53,9 @@ def test_a_message_without_an_id_gets_one_for_its_due_time(endpoint: str, delay:
     clock = ManualClock()
     queues = InMemoryQueues(clock)
     queues.create_endpoint(endpoint)
-    sender = QueueSender(queues, store=InMemoryStore(clock), park_after_seconds=3_600)
+    sender = QueueSender(
+        queues, SenderSettings(parking=ParkingSettings(InMemoryStore(clock), 3_600))
+    )
     group = "g" if endpoint.endswith(".fifo") else None
     sent = sender.send(endpoint, "x", delay=delay, message_group_id=group)
     told = due_ms_of_id(sent.message_id or "")
@@ -64,7 +68,7 @@ def test_a_fifo_queue_deduplicates_by_that_id() -> None:
     clock = ManualClock()
     queues, store = InMemoryQueues(clock), InMemoryStore(clock)
     queues.create_endpoint("orders.fifo")
-    sender = QueueSender(queues, store=store, park_after_seconds=3_600)
+    sender = QueueSender(queues, SenderSettings(parking=ParkingSettings(store, 3_600)))
     sent = sender.send("orders.fifo", "x", delay=90_000, message_group_id="g")
     (kept,) = sender.pending("orders.fifo")
     assert kept.attributes[DEDUPLICATION_ID] == string(kept.message_id)

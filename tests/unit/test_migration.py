@@ -13,6 +13,7 @@ from sqsdelay.errors import StoreUnavailable
 from sqsdelay.operating.migration import Migration, MigrationStatus
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.sender import QueueSender
+from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 
 HOUR_MS = 3_600_000
@@ -37,7 +38,7 @@ class World:
         self.queues = InMemoryQueues(self.clock)
         self.endpoint = self.queues.create_endpoint("orders")
         self.store = Store(self.clock)
-        self.sender = QueueSender(self.queues, idempotent=True)
+        self.sender = QueueSender(self.queues, SenderSettings(idempotent=True))
         for number in range(count):
             self.add(f"m{number}", hours=number + 1)
 

@@ -12,6 +12,7 @@ from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.hop import HandOver, Park, Requeue, decide
 from sqsdelay.core.message import OutgoingMessage, string
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.cost import break_even_seconds, shipped_prices
 from sqsdelay.errors import (
@@ -20,11 +21,13 @@ from sqsdelay.errors import (
     MessageTooLarge,
     StoreUnavailable,
 )
-from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.parking.schedule import Schedule
+from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS, ParkingSettings, parking_settings
 from sqsdelay.relaying.outcome import Outcome, Status
 from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.sending.sender import QueueSender
+from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs.outbox import SqsOutbox, failures
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 
@@ -70,7 +73,9 @@ def store(clock: ManualClock) -> Faulty:
 
 @pytest.fixture
 def relay(queues: InMemoryQueues, store: Faulty) -> Relay:
-    return Relay(queues, Endpoint.parse("orders"), store=store, park_after_seconds=3600)
+    return Relay(
+        queues, Endpoint.parse("orders"), RelaySettings(parking=ParkingSettings(store, 3600))
+    )
 
 
 def poll(queues: InMemoryQueues, relay: Relay) -> list[Outcome]:
@@ -81,7 +86,7 @@ def test_an_id_used_again_for_another_message_is_refused_by_the_sender(
     queues: InMemoryQueues, store: Faulty
 ) -> None:
     """The store keeps one message an id: reporting the second as sent would lose it."""
-    sender = QueueSender(queues, store=store, park_after_seconds=3600)
+    sender = QueueSender(queues, SenderSettings(parking=ParkingSettings(store, 3600)))
     sender.send("orders", "first", delay=10 * DAY, message_id="customer-7")
     sender.send("orders", "first", delay=10 * DAY, message_id="customer-7")
     with pytest.raises(InvalidMessage, match="'customer-7' is in the store with a different body"):
@@ -119,14 +124,12 @@ def test_an_id_used_again_for_another_message_is_a_conflict(
 
 
 @pytest.mark.parametrize("after", [0, -5, 60])
-def test_park_after_without_a_store_is_refused(queues: InMemoryQueues, after: int) -> None:
+def test_park_after_without_a_store_is_refused(after: int) -> None:
     """A setting that would do nothing is a mistake."""
     with pytest.raises(
         ConfigurationError, match=f"park_after_seconds={after} has no effect without a store"
     ):
-        QueueSender(queues, park_after_seconds=after)
-    with pytest.raises(ConfigurationError, match="has no effect without a store"):
-        Relay(queues, Endpoint.parse("orders"), park_after_seconds=after)
+        parking_settings(None, after)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +198,7 @@ def test_a_parked_message_arrives_as_a_relayed_one(
     assert one.trace_header == "Root=1-a"
 
 
-def received(queues: InMemoryQueues) -> list[wire.ReceivedMessage]:
+def received(queues: InMemoryQueues) -> list[ReceivedMessage]:
     return queues.receive_batch("orders", wait_seconds=0)
 
 
@@ -228,7 +231,9 @@ def test_parked_twice_is_one_message(
     assert relay.process(copies, delete=False)[0].status is Status.PARKED
     Schedule(store).reschedule("m-1", clock.true_ms + 7_200_000, now_ms=clock.true_ms)
     clock.advance(181)
-    other = Relay(queues, Endpoint.parse("orders"), store=store, park_after_seconds=3600)
+    other = Relay(
+        queues, Endpoint.parse("orders"), RelaySettings(parking=ParkingSettings(store, 3600))
+    )
     assert poll(queues, other)[0].status is Status.PARKED
     assert queues.next_visible_ms() is None
     assert [m.due_ms for m in store.pending(10)] == [clock.true_ms - 181_000 + 7_200_000]
@@ -320,7 +325,7 @@ def test_an_amendment_left_while_a_message_is_being_parked_counts(
             return super().store(messages, transaction=transaction)
 
     store = Late(clock)
-    relay = Relay(queues, Endpoint.parse("orders"), store=store)
+    relay = Relay(queues, Endpoint.parse("orders"), RelaySettings(parking=ParkingSettings(store)))
     put(queues, DAY, "gone")
     put(queues, DAY, "moved")
     clock.advance(900)
@@ -338,7 +343,7 @@ def test_a_queue_without_its_delay_is_not_spun_when_the_store_is_away(
     store.away = True
     put(queues, DAY)
     clock.advance(1)
-    relay = Relay(queues, Endpoint.parse("orders"), store=store)
+    relay = Relay(queues, Endpoint.parse("orders"), RelaySettings(parking=ParkingSettings(store)))
     (outcome,) = poll(queues, relay)
     assert outcome.status is Status.FAILED
     assert "held a message for 1000 ms instead of 900 s" in (outcome.error or "")
@@ -347,7 +352,7 @@ def test_a_queue_without_its_delay_is_not_spun_when_the_store_is_away(
 def test_a_negative_park_after_is_refused(queues: InMemoryQueues, store: Faulty) -> None:
     """At once, with the range."""
     with pytest.raises(ConfigurationError, match="park_after_seconds=-1; use 0 or more"):
-        Relay(queues, Endpoint.parse("orders"), store=store, park_after_seconds=-1)
+        Relay(queues, Endpoint.parse("orders"), RelaySettings(parking=ParkingSettings(store, -1)))
 
 
 def test_a_message_being_released_is_not_taken_for_parked(
@@ -364,7 +369,12 @@ def test_a_message_being_released_is_not_taken_for_parked(
     releasing = Releasing(queues.clock)
     put(queues, 90_000)
     queues.clock.advance(900)
-    (outcome,) = poll(queues, Relay(queues, Endpoint.parse("orders"), store=releasing))
+    (outcome,) = poll(
+        queues,
+        Relay(queues, Endpoint.parse("orders"), RelaySettings(parking=ParkingSettings(releasing))),
+    )
     assert outcome.status is Status.REQUEUED
     with pytest.raises(InvalidMessage, match="was in the store and is being released"):
-        QueueSender(queues, store=releasing).send("orders", "x", delay=90_000, message_id="m-2")
+        QueueSender(queues, SenderSettings(parking=ParkingSettings(releasing))).send(
+            "orders", "x", delay=90_000, message_id="m-2"
+        )

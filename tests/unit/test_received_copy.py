@@ -7,22 +7,13 @@ from typing import Any
 import pytest
 
 from sqsdelay.core import wire
+from sqsdelay.core.deduplication_ids import hop_deduplication_id
+from sqsdelay.core.delayed_message import DelayedMessage, read_delay
 from sqsdelay.core.hop import Reject
 from sqsdelay.core.message import Attribute, string
-from sqsdelay.core.wire import (
-    DELAY_SECONDS,
-    DUE_AT,
-    GROUP_ID,
-    DelayedMessage,
-    ReceivedMessage,
-    check_whole_way,
-    from_boto3,
-    from_lambda_event,
-    handed_over,
-    hop_deduplication_id,
-    read_delay,
-    requeued,
-)
+from sqsdelay.core.outgoing import check_whole_way, handed_over, requeued
+from sqsdelay.core.received_message import ReceivedMessage, from_boto3, from_lambda_event
+from sqsdelay.core.wire import DELAY_SECONDS, DUE_AT, GROUP_ID
 from sqsdelay.errors import MalformedMessage
 from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
 

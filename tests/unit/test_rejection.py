@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sqsdelay.core import wire
+from sqsdelay.core.delayed_message import read_delay
 from sqsdelay.core.hop import Reject
 from sqsdelay.core.message import Attribute, OutgoingMessage, size_of, string
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import Rejection, read_rejection, rejected, rejected_stored
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.core.wire import ReceivedMessage
 from sqsdelay.limits import MAX_MESSAGE_BYTES
 
 SENT = 1_800_000_000_000
@@ -110,7 +111,7 @@ def test_a_rejected_copy_is_read_as_it_was(attributes: dict[str, Attribute]) -> 
     rejection = again(original, "SQS refused it")
     assert rejection.original == as_it_was(original)
     assert (rejection.message_id, rejection.reason) == ("m-1", "SQS refused it")
-    read = wire.read_delay(original)
+    read = read_delay(original)
     assert rejection.due == (
         Reject("neither NServiceBus.AmazonSQS.DelaySeconds nor sqsdelay.DueAt is present")
         if isinstance(read, Reject)
@@ -243,6 +244,6 @@ def test_whatever_was_rejected_is_read_as_it_was(
     rejection = again(original)
     assert rejection.original == as_it_was(original)
     assert rejection.message_id == original.message_id
-    read = wire.read_delay(original)
+    read = read_delay(original)
     if not isinstance(read, Reject):
         assert rejection.due == read.due_ms

@@ -14,12 +14,13 @@ import pytest
 from sqsdelay.core import wire
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import Attribute, OutgoingMessage, string
-from sqsdelay.core.wire import ReceivedMessage
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.errors import ConfigurationError, QueueUnavailable, SendFailed
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.relaying.mover import backoff_seconds
 from sqsdelay.relaying.outcome import Outcome, Status
 from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.testing import InMemoryQueues, ManualClock
 
@@ -343,7 +344,7 @@ def test_a_longer_hop_does_not_strand_what_waited_for_a_shorter_one(
         endpoint.delay_queue.name,
         [OutgoingMessage("x", {wire.DELAY_SECONDS: string("5000")}, 1, None, "m", "m")],
     )
-    relay = Relay(queues, endpoint, hop_seconds=900)
+    relay = Relay(queues, endpoint, RelaySettings(hop_seconds=900))
     clock.advance(60)
     (outcome,) = poll_of(relay, queues, endpoint)
     assert outcome.status is Status.FAILED
@@ -388,12 +389,10 @@ def test_trace_header_and_fair_queue_group_reach_the_destination(
         ({"max_receives": 0}, "max_receives=0; use 1 or more"),
     ],
 )
-def test_settings_out_of_range_are_refused(
-    queues: Faulty, arguments: dict[str, Any], message: str
-) -> None:
+def test_settings_out_of_range_are_refused(arguments: dict[str, Any], message: str) -> None:
     """At once, with the range."""
     with pytest.raises(ConfigurationError, match=message):
-        Relay(queues, Endpoint(QueueRef("orders")), **arguments)
+        RelaySettings(**arguments)
 
 
 def test_what_the_error_queue_refuses_too_stays(

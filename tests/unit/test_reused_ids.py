@@ -12,9 +12,11 @@ import pytest
 from sqsdelay.core import wire
 from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.delay import utc
+from sqsdelay.core.delayed_message import DelayedMessage, read_delay
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.identity import was_due_ms
 from sqsdelay.core.message import Attribute, OutgoingMessage, size_of, string
-from sqsdelay.core.wire import ReceivedMessage
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidDelay,
@@ -23,9 +25,12 @@ from sqsdelay.errors import (
 )
 from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_DUE_MS
 from sqsdelay.parking.schedule import Change
+from sqsdelay.parking.settings import ParkingSettings
 from sqsdelay.relaying.outcome import Status
 from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.sending.sender import QueueSender
+from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 
 DAY = 86_400
@@ -107,7 +112,7 @@ def test_a_message_sent_again_with_all_its_attributes_waits_for_its_new_delay(
     sent_ms = clock.true_ms
     seconds, copy = arrived(queues, clock, Relay(queues, ORDERS))
     assert 2000 <= seconds <= 2100
-    assert wire.was_due_ms(copy.attributes) == sent_ms + 2_000_000
+    assert was_due_ms(copy.attributes) == sent_ms + 2_000_000
     assert copy.attributes[wire.MESSAGE_ID] == string("n-1")
     assert wire.DUE_AT not in copy.attributes
 
@@ -128,7 +133,7 @@ def test_what_was_due_steers_nothing_on_the_delay_queue(
     clock.advance(900)
     (copy,) = queues.receive_batch(DELAY, wait_seconds=0)
     assert set(copy.attributes) == {wire.DELAY_SECONDS, wire.DUE_AT, wire.MESSAGE_ID}
-    assert wire.read_delay(copy) == wire.DelayedMessage("m-1", due_ms)
+    assert read_delay(copy) == DelayedMessage("m-1", due_ms)
 
 
 @pytest.mark.parametrize("hop", [None, "hop." + "a" * 64])
@@ -171,7 +176,9 @@ def test_a_receiver_passes_on_what_it_got(queues: InMemoryQueues, clock: ManualC
 
 
 def amended(queues: InMemoryQueues, store: InMemoryStore) -> tuple[QueueSender, Relay]:
-    return QueueSender(queues, store=store), Relay(queues, ORDERS, store=store)
+    return QueueSender(queues, SenderSettings(parking=ParkingSettings(store))), Relay(
+        queues, ORDERS, RelaySettings(parking=ParkingSettings(store))
+    )
 
 
 @pytest.mark.parametrize("pause", [0, 10, 300, 5000])
@@ -305,7 +312,7 @@ def test_an_amendment_of_a_former_message_leaves_a_parked_one_alone(
 
 def test_sent_means_this_message(store: InMemoryStore, queues: InMemoryQueues) -> None:
     """Another due time is a conflict; the same one is the same message, however often it is sent."""
-    sender = QueueSender(queues, store=store)
+    sender = QueueSender(queues, SenderSettings(parking=ParkingSettings(store)))
     due_at = utc(queues.clock.true_ms + 5 * DAY * 1000)
     first = sender.send("orders", "x", due_at=due_at, message_id="m")
     assert sender.send("orders", "x", due_at=due_at, message_id="m") == first
@@ -345,7 +352,7 @@ def test_a_copy_met_again_after_it_was_moved_is_the_same_message(
         return amendments(message_ids)
 
     store.amendments = moved_after_the_first_look  # type: ignore[method-assign]
-    other = Relay(queues, ORDERS, store=store)
+    other = Relay(queues, ORDERS, RelaySettings(parking=ParkingSettings(store)))
     assert statuses(queues, other) == [Status.PARKED]
 
 
@@ -354,7 +361,7 @@ def test_what_is_being_released_hops_on(
 ) -> None:
     """Its id was in the store and is no longer there: whether it was this message nobody can tell, and
     a second copy of it is better than none."""
-    relay = Relay(queues, ORDERS, store=store)
+    relay = Relay(queues, ORDERS, RelaySettings(parking=ParkingSettings(store)))
     QueueSender(queues).send("orders", "x", delay=2 * DAY, message_id="m")
     store.store = lambda messages, **_: [False] * len(messages)  # type: ignore[method-assign]
     clock.advance(900)
@@ -368,9 +375,14 @@ def test_sent_again_without_a_store_is_another_message(
     """Moved to a later time, then sent again as before: "sent" means that a copy comes at that time."""
     due_at = utc(clock.true_ms + 2_000_000)
     when: dict[str, Any] = {"due_at": due_at} if absolute else {"delay": 2000}
-    sender, relay = QueueSender(queues), Relay(queues, ORDERS, store=store)
+    sender, relay = (
+        QueueSender(queues),
+        Relay(queues, ORDERS, RelaySettings(parking=ParkingSettings(store))),
+    )
     sender.send("orders", "x", message_id="m", **when)
-    QueueSender(queues, store=store).reschedule("orders", "m", delay=9000)
+    QueueSender(queues, SenderSettings(parking=ParkingSettings(store))).reschedule(
+        "orders", "m", delay=9000
+    )
     clock.advance(2)
     assert sender.send("orders", "x", message_id="m", **when).message_id == "m"
     seconds, _ = arrived(queues, clock, relay)
@@ -392,7 +404,9 @@ def test_retries_of_one_send_are_one_message(
         return send_batch(queue_url, entries)
 
     queues.send_batch = twice  # type: ignore[method-assign]
-    QueueSender(queues, idempotent=idempotent).send("orders", "x", delay=2000, message_id="m")
+    QueueSender(queues, SenderSettings(idempotent=idempotent)).send(
+        "orders", "x", delay=2000, message_id="m"
+    )
     clock.advance(900)
     assert len(queues.receive_batch(DELAY, wait_seconds=0)) == 1
 
@@ -404,7 +418,7 @@ def test_who_repeats_sends_says_so(
 ) -> None:
     """In another process, that knows nothing of the first: one message within five minutes."""
     for _ in range(2):
-        sender = QueueSender(queues, idempotent=idempotent)
+        sender = QueueSender(queues, SenderSettings(idempotent=idempotent))
         sender.send("orders", "x", delay=2000, message_id="m")
         clock.advance(pause)
     clock.advance(900)
@@ -451,7 +465,7 @@ def test_a_strangers_message_swallows_nobodys(
 ) -> None:
     """An idempotent sender's deduplication id binds id, body, attributes and delay: equal copies are one
     message, others are not, and who sends under a victim's id first takes nothing away."""
-    sender = QueueSender(queues, idempotent=True)
+    sender = QueueSender(queues, SenderSettings(idempotent=True))
     given: dict[str, Any] = {
         "body": "x",
         "delay": 2000,
@@ -472,7 +486,9 @@ def test_absolute_copies_of_one_message_are_one(queues: InMemoryQueues, clock: M
     """Sent again a minute later: what remains has changed, the message has not."""
     due_at = utc(clock.true_ms + 5_000_000)
     for _ in range(2):
-        QueueSender(queues, idempotent=True).send("orders", "x", due_at=due_at, message_id="m")
+        QueueSender(queues, SenderSettings(idempotent=True)).send(
+            "orders", "x", due_at=due_at, message_id="m"
+        )
         clock.advance(60)
     clock.advance(900)
     assert len(queues.receive_batch(DELAY, wait_seconds=0)) == 1
@@ -568,11 +584,11 @@ def test_what_is_due_beyond_the_limit_goes_to_the_error_queue(
 
 
 @pytest.mark.parametrize("limit", [899, -1, MAX_DUE_MS])
-def test_a_limit_out_of_range_is_refused(queues: InMemoryQueues, limit: int) -> None:
+def test_a_limit_out_of_range_is_refused(limit: int) -> None:
     """At the start, with the range."""
-    for make in (QueueSender, lambda q, **s: Relay(q, ORDERS, **s)):
+    for settings in (SenderSettings, RelaySettings):
         with pytest.raises(ConfigurationError, match=f"max_delay_seconds={limit}; use 900 "):
-            make(queues, max_delay_seconds=limit)
+            settings(max_delay_seconds=limit)
 
 
 def test_a_sender_refuses_what_would_be_rejected(
@@ -580,8 +596,10 @@ def test_a_sender_refuses_what_would_be_rejected(
 ) -> None:
     """On every route, at the limit and beyond; rescheduling included."""
     for sender in (
-        QueueSender(queues, max_delay_seconds=2000),
-        QueueSender(queues, max_delay_seconds=2000, store=store, park_after_seconds=0),
+        QueueSender(queues, SenderSettings(max_delay_seconds=2000)),
+        QueueSender(
+            queues, SenderSettings(parking=ParkingSettings(store, 0), max_delay_seconds=2000)
+        ),
     ):
         sender.send("orders", "x", delay=2000)
         due_at = utc(clock.true_ms + 2_001_000)

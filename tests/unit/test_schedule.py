@@ -22,9 +22,12 @@ from sqsdelay.errors import (
 )
 from sqsdelay.limits import MAX_RETENTION_SECONDS
 from sqsdelay.parking.schedule import Change
+from sqsdelay.parking.settings import ParkingSettings
 from sqsdelay.relaying.outcome import Status
 from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.sending.sender import QueueSender, Route
+from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 
 DELAY = "orders-delay.fifo"
@@ -50,11 +53,11 @@ def store(clock: ManualClock) -> InMemoryStore:
 
 @pytest.fixture
 def sender(queues: InMemoryQueues, store: InMemoryStore) -> QueueSender:
-    return QueueSender(queues, store=store)
+    return QueueSender(queues, SenderSettings(parking=ParkingSettings(store)))
 
 
 def hop(queues: InMemoryQueues, store: InMemoryStore) -> list[Status]:
-    relay = Relay(queues, Endpoint.parse("orders"), store=store)
+    relay = Relay(queues, Endpoint.parse("orders"), RelaySettings(parking=ParkingSettings(store)))
     return [o.status for o in relay.process(queues.receive_batch(DELAY, wait_seconds=0))]
 
 
@@ -81,7 +84,9 @@ def test_a_wrong_local_clock_does_not_move_what_is_parked(store: InMemoryStore) 
     clock = ManualClock(1_800_000_000_999)
     queues = InMemoryQueues(clock, local=ManualClock(clock.true_ms, error_ms=600_000))
     queues.create_endpoint("orders")
-    QueueSender(queues, store=store).send("orders", "x", delay=DAY)
+    QueueSender(queues, SenderSettings(parking=ParkingSettings(store))).send(
+        "orders", "x", delay=DAY
+    )
     (stored,) = store.pending(9)
     assert 0 < stored.due_ms - (clock.true_ms + DAY * 1000) <= DATE_RESOLUTION_MS
 
@@ -97,7 +102,7 @@ def test_many_are_parked_together_and_mixed_with_others(
             calls.append(len(messages))
             return super().store(messages)
 
-    sender = QueueSender(queues, store=Counting(clock))
+    sender = QueueSender(queues, SenderSettings(parking=ParkingSettings(Counting(clock))))
     delays = [0, 1000, DAY] * 4
     results = sender.send_many("orders", [Message(f"{n}", delay=d) for n, d in enumerate(delays)])
     assert [r.route for r in results] == [Route.DIRECT, Route.DELAY_QUEUE, Route.STORE] * 4
@@ -114,7 +119,7 @@ def test_an_outage_of_the_store_is_an_error_of_its_messages_alone(
         def store(self, messages: Any, *, transaction: Any = None) -> list[bool]:
             raise StoreUnavailable("away")
 
-    sender = QueueSender(queues, store=Away(clock))
+    sender = QueueSender(queues, SenderSettings(parking=ParkingSettings(Away(clock))))
     with pytest.raises(StoreUnavailable):
         sender.send("orders", "x", delay=DAY)
     near, far = sender.send_many("orders", [Message("a", delay=1000), Message("b", delay=DAY)])
@@ -165,7 +170,7 @@ def test_a_copy_left_behind_does_not_bring_a_cancelled_message_back(
     """The consumer died after parking; its copy comes back after the message was cancelled."""
     QueueSender(queues).send("orders", "x", delay=DAY, message_id="m")
     clock.advance(900)
-    relay = Relay(queues, Endpoint.parse("orders"), store=store)
+    relay = Relay(queues, Endpoint.parse("orders"), RelaySettings(parking=ParkingSettings(store)))
     relay.process(queues.receive_batch(DELAY, wait_seconds=0), delete=False)
     assert sender.cancel("orders", "m") is Change.DONE
     clock.advance(181)
@@ -227,7 +232,7 @@ def test_one_store_serves_one_endpoint(sender: QueueSender, queues: InMemoryQueu
         return stores.setdefault(endpoint, InMemoryStore(queues.clock))
 
     queues.create_endpoint("others")
-    both = QueueSender(queues, store=store_of)
+    both = QueueSender(queues, SenderSettings(parking=ParkingSettings(store_of)))
     for endpoint in ("orders", "others", "orders"):
         both.send(endpoint, "x", delay=DAY)
     assert {name: store.pending_count() for name, store in stores.items()} == {
@@ -245,11 +250,7 @@ def test_what_cannot_be_is_refused(sender: QueueSender) -> None:
     with pytest.raises(InvalidMessage, match="cannot be stored"):
         sender.cancel("orders", "")
     with pytest.raises(ConfigurationError, match="park_after_seconds=-1"):
-        QueueSender(
-            InMemoryQueues(ManualClock()),
-            store=sender._stores._given,  # type: ignore[union-attr]
-            park_after_seconds=-1,
-        )
+        ParkingSettings(InMemoryStore(ManualClock()), -1)
 
 
 def test_pending_reads_page_by_page(sender: QueueSender, store: InMemoryStore) -> None:

@@ -9,15 +9,18 @@ from dataclasses import replace
 import pytest
 
 from sqsdelay.core.message import Route, string
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import read_rejection
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.core.wire import ReceivedMessage
 from sqsdelay.errors import ConfigurationError, InvalidMessage, MessageTooLarge, StoreUnavailable
 from sqsdelay.parking.parking import Parking
 from sqsdelay.parking.schedule import Change, Schedule
+from sqsdelay.parking.settings import ParkingSettings
 from sqsdelay.relaying.outcome import Status
 from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.sending.sender import QueueSender
+from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.stores import open_place, open_store
 from sqsdelay.stores.scheduler.firing import firing_second
 from sqsdelay.stores.scheduler.scheduler_store import SchedulerStore
@@ -41,8 +44,12 @@ class World:
         )
         self.store = self.new_store()
         self.store.set_up()
-        self.relay = Relay(self.queues, self.endpoint, store=self.store, park_after_seconds=7_200)
-        self.sender = QueueSender(self.queues, store=self.store, park_after_seconds=7_200)
+        self.relay = Relay(
+            self.queues, self.endpoint, RelaySettings(parking=ParkingSettings(self.store, 7_200))
+        )
+        self.sender = QueueSender(
+            self.queues, SenderSettings(parking=ParkingSettings(self.store, 7_200))
+        )
         self.schedule = Schedule(self.store, endpoint="orders")
         self.statuses: list[Status] = []
         self.arrived: dict[str, tuple[int, ReceivedMessage]] = {}

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.core import wire
+from sqsdelay.core import outgoing, wire
 from sqsdelay.core.delay import utc
+from sqsdelay.core.delayed_message import DelayedMessage, read_delay
 from sqsdelay.core.message import Message, OutgoingMessage, size_of, string
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.errors import (
     ConfigurationError,
     DelayQueueMissing,
@@ -26,6 +28,7 @@ from sqsdelay.errors import (
 )
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.sending.sender import QueueSender, Route
+from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.testing import InMemoryQueues, ManualClock
 
 DELAY = "orders-delay.fifo"
@@ -43,7 +46,7 @@ def queues(clock: ManualClock) -> InMemoryQueues:
     return queues
 
 
-def received(queues: InMemoryQueues, queue: str) -> list[wire.ReceivedMessage]:
+def received(queues: InMemoryQueues, queue: str) -> list[ReceivedMessage]:
     return queues.receive_batch(queue, wait_seconds=0)
 
 
@@ -57,7 +60,7 @@ def test_the_eight_scenarios(delay: int, sender_enabled: bool, receiver_enabled:
     queues.create_queue("orders")
     if receiver_enabled:
         queues.create_endpoint("orders")
-    sender = QueueSender(queues, unrestricted=sender_enabled)
+    sender = QueueSender(queues, SenderSettings(unrestricted=sender_enabled))
     if delay <= 900:
         assert sender.send("orders", "x", delay=delay).route is Route.DIRECT
     elif not sender_enabled:
@@ -233,16 +236,19 @@ def test_the_largest_message_arrives_with_all_that_was_promised(
     assert max(len(copy.body) for copy in copies) == low
     sizes = []
     for copy in copies:
-        message = wire.read_delay(copy)
-        assert isinstance(message, wire.DelayedMessage)
-        hop, arrived = wire.requeued(copy, message, 1_100), wire.handed_over(copy, message, 0)
+        message = read_delay(copy)
+        assert isinstance(message, DelayedMessage)
+        hop, arrived = (
+            outgoing.requeued(copy, message, 1_100),
+            outgoing.handed_over(copy, message, 0),
+        )
         assert wire.DUE_AT in hop.attributes
         assert {wire.MESSAGE_ID, wire.WAS_DUE_AT} <= set(arrived.attributes)
         sizes += [copy_size(copy), hop.size, arrived.size]
     assert max(sizes) == 1_048_576
 
 
-def copy_size(copy: wire.ReceivedMessage) -> int:
+def copy_size(copy: ReceivedMessage) -> int:
     return size_of(copy.body, copy.attributes)
 
 
@@ -316,7 +322,7 @@ def test_time_spent_on_earlier_batches_does_not_make_later_ones_late(clock: Manu
     queues = Slow(clock)
     queues.create_endpoint("orders")
     due_ms = clock.true_ms + 60_000
-    sender = QueueSender(queues, concurrency=1)
+    sender = QueueSender(queues, SenderSettings(concurrency=1))
     sender.send_many("orders", [Message(f"{n}", due_at=utc(due_ms)) for n in range(300)])
     late = [m.visible_ms - due_ms for m in queues._queues["orders"].messages.values()]
     assert min(late) >= 0
@@ -342,7 +348,7 @@ def test_an_entry_the_service_failed_is_an_error_in_its_place(clock: ManualClock
     """send_many reports it, send raises it."""
     queues = Refusing(clock)
     queues.create_endpoint("orders")
-    sender = QueueSender(queues, concurrency=1)
+    sender = QueueSender(queues, SenderSettings(concurrency=1))
     results = sender.send_many("orders", [Message("a"), Message("fail"), Message("b")])
     assert [str(result.error) for result in results] == ["None", "throttled", "None"]
     assert results[1].sqs_message_id is None
@@ -359,12 +365,10 @@ def test_an_entry_the_service_failed_is_an_error_in_its_place(clock: ManualClock
         ({"concurrency": 0}, "concurrency=0; use 1 or more"),
     ],
 )
-def test_settings_out_of_range_are_refused(
-    queues: InMemoryQueues, arguments: dict[str, Any], message: str
-) -> None:
+def test_settings_out_of_range_are_refused(arguments: dict[str, Any], message: str) -> None:
     """At once, not at the first send."""
     with pytest.raises(ConfigurationError, match=message):
-        QueueSender(queues, **arguments)
+        SenderSettings(**arguments)
 
 
 def test_a_sender_refuses_a_hop_shorter_than_the_queues(clock: ManualClock) -> None:
@@ -372,7 +376,8 @@ def test_a_sender_refuses_a_hop_shorter_than_the_queues(clock: ManualClock) -> N
     queues = InMemoryQueues(clock)
     queues.create_endpoint("orders", hop_seconds=60)
     with pytest.raises(ConfigurationError, match="holds messages for 60 s; use hop_seconds=60"):
-        QueueSender(queues, hop_seconds=2).send("orders", "x", delay=5)
+        QueueSender(queues, SenderSettings(hop_seconds=2)).send("orders", "x", delay=5)
     assert (
-        QueueSender(queues, hop_seconds=60).send("orders", "x", delay=61).route is Route.DELAY_QUEUE
+        QueueSender(queues, SenderSettings(hop_seconds=60)).send("orders", "x", delay=61).route
+        is Route.DELAY_QUEUE
     )

@@ -9,15 +9,18 @@ import pytest
 from sqsdelay.core import wire
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import Message, OutgoingMessage, string
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import MessageTooLarge, QueueUnavailable
 from sqsdelay.limits import MAX_MESSAGE_BYTES
 from sqsdelay.operating.error_queue import ErrorQueue, RetryStatus
+from sqsdelay.parking.settings import ParkingSettings
 from sqsdelay.ports.size_limits import LIMIT, LIMIT_LIFETIME_SECONDS, SizeLimits
 from sqsdelay.relaying.due_relay import DueRelay
 from sqsdelay.relaying.outcome import Status
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.sender import QueueSender
+from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 
@@ -58,7 +61,7 @@ def endpoint(clock: ManualClock, limits: Mapping[str, int], name: str = "orders"
     return queues
 
 
-def received(queues: InMemoryQueues, queue: str = "orders") -> list[wire.ReceivedMessage]:
+def received(queues: InMemoryQueues, queue: str = "orders") -> list[ReceivedMessage]:
     return queues.receive_batch(queue, wait_seconds=0)
 
 
@@ -79,7 +82,7 @@ def test_a_message_its_destination_would_refuse_is_not_sent(clock: ManualClock) 
 def test_a_store_is_no_way_round(clock: ManualClock, delay: int) -> None:
     """Nor is the delay queue: it is refused now and not in a year."""
     queues = endpoint(clock, {"orders": TERRAFORMS})
-    sender = QueueSender(queues, store=InMemoryStore(clock))
+    sender = QueueSender(queues, SenderSettings(parking=ParkingSettings(InMemoryStore(clock))))
     with pytest.raises(MessageTooLarge):
         sender.send("orders", "x" * (TERRAFORMS + 1), delay=delay)
 

@@ -12,6 +12,7 @@ from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.errors import QueueUnavailable
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.sending.sender import QueueSender
+from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.spark.sink.columns import Columns
 from sqsdelay.spark.sink.options import Options
 from sqsdelay.spark.sink.rows import Rows
@@ -47,7 +48,7 @@ def task_on(queues: ThrottlingQueues, clock: ManualClock, *, retry_seconds: int)
         options=Options(endpoint="orders"),
         delay_start_ms=clock.now_ms(),
     )
-    sender = QueueSender(queues, concurrency=1)
+    sender = QueueSender(queues, SenderSettings(concurrency=1))
     return Task(rows, sender, retry_seconds=retry_seconds, clock=clock, sleep=clock.advance)
 
 

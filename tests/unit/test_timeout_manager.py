@@ -11,8 +11,8 @@ import pytest
 
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage, size_of, string
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.core.wire import ReceivedMessage
 from sqsdelay.errors import (
     ConfigurationError,
     CriticalError,

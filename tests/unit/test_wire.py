@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqsdelay.core import wire
+from sqsdelay.core import outgoing, wire
+from sqsdelay.core.delayed_message import DelayedMessage, read_delay
 from sqsdelay.core.hop import Reject
 from sqsdelay.core.message import Attribute, string
-from sqsdelay.core.wire import DelayedMessage, ReceivedMessage
+from sqsdelay.core.outgoing import trace_header_to_pass_on
+from sqsdelay.core.received_message import ReceivedMessage, from_boto3, from_lambda_event
 from sqsdelay.errors import MalformedMessage
 from sqsdelay.limits import MAX_DUE_MS
 
@@ -45,7 +47,7 @@ def copy(**changes: Any) -> ReceivedMessage:
 
 def test_both_spellings_of_a_received_message_read_alike() -> None:
     """boto3's message and the Lambda event's record are the same copy; base64 is decoded."""
-    from_boto3 = wire.from_boto3(
+    from_client = from_boto3(
         {
             "MessageId": "s",
             "ReceiptHandle": "r",
@@ -58,7 +60,7 @@ def test_both_spellings_of_a_received_message_read_alike() -> None:
         },
         received_at=5.0,
     )
-    from_event = wire.from_lambda_event(
+    from_event = from_lambda_event(
         {
             "messageId": "s",
             "receiptHandle": "r",
@@ -71,10 +73,10 @@ def test_both_spellings_of_a_received_message_read_alike() -> None:
         },
         received_at=5.0,
     )
-    assert from_boto3 == from_event
-    assert from_boto3.attributes["b"] == {"DataType": "Binary", "BinaryValue": b"\x00\xff"}
-    assert from_boto3.message_id == "m-1"
-    assert (from_boto3.sent_ms, from_boto3.receive_count) == (SENT, 1)
+    assert from_client == from_event
+    assert from_client.attributes["b"] == {"DataType": "Binary", "BinaryValue": b"\x00\xff"}
+    assert from_client.message_id == "m-1"
+    assert (from_client.sent_ms, from_client.receive_count) == (SENT, 1)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +96,7 @@ def test_both_spellings_of_a_received_message_read_alike() -> None:
 def test_a_record_that_is_none_is_malformed_and_no_crash(record: Any) -> None:
     """Whatever arrives in an event, one error type says that it cannot be read."""
     with pytest.raises(MalformedMessage):
-        wire.from_lambda_event(record, received_at=0.0)
+        from_lambda_event(record, received_at=0.0)
 
 
 @pytest.mark.parametrize(
@@ -120,37 +122,37 @@ def test_an_unreadable_attribute_makes_a_reject_that_keeps_the_rest(value: dict[
         "attributes": SYSTEM,
         "messageAttributes": attributes,
     }
-    received = wire.from_lambda_event(record, received_at=0.0)
-    assert wire.read_delay(received) == Reject("message attribute 'bad' has no value of its type")
+    received = from_lambda_event(record, received_at=0.0)
+    assert read_delay(received) == Reject("message attribute 'bad' has no value of its type")
     assert set(received.attributes) == {"good", wire.DELAY_SECONDS}
 
 
 def test_due_is_sent_plus_delay_for_an_nservicebus_message() -> None:
     """A message with only DelaySeconds gets its due time from the broker's SentTimestamp."""
-    assert wire.read_delay(copy()) == DelayedMessage("m-1", SENT + 1_925_000)
+    assert read_delay(copy()) == DelayedMessage("m-1", SENT + 1_925_000)
 
 
 def test_due_at_wins_over_the_remaining_seconds() -> None:
     """The absolute due time does not drift with the hops."""
     attributes = {wire.DELAY_SECONDS: string("1000"), wire.DUE_AT: string(str(SENT + 999_123))}
-    assert wire.read_delay(copy(attributes=attributes)) == DelayedMessage("m-1", SENT + 999_123)
+    assert read_delay(copy(attributes=attributes)) == DelayedMessage("m-1", SENT + 999_123)
 
 
 def test_a_fractional_delay_keeps_its_milliseconds() -> None:
     """Rounding on the wire and at hand-over would add up to two seconds."""
-    attributes = wire.delayed({}, remaining_ms=1_925_250, due_ms=None, message_group_id=None)
+    attributes = outgoing.delayed({}, remaining_ms=1_925_250, due_ms=None, message_group_id=None)
     assert attributes == {
         wire.DELAY_SECONDS: string("1926"),
         wire.DELAY_MS: string("1925250"),
     }
-    assert wire.read_delay(copy(attributes=attributes)) == DelayedMessage("m-1", SENT + 1_925_250)
+    assert read_delay(copy(attributes=attributes)) == DelayedMessage("m-1", SENT + 1_925_250)
 
 
 @pytest.mark.parametrize("exact", ["1925250", "abc", "", "9" * 15])
 def test_milliseconds_count_only_where_they_agree_with_the_seconds(exact: str) -> None:
     """A relay that rewrites only DelaySeconds leaves stale milliseconds behind."""
     attributes = {wire.DELAY_SECONDS: string("1025"), wire.DELAY_MS: string(exact)}
-    assert wire.read_delay(copy(attributes=attributes)) == DelayedMessage("m-1", SENT + 1_025_000)
+    assert read_delay(copy(attributes=attributes)) == DelayedMessage("m-1", SENT + 1_025_000)
 
 
 DAY = 24 * 3600
@@ -209,7 +211,7 @@ def test_what_does_not_say_when_it_is_due_is_rejected_with_a_reason(
     attributes: dict[str, Attribute], changes: dict[str, Any], reason: str
 ) -> None:
     """Never 'deliver now' by default, never a crash."""
-    read = wire.read_delay(copy(attributes=attributes, **changes))
+    read = read_delay(copy(attributes=attributes, **changes))
     assert isinstance(read, Reject)
     assert reason in read.reason
 
@@ -220,7 +222,7 @@ def test_a_days_disagreement_is_explained_by_clocks() -> None:
         wire.DELAY_SECONDS: string("901"),
         wire.DUE_AT: string(str(SENT + (901 + DAY) * 1000)),
     }
-    assert wire.read_delay(copy(attributes=attributes)) == DelayedMessage(
+    assert read_delay(copy(attributes=attributes)) == DelayedMessage(
         "m-1", SENT + (901 + DAY) * 1000
     )
 
@@ -240,7 +242,7 @@ def test_any_attributes_are_read_or_rejected(
     attributes: dict[str, Attribute], sent_ms: int | None
 ) -> None:
     """A due time within what clocks can show, or a reason; nothing else."""
-    read = wire.read_delay(copy(attributes=attributes, sent_ms=sent_ms))
+    read = read_delay(copy(attributes=attributes, sent_ms=sent_ms))
     if isinstance(read, DelayedMessage):
         assert 0 <= read.due_ms <= MAX_DUE_MS
     else:
@@ -255,7 +257,7 @@ def test_a_requeued_copy_keeps_everything_and_rewrites_the_delay() -> None:
         wire.DELAY_MS: string("1925250"),
         wire.GROUP_ID: string("tenant"),
     }
-    entry = wire.requeued(
+    entry = outgoing.requeued(
         copy(attributes=attributes, trace_header="Root=1-a"),
         DelayedMessage("m-1", SENT + 1_925_250),
         1025,
@@ -274,10 +276,10 @@ def test_a_requeued_copy_keeps_everything_and_rewrites_the_delay() -> None:
 def test_hops_never_swallow_each_other_and_a_copy_requeued_twice_is_one() -> None:
     """The deduplication id is the copy's: same copy same id, next hop another, always short enough."""
     message = DelayedMessage("x" * 128, SENT)
-    first = wire.requeued(copy(), message, 1000)
-    again = wire.requeued(copy(receive_count=2, receipt_handle="r2"), message, 1000)
-    next_hop = wire.requeued(copy(sent_ms=SENT + 900_100), message, 1000)
-    beside = wire.requeued(copy(sqs_message_id="other"), message, 1000)
+    first = outgoing.requeued(copy(), message, 1000)
+    again = outgoing.requeued(copy(receive_count=2, receipt_handle="r2"), message, 1000)
+    next_hop = outgoing.requeued(copy(sent_ms=SENT + 900_100), message, 1000)
+    beside = outgoing.requeued(copy(sqs_message_id="other"), message, 1000)
     assert first.deduplication_id == again.deduplication_id
     assert len({first.deduplication_id, next_hop.deduplication_id, beside.deduplication_id}) == 3
     assert len(first.deduplication_id or "") <= 128
@@ -289,13 +291,13 @@ def test_messages_of_a_foreign_sender_in_one_group_stay_apart() -> None:
     copies = [
         copy(group_id="tenant", deduplication_id=f"d-{n}", sqs_message_id=f"s-{n}") for n in (1, 2)
     ]
-    read = [wire.read_delay(each) for each in copies]
+    read = [read_delay(each) for each in copies]
     assert read == [
         DelayedMessage("d-1", SENT + 1_925_000),
         DelayedMessage("d-2", SENT + 1_925_000),
     ]
     hops = [
-        wire.requeued(c, m, 1000)
+        outgoing.requeued(c, m, 1000)
         for c, m in zip(copies, read, strict=True)
         if isinstance(m, DelayedMessage)
     ]
@@ -308,7 +310,7 @@ def test_messages_of_a_foreign_sender_in_one_group_stay_apart() -> None:
 def test_a_full_foreign_message_is_requeued_in_its_own_format() -> None:
     """Ten attributes leave no room for DueAt; the message goes on with what it had."""
     attributes = {f"a{n}": string("x") for n in range(9)} | {wire.DELAY_SECONDS: string("2000")}
-    entry = wire.requeued(copy(attributes=attributes), DelayedMessage("m-1", SENT), 1100)
+    entry = outgoing.requeued(copy(attributes=attributes), DelayedMessage("m-1", SENT), 1100)
     assert entry.attributes == attributes | {wire.DELAY_SECONDS: string("1100")}
 
 
@@ -320,7 +322,9 @@ def test_a_handed_over_message_is_the_users_with_id_and_due_time() -> None:
         wire.DUE_AT: string(str(SENT + 50_000)),
         wire.GROUP_ID: string("tenant"),
     }
-    entry = wire.handed_over(copy(attributes=attributes), DelayedMessage("m-1", SENT + 50_000), 50)
+    entry = outgoing.handed_over(
+        copy(attributes=attributes), DelayedMessage("m-1", SENT + 50_000), 50
+    )
     assert entry.attributes == {
         "user": attributes["user"],
         wire.MESSAGE_ID: string("m-1"),
@@ -333,7 +337,7 @@ def test_a_full_foreign_message_is_handed_over_with_what_fits() -> None:
     """Nine attributes and DelaySeconds become nine and the id; the due time has no room."""
     users = {f"a{n}": string("x") for n in range(9)}
     attributes = users | {wire.DELAY_SECONDS: string("50")}
-    entry = wire.handed_over(copy(attributes=attributes), DelayedMessage("m-1", SENT), 0)
+    entry = outgoing.handed_over(copy(attributes=attributes), DelayedMessage("m-1", SENT), 0)
     assert entry.attributes == users | {wire.MESSAGE_ID: string("m-1")}
 
 
@@ -351,4 +355,4 @@ def test_the_trace_header_goes_on_without_lambdas_lineage(
     header: str | None, passed_on: str | None
 ) -> None:
     """Lambda would count the relay's hops as recursion of the user's functions."""
-    assert wire.trace_header_to_pass_on(header) == passed_on
+    assert trace_header_to_pass_on(header) == passed_on

@@ -19,7 +19,7 @@ from sqsdelay.core.delay import delay_ms, parse_delay
 from sqsdelay.cost import Prices, dollars
 from sqsdelay.cost.rates import ways
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
+from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,7 +13,7 @@ from typing import Final
 
 from sqsdelay import DelaySender
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.core.wire import ReceivedMessage
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.errors import QueueMissing
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.queues import SqsQueues

@@ -11,8 +11,8 @@ from typing import Any
 
 from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.message import OutgoingMessage
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.core.wire import ReceivedMessage
 from sqsdelay.errors import QueueUnavailable, StoreUnavailable
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
 from sqsdelay.core import hop as decision
-from sqsdelay.core import wire
+from sqsdelay.core import outgoing
 from sqsdelay.core.delay import utc
+from sqsdelay.core.delayed_message import DelayedMessage
 from sqsdelay.parking.parking import Parking
 from sqsdelay.parking.schedule import Schedule
 from sqsdelay.relaying import relay as consumer
@@ -71,12 +72,12 @@ BUGS = {
     "seconds rounded down at a hop": (decision, "seconds_until", early),
     "seconds rounded down at a release": (outbox, "seconds_until", early),
     "a requeued copy is another message": (
-        wire, "hop_deduplication_id", lambda *_: f"hop.{uuid.uuid4()}"
+        outgoing, "hop_deduplication_id", lambda *_: f"hop.{uuid.uuid4()}"
     ),
     "a delay counted anew at every hop": (
         consumer.Relay,
         "_read",
-        lambda self, copy: wire.DelayedMessage(copy.message_id, copy.sent_ms + 5_000_000),
+        lambda self, copy: DelayedMessage(copy.message_id, copy.sent_ms + 5_000_000),
     ),
     "a cancellation that leaves no amendment": (Schedule, "_amend", lambda *_: None),
     "what was released stays in the store": (

@@ -10,18 +10,22 @@ from typing import Final
 
 from sqsdelay.core.delay import delay_ms, due_at_ms
 from sqsdelay.core.message import Attribute, string, text_of
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.core.wire import MESSAGE_ID, ReceivedMessage
+from sqsdelay.core.wire import MESSAGE_ID
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.dispatching.settings import DispatchSettings
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.limits import DEDUPLICATION_INTERVAL_SECONDS
 from sqsdelay.parking.schedule import Change
+from sqsdelay.parking.settings import ParkingSettings
 from sqsdelay.ports.stores import DelayedMessageStore
 from sqsdelay.relaying.due_relay import DueRelay
 from sqsdelay.relaying.mover import Mover
 from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.sending.sender import QueueSender, Route
+from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.testing import ManualClock
 from tests.simulation.model.faults import Breaker, Fault, FaultyQueues, FaultyStore, Killed, Sent
@@ -76,9 +80,9 @@ class World:
         self._requeued: dict[str, int] = {}
         self._outboxes: list[SqsOutbox] = []
         self.sender = QueueSender(
-            self.queues, store=self.store, park_after_seconds=park_after_seconds
+            self.queues, SenderSettings(parking=ParkingSettings(self.store, park_after_seconds))
         )
-        self.sender_without_store = QueueSender(self.queues, idempotent=True)
+        self.sender_without_store = QueueSender(self.queues, SenderSettings(idempotent=True))
         self.relays: list[Mover] = [self._relay() for _ in range(WORKERS)]
         self.due_relays: list[Mover] = [self._due_relay() for _ in range(WORKERS)]
         self.dispatchers = [self._dispatcher() for _ in range(WORKERS)]
@@ -91,7 +95,9 @@ class World:
 
     def _relay(self) -> Relay:
         return Relay(
-            self.queues, self.endpoint, store=self.store, park_after_seconds=self._park_after
+            self.queues,
+            self.endpoint,
+            RelaySettings(parking=ParkingSettings(self.store, self._park_after)),
         )
 
     def _due_relay(self) -> DueRelay:

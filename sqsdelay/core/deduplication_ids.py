@@ -1,0 +1,56 @@
+"""Deduplication ids for the delay queue: of a sender's message, and of each hop."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+
+from sqsdelay.core.message import Attributes
+from sqsdelay.core.received_message import ReceivedMessage
+from sqsdelay.core.wire import DELAY_SECONDS, DUE_AT, MESSAGE_ID
+
+
+def new_send_deduplication_id() -> str:
+    """One of its own for a call to send: its retries are one message, and no other is taken for it."""
+    return f"send.{secrets.token_hex(32)}"
+
+
+def send_deduplication_id(message_id: str, body: str, wired: Attributes) -> str:
+    """An idempotent sender's: the same for equal copies of one message, and another for another.
+
+    It binds id, content and due time, or the delay where that is relative.
+
+    Args:
+        wired: the attributes, as `delayed` made them.
+    """
+    digest = hashlib.sha256()
+    left_out = {MESSAGE_ID, DELAY_SECONDS} if DUE_AT in wired else {MESSAGE_ID}
+    parts: list[str | bytes] = [message_id, body]
+    for name in sorted(wired.keys() - left_out):
+        value = wired[name]
+        parts += [name, value["DataType"]]
+        parts.append(value["BinaryValue"] if "BinaryValue" in value else value["StringValue"])
+    for part in parts:
+        coded = part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
+        digest.update(b"%d:" % len(coded))
+        digest.update(coded)
+    return f"send.{digest.hexdigest()}"
+
+
+def after_amendment(deduplication_id: str, amended_ms: int) -> str:
+    """A sender's deduplication id for a message to which amendments left until then do not apply."""
+    return f"send.{amended_ms}.{deduplication_id[-64:]}"
+
+
+def hop_deduplication_id(
+    copy: ReceivedMessage, message_id: str, first_sent_ms: int | None = None
+) -> str:
+    """Same copy, same id; next hop, another id.
+
+    A copy is told by SQS's own id and its SentTimestamp, beside the message id. Hashed, since a
+    message id may fill all 128 characters. Before the hash stands when the message was first sent:
+    here it costs none of the user's attributes.
+    """
+    found = f"{message_id}:{copy.sqs_message_id}:{copy.sent_ms}"
+    hashed = hashlib.sha256(found.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"hop.{hashed}" if first_sent_ms is None else f"hop.{first_sent_ms}.{hashed}"

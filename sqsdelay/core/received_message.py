@@ -1,0 +1,179 @@
+"""A copy as it comes from a queue, read from boto3's spelling or the Lambda event's."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqsdelay.core.message import Attribute, text_of
+from sqsdelay.core.wire import MADE_HERE, MESSAGE_ID, NSERVICEBUS_ID
+from sqsdelay.errors import MalformedMessage
+from sqsdelay.limits import ID
+
+_TEXTS: Final = ("MessageGroupId", "MessageDeduplicationId", "AWSTraceHeader")
+"""System attributes that are passed on."""
+_WHOLE_NUMBER: Final = re.compile(r"\d{1,15}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedMessage:
+    """A copy received from a queue.
+
+    ``received_at`` is the local monotonic time (seconds) when the copy arrived here; timestamps
+    are the broker's, epoch milliseconds, None where the broker did not tell. ``unreadable`` says
+    what of it could not be read, and is left out: such a copy is a reject.
+    """
+
+    body: str
+    attributes: dict[str, Attribute]
+    receipt_handle: str
+    sqs_message_id: str
+    received_at: float
+    sent_ms: int | None = None
+    first_receive_ms: int | None = None
+    receive_count: int | None = None
+    group_id: str | None = None
+    deduplication_id: str | None = None
+    trace_header: str | None = None
+    unreadable: str | None = None
+
+    @property
+    def message_id(self) -> str:
+        """The sender's message id; SQS's own where the copy carries none.
+
+        Our copies have it as message group. A foreign sender, or one of a former version, has it as
+        deduplication id: it may put many messages in one group. A hop made by an NServiceBus endpoint
+        puts our deduplication id into the group too: then an attribute has the id.
+        """
+        for found in (self.deduplication_id, self.group_id):
+            if found and not MADE_HERE.fullmatch(found):
+                return found
+        for name in (MESSAGE_ID, NSERVICEBUS_ID):
+            found = text_of(self.attributes, name)
+            if found and ID.fullmatch(found):
+                return found
+        return self.group_id or self.sqs_message_id
+
+    @property
+    def first_sent_ms(self) -> int | None:
+        """When the message was first sent, broker's clock, epoch milliseconds: amendments left before it
+        are none of its. None where nothing tells: then it was before this copy's last hop.
+
+        A copy that an NServiceBus endpoint requeued before any hop of ours tells of that hop only.
+        """
+        made_here = MADE_HERE.fullmatch(self.deduplication_id or "")
+        if made_here is None:
+            return self.sent_ms
+        if made_here[1] is None:
+            return whole_number(made_here[3])
+        after_ms = whole_number(made_here[2])
+        return self.sent_ms if after_ms is None else max(self.sent_ms or 0, after_ms + 1)
+
+    @property
+    def sent_by_nservicebus(self) -> bool:
+        """Whether an NServiceBus endpoint sent it. When that delays a message again it copies the
+        attributes it got, whatever they say, and sets the delay in seconds anew."""
+        own_id = text_of(self.attributes, NSERVICEBUS_ID)
+        return own_id is not None and own_id == self.deduplication_id
+
+
+def from_boto3(raw: Mapping[str, Any], *, received_at: float) -> ReceivedMessage:
+    """A message as ``receive_message`` returns it.
+
+    Raises:
+        MalformedMessage: body or receipt handle is missing.
+    """
+    given = {
+        name: (value.get("DataType"), value.get("StringValue"), value.get("BinaryValue"))
+        for name, value in raw.get("MessageAttributes", {}).items()
+    }
+    return _received(
+        raw.get("Body"),
+        given,
+        raw.get("ReceiptHandle"),
+        raw.get("MessageId", ""),
+        raw.get("Attributes", {}),
+        received_at,
+    )
+
+
+def from_lambda_event(record: Mapping[str, Any], *, received_at: float) -> ReceivedMessage:
+    """A record of a Lambda SQS event; its binary attributes are base64.
+
+    Raises:
+        MalformedMessage: no record of a queue at all.
+    """
+    try:
+        given = {
+            name: (value.get("dataType"), value.get("stringValue"), _decoded(value))
+            for name, value in (record.get("messageAttributes") or {}).items()
+        }
+        return _received(
+            record.get("body"),
+            given,
+            record.get("receiptHandle"),
+            record.get("messageId", ""),
+            record.get("attributes") or {},
+            received_at,
+        )
+    except (AttributeError, TypeError, ValueError) as error:
+        raise MalformedMessage(f"event record is not an SQS record: {error}") from error
+
+
+def _decoded(value: Mapping[str, Any]) -> bytes | None:
+    """A Lambda event's binary value; None, which fits no attribute, where it is no base64."""
+    encoded = value.get("binaryValue")
+    try:
+        return None if encoded is None else base64.b64decode(encoded, validate=True)
+    except (TypeError, ValueError):
+        return None
+
+
+def _shaped(data_type: Any, text: Any, binary: Any) -> Attribute | None:
+    if isinstance(data_type, str) and data_type.startswith("Binary"):
+        return {"DataType": data_type, "BinaryValue": binary} if isinstance(binary, bytes) else None
+    if isinstance(data_type, str) and isinstance(text, str):
+        return {"DataType": data_type, "StringValue": text}
+    return None
+
+
+def _received(
+    body: Any,
+    given: Mapping[str, tuple[Any, Any, Any]],
+    receipt_handle: Any,
+    sqs_message_id: Any,
+    system: Mapping[str, Any],
+    received_at: float,
+) -> ReceivedMessage:
+    if not isinstance(body, str) or not isinstance(receipt_handle, str):
+        raise MalformedMessage("a received message needs a body and a receipt handle")
+    shaped = {name: _shaped(*value) for name, value in given.items()}
+    unfit = [f"message attribute {n!r}" for n, attribute in shaped.items() if attribute is None]
+    unfit += [f"{n}" for n in _TEXTS if not isinstance(system.get(n), str | None)]
+    attributes = {name: attribute for name, attribute in shaped.items() if attribute is not None}
+    return ReceivedMessage(
+        body=body,
+        attributes=attributes,
+        receipt_handle=receipt_handle,
+        sqs_message_id=str(sqs_message_id),
+        received_at=received_at,
+        sent_ms=whole_number(system.get("SentTimestamp")),
+        first_receive_ms=whole_number(system.get("ApproximateFirstReceiveTimestamp")),
+        receive_count=whole_number(system.get("ApproximateReceiveCount")),
+        group_id=_text(system.get("MessageGroupId")),
+        deduplication_id=_text(system.get("MessageDeduplicationId")),
+        trace_header=_text(system.get("AWSTraceHeader")),
+        unreadable=f"{min(unfit)} has no value of its type" if unfit else None,
+    )
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def whole_number(text: Any) -> int | None:
+    """A non-negative number of at most 15 ASCII digits; None for anything else."""
+    return int(text) if isinstance(text, str) and _WHOLE_NUMBER.fullmatch(text) else None
