@@ -44,8 +44,8 @@ def write_events(
     reading = read_ledger(spark, ledger, ledger_format=ledger_format)
     day = F.date_from_unix_date(F.floor(F.col("at_ms") / _DAY_MS).cast("int"))
     try:
-        # The files of a day are as many as the tasks that have some of it: one, but for large days.
-        dated = reading.events.withColumn(DAY, day).repartition(DAY)
+        # A day in one file, and a large day in some: adaptive execution splits it.
+        dated = reading.events.withColumn(DAY, day).hint("rebalance", DAY)
         place = hadoop_uri(spark, folder, "--out")
         dated.write.mode("append").partitionBy(DAY).parquet(place)
     except (PySparkException, Py4JJavaError) as error:

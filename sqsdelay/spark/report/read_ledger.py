@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pyspark.errors import AnalysisException
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
@@ -107,7 +108,7 @@ def _loaded(spark: SparkSession, ledger: str, ledger_format: str) -> DataFrame:
     place = ledger if _TABLE.fullmatch(ledger) else hadoop_uri(spark, ledger, "ledger")
     try:
         return spark.read.format(ledger_format).load(place)
-    except AnalysisException as error:
+    except (PySparkException, Py4JJavaError) as error:
         raise ConfigurationError(
             f"ledger {ledger} cannot be read as {ledger_format}: {cause(error)}"
         ) from error
