@@ -10,8 +10,7 @@ import pytest
 
 from sqsdelay.cli import app
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.core.message import string
-from sqsdelay.core.outgoing import OutgoingMessage
+from sqsdelay.core.message import OutgoingMessage, string
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import rejected
 from sqsdelay.core.wire import DELAY_SECONDS, MESSAGE_ID
