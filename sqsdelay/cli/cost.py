@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 from rich.table import Table
 
-from sqsdelay.cli.console import err, out, print_json
+from sqsdelay.cli.console import err, out, print_json, tell
 from sqsdelay.core.delay import delay_ms, parse_delay
 from sqsdelay.cost import (
     Bill,
@@ -125,7 +125,7 @@ def _print(load: Workload, prices: Prices, found: list[Bill]) -> None:
     for bill in found:
         if bill.impossible:
             line = f"{bill.strategy}: {bill.impossible}"
-            err.print(line, highlight=False, markup=False, soft_wrap=True)
+            tell(line)
     err.print(
         f"{prices.currency}, {prices.region}, prices read on {prices.read_on}; "
         "for what each column means, see docs/cost.md",

@@ -4,11 +4,13 @@ when it is opened."""
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import ConfigurationError, StoreMissing
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.ports.stores import Claim, DelayedMessageStore, ParkingPlace, TransactionMode
 
@@ -86,7 +88,12 @@ DYNAMODB_TABLE: Final = re.compile(r"[A-Za-z0-9_.-]{3,255}", re.ASCII)
 
 
 def open_store(
-    url: str, *, endpoint: str, table: str | None = None, schema: str | None = None
+    url: str,
+    *,
+    endpoint: str,
+    table: str | None = None,
+    schema: str | None = None,
+    create: bool = True,
 ) -> DelayedMessageStore:
     """The store a URL names, for one endpoint.
 
@@ -96,8 +103,10 @@ def open_store(
         endpoint: whose messages these are; names the table where ``table`` is None.
         table: SQLite and PostgreSQL: the table's name.
         schema: PostgreSQL: the table's schema, ``public`` where None.
+        create: SQLite: make a file that does not exist. The other stores make nothing by being opened.
 
     Raises:
+        StoreMissing: the SQLite file does not exist, and ``create`` is False.
         ConfigurationError: no such kind of URL, or its driver is not installed.
         StoreUnavailable: the SQLite file cannot be opened.
     """
@@ -107,7 +116,10 @@ def open_store(
     if parts.scheme == "sqlite" and not parts.netloc and len(parts.path) > 1:
         from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 
-        return SqliteStore(unquote(parts.path[1:]), endpoint=endpoint, table=table)
+        path = unquote(parts.path[1:])
+        if not create:
+            _check_exists(path)
+        return SqliteStore(path, endpoint=endpoint, table=table)
     if parts.scheme in ("postgresql", "postgres") and url.startswith(f"{parts.scheme}://"):
         try:
             from sqsdelay.stores.postgres.pool import DEFAULT_SCHEMA
@@ -141,8 +153,21 @@ def open_store(
     raise _not_understood(parts.scheme)
 
 
+def _check_exists(path: str) -> None:
+    with suppress(OSError, ValueError):  # What is wrong with such a path is told when it is opened.
+        if not Path(path).exists():
+            raise StoreMissing(
+                f"there is no SQLite file {path!r}; correct the URL, or run sqsdelay store create"
+            )
+
+
 def open_place(
-    url: str, *, endpoint: str, table: str | None = None, schema: str | None = None
+    url: str,
+    *,
+    endpoint: str,
+    table: str | None = None,
+    schema: str | None = None,
+    create: bool = True,
 ) -> ParkingPlace:
     """Where a URL says that messages wait: a store, or a place that needs no dispatcher.
 
@@ -150,14 +175,15 @@ def open_place(
         url: as for `open_store`; or ``scheduler://GROUP?role=ARN``: one-time schedules of EventBridge
             Scheduler in that schedule group, sent with that role. ``&hop=SECONDS`` where the delay
             queue's delivery delay is not 900 s.
-        endpoint, table, schema: as for `open_store`.
+        endpoint, table, schema, create: as for `open_store`.
 
     Raises:
+        StoreMissing: the SQLite file does not exist, and ``create`` is False.
         ConfigurationError, InvalidEndpoint, StoreUnavailable
     """
     parts = _parts(url)
     if parts.scheme != SCHEDULER:
-        return open_store(url, endpoint=endpoint, table=table, schema=schema)
+        return open_store(url, endpoint=endpoint, table=table, schema=schema, create=create)
     if table is not None or schema is not None:
         raise ConfigurationError(
             "a schedule group has neither a table nor a schema; leave them out"

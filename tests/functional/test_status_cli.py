@@ -40,7 +40,6 @@ def cli(
     local_aws: LocalAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Cli:
     """Run ``sqsdelay`` in this process, on the local AWS; gives exit code, stdout, stderr."""
-    monkeypatch.setenv("COLUMNS", "200")
     for name, value in local_aws.environment().items():
         monkeypatch.setenv(name, value)
 
