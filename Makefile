@@ -7,34 +7,46 @@ BIN := $(VENV)/bin
 MINUTES ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-node demo deploy-local test check docs bench faults fuzz mutants capacity soak audit lint lock clean
+.PHONY: help older-spark setup setup-node demo deploy-local test check docs bench faults fuzz mutants capacity soak audit lint lock clean
 
 help:  ## Show these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: $(VENV)/.installed  ## Make .venv: sqsdelay editable, and all that demo and tests need
 
-$(VENV)/.installed: requirements.txt pyproject.toml
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+count = $$(grep -c '^[a-z].*==' $(1))
+
+# What the demo needs is a tenth of the packages: it is there before anybody loses patience.
+$(VENV)/.demo: requirements-demo.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(f"Python {sys.version.split()[0]} found, 3.11 or newer is needed: make PYTHON=python3.11 …" if sys.version_info < (3, 11) else 0)'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
-	touch $@
+	@echo "1/3 making $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@echo "2/3 installing $(call count,requirements-demo.txt) packages for the demo"
+	@$(PIP) --require-hashes -r requirements-demo.txt
+	@echo "3/3 installing sqsdelay"
+	@$(PIP) --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.demo requirements.txt pyproject.toml
+	@echo "installing $(call count,requirements.txt) packages for tests, CDK, Spark and documentation (minutes)"
+	@$(PIP) --require-hashes -r requirements.txt
+	@touch $@
 
 setup-node: node_modules/.installed  ## The CDK's command line, pinned, in node_modules (needs Node)
 
 node_modules/.installed: package-lock.json
 	@command -v npm > /dev/null || { echo "npm not found: install Node 20.11 or newer"; exit 1; }
-	npm ci --silent --no-audit --no-fund
+	npm ci --silent --no-audit --no-fund --ignore-scripts
 	touch $@
 
-demo: setup  ## Send delayed messages through a local AWS and watch them arrive
+demo: $(VENV)/.demo  ## Send delayed messages through a local AWS and watch them arrive
 	$(BIN)/sqsdelay demo
 
 deploy-local: setup setup-node  ## cdk deploy to a local AWS and leave it running to try
 	$(BIN)/python -m infra.deploy_local
 
-test: setup setup-node lint  ## Everything: lint, types, all tests
+test: setup setup-node lint older-spark  ## Everything: lint, types, all tests
 	@# Where CI is set, pytest's closing list has whole messages: the names of what failed get lost in them.
 	@# Three processes, also on two cores: acceptance tests wait more than they compute.
 	env -u CI -u BUILD_NUMBER $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
@@ -91,9 +103,19 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-lock:  ## Renew requirements.txt and lambdas/requirements.txt (needs uv)
+older-spark: build/pyspark-3.5/.installed build/pyspark-4.0/.installed  ## The Sparks that AWS runs, for their tests
+
+build/pyspark-3.5/.installed: PACKAGES := pyspark==3.5.6 py4j==0.10.9.7
+build/pyspark-4.0/.installed: PACKAGES := pyspark==4.0.1 py4j==0.10.9.9
+build/pyspark-%/.installed: | setup
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(@D) $(PACKAGES) pandas==2.3.3 pytz
+	touch $@
+
+lock:  ## Renew requirements.txt and what is taken from it for demo and functions (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --all-extras --generate-hashes \
 	  --no-emit-package sqsdelay --output-file requirements.txt pyproject.toml
+	echo 'setuptools>=77' | uv pip compile --quiet --universal --python-version 3.11 --extra demo --generate-hashes \
+	  --no-emit-package sqsdelay --constraint requirements.txt --output-file requirements-demo.txt pyproject.toml -
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	  --constraint requirements.txt --output-file lambdas/requirements.txt lambdas/requirements.in
 

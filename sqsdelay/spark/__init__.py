@@ -1,27 +1,32 @@
-"""sqsdelay on Spark: the data source ``sqsdelay``, and the report of a ledger.
+"""sqsdelay on Spark: the data source ``sqsdelay``, `send` for every Spark, and the report of a ledger.
 
 Importing this does not import pyspark.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from sqsdelay.spark.report.write import write_report
+    from sqsdelay.spark.sink.send import send
 
-__all__ = ["register", "write_report"]
+__all__ = ["register", "send", "write_report"]
+
+_HOMES = {
+    "send": "sqsdelay.spark.sink.send",
+    "write_report": "sqsdelay.spark.report.write",
+}
 
 
 def __getattr__(name: str) -> Any:
     """Load on first use: Spark may not be installed."""
-    if name != "write_report":
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from sqsdelay.spark.report.write import write_report
-
-    return write_report
+    return getattr(import_module(_HOMES[name]), name)
 
 
 def register(spark: SparkSession) -> None:

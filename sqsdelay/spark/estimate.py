@@ -60,7 +60,7 @@ def estimate(rows: DataFrame, prices: Prices, compared: Sequence[Way]) -> list[E
     """
     numbers = _numbers(rows)
     _refuse_unfit(numbers)
-    edges = _edges(compared)
+    edges = edges_of(compared)
     found: dict[tuple[int, int], Estimate] = {}
     for row in _totals(numbers, edges, prices, compared):
         band = band_of(edges[row.segment])
@@ -76,6 +76,29 @@ def estimate(rows: DataFrame, prices: Prices, compared: Sequence[Way]) -> list[E
     if not found:
         raise ConfigurationError("the workload has no rows: there is nothing to estimate")
     return _with_cheapest([found[key] for key in sorted(found)])
+
+
+def as_workload(rows: DataFrame) -> DataFrame:
+    """The delays and sizes of a table of messages, as the data source ``sqsdelay`` takes it.
+
+    ``due_at`` counts from now; what is past is due at once. Rows that could not be sent, for want of
+    a body or a due time, cost nothing.
+    """
+    names = {name.lower(): F.col(f"`{name}`") for name in rows.columns}
+    if "due_at" in names:
+        due = names["due_at"].cast("double") - F.current_timestamp().cast("double")
+        seconds = F.when(due < 0, F.lit(0.0)).otherwise(due)
+    else:
+        seconds = names["delay_seconds"]
+    size = F.octet_length(names["body"])
+    if "attributes" in names:
+        texts = F.transform(
+            F.map_entries(names["attributes"]),
+            lambda entry: F.octet_length(entry.key) + F.octet_length(entry.value) + len("String"),
+        )
+        size += F.coalesce(F.aggregate(texts, F.lit(0), lambda total, each: total + each), F.lit(0))
+    sized = rows.select(seconds.alias("delay_seconds"), size.alias("size"))
+    return sized.where("delay_seconds >= 0 and size > 0")
 
 
 def _numbers(rows: DataFrame) -> DataFrame:
@@ -111,7 +134,7 @@ def _refuse_unfit(numbers: DataFrame) -> None:
         )
 
 
-def _edges(compared: Iterable[Way]) -> list[int]:
+def edges_of(compared: Iterable[Way]) -> list[int]:
     """Where a band ends or a way begins to park: between two of them all messages fare alike."""
     ends = {band.most_seconds for band in BANDS if band.most_seconds is not None}
     parks = {way.parks_above_seconds for way in compared if way.parks_above_seconds is not None}
@@ -122,7 +145,7 @@ def _totals(
     numbers: DataFrame, edges: Sequence[int], prices: Prices, compared: Sequence[Way]
 ) -> list[Row]:
     """What each way costs in each segment."""
-    amounts = F.udf(_amounts(edges, prices, compared), f"array<{_MONEY}>", useArrow=False)
+    amounts = F.udf(amounts_of(edges, prices, compared), f"array<{_MONEY}>", useArrow=False)
     priced = _grouped(numbers, edges).select(
         "segment",
         "messages",
@@ -156,14 +179,21 @@ def _grouped(numbers: DataFrame, edges: Sequence[int]) -> DataFrame:
     )
 
 
+def hop_count(seconds: int) -> int:
+    """`Workload.hops` of one delay."""
+    return max(0, -(-seconds // _HOP) - 1)
+
+
 def hops_of(seconds: Column) -> Column:
     """`Workload.hops` of a column of delays."""
     return F.greatest(F.ceil(seconds / _HOP) - 1, F.lit(0)).cast("decimal(18,0)")
 
 
-def _amounts(
+def amounts_of(
     edges: Sequence[int], prices: Prices, compared: Sequence[Way]
 ) -> Callable[[int, int, Decimal, Decimal, Decimal], list[Decimal | None]]:
+    """What each way costs for so many messages of a segment and a size; None where it is too large."""
+
     def amounts(
         segment: int, size: int, messages: Decimal, hops: Decimal, seconds: Decimal
     ) -> list[Decimal | None]:

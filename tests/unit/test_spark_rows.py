@@ -115,6 +115,49 @@ def test_lines_that_spark_could_not_read_are_rejected() -> None:
     assert read(columns) == ["Spark could not read this line: {oops"]
 
 
+def test_a_row_that_could_not_be_read_names_its_columns() -> None:
+    """The columns of a type that are missing from an otherwise read line."""
+    columns = {
+        "body": ["x"], "message_id": ["m"], "due_at": pa.array([None], pa.timestamp("us", "UTC")),
+        "_corrupt_record": ["m,soon,x"],
+    }  # fmt: skip
+    assert read(columns) == ["Spark could not read due_at of this line: m,soon,x"]
+
+
+def test_names_of_columns_have_no_case() -> None:
+    """As everywhere in Spark; the table keeps its own spelling in the rejects."""
+    batch = pa.RecordBatch.from_pydict({"Body": ["x"], "MESSAGE_ID": ["m"], "delay_seconds": [1]})
+    names = {"Body": "body", "MESSAGE_ID": "message_id"}
+    columns = Columns(
+        names=frozenset({"body", "message_id", "delay_seconds"}), key=None, spelled=names
+    )
+    rows = Rows(columns=columns, options=Options(endpoint="o"), delay_start_ms=NOW_MS)
+    ((_, message),) = rows.read(batch)
+    assert isinstance(message, Message)
+    assert (message.body, message.message_id) == ("x", "m")
+
+
+def test_what_is_past_is_rejected_where_that_was_asked_for() -> None:
+    """With how late it is; what is due at that very instant is not past."""
+    kind = pa.timestamp("us", "UTC")
+    dues = pa.array([(NOW_MS - 1500) * 1000, NOW_MS * 1000], kind)
+    batch = pa.RecordBatch.from_pydict(
+        {"body": ["x"] * 2, "message_id": ["a", "b"], "due_at": dues}
+    )
+    columns = Columns(names=frozenset(batch.schema.names), key=None)
+    options = Options(endpoint="o")
+    for refused_before, late in ((None, False), (NOW_MS, True)):
+        rows = Rows(
+            columns=columns,
+            options=options,
+            delay_start_ms=0,
+            refused_before_ms=refused_before,
+        )
+        (_, first), (_, second) = rows.read(batch)
+        assert isinstance(second, Message)
+        assert ("was 1.5 s past" in str(first)) == late
+
+
 def test_batches_of_large_rows_are_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of about so many bytes, at least a row each, none lost."""
     batch = pa.RecordBatch.from_pydict({"body": ["x" * 1000] * 100})

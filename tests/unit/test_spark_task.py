@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from sqsdelay.core.message import OutgoingMessage
-from sqsdelay.errors import QueueUnavailable
+from sqsdelay.core.message import Message, OutgoingMessage
+from sqsdelay.errors import ConfigurationError, QueueUnavailable
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.spark.sink.columns import Columns
+from sqsdelay.spark.sink.identities import Mark, SeenIds, repeated_across
 from sqsdelay.spark.sink.options import Options
+from sqsdelay.spark.sink.receipts import Receipts
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.task import Task
 from sqsdelay.testing import InMemoryQueues, ManualClock
@@ -83,3 +88,92 @@ def test_a_service_that_takes_nothing_fails_the_task() -> None:
     with pytest.raises(QueueUnavailable, match=r"290 rows for orders .* 60 s .* none was"):
         list(task.send([table()]))
     assert queues.taken == {f"m{row}": 1 for row in range(10)}
+
+
+def one_task(clock: ManualClock, **more: Any) -> tuple[Task, InMemoryQueues]:
+    queues = InMemoryQueues(clock)
+    queues.create_endpoint("orders")
+    rows = Rows(
+        columns=Columns(names=frozenset({"body", "delay_seconds", "message_id"}), key=None),
+        options=Options(endpoint="orders"),
+        delay_start_ms=clock.now_ms(),
+    )
+    sender = QueueSender(queues, SenderSettings(concurrency=1))
+    task = Task(rows, sender, retry_seconds=60, clock=clock, sleep=clock.advance, **more)
+    return task, queues
+
+
+def of_ids(ids: list[str], bodies: list[str]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {"body": bodies, "delay_seconds": [86_400] * len(ids), "message_id": ids}
+    )
+
+
+def test_a_repeated_id_is_counted_and_another_content_rejected() -> None:
+    """A copy would be dropped by SQS or the receiver; another body under one id would be lost."""
+    task, _ = one_task(ManualClock())
+    (kept,) = task.send([of_ids(["a", "b", "a"], ["x", "y", "x"]), of_ids(["b"], ["other"])])
+    assert (task.counts.sent, task.counts.repeated, task.counts.rejected) == (2, 2, 1)
+    assert kept.column("body").to_pylist() == ["other"]
+    assert "id 'b' came with another body" in kept.column("reason")[0].as_py()
+
+
+def test_a_rate_is_kept() -> None:
+    """300 messages at 30 a second: the last begin in the tenth second."""
+    clock = ManualClock()
+    task, _ = one_task(clock, rate=30.0, slice_rows=30)
+    began = clock.monotonic()
+    assert list(task.send([table()])) == []
+    assert clock.monotonic() - began == pytest.approx(9, abs=0.1)
+
+
+def test_a_job_that_is_run_again_sends_only_the_rest(tmp_path: Path) -> None:
+    """What its receipts show is skipped; the same id with another body is not taken for it."""
+    clock = ManualClock()
+    receipts = Receipts(str(tmp_path), "a/job")
+    first, _ = one_task(clock, receipts=receipts.writer("w-0-1"), slice_rows=10)
+    assert list(first.send([of_ids(["a", "b"], ["x", "y"])])) == []
+    (tmp_path / "a%2Fjob" / "part-cut-off.parquet").write_bytes(b"PAR1 killed")
+    second, _ = one_task(clock, sent_before=receipts.load())
+    (kept,) = second.send([of_ids(["a", "b", "c"], ["x", "other", "z"])])
+    assert (second.counts.sent, second.counts.already_sent) == (1, 1)
+    assert "an earlier run of this job" in kept.column("reason")[0].as_py()
+
+
+def test_receipts_of_a_slow_task_become_one_file(tmp_path: Path) -> None:
+    """A file a second while it runs; a job of hours leaves as many files as tasks."""
+    clock = ManualClock()
+    writer = Receipts(str(tmp_path), "job").writer("w-0-1", monotonic=clock.monotonic)
+    message = Message("x", due_at=datetime(2035, 1, 1, tzinfo=UTC), message_id="a")
+    for number in range(3):
+        writer.add("orders", message, "delay-queue", Mark(number, 7))
+        writer.flush()
+        clock.advance(1)
+        writer.flush()
+    assert len(list((tmp_path / "job").iterdir())) == 3
+    writer.close()
+    assert len(list((tmp_path / "job").iterdir())) == 1
+    before = Receipts(str(tmp_path), "job").load()
+    assert [before.content(number) for number in range(4)] == [7, 7, 7, None]
+
+
+def test_a_job_has_one_instant(tmp_path: Path) -> None:
+    """Its delays count from its first run, whenever it is run again; another job's from its own."""
+    assert Receipts(str(tmp_path), "job").delay_start_ms(1000) == 1000
+    assert Receipts(str(tmp_path), "job").delay_start_ms(9000) == 1000
+    assert Receipts(str(tmp_path), "other").delay_start_ms(9000) == 9000
+    (tmp_path / "job" / "_job.json").write_text("{")
+    with pytest.raises(ConfigurationError, match="delete that file if it is damaged"):
+        Receipts(str(tmp_path), "job").delay_start_ms(9000)
+
+
+def test_ids_that_two_tasks_had_are_counted() -> None:
+    """Exactly where the samples are whole, about where a task had too many ids for that."""
+    marks = [Mark.of("orders", Message("x", message_id=f"m{n}")) for n in range(3000)]
+    one, other = SeenIds(), SeenIds()
+    assert [one.note(mark) for mark in marks] == [None] * 3000
+    for mark in marks[1000:]:
+        other.note(mark)
+    assert repeated_across([one.sample(), other.sample()]) == 2000
+    about = repeated_across([one.sample(200), other.sample()])
+    assert 1000 < about < 3000

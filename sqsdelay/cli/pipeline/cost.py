@@ -42,7 +42,8 @@ def cost(
         str,
         typer.Argument(
             help="Parquet, CSV or JSON lines (.parquet, .csv, .jsonl; the latter two also .gz) with "
-            "columns delay_seconds, size (bytes) and, optionally, messages."
+            "columns delay_seconds, size (bytes) and, optionally, messages; or a table of messages, as "
+            "`schedule` reads it."
         ),
     ],
     park_after: Annotated[
@@ -107,7 +108,14 @@ def _read(spark: SparkSession, workload: str) -> DataFrame:
             f"workload {workload}: unknown file type; rename it to end in one of {', '.join(_FORMATS)}"
         )
     reader = spark.read.options(header=True, primitivesAsString=True)
-    return reader.load(workload, format=kind)
+    rows = reader.load(workload, format=kind)
+    names = {column.lower() for column in rows.columns}
+    if "size" in names or not {"body", "due_at"} & names:
+        return rows
+    from sqsdelay.spark.estimate import as_workload
+    from sqsdelay.spark.sink.input_files import Format, read_table
+
+    return as_workload(read_table(spark, workload, Format("jsonl" if kind == "json" else kind)))
 
 
 def _print(found: Sequence[Estimate], names: Sequence[str], prices: Prices) -> None:

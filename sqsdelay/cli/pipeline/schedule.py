@@ -22,7 +22,8 @@ from rich.progress import (
 )
 
 from sqsdelay.cli.console import err, out, print_json
-from sqsdelay.cli.options import Hop, Master
+from sqsdelay.cli.options import Hop, Master, OptionalStoreUrl
+from sqsdelay.core.delay import delay_ms, parse_delay
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 
 if TYPE_CHECKING:
@@ -36,8 +37,6 @@ _FORMATS: Final = {
     ".ndjson": "jsonl",
 }
 _POLL_SECONDS: Final = 0.2
-_SETTINGS: Final = {"spark.sql.adaptive.advisoryPartitionSizeInBytes": "4MB"}
-"""Small tasks: one that fails sends few rows again, and the bar moves."""
 
 
 def schedule(
@@ -61,6 +60,35 @@ def schedule(
     rejects: Annotated[
         str | None, typer.Option(help="Folder for rows that could not be sent, with the reason.")
     ] = None,
+    receipts: Annotated[
+        str | None,
+        typer.Option(
+            help="Folder in which the job (--job) notes what it sent: killed and run again, it sends "
+            "only the rest, with the same due times."
+        ),
+    ] = None,
+    unique: Annotated[
+        bool, typer.Option("--unique", help="Send nothing if an id comes more than once.")
+    ] = False,
+    plan: Annotated[
+        bool,
+        typer.Option(
+            "--plan",
+            help="Send nothing: tell rejects, repeated ids, routes, costs and how long it would take.",
+        ),
+    ] = False,
+    past_due: Annotated[
+        str,
+        typer.Option(help="What becomes of rows whose due_at is past: send (at once) or reject."),
+    ] = "send",
+    rate: Annotated[
+        int | None, typer.Option(help="Messages a second that the whole job sends at most.")
+    ] = None,
+    store: OptionalStoreUrl = None,
+    park_after: Annotated[
+        str | None,
+        typer.Option(help="Rows due later than this are parked in the store at once, e.g. 1d."),
+    ] = None,
     ledger: Annotated[
         str | None,
         typer.Option(help="Folder for ledger files, which record what was sent and when."),
@@ -73,7 +101,9 @@ def schedule(
     hop: Hop = DEFAULT_HOP_SECONDS,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
-    """Send every row of a table as a delayed message. Exit code 1 if any was not sent.
+    """Send every row of a table as a delayed message.
+
+    Exit code 1 if any was not sent, or an id came more than once.
 
     Columns: body; delay_seconds or due_at; message_id, or --key with --job. Optional: endpoint,
     attributes, message_group_id, message_deduplication_id.
@@ -86,23 +116,35 @@ def schedule(
         "key": key,
         "job": job,
         "rejects": rejects,
+        "receipts": receipts,
+        "plan": "true" if plan else None,
+        "past_due": past_due,
+        "rate": rate,
+        "store": store,
+        "park_after": None if park_after is None else -(-delay_ms(parse_delay(park_after)) // 1000),
         "ledger": ledger,
         "concurrency": concurrency,
         "hop_seconds": hop,
     }
     options = {name: str(value) for name, value in given.items() if value is not None}
     started = time.monotonic()
-    summary = _run(table, chosen, options, time_zone=time_zone, master=master)
+    summary = _run(table, chosen, options, time_zone=time_zone, master=master, unique=unique)
     if as_json:
         print_json(summary)
     else:
         _print(summary, time.monotonic() - started, rejects)
-    if summary["rejected"]:
+    if summary["rejected"] or summary["repeated"]:
         raise typer.Exit(1)
 
 
 def _run(
-    table: str, file_format: str, options: dict[str, str], *, time_zone: str, master: str | None
+    table: str,
+    file_format: str,
+    options: dict[str, str],
+    *,
+    time_zone: str,
+    master: str | None,
+    unique: bool,
 ) -> dict[str, Any]:
     from sqsdelay.spark.session import LOCAL, ONE_PROCESS, session
 
@@ -112,7 +154,6 @@ def _run(
             "sqsdelay pipeline schedule",
             master=master or LOCAL,
             time_zone=time_zone,
-            settings=_SETTINGS,
         ) as spark,
     ):
         from py4j.protocol import Py4JJavaError
@@ -128,15 +169,25 @@ def _run(
         register(spark)
         summary = Path(folder) / "summary.json"
         try:
-            rows = read_table(spark, table, Format(file_format)).hint("rebalance")
-            _save(spark, rows, options | {"summary": str(summary)})
+            rows = read_table(spark, table, Format(file_format))
+            _save(spark, rows, options | {"summary": str(summary)}, unique=unique)
         except (PySparkException, Py4JJavaError) as error:
             raise failure(error) from error
         return dict(json.loads(summary.read_text()))
 
 
-def _save(spark: SparkSession, rows: DataFrame, options: dict[str, str]) -> None:
+def _save(spark: SparkSession, rows: DataFrame, options: dict[str, str], *, unique: bool) -> None:
+    from sqsdelay.spark.sink.columns import checked_columns
+    from sqsdelay.spark.sink.options import Options
+    from sqsdelay.spark.sink.table import check_unique, shared_out
+
+    at_a_time = spark.sparkContext.defaultParallelism
+    options = {"tasks": str(at_a_time)} | options
     with _progress(spark):
+        columns = checked_columns(rows.schema, Options.parse(options))
+        if unique:
+            check_unique(rows, columns)
+        rows = shared_out(rows, columns, tasks=at_a_time)
         rows.write.format("sqsdelay").options(**options).mode("append").save()
 
 
@@ -177,10 +228,31 @@ def _doing(stage: str) -> str:
     return "sending" if stage.startswith("save") else "reading"
 
 
+def _print_plan(plan: dict[str, Any]) -> None:
+    out.print(f"{plan['seconds_at_quota']:,} s at the delay queue's quota", highlight=False)
+    for name, cost in plan["costs"].items():
+        shown = "too large" if cost is None else f"{cost} {plan['currency']}"
+        mark = " (this job)" if name == plan["way"] else ""
+        out.print(f"  {name}{mark}: {shown}", highlight=False)
+    for warning in plan["warnings"]:
+        err.print(f"warning: {warning}", highlight=False, markup=False, soft_wrap=True)
+
+
 def _print(summary: dict[str, Any], seconds: float, rejects: str | None) -> None:
     routes = ", ".join(f"{number:,} {route}" for route, number in summary["routes"].items())
     by_route = f" ({routes})" if routes else ""
-    out.print(f"{summary['sent']:,} sent{by_route} in {seconds:,.0f} s", highlight=False)
+    plan = summary.get("plan")
+    done = "sent" if plan is None else "to be sent"
+    out.print(f"{summary['sent']:,} {done}{by_route} in {seconds:,.0f} s", highlight=False)
+    if plan is not None:
+        _print_plan(plan)
+    if summary["already_sent"]:
+        out.print(f"{summary['already_sent']:,} sent by an earlier run", highlight=False)
+    if summary["repeated"]:
+        text = (
+            f"{summary['repeated']:,} rows repeat the id of another: receivers take them for copies"
+        )
+        out.print(text, highlight=False, soft_wrap=True)
     if summary["rejected"]:
         text = f"{summary['rejected']:,} not sent: kept in {rejects}"
         out.print(text, highlight=False, markup=False, soft_wrap=True)

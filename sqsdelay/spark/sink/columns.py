@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from pyspark.sql.types import (
@@ -43,10 +44,14 @@ COLUMNS: Final = (*_TEXTS[:-1], DELAY, DUE_AT, ATTRIBUTES)
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Which of the columns a table has. ``key`` is None where no id is derived."""
+    """Which of the columns a table has. ``key`` is None where no id is derived.
+
+    ``spelled`` are the names as they are here, by the table's own spelling where that differs.
+    """
 
     names: frozenset[str]
     key: str | None
+    spelled: Mapping[str, str] = field(default_factory=dict)
 
     def has(self, name: str) -> bool:
         return name in self.names
@@ -59,7 +64,8 @@ def checked_columns(schema: StructType, options: Options) -> Columns:
         ConfigurationError: a column is missing, unknown, twice there, of a wrong type, or at odds
             with another or with the options.
     """
-    names = schema.fieldNames()
+    spelled = _spelled(schema.fieldNames(), options.key)
+    names = [spelled.get(name, name) for name in schema.fieldNames()]
     for name in names:
         if names.count(name) > 1:
             raise ConfigurationError(f"column {name!r} is there twice; drop or rename one")
@@ -68,8 +74,8 @@ def checked_columns(schema: StructType, options: Options) -> Columns:
         raise ConfigurationError(
             f"option key={options.key!r} names no column; there are {', '.join(names)}"
         )
-    for field in schema.fields:
-        _check_type(field.name, field.dataType, key)
+    for name, each in zip(names, schema.fields, strict=True):
+        _check_type(name, each.dataType, key)
     if BODY not in names:
         raise ConfigurationError(
             f"column {BODY!r} is missing; there are {', '.join(names) or 'none'}: name the text to send so"
@@ -82,7 +88,14 @@ def checked_columns(schema: StructType, options: Options) -> Columns:
             f"no endpoint: give option('endpoint', 'orders'), or a column {ENDPOINT!r}"
         )
     _check_identity(names, key, options)
-    return Columns(names=frozenset(names), key=key)
+    return Columns(names=frozenset(names), key=key, spelled=spelled)
+
+
+def _spelled(names: Sequence[str], key: str) -> dict[str, str]:
+    """Column names in our spelling, where only their case differs: Spark's names have no case."""
+    known = {name.lower(): name for name in (*COLUMNS, CORRUPT, key)}
+    ours = {name: known.get(name.lower(), name) for name in names}
+    return {name: told for name, told in ours.items() if name != told}
 
 
 def _check_type(name: str, data_type: DataType, key: str | None) -> None:

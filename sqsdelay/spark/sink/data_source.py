@@ -8,11 +8,9 @@ commit; what they must agree on travels with the tasks' reports.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -21,20 +19,17 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from sqsdelay.errors import ConfigurationError, NotAllSent
+from sqsdelay.core.clock import SystemClock
+from sqsdelay.errors import ConfigurationError
 from sqsdelay.spark.sink.columns import DELAY, Columns, checked_columns
-from sqsdelay.spark.sink.delay_start import micro_batch_ms, planned_ms
+from sqsdelay.spark.sink.delay_start import micro_batch_ms
+from sqsdelay.spark.sink.job import Reports, Sink, Times, attempt, context
 from sqsdelay.spark.sink.options import Options
-from sqsdelay.spark.sink.rejects import Part, RejectsFolder
-from sqsdelay.spark.sink.rows import Rows
-from sqsdelay.spark.sink.summary import TaskReport, total, write_summary
-from sqsdelay.spark.sink.task import sender_client, task_of
+from sqsdelay.spark.sink.summary import TaskReport
 
 _BATCH_ID = "streaming.sql.batchId"
 _QUERY_ID = "sql.streaming.queryId"
 """Local properties that Spark sets for the tasks of a micro-batch."""
-
-_Reports = Sequence[TaskReport | None]
 
 
 class SqsDelayDataSource(DataSource):
@@ -52,8 +47,6 @@ class SqsDelayDataSource(DataSource):
                 run like this; nothing was sent.
         """
         options, columns = self._checked(schema, overwrite)
-        if options.rejects is not None:
-            RejectsFolder(options.rejects).create()
         return BatchWriter(Sink(options=options, columns=columns))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
@@ -72,71 +65,9 @@ class SqsDelayDataSource(DataSource):
                 "or outputMode('append') for a stream"
             )
         options = Options.parse(self.options)
+        if options.plan and options.summary is None:
+            raise ConfigurationError("a plan is told in the summary: give option('summary', file)")
         return options, checked_columns(schema, options)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sink:
-    """What batches and streams have in common."""
-
-    options: Options
-    columns: Columns
-
-    def send(
-        self, batches: Iterable[pa.RecordBatch], write_id: str, delay_start_ms: int
-    ) -> TaskReport:
-        """Send a task's rows, and keep those that cannot be in a file of this attempt."""
-        rows = Rows(columns=self.columns, options=self.options, delay_start_ms=delay_start_ms)
-        task = task_of(rows)
-        part = self._keep(task.send(batches), write_id)
-        return TaskReport(write_id, task.counts, part)
-
-    def _keep(self, rejected: Iterator[pa.RecordBatch], write_id: str) -> Part | None:
-        first = next(rejected, None)
-        if first is None:
-            return None
-        if self.options.rejects is None:
-            for _ in rejected:
-                pass
-            return None
-        context = _context()
-        folder = RejectsFolder(self.options.rejects)
-        part = folder.part(write_id, context.partitionId(), context.taskAttemptId())
-        with folder.open(part, first.schema) as file:
-            file.write_batch(first)
-            for batch in rejected:
-                file.write_batch(batch)
-        return part
-
-    def commit(self, reports: _Reports, summary: str | None) -> None:
-        """Keep the rejects and the counts.
-
-        Raises:
-            NotAllSent: rows were rejected, and there is no rejects table.
-        """
-        counts = total(reports)
-        lost = counts.rejected and self.options.rejects is None
-        if summary is not None:
-            write_summary(summary, reports, committed=not lost)
-        if lost:
-            raise NotAllSent(
-                f"{counts.rejected} of {counts.sent + counts.rejected} rows could not be sent, the "
-                f"others were: {counts.why()}. Correct them, or give option('rejects', folder) to "
-                "keep them; run again, the job sends all rows again, with the same message ids"
-            )
-        if self.options.rejects is not None:
-            done = [report for report in reports if report is not None]
-            RejectsFolder(self.options.rejects).commit(
-                [report.part for report in done if report.part is not None],
-                [report.write_id for report in done],
-            )
-
-    def abort(self, reports: _Reports, write_ids: Iterable[str], summary: str | None) -> None:
-        """Drop the rejects of a write that failed, and say what its finished tasks sent."""
-        if summary is not None:
-            write_summary(summary, reports, committed=False)
-        if self.options.rejects is not None:
-            RejectsFolder(self.options.rejects).drop(write_ids)
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -144,11 +75,12 @@ class BatchWriter(DataSourceArrowWriter):
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
+        self._batch = sink.options.batch
         self._write_id = uuid.uuid4().hex
-        self._delay_start_ms = planned_ms(sink.options, sender_client(sink.options))
+        self._times = sink.begin()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self._sink.send(iterator, self._write_id, self._delay_start_ms)
+        return self._sink.send(iterator, attempt(self._write_id, self._batch), self._times)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         self._sink.commit(_reports(messages), self._sink.options.summary)
@@ -164,13 +96,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._sink = sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        context = _context()
-        batch_id = int(str(context.getLocalProperty(_BATCH_ID)))
-        write_id = f"{context.getLocalProperty(_QUERY_ID)}-{batch_id}"
+        current = context()
+        batch_id = int(str(current.getLocalProperty(_BATCH_ID)))
+        write_id = f"{current.getLocalProperty(_QUERY_ID)}-{batch_id}"
         delay_start_ms = 0
         if self._sink.columns.has(DELAY):
             delay_start_ms = micro_batch_ms(self._sink.options.checkpoint, batch_id)
-        return self._sink.send(iterator, write_id, delay_start_ms)
+        times = Times(delay_start_ms=delay_start_ms, began_ms=SystemClock().now_ms())
+        return self._sink.send(iterator, attempt(write_id, batch_id), times)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self._sink.commit(_reports(messages), self._summary(batchId))
@@ -185,11 +118,5 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return None if folder is None else f"{folder}/{batch_id}.json"
 
 
-def _context() -> TaskContext:
-    context = TaskContext.get()
-    assert context is not None, "tasks of a write run in Spark's workers"
-    return context
-
-
-def _reports(messages: Sequence[WriterCommitMessage | None]) -> _Reports:
+def _reports(messages: Sequence[WriterCommitMessage | None]) -> Reports:
     return [message for message in messages if message is None or isinstance(message, TaskReport)]

@@ -55,13 +55,13 @@ def read_table(spark: SparkSession, path: str, file_format: Format) -> DataFrame
 
 def _zoned(rows: DataFrame) -> DataFrame:
     for field in rows.schema.fields:
-        if field.name == DUE_AT and isinstance(field.dataType, TimestampNTZType):
-            return rows.withColumn(DUE_AT, rows[DUE_AT].cast(TimestampType()))
+        if field.name.lower() == DUE_AT and isinstance(field.dataType, TimestampNTZType):
+            return rows.withColumn(field.name, rows[field.name].cast(TimestampType()))
     return rows
 
 
 def _schema(names: list[str]) -> StructType:
-    fields = [StructField(name, _type(name)) for name in names if name != CORRUPT]
+    fields = [StructField(name, _type(name.lower())) for name in names if name != CORRUPT]
     return StructType([*fields, StructField(CORRUPT, StringType())])
 
 

@@ -10,6 +10,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.hop import check_hop
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
+from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.spark.locations import absolute, is_uri
 
 DEFAULT_CONCURRENCY: Final = 32
@@ -19,6 +20,17 @@ DEFAULT_RETRY_SECONDS: Final = 60
 """How long a task goes on while SQS takes none of its rows; each row that is taken starts it anew."""
 
 DEFAULT_KEY: Final = "key"
+_LEAST: Final = {
+    "concurrency": 1,
+    "hop_seconds": 1,
+    "retry_seconds": 0,
+    "rate": 1,
+    "tasks": 1,
+    "batch": 0,
+    "park_after": 0,
+}
+"""Options that are whole numbers, each with the least it can be."""
+
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 
 
@@ -32,6 +44,14 @@ class Options:
         job: the job's name. Run again under the same name, a job sends the same ids.
         rejects: folder for rows that cannot be sent; without one such rows fail the job.
         summary: file for the job's counts; for a stream a folder with a file per micro-batch.
+        receipts: folder in which the job notes what it sent: run again, it sends only the rest.
+        batch: the number of a stream's micro-batch, within ``foreachBatch``.
+        plan: send nothing, and tell in the summary what sending would come to.
+        past_due: ``send`` what is due already at once, or ``reject`` it.
+        rate: messages a second that the whole job sends at most.
+        tasks: how many of its tasks run at a time: each sends its share of ``rate``.
+        store: the URL of the store of each endpoint, where messages due far ahead are parked at once.
+        park_after: seconds above which they are.
         ledger: folder, on local or shared disks, for a ledger file of each process that sends.
         concurrency: batches one task keeps in flight.
         hop_seconds: the delay queues' delivery delay.
@@ -45,6 +65,14 @@ class Options:
     job: str | None = None
     rejects: str | None = None
     summary: str | None = None
+    receipts: str | None = None
+    batch: int | None = None
+    plan: bool = False
+    past_due: str = "send"
+    rate: int | None = None
+    tasks: int | None = None
+    store: str | None = None
+    park_after: int = DEFAULT_PARK_AFTER_SECONDS
     ledger: str | None = None
     concurrency: int = DEFAULT_CONCURRENCY
     hop_seconds: int = DEFAULT_HOP_SECONDS
@@ -68,10 +96,12 @@ class Options:
                 f"option {unknown[0]!r} is unknown; known are {', '.join(sorted(known))}"
             )
         values: dict[str, Any] = {name: lowered[name] for name in known if name in lowered}
-        for name, least in (("concurrency", 1), ("hop_seconds", 1), ("retry_seconds", 0)):
+        for name, least in _LEAST.items():
             if name in values:
                 values[name] = _whole(name, values[name], least)
-        for name in ("rejects", "summary", "ledger"):
+        if "plan" in values:
+            values["plan"] = _truth("plan", values["plan"])
+        for name in ("rejects", "summary", "receipts", "ledger"):
             if name in values:
                 values[name] = absolute(values[name])
         if is_uri(values.get("ledger", "")):
@@ -80,10 +110,34 @@ class Options:
                 "only a disk takes: give a folder on a local or shared disk"
             )
         options = cls(**values, checkpoint=lowered.get("checkpointlocation"))
+        options._check()
         check_hop(options.hop_seconds)
         if options.endpoint is not None:
             Endpoint.parse(options.endpoint)
         return options
+
+    def _check(self) -> None:
+        if self.past_due not in ("send", "reject"):
+            raise ConfigurationError(f"option past_due={self.past_due!r}; use send or reject")
+        if self.receipts is not None and not self.job:
+            raise ConfigurationError(
+                "receipts are kept under the job's name; give it one: option('job', 'renewals-2027')"
+            )
+        if self.rate is not None and self.tasks is None:
+            raise ConfigurationError(
+                f"option rate={self.rate} is for the whole job; a task sends its share of it if told "
+                "how many run at a time: option('tasks', 8), e.g. the cluster's cores"
+            )
+        if self.store is None and self.park_after != DEFAULT_PARK_AFTER_SECONDS:
+            raise ConfigurationError(
+                f"option park_after={self.park_after} needs option('store', …)"
+            )
+
+
+def _truth(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ConfigurationError(f"option {name}={text!r}; use true or false")
+    return text.lower() == "true"
 
 
 def _whole(name: str, text: str, least: int) -> int:

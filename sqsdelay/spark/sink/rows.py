@@ -42,14 +42,19 @@ class Rows:
     Args:
         delay_start_ms: the instant that ``delay_seconds`` counts from, epoch milliseconds: the same
             for every attempt on a row.
+        refused_before_ms: rows that were due before this instant are rejected; None sends them.
     """
 
     columns: Columns
     options: Options
     delay_start_ms: int
+    refused_before_ms: int | None = None
 
     def read(self, batch: pa.RecordBatch) -> Iterator[tuple[str, Message | SqsDelayError]]:
         """Each row's endpoint and message, or why there is none."""
+        spelled = self.columns.spelled
+        if spelled:
+            batch = batch.rename_columns([spelled.get(n, n) for n in batch.schema.names])
         bodies, dues = self._column(batch, BODY), self._dues(batch)
         ids = self._column(batch, MESSAGE_ID)
         keys = self._column(batch, self.columns.key)
@@ -62,7 +67,7 @@ class Rows:
             endpoint = endpoints[row] or self.options.endpoint
             try:
                 if unread[row] is not None:
-                    raise InvalidMessage(f"Spark could not read this line: {unread[row]}")
+                    raise InvalidMessage(f"{self._unread(batch, row)}: {unread[row]}")
                 if endpoint is None:
                     raise InvalidMessage(
                         f"{ENDPOINT} is NULL, and option('endpoint', …) is not given"
@@ -100,7 +105,22 @@ class Rows:
             due = DueTime(delay_ms=delay_ms(value))
         else:
             due = DueTime(at_ms=max(0, -(-int(value) // _MICROSECONDS_PER_MS)))
-        return due.due_ms(self.delay_start_ms)
+        due_ms = due.due_ms(self.delay_start_ms)
+        if self.refused_before_ms is not None and due_ms < self.refused_before_ms:
+            late = (self.refused_before_ms - due_ms) / 1000
+            raise InvalidDelay(
+                f"{DUE_AT} {utc(due_ms).isoformat()} was {late:g} s past when the job began; correct "
+                "it, or send what is past at once: option('past_due', 'send')"
+            )
+        return due_ms
+
+    def _unread(self, batch: pa.RecordBatch, row: int) -> str:
+        """Which columns of a line Spark could not read: those of a type that are not text."""
+        typed = [name for name in (DELAY, DUE_AT, ATTRIBUTES) if self.columns.has(name)]
+        missing = [name for name in typed if batch.column(name)[row].as_py() is None]
+        if self._column(batch.slice(row, 1), BODY)[0] is None or not missing:
+            return "Spark could not read this line"
+        return f"Spark could not read {' and '.join(missing)} of this line"
 
     def _message_id(self, message_id: str | None, key: str | int | None) -> str:
         if message_id is not None:

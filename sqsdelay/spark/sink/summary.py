@@ -4,23 +4,43 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-from pyspark.sql.datasource import WriterCommitMessage
+from typing import TYPE_CHECKING, Any, Final
 
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.sending.sender import SendResult
 from sqsdelay.spark.locations import opened
+from sqsdelay.spark.sink.identities import IdSample, repeated_across
 from sqsdelay.spark.sink.rejects import Part
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import WriterCommitMessage as _Message
+else:
+    try:
+        from pyspark.sql.datasource import WriterCommitMessage as _Message
+    except ImportError:  # Spark 3.5 has no Python data sources: `sqsdelay.spark.send` sends there.
+        _Message = object
+
+NUMBERS: Final = ("repeated", "already_sent", "throttled", "retried")
+"""What is counted besides rows sent and rejected."""
 
 
 @dataclass(kw_only=True)
 class Counts:
-    """Rows sent, per route, and rows that could not be, per kind of error with one example."""
+    """Rows sent, per route, and rows that could not be, per kind of error with one example.
+
+    ``repeated``: rows whose id an earlier row had. ``already_sent``: rows that receipts of an earlier
+    run show as sent. ``throttled``: calls that SQS refused for their rate. ``retried``: rows that were
+    not taken and sent again.
+    """
 
     routes: Counter[str] = field(default_factory=Counter)
+    repeated: int = 0
+    already_sent: int = 0
+    throttled: int = 0
+    retried: int = 0
+    workload: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     reasons: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)
 
@@ -44,6 +64,11 @@ class Counts:
         self.routes.update(other.routes)
         self.reasons.update(other.reasons)
         self.examples = other.examples | self.examples
+        for where, sums in other.workload.items():
+            before = self.workload.get(where, [0, 0, 0])
+            self.workload[where] = [a + b for a, b in zip(before, sums, strict=True)]
+        for name in NUMBERS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def why(self) -> str:
         """The kinds of errors, the most frequent first, each with an example."""
@@ -54,39 +79,55 @@ class Counts:
 
 
 @dataclass
-class TaskReport(WriterCommitMessage):
+class TaskReport(_Message):
     """What a task tells the driver once all its rows are dealt with."""
 
     write_id: str
     counts: Counts
     part: Part | None
+    ids: IdSample | None = None
 
 
-def total(reports: Iterable[TaskReport | None]) -> Counts:
+def total(reports: Sequence[TaskReport | None]) -> Counts:
     """All tasks' counts together; None stands for a task that failed."""
     counts = Counts()
     for report in reports:
         if report is not None:
             counts.add(report.counts)
+    samples = [report.ids for report in reports if report is not None and report.ids is not None]
+    counts.repeated += repeated_across(samples)
     return counts
 
 
-def write_summary(path: str, reports: Sequence[TaskReport | None], *, committed: bool) -> None:
+def write_summary(
+    path: str,
+    reports: Sequence[TaskReport | None],
+    *,
+    committed: bool,
+    told: Mapping[str, Any],
+) -> None:
     """Leave the job's counts in a JSON file: Spark commits in a process of its own."""
-    counts = total(reports)
     summary: dict[str, Any] = {
         "committed": committed,
         "tasks": len(reports),
         "tasks_failed": sum(report is None for report in reports),
+        **told,
+    }
+    system, file = opened(path, "summary")
+    system.create_dir(file.rpartition("/")[0])
+    with system.open_output_stream(file) as stream:
+        stream.write(json.dumps(summary, ensure_ascii=False, indent=2).encode() + b"\n")
+
+
+def counted(counts: Counts) -> dict[str, Any]:
+    """The counts as JSON has them."""
+    return {
         "sent": counts.sent,
         "rejected": counts.rejected,
+        **{name: getattr(counts, name) for name in NUMBERS},
         "routes": dict(counts.routes),
         "reasons": {
             kind: {"rows": rows, "example": counts.examples[kind]}
             for kind, rows in counts.reasons.most_common()
         },
     }
-    system, file = opened(path, "summary")
-    system.create_dir(file.rpartition("/")[0])
-    with system.open_output_stream(file) as stream:
-        stream.write(json.dumps(summary, ensure_ascii=False, indent=2).encode() + b"\n")

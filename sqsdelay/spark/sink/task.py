@@ -2,41 +2,38 @@
 
 from __future__ import annotations
 
-import gc
-import os
-import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache, lru_cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 import tenacity
 
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.message import Message
-from sqsdelay.errors import ConfigurationError, QueueUnavailable, SendFailed, SqsDelayError
-from sqsdelay.ledger.file import FileLedger
+from sqsdelay.errors import (
+    ConfigurationError,
+    InvalidMessage,
+    QueueUnavailable,
+    SendFailed,
+    SqsDelayError,
+    StoreUnavailable,
+)
 from sqsdelay.sending.sender import QueueSender, SendResult
-from sqsdelay.spark.sink.options import Options
+from sqsdelay.spark.sink.identities import IdSample, Mark, SeenIds
+from sqsdelay.spark.sink.pace import Pace
+from sqsdelay.spark.sink.plan import Planned
+from sqsdelay.spark.sink.receipts import ReceiptsWriter, SentBefore
 from sqsdelay.spark.sink.rejects import rejected
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.summary import Counts
-from sqsdelay.sqs.client import default_client
-from sqsdelay.sqs.sender import DelaySender
 
 CHUNK_BYTES: Final = 32 * 1024 * 1024
 """Rows read as messages at a time, so that a batch of large bodies is not in memory twice."""
 
-if TYPE_CHECKING:
-    from mypy_boto3_sqs import SQSClient
-
-_ATTEMPTS: Final = 10
-"""On one call: a task that is throttled has time."""
-
 _RETRY_WAIT: Final = tenacity.wait_random_exponential(multiplier=0.5, max=10)
-_Waiting = list[tuple[int, Message]]
+_Row = tuple[int, Message, Mark]
+_Waiting = list[_Row]
 
 
 class Task:
@@ -48,6 +45,11 @@ class Task:
         retry_seconds: how long rows that may be taken later are sent again while none is taken.
         clock: the local clock.
         sleep: how to wait so many seconds.
+        sent_before: what earlier runs of the job have sent, which is not sent again.
+        receipts: where to note what was sent.
+        slice_rows: rows given to the sender at a time; None for all that Spark hands over.
+        rate: messages a second that this task sends at most.
+        planned: where to sum up what is sent; None for a job that is no plan.
     """
 
     def __init__(
@@ -58,6 +60,11 @@ class Task:
         retry_seconds: int,
         clock: Clock | None = None,
         sleep: Callable[[float], None] = time.sleep,
+        sent_before: SentBefore | None = None,
+        receipts: ReceiptsWriter | None = None,
+        slice_rows: int | None = None,
+        rate: float | None = None,
+        planned: Planned | None = None,
     ) -> None:
         self._rows = rows
         self._sender = sender
@@ -65,7 +72,18 @@ class Task:
         self._clock = clock or SystemClock()
         self._sleep = sleep
         self._progress_at = 0.0
+        self._sent_before = sent_before or SentBefore()
+        self._receipts = receipts
+        self._slice_rows = slice_rows
+        self._pace = Pace(rate, clock=self._clock, sleep=sleep)
+        self._planned = planned
+        self._seen = SeenIds()
         self.counts = Counts()
+
+    @property
+    def ids(self) -> IdSample:
+        """The ids it came across."""
+        return self._seen.sample()
 
     def send(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Send all rows; yields those that cannot be sent, each with its reason.
@@ -74,12 +92,18 @@ class Task:
             QueueUnavailable: SQS did not take some rows for ``retry_seconds``.
             ConfigurationError: something that no row is to blame for.
         """
-        for batch in batches:
-            for chunk in chunks(batch):
-                errors = self._send_chunk(chunk)
-                if errors:
-                    positions = sorted(errors)
-                    yield rejected(chunk, positions, [str(errors[row]) for row in positions])
+        try:
+            for batch in batches:
+                for chunk in chunks(batch):
+                    errors = self._send_chunk(chunk)
+                    if errors:
+                        positions = sorted(errors)
+                        yield rejected(chunk, positions, [str(errors[row]) for row in positions])
+        finally:
+            if self._receipts is not None:
+                self._receipts.close()
+        if self._planned is not None:
+            self.counts.workload = self._planned.workload
 
     def _send_chunk(self, chunk: pa.RecordBatch) -> dict[int, SqsDelayError]:
         errors: dict[int, SqsDelayError] = {}
@@ -87,13 +111,43 @@ class Task:
         for row, (endpoint, message) in enumerate(self._rows.read(chunk)):
             if isinstance(message, SqsDelayError):
                 errors[row] = message
-            else:
-                by_endpoint.setdefault(endpoint, []).append((row, message))
+                continue
+            mark = Mark.of(endpoint, message)
+            try:
+                if self._is_new(mark, message):
+                    by_endpoint.setdefault(endpoint, []).append((row, message, mark))
+            except SqsDelayError as not_ours:
+                errors[row] = not_ours
         for endpoint, waiting in by_endpoint.items():
-            errors.update(self._send_waiting(endpoint, waiting))
+            step = self._slice_rows or len(waiting)
+            for start in range(0, len(waiting), step):
+                errors.update(self._send_waiting(endpoint, waiting[start : start + step]))
         for error in errors.values():
             self.counts.count_rejected(error)
         return errors
+
+    def _is_new(self, mark: Mark, message: Message) -> bool:
+        """Whether a row is still to be sent; one like it may have been.
+
+        Raises:
+            InvalidMessage: its id is another message's.
+        """
+        before = self._seen.note(mark)
+        sent = self._sent_before.content(mark.message_id)
+        if before is not None:
+            self.counts.repeated += 1
+        elif sent == mark.content:
+            self.counts.already_sent += 1
+        known = before if before is not None else sent
+        if known is None or known == mark.content:
+            return known is None
+        where = (
+            "a row before it in this table" if before is not None else "an earlier run of this job"
+        )
+        raise InvalidMessage(
+            f"id {message.message_id!r} came with another body, due time, endpoint or attributes in "
+            f"{where}; receivers would take one for the other: give each message an id of its own"
+        )
 
     def _send_waiting(self, endpoint: str, waiting: _Waiting) -> dict[int, SqsDelayError]:
         """Send rows to one endpoint; those that may be taken later, again until they are.
@@ -114,7 +168,10 @@ class Task:
                 if len(later) < len(waiting):
                     self._progress_at = self._clock.monotonic()
                 waiting = [waiting[position] for position, _ in later]
+                if self._receipts is not None:
+                    self._receipts.flush()
                 if later:
+                    self.counts.retried += len(later)
                     raise QueueUnavailable(
                         f"{len(later)} rows for {endpoint} were not taken, and for the "
                         f"{self._retry_seconds} s of option retry_seconds none was: {later[0][1]}"
@@ -128,14 +185,21 @@ class Task:
         self, endpoint: str, waiting: _Waiting, errors: dict[int, SqsDelayError]
     ) -> list[tuple[int, SqsDelayError]]:
         """Send; notes what cannot be sent in ``errors``, returns which may be later and why not now."""
+        self._pace.wait(len(waiting))
         try:
-            results = self._sender.send_many(endpoint, [message for _, message in waiting])
+            results = self._sender.send_many(endpoint, [message for _, message, _ in waiting])
         except SqsDelayError as error:
             results = [SendResult(error=error)] * len(waiting)
         later: list[tuple[int, SqsDelayError]] = []
-        for position, ((row, _), result) in enumerate(zip(waiting, results, strict=True)):
+        for position, ((row, message, mark), result) in enumerate(
+            zip(waiting, results, strict=True)
+        ):
             if result.error is None:
                 self.counts.count_sent(result)
+                if self._planned is not None:
+                    self._planned.add(message)
+                if self._receipts is not None:
+                    self._receipts.add(endpoint, message, str(result.route), mark)
             elif isinstance(result.error, ConfigurationError):
                 raise result.error
             elif _may_pass(result.error):
@@ -148,7 +212,7 @@ class Task:
 def _may_pass(error: SqsDelayError) -> bool:
     if isinstance(error, SendFailed):
         return error.transient
-    return isinstance(error, QueueUnavailable)
+    return isinstance(error, QueueUnavailable | StoreUnavailable)
 
 
 def chunks(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -156,47 +220,3 @@ def chunks(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     rows = max(1, batch.num_rows * CHUNK_BYTES // max(batch.nbytes, CHUNK_BYTES))
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)
-
-
-def sender_client(options: Options) -> SQSClient:
-    """The client that the options ask for; raises ConfigurationError as `default_client` does."""
-    return default_client(
-        connections=options.concurrency,
-        parameter_validation=False,  # the sender checks every value
-        paced=True,
-        attempts=_ATTEMPTS,
-        region=options.region,
-        endpoint_url=options.endpoint_url,
-    )
-
-
-@lru_cache(maxsize=1)
-def _sender(options: Options) -> DelaySender:
-    """This process's sender: Spark uses its Python workers for one task after another."""
-    return DelaySender(
-        sender_client(options),
-        hop_seconds=options.hop_seconds,
-        concurrency=options.concurrency,
-        idempotent=True,  # a task that is run again sends the same messages
-        ledger=None if options.ledger is None else _ledger(Path(options.ledger)),
-    )
-
-
-def _ledger(folder: Path) -> FileLedger:
-    """This process's own file: a file system that is shared keeps lines of two of them not apart."""
-    folder.mkdir(parents=True, exist_ok=True)
-    return FileLedger(folder / f"{socket.gethostname()}-{os.getpid()}.jsonl")
-
-
-@cache
-def _spare_the_collector() -> None:
-    """Let the garbage collector pass over what is loaded by now and stays: looking through pyspark's
-    and boto3's objects time and again is a twentieth of the work of a row. Once in a process."""
-    gc.freeze()
-
-
-def task_of(rows: Rows) -> Task:
-    """A task of this process."""
-    sender = _sender(rows.options)
-    _spare_the_collector()
-    return Task(rows, sender, retry_seconds=rows.options.retry_seconds)

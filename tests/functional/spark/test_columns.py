@@ -92,7 +92,11 @@ def test_a_key_is_text_or_a_whole_number(key: str) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "told"),
     [
-        ({"endpont": "orders"}, ConfigurationError, "'endpont' is unknown; known are concurrency"),
+        (
+            {"endpont": "orders"},
+            ConfigurationError,
+            "'endpont' is unknown; known are batch, concurrency",
+        ),
         ({"endpoint": "no queue"}, InvalidEndpoint, "not a queue name"),
         ({"concurrency": "0"}, ConfigurationError, "concurrency='0'; use a whole number, 1 or"),
         ({"concurrency": "x"}, ConfigurationError, "concurrency='x'"),
@@ -107,6 +111,12 @@ def test_a_key_is_text_or_a_whole_number(key: str) -> None:
             ConfigurationError,
             "rejects=.*cannot be used",
         ),
+        ({"endpoint": "o", "receipts": "r"}, ConfigurationError, "receipts are kept under the job"),
+        ({"endpoint": "o", "rate": "9"}, ConfigurationError, "how many run at a time"),
+        ({"endpoint": "o", "past_due": "x"}, ConfigurationError, "past_due='x'; use send or rej"),
+        ({"endpoint": "o", "park_after": "9"}, ConfigurationError, "park_after=9 needs option"),
+        ({"endpoint": "o", "plan": "yes"}, ConfigurationError, "plan='yes'; use true or false"),
+        ({"endpoint": "o", "plan": "true"}, ConfigurationError, "told in the summary"),
         ({"ledger": "s3://bucket/l"}, ConfigurationError, "ledger='s3://bucket/l' is a URI"),
         ({}, ConfigurationError, "no endpoint"),
     ],
@@ -118,6 +128,13 @@ def test_wrong_options_are_refused(
     source = SqsDelayDataSource(options)
     with pytest.raises(error, match=told):
         source.writer(table(GOOD), False)
+
+
+def test_names_of_columns_come_in_any_case() -> None:
+    """As Spark's do; two that differ only by it are one."""
+    assert check("BODY string, Message_Id string, delay_seconds long") == check(GOOD)
+    with pytest.raises(ConfigurationError, match="'body' is there twice"):
+        check(f"{GOOD}, Body string")
 
 
 def test_names_of_options_come_in_any_case() -> None:

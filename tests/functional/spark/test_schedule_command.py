@@ -57,7 +57,7 @@ def test_csv(sqs: Stub, tmp_path: Path) -> None:
     assert done.exit_code == 1
     assert "2 sent (2 delay-queue)" in done.stdout
     assert f"1 not sent: kept in {rejects}" in done.stdout.splitlines()
-    assert "could not read this line: 3,soon,y" in done.stdout
+    assert "could not read due_at of this line: 3,soon,y" in done.stdout
     found = {message_id(e): (e["MessageBody"], due_ms(e)) for e in sqs.kept()}
     at = int(IN_UTC.timestamp() * 1000)
     assert found == {
@@ -118,6 +118,42 @@ def test_what_cannot_be_run_is_told_in_one_line(sqs: Stub, tmp_path: Path) -> No
     assert sqs.kept() == []
 
 
+def test_a_key_that_is_not_unique(sqs: Stub, tmp_path: Path) -> None:
+    """Refused before anything is sent, if asked; else copies are counted, and others rejected."""
+    lines = [f"{n % 80},86400,text {n % 80}" for n in range(100)] + ["7,86400,another text"]
+    (tmp_path / "rows.csv").write_text("\n".join(["Order_ID,DELAY_SECONDS,Body", *lines]) + "\n")
+    given = (tmp_path / "rows.csv", "--key", "order_id", "--job", "j")
+    with pytest.raises(SqsDelayError, match=r"20 ids come more than once, in 41 rows .*'7' in 3"):
+        schedule(*given, "--unique")
+    assert sqs.kept() == []
+    done = schedule(*given, "--rejects", tmp_path / "rejects", "--json")
+    assert done.exit_code == 1
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert (told["sent"], told["repeated"], told["rejected"]) == (80, 21, 1)
+    assert set(ids(sqs).values()) == {1}
+
+
+def test_a_plan_sends_nothing(sqs: Stub, tmp_path: Path) -> None:
+    """Rejects, repeated ids, routes, costs and time, of the table as it would be sent."""
+    month = 30 * 86_400
+    lines = [f"{n % 290},{month},x" for n in range(300)] + ["400,60,x", f"500,{month},"]
+    (tmp_path / "rows.csv").write_text("\n".join(["id,delay_seconds,body", *lines]) + "\n")
+    given = (tmp_path / "rows.csv", "--key", "id", "--job", "j", "--plan", "--receipts", tmp_path)
+    done = schedule(*given, "--json")
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert sqs.kept() == []
+    assert not list(tmp_path.glob("j/*"))
+    assert (told["sent"], told["repeated"], told["rejected"]) == (291, 10, 1)
+    assert told["routes"] == {"delay-queue": 290, "direct": 1}
+    plan = told["plan"]
+    assert (plan["way"], plan["relayed"], plan["seconds_at_quota"]) == (
+        "relay, batches of 10",
+        290,
+        1,
+    )
+    assert float(plan["costs"]["relay"]) > float(plan["costs"][plan["way"]]) > 0
+
+
 def test_a_master_that_is_none_is_told_in_one_line(tmp_path: Path) -> None:
     """After what Spark's launcher prints; no trace."""
     done = run(
@@ -143,7 +179,7 @@ def test_the_guides_command_in_a_process_of_its_own(sqs: Stub, tmp_path: Path) -
         "order_id,delay_seconds,body\n" + "".join(f"{n},86400,renew {n}\n" for n in range(100))
     )
     guide = (Path(__file__).parents[3] / "docs" / "spark.md").read_text()
-    (command,) = [line for line in guide.splitlines() if line.startswith("sqsdelay pipeline")]
+    command, *_ = [line for line in guide.splitlines() if line.startswith("sqsdelay pipeline")]
     arguments = [
         str(tmp_path / word) if word in ("renewals.csv", "rejects") else word
         for word in command.split()[1:]

@@ -16,6 +16,7 @@ from benchmarks.support.sqs_stub import Stub
 from sqsdelay.core import wire
 from sqsdelay.core.delay import parse_due_at
 from sqsdelay.spark.sink.rows import derived_id
+from sqsdelay.stores import open_store
 from tests.functional.spark.sent import due_ms, ids, message_id
 
 if TYPE_CHECKING:
@@ -57,6 +58,10 @@ def test_every_row_is_sent_once_in_full_batches(
         "tasks_failed": 0,
         "sent": 500,
         "rejected": 0,
+        "repeated": 0,
+        "already_sent": 0,
+        "throttled": 0,
+        "retried": 0,
         "routes": {"delay-queue": 500},
         "reasons": {},
     }
@@ -236,15 +241,38 @@ def without_noise(entry: dict[str, Any]) -> dict[str, Any]:
     return kept | {"MessageAttributes": attributes}
 
 
+def test_messages_due_far_ahead_are_parked_at_once(
+    spark: SparkSession, sqs: Stub, tmp_path: Path
+) -> None:
+    """Into the store, not through the delay queue; the others as ever."""
+    url = f"sqlite:///{tmp_path}/store.db"
+    store = open_store(url, endpoint="orders")
+    store.set_up()
+    rows = messages(spark, 30, "if(id < 20, 30 * 86400, 7200) delay_seconds").coalesce(1)
+    save(rows, store=url, park_after=86_400, summary=tmp_path / "summary.json")
+    assert store.pending_count() == 20
+    store.close()
+    assert set(ids(sqs)) == {f"m{n}" for n in range(20, 30)}
+    told = json.loads((tmp_path / "summary.json").read_text())
+    assert told["routes"] == {"store": 20, "delay-queue": 10}
+
+
 def test_a_throttled_job_slows_down_and_sends_each_row_once(
     spark: SparkSession, sqs: Stub, tmp_path: Path
 ) -> None:
     """A quota far below what two tasks could send: no failure, no rejects, nothing twice."""
     sqs.throttle(25)
     try:
-        save(messages(spark, 1000).repartition(2), rejects=tmp_path, retry_seconds=20)
+        save(
+            messages(spark, 1000).repartition(2),
+            rejects=tmp_path / "rejects",
+            retry_seconds=20,
+            summary=tmp_path / "summary.json",
+        )
         assert sqs.throttled() > 0
+        told = json.loads((tmp_path / "summary.json").read_text())
+        assert told["throttled"] == sqs.throttled()
     finally:
         sqs.throttle(None)
     assert ids(sqs) == {f"m{i}": 1 for i in range(1000)}
-    assert list(tmp_path.iterdir()) == []
+    assert list((tmp_path / "rejects").iterdir()) == []

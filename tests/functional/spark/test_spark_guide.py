@@ -53,7 +53,7 @@ def test_the_guide_names_every_column_and_option() -> None:
     defaults = dict(re.findall(r"(?m)^\| `(\w+)`(?:, `endpoint_url`)? \| `?(\w*)`? *\|", options))
     known = {field.name: field.default for field in dataclasses.fields(Options)}
     del known["checkpoint"], known["endpoint_url"]
-    assert defaults == {name: str(value or "") for name, value in known.items()}
+    assert defaults == {name: str(value or "").lower() for name, value in known.items()}
 
 
 def test_rows_arrive_when_they_are_due(spark: SparkSession, local_aws: LocalAws) -> None:

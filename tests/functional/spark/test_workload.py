@@ -56,7 +56,7 @@ def expected(strategy: str, batch: int, park_after: int | None) -> dict[str, Fra
 
 def test_a_table_costs_what_its_rows_cost(spark: SparkSession, tmp_path: Path) -> None:
     """Every way, band by band: the sum of what `sqsdelay cost` says of each row; and hops are hops."""
-    compared = ways([HOUR, 26_100])
+    compared = ways([HOUR, 8100])
     rows = spark.createDataFrame(ROWS, "delay_seconds bigint, size bigint, messages bigint")
     found = estimate(rows, PRICES, compared)
     for way in compared:
@@ -95,6 +95,18 @@ def test_the_command_reads_csv_and_writes_parquet(spark: SparkSession, tmp_path:
     ]
     done = CliRunner().invoke(app, [*arguments, str(tmp_path / "out")])
     assert "exists; name a new folder" in str(done.exception)
+
+
+@pytest.mark.usefixtures("spark")
+def test_the_command_reads_the_table_that_schedule_reads(tmp_path: Path) -> None:
+    """Delays and sizes of messages; rows that could not be sent are not in the bill."""
+    month = 30 * 24 * HOUR
+    lines = [f'{n},{month},"two\nlines"' for n in range(10)] + ["10,-5,x", "11,soon,x", "12,60,"]
+    (tmp_path / "rows.csv").write_text("\n".join(["id,delay_seconds,body", *lines]) + "\n")
+    done = CliRunner().invoke(app, ["pipeline", "cost", str(tmp_path / "rows.csv"), "--json"])
+    assert done.exit_code == 0, done.output
+    estimates: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])["estimates"]
+    assert {each["band"]: each["messages"] for each in estimates} == {"up to 30 days": 10}
 
 
 @pytest.mark.parametrize("name", ["nope.csv", "broken.csv.gz", "broken.parquet"])

@@ -1,0 +1,142 @@
+"""One write of rows: what its driver and its tasks do, however Spark comes to call them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from sqsdelay.errors import NotAllSent
+from sqsdelay.spark.locations import opened
+from sqsdelay.spark.sink.columns import Columns
+from sqsdelay.spark.sink.delay_start import planned_ms
+from sqsdelay.spark.sink.options import Options
+from sqsdelay.spark.sink.plan import plan_of
+from sqsdelay.spark.sink.receipts import Receipts
+from sqsdelay.spark.sink.rejects import Part, RejectsFolder
+from sqsdelay.spark.sink.rows import Rows
+from sqsdelay.spark.sink.summary import Counts, TaskReport, counted, total, write_summary
+from sqsdelay.spark.sink.worker import Attempt, sender_client, task_of, throttled
+
+Reports = Sequence[TaskReport | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Times:
+    """The instants of a job, epoch milliseconds: what ``delay_seconds`` count from, and its beginning."""
+
+    delay_start_ms: int
+    began_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sink:
+    """What batches and streams have in common."""
+
+    options: Options
+    columns: Columns
+
+    def begin(self) -> Times:
+        """Find out, on the driver, that the job can be run; the times that it has.
+
+        Raises:
+            ConfigurationError: a folder cannot be used.
+            QueueMissing, QueueUnavailable, InvalidEndpoint: the endpoint cannot be asked.
+        """
+        options = self.options
+        if options.rejects is not None:
+            RejectsFolder(options.rejects).create()
+        if options.summary is not None:
+            opened(options.summary, "summary")
+        now_ms = planned_ms(options, sender_client(options))
+        if options.receipts is None or options.plan:
+            return Times(delay_start_ms=now_ms, began_ms=now_ms)
+        receipts = Receipts(options.receipts, str(options.job), batch=options.batch)
+        return Times(delay_start_ms=receipts.delay_start_ms(now_ms), began_ms=now_ms)
+
+    def send(self, batches: Iterable[pa.RecordBatch], attempt: Attempt, times: Times) -> TaskReport:
+        """Send a task's rows, and keep those that cannot be in a file of this attempt."""
+        rows = Rows(
+            columns=self.columns,
+            options=self.options,
+            delay_start_ms=times.delay_start_ms,
+            refused_before_ms=times.began_ms if self.options.past_due == "reject" else None,
+        )
+        task, before = task_of(rows, attempt, times.began_ms), throttled.calls
+        part = self._keep(task.send(batches), attempt)
+        task.counts.throttled = throttled.calls - before
+        return TaskReport(attempt.write_id, task.counts, part, task.ids)
+
+    def _keep(self, rejected: Iterator[pa.RecordBatch], attempt: Attempt) -> Part | None:
+        first = next(rejected, None)
+        if first is None:
+            return None
+        if self.options.rejects is None:
+            for _ in rejected:
+                pass
+            return None
+        folder = RejectsFolder(self.options.rejects)
+        part = folder.part(attempt.write_id, attempt.partition, attempt.task_id)
+        with folder.open(part, first.schema) as file:
+            file.write_batch(first)
+            for batch in rejected:
+                file.write_batch(batch)
+        return part
+
+    def commit(self, reports: Reports, summary: str | None) -> None:
+        """Keep the rejects and the counts.
+
+        Raises:
+            NotAllSent: rows were rejected, and there is no rejects table.
+        """
+        counts = total(reports)
+        lost = counts.rejected and self.options.rejects is None and not self.options.plan
+        if summary is not None:
+            write_summary(summary, reports, committed=not lost, told=self.told(counts))
+        if lost:
+            again = "all rows" if self.options.receipts is None else "none of the others"
+            raise NotAllSent(
+                f"{counts.rejected} of {counts.sent + counts.rejected} rows could not be sent, the "
+                f"others were: {counts.why()}. Correct them, or give option('rejects', folder) to "
+                f"keep them; run again, the job sends {again} again, with the same message ids"
+            )
+        if self.options.rejects is not None:
+            done = [report for report in reports if report is not None]
+            RejectsFolder(self.options.rejects).commit(
+                [report.part for report in done if report.part is not None],
+                [report.write_id for report in done],
+            )
+
+    def told(self, counts: Counts) -> dict[str, Any]:
+        """The counts as JSON has them, and of a plan what it comes to."""
+        plan = {"plan": plan_of(counts.workload, self.options)} if self.options.plan else {}
+        return counted(counts) | plan
+
+    def abort(self, reports: Reports, write_ids: Iterable[str], summary: str | None) -> None:
+        """Drop the rejects of a write that failed, and say what its finished tasks sent."""
+        if summary is not None:
+            write_summary(summary, reports, committed=False, told=self.told(total(reports)))
+        if self.options.rejects is not None:
+            RejectsFolder(self.options.rejects).drop(write_ids)
+
+
+def context() -> TaskContext:
+    """Spark's, of the task that this worker runs."""
+    found = TaskContext.get()
+    assert found is not None, "tasks of a write run in Spark's workers"
+    return found
+
+
+def attempt(write_id: str, batch: int | None = None) -> Attempt:
+    """This attempt on a task of a write."""
+    current = context()
+    return Attempt(
+        write_id=write_id,
+        partition=current.partitionId(),
+        number=current.attemptNumber(),
+        task_id=current.taskAttemptId(),
+        batch=batch,
+    )

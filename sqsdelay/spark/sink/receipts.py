@@ -1,0 +1,169 @@
+"""What a job has sent, kept in files so that the job, run again, goes on where it was killed.
+
+``<receipts>/<job>/_job.json`` holds the instant that the job's ``delay_seconds`` count from;
+beside it are Parquet files of what SQS or the store has taken. A file that is cut off counts as
+none: its rows are sent again, with the same ids and due times.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from sqsdelay.core.message import Message
+from sqsdelay.errors import ConfigurationError
+from sqsdelay.spark.locations import opened
+from sqsdelay.spark.sink.identities import Mark
+
+_FLUSH_SECONDS: Final = 1.0
+"""A task that is killed sends again what it sent since the last file, at most."""
+
+_READERS: Final = 16
+_SCHEMA: Final = pa.schema(
+    {
+        "message_id": pa.string(),
+        "endpoint": pa.string(),
+        "route": pa.string(),
+        "due_at": pa.timestamp("ms", "UTC"),
+        "id_mark": pa.int64(),
+        "content_mark": pa.int64(),
+    }
+)
+_MARKS: Final = ["id_mark", "content_mark"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentBefore:
+    """The marks of messages that were taken, by id."""
+
+    ids: Sequence[int] = ()
+    contents: Sequence[int] = ()
+
+    def content(self, message_id: int) -> int | None:
+        """The content that was sent under this id; None if none was."""
+        place = bisect_left(self.ids, message_id)
+        found = place < len(self.ids) and self.ids[place] == message_id
+        return self.contents[place] if found else None
+
+
+class Receipts:
+    """The receipts of one job, or of one micro-batch of it.
+
+    Raises:
+        ConfigurationError: the folder cannot be reached.
+    """
+
+    def __init__(self, folder: str, job: str, *, batch: int | None = None) -> None:
+        self._fs, root = opened(folder, "receipts")
+        self._root = f"{root}/{quote(job, safe='')}"
+        if batch is not None:
+            self._root += f"/batch={batch}"
+
+    def delay_start_ms(self, now_ms: int) -> int:
+        """The job's instant: the one that its first run left here, or else now.
+
+        Raises:
+            ConfigurationError: it cannot be read or written.
+        """
+        path = f"{self._root}/_job.json"
+        try:
+            if self._fs.get_file_info(path).type is fs.FileType.NotFound:
+                self._fs.create_dir(self._root)
+                with self._fs.open_output_stream(path) as stream:
+                    stream.write(json.dumps({"delay_start_ms": now_ms}).encode() + b"\n")
+            with self._fs.open_input_stream(path) as stream:
+                return int(json.loads(stream.read())["delay_start_ms"])
+        except (OSError, ValueError, KeyError) as error:
+            raise ConfigurationError(
+                f"the job's instant cannot be kept in {path} ({error}); give option('receipts', …) "
+                "a folder that can be written, or delete that file if it is damaged"
+            ) from error
+
+    def load(self) -> SentBefore:
+        """All that is recorded."""
+        with ThreadPoolExecutor(_READERS) as pool:
+            tables = [table for table in pool.map(self._read, self._files()) if table is not None]
+        if not tables:
+            return SentBefore()
+        rows = pa.concat_tables(tables).sort_by("id_mark")
+        ids, contents = (array("q", rows.column(name).to_pylist()) for name in _MARKS)
+        return SentBefore(ids=ids, contents=contents)
+
+    def writer(self, name: str, **more: Any) -> ReceiptsWriter:
+        """A writer of one attempt on a task, under a name that no other attempt has."""
+        return ReceiptsWriter(self._fs, f"{self._root}/part-{name}", **more)
+
+    def _files(self) -> list[str]:
+        selector = fs.FileSelector(self._root, allow_not_found=True)
+        found = self._fs.get_file_info(selector)
+        return [info.path for info in found if info.base_name.startswith("part-")]
+
+    def _read(self, path: str) -> pa.Table | None:
+        try:
+            return pq.read_table(path, columns=_MARKS, filesystem=self._fs, partitioning=None)
+        except (OSError, pa.ArrowException):
+            return None
+
+
+class ReceiptsWriter:
+    """Records what one attempt on a task sent: a file a second, and a single one at its end."""
+
+    def __init__(
+        self,
+        system: fs.FileSystem,
+        stem: str,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._fs = system
+        self._stem = stem
+        self._monotonic = monotonic
+        self._flushed_at = monotonic()
+        self._rows: list[tuple[Any, ...]] = []
+        self._pieces: list[str] = []
+
+    def add(self, endpoint: str, message: Message, route: str, mark: Mark) -> None:
+        """Note a message that was taken."""
+        row = (message.message_id, endpoint, route, message.due_at, mark.message_id, mark.content)
+        self._rows.append(row)
+
+    def flush(self, *, now: bool = False) -> None:
+        """Write what was noted, if a second has passed since the last time."""
+        if self._rows and (now or self._monotonic() - self._flushed_at >= _FLUSH_SECONDS):
+            columns = list(zip(*self._rows, strict=True))
+            table = pa.table(
+                [pa.array(c, f.type) for c, f in zip(columns, _SCHEMA, strict=True)], schema=_SCHEMA
+            )
+            self._pieces.append(self._write(table, f"-{len(self._pieces):05d}"))
+            self._rows.clear()
+            self._flushed_at = self._monotonic()
+
+    def close(self) -> None:
+        """Write the rest, and make one file of all."""
+        self.flush(now=True)
+        if len(self._pieces) < 2:
+            return
+        tables = [pq.read_table(piece, filesystem=self._fs) for piece in self._pieces]
+        self._write(pa.concat_tables(tables), "")
+        for piece in self._pieces:
+            self._fs.delete_file(piece)
+
+    def _write(self, table: pa.Table, suffix: str) -> str:
+        path = f"{self._stem}{suffix}.parquet"
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink)
+        self._fs.create_dir(path.rpartition("/")[0])
+        with self._fs.open_output_stream(path) as stream:
+            stream.write(sink.getvalue())
+        return path

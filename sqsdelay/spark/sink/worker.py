@@ -1,0 +1,154 @@
+"""What a worker process of Spark's keeps for its tasks, one after another: client, sender, receipts."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from sqsdelay.ledger.file import FileLedger
+from sqsdelay.limits import MAX_BATCH_ENTRIES
+from sqsdelay.ports.queues import Queues
+from sqsdelay.sending.sender import QueueSender
+from sqsdelay.sending.settings import SenderSettings
+from sqsdelay.spark.sink.options import Options
+from sqsdelay.spark.sink.plan import Planned, UnsentQueues
+from sqsdelay.spark.sink.receipts import Receipts, SentBefore
+from sqsdelay.spark.sink.rows import Rows
+from sqsdelay.spark.sink.task import Task
+from sqsdelay.sqs.client import default_client
+from sqsdelay.sqs.queues import SqsQueues
+from sqsdelay.sqs.sender import DelaySender
+from sqsdelay.stores import open_store
+
+if TYPE_CHECKING:
+    from mypy_boto3_sqs import SQSClient
+
+_ATTEMPTS: Final = 10
+"""On one call: a task that is throttled has time."""
+
+_BATCHES_BETWEEN_RECEIPTS: Final = 10
+"""Times the batches in flight: so many that threads seldom wait for the last of them."""
+
+_THROTTLING: Final = ("RequestThrottled", "ThrottlingException", "Throttling", "KmsThrottled")
+"""Source: SendMessageBatch API reference, Errors; Common Errors."""
+
+
+def sender_client(options: Options) -> SQSClient:
+    """The client that the options ask for; raises ConfigurationError as `default_client` does."""
+    return default_client(
+        connections=options.concurrency,
+        parameter_validation=False,  # the sender checks every value
+        paced=True,
+        attempts=_ATTEMPTS,
+        region=options.region,
+        endpoint_url=options.endpoint_url,
+    )
+
+
+@lru_cache(maxsize=1)
+def _sender(options: Options) -> QueueSender:
+    """This process's sender: Spark uses its Python workers for one task after another."""
+    client = sender_client(options)
+    client.meta.events.register("needs-retry.sqs", throttled.note)
+    url = options.store
+    if options.plan:
+        queues = UnsentQueues(SqsQueues(client))
+        return QueueSender(cast(Queues, queues), SenderSettings(hop_seconds=options.hop_seconds))
+    return DelaySender(
+        client,
+        hop_seconds=options.hop_seconds,
+        concurrency=options.concurrency,
+        idempotent=True,  # a task that is run again sends the same messages
+        store=None if url is None else lambda name: open_store(url, endpoint=name),
+        park_after_seconds=options.park_after,
+        ledger=None if options.ledger is None else _ledger(Path(options.ledger)),
+    )
+
+
+def _ledger(folder: Path) -> FileLedger:
+    """This process's own file: a file system that is shared keeps lines of two of them not apart."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return FileLedger(folder / f"{socket.gethostname()}-{os.getpid()}.jsonl")
+
+
+@cache
+def _spare_the_collector() -> None:
+    """Let the garbage collector pass over what is loaded by now and stays: looking through pyspark's
+    and boto3's objects time and again is a twentieth of the work of a row. Once in a process."""
+    gc.freeze()
+
+
+@dataclass
+class Throttled:
+    """Calls that SQS refused for their rate, in this process."""
+
+    calls: int = 0
+
+    def note(self, *, response: Any = None, **_: Any) -> None:
+        """botocore's event after each attempt on a call."""
+        if response is not None and response[1].get("Error", {}).get("Code") in _THROTTLING:
+            self.calls += 1
+
+
+throttled = Throttled()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One attempt on one task of a write: what names its files."""
+
+    write_id: str
+    partition: int
+    number: int
+    """0 for the first attempt."""
+    task_id: int
+    """Spark's, which no other attempt has."""
+    batch: int | None = None
+    """Of a stream."""
+
+
+def task_of(rows: Rows, attempt: Attempt, now_ms: int) -> Task:
+    """A task of this process."""
+    options = rows.options
+    sender = _sender(options)
+    _spare_the_collector()
+    in_flight = options.concurrency * MAX_BATCH_ENTRIES
+    rate = None if options.rate is None else options.rate / (options.tasks or 1)
+    slices = []
+    before = writer = None
+    if options.receipts is not None:
+        receipts = Receipts(options.receipts, str(options.job), batch=attempt.batch)
+        before = _sent_before(receipts, options, attempt)
+        name = f"{attempt.write_id}-{attempt.partition:05d}-{attempt.task_id}"
+        writer = None if options.plan else receipts.writer(name)
+        slices.append(in_flight * _BATCHES_BETWEEN_RECEIPTS)
+    if rate is not None and not options.plan:
+        slices.append(max(MAX_BATCH_ENTRIES, int(rate)))
+    return Task(
+        rows,
+        sender,
+        retry_seconds=options.retry_seconds,
+        sent_before=before,
+        receipts=writer,
+        slice_rows=min(slices, default=None),
+        rate=None if options.plan else rate,
+        planned=Planned(options, now_ms) if options.plan else None,
+    )
+
+
+_loaded: dict[object, SentBefore] = {}
+
+
+def _sent_before(receipts: Receipts, options: Options, attempt: Attempt) -> SentBefore:
+    """Read once for a process and a write, and again for an attempt that follows a failed one."""
+    retry = attempt.task_id if attempt.number else None
+    key = (options, attempt.batch, attempt.write_id, retry)
+    if key not in _loaded:
+        _loaded.clear()
+        _loaded[key] = receipts.load()
+    return _loaded[key]

@@ -1,0 +1,65 @@
+"""Run by another Spark's Python: `sqsdelay.spark.send` on a table, then a second time."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyspark
+from pyspark.sql import DataFrame, SparkSession
+
+from sqsdelay.spark import send
+
+
+def main(folder: str) -> None:
+    spark = (
+        SparkSession.builder.master("local[2,4]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
+        .getOrCreate()
+    )
+    rows = spark.range(100).selectExpr(
+        "if(id = 7, '', 'x') Body", "id order_id", "86400 delay_seconds"
+    )
+    given: dict[str, Any] = {
+        "endpoint": "orders",
+        "key": "order_id",
+        "job": "older",
+        "receipts": f"{folder}/receipts",
+        "rejects": f"{folder}/rejects",
+    }
+    first = send(rows, unique=True, **given)
+    second = send(rows, **given)
+    rejected = [row.order_id for row in spark.read.parquet(f"{folder}/rejects").collect()]
+    streamed = stream(spark, folder)
+    told = json.dumps([pyspark.__version__, first, second, rejected, streamed])
+    sys.stdout.write(told + "\n")
+    spark.stop()
+
+
+def stream(spark: SparkSession, folder: str) -> list[int]:
+    """Micro-batches sent within foreachBatch: how many rows each sent."""
+    sent: list[int] = []
+
+    def save(batch: DataFrame, number: int) -> None:
+        given: dict[str, Any] = {
+            "endpoint": "orders",
+            "job": "arrivals",
+            "receipts": f"{folder}/receipts",
+        }
+        sent.append(send(batch, batch=number, **given)["sent"])
+
+    Path(folder, "in").mkdir()
+    Path(folder, "in", "1.json").write_text('{"body": "x", "key": 1, "delay_seconds": 86400}\n')
+    rows = spark.readStream.schema("body string, key long, delay_seconds long").json(f"{folder}/in")
+    query = rows.writeStream.foreachBatch(save).option("checkpointLocation", f"{folder}/checkpoint")
+    query.trigger(availableNow=True).start().awaitTermination()
+    return sent
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,54 @@
+"""A plan of a send: priced by the rates that `sqsdelay cost` prints, with a warning where it pays."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from sqsdelay.core.message import Message
+from sqsdelay.cost import shipped_prices
+from sqsdelay.spark.sink.options import Options
+from sqsdelay.spark.sink.plan import RELAY_HOLDS, Planned, Workload, plan_of
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+PRICES = shipped_prices()
+
+
+def planned(options: Options, *delays: int) -> Workload:
+    plan = Planned(options, round(NOW.timestamp() * 1000))
+    for delay in delays:
+        plan.add(Message("x" * 200, due_at=NOW + timedelta(seconds=delay)))
+    return plan.workload
+
+
+def test_relaying_what_could_be_parked_is_warned_of() -> None:
+    """A month of hops costs hundreds of times as much as a store; with the store nothing is said."""
+    options = Options()
+    workload = {
+        key: [n * 10_000 for n in sums] for key, sums in planned(options, 30 * 86_400).items()
+    }
+    plan = plan_of(workload, options, PRICES)
+    (warning,) = plan["warnings"]
+    assert warning.startswith("relay, batches of 10 costs ")
+    assert "--store" in warning
+    stored = plan_of(workload, Options(store="dynamodb://t"), PRICES)
+    assert (stored["way"], stored["relayed"], stored["warnings"]) == ("parked after 2.25 h", 0, [])
+
+
+def test_more_than_the_relay_holds_is_warned_of() -> None:
+    """By the figure of the guide to capacity; what a message timer holds is not relayed."""
+    options = Options()
+    (key,) = planned(options, 1000)
+    plan = plan_of({key: [RELAY_HOLDS + 1] * 3}, options, PRICES)
+    assert any("max_concurrency" in warning for warning in plan["warnings"])
+    assert plan["seconds_at_quota"] == -(-(RELAY_HOLDS + 1) // 24_000)
+    assert plan_of(planned(options, 900, -5), options, PRICES)["relayed"] == 0
+
+
+def test_the_capacity_is_the_guides() -> None:
+    """The row of the function as it is deployed."""
+    guide = (Path(__file__).parents[2] / "docs" / "capacity.md").read_text()
+    row, *_ = [
+        line for line in guide.splitlines() if line.startswith("| relay: function, 10 at once")
+    ]
+    assert f"| {RELAY_HOLDS:,} |" in row
