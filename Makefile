@@ -36,7 +36,8 @@ deploy-local: setup setup-node  ## cdk deploy to a local AWS and leave it runnin
 
 test: setup setup-node lint older-spark  ## Everything: lint, types, all tests
 	@# Where CI is set, pytest's closing list has whole messages: the names of what failed get lost in them.
-	env -u CI -u BUILD_NUMBER $(BIN)/pytest --numprocesses 2 --dist loadfile
+	@# Three processes, also on two cores: acceptance tests wait more than they compute.
+	env -u CI -u BUILD_NUMBER $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 check: setup lint docs  ## Fast: lint, types, documentation, unit tests
 	$(BIN)/pytest tests/unit
@@ -53,6 +54,7 @@ bench: setup  ## Accuracy over a virtual year; throughput; stores; RabbitMQ; wha
 	$(BIN)/python -m benchmarks.store
 	$(BIN)/python -m benchmarks.rabbitmq
 	$(BIN)/python -m benchmarks.cost
+	$(BIN)/python -m benchmarks.s3_store
 	$(BIN)/python -m benchmarks.import_time
 	$(BIN)/python -m benchmarks.ledger
 	$(BIN)/python -m benchmarks.spark

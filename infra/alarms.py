@@ -1,30 +1,49 @@
-"""The alarms of one endpoint; docs/operations.md says what to do when each rings."""
+"""The alarms of an endpoint and of its store; docs/operations.md says what to do when each rings."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
+from aws_cdk import Duration
 from aws_cdk import aws_cloudwatch as cloudwatch
+from aws_cdk import aws_cloudwatch_actions as actions
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from infra.alarm import PERIOD, Alarm
+from lambdas.dispatcher import contract
 from sqsdelay.limits import DELAY_QUEUE_VISIBILITY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.operating.status import OVERDUE_MS
+
+PERIOD: Final = Duration.minutes(5)
 
 OVERDUE_MARGIN_SECONDS: Final = 2 * DELAY_QUEUE_VISIBILITY_SECONDS
 """A copy whose first attempt died is received again after one visibility timeout; the second allows
 for a second such death."""
 
 
-class Alarms(Construct):
-    """Error queue not empty, oldest message overdue, function errors, throttles, recursion drops.
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """Rings when one period's value is above a threshold.
 
-    With a due queue also its oldest message overdue.
+    ``above`` is the threshold, in the metric's unit; ``silence_rings``: a period without any value is a
+    reason to ring.
+    """
+
+    name: str
+    metric: cloudwatch.Metric
+    description: str
+    above: float = 0
+    silence_rings: bool = False
+
+
+class Alarms(Construct):
+    """An alarm for each rule; ``all`` has them in the order of the documentation.
 
     Args:
-        hop_seconds: the delay queue's delivery delay.
         topic: told of every alarm that starts; nobody is when left out.
     """
 
@@ -32,79 +51,106 @@ class Alarms(Construct):
         self,
         scope: Construct,
         construct_id: str,
+        rules: Sequence[Rule],
         *,
-        delay_queue: sqs.IQueue,
-        error_queue: sqs.IQueue,
-        function: lambda_.IFunction,
-        hop_seconds: int,
         topic: sns.ITopic | None = None,
-        due_queue: sqs.IQueue | None = None,
     ) -> None:
         super().__init__(scope, construct_id)
-        self.error_queue_not_empty = Alarm(
+        self.all = [self._alarm(rule, topic) for rule in rules]
+
+    def _alarm(self, rule: Rule, topic: sns.ITopic | None) -> cloudwatch.Alarm:
+        missing = cloudwatch.TreatMissingData
+        alarm = cloudwatch.Alarm(
             self,
-            "ErrorQueueNotEmpty",
+            rule.name,
+            metric=rule.metric,
+            alarm_description=rule.description,
+            threshold=rule.above,
+            comparison_operator=cloudwatch.ComparisonOperator.GREATER_THAN_THRESHOLD,
+            evaluation_periods=1,
+            treat_missing_data=missing.BREACHING if rule.silence_rings else missing.NOT_BREACHING,
+        )
+        if topic is not None:
+            alarm.add_alarm_action(actions.SnsAction(topic))
+        return alarm
+
+
+def endpoint_rules(
+    *,
+    delay_queue: sqs.IQueue,
+    error_queue: sqs.IQueue,
+    function: lambda_.IFunction,
+    hop_seconds: int,
+    due_queue: sqs.IQueue | None = None,
+) -> list[Rule]:
+    """Error queue not empty, oldest message overdue, function errors, throttles, recursion drops; with
+    a due queue also its oldest message overdue."""
+    rules = [
+        Rule(
+            name="ErrorQueueNotEmpty",
             metric=error_queue.metric_approximate_number_of_messages_visible(
                 period=PERIOD, statistic="max"
             ),
             description="Messages that could not be delivered wait in the error queue",
-            topic=topic,
-        )
-        self.oldest_message = Alarm(
-            self,
-            "OldestMessage",
-            metric=delay_queue.metric_approximate_age_of_oldest_message(
-                period=PERIOD, statistic="max"
-            ),
-            description="A message has been in the delay queue for more than one hop and a margin: "
-            "the relay is late, or fails on it",
-            above=hop_seconds + OVERDUE_MARGIN_SECONDS,
-            topic=topic,
-        )
-        self.errors = Alarm(
-            self,
-            "FunctionErrors",
+        ),
+        _overdue("OldestMessage", delay_queue, "the delay queue", "one hop", hop_seconds),
+        Rule(
+            name="FunctionErrors",
             metric=function.metric_errors(period=PERIOD),
             description="The delay consumer raised or timed out; its batch comes back",
-            topic=topic,
-        )
-        self.throttles = Alarm(
-            self,
-            "FunctionThrottles",
+        ),
+        Rule(
+            name="FunctionThrottles",
             metric=function.metric_throttles(period=PERIOD),
             description="The delay consumer is throttled: the account has no concurrency left",
-            topic=topic,
-        )
-        self.recursion_drops = Alarm(
-            self,
-            "RecursionDrops",
+        ),
+        Rule(
+            name="RecursionDrops",
             metric=function.metric("RecursiveInvocationsDropped", period=PERIOD, statistic="sum"),
             description="Lambda stops the relay as a recursive loop; configure it to allow recursion",
-            topic=topic,
-        )
-        self.oldest_due_message = None if due_queue is None else self._overdue(due_queue, topic)
+        ),
+    ]
+    if due_queue is not None:
+        longest = "a message timer", MAX_MESSAGE_TIMER_SECONDS
+        rules.append(_overdue("OldestDueMessage", due_queue, "the due queue", *longest))
+    return rules
 
-    def _overdue(self, due_queue: sqs.IQueue, topic: sns.ITopic | None) -> Alarm:
-        return Alarm(
-            self,
-            "OldestDueMessage",
-            metric=due_queue.metric_approximate_age_of_oldest_message(
-                period=PERIOD, statistic="max"
+
+def _overdue(name: str, queue: sqs.IQueue, where: str, what: str, seconds: int) -> Rule:
+    return Rule(
+        name=name,
+        metric=queue.metric_approximate_age_of_oldest_message(period=PERIOD, statistic="max"),
+        description=f"A message has been in {where} for more than {what} and a margin: "
+        "the relay is late, or fails on it",
+        above=seconds + OVERDUE_MARGIN_SECONDS,
+    )
+
+
+def store_rules(*, endpoint: str, dispatcher: lambda_.IFunction) -> list[Rule]:
+    """Due but still in the store, dispatcher errors, dispatcher throttles; ``endpoint`` may be a token."""
+    return [
+        Rule(
+            name="Overdue",
+            metric=cloudwatch.Metric(
+                namespace=contract.METRIC_NAMESPACE,
+                metric_name=contract.OVERDUE,
+                dimensions_map={contract.METRIC_DIMENSION: endpoint},
+                statistic="max",
+                period=PERIOD,
             ),
-            description="A message has been in the due queue for more than a message timer and a "
-            "margin: the relay is late, or fails on it",
-            above=MAX_MESSAGE_TIMER_SECONDS + OVERDUE_MARGIN_SECONDS,
-            topic=topic,
-        )
-
-    @property
-    def all(self) -> list[cloudwatch.Alarm]:
-        """Every alarm, in the order of the documentation."""
-        return [
-            self.error_queue_not_empty,
-            self.oldest_message,
-            self.errors,
-            self.throttles,
-            self.recursion_drops,
-            *([] if self.oldest_due_message is None else [self.oldest_due_message]),
-        ]
+            description="A message is due but still in the store, or the dispatcher no longer runs",
+            above=OVERDUE_MS,
+            # Each run reports it: where nothing is reported, nothing is released either.
+            silence_rings=True,
+        ),
+        Rule(
+            name="DispatcherErrors",
+            metric=dispatcher.metric_errors(period=PERIOD),
+            description="The dispatcher raised or timed out; the next run continues",
+        ),
+        Rule(
+            name="DispatcherThrottles",
+            metric=dispatcher.metric_throttles(period=PERIOD),
+            description="The dispatcher is throttled: a run before it has not ended",
+        ),
+    ]

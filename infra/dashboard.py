@@ -9,7 +9,7 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from infra.message_store import MessageStore
-from infra.queue_name import beside
+from infra.queues import beside
 from lambdas.delay_consumer import contract
 from lambdas.dispatcher import contract as dispatcher
 

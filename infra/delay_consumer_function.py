@@ -15,7 +15,7 @@ from constructs import Construct
 from infra.acknowledgement import acknowledge
 from infra.function_code import delay_consumer_code
 from infra.message_store import MessageStore
-from infra.queue_key import SEND_UNDER_KEY
+from infra.queues import SEND_UNDER_KEY
 from lambdas.delay_consumer import contract
 from sqsdelay.limits import (
     DEFAULT_MAX_DELAY_SECONDS,

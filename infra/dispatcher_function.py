@@ -15,7 +15,7 @@ from constructs import Construct
 
 from infra.acknowledgement import acknowledge
 from infra.function_code import dispatcher_code
-from infra.queue_key import SEND_UNDER_KEY
+from infra.queues import SEND_UNDER_KEY
 from infra.store_table import StoreTable
 from lambdas.dispatcher import contract
 from sqsdelay.dispatching.settings import FUNCTION_MEMORY_MB

@@ -11,7 +11,7 @@ from constructs import Construct
 
 from infra.acknowledgement import acknowledge
 from infra.context import Deployment
-from infra.destination_queue import DestinationQueue
+from infra.queues import DestinationQueue
 from infra.unrestricted_delay import UnrestrictedDelay
 from sqsdelay.core.endpoint import Endpoint
 

@@ -11,8 +11,8 @@ from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
+from infra.alarms import Alarms, store_rules
 from infra.dispatcher_function import DispatcherFunction
-from infra.store_alarms import StoreAlarms
 from infra.store_table import StoreTable
 
 STORES: Final = ("dynamodb",)
@@ -59,8 +59,11 @@ class MessageStore(Construct):
         )
         self.function = dispatcher.function
         self.schedule = dispatcher.schedule
-        self.alarms = StoreAlarms(
-            self, "Alarms", endpoint=endpoint, dispatcher=self.function, topic=alarm_topic
+        self.alarms = Alarms(
+            self,
+            "Alarms",
+            store_rules(endpoint=endpoint, dispatcher=self.function),
+            topic=alarm_topic,
         )
 
     @property

@@ -9,15 +9,12 @@ from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from infra.alarms import Alarms
+from infra import queues
+from infra.alarms import Alarms, endpoint_rules
 from infra.body_bucket import BodyBucket
 from infra.dashboard import Dashboard
 from infra.delay_consumer_function import DEFAULT_MAX_CONCURRENCY, DelayConsumerFunction
-from infra.delay_queue import DelayQueue
-from infra.due_queue import DueQueue
-from infra.error_queue import ErrorQueue
 from infra.message_store import STORES, MessageStore
-from infra.queue_key import SEND_UNDER_KEY
 from infra.removal_guard import DUE_QUEUE, LARGE_BODIES, NONE, STORE, RemovalGuard
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.hop import check_hop, checked_max_delay
@@ -84,18 +81,14 @@ class UnrestrictedDelay(Construct):
         self.removal_guard = RemovalGuard(self, "RemovalGuard", left_out=left_out)
         self.queue = queue
         self.hop_seconds = hop_seconds
-        self.delay_queue = DelayQueue(
-            self,
-            "DelayQueue",
-            endpoint=endpoint,
-            hop_seconds=hop_seconds,
-            removal_policy=removal_policy,
+        self.delay_queue = queues.delay_queue(
+            self, endpoint=endpoint, hop_seconds=hop_seconds, removal_policy=removal_policy
         )
-        self.error_queue = ErrorQueue(
-            self, "ErrorQueue", endpoint=endpoint, removal_policy=removal_policy
+        self.error_queue = queues.error_queue(
+            self, endpoint=endpoint, removal_policy=removal_policy
         )
         self.due_queue = (
-            DueQueue(self, "DueQueue", endpoint=endpoint, removal_policy=removal_policy)
+            queues.due_queue(self, endpoint=endpoint, removal_policy=removal_policy)
             if queue.fifo
             else None
         )
@@ -138,12 +131,14 @@ class UnrestrictedDelay(Construct):
         self.alarms = Alarms(
             self,
             "Alarms",
-            delay_queue=self.delay_queue,
-            error_queue=self.error_queue,
-            function=self.function,
-            hop_seconds=hop_seconds,
+            endpoint_rules(
+                delay_queue=self.delay_queue,
+                error_queue=self.error_queue,
+                function=self.function,
+                hop_seconds=hop_seconds,
+                due_queue=self.due_queue,
+            ),
             topic=alarm_topic,
-            due_queue=self.due_queue,
         )
         Dashboard(
             self,
@@ -162,16 +157,16 @@ class UnrestrictedDelay(Construct):
 
         A FIFO endpoint's due queue too. With a bucket for large bodies, also put bodies there.
         """
-        queues = [self.queue, self.delay_queue, *([self.due_queue] if self.due_queue else [])]
+        sent_to = [self.queue, self.delay_queue, *([self.due_queue] if self.due_queue else [])]
         if self.body_bucket is not None:
             self.body_bucket.grant_offload(producer)
         if self.queue.encryption_master_key is not None:
-            self.queue.encryption_master_key.grant(producer, *SEND_UNDER_KEY)
+            self.queue.encryption_master_key.grant(producer, *queues.SEND_UNDER_KEY)
         return iam.Grant.add_to_principal(
             grantee=producer,
             # Attributes: what a queue takes, and the hop where a sender counts on a shorter one.
             actions=["sqs:GetQueueAttributes", "sqs:GetQueueUrl", "sqs:SendMessage"],
-            resource_arns=[queue.queue_arn for queue in queues],
+            resource_arns=[queue.queue_arn for queue in sent_to],
             scope=self,
         )
 

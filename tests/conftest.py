@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -22,6 +22,14 @@ for size in ("COLUMNS", "LINES"):
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("long", max_examples=5000, deadline=None, print_blob=True)
 settings.load_profile("repeatable")  # --hypothesis-profile=long looks for new ways to fail
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """`make test` runs several processes."""
+    from tests.scheduling import FilesAndFolders
+
+    return FilesAndFolders(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -79,8 +87,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 @pytest.fixture
 def broker(node: Broker, request: pytest.FixtureRequest) -> Iterator[Broker]:
     """A virtual host of the test's own."""
-    from tests.acceptance.rabbitmq.broker import virtual_host
+    from tests.acceptance.rabbitmq.broker import own_virtual_host
 
     name = f"sqsdelay-test {request.node.name}"
-    yield virtual_host(node.url, node.management_url, name)
-    virtual_host(node.url, node.management_url, name, method="DELETE")
+    with own_virtual_host(node.url, node.management_url, name) as broker:
+        yield broker

@@ -30,6 +30,9 @@ class Prices:
     dynamodb_write_unit: Fraction
     dynamodb_read_unit: Fraction
     dynamodb_gb_month: Fraction
+    s3_put: Fraction
+    s3_get: Fraction
+    s3_gb_month: Fraction
     eventbridge_scheduler_invocation: Fraction
     step_functions_transition: Fraction
 
@@ -40,6 +43,8 @@ _PER_MILLION: Final = {
     "lambda_request": "lambda_million_requests",
     "dynamodb_write_unit": "dynamodb_million_write_units",
     "dynamodb_read_unit": "dynamodb_million_read_units",
+    "s3_put": "s3_million_puts",
+    "s3_get": "s3_million_gets",
     "eventbridge_scheduler_invocation": "eventbridge_scheduler_million_invocations",
     "step_functions_transition": "step_functions_million_transitions",
 }

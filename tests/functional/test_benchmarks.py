@@ -54,6 +54,14 @@ def test_throughput_runs_and_the_consumer_needs_three_requests() -> None:
     assert polls == ["3.00", "3.00", "4.00"] * 2
 
 
+def test_the_s3_store_keeps_a_year_for_cents() -> None:
+    """Everything arrives once; the dollars follow from requests that were counted."""
+    done = run("s3_store", "--messages", "3000", "--spread", "2600")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3,000 messages of 204 bytes, a year each" in done.stdout
+    assert re.search(r"^  through the delay queue +0\.[23]\d+$", done.stdout, re.M)
+
+
 def test_cost_counts_what_the_cost_command_reckons_with() -> None:
     """Three requests a hop and six write units parked, counted where botocore sends them."""
     done = run("cost")

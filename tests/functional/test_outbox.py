@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
 
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.core.message import Attribute, OutgoingMessage
+from sqsdelay.core.message import Attribute
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.errors import QueueMissing, QueueUnavailable
-from sqsdelay.ports.queues import Failure, Released, SendReceipt
+from sqsdelay.ports.queues import Failure, Released
 from sqsdelay.sqs.outbox import SqsOutbox, failures
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
+from tests.faulty import AWAY, FaultyQueues
 
 
 @pytest.fixture
@@ -249,19 +250,10 @@ def test_a_missing_error_queue_is_found_at_the_start(clock: ManualClock) -> None
     outbox.close()
 
 
-class Throttled(InMemoryQueues):
-    """SQS that throttles every send."""
-
-    def send_batch(
-        self, queue_url: str, entries: Sequence[OutgoingMessage]
-    ) -> list[SendReceipt | Failure]:
-        error = QueueUnavailable("throttled")
-        return [Failure("Throttling", error, transient=True, outage=True)] * len(entries)
-
-
 def test_throttling_is_an_outage(clock: ManualClock) -> None:
     """Messages are held and keep their failure count; none goes to the error queue."""
-    queues = Throttled(clock)
+    queues = FaultyQueues(clock)
+    queues.failing = {"orders": AWAY}
     queues.create_endpoint("orders")
     outbox = SqsOutbox(queues, Endpoint.parse("orders"))
     store = InMemoryStore(clock)

@@ -23,7 +23,7 @@ ELSEWHERE: Final = (
     Elsewhere(
         r"npx cdk (bootstrap|deploy|destroy|diff|import)\b.*",
         "takes minutes in all; run against the local AWS",
-        "tests/acceptance/test_deploy.py",
+        "tests/acceptance/deployed/test_endpoint.py",
     ),
     Elsewhere(
         r"make deploy-local\b.*",

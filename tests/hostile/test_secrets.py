@@ -43,6 +43,7 @@ from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.stores import open_store
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
+from tests.faulty import FaultyStore
 from tests.services.closed_port import closed_port
 
 SECRET = "S3cretWord"
@@ -81,22 +82,14 @@ def put(queues: InMemoryQueues, queue: str, attributes: dict[str, Attribute], n:
     queues.send_batch(queue, [entry])
 
 
-class AwayStore(InMemoryStore):
-    """A store that is away when it is to park, and to be asked for amendments."""
-
-    def store(self, *_: Any, **__: Any) -> list[bool]:
-        raise StoreUnavailable("away")
-
-    def amendments(self, *_: Any) -> dict[str, Any]:
-        raise StoreUnavailable("away")
-
-
 def test_senders(printed: Quiet) -> None:
     """A refused message is told by what is wrong with it, not by what is in it."""
     clock = ManualClock()
     queues = InMemoryQueues(clock)
     queues.create_endpoint("orders")
-    sender = QueueSender(queues, SenderSettings(parking=ParkingSettings(AwayStore(clock))))
+    sender = QueueSender(
+        queues, SenderSettings(parking=ParkingSettings(FaultyStore(clock, {"store", "amendments"})))
+    )
     bad = [
         Message(SECRET + "\x00"),
         Message(SECRET * 200_000),
@@ -130,7 +123,11 @@ def test_consumers(printed: Quiet) -> None:
         put(queues, "orders-delay.fifo", ATTRIBUTES | {wire.DELAY_SECONDS: string(delay)}, n)
     clock.advance(900)
     queues.delete_queue("orders")
-    relay = Relay(queues, endpoint, RelaySettings(parking=ParkingSettings(AwayStore(clock))))
+    relay = Relay(
+        queues,
+        endpoint,
+        RelaySettings(parking=ParkingSettings(FaultyStore(clock, {"store", "amendments"}))),
+    )
     copies = queues.receive_batch("orders-delay.fifo", wait_seconds=0)
     copies.append(replace(copies[0], unreadable="message attribute 'x' has no value of its type"))
     statuses = {outcome.status for outcome in relay.process(copies)}

@@ -11,7 +11,7 @@ from tests.acceptance.faults.real_world import RealWorld, Setting
 from tests.services.fault_plan import Fault
 from tests.simulation.tally import Tally
 from tests.simulation.virtual_party import Trouble
-from tests.simulation.virtual_world import HOUR_MS, Plan, World
+from tests.simulation.virtual_world import HOUR_MS, Plan, Run
 
 ONE_KIND: Final = 0.25
 """Chance per request where there is one kind of fault; five attempts in a row fail once in a thousand."""
@@ -31,7 +31,7 @@ class VirtualScenario:
 
     def run(self, *, seeds: Iterable[int], messages: int) -> Tally:
         """Count all runs together."""
-        tallies = [World(self.plan, seed=seed, messages=messages).run() for seed in seeds]
+        tallies = [Run(self.plan, seed=seed, messages=messages).tally() for seed in seeds]
         return sum(tallies[1:], tallies[0])
 
 

@@ -18,7 +18,7 @@ from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.router import Router
 from tests.simulation.tally import Tally
 from tests.simulation.virtual_party import PartysQueues, Trouble
-from tests.simulation.virtual_world import Plan, World
+from tests.simulation.virtual_world import Plan, Run
 
 CALLS = Plan(chances={Trouble.NOT_REACHED: 0.05, Trouble.ANSWER_LOST: 0.05})
 DEATHS = Plan(chances={Trouble.KILLED_BEFORE: 0.02, Trouble.KILLED_AFTER: 0.02})
@@ -26,7 +26,7 @@ CLOCKS = Plan(chances={Trouble.STEPPED: 0.1, Trouble.NOT_REACHED: 0.1}, wrong_cl
 
 
 def run(plan: Plan) -> Tally:
-    return World(plan, seed=1, messages=150).run()
+    return Run(plan, seed=1, messages=150).tally()
 
 
 def test_a_relay_that_deletes_before_it_sends_loses(monkeypatch: pytest.MonkeyPatch) -> None:

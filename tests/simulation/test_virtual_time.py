@@ -6,7 +6,7 @@ import pytest
 
 from tests.simulation.scenarios import VIRTUAL, VirtualScenario
 from tests.simulation.virtual_party import Trouble
-from tests.simulation.virtual_world import Plan, World
+from tests.simulation.virtual_world import Plan, Run
 
 SEEDS = (11, 12, 13)
 MESSAGES = 200
@@ -27,6 +27,6 @@ def test_the_promise_is_kept(scenario: VirtualScenario) -> None:
 def test_the_same_seed_is_the_same_run() -> None:
     """A failure can be seen again: by its seed."""
     plan = Plan(chances=dict.fromkeys(Trouble, 0.02), wrong_clocks=True)
-    first, second, other = (World(plan, seed=s, messages=60).run() for s in (5, 5, 6))
+    first, second, other = (Run(plan, seed=s, messages=60).tally() for s in (5, 5, 6))
     assert first == second
     assert first != other

@@ -17,6 +17,7 @@ from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.testing import InMemoryQueues, ManualClock
 from tests.simulation.journal import Asked, Journal
+from tests.simulation.killed import Killed
 
 T = TypeVar("T")
 
@@ -33,10 +34,6 @@ class Trouble(StrEnum):
     FROZEN = "the party is stopped for minutes around the call"
     SUSPENDED = "its machine is suspended: its monotonic clock stands"
     STEPPED = "its wall clock is stepped by minutes"
-
-
-class Killed(BaseException):
-    """The party's process is gone, in the midst of what it did."""
 
 
 class PartyClock:

@@ -22,12 +22,12 @@ from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.testing import InMemoryStore, ManualClock
 from tests.simulation.journal import Journal
+from tests.simulation.killed import Killed
 from tests.simulation.parcels import Parcel, parcels, send
 from tests.simulation.tally import Arrival, Tally, tally
 from tests.simulation.virtual_party import (
     Fate,
     Held,
-    Killed,
     PartyClock,
     PartysQueues,
     Trouble,
@@ -64,7 +64,7 @@ class Plan:
 class Consumer:
     """A worker, or a function whose event source deletes for it. Started again when it dies."""
 
-    def __init__(self, name: str, world: World, *, deletes: bool) -> None:
+    def __init__(self, name: str, world: Run, *, deletes: bool) -> None:
         self._name = name
         self._world = world
         self._deletes = deletes
@@ -121,7 +121,7 @@ class Consumer:
 class Releaser:
     """A dispatcher: it sends what the store holds, ahead of its due time, with a message timer."""
 
-    def __init__(self, name: str, world: World, store: InMemoryStore) -> None:
+    def __init__(self, name: str, world: Run, store: InMemoryStore) -> None:
         queues = world.queues_of(name, mortal=False)
         outbox = SqsOutbox(queues, world.endpoint, concurrency=1)
         self._dispatcher = Dispatcher(store, outbox, clock=queues.broker_clock.local)
@@ -141,7 +141,7 @@ def parking(store: InMemoryStore | None) -> ParkingSettings | None:
     return None if store is None else ParkingSettings(store, HOUR_MS // 1000)
 
 
-class World:
+class Run:
     """One run of a plan: the same seed gives the same run, to the last call."""
 
     def __init__(self, plan: Plan, *, seed: int, messages: int) -> None:
@@ -179,7 +179,7 @@ class World:
             journal=self.journal,
         )
 
-    def run(self) -> Tally:
+    def tally(self) -> Tally:
         """Send, relay to the end, count."""
         own = self.queues_of("sender", mortal=False)
         sender = QueueSender(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -23,8 +21,8 @@ from sqsdelay.errors import (
     StoreUnavailable,
 )
 from sqsdelay.ports.queues import Failure
-from sqsdelay.ports.stores import Claim
 from sqsdelay.testing import InMemoryOutbox, InMemoryStore, ManualClock
+from tests.faulty import FaultyStore
 
 
 class Bench:
@@ -232,47 +230,18 @@ def test_what_cannot_even_be_rejected_is_no_outage(bench: Bench) -> None:
     assert bench.store.pending_count() == 1
 
 
-class LosesRemovals(InMemoryStore):
-    """A store that goes away between the send and the removal."""
-
-    away = True
-
-    @contextmanager
-    def claim(self, limit: int, **given: Any) -> Iterator[Claim]:
-        with super().claim(limit, **given) as claim:
-            if self.away:
-                claim.remove = self._lose  # type: ignore[method-assign]
-            yield claim
-
-    def _lose(self, message_ids: Sequence[str]) -> list[bool]:
-        raise StoreUnavailable("gone")
-
-
 def test_a_lost_removal_does_not_send_twice(bench: Bench) -> None:
     """The dispatcher remembers what it sent, and only removes it when the store is back."""
-    bench.store = LosesRemovals(bench.clock)
+    bench.store = FaultyStore(bench.clock, {"remove"})
     bench.put("a")
     dispatcher = bench.dispatcher()
     for _ in range(3):
         with pytest.raises(StoreUnavailable):
             dispatcher.dispatch()
-    bench.store.away = False
+    bench.store.down = set()
     assert ids(dispatcher.dispatch().released) == ["a"]
     assert bench.sent == ["a"]
     assert bench.store.pending_count() == 0
-
-
-class Away(InMemoryStore):
-    """A store that is away until some instant."""
-
-    until_ms = 0
-
-    @contextmanager
-    def claim(self, limit: int, **given: Any) -> Iterator[Claim]:
-        if self._clock.now_ms() < self.until_ms:
-            raise StoreUnavailable("gone for a minute")
-        with super().claim(limit, **given) as claim:
-            yield claim
 
 
 def test_a_minute_without_the_store(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +250,7 @@ def test_a_minute_without_the_store(bench: Bench, monkeypatch: pytest.MonkeyPatc
         "sqsdelay.dispatching.dispatcher.wait_for",
         lambda wake, stop, seconds: bench.clock.advance(seconds),
     )
-    bench.store = store = Away(bench.clock)
+    bench.store = store = FaultyStore(bench.clock, {"claim"})
     bench.put("a")
     store.until_ms = bench.clock.now_ms() + 60_000
     stop = threading.Event()
@@ -305,7 +274,7 @@ def test_outages_with_a_success_between_them_are_not_critical(
 ) -> None:
     """Twice 20 s without the store, and without SQS, a minute apart: both breakers are disarmed."""
     start_ms = bench.clock.now_ms()
-    bench.store = store = Away(bench.clock)
+    bench.store = store = FaultyStore(bench.clock, {"claim"})
     stop = threading.Event()
 
     def passing(wake: threading.Event, _: threading.Event, seconds: float) -> None:
@@ -330,9 +299,9 @@ def test_without_a_handler_a_lost_store_ends_the_run(
         "sqsdelay.dispatching.dispatcher.wait_for",
         lambda wake, stop, seconds: bench.clock.advance(seconds),
     )
-    bench.store = store = Away(bench.clock)
+    bench.store = store = FaultyStore(bench.clock, {"claim"})
     store.until_ms = bench.clock.now_ms() + 60_000
-    with pytest.raises(CriticalError, match="gone for a minute"):
+    with pytest.raises(CriticalError, match="claim: the store is down"):
         bench.dispatcher().run(threading.Event())
 
 
@@ -350,26 +319,9 @@ def test_a_lost_lease_is_told(bench: Bench, caplog: pytest.LogCaptureFixture) ->
     assert "1 messages may be sent twice" in caplog.text
 
 
-class LosesCounts(InMemoryStore):
-    """A store that cannot count failures, or loses some counts."""
-
-    losses = 1_000_000
-
-    @contextmanager
-    def claim(self, limit: int, **given: Any) -> Iterator[Claim]:
-        with super().claim(limit, **given) as claim:
-            if self.losses:
-                claim.count_failures = self._lose  # type: ignore[method-assign]
-            yield claim
-
-    def _lose(self, message_ids: Sequence[str], *, retry_after_seconds: float) -> list[bool]:
-        self.losses -= 1
-        raise StoreUnavailable("gone")
-
-
 def test_the_recovery_breaker_triggers_above_its_rate(bench: Bench) -> None:
     """MaximumRecoveryFailuresPerSecond: more lost counts in a second than that are critical."""
-    bench.store = LosesCounts(bench.clock)
+    bench.store = FaultyStore(bench.clock, {"count_failures"})
     bench.put("bad")
     bench.outbox.fail = refused("bad")
     dispatcher = bench.dispatcher(number_of_retries=9, maximum_recovery_failures_per_second=2)
@@ -388,7 +340,7 @@ def test_the_recovery_breaker_triggers_in_a_run(
         "sqsdelay.dispatching.dispatcher.wait_for",
         lambda wake, stop, seconds: bench.clock.advance(seconds),
     )
-    bench.store = LosesCounts(bench.clock)
+    bench.store = FaultyStore(bench.clock, {"count_failures"})
     bench.put("bad")
     bench.outbox.fail = refused("bad")
     start_ms = bench.clock.now_ms()
@@ -405,8 +357,8 @@ def test_a_single_lost_count_is_passed_over(bench: Bench, monkeypatch: pytest.Mo
         "sqsdelay.dispatching.dispatcher.wait_for",
         lambda wake, stop, seconds: bench.clock.advance(seconds),
     )
-    bench.store = store = LosesCounts(bench.clock)
-    store.losses = 1
+    bench.store = store = FaultyStore(bench.clock, {"count_failures"})
+    store.failures = 1
     bench.put("bad")
     bench.outbox.fail = refused("bad")
     dispatcher = Dispatcher(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import replace
 from typing import Any
 
@@ -14,66 +14,31 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message, OutgoingMessage, size_of, string
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage, to_store
-from sqsdelay.errors import QueueMissing, QueueUnavailable, SendFailed
+from sqsdelay.errors import QueueMissing
 from sqsdelay.limits import MAX_MESSAGE_BYTES
 from sqsdelay.operating.error_queue import HOLD_SECONDS, ErrorQueue, Retry, RetryStatus
-from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.relaying.due_relay import DueRelay
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.testing import InMemoryQueues, ManualClock
+from tests.faulty import FaultyQueues
 
 ORDERS, FIFO = Endpoint.parse("orders"), Endpoint.parse("orders.fifo")
 DELAY, ERRORS, DUE = "orders-delay.fifo", "orders-delay-error", "orders-due"
 
 
-class Faulty(InMemoryQueues):
-    """Queues that refuse what is sent to some of them, or some bodies, or every delete."""
-
-    def __init__(self, clock: ManualClock) -> None:
-        super().__init__(clock)
-        self.refusing: set[str] = set()
-        self.deletes_fail = False
-
-    def send_batch(
-        self, queue_url: str, entries: Sequence[OutgoingMessage]
-    ) -> list[SendReceipt | Failure]:
-        if not self.refusing:
-            return super().send_batch(queue_url, entries)
-        refused = [queue_url in self.refusing or entry.body in self.refusing for entry in entries]
-        error = SendFailed("refused", code="InvalidMessageContents", transient=False)
-        failure = Failure(error.code, error, transient=False)
-        return [
-            failure if no else super(Faulty, self).send_batch(queue_url, [entry])[0]
-            for entry, no in zip(entries, refused, strict=True)
-        ]
-
-    def delete_batch(
-        self, queue_url: str, copies: Sequence[ReceivedMessage]
-    ) -> list[Failure | None]:
-        if self.deletes_fail:
-            error = QueueUnavailable("away")
-            return [Failure("Away", error, transient=True)] * len(copies)
-        return super().delete_batch(queue_url, copies)
-
-
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def queues(clock: ManualClock) -> Faulty:
-    queues = Faulty(clock)
+def queues(clock: ManualClock) -> FaultyQueues:
+    queues = FaultyQueues(clock)
     queues.create_endpoint("orders")
     return queues
 
 
 @pytest.fixture
-def fifo_queues(clock: ManualClock) -> Faulty:
-    queues = Faulty(clock)
+def fifo_queues(clock: ManualClock) -> FaultyQueues:
+    queues = FaultyQueues(clock)
     queues.create_endpoint("orders.fifo")
     return queues
 
@@ -89,14 +54,14 @@ def received(queues: InMemoryQueues, queue: str = "orders") -> list[ReceivedMess
 
 
 def refused(
-    queues: Faulty, clock: ManualClock, *, endpoint: Endpoint = ORDERS, **message: Any
+    queues: FaultyQueues, clock: ManualClock, *, endpoint: Endpoint = ORDERS, **message: Any
 ) -> None:
     """A message that waited 900 s in the delay queue; then SQS refused it, to whichever queue."""
     QueueSender(queues).send_many(endpoint.name, [Message(**{"body": "hello"} | message)])
     clock.advance(900)
-    queues.refusing = {"orders", DELAY, DUE}
+    queues.refuse("orders", DELAY, DUE)
     relay(queues, endpoint)
-    queues.refusing = set()
+    queues.refuse()
 
 
 def put(queues: InMemoryQueues, message_id: str, seconds: str = "soon") -> None:
@@ -109,7 +74,7 @@ def retried(queues: InMemoryQueues, endpoint: Endpoint = ORDERS, **arguments: An
     return list(ErrorQueue(queues, endpoint).retry(**arguments))
 
 
-def test_looking_leaves_everything_where_it_is(queues: Faulty, clock: ManualClock) -> None:
+def test_looking_leaves_everything_where_it_is(queues: FaultyQueues, clock: ManualClock) -> None:
     """Everyone who looks sees all of it; what grows is the receive count."""
     for n in range(25):
         put(queues, f"m-{n}")
@@ -126,7 +91,7 @@ def test_looking_leaves_everything_where_it_is(queues: Faulty, clock: ManualCloc
 
 
 def test_looking_hides_messages_from_others_and_for_a_while_only(
-    queues: Faulty, clock: ManualClock
+    queues: FaultyQueues, clock: ManualClock
 ) -> None:
     """A process that dies while it looks hides them for two minutes, and loses nothing."""
     put(queues, "m-1")
@@ -141,7 +106,7 @@ def test_looking_hides_messages_from_others_and_for_a_while_only(
 
 
 def test_a_message_goes_back_to_the_delay_queue_and_arrives_when_it_is_due(
-    queues: Faulty, clock: ManualClock
+    queues: FaultyQueues, clock: ManualClock
 ) -> None:
     """As if it had never been away: id, attributes and due time, to the millisecond."""
     start_ms = clock.true_ms
@@ -166,7 +131,7 @@ def test_a_message_goes_back_to_the_delay_queue_and_arrives_when_it_is_due(
 
 @pytest.mark.parametrize(("since", "timer"), [(0, 100), (99.5, 1), (5000, 0)])
 def test_what_is_due_within_a_message_timer_goes_to_the_destination(
-    queues: Faulty, clock: ManualClock, since: float, timer: int
+    queues: FaultyQueues, clock: ManualClock, since: float, timer: int
 ) -> None:
     """Another hop would make it late; what is overdue arrives at once. Never early."""
     due_ms = clock.true_ms + 1_000_000
@@ -182,7 +147,7 @@ def test_what_is_due_within_a_message_timer_goes_to_the_destination(
     assert (copy.group_id, copy.attributes) == ("tenant", identity.identity("m-1", due_ms))
 
 
-def test_only_what_was_asked_for_is_sent_on(queues: Faulty, clock: ManualClock) -> None:
+def test_only_what_was_asked_for_is_sent_on(queues: FaultyQueues, clock: ManualClock) -> None:
     """The others stay, visible at once."""
     for name in ("a", "b", "c"):
         refused(queues, clock, delay=1000, message_id=name)
@@ -191,7 +156,9 @@ def test_only_what_was_asked_for_is_sent_on(queues: Faulty, clock: ManualClock) 
     assert [r.message_id for r in ErrorQueue(queues, ORDERS).look(9)] == ["a", "c"]
 
 
-def test_a_dry_run_says_what_would_be_and_sends_nothing(queues: Faulty, clock: ManualClock) -> None:
+def test_a_dry_run_says_what_would_be_and_sends_nothing(
+    queues: FaultyQueues, clock: ManualClock
+) -> None:
     """Then the retry does just that."""
     refused(queues, clock, delay=1000, message_id="near")
     refused(queues, clock, delay=9000, message_id="far")
@@ -206,7 +173,7 @@ def test_a_dry_run_says_what_would_be_and_sends_nothing(queues: Faulty, clock: M
 
 
 def test_what_does_not_say_when_it_is_due_is_left_unless_told(
-    queues: Faulty, clock: ManualClock
+    queues: FaultyQueues, clock: ManualClock
 ) -> None:
     """It would be rejected again; the operator may know when, and others keep their own time."""
     put(queues, "poison")
@@ -224,11 +191,11 @@ def test_what_does_not_say_when_it_is_due_is_left_unless_told(
 
 @pytest.mark.parametrize("gone", ["orders", DELAY])
 def test_a_message_is_deleted_only_after_its_next_home_has_it(
-    queues: Faulty, clock: ManualClock, gone: str
+    queues: FaultyQueues, clock: ManualClock, gone: str
 ) -> None:
     """A queue that refuses or is missing leaves it in the error queue, which says why."""
     refused(queues, clock, delay=1000 if gone == "orders" else 9000, message_id="m-1")
-    queues.refusing = {gone}
+    queues.refuse(gone)
     (done,) = retried(queues)
     assert (done.status, done.error) == (RetryStatus.LEFT, "refused")
     queues.delete_queue(gone)
@@ -239,12 +206,12 @@ def test_a_message_is_deleted_only_after_its_next_home_has_it(
 
 
 def test_who_stops_reading_leaves_nothing_sent_and_not_deleted(
-    queues: Faulty, clock: ManualClock
+    queues: FaultyQueues, clock: ManualClock
 ) -> None:
     """A terminal that goes away between two lines must not make duplicates."""
     for body in ("bad", "good"):
         refused(queues, clock, delay=1000, message_id=body, body=body)
-    queues.refusing = {"bad"}
+    queues.refuse("bad")
     retrying = ErrorQueue(queues, ORDERS).retry()
     first = next(retrying)
     assert isinstance(retrying, Generator)
@@ -254,7 +221,7 @@ def test_who_stops_reading_leaves_nothing_sent_and_not_deleted(
 
 
 def test_what_was_held_for_long_does_not_hide_what_comes_after(
-    queues: Faulty, clock: ManualClock
+    queues: FaultyQueues, clock: ManualClock
 ) -> None:
     """A retry of many takes longer than a hold lasts; what it left comes again, and it goes on."""
     for n in range(30):
@@ -269,7 +236,9 @@ def test_what_was_held_for_long_does_not_hide_what_comes_after(
     assert sorted(left) == [f"m-{n:02}" for n in range(30)]
 
 
-def test_however_many_come_again_the_rest_is_reached(queues: Faulty, clock: ManualClock) -> None:
+def test_however_many_come_again_the_rest_is_reached(
+    queues: FaultyQueues, clock: ManualClock
+) -> None:
     """A break of two minutes brings all that was left before, ahead of what nobody has seen."""
     for n in range(60):
         put(queues, f"m-{n:02}")
@@ -284,10 +253,10 @@ def test_however_many_come_again_the_rest_is_reached(queues: Faulty, clock: Manu
     assert sorted(left) == [f"m-{n:02}" for n in range(60)]
 
 
-def test_what_is_left_is_not_kept_in_memory(queues: Faulty, clock: ManualClock) -> None:
+def test_what_is_left_is_not_kept_in_memory(queues: FaultyQueues, clock: ManualClock) -> None:
     """An error queue may hold a hundred thousand messages of 1 MiB."""
 
-    class Large(Faulty):
+    class Large(FaultyQueues):
         def receive_batch(self, *arguments: Any, **options: Any) -> list[ReceivedMessage]:
             copies = super().receive_batch(*arguments, **options)
             return [replace(copy, body="b" * (MAX_MESSAGE_BYTES - 1024)) for copy in copies]
@@ -309,7 +278,7 @@ def test_what_is_left_is_not_kept_in_memory(queues: Faulty, clock: ManualClock) 
     assert most < 35 * MAX_MESSAGE_BYTES
 
 
-def test_a_delete_that_fails_is_said(queues: Faulty, clock: ManualClock) -> None:
+def test_a_delete_that_fails_is_said(queues: FaultyQueues, clock: ManualClock) -> None:
     """It is in two places then; on the delay queue a second retry is the same message."""
     refused(queues, clock, delay=9000, message_id="m-1")
     queues.deletes_fail = True
@@ -321,7 +290,7 @@ def test_a_delete_that_fails_is_said(queues: Faulty, clock: ManualClock) -> None
     assert len(received(queues, DELAY)) == 1
 
 
-def test_a_full_message_is_sent_on_too(queues: Faulty, clock: ManualClock) -> None:
+def test_a_full_message_is_sent_on_too(queues: FaultyQueues, clock: ManualClock) -> None:
     """1 MiB leaves no room for the reason, and ten attributes none for another attribute."""
     due_ms = clock.true_ms + 1_000_000
     wired = size_of("", {wire.DELAY_SECONDS: string("1000"), wire.DUE_AT: string(str(due_ms))})
@@ -341,7 +310,7 @@ def test_a_full_message_is_sent_on_too(queues: Faulty, clock: ManualClock) -> No
 
 @pytest.mark.parametrize("delay", [1000, 9000])
 def test_a_fifo_endpoints_message_keeps_its_ids(
-    fifo_queues: Faulty, clock: ManualClock, delay: int
+    fifo_queues: FaultyQueues, clock: ManualClock, delay: int
 ) -> None:
     """From the delay queue's rejection to the FIFO queue, by way of the due queue."""
     due_ms = clock.true_ms + delay * 1000
@@ -360,7 +329,7 @@ def test_a_fifo_endpoints_message_keeps_its_ids(
 
 
 def test_a_message_of_the_due_queue_goes_back_there(
-    fifo_queues: Faulty, clock: ManualClock
+    fifo_queues: FaultyQueues, clock: ManualClock
 ) -> None:
     """It carries its due time and no delay any more."""
     due_ms = clock.true_ms + 10_000
@@ -368,10 +337,10 @@ def test_a_message_of_the_due_queue_goes_back_there(
         "orders.fifo", "x", delay=10, message_group_id="g", message_id="m-1"
     )
     clock.advance(10)
-    fifo_queues.refusing = {"orders.fifo"}
+    fifo_queues.refuse("orders.fifo")
     due_relay = DueRelay(fifo_queues, FIFO, RelaySettings(max_receives=1))
     due_relay.process(received(fifo_queues, DUE))
-    fifo_queues.refusing = set()
+    fifo_queues.refuse()
     (done,) = retried(fifo_queues, FIFO)
     assert (done.status, done.queue, done.due_ms) == (RetryStatus.SENT, DUE, due_ms)
     due_relay.process(received(fifo_queues, DUE))
@@ -379,7 +348,9 @@ def test_a_message_of_the_due_queue_goes_back_there(
     assert (copy.group_id, copy.deduplication_id) == ("g", "m-1")
 
 
-def test_a_message_of_another_endpoint_is_left(fifo_queues: Faulty, clock: ManualClock) -> None:
+def test_a_message_of_another_endpoint_is_left(
+    fifo_queues: FaultyQueues, clock: ManualClock
+) -> None:
     """orders and orders.fifo have one error queue: each sends on what is its own."""
     put(fifo_queues, "m-1", "1000")
     clock.advance(900)
@@ -395,7 +366,7 @@ def test_a_message_of_another_endpoint_is_left(fifo_queues: Faulty, clock: Manua
 
 @pytest.mark.parametrize("destination", ["orders", "orders.fifo"])
 def test_a_stores_message_is_released_again(
-    queues: Faulty, fifo_queues: Faulty, clock: ManualClock, destination: str
+    queues: FaultyQueues, fifo_queues: FaultyQueues, clock: ManualClock, destination: str
 ) -> None:
     """What the dispatcher rejected arrives with its id, group and due time."""
     used = fifo_queues if destination == "orders.fifo" else queues
@@ -424,7 +395,7 @@ def test_a_stores_message_is_released_again(
     ],
 )
 def test_a_stores_message_that_cannot_arrive_is_left(
-    queues: Faulty, clock: ManualClock, changes: dict[str, Any], why: str
+    queues: FaultyQueues, clock: ManualClock, changes: dict[str, Any], why: str
 ) -> None:
     """Nothing goes to a queue the operator did not name, and no stand-in for a body goes out."""
     queues.create_queue("invoices")
@@ -439,7 +410,7 @@ def test_a_stores_message_that_cannot_arrive_is_left(
     assert why in (done.error or "")
 
 
-def test_what_is_not_whole_is_left(queues: Faulty, clock: ManualClock) -> None:
+def test_what_is_not_whole_is_left(queues: FaultyQueues, clock: ManualClock) -> None:
     """An attribute that could not be read was left out: it must not arrive without it."""
     QueueSender(queues).send("orders", "x", delay=1000)
     clock.advance(900)
@@ -455,7 +426,7 @@ def test_what_is_not_whole_is_left(queues: Faulty, clock: ManualClock) -> None:
     )
 
 
-def test_many_are_sent_on_in_batches(queues: Faulty, clock: ManualClock) -> None:
+def test_many_are_sent_on_in_batches(queues: FaultyQueues, clock: ManualClock) -> None:
     """Ten a request, until nothing new comes."""
     for n in range(25):
         put(queues, f"m-{n}")
@@ -468,7 +439,7 @@ def test_many_are_sent_on_in_batches(queues: Faulty, clock: ManualClock) -> None
     assert ErrorQueue(queues, ORDERS).look(1) == []
 
 
-def test_a_missing_error_queue_is_named(queues: Faulty) -> None:
+def test_a_missing_error_queue_is_named(queues: FaultyQueues) -> None:
     """A wrong endpoint is an error, not an empty answer."""
     with pytest.raises(QueueMissing, match="nowhere-delay-error does not exist"):
         ErrorQueue(queues, Endpoint.parse("nowhere")).look(1)

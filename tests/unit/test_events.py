@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -18,13 +17,11 @@ from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.core.wire import MESSAGE_ID
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.dispatching.settings import DispatchSettings
-from sqsdelay.errors import QueueUnavailable, SendFailed, StoreUnavailable
+from sqsdelay.errors import StoreUnavailable
 from sqsdelay.ledger.events import Event, EventKind, Source
 from sqsdelay.ledger.receipts import record_received
 from sqsdelay.parking.schedule import Change
 from sqsdelay.parking.settings import ParkingSettings
-from sqsdelay.ports.queues import Failure, SendReceipt
-from sqsdelay.ports.stores import Claim
 from sqsdelay.relaying.due_relay import DueRelay
 from sqsdelay.relaying.mover import Mover
 from sqsdelay.relaying.relay import Relay
@@ -35,42 +32,14 @@ from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.testing import (
     InMemoryLedger,
     InMemoryOutbox,
-    InMemoryQueues,
     InMemoryStore,
     ManualClock,
 )
+from tests.faulty import FaultyQueues, FaultyStore
 
 DAY = 86_400
 ORDERS = Endpoint.parse("orders")
 FIFO = Endpoint.parse("payments.fifo")
-
-
-class Queues(InMemoryQueues):
-    """Queues whose deletes fail when told so, and that refuse some bodies."""
-
-    deletes_fail = False
-    refused: tuple[str, ...] = ()
-
-    def send_batch(
-        self, queue_url: str, entries: Sequence[OutgoingMessage]
-    ) -> list[SendReceipt | Failure]:
-        error = SendFailed("no such characters", code="InvalidMessageContents", transient=False)
-        refusal = Failure(error.code, error, transient=False)
-        return [
-            refusal
-            if entry.body in self.refused and not queue_url.endswith("-error")
-            else super(Queues, self).send_batch(queue_url, [entry])[0]
-            for entry in entries
-        ]
-
-    def delete_batch(
-        self, queue_url: str, copies: Sequence[ReceivedMessage]
-    ) -> list[Failure | None]:
-        if self.deletes_fail:
-            return [Failure("Away", QueueUnavailable("away"), transient=True, outage=True)] * len(
-                copies
-            )
-        return super().delete_batch(queue_url, copies)
 
 
 class Site:
@@ -78,7 +47,7 @@ class Site:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.queues = Queues(self.clock)
+        self.queues = FaultyQueues(self.clock)
         self.store = InMemoryStore(self.clock)
         self.ledger = InMemoryLedger()
         for endpoint in (ORDERS, FIFO):
@@ -165,7 +134,7 @@ def test_many_messages_share_their_requests(site: Site) -> None:
 
 def test_what_was_not_sent_is_not_recorded(site: Site) -> None:
     """Neither what is refused beforehand, nor what SQS refuses."""
-    site.queues.refused = ("odd",)
+    site.queues.refuse("odd")
     messages = [Message("odd", message_id="a"), Message("", message_id="b"), Message("x")]
     results = site.sender().send_many("orders", messages)
     assert [result.error is None for result in results] == [False, False, True]
@@ -287,7 +256,7 @@ def test_what_sqs_keeps_refusing_is_rejected_once(site: Site) -> None:
     """No event while it comes back; the last receive's is the only one."""
     site.sender().send("orders", "odd", delay=1000, message_id="m")
     site.take()
-    site.queues.refused = ("odd",)
+    site.queues.refuse("odd")
     site.clock.advance(900)
     relay = site.relay(max_receives=2)
     site.poll(relay)
@@ -296,7 +265,7 @@ def test_what_sqs_keeps_refusing_is_rejected_once(site: Site) -> None:
     site.poll(relay)
     (rejected,) = site.take()
     assert (rejected.kind, rejected.due_ms) == (EventKind.REJECTED, None)
-    assert rejected.reason == "InvalidMessageContents: no such characters"
+    assert rejected.reason == "InvalidMessageContents: refused"
 
 
 def test_a_copy_that_was_not_deleted_is_recorded_once(site: Site) -> None:
@@ -387,26 +356,10 @@ def test_rejected_from_the_store(site: Site) -> None:
     assert site.take() == []
 
 
-class LosesRemovals(InMemoryStore):
-    """A store that goes away between the send and the removal, once."""
-
-    away = True
-
-    @contextmanager
-    def claim(self, limit: int, **given: Any) -> Iterator[Claim]:
-        with super().claim(limit, **given) as claim:
-            if self.away:
-                claim.remove = self._lose  # type: ignore[method-assign]
-            yield claim
-
-    def _lose(self, message_ids: Sequence[str]) -> list[bool]:
-        self.away = False
-        raise StoreUnavailable("gone")
-
-
 def test_a_release_that_was_not_removed_is_recorded_once(site: Site) -> None:
     """Sent, and recorded, before the store went away; then it is only removed."""
-    store = LosesRemovals(site.clock)
+    store = FaultyStore(site.clock, {"remove"})
+    store.failures = 1
     store.store([parked(site, "m", 0)])
     outbox = InMemoryOutbox(site.clock)
     dispatcher = Dispatcher(store, outbox, ledger=site.ledger, clock=site.clock)

@@ -40,11 +40,6 @@ ENDPOINT = Endpoint.parse(FIFO)
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def queues(clock: ManualClock) -> InMemoryQueues:
     queues = InMemoryQueues(clock)
     queues.create_endpoint(FIFO)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
 from sqsdelay.core.fifo import FifoIds, read_fifo_ids
@@ -14,20 +12,10 @@ from sqsdelay.operating.migration import Migration, MigrationStatus
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.settings import SenderSettings
-from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
+from sqsdelay.testing import InMemoryQueues, ManualClock
+from tests.faulty import FaultyStore
 
 HOUR_MS = 3_600_000
-
-
-class Store(InMemoryStore):
-    """Dies before it removes anything, while it is told to."""
-
-    down = False
-
-    def cancel(self, message_ids: Sequence[str]) -> list[bool]:
-        if self.down:
-            raise StoreUnavailable("gone")
-        return super().cancel(message_ids)
 
 
 class World:
@@ -37,7 +25,7 @@ class World:
         self.clock = ManualClock()
         self.queues = InMemoryQueues(self.clock)
         self.endpoint = self.queues.create_endpoint("orders")
-        self.store = Store(self.clock)
+        self.store = FaultyStore(self.clock)
         self.sender = QueueSender(self.queues, SenderSettings(idempotent=True))
         for number in range(count):
             self.add(f"m{number}", hours=number + 1)
@@ -105,12 +93,12 @@ def test_the_preview_counts_and_touches_nothing() -> None:
 def test_a_repeat_after_a_crash_sends_nothing_twice_within_five_minutes() -> None:
     """Sent but not removed: the second run's copies are swallowed by the delay queue."""
     world = World()
-    world.store.down = True
+    world.store.down = {"cancel"}
     with pytest.raises(StoreUnavailable):
         list(world.migration(from_hours=0).run())
     assert world.store.pending_count() == 5
     world.clock.advance(299)
-    world.store.down = False
+    world.store.down = set()
     list(world.migration(from_hours=0).run())
     assert world.store.pending_count() == 0
     assert sorted(name for _, name in world.arrivals(10)) == ["m0", "m1", "m2", "m3", "m4"]
@@ -119,11 +107,11 @@ def test_a_repeat_after_a_crash_sends_nothing_twice_within_five_minutes() -> Non
 def test_a_repeat_later_is_the_documented_duplicate() -> None:
     """After the deduplication interval a second copy arrives, with the same message id."""
     world = World(count=1)
-    world.store.down = True
+    world.store.down = {"cancel"}
     with pytest.raises(StoreUnavailable):
         list(world.migration(from_hours=0).run())
     world.clock.advance(301)
-    world.store.down = False
+    world.store.down = set()
     list(world.migration(from_hours=0).run())
     assert [name for _, name in world.arrivals(10)] == ["m0", "m0"]
 

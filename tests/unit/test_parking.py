@@ -18,8 +18,6 @@ from sqsdelay.cost import break_even_seconds, shipped_prices
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidMessage,
-    MessageTooLarge,
-    StoreUnavailable,
 )
 from sqsdelay.parking.schedule import Schedule
 from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS, ParkingSettings, parking_settings
@@ -30,49 +28,19 @@ from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs.outbox import SqsOutbox, failures
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
+from tests.faulty import FaultyStore
 
 DELAY = "orders-delay.fifo"
 DAY = 86_400
 
 
-class Faulty(InMemoryStore):
-    """A store that is away, or takes only small bodies, as told."""
-
-    away = False
-    largest = 1 << 20
-
-    def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
-        if self.away:
-            raise StoreUnavailable("the store is away")
-        if any(len(message.body) > self.largest for message in messages):
-            raise MessageTooLarge("too large for this store")
-        return super().store(messages, transaction=transaction)
-
-    def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
-        if self.away:
-            raise StoreUnavailable("the store is away")
-        return super().amendments(message_ids)
+@pytest.fixture
+def store(clock: ManualClock) -> FaultyStore:
+    return FaultyStore(clock)
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def queues(clock: ManualClock) -> InMemoryQueues:
-    queues = InMemoryQueues(clock)
-    queues.create_endpoint("orders")
-    return queues
-
-
-@pytest.fixture
-def store(clock: ManualClock) -> Faulty:
-    return Faulty(clock)
-
-
-@pytest.fixture
-def relay(queues: InMemoryQueues, store: Faulty) -> Relay:
+def relay(queues: InMemoryQueues, store: FaultyStore) -> Relay:
     return Relay(
         queues, Endpoint.parse("orders"), RelaySettings(parking=ParkingSettings(store, 3600))
     )
@@ -83,7 +51,7 @@ def poll(queues: InMemoryQueues, relay: Relay) -> list[Outcome]:
 
 
 def test_an_id_used_again_for_another_message_is_refused_by_the_sender(
-    queues: InMemoryQueues, store: Faulty
+    queues: InMemoryQueues, store: FaultyStore
 ) -> None:
     """The store keeps one message an id: reporting the second as sent would lose it."""
     sender = QueueSender(queues, SenderSettings(parking=ParkingSettings(store, 3600)))
@@ -104,7 +72,7 @@ def test_an_id_used_again_for_another_message_is_refused_by_the_sender(
 )
 def test_an_id_used_again_for_another_message_is_a_conflict(
     queues: InMemoryQueues,
-    store: Faulty,
+    store: FaultyStore,
     relay: Relay,
     clock: ManualClock,
     body: str,
@@ -155,7 +123,7 @@ def test_the_default_is_where_hops_begin_to_cost_more() -> None:
 
 
 def test_a_parked_message_arrives_as_a_relayed_one(
-    clock: ManualClock, queues: InMemoryQueues, store: Faulty, relay: Relay
+    clock: ManualClock, queues: InMemoryQueues, store: FaultyStore, relay: Relay
 ) -> None:
     """Same id, attributes, group, trace header and due time, whichever way it came."""
 
@@ -209,7 +177,7 @@ def put(queues: InMemoryQueues, seconds: int, message_id: str = "m-1", body: str
 
 
 def test_a_batch_is_parked_with_one_call_and_deleted_after(
-    clock: ManualClock, queues: InMemoryQueues, store: Faulty, relay: Relay
+    clock: ManualClock, queues: InMemoryQueues, store: FaultyStore, relay: Relay
 ) -> None:
     """Ten NServiceBus messages: no send, one delete."""
     for n in range(10):
@@ -222,7 +190,7 @@ def test_a_batch_is_parked_with_one_call_and_deleted_after(
 
 
 def test_parked_twice_is_one_message(
-    clock: ManualClock, queues: InMemoryQueues, store: Faulty, relay: Relay
+    clock: ManualClock, queues: InMemoryQueues, store: FaultyStore, relay: Relay
 ) -> None:
     """The consumer died between storing and deleting; the next one finds the message stored."""
     put(queues, DAY)
@@ -240,22 +208,22 @@ def test_parked_twice_is_one_message(
 
 
 def test_while_the_store_is_away_messages_hop_on(
-    clock: ManualClock, queues: InMemoryQueues, store: Faulty, relay: Relay
+    clock: ManualClock, queues: InMemoryQueues, store: FaultyStore, relay: Relay
 ) -> None:
     """A hop loses nothing; they are parked when the store is back, and none is late for it."""
     put(queues, DAY, "far")
     put(queues, 1000, "near")
-    store.away = True
+    store.down = {"store", "amendments"}
     clock.advance(900)
     statuses = {o.copy.message_id: o.status for o in poll(queues, relay)}
     assert statuses == {"far": Status.REQUEUED, "near": Status.HANDED_OVER}
-    store.away = False
+    store.down = set()
     clock.advance(900)
     assert [o.status for o in poll(queues, relay)] == [Status.PARKED]
 
 
 def test_a_message_too_large_for_the_store_hops_on_alone(
-    clock: ManualClock, queues: InMemoryQueues, store: Faulty, relay: Relay
+    clock: ManualClock, queues: InMemoryQueues, store: FaultyStore, relay: Relay
 ) -> None:
     """Its neighbours are parked."""
     store.largest = 10
@@ -269,7 +237,7 @@ def test_a_message_too_large_for_the_store_hops_on_alone(
 
 @pytest.mark.parametrize("seconds", [1000, 2000, DAY])
 def test_an_amendment_cancels_at_the_next_hop(
-    clock: ManualClock, queues: InMemoryQueues, store: Faulty, relay: Relay, seconds: int
+    clock: ManualClock, queues: InMemoryQueues, store: FaultyStore, relay: Relay, seconds: int
 ) -> None:
     """At a hand-over, at a hop and at parking alike; others are not touched, one question a batch."""
     put(queues, seconds, "gone")
@@ -287,7 +255,7 @@ def test_an_amendment_cancels_at_the_next_hop(
 
 
 def test_an_amendment_moves_a_message_both_ways(
-    clock: ManualClock, queues: InMemoryQueues, store: Faulty, relay: Relay
+    clock: ManualClock, queues: InMemoryQueues, store: FaultyStore, relay: Relay
 ) -> None:
     """Earlier: handed over for its new due time. Later: hops on with it, or is parked."""
     start = clock.true_ms
@@ -335,12 +303,12 @@ def test_an_amendment_left_while_a_message_is_being_parked_counts(
 
 
 def test_a_queue_without_its_delay_is_not_spun_when_the_store_is_away(
-    clock: ManualClock, store: Faulty
+    clock: ManualClock, store: FaultyStore
 ) -> None:
     """Not parked and not requeued: hidden, until someone mends it."""
     queues = InMemoryQueues(clock)
     queues.create_queue(DELAY, DelaySeconds="0", VisibilityTimeout="180")
-    store.away = True
+    store.down = {"store", "amendments"}
     put(queues, DAY)
     clock.advance(1)
     relay = Relay(queues, Endpoint.parse("orders"), RelaySettings(parking=ParkingSettings(store)))
@@ -349,14 +317,14 @@ def test_a_queue_without_its_delay_is_not_spun_when_the_store_is_away(
     assert "held a message for 1000 ms instead of 900 s" in (outcome.error or "")
 
 
-def test_a_negative_park_after_is_refused(queues: InMemoryQueues, store: Faulty) -> None:
+def test_a_negative_park_after_is_refused(queues: InMemoryQueues, store: FaultyStore) -> None:
     """At once, with the range."""
     with pytest.raises(ConfigurationError, match="park_after_seconds=-1; use 0 or more"):
         Relay(queues, Endpoint.parse("orders"), RelaySettings(parking=ParkingSettings(store, -1)))
 
 
 def test_a_message_being_released_is_not_taken_for_parked(
-    queues: InMemoryQueues, store: Faulty, relay: Relay
+    queues: InMemoryQueues, store: FaultyStore, relay: Relay
 ) -> None:
     """The store has had this id and cannot show it: to delete the copy could be to lose it."""
 

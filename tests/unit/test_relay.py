@@ -23,31 +23,9 @@ from sqsdelay.relaying.relay import Relay
 from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.testing import InMemoryQueues, ManualClock
+from tests.faulty import FaultyQueues
 
 DELAY, ERRORS = "orders-delay.fifo", "orders-delay-error"
-
-
-class Faulty(InMemoryQueues):
-    """Queues that fail as told: sends to a queue, or deletes."""
-
-    def __init__(self, clock: ManualClock, **arguments: Any) -> None:
-        super().__init__(clock, **arguments)
-        self.failing: dict[str, Failure] = {}
-        self.deletes_fail = False
-
-    def send_batch(
-        self, queue_url: str, entries: Sequence[OutgoingMessage]
-    ) -> list[SendReceipt | Failure]:
-        if failure := self.failing.get(queue_url):
-            return [failure] * len(entries)
-        return super().send_batch(queue_url, entries)
-
-    def delete_batch(
-        self, queue_url: str, copies: Sequence[ReceivedMessage]
-    ) -> list[Failure | None]:
-        if self.deletes_fail:
-            return [failed(transient=True)] * len(copies)
-        return super().delete_batch(queue_url, copies)
 
 
 def failed(*, transient: bool) -> Failure:
@@ -60,19 +38,14 @@ def failed(*, transient: bool) -> Failure:
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def queues(clock: ManualClock) -> Faulty:
-    queues = Faulty(clock)
+def queues(clock: ManualClock) -> FaultyQueues:
+    queues = FaultyQueues(clock)
     queues.create_endpoint("orders")
     return queues
 
 
 @pytest.fixture
-def relay(queues: Faulty) -> Relay:
+def relay(queues: FaultyQueues) -> Relay:
     return Relay(queues, Endpoint.parse("orders"))
 
 
@@ -93,7 +66,7 @@ def arrived(queues: InMemoryQueues, queue: str = "orders") -> list[ReceivedMessa
 
 
 def test_the_seeds_example_of_1925_seconds(
-    clock: ManualClock, queues: Faulty, relay: Relay
+    clock: ManualClock, queues: FaultyQueues, relay: Relay
 ) -> None:
     """Two hops of 900 s and a last 125 s as a message timer, on time."""
     put(queues, {wire.DELAY_SECONDS: string("1925")})
@@ -110,7 +83,9 @@ def test_the_seeds_example_of_1925_seconds(
     assert poll(queues, relay) == []
 
 
-def test_a_batch_takes_three_requests(clock: ManualClock, queues: Faulty, relay: Relay) -> None:
+def test_a_batch_takes_three_requests(
+    clock: ManualClock, queues: FaultyQueues, relay: Relay
+) -> None:
     """Receive, send, delete: for ten messages as for one."""
     for n in range(10):
         put(queues, {wire.DELAY_SECONDS: string("5000")}, f"m-{n}")
@@ -121,7 +96,7 @@ def test_a_batch_takes_three_requests(clock: ManualClock, queues: Faulty, relay:
 
 
 def test_a_batch_of_large_copies_is_sent_in_pieces(
-    clock: ManualClock, queues: Faulty, relay: Relay
+    clock: ManualClock, queues: FaultyQueues, relay: Relay
 ) -> None:
     """What one receive returns may be more than one send takes."""
     attributes = {wire.DELAY_SECONDS: string("5000")}
@@ -135,7 +110,7 @@ def test_a_batch_of_large_copies_is_sent_in_pieces(
 
 
 def test_unreadable_messages_go_to_the_error_queue_and_block_nobody(
-    clock: ManualClock, queues: Faulty, relay: Relay
+    clock: ManualClock, queues: FaultyQueues, relay: Relay
 ) -> None:
     """A poison message is moved at once, with its reason; the others are relayed."""
     put(queues, {wire.DELAY_SECONDS: string("soon")}, "poison")
@@ -155,7 +130,7 @@ def test_unreadable_messages_go_to_the_error_queue_and_block_nobody(
 
 @pytest.mark.parametrize("target", ["orders", DELAY, ERRORS])
 def test_a_transient_failure_waits_and_never_becomes_an_error(
-    clock: ManualClock, queues: Faulty, relay: Relay, target: str
+    clock: ManualClock, queues: FaultyQueues, relay: Relay, target: str
 ) -> None:
     """Denied access for an hour: the message stays, hidden with backoff, and goes on afterwards."""
     seconds = {"orders": "1000", DELAY: "90000", ERRORS: "soon"}[target]
@@ -179,7 +154,7 @@ def test_a_transient_failure_waits_and_never_becomes_an_error(
 
 
 def test_a_missing_destination_queue_is_waited_for(
-    clock: ManualClock, queues: Faulty, relay: Relay
+    clock: ManualClock, queues: FaultyQueues, relay: Relay
 ) -> None:
     """Deleted by mistake and created again: its messages arrive then; the others' hops go on."""
     queues.delete_queue("orders")
@@ -197,7 +172,7 @@ def test_a_missing_destination_queue_is_waited_for(
 
 
 def test_what_sqs_keeps_refusing_goes_to_the_error_queue_after_five_receives(
-    clock: ManualClock, queues: Faulty, relay: Relay
+    clock: ManualClock, queues: FaultyQueues, relay: Relay
 ) -> None:
     """A permanent error is given a few chances, then moved with its reason."""
     put(queues, {wire.DELAY_SECONDS: string("1000")})
@@ -221,7 +196,7 @@ def test_backoff_doubles_and_stays_below_the_deduplication_interval() -> None:
 
 
 def test_a_copy_sent_on_but_not_deleted_is_not_sent_again(
-    clock: ManualClock, queues: Faulty, relay: Relay
+    clock: ManualClock, queues: FaultyQueues, relay: Relay
 ) -> None:
     """The worker remembers: redelivered, the copy is only deleted."""
     put(queues, {wire.DELAY_SECONDS: string("1000")})
@@ -237,7 +212,7 @@ def test_a_copy_sent_on_but_not_deleted_is_not_sent_again(
     assert poll(queues, relay) == []
 
 
-def test_a_copy_requeued_twice_is_one_message(clock: ManualClock, queues: Faulty) -> None:
+def test_a_copy_requeued_twice_is_one_message(clock: ManualClock, queues: FaultyQueues) -> None:
     """Another worker gets the copy again: the same deduplication id makes one message of both."""
     put(queues, {wire.DELAY_SECONDS: string("5000")})
     clock.advance(900)
@@ -258,7 +233,7 @@ def test_a_wrong_local_clock_makes_nothing_early_or_late(
     """First receive or redelivery, by broker's stamps or learned offset, ±10 minutes do not matter."""
     clock = ManualClock()
     local = ManualClock(clock.true_ms, error_ms=error_minutes * 60_000)
-    queues = Faulty(clock, local=local)
+    queues = FaultyQueues(clock, local=local)
     queues.create_endpoint("orders")
     relay = Relay(queues, Endpoint.parse("orders"))
     put(queues, {wire.DELAY_SECONDS: string("1500")})
@@ -279,7 +254,9 @@ def both_advance(seconds: float, *clocks: ManualClock) -> None:
         clock.advance(seconds)
 
 
-def test_time_spent_on_a_batch_counts(clock: ManualClock, queues: Faulty, relay: Relay) -> None:
+def test_time_spent_on_a_batch_counts(
+    clock: ManualClock, queues: FaultyQueues, relay: Relay
+) -> None:
     """Now is the receive stamp plus what has passed since, so slow work is not added to the delay."""
     put(queues, {wire.DELAY_SECONDS: string("1500")})
     clock.advance(900)
@@ -290,7 +267,7 @@ def test_time_spent_on_a_batch_counts(clock: ManualClock, queues: Faulty, relay:
 
 
 def test_a_stale_receive_stamp_does_not_make_a_message_late(
-    clock: ManualClock, queues: Faulty, relay: Relay
+    clock: ManualClock, queues: FaultyQueues, relay: Relay
 ) -> None:
     """A copy can be underway for a minute after its stamp; fresher answers tell the time better."""
     put(queues, {wire.DELAY_SECONDS: string("1500")})
@@ -304,7 +281,7 @@ def test_a_stale_receive_stamp_does_not_make_a_message_late(
 
 
 def test_a_message_overdue_after_an_outage_is_handed_over_at_once(
-    clock: ManualClock, queues: Faulty, relay: Relay
+    clock: ManualClock, queues: FaultyQueues, relay: Relay
 ) -> None:
     """Hours of downtime make messages late, never lost, and their lateness is told."""
     put(queues, {wire.DELAY_SECONDS: string("1000")})
@@ -315,7 +292,7 @@ def test_a_message_overdue_after_an_outage_is_handed_over_at_once(
 
 
 def test_a_queue_that_lost_its_delay_is_not_spun(
-    clock: ManualClock, relay: Relay, queues: Faulty
+    clock: ManualClock, relay: Relay, queues: FaultyQueues
 ) -> None:
     """Without its hop a requeued message would come back at once, for ever, at our cost."""
     queues.create_queue("fast-delay.fifo", DelaySeconds="0", VisibilityTimeout="180")
@@ -335,7 +312,7 @@ def test_a_queue_that_lost_its_delay_is_not_spun(
 
 
 def test_a_longer_hop_does_not_strand_what_waited_for_a_shorter_one(
-    clock: ManualClock, queues: Faulty
+    clock: ManualClock, queues: FaultyQueues
 ) -> None:
     """After the hop was raised a copy that came too soon for it goes on once half a hop has passed:
     held back for good it would meet the end of its retention."""
@@ -353,11 +330,11 @@ def test_a_longer_hop_does_not_strand_what_waited_for_a_shorter_one(
     assert outcome.status is Status.REQUEUED
 
 
-def poll_of(relay: Relay, queues: Faulty, endpoint: Endpoint) -> list[Outcome]:
+def poll_of(relay: Relay, queues: FaultyQueues, endpoint: Endpoint) -> list[Outcome]:
     return relay.process(queues.receive_batch(endpoint.delay_queue.name, wait_seconds=0))
 
 
-def test_lambda_deletes_for_itself(clock: ManualClock, queues: Faulty, relay: Relay) -> None:
+def test_lambda_deletes_for_itself(clock: ManualClock, queues: FaultyQueues, relay: Relay) -> None:
     """With delete=False settled copies are left to the caller, failed ones are still hidden."""
     put(queues, {wire.DELAY_SECONDS: string("1000")})
     clock.advance(900)
@@ -367,7 +344,7 @@ def test_lambda_deletes_for_itself(clock: ManualClock, queues: Faulty, relay: Re
 
 
 def test_trace_header_and_fair_queue_group_reach_the_destination(
-    clock: ManualClock, queues: Faulty, relay: Relay
+    clock: ManualClock, queues: FaultyQueues, relay: Relay
 ) -> None:
     """What the sender gave beside the body survives every hop."""
     QueueSender(queues).send(
@@ -396,7 +373,7 @@ def test_settings_out_of_range_are_refused(arguments: dict[str, Any], message: s
 
 
 def test_what_the_error_queue_refuses_too_stays(
-    clock: ManualClock, queues: Faulty, relay: Relay
+    clock: ManualClock, queues: FaultyQueues, relay: Relay
 ) -> None:
     """It has no error queue of its own to go to: it fails and waits, and does not go round for ever."""
     put(queues, {wire.DELAY_SECONDS: string("1000")})
@@ -411,7 +388,7 @@ def test_what_the_error_queue_refuses_too_stays(
 
 
 def test_what_is_remembered_of_undeleted_copies_is_bounded(
-    clock: ManualClock, queues: Faulty, relay: Relay, monkeypatch: pytest.MonkeyPatch
+    clock: ManualClock, queues: FaultyQueues, relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oldest is forgotten first, and sent again; that is a duplicate, and no leak."""
     monkeypatch.setattr("sqsdelay.relaying.mover._REMEMBERED_COPIES", 2)
@@ -430,7 +407,7 @@ def test_what_is_remembered_of_undeleted_copies_is_bounded(
 
 
 def test_memory_is_flat_whatever_cannot_be_deleted(
-    clock: ManualClock, queues: Faulty, relay: Relay
+    clock: ManualClock, queues: FaultyQueues, relay: Relay
 ) -> None:
     """Of a copy sent on and not deleted its fate is remembered, and not its megabyte."""
     queues.deletes_fail = True
@@ -456,10 +433,12 @@ def test_memory_is_flat_whatever_cannot_be_deleted(
     assert after - before < 2_500_000
 
 
-def test_timers_are_worked_out_right_before_each_send(clock: ManualClock, queues: Faulty) -> None:
+def test_timers_are_worked_out_right_before_each_send(
+    clock: ManualClock, queues: FaultyQueues
+) -> None:
     """Six copies of 1 MB at a second a send: the last one's timer is five seconds shorter."""
 
-    class Slow(Faulty):
+    class Slow(FaultyQueues):
         def send_batch(
             self, queue_url: str, entries: Sequence[OutgoingMessage]
         ) -> list[SendReceipt | Failure]:
@@ -483,7 +462,7 @@ def test_timers_are_worked_out_right_before_each_send(clock: ManualClock, queues
 
 
 def test_what_is_no_longer_held_is_neither_sent_nor_hidden(
-    clock: ManualClock, queues: Faulty, relay: Relay
+    clock: ManualClock, queues: FaultyQueues, relay: Relay
 ) -> None:
     """Its time is up: another consumer may have it, who would get a duplicate, or lose its hold."""
     put(queues, {wire.DELAY_SECONDS: string("1000")})
@@ -496,7 +475,7 @@ def test_what_is_no_longer_held_is_neither_sent_nor_hidden(
 
 
 def test_no_line_of_a_log_is_a_senders(
-    clock: ManualClock, queues: Faulty, relay: Relay, caplog: pytest.LogCaptureFixture
+    clock: ManualClock, queues: FaultyQueues, relay: Relay, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Ids are whoever's who may send: escapes and line ends are shown, and not obeyed."""
     forged = "m-1\r\nWARNING all is well\x1b[2J\u2028"

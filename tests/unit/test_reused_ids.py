@@ -40,23 +40,6 @@ ERRORS = ORDERS.error_queue.name
 N_ID = "NServiceBus.MessageId"
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def queues(clock: ManualClock) -> InMemoryQueues:
-    queues = InMemoryQueues(clock)
-    queues.create_endpoint("orders")
-    return queues
-
-
-@pytest.fixture
-def store(clock: ManualClock) -> InMemoryStore:
-    return InMemoryStore(clock)
-
-
 def put(queues: InMemoryQueues, attributes: dict[str, Attribute], message_id: str) -> None:
     """As a foreign sender does, or one of a former version: id in group and deduplication id."""
     entry = OutgoingMessage("x", attributes, size_of("x", attributes), None, message_id, message_id)

@@ -35,23 +35,6 @@ DAY = 86_400
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def queues(clock: ManualClock) -> InMemoryQueues:
-    queues = InMemoryQueues(clock)
-    queues.create_endpoint("orders")
-    return queues
-
-
-@pytest.fixture
-def store(clock: ManualClock) -> InMemoryStore:
-    return InMemoryStore(clock)
-
-
-@pytest.fixture
 def sender(queues: InMemoryQueues, store: InMemoryStore) -> QueueSender:
     return QueueSender(queues, SenderSettings(parking=ParkingSettings(store)))
 

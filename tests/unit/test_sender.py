@@ -30,20 +30,9 @@ from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.sending.sender import QueueSender, Route
 from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.testing import InMemoryQueues, ManualClock
+from tests.faulty import AWAY, FaultyQueues
 
 DELAY = "orders-delay.fifo"
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def queues(clock: ManualClock) -> InMemoryQueues:
-    queues = InMemoryQueues(clock)
-    queues.create_endpoint("orders")
-    return queues
 
 
 def received(queues: InMemoryQueues, queue: str) -> list[ReceivedMessage]:
@@ -329,30 +318,16 @@ def test_time_spent_on_earlier_batches_does_not_make_later_ones_late(clock: Manu
     assert max(late) <= 2000
 
 
-class Refusing(InMemoryQueues):
-    """Fails each entry whose body says so, as SQS does within a batch."""
-
-    def send_batch(
-        self, queue_url: str, entries: Sequence[OutgoingMessage]
-    ) -> list[SendReceipt | Failure]:
-        outcomes = super().send_batch(queue_url, [e for e in entries if "fail" not in e.body])
-        answers = iter(outcomes)
-        error = QueueUnavailable("throttled")
-        return [
-            Failure("Throttled", error, transient=True) if "fail" in entry.body else next(answers)
-            for entry in entries
-        ]
-
-
 def test_an_entry_the_service_failed_is_an_error_in_its_place(clock: ManualClock) -> None:
     """send_many reports it, send raises it."""
-    queues = Refusing(clock)
+    queues = FaultyQueues(clock)
+    queues.failing = {"fail": AWAY}
     queues.create_endpoint("orders")
     sender = QueueSender(queues, SenderSettings(concurrency=1))
     results = sender.send_many("orders", [Message("a"), Message("fail"), Message("b")])
-    assert [str(result.error) for result in results] == ["None", "throttled", "None"]
+    assert [str(result.error) for result in results] == ["None", "away", "None"]
     assert results[1].sqs_message_id is None
-    with pytest.raises(QueueUnavailable, match="throttled"):
+    with pytest.raises(QueueUnavailable, match="away"):
         sender.send("orders", "fail")
 
 

@@ -44,11 +44,6 @@ class Asked(InMemoryQueues):
         return super().attributes(queue_url)
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
 def endpoint(clock: ManualClock, limits: Mapping[str, int], name: str = "orders") -> Asked:
     """An endpoint whose queues take so many bytes."""
     queues = Asked(clock)

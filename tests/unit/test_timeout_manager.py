@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,12 +11,10 @@ import pytest
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage, size_of, string
 from sqsdelay.core.received_message import ReceivedMessage
-from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import (
     ConfigurationError,
     CriticalError,
     InvalidEndpoint,
-    MessageTooLarge,
     QueueMissing,
     QueueUnavailable,
     SendFailed,
@@ -25,39 +22,9 @@ from sqsdelay.errors import (
 )
 from sqsdelay.ports.queues import Failure
 from sqsdelay.sqs.timeouts import SqsTimeouts, timeout_queues
-from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
+from sqsdelay.testing import InMemoryQueues, ManualClock
 from sqsdelay.timeouts.manager import TimeoutManager, TimeoutSettings, TimeoutStatus
-
-
-class Store(InMemoryStore):
-    """Fails while it is told to."""
-
-    def __init__(self, clock: ManualClock) -> None:
-        super().__init__(clock)
-        self.down: set[str] = set()
-
-    def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
-        self._check("store")
-        for message in messages:
-            if message.body == b"large":
-                raise MessageTooLarge(f"message {message.message_id} takes too much")
-        return super().store(messages, transaction=transaction)
-
-    def claim(self, limit: int, **given: Any) -> Any:
-        self._check("claim")
-        return super().claim(limit, **given)
-
-    def find(self, message_id: str) -> StoredMessage | None:
-        self._check("find")
-        return super().find(message_id)
-
-    def cancel(self, message_ids: Sequence[str]) -> list[bool]:
-        self._check("cancel")
-        return super().cancel(message_ids)
-
-    def _check(self, what: str) -> None:
-        if what in self.down:
-            raise StoreUnavailable(f"{what}: the store is down")
+from tests.faulty import FaultyStore
 
 
 class World:
@@ -69,7 +36,7 @@ class World:
         for name in ("orders", "orders-delay-error", "orders-timeouts", "billing"):
             self.queues.create_queue(name)
         self.queues.create_queue("orders-timeouts-dispatcher")
-        self.store = Store(self.clock)
+        self.store = FaultyStore(self.clock)
         self.done: list[tuple[TimeoutStatus, list[str]]] = []
         self.transport = SqsTimeouts(self.queues, Endpoint.parse("orders"))
         self.manager = self.another(**settings)
@@ -283,7 +250,8 @@ def test_what_cannot_be_read_goes_to_the_error_queue(world: World) -> None:
 def test_what_the_store_can_never_keep_goes_to_the_error_queue(world: World) -> None:
     """One message too large for the store stops none of its batch."""
     world.delay("a", 10)
-    world.delay("b", 10, body="large")
+    world.store.largest = 100
+    world.delay("b", 10, body="x" * 101)
     world.delay("c", 10)
     world.manager.arrivals.turn()
     assert [m.message_id for m in world.store.pending(10)] == ["a", "c"]

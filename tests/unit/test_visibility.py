@@ -14,11 +14,6 @@ DELAY = "orders-delay.fifo"
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def queues(clock: ManualClock) -> InMemoryQueues:
     queues = InMemoryQueues(clock)
     queues.create_endpoint("orders")

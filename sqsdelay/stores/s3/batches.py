@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.stores.s3.bucket import Changed, ObjectBucket
@@ -18,7 +18,10 @@ from sqsdelay.stores.s3.slots import ObjectName, Slot, begun_ms_of, last_ms_of
 
 BATCH_SECONDS: Final = 900
 """How long a batch may be written to before anyone may give it up: longer than any call, and the time
-limit of a function. A Spark job says its own."""
+limit of a function."""
+
+COMMITTED: Final = "committed"
+ABORTED: Final = "aborted"
 
 _REMEMBERED: Final = 10_000
 
@@ -33,59 +36,55 @@ class Batches:
     def __init__(self, bucket: ObjectBucket, prefix: str) -> None:
         self._bucket = bucket
         self._prefix = f"{prefix}decided/"
-        self._known: dict[str, dict[str, Any]] = {}
+        self._known: dict[str, str] = {}
 
     def _key(self, batch: str) -> str:
         return f"{self._prefix}{batch}"
 
-    def decision(self, batch: str) -> dict[str, Any] | None:
+    def decision(self, batch: str) -> str | None:
         """What was decided; None while nothing is."""
         known = self._known.get(batch)
         if known is None:
             found = self._bucket.get(self._key(batch))
             if found is None:
                 return None
-            known = self._remember(batch, json.loads(found[0]))
+            known = self._remember(batch, str(json.loads(found[0])["decision"]))
         return known
 
     def committed(self, batch: str) -> bool | None:
         """True, False where it was given up, None while nothing is decided."""
         decision = self.decision(batch)
-        return None if decision is None else decision["decision"] == "committed"
+        return None if decision is None else decision == COMMITTED
 
-    def commit(self, batch: str, **more: Any) -> None:
+    def commit(self, batch: str) -> None:
         """Make all of it visible.
-
-        Args:
-            more: to be kept with the decision; ``parts``: these objects of the batch only.
 
         Raises:
             StoreUnavailable: it was given up, and nothing of it is stored.
         """
-        if not self.commits(batch, **more):
+        if not self.commits(batch):
             raise StoreUnavailable(
                 f"the batch took longer than {BATCH_SECONDS} s and was given up; nothing of it is "
                 "stored: try again"
             )
 
-    def commits(self, batch: str, **more: Any) -> bool:
+    def commits(self, batch: str) -> bool:
         """As `commit`; False where it was given up."""
-        return self._decide(batch, decision="committed", **more)
+        return self._decide(batch, COMMITTED)
 
     def abort(self, batch: str) -> bool:
         """Give it up; False where it is committed."""
-        return self._decide(batch, decision="aborted")
+        return self._decide(batch, ABORTED)
 
-    def _decide(self, batch: str, **decision: Any) -> bool:
+    def _decide(self, batch: str, decision: str) -> bool:
         """Whether this is what it comes to."""
-        body = json.dumps(decision | {"write": secrets.token_hex(6)}).encode()
+        body = json.dumps({"decision": decision, "write": secrets.token_hex(6)}).encode()
         try:
             self._bucket.put(self._key(batch), body)
             self._remember(batch, decision)
             return True
         except Changed:
-            made = self.decision(batch)
-            return made is not None and made["decision"] == decision["decision"]
+            return self.decision(batch) == decision
 
     def visible(self, name: ObjectName) -> bool | None:
         """Whether an object counts; False where it never will, None while that is not decided."""
@@ -96,13 +95,8 @@ class Batches:
             if self._bucket.clock.now_ms() - begun_ms_of(name.batch) < BATCH_SECONDS * 1000:
                 return None
             # Its writer is dead, or will find that it was given up.
-            if self.abort(name.batch):
-                return False
-            decision = self.decision(name.batch) or {}
-        if decision.get("decision") != "committed":
-            return False
-        parts = decision.get("parts")
-        return parts is None or name.part in parts
+            return not self.abort(name.batch)
+        return decision == COMMITTED
 
     def sweep(self, decided: Sequence[str], first: Slot | None) -> None:
         """Forget decisions that no object can refer to any more.
@@ -127,7 +121,7 @@ class Batches:
                 break
         return keys
 
-    def _remember(self, batch: str, decision: dict[str, Any]) -> dict[str, Any]:
+    def _remember(self, batch: str, decision: str) -> str:
         if len(self._known) >= _REMEMBERED:
             self._known.clear()
         self._known[batch] = decision

@@ -210,7 +210,8 @@ class Changes:
             wheel.write_state(name, state, etag)
         except Changed:
             return False
-        if len(state.gone) >= name.count and not state.leased(wheel.now_ms()):
+        lines = wheel.lines(name)
+        if lines and len(state.gone) >= len(lines) and not state.leased(wheel.now_ms()):
             wheel.finish(name)
         return True
 

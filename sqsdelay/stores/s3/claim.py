@@ -146,15 +146,15 @@ class S3Claim:
         with self._lock:
             done: set[str] = set()
             for leased in self._leased:
-                here = {
-                    message_id: position
+                here = [
+                    (message_id, position)
                     for message_id in message_ids
                     for place, position in self._places.get(message_id, ())
                     if place is leased and position in leased.state.hand
-                }
-                positions = frozenset(here.values())
+                ]
+                positions = frozenset(position for _, position in here)
                 if positions and self._write(leased, partial(_changed, change, positions)):
-                    done.update(here)
+                    done.update(message_id for message_id, _ in here)
             return [message_id in done for message_id in message_ids]
 
     def _write(self, leased: Leased, change: Callable[[State], State]) -> bool:

@@ -156,7 +156,8 @@ class S3Store:
             with kept_alive(claim.renew, lease_seconds=self._lease_seconds):
                 yield claim
         finally:
-            self._listing.forget()
+            if claim.objects:
+                self._listing.forget()
             claim.release()
 
     def _take(self, claim: S3Claim, limit: int, *, due_by_ms: int, closed: frozenset[str]) -> None:

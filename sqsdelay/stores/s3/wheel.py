@@ -7,13 +7,17 @@ listing finds it.
 
 from __future__ import annotations
 
+import logging
 import threading
+import zlib
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import quote
 
+from sqsdelay.core.one_line import one_line
+from sqsdelay.errors import StoreUnavailable
 from sqsdelay.stores.s3.batches import Batches
 from sqsdelay.stores.s3.bucket import ObjectBucket
 from sqsdelay.stores.s3.lines import VERSION, Line, packed, unpacked
@@ -26,6 +30,8 @@ from sqsdelay.stores.s3.slots import (
     parse,
 )
 from sqsdelay.stores.s3.state import State
+
+logger = logging.getLogger(__name__)
 
 MAX_OBJECT_MESSAGES: Final = 5_000
 """Messages in one object: what one dispatcher leases at once, and a hot slot is spread by."""
@@ -63,6 +69,7 @@ class Wheel:
         self._lock = threading.Lock()
         self._lines: OrderedDict[str, list[Line]] = OrderedDict()
         self._kept_bytes = 0
+        self._unreadable: set[ObjectName] = set()
         self._states: OrderedDict[str, tuple[str, State]] = OrderedDict()
 
     def now_ms(self) -> int:
@@ -101,7 +108,11 @@ class Wheel:
         for name in states:
             if name not in kept:
                 self._forget_state_alone(name)
-        return [Waiting(name, states.get(name)) for name in names if self._counts(name)]
+        return [
+            Waiting(name, states.get(name))
+            for name in names
+            if name not in self._unreadable and self._counts(name)
+        ]
 
     def _counts(self, name: ObjectName) -> bool:
         visible = self.batches.visible(name)
@@ -126,13 +137,26 @@ class Wheel:
         found = self.bucket.get(key)
         if found is None:
             return None
-        lines = unpacked(found[0])
+        try:
+            lines = unpacked(found[0])
+        except (OSError, EOFError, zlib.error) as error:
+            raise self._put_aside(name, error) from error
         with self._lock:
             self._lines[key] = lines
             self._kept_bytes += _size(lines)
             while self._kept_bytes > _KEPT_BYTES and len(self._lines) > 1:
                 self._kept_bytes -= _size(self._lines.popitem(last=False)[1])
         return lines
+
+    def _put_aside(self, name: ObjectName, error: Exception) -> StoreUnavailable:
+        """One object that nobody can read must not stop the others: it is passed over from now on."""
+        self._unreadable.add(name)
+        text = (
+            f"{self.key(name)} in bucket {self.bucket.name}, or the state beside it, cannot be read, and "
+            f"is passed over: {one_line(repr(error))}; restore it, and start anew"
+        )
+        logger.error(text)
+        return StoreUnavailable(text)
 
     def forget(self, name: ObjectName) -> None:
         """An object is gone: keep nothing of it in memory."""
@@ -157,7 +181,10 @@ class Wheel:
         found = self.bucket.get(self.state_key(name))
         if found is None:
             return State(), None
-        state = State.of(found[0])
+        try:
+            state = State.of(found[0])
+        except (ValueError, TypeError, AttributeError) as error:
+            raise self._put_aside(name, error) from error
         self._keep_state(name, found[1], state)
         return state, found[1]
 

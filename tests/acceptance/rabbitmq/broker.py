@@ -9,6 +9,8 @@ import threading
 import time
 import urllib.request
 from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 from urllib.parse import quote, urlsplit
@@ -92,6 +94,13 @@ def virtual_host(url: str, management_url: str, name: str, *, method: str = "PUT
     urllib.request.urlopen(request, timeout=PATIENCE_SECONDS).close()
     own = urlsplit(url)
     return Broker(f"{own.scheme}://{own.netloc}/{quote(name, safe='')}", management_url)
+
+
+@contextmanager
+def own_virtual_host(url: str, management_url: str, name: str) -> Iterator[Broker]:
+    """A virtual host, gone with all that is in it at the end."""
+    yield virtual_host(url, management_url, name)
+    virtual_host(url, management_url, name, method="DELETE")
 
 
 @dataclass(frozen=True)

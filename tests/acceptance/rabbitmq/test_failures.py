@@ -38,17 +38,16 @@ def through(proxy: DeafProxy, broker: Broker) -> str:
 
 
 def test_a_power_cut_while_messages_wait_and_while_others_are_sent(
-    fragile: RabbitNode, capsys: pytest.CaptureFixture[str]
+    fragile: RabbitNode, fragile_broker: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Waiting messages keep their due times; the sender reconnects, and says what it is unsure of."""
-    broker = Broker(fragile.url, fragile.management_url)
     acme = Topology("acme")
-    declare(broker.url, acme)
-    broker.queue("waiting")
-    broker.queue("sent")
+    declare(fragile_broker.url, acme)
+    fragile_broker.queue("waiting")
+    fragile_broker.queue("sent")
     time.sleep(REGISTERED_SECONDS)
     # A busy machine takes a minute to start the broker again.
-    with RabbitMqSender(broker.url, prefix="acme", connect_seconds=180) as sender:
+    with RabbitMqSender(fragile_broker.url, prefix="acme", connect_seconds=180) as sender:
         sent_at = time.time() * 1000
         delays = [2 + n % 10 for n in range(200)]
         waiting = sender.send_many(
@@ -63,20 +62,20 @@ def test_a_power_cut_while_messages_wait_and_while_others_are_sent(
         messages = [RabbitMqMessage(str(n), message_id=str(n)) for n in range(8_000)]
         thread = threading.Thread(target=lambda: sent.extend(sender.send_many("sent", messages)))
         thread.start()
-        while broker.count("sent") < 1000:
+        while fragile_broker.count("sent") < 1000:
             time.sleep(0.02)
         fragile.kill()
         fragile.start()
         restarted = time.time() * 1000
         thread.join()
-        with Inbox(broker.url, "waiting") as inbox:
+        with Inbox(fragile_broker.url, "waiting") as inbox:
             arrivals = inbox.wait(len(delays))
         assert sender.send("sent", "after", message_id="after").error is None
 
     assert sorted(int(arrival.body) for arrival in arrivals) == list(range(200))
     assert min(arrival.late_ms for arrival in arrivals) >= 0
     after = [a.late_ms for a in arrivals if a.at_ms - a.late_ms > restarted]
-    got = Counter(properties.message_id for _, properties, _ in broker.drain("sent"))
+    got = Counter(properties.message_id for _, properties, _ in fragile_broker.drain("sent"))
     unsure = {r.message_id for r in sent if isinstance(r.error, Unconfirmed)}
     confirmed = {r.message_id for r in sent if r.error is None}
     most = max(after, default=0)

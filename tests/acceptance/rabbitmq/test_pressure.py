@@ -78,14 +78,13 @@ def test_a_queue_made_anew_is_bound_anew(broker: Broker) -> None:
     assert broker.wait_count("orders", 1) == 1
 
 
-def test_a_blocked_broker_is_not_written_to(fragile: RabbitNode) -> None:
+def test_a_blocked_broker_is_not_written_to(fragile: RabbitNode, fragile_broker: Broker) -> None:
     """It reads no more from us: what was written would be in limbo, and is at most one message."""
-    broker = Broker(fragile.url, fragile.management_url)
-    broker.queue("blocked")
+    fragile_broker.queue("blocked")
     messages = [RabbitMqMessage(str(n)) for n in range(200)]
     with (
-        RabbitMqSender(broker.url, connect_seconds=1, confirm_seconds=2) as sender,
-        RabbitMqSender(broker.url) as patient,
+        RabbitMqSender(fragile_broker.url, connect_seconds=1, confirm_seconds=2) as sender,
+        RabbitMqSender(fragile_broker.url) as patient,
     ):
         fragile.ctl("set_vm_memory_high_watermark", "absolute", "1")
         try:
@@ -100,7 +99,7 @@ def test_a_blocked_broker_is_not_written_to(fragile: RabbitNode) -> None:
     assert len(unsent) >= len(messages) - 1
     assert "the broker blocks publishers" in str(unsent[0])
     assert "it was not sent" in str(unsent[0])
-    arrived = broker.wait_count("blocked", 201, seconds=10)
+    arrived = fragile_broker.wait_count("blocked", 201, seconds=10)
     assert 200 <= arrived <= 201
 
 

@@ -340,27 +340,28 @@ def test_a_queue_deleted_while_it_is_received_from(
         transport.receive_timeouts(wait_seconds=5)
 
 
-def test_a_power_cut_of_the_broker_while_it_is_served(fragile: RabbitNode, tmp_path: Path) -> None:
+def test_a_power_cut_of_the_broker_while_it_is_served(
+    fragile: RabbitNode, fragile_broker: Broker, tmp_path: Path
+) -> None:
     """The manager goes on once the broker is back: none lost, none early, none in the error queue."""
-    broker = Broker(fragile.url, fragile.management_url)
-    create_timeout_queues(broker.url, "orders")
+    create_timeout_queues(fragile_broker.url, "orders")
     stop = threading.Event()
     with (
         closing(open_store(f"sqlite:///{tmp_path}/store.db", endpoint="orders")) as store,
-        closing(RabbitMqTimeouts(broker.url, "orders")) as transport,
+        closing(RabbitMqTimeouts(fragile_broker.url, "orders")) as transport,
         ThreadPoolExecutor() as threads,
     ):
         store.set_up()
         for n in range(100):
-            send(broker, due(20 * n), message_id=str(n))
+            send(fragile_broker, due(20 * n), message_id=str(n))
         time.sleep(REGISTERED_SECONDS)
         manager = TimeoutManager(store, transport, settings=QUICK)
         running = threads.submit(manager.run, stop)
         try:
-            assert broker.wait_count(TIMEOUTS, 0) == 0
+            assert fragile_broker.wait_count(TIMEOUTS, 0) == 0
             fragile.kill()
             fragile.start()
-            with Inbox(broker.url, "orders") as inbox:
+            with Inbox(fragile_broker.url, "orders") as inbox:
                 wanted = {str(n) for n in range(100)}
                 deadline = time.monotonic() + PATIENCE_SECONDS
                 # What arrived without a confirmation waits to be sent again, and is removed then.
@@ -375,7 +376,7 @@ def test_a_power_cut_of_the_broker_while_it_is_served(fragile: RabbitNode, tmp_p
         assert store.pending_count() == 0
     dues = [int(a.properties.headers["sqsdelay.WasDueAt"]) for a in inbox.arrivals]
     assert all(a.at_ms >= due_ms for a, due_ms in zip(inbox.arrivals, dues, strict=True))
-    assert broker.count(ERRORS) == 0
+    assert fragile_broker.count(ERRORS) == 0
 
 
 def ids(inbox: Inbox) -> set[str]:

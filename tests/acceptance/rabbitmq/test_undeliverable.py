@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from pathlib import Path
+from urllib.parse import unquote
 
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, bind, declare, verify
 from tests.acceptance.rabbitmq.broker import Broker, Inbox
@@ -83,40 +84,43 @@ def test_a_sender_may_leave_binding_to_others(broker: Broker) -> None:
     assert broker.wait_count("orders", 1) == 1
 
 
-def test_on_shared_infrastructure_a_policy_catches_them(fragile: RabbitNode) -> None:
+def test_on_shared_infrastructure_a_policy_catches_them(
+    fragile: RabbitNode, fragile_broker: Broker
+) -> None:
     """Where NServiceBus may declare the exchange, verify warns and names the command that helps."""
-    broker = Broker(fragile.url, fragile.management_url)
     shared = Topology("nsb.v2")
-    declare(broker.url, shared)
-    (warning,) = verify(broker.url, shared, management_url=broker.management_url)
+    declare(fragile_broker.url, shared)
+    (warning,) = verify(fragile_broker.url, shared, management_url=fragile_broker.management_url)
     assert not warning.fatal
     assert "block all others" in warning.text
     command, *arguments = shlex.split(warning.remedy)
     assert command == "rabbitmqctl"
     fragile.ctl(*arguments)
-    assert verify(broker.url, shared, management_url=broker.management_url) == []
+    assert verify(fragile_broker.url, shared, management_url=fragile_broker.management_url) == []
 
-    broker.queue("ghost")
-    with RabbitMqSender(broker.url, prefix="nsb.v2") as sender:
+    fragile_broker.queue("ghost")
+    with RabbitMqSender(fragile_broker.url, prefix="nsb.v2") as sender:
         sender.send("ghost", "boo", delay=1)
-        broker.delete_queue("ghost")
-    assert broker.wait_count("nsb.v2.delay-undeliverable", 1) == 1
+        fragile_broker.delete_queue("ghost")
+    assert fragile_broker.wait_count("nsb.v2.delay-undeliverable", 1) == 1
 
 
-def test_a_policy_that_shortens_delays_is_found(fragile: RabbitNode) -> None:
+def test_a_policy_that_shortens_delays_is_found(
+    fragile: RabbitNode, fragile_broker: Broker
+) -> None:
     """The broker takes the smaller of the level's time and a policy's: messages would be early."""
-    broker = Broker(fragile.url, fragile.management_url)
-    declare(broker.url)
-    fragile.ctl("set_policy", "short", r"^sqsdelay\.delay-level-2", '{"message-ttl": 5000}')
+    declare(fragile_broker.url)
+    here = ("-p", unquote(fragile_broker.virtual_host))
+    fragile.ctl("set_policy", *here, "short", r"^sqsdelay\.delay-level-2", '{"message-ttl": 5000}')
     try:
         deadline = time.monotonic() + PATIENCE_SECONDS
         found: list[str] = []
         while not found and time.monotonic() < deadline:
-            problems = verify(broker.url, management_url=broker.management_url)
+            problems = verify(fragile_broker.url, management_url=fragile_broker.management_url)
             found = [p.subject for p in problems if p.fatal and "message-ttl to 5000" in p.text]
         assert found == [f"queue sqsdelay.delay-level-{level}" for level in range(20, 28)]
     finally:
-        fragile.ctl("clear_policy", "short")
+        fragile.ctl("clear_policy", *here, "short")
 
 
 def test_a_disabled_stream_queue_flag_is_found(tmp_path: Path) -> None:

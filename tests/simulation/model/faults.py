@@ -16,11 +16,9 @@ from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import QueueUnavailable, StoreUnavailable
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
-from sqsdelay.testing import InMemoryQueues, ManualClock
-
-
-class Killed(BaseException):
-    """The process dies here: nothing that it would have done afterwards happens."""
+from sqsdelay.testing import ManualClock
+from tests.simulation.killed import Killed
+from tests.simulation.virtual_party import WatchedQueues
 
 
 class Fault(StrEnum):
@@ -88,7 +86,7 @@ class Sent:
     confirmed: bool
 
 
-class FaultyQueues(InMemoryQueues):
+class BreakingQueues(WatchedQueues):
     """Queues in memory that break as told, and tell what they took."""
 
     def __init__(
@@ -148,20 +146,18 @@ class FaultyQueues(InMemoryQueues):
 
     def copies(self, queue_url: str, message_id: str) -> int:
         """How many copies of a message the delay queue has, visible or not."""
-        held = self._queue(queue_url).messages.values()
-        return sum(stored.message.group_id == message_id for stored in held)
+        return sum(held.message.group_id == message_id for held in self.held(queue_url))
 
     def count(self, queue_url: str) -> int:
         """How many copies the queue has."""
-        return len(self._queue(queue_url).messages)
+        return len(self.held(queue_url))
 
     def next_visible_in(self, queue_url: str) -> int | None:
         """When the queue's next copy becomes visible; None when it is empty."""
-        held = self._queue(queue_url).messages.values()
-        return min((stored.visible_ms for stored in held), default=None)
+        return min((held.visible_ms for held in self.held(queue_url)), default=None)
 
 
-class FaultyStore:
+class BreakingStore:
     """A store that breaks as told: one call, or all of them while it is ``away``."""
 
     def __init__(
@@ -204,7 +200,7 @@ class FaultyStore:
         claim = claiming.__enter__()
         self._breaker.between_calls()
         try:
-            yield _FaultyClaim(claim, self)
+            yield _BreakingClaim(claim, self)
         except Killed:
             # A dead process lets go of nothing; its lease has to end by itself.
             self._abandoned.append(claiming)
@@ -288,10 +284,10 @@ class FaultyStore:
         self._breaker.between_calls()
 
 
-class _FaultyClaim:
+class _BreakingClaim:
     """A claim whose removals break as told."""
 
-    def __init__(self, claim: Claim, store: FaultyStore) -> None:
+    def __init__(self, claim: Claim, store: BreakingStore) -> None:
         self._claim = claim
         self._store = store
 

@@ -28,7 +28,8 @@ from sqsdelay.sending.sender import QueueSender, Route
 from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.testing import ManualClock
-from tests.simulation.model.faults import Breaker, Fault, FaultyQueues, FaultyStore, Killed, Sent
+from tests.simulation.killed import Killed
+from tests.simulation.model.faults import Breaker, BreakingQueues, BreakingStore, Fault, Sent
 from tests.simulation.model.promises import Promise
 
 WORKERS: Final = 2
@@ -68,9 +69,9 @@ class World:
         self.promises: dict[str, Promise] = {}
         self.arrived: list[Promise] = []
         self.wrong: list[str] = []
-        self.queues = FaultyQueues(self.clock, self.breaker, self._on_sent)
+        self.queues = BreakingQueues(self.clock, self.breaker, self._on_sent)
         self.endpoint = self.queues.create_endpoint(endpoint)
-        self.store = FaultyStore(make_store(self.clock), self.breaker, self._on_stored)
+        self.store = BreakingStore(make_store(self.clock), self.breaker, self._on_stored)
         self.store.set_up()
         self._park_after = park_after_seconds
         self._touched: set[str] = set()

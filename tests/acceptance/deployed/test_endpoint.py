@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,21 +24,6 @@ from tests.patience import PATIENCE_SECONDS
 HOP_SECONDS = 1
 LOOP_DETECTION_ROUNDS = 16
 """After which Lambda stops a function that feeds its own queue, unless allowed to."""
-
-
-@pytest.fixture(scope="module")
-def aws() -> Iterator[LocalAws]:
-    """A local AWS of its own: bootstrap and stacks are the account's."""
-    with LocalAws() as local:
-        yield local
-
-
-@pytest.fixture(scope="module")
-def cdk(aws: LocalAws, tmp_path_factory: pytest.TempPathFactory) -> CdkCommand:
-    """The command line, in a bootstrapped account."""
-    command = CdkCommand(aws, tmp_path_factory.mktemp("cdk"))
-    command.run("bootstrap")
-    return command
 
 
 @pytest.fixture(scope="module")
@@ -142,27 +126,33 @@ def copy_of_checkout(folder: Path) -> Path:
 
 
 def test_destroy_keeps_queues_and_messages_by_default(
-    aws: LocalAws, cdk: CdkCommand, tmp_path: Path
+    aws: LocalAws, cdk: CdkCommand, as_synthesised: tuple[str, str], tmp_path: Path
 ) -> None:
-    """Without its stack a message waits where it is; importing the kept queues delivers it."""
-    # A hop long enough that the stack is gone before the message can be in the function's hands,
-    # also where another's work makes the command line take a minute.
-    hop_seconds = 120
-    context = ("-c", "endpoint=kept", "-c", f"hopSeconds={hop_seconds}")
+    """Without its stack a message waits where it is; the kept queues, imported, deliver again."""
+    # The message is on a hop of 900 s: no function has it in hand while the stack goes.
+    context = ("-c", "endpoint=kept")
     outputs = cdk.deploy(*context)
-    patient = DelaySender(aws.client("sqs"), hop_seconds=hop_seconds)
-    patient.send("kept", "patient", delay=hop_seconds + 1)
+    DelaySender(aws.client("sqs")).send("kept", "patient", delay=86_400)
     cdk.destroy(*context)
-    answer = aws.client("sqs").get_queue_attributes(
-        QueueUrl=outputs["DelayQueueUrl"], AttributeNames=["ApproximateNumberOfMessagesDelayed"]
-    )
-    assert answer["Attributes"] == {"ApproximateNumberOfMessagesDelayed": "1"}
+    assert waiting(aws, outputs) == "1"
     with pytest.raises(aws.client("lambda").exceptions.ResourceNotFoundException):
         aws.client("lambda").get_function(FunctionName=outputs["FunctionName"])
-    cdk.run("import", *context, "--resource-mapping", str(mapping_from_docs(aws, tmp_path)))
-    cdk.deploy(*context)
+    mapping = mapping_from_docs(aws, tmp_path)
+    cdk.run("import", *as_synthesised, "--resource-mapping", str(mapping))
+    assert waiting(aws, outputs) == "1"
+    cdk.deploy(*context, "-c", f"hopSeconds={HOP_SECONDS}")
+    sender(aws).send("kept", "afterwards", delay=3)
     [message] = receive(aws, outputs["QueueUrl"], count=1)
-    assert message["Body"] == "patient"
+    assert message["Body"] == "afterwards"
+
+
+def waiting(aws: LocalAws, outputs: dict[str, str]) -> str:
+    """How many messages of the delay queue are on a hop."""
+    name = "ApproximateNumberOfMessagesDelayed"
+    answer = aws.client("sqs").get_queue_attributes(
+        QueueUrl=outputs["DelayQueueUrl"], AttributeNames=[name]
+    )
+    return str(answer["Attributes"][name])
 
 
 def mapping_from_docs(aws: LocalAws, folder: Path) -> Path:
@@ -178,14 +168,15 @@ def mapping_from_docs(aws: LocalAws, folder: Path) -> Path:
     return path
 
 
-def test_destroy_removes_queues_when_told_to(aws: LocalAws, cdk: CdkCommand) -> None:
+def test_destroy_removes_queues_when_told_to(
+    aws: LocalAws, cdk: CdkCommand, as_synthesised: tuple[str, str]
+) -> None:
     """With removalPolicy=destroy nothing is left, and the endpoint can be deployed anew."""
-    context = ("-c", "endpoint=gone", "-c", "removalPolicy=destroy")
-    cdk.deploy(*context)
+    cdk.deploy("-c", "endpoint=gone", "-c", "removalPolicy=destroy")
     assert len(queues(aws, "gone")) == 4
-    cdk.destroy(*context)
+    cdk.destroy(*as_synthesised)
     assert queues(aws, "gone") == []
-    cdk.deploy(*context)
+    cdk.deploy(*as_synthesised)
     assert check_endpoint(aws.client("sqs"), Endpoint.parse("gone")) == []
 
 

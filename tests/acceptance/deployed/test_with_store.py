@@ -12,53 +12,26 @@ from pathlib import Path
 
 import pytest
 
-from infra.cdk_command import CdkCommand
 from sqsdelay.ledger.events import EventKind, Source, from_json
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.testing.local_aws import LocalAws
 from tests.acceptance.deployment import log_lines, receive
 from tests.patience import PATIENCE_SECONDS
 
-CONTEXT = (
-    *("-c", "endpoint=orders", "-c", "store=dynamodb", "-c", "hopSeconds=1"),
-    *("-c", "ledger=true"),
-)
-
-
-@pytest.fixture(scope="module")
-def aws() -> Iterator[LocalAws]:
-    """A local AWS of its own: bootstrap and stacks are the account's."""
-    with LocalAws() as local:
-        yield local
-
-
-@pytest.fixture(scope="module")
-def cdk(aws: LocalAws, tmp_path_factory: pytest.TempPathFactory) -> CdkCommand:
-    """The command line, in a bootstrapped account."""
-    command = CdkCommand(aws, tmp_path_factory.mktemp("cdk"))
-    command.run("bootstrap")
-    return command
-
-
-@pytest.fixture(scope="module")
-def orders(cdk: CdkCommand) -> dict[str, str]:
-    """The outputs of the deployed endpoint `orders` with its store."""
-    return cdk.deploy(*CONTEXT)
-
 
 @pytest.fixture
-def store(aws: LocalAws, orders: dict[str, str]) -> Iterator[DynamoDbStore]:
+def store(aws: LocalAws, stored: dict[str, str]) -> Iterator[DynamoDbStore]:
     """The deployed table, as a store."""
-    table = orders["StoreUrl"].removeprefix("dynamodb://")
-    deployed = DynamoDbStore(table, endpoint="orders", client=aws.client("dynamodb"))
+    table = stored["StoreUrl"].removeprefix("dynamodb://")
+    deployed = DynamoDbStore(table, endpoint="stored", client=aws.client("dynamodb"))
     yield deployed
     deployed.close()
 
 
 @pytest.fixture
-def schedule_off(aws: LocalAws, orders: dict[str, str]) -> Iterator[None]:
+def schedule_off(aws: LocalAws, stored: dict[str, str]) -> Iterator[None]:
     """Nobody but the test runs the dispatcher, and counts what it released."""
-    assert orders
+    assert stored
     events = aws.client("events")
     names = [r["Name"] for r in events.list_rules()["Rules"] if "ScheduleExpression" in r]
     for name in names:
@@ -82,9 +55,9 @@ def sqsdelay(aws: LocalAws, *arguments: str) -> str:
     return done.stdout
 
 
-def dispatch(aws: LocalAws, orders: dict[str, str]) -> dict[str, int]:
+def dispatch(aws: LocalAws, stored: dict[str, str]) -> dict[str, int]:
     """Run the deployed function now, as its schedule does every minute; returns what it counted."""
-    answer = aws.client("lambda").invoke(FunctionName=orders["DispatcherName"])
+    answer = aws.client("lambda").invoke(FunctionName=stored["DispatcherName"])
     payload = answer["Payload"].read()
     assert "FunctionError" not in answer, payload
     counts: dict[str, int] = json.loads(payload)
@@ -93,42 +66,42 @@ def dispatch(aws: LocalAws, orders: dict[str, str]) -> dict[str, int]:
 
 @pytest.mark.usefixtures("schedule_off")
 def test_deployed_dispatcher_releases_what_is_due_soon(
-    aws: LocalAws, orders: dict[str, str], store: DynamoDbStore
+    aws: LocalAws, stored: dict[str, str], store: DynamoDbStore
 ) -> None:
     """A message stored on the command line arrives on time and leaves the table; a far one stays."""
-    to_store = ("store", "send", "orders", "--store", orders["StoreUrl"])
+    to_store = ("store", "send", "stored", "--store", stored["StoreUrl"])
     sqsdelay(aws, *to_store, "--body", "soon", "--delay", "5", "--message-id", "order-7")
     sqsdelay(aws, *to_store, "--body", "far", "--delay", "30d", "--message-id", "order-8")
     due = {message.message_id: message.due_ms for message in store.pending(10)}
     assert set(due) == {"order-7", "order-8"}
-    assert dispatch(aws, orders) == {"released": 1, "rejected": 0, "failed": 0, "held": 0}
-    [message] = receive(aws, orders["QueueUrl"], count=1)
+    assert dispatch(aws, stored) == {"released": 1, "rejected": 0, "failed": 0, "held": 0}
+    [message] = receive(aws, stored["QueueUrl"], count=1)
     assert message["Body"] == "soon"
     assert message["MessageAttributes"]["sqsdelay.MessageId"]["StringValue"] == "order-7"
     assert message["ArrivedAt"] * 1000 >= due["order-7"]
     assert [message.message_id for message in store.pending(10)] == ["order-8"]
-    assert dispatch(aws, orders)["released"] == 0
+    assert dispatch(aws, stored)["released"] == 0
 
 
 @pytest.mark.usefixtures("schedule_off")
 def test_deployed_delay_consumer_parks_what_is_far_away(
-    aws: LocalAws, orders: dict[str, str], store: DynamoDbStore
+    aws: LocalAws, stored: dict[str, str], store: DynamoDbStore
 ) -> None:
     """After one hop a message of a month is in the store; moved there, it arrives. Both are logged."""
-    sqsdelay(aws, "send", "orders", "--body", "parked", "--delay", "30d", "--hop", "1")
+    sqsdelay(aws, "send", "stored", "--body", "parked", "--delay", "30d", "--hop", "1")
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not (parked := [m for m in store.pending(10) if m.body == b"parked"]):
         assert time.monotonic() < deadline, "not parked"
         time.sleep(0.2)
     message_id = parked[0].message_id
     assert store.reschedule(message_id, round(time.time() * 1000) + 2000)
-    assert dispatch(aws, orders)["released"] == 1
-    [message] = receive(aws, orders["QueueUrl"], count=1)
+    assert dispatch(aws, stored)["released"] == 1
+    [message] = receive(aws, stored["QueueUrl"], count=1)
     assert message["Body"] == "parked"
     assert message["MessageAttributes"]["sqsdelay.MessageId"]["StringValue"] == message_id
     told = [
         (event.source, event.kind)
-        for name in (orders["FunctionName"], orders["DispatcherName"])
+        for name in (stored["FunctionName"], stored["DispatcherName"])
         for event in map(from_json, (x for x in log_lines(aws, name) if '"ledger"' in x))
         if event.message_id == message_id
     ]
@@ -138,10 +111,10 @@ def test_deployed_delay_consumer_parks_what_is_far_away(
     ]
 
 
-def test_schedule_runs_the_dispatcher_every_minute(aws: LocalAws, orders: dict[str, str]) -> None:
+def test_schedule_runs_the_dispatcher_every_minute(aws: LocalAws, stored: dict[str, str]) -> None:
     """The deployed rule is enabled, and its only target is the dispatcher."""
     function = aws.client("lambda").get_function_configuration(
-        FunctionName=orders["DispatcherName"]
+        FunctionName=stored["DispatcherName"]
     )
     events = aws.client("events")
     [rule] = [r for r in events.list_rules()["Rules"] if "ScheduleExpression" in r]

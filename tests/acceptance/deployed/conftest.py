@@ -1,0 +1,51 @@
+"""One bootstrapped account for all that is deployed here: each stack has an endpoint of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.cdk_command import CdkCommand
+from sqsdelay.testing.local_aws import LocalAws
+
+STORED = ("-c", "endpoint=stored", "-c", "hopSeconds=1")
+STORED_WITH_ALL = (
+    *STORED,
+    *("-c", "store=dynamodb", "-c", "largeBodies=true", "-c", "ledger=true"),
+)
+
+
+@pytest.fixture(scope="package")
+def aws() -> Iterator[LocalAws]:
+    """A local AWS of its own: bootstrap and stacks are the account's."""
+    with LocalAws() as local:
+        yield local
+
+
+@pytest.fixture(scope="package")
+def cdk_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the command line writes."""
+    return tmp_path_factory.mktemp("cdk")
+
+
+@pytest.fixture(scope="package")
+def cdk(aws: LocalAws, cdk_folder: Path) -> CdkCommand:
+    """The command line, in a bootstrapped account."""
+    command = CdkCommand(aws, cdk_folder)
+    command.run("bootstrap")
+    return command
+
+
+@pytest.fixture(scope="package")
+def as_synthesised(cdk_folder: Path) -> tuple[str, str]:
+    """The app as the command before made it: half of a command's time is a synthesis."""
+    return "--app", str(cdk_folder / "cdk.out")
+
+
+@pytest.fixture(scope="package")
+def stored(cdk: CdkCommand) -> dict[str, str]:
+    """The outputs of the endpoint `stored`, with a store and a bucket: deployed, then redeployed
+    without them (`test_with_store`, `test_without_store`)."""
+    return cdk.deploy(*STORED_WITH_ALL)

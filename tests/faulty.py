@@ -1,0 +1,117 @@
+"""The fakes of `sqsdelay.testing`, failing as a test tells them to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from sqsdelay.core.amendments import Amendment
+from sqsdelay.core.message import OutgoingMessage
+from sqsdelay.core.received_message import ReceivedMessage
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.errors import MessageTooLarge, QueueUnavailable, SendFailed, StoreUnavailable
+from sqsdelay.limits import ERROR_QUEUE_SUFFIX
+from sqsdelay.ports.queues import Failure, SendReceipt
+from sqsdelay.ports.stores import Claim
+from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
+
+AWAY: Final = Failure("Away", QueueUnavailable("away"), transient=True, outage=True)
+"""SQS cannot be reached, or may not be asked."""
+
+REFUSED: Final = Failure(
+    "InvalidMessageContents",
+    SendFailed("refused", code="InvalidMessageContents", transient=False),
+    transient=False,
+)
+"""SQS will never take this."""
+
+
+class FaultyQueues(InMemoryQueues):
+    """Queues some of whose sends fail, or every delete; what fails does not happen.
+
+    ``failing``: sends to a queue of this name, and entries with this body to any but an error queue.
+    """
+
+    def __init__(self, clock: ManualClock, **arguments: Any) -> None:
+        super().__init__(clock, **arguments)
+        self.failing: dict[str, Failure] = {}
+        self.deletes_fail = False
+
+    def refuse(self, *names_or_bodies: str) -> None:
+        """Refuse these from now on, and no others."""
+        self.failing = dict.fromkeys(names_or_bodies, REFUSED)
+
+    def send_batch(
+        self, queue_url: str, entries: Sequence[OutgoingMessage]
+    ) -> list[SendReceipt | Failure]:
+        failures = [self._failure(queue_url, entry) for entry in entries]
+        left = [entry for entry, failure in zip(entries, failures, strict=True) if failure is None]
+        sent = iter(super().send_batch(queue_url, left) if left else ())
+        return [next(sent) if failure is None else failure for failure in failures]
+
+    def _failure(self, queue_url: str, entry: OutgoingMessage) -> Failure | None:
+        if queue_url in self.failing or queue_url.endswith(ERROR_QUEUE_SUFFIX):
+            return self.failing.get(queue_url)
+        return self.failing.get(entry.body)
+
+    def delete_batch(
+        self, queue_url: str, copies: Sequence[ReceivedMessage]
+    ) -> list[Failure | None]:
+        if self.deletes_fail:
+            return [AWAY] * len(copies)
+        return super().delete_batch(queue_url, copies)
+
+
+class FaultyStore(InMemoryStore):
+    """A store some of whose methods, or its claims', are down.
+
+    ``down``: their names. ``failures``: how often they fail before they are up again. ``until_ms``: when
+    they are, by the clock. ``largest``: the most bytes of a body it takes.
+    """
+
+    def __init__(self, clock: ManualClock, down: Collection[str] = ()) -> None:
+        super().__init__(clock)
+        self.down = set(down)
+        self.failures = 10**9
+        self.until_ms = 1 << 62
+        self.largest = 1 << 20
+
+    def _check(self, method: str) -> None:
+        if method in self.down and self.failures and self._clock.now_ms() < self.until_ms:
+            self.failures -= 1
+            raise StoreUnavailable(f"{method}: the store is down")
+
+    def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
+        self._check("store")
+        for message in messages:
+            if len(message.body) > self.largest:
+                raise MessageTooLarge(f"message {message.message_id} is too large for this store")
+        return super().store(messages, transaction=transaction)
+
+    @contextmanager
+    def claim(self, limit: int, **given: Any) -> Iterator[Claim]:
+        self._check("claim")
+        with super().claim(limit, **given) as claim:
+            for method in ("remove", "count_failures"):
+                setattr(claim, method, self._checked(method, getattr(claim, method)))
+            yield claim
+
+    def _checked(self, method: str, call: Any) -> Any:
+        def checked(*arguments: Any, **named: Any) -> Any:
+            self._check(method)
+            return call(*arguments, **named)
+
+        return checked
+
+    def find(self, message_id: str) -> StoredMessage | None:
+        self._check("find")
+        return super().find(message_id)
+
+    def cancel(self, message_ids: Sequence[str]) -> list[bool]:
+        self._check("cancel")
+        return super().cancel(message_ids)
+
+    def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
+        self._check("amendments")
+        return super().amendments(message_ids)

@@ -1,0 +1,145 @@
+"""The S3 store where the contract does not look: what others left in the bucket, and what is refused."""
+
+from __future__ import annotations
+
+import gzip
+from typing import Any
+
+import pytest
+
+from sqsdelay.core.message_id import new_message_id
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
+from sqsdelay.ports.stores import TransactionMode
+from sqsdelay.stores import open_store
+from sqsdelay.stores.s3 import S3Store
+from sqsdelay.testing import ManualClock
+from tests.services.in_memory_s3 import InMemoryS3
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def s3() -> InMemoryS3:
+    return InMemoryS3()
+
+
+@pytest.fixture
+def store(s3: InMemoryS3, clock: ManualClock) -> S3Store:
+    client: Any = s3
+    return S3Store("parked", endpoint="orders", prefix="delays", client=client, clock=clock)
+
+
+def message(due_ms: int, message_id: str | None = None) -> StoredMessage:
+    name = message_id or new_message_id(due_ms)
+    return StoredMessage(message_id=name, destination="orders", due_ms=due_ms, body=b"x")
+
+
+def objects(s3: InMemoryS3) -> list[str]:
+    return sorted(key for key in s3.objects if key.endswith(".jsonl.gz"))
+
+
+def released(store: S3Store, clock: ManualClock) -> list[str]:
+    """Claimed and removed, until nothing is due."""
+    found: list[str] = []
+    while True:
+        with store.claim(100, due_by_ms=clock.now_ms()) as claim:
+            ids = [each.message_id for each in claim.messages]
+            claim.remove(ids)
+        if not ids:
+            return found
+        found += ids
+
+
+def test_a_year_of_due_times_is_an_object_a_slot(
+    store: S3Store, s3: InMemoryS3, clock: ManualClock
+) -> None:
+    """Coarse slots for what is far away; the names sort by due time."""
+    now = clock.now_ms()
+    store.store([message(now + n * DAY_MS) for n in range(360)])
+    assert 12 <= len(objects(s3)) <= 12 + 31
+    firsts = [key.split("/")[-1].split("-")[0] for key in objects(s3)]
+    assert firsts == sorted(firsts)
+
+
+def test_an_unreadable_object_is_passed_over_and_stays(
+    store: S3Store, s3: InMemoryS3, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Half of an upload, or what somebody put there: told once; the others are released."""
+    store.store([message(clock.now_ms() - 1, "broken")])
+    (broken,) = objects(s3)
+    s3.objects[broken] = s3.objects[broken][:20]
+    store.store([message(clock.now_ms(), "well")])
+    with pytest.raises(StoreUnavailable, match="cannot be read"):
+        released(store, clock)
+    assert released(store, clock) == ["well"]
+    assert broken in s3.objects
+    assert "cannot be read" in caplog.text
+
+
+def test_a_line_that_is_no_message_is_one_that_cannot_be_sent(
+    store: S3Store, s3: InMemoryS3, clock: ManualClock
+) -> None:
+    """Written by hand: the dispatcher gets it as unreadable, and rejects it."""
+    store.store([message(clock.now_ms(), "a")])
+    (key,) = objects(s3)
+    s3.objects[key] = gzip.compress(b'{"due_ms": 5}\nnonsense\n')
+    with store.claim(10, due_by_ms=clock.now_ms()) as claim:
+        assert [bool(each.unreadable) for each in claim.messages] == [True, True]
+        assert claim.remove([each.message_id for each in claim.messages]) == [True, True]
+    assert store.pending_count() == 0
+
+
+def test_stored_twice_for_one_due_time_is_merged_to_one(
+    store: S3Store, s3: InMemoryS3, clock: ManualClock
+) -> None:
+    """A worker that was killed between PUT and delete parks its group again."""
+    twice = message(clock.now_ms() + 3 * DAY_MS)
+    for n in range(4):
+        store.store([twice, message(twice.due_ms + n)])
+    assert len(objects(s3)) == 4
+    clock.advance(3 * 86_400 - 700)
+    assert released(store, clock) == []
+    assert len(objects(s3)) == 1
+    clock.advance(701)
+    assert released(store, clock).count(twice.message_id) == 1
+    assert objects(s3) == []
+
+
+def test_a_cancelled_one_is_gone_through_a_merge(
+    store: S3Store, s3: InMemoryS3, clock: ManualClock
+) -> None:
+    """Tombstones are read before messages are written anew."""
+    messages = [message(clock.now_ms() + 3 * DAY_MS + n) for n in range(5)]
+    for each in messages:
+        store.store([each])
+    assert store.cancel([messages[2].message_id]) == [True]
+    clock.advance(3 * 86_400 + 1)
+    assert released(store, clock) == [m.message_id for m in messages if m is not messages[2]]
+
+
+def test_an_id_that_tells_nothing_is_refused_and_told_why(store: S3Store) -> None:
+    """Without look-up objects nobody knows where it lies."""
+    with pytest.raises(ConfigurationError, match="lookup=on"):
+        store.cancel(["order-7"])
+
+
+def test_what_does_not_fit_is_refused_at_once(store: S3Store, s3: InMemoryS3) -> None:
+    """Exactly once, a transaction, a newer format, another URL."""
+    with pytest.raises(ConfigurationError, match="cannot give"):
+        store.initialize(TransactionMode.EXACTLY_ONCE)
+    with pytest.raises(ConfigurationError, match="transaction"):
+        store.store([], transaction=object())
+    s3.objects["delays/orders/v2/x"] = b""
+    with pytest.raises(SchemaMismatch, match="newer sqsdelay"):
+        store.initialize(TransactionMode.AT_LEAST_ONCE)
+    for url in ("s3://UPPER/x", "s3://bucket/x?lookup=maybe", "s3://bucket?slots=60:7"):
+        with pytest.raises(ConfigurationError):
+            open_store(url, endpoint="orders")
+    with pytest.raises(ConfigurationError, match="bucket and prefix"):
+        open_store("s3://bucket", endpoint="orders", table="t")
