@@ -14,21 +14,33 @@ help:  ## Show these targets
 
 setup: $(VENV)/.installed  ## Make .venv: sqsdelay editable, and all that demo and tests need
 
-$(VENV)/.installed: requirements.txt pyproject.toml
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+count = $$(grep -c '^[a-z].*==' $(1))
+
+# What the demo needs is a tenth of the packages: it is there before anybody loses patience.
+$(VENV)/.demo: requirements-demo.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(f"Python {sys.version.split()[0]} found, 3.11 or newer is needed: make PYTHON=python3.11 …" if sys.version_info < (3, 11) else 0)'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
-	touch $@
+	@echo "1/3 making $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@echo "2/3 installing $(call count,requirements-demo.txt) packages for the demo"
+	@$(PIP) --require-hashes -r requirements-demo.txt
+	@echo "3/3 installing sqsdelay"
+	@$(PIP) --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.demo requirements.txt pyproject.toml
+	@echo "installing $(call count,requirements.txt) packages for tests, CDK, Spark and documentation (minutes)"
+	@$(PIP) --require-hashes -r requirements.txt
+	@touch $@
 
 setup-node: node_modules/.installed  ## The CDK's command line, pinned, in node_modules (needs Node)
 
 node_modules/.installed: package-lock.json
 	@command -v npm > /dev/null || { echo "npm not found: install Node 20.11 or newer"; exit 1; }
-	npm ci --silent --no-audit --no-fund
+	npm ci --silent --no-audit --no-fund --ignore-scripts
 	touch $@
 
-demo: setup  ## Send delayed messages through a local AWS and watch them arrive
+demo: $(VENV)/.demo  ## Send delayed messages through a local AWS and watch them arrive
 	$(BIN)/sqsdelay demo
 
 deploy-local: setup setup-node  ## cdk deploy to a local AWS and leave it running to try
@@ -99,9 +111,11 @@ build/pyspark-%/.installed: | setup
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(@D) $(PACKAGES) pandas==2.3.3 pytz
 	touch $@
 
-lock:  ## Renew requirements.txt and lambdas/requirements.txt (needs uv)
+lock:  ## Renew requirements.txt and what is taken from it for demo and functions (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --all-extras --generate-hashes \
 	  --no-emit-package sqsdelay --output-file requirements.txt pyproject.toml
+	echo 'setuptools>=77' | uv pip compile --quiet --universal --python-version 3.11 --extra demo --generate-hashes \
+	  --no-emit-package sqsdelay --constraint requirements.txt --output-file requirements-demo.txt pyproject.toml -
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	  --constraint requirements.txt --output-file lambdas/requirements.txt lambdas/requirements.in
 

@@ -22,6 +22,7 @@ from sqsdelay.limits import (
     DEFAULT_MAX_DELAY_SECONDS,
     MAX_MESSAGE_TIMER_SECONDS,
 )
+from sqsdelay.stores.dynamodb import DEFAULT_SHARDS, MAX_SHARDS, STANDARD, TABLE_CLASSES
 
 _TOPIC_ARN: Final = re.compile(r"arn:[a-z-]+:sns:[a-z0-9-]+:\d{12}:[A-Za-z0-9_-]+", re.ASCII)
 _REMOVAL_POLICIES: Final = {"retain": RemovalPolicy.RETAIN, "destroy": RemovalPolicy.DESTROY}
@@ -34,6 +35,8 @@ KEYS: Final = (
     "alarmTopicArn",
     "removalPolicy",
     "store",
+    "storeShards",
+    "storeClass",
     "largeBodies",
     "ledger",
 )
@@ -52,6 +55,7 @@ class Deployment:
     ``removal_policy`` says what becomes of queues, table and bucket when their stack is removed.
     ``max_delay_seconds`` is the farthest that messages may be due.
     ``store`` is the kind of store to add to each endpoint; None adds none, and ``none`` lets go of one.
+    ``store_shards`` and ``store_class`` are that store's shards and its table's class.
     ``large_bodies`` adds a bucket for large bodies to each endpoint; False lets go of one.
     ``ledger`` has the functions record what happens to each message in their logs.
     """
@@ -63,6 +67,8 @@ class Deployment:
     alarm_topic_arn: str | None = None
     removal_policy: RemovalPolicy = RemovalPolicy.RETAIN
     store: str | None = None
+    store_shards: int = DEFAULT_SHARDS
+    store_class: str = STANDARD
     large_bodies: bool | None = None
     ledger: bool = False
 
@@ -91,6 +97,8 @@ class Deployment:
             alarm_topic_arn=_topic(get("alarmTopicArn")),
             removal_policy=_removal_policy(get("removalPolicy")),
             store=_store(get("store")),
+            store_shards=_store_shards(get("storeShards"), get("store")),
+            store_class=_store_class(get("storeClass"), get("store")),
             large_bodies=_large_bodies(get("largeBodies")),
             ledger=_ledger(get("ledger")),
         )
@@ -221,6 +229,31 @@ def _store(value: Any) -> str | None:
         raise ConfigurationError(
             f"context store={value!r}; use {' or '.join(STORES)}, leave it out for no store, or use "
             f"{NONE} to give one up"
+        )
+    return str(value)
+
+
+def _store_shards(value: Any, store: Any) -> int:
+    if value is None:
+        return DEFAULT_SHARDS
+    text = str(value)
+    if store in (None, NONE) or not (
+        text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_SHARDS
+    ):
+        raise ConfigurationError(
+            f"context storeShards={text!r}; use 1 to {MAX_SHARDS} with a store, or leave it out for "
+            f"{DEFAULT_SHARDS}"
+        )
+    return int(text)
+
+
+def _store_class(value: Any, store: Any) -> str:
+    if value is None:
+        return STANDARD
+    if store in (None, NONE) or str(value) not in TABLE_CLASSES:
+        raise ConfigurationError(
+            f"context storeClass={value!r}; use {' or '.join(TABLE_CLASSES)} with a store, or leave "
+            f"it out for {STANDARD}"
         )
     return str(value)
 

@@ -14,19 +14,18 @@ from constructs import Construct
 
 from infra.acknowledgement import acknowledge
 from infra.function_code import delay_consumer_code
-from infra.message_store import MessageStore
+from infra.message_store import KEEP_MESSAGES, MessageStore
 from infra.queues import SEND_UNDER_KEY
 from lambdas.delay_consumer import contract
 from sqsdelay.limits import (
     DEFAULT_MAX_DELAY_SECONDS,
+    DELAY_CONSUMER_MEMORY_MB,
     FUNCTION_TIMEOUT_SECONDS,
     MAX_BATCH_ENTRIES,
 )
 
 DEFAULT_MAX_CONCURRENCY: Final = 10
 """Batches in hand at once; the event source takes 2 to 1,000."""
-
-MEMORY_MB: Final = 256
 
 
 class DelayConsumerFunction(Construct):
@@ -85,7 +84,7 @@ class DelayConsumerFunction(Construct):
             handler=contract.HANDLER,
             runtime=lambda_.Runtime.PYTHON_3_14,
             architecture=lambda_.Architecture.ARM_64,
-            memory_size=MEMORY_MB,
+            memory_size=DELAY_CONSUMER_MEMORY_MB,
             timeout=Duration.seconds(FUNCTION_TIMEOUT_SECONDS),
             environment={
                 contract.ENDPOINT_VARIABLE: endpoint,
@@ -175,12 +174,11 @@ def _role(
 
 
 def _park(store: MessageStore) -> iam.PolicyStatement:
-    """Park a message, know it again when its copy comes back, read amendments, and apply one to a
-    message that was just parked."""
-    actions = ("BatchGetItem", "DeleteItem", "GetItem", "PutItem", "UpdateItem")
+    """Park a message, know it again when its copy comes back, read amendments, and apply one to a message
+    parked just now."""
     return iam.PolicyStatement(
         sid="Park",
-        actions=[f"dynamodb:{action}" for action in actions],
+        actions=list(KEEP_MESSAGES),
         resources=[store.table.table_arn],
     )
 

@@ -18,11 +18,14 @@ from infra.function_code import dispatcher_code
 from infra.queues import SEND_UNDER_KEY
 from infra.store_table import StoreTable
 from lambdas.dispatcher import contract
-from sqsdelay.dispatching.settings import FUNCTION_MEMORY_MB
-from sqsdelay.limits import SCHEDULE_SECONDS
+from sqsdelay.limits import DISPATCHER_MEMORY_MB, SCHEDULE_SECONDS
 
-TIMEOUT_SECONDS: Final = 50
-"""Below the interval, so that a run with a backlog is over when the next one comes."""
+CONCURRENCY: Final = 3
+"""Runs at once: they share out the store's shards. One is started every minute, and ends at once where
+nothing is due; with a backlog the next ones come to its side."""
+
+TIMEOUT_SECONDS: Final = CONCURRENCY * SCHEDULE_SECONDS - 10
+"""With a backlog a run lasts until as many are under way, and then makes room for the next."""
 
 _NOTHING_TO_KEEP: Final = (
     "The event that starts a run carries nothing: messages stay in the store, and the next run does "
@@ -31,7 +34,7 @@ _NOTHING_TO_KEEP: Final = (
 
 
 class DispatcherFunction(Construct):
-    """The function on its schedule, one run at a time, allowed just what it does.
+    """The function on its schedule, a few runs at a time, allowed just what it does.
 
     Args:
         endpoint: the destination queue's name, which may be a token.
@@ -73,14 +76,14 @@ class DispatcherFunction(Construct):
             handler=contract.HANDLER,
             runtime=lambda_.Runtime.PYTHON_3_14,
             architecture=lambda_.Architecture.ARM_64,
-            memory_size=FUNCTION_MEMORY_MB,
+            memory_size=DISPATCHER_MEMORY_MB,
             timeout=Duration.seconds(TIMEOUT_SECONDS),
             environment={
                 contract.ENDPOINT_VARIABLE: endpoint,
                 contract.STORE_VARIABLE: store_url,
                 **({contract.LEDGER_VARIABLE: "true"} if ledger else {}),
             },
-            reserved_concurrent_executions=1,
+            reserved_concurrent_executions=CONCURRENCY,
             # A run that failed or was throttled is made up for by the next.
             retry_attempts=0,
             max_event_age=Duration.seconds(SCHEDULE_SECONDS),
@@ -116,13 +119,13 @@ def _role(
     error_queue: sqs.IQueue,
     table: StoreTable,
 ) -> iam.Role:
-    find = iam.PolicyStatement(sid="Find", actions=["dynamodb:Query"], resources=table.index_arns)
-    claim = iam.PolicyStatement(
-        sid="Claim",
+    lease = iam.PolicyStatement(
+        sid="Lease",
         actions=[
             "dynamodb:DeleteItem",
             "dynamodb:DescribeTable",
-            "dynamodb:GetItem",
+            "dynamodb:PutItem",
+            "dynamodb:Query",
             "dynamodb:UpdateItem",
         ],
         resources=[table.table_arn],
@@ -141,7 +144,7 @@ def _role(
         scope,
         "Role",
         assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
-        inline_policies={"Dispatcher": iam.PolicyDocument(statements=[find, claim, release, log])},
+        inline_policies={"Dispatcher": iam.PolicyDocument(statements=[lease, release, log])},
     )
     if queue.encryption_master_key is not None:
         queue.encryption_master_key.grant(role, *SEND_UNDER_KEY)

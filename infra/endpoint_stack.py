@@ -55,6 +55,8 @@ class EndpointStack(Stack):
             else sns.Topic.from_topic_arn(self, "AlarmTopic", topic_arn),
             removal_policy=deployment.removal_policy,
             store=deployment.store,
+            store_shards=deployment.store_shards,
+            store_class=deployment.store_class,
             large_bodies=deployment.large_bodies,
             ledger=deployment.ledger,
         )

@@ -14,9 +14,16 @@ from constructs import Construct
 from infra.alarms import Alarms, store_rules
 from infra.dispatcher_function import DispatcherFunction
 from infra.store_table import StoreTable
+from sqsdelay.stores.dynamodb import DEFAULT_SHARDS, STANDARD
 
 STORES: Final = ("dynamodb",)
 """The kinds of store that can be deployed."""
+
+KEEP_MESSAGES: Final = tuple(
+    f"dynamodb:{action}"
+    for action in ("BatchGetItem", "ConditionCheckItem", "DeleteItem", "PutItem", "Query")
+)
+"""What who parks, finds, cancels or moves messages does on the table."""
 
 
 class MessageStore(Construct):
@@ -29,6 +36,8 @@ class MessageStore(Construct):
         removal_policy: what becomes of the table, and the messages in it, when removed.
         code: the dispatcher's code; built from this checkout when left out.
         ledger: has the dispatcher record what it does in its log.
+        shards: over how many partitions an hour's messages are spread.
+        table_class: the table's, ``STANDARD`` or ``STANDARD_INFREQUENT_ACCESS``.
     """
 
     def __init__(
@@ -43,9 +52,18 @@ class MessageStore(Construct):
         removal_policy: RemovalPolicy = RemovalPolicy.RETAIN,
         code: lambda_.Code | None = None,
         ledger: bool = False,
+        shards: int = DEFAULT_SHARDS,
+        table_class: str = STANDARD,
     ) -> None:
         super().__init__(scope, construct_id)
-        self.table = StoreTable(self, "Table", endpoint=endpoint, removal_policy=removal_policy)
+        self._shards = shards
+        self.table = StoreTable(
+            self,
+            "Table",
+            endpoint=endpoint,
+            removal_policy=removal_policy,
+            table_class=table_class,
+        )
         dispatcher = DispatcherFunction(
             self,
             "Dispatcher",
@@ -69,21 +87,14 @@ class MessageStore(Construct):
     @property
     def url(self) -> str:
         """The store as `open_store` and ``--store`` take it."""
-        return f"dynamodb://{self.table.table_name}"
+        settings = "" if self._shards == DEFAULT_SHARDS else f"?shards={self._shards}"
+        return f"dynamodb://{self.table.table_name}{settings}"
 
     def grant_store(self, producer: iam.IGrantable) -> iam.Grant:
         """Let ``producer`` store, list, find, cancel and reschedule messages."""
-        actions = ("BatchGetItem", "PutItem", "GetItem", "UpdateItem", "DeleteItem")
-        messages = iam.Grant.add_to_principal(
+        return iam.Grant.add_to_principal(
             grantee=producer,
-            actions=[f"dynamodb:{action}" for action in actions],
+            actions=list(KEEP_MESSAGES),
             resource_arns=[self.table.table_arn],
             scope=self,
         )
-        order = iam.Grant.add_to_principal(
-            grantee=producer,
-            actions=["dynamodb:Query"],
-            resource_arns=self.table.index_arns,
-            scope=self,
-        )
-        return messages.combine(order)

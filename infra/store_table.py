@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from aws_cdk import RemovalPolicy
+from aws_cdk import CfnDeletionPolicy, RemovalPolicy
 from aws_cdk import aws_dynamodb as dynamodb
 from constructs import Construct
 
 from sqsdelay.limits import STORE_TABLE_SUFFIX
-from sqsdelay.stores.dynamodb import table_definition
-from sqsdelay.stores.dynamodb.amendments import EXPIRY
+from sqsdelay.stores.dynamodb import EXPIRY, STANDARD, table_definition
 
 _TYPES: Final = {"S": dynamodb.AttributeType.STRING, "N": dynamodb.AttributeType.NUMBER}
 
 
 class StoreTable(dynamodb.Table):
-    """Keys, index and billing as the store defines them; restorable to any second of 35 days.
+    """Keys and billing as the store defines them; restorable to any second of 35 days.
 
     Args:
         endpoint: the destination queue's name, which may be a token.
+        table_class: ``STANDARD`` or ``STANDARD_INFREQUENT_ACCESS``.
     """
 
     def __init__(
@@ -29,15 +29,24 @@ class StoreTable(dynamodb.Table):
         *,
         endpoint: str,
         removal_policy: RemovalPolicy,
+        table_class: str = STANDARD,
     ) -> None:
         definition = table_definition()
+        types = {a["AttributeName"]: a["AttributeType"] for a in definition["AttributeDefinitions"]}
+        keys: dict[str, Any] = {
+            {"HASH": "partition_key", "RANGE": "sort_key"}[key["KeyType"]]: dynamodb.Attribute(
+                name=key["AttributeName"], type=_TYPES[types[key["AttributeName"]]]
+            )
+            for key in definition["KeySchema"]
+        }
         super().__init__(
             scope,
             construct_id,
             table_name=endpoint + STORE_TABLE_SUFFIX,
-            **_keys(definition, definition),
+            **keys,
             billing_mode=dynamodb.BillingMode(definition["BillingMode"]),
-            # Amendments expire; messages have no such attribute and never do.
+            table_class=dynamodb.TableClass(table_class),
+            # Amendments, and messages that are released.
             time_to_live_attribute=EXPIRY,
             encryption=dynamodb.TableEncryption.AWS_MANAGED,
             point_in_time_recovery_specification=dynamodb.PointInTimeRecoverySpecification(
@@ -45,24 +54,5 @@ class StoreTable(dynamodb.Table):
             ),
             removal_policy=removal_policy,
         )
-        indexes = definition["GlobalSecondaryIndexes"]
-        for index in indexes:
-            projection = index["Projection"]
-            self.add_global_secondary_index(
-                index_name=index["IndexName"],
-                **_keys(index, definition),
-                projection_type=dynamodb.ProjectionType(projection["ProjectionType"]),
-                non_key_attributes=projection["NonKeyAttributes"],
-            )
-        self.index_arns = [f"{self.table_arn}/index/{index['IndexName']}" for index in indexes]
-
-
-def _keys(keyed: dict[str, Any], definition: dict[str, Any]) -> dict[str, Any]:
-    """The keys of a table or index, under the construct's names."""
-    types = {a["AttributeName"]: a["AttributeType"] for a in definition["AttributeDefinitions"]}
-    return {
-        {"HASH": "partition_key", "RANGE": "sort_key"}[key["KeyType"]]: dynamodb.Attribute(
-            name=key["AttributeName"], type=_TYPES[types[key["AttributeName"]]]
-        )
-        for key in keyed["KeySchema"]
-    }
+        # A table of the earlier layout gives way to this one: what waits in it is still to be moved.
+        self.node.default_child.cfn_options.update_replace_policy = CfnDeletionPolicy.RETAIN  # type: ignore[union-attr]

@@ -20,6 +20,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.hop import check_hop, checked_max_delay
 from sqsdelay.errors import ConfigurationError, InvalidEndpoint
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
+from sqsdelay.stores.dynamodb import DEFAULT_SHARDS, STANDARD
 
 
 class UnrestrictedDelay(Construct):
@@ -39,6 +40,9 @@ class UnrestrictedDelay(Construct):
         code: the delay consumer's code; built from this checkout when left out.
         store: ``dynamodb`` adds a delayed message store to park in, with its dispatcher. Left out,
             there is none, and a deployment that would take one away is refused; ``none`` lets go of it.
+        store_shards: over how many partitions of the store an hour's messages are spread; it can grow
+            while messages wait.
+        store_class: the store's table class, ``STANDARD`` or ``STANDARD_INFREQUENT_ACCESS``.
         dispatcher_code: the dispatcher's code; built from this checkout when left out.
         large_bodies: adds a bucket for bodies that are too large for a message. Left out, there is
             none, and a deployment that would take one away is refused; False lets go of it.
@@ -65,6 +69,8 @@ class UnrestrictedDelay(Construct):
         removal_policy: RemovalPolicy = RemovalPolicy.RETAIN,
         code: lambda_.Code | None = None,
         store: str | None = None,
+        store_shards: int = DEFAULT_SHARDS,
+        store_class: str = STANDARD,
         dispatcher_code: lambda_.Code | None = None,
         large_bodies: bool | None = None,
         due_queue: bool | None = None,
@@ -105,6 +111,8 @@ class UnrestrictedDelay(Construct):
                 removal_policy=removal_policy,
                 code=dispatcher_code,
                 ledger=ledger,
+                shards=store_shards,
+                table_class=store_class,
             )
         )
         # The functions pass pointers on and read no body: they are granted nothing on it.

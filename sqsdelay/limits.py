@@ -50,11 +50,15 @@ MAX_RETENTION_SECONDS: Final = 14 * 24 * 3600
 MIN_DELAY_QUEUE_RETENTION_SECONDS: Final = 4 * 24 * 3600
 """What NServiceBus demands of a delay queue (it refuses to start below)."""
 
-MAX_VISIBILITY_SECONDS: Final = 12 * 3600
-"""Source: quotas-messages.html, "Message visibility timeout"."""
-
 MAX_RECEIVE_WAIT_SECONDS: Final = 20
 """Longest long poll. Source: sqs-short-and-long-polling.html."""
+
+DELAY_CONSUMER_MEMORY_MB: Final = 256
+"""Of the delay consumer function; the cost command assumes it for every function."""
+
+DISPATCHER_MEMORY_MB: Final = 1769
+"""Of the dispatcher function: a whole processor comes with it. Releasing is mostly a processor's work, so
+less memory would take longer by as much and cost the same. Source: configuration-memory.html."""
 
 FUNCTION_TIMEOUT_SECONDS: Final = 30
 """Timeout of the relay function."""
@@ -125,8 +129,9 @@ ERROR_QUEUE_SUFFIX: Final = "-delay-error"
 DEAD_LETTER_QUEUE_SUFFIX: Final = "-dead-letter"
 DUE_QUEUE_SUFFIX: Final = "-due"
 FIFO_SUFFIX: Final = ".fifo"
-STORE_TABLE_SUFFIX: Final = ".delayed"
-"""After an endpoint's name, the table of its store."""
+STORE_TABLE_SUFFIX: Final = ".parked"
+"""After an endpoint's name, the DynamoDB table of its deployed store. Not ``.delayed``, which tables of
+the earlier layout have: a table's keys cannot be changed, and one of its name cannot be replaced."""
 
 TIMEOUTS_SUFFIX: Final = "-timeouts"
 TIMEOUTS_DISPATCHER_SUFFIX: Final = "-timeouts-dispatcher"

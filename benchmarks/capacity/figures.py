@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from lambdas.dispatcher.handler import BATCH, KEPT_BACK_MS
-from sqsdelay.dispatching.settings import DEFAULT_BATCH, FUNCTION_MEMORY_MB
+from lambdas.dispatcher.handler import BATCH, CONCURRENT_SENDS, KEPT_BACK_MS
+from sqsdelay.dispatching.settings import DEFAULT_BATCH
 from sqsdelay.limits import (
     DEFAULT_HOP_SECONDS,
+    DELAY_CONSUMER_MEMORY_MB,
+    DISPATCHER_MEMORY_MB,
     MAX_BATCH_ENTRIES,
     MAX_MESSAGE_TIMER_SECONDS,
     MAX_RETENTION_SECONDS,
@@ -78,15 +80,15 @@ FULL_PROCESSOR_MB: Final = Figure(
     unit="MB",
     source="Lambda configuration-memory.html",
 )
-TABLE_WRITES: Final = Figure(
-    name="new on-demand DynamoDB table, or its index: write units",
-    value=4_000,
+TABLE_READS: Final = Figure(
+    name="new on-demand DynamoDB table: read units",
+    value=12_000,
     unit="units/s",
     source="DynamoDB on-demand-capacity-mode.html",
 )
-PARTITION_WRITES: Final = Figure(
-    name="one DynamoDB partition: write units",
-    value=1_000,
+PARTITION_READS: Final = Figure(
+    name="one DynamoDB partition: read units",
+    value=3_000,
     unit="units/s",
     source="DynamoDB TroubleshootingThrottlingOnDemand.html",
 )
@@ -97,8 +99,8 @@ QUOTAS: Final = (
     FIFO_IN_FLIGHT,
     MOST_CONCURRENCY,
     FULL_PROCESSOR_MB,
-    TABLE_WRITES,
-    PARTITION_WRITES,
+    TABLE_READS,
+    PARTITION_READS,
 )
 
 SQS_SECONDS: Final = Figure(
@@ -122,22 +124,18 @@ INVOKE_SECONDS: Final = Figure(
     unit="s",
     source="our guess",
 )
-WRITE_UNITS: Final = Figure(
-    name="write units a release: claim and delete, a 1 KiB message being 2 KiB with its keys",
-    value=4,
+READ_UNITS: Final = Figure(
+    name="read units a release: 1 KiB and its keys read twice, once eventually consistent",
+    value=0.4,
     unit="units",
-    source="docs/parking.md",
-)
-INDEX_WRITE_UNITS: Final = Figure(
-    name="the same in the index", value=2, unit="units", source="docs/parking.md"
+    source="docs/cost.md",
 )
 ASSUMPTIONS: Final = (
     SQS_SECONDS,
     DYNAMODB_SECONDS,
     POSTGRES_SECONDS,
     INVOKE_SECONDS,
-    WRITE_UNITS,
-    INDEX_WRITE_UNITS,
+    READ_UNITS,
 )
 
 
@@ -148,9 +146,11 @@ class Deployment:
     hop_seconds: int = DEFAULT_HOP_SECONDS
     batch: int = MAX_BATCH_ENTRIES
     max_concurrency: int = 10
-    consumer_memory_mb: int = 256
-    dispatcher_memory_mb: int = FUNCTION_MEMORY_MB
-    dispatcher_timeout_seconds: int = 50
+    consumer_memory_mb: int = DELAY_CONSUMER_MEMORY_MB
+    dispatcher_memory_mb: int = DISPATCHER_MEMORY_MB
+    dispatcher_timeout_seconds: int = 170
+    dispatcher_runs: int = 3
+    dispatcher_sends: int = CONCURRENT_SENDS
     dispatcher_kept_back_seconds: float = KEPT_BACK_MS / 1000
     dispatcher_every_seconds: int = SCHEDULE_SECONDS
     dispatcher_claim: int = BATCH

@@ -84,6 +84,30 @@ def fill_due(store: Any, count: int, prefix: str) -> None:
         store.store(messages[start : start + 1000])
 
 
+def fill_parked(table: str, count: int, *, due_in_seconds: int) -> None:
+    """Messages on DynamoDB that were parked two hours ago, as most are: far away then, due now."""
+    from sqsdelay.core.message_id import new_message_id
+    from sqsdelay.core.stored_message import StoredMessage
+    from sqsdelay.stores.dynamodb import DynamoDbStore
+    from sqsdelay.testing import ManualClock
+
+    now_ms = time.time_ns() // 1_000_000
+    due_ms = now_ms + 1000 * due_in_seconds
+    store = DynamoDbStore(table, endpoint=ENDPOINT, clock=ManualClock(now_ms - 7_200_000))
+    messages = [
+        StoredMessage(
+            message_id=new_message_id(due_ms),
+            destination=ENDPOINT,
+            due_ms=due_ms,
+            body=BODY.encode(),
+        )
+        for _ in range(count)
+    ]
+    for start in range(0, count, 1000):
+        store.store(messages[start : start + 1000])
+    store.close()
+
+
 @contextmanager
 def dispatching(
     conninfo: str,

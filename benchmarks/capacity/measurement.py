@@ -17,12 +17,12 @@ from typing import Any, Final
 import psutil
 
 from benchmarks.capacity.figures import DEPLOYED, Cost
-from benchmarks.capacity.load import ENDPOINT, dispatching, environment, events, fill_due
+from benchmarks.capacity.load import ENDPOINT, dispatching, environment, events, fill_parked
 from benchmarks.support.fresh_process import in_process, stdout_away
 from benchmarks.support.sqs_stub import Stub, running_stub
 from sqsdelay.testing import LocalAws
 
-TABLE: Final = "orders.delayed"
+TABLE: Final = "orders.parked"
 FAR_SECONDS: Final = 10 * 24 * 3600
 NEAR_SECONDS: Final = 5 * 3600
 """Not far enough to be parked."""
@@ -111,24 +111,20 @@ class _Context:
 
 
 def dispatcher_function(_: Stub, messages: int) -> Cost:
-    """The dispatcher's handler on a DynamoDB table that the caller of this process has filled."""
-    from sqsdelay.stores import open_store
-
+    """The dispatcher's handler on a DynamoDB table, with messages that were parked long ago."""
     calls = _count_requests()
-    store = open_store(f"dynamodb://{TABLE}", endpoint=ENDPOINT)
     with stdout_away():
         from lambdas.dispatcher.handler import handler
 
-        def run(count: int, prefix: str) -> int:
-            fill_due(store, count, prefix)
-            calls.clear()
+        def run() -> int:
             return handler({}, _Context())["released"]
 
-        run(WARM_UP, "warm-up")
-        fill_due(store, messages, "due")
+        fill_parked(TABLE, WARM_UP, due_in_seconds=-3600)
+        assert run() == WARM_UP
+        fill_parked(TABLE, messages, due_in_seconds=DEPLOYED.ahead_seconds - 30)
 
         def release() -> int:
-            released = handler({}, _Context())["released"]
+            released = run()
             assert released == messages, f"{released} of {messages} released"
             return released
 

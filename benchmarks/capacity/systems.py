@@ -18,15 +18,14 @@ from benchmarks.capacity.figures import (
     FIFO_CALLS,
     FIFO_CALLS_ELSEWHERE,
     FULL_PROCESSOR_MB,
-    INDEX_WRITE_UNITS,
     INVOKE_SECONDS,
     MOST_CONCURRENCY,
-    PARTITION_WRITES,
+    PARTITION_READS,
     PLAIN_FIFO_CALLS,
     POSTGRES_SECONDS,
+    READ_UNITS,
     SQS_SECONDS,
-    TABLE_WRITES,
-    WRITE_UNITS,
+    TABLE_READS,
     Cost,
     Measured,
 )
@@ -114,32 +113,55 @@ class Systems:
 
     @cached_property
     def dispatcher(self) -> Dispatcher:
-        """The dispatcher function, every minute, on DynamoDB."""
+        """The dispatcher function, started every minute, on DynamoDB."""
+        return self.dispatcher_function("as deployed", runs=DEPLOYED.dispatcher_runs)
+
+    @cached_property
+    def dispatchers(self) -> list[Dispatcher]:
+        """Those on DynamoDB: with more runs at once, which take a longer timeout."""
+        return [
+            self.dispatcher,
+            self.dispatcher_function("6 runs at once", runs=6),
+            self.dispatcher_function("15 runs at once, 15 shards or more", runs=15, shards=15),
+        ]
+
+    def dispatcher_function(
+        self, name: str, *, runs: int, shards: int = DEPLOYED.shards
+    ) -> Dispatcher:
+        """So many runs at once, which share out the shards. They are under way from the start here; in
+        truth one more is started each minute."""
         claim = DEPLOYED.dispatcher_claim
-        rounds = math.ceil(claim / DEPLOYED.dynamodb_threads)
-        sends = math.ceil(claim / DEPLOYED.batch / DEPLOYED.outbox_batches)
+        sends = math.ceil(claim / DEPLOYED.batch / DEPLOYED.dispatcher_sends)
         cpu = self.measured.costs["dispatcher function"].cpu_of(claim)
         processor = DEPLOYED.dispatcher_memory_mb / FULL_PROCESSOR_MB.value
+        every = DEPLOYED.dispatcher_every_seconds
+        lost = DEPLOYED.dispatcher_kept_back_seconds + every * runs - self._timeout(runs)
+        lanes = runs - lost / every
         return Dispatcher(
-            name="function on DynamoDB (as deployed)",
+            name=f"function on DynamoDB ({name})",
             claim=claim,
             parts={
-                f"processor ({DEPLOYED.dispatcher_memory_mb} MB)": cpu / processor,
-                "answers of DynamoDB": (1 + 2 * rounds) * DYNAMODB_SECONDS.value,
-                "answers of SQS": sends * SQS_SECONDS.value,
+                f"processor ({DEPLOYED.dispatcher_memory_mb} MB)": cpu / processor / lanes,
+                # Leases, what is due, lease, messages, lease.
+                "answers of DynamoDB": 5 * DYNAMODB_SECONDS.value / lanes,
+                "answers of SQS": sends * SQS_SECONDS.value / lanes,
             },
-            every_seconds=DEPLOYED.dispatcher_every_seconds,
-            run_seconds=DEPLOYED.dispatcher_timeout_seconds - DEPLOYED.dispatcher_kept_back_seconds,
-            releases_per_second=min(self.store_limits.values()),
+            every_seconds=every,
+            run_seconds=every,
+            releases_per_second=min(self.store_limits(shards).values()),
         )
 
-    @property
-    def store_limits(self) -> dict[str, float]:
+    @staticmethod
+    def _timeout(runs: int) -> float:
+        """As the deployment reckons it."""
+        every = DEPLOYED.dispatcher_every_seconds
+        return (runs - DEPLOYED.dispatcher_runs) * every + DEPLOYED.dispatcher_timeout_seconds
+
+    def store_limits(self, shards: int = DEPLOYED.shards) -> dict[str, float]:
         """Releases a second that DynamoDB's quotas allow."""
         return {
-            "table writes": TABLE_WRITES.value / WRITE_UNITS.value,
-            "index writes": TABLE_WRITES.value / INDEX_WRITE_UNITS.value,
-            "index partitions": DEPLOYED.shards * PARTITION_WRITES.value / INDEX_WRITE_UNITS.value,
+            "table reads": TABLE_READS.value / READ_UNITS.value,
+            "partitions": shards * PARTITION_READS.value / READ_UNITS.value,
         }
 
     def dispatcher_worker(self, answer_seconds: float = SQS_SECONDS.value) -> Dispatcher:

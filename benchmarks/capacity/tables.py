@@ -80,7 +80,7 @@ def answers(systems: Systems) -> str:
                 can.saturates,
             )
         )
-    for dispatcher in (systems.dispatcher, systems.dispatcher_worker()):
+    for dispatcher in (*systems.dispatchers, systems.dispatcher_worker()):
         many = round(dispatcher.throughput * DEPLOYED.ahead_seconds)
         at_once = most(partial(store.minute_late, dispatcher), many)
         rows.append(
@@ -128,7 +128,7 @@ def due(systems: Systems) -> str:
         for together, how in ((False, "sent at any time"), (True, "sent together")):
             runs = [relay.due_in_a_minute(consumer, n, together=together) for n in DUE]
             rows.append((f"relay: {consumer.name}, {how}", *(_late(run) for run in runs)))
-    for dispatcher in (systems.dispatcher, systems.dispatcher_worker()):
+    for dispatcher in (*systems.dispatchers, systems.dispatcher_worker()):
         released = [store.due_in_a_minute(dispatcher, n) for n in DUE]
         rows.append((f"parked: {dispatcher.name}", *(_late(run) for run in released)))
     return _table(("", *(_about(n) for n in DUE)), rows)

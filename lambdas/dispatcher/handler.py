@@ -23,15 +23,19 @@ from sqsdelay.dispatching.settlement import Round
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, SHORT_CALL_ATTEMPTS
 from sqsdelay.ports.stores import DelayedMessageStore
 from sqsdelay.sqs.client import default_client
-from sqsdelay.sqs.outbox import DEFAULT_CONCURRENCY, SqsOutbox
+from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stores import open_store
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
-BATCH: Final = 100
-"""Small enough that a claim is settled well within the time that is kept back."""
+BATCH: Final = 1000
+"""Small enough that a claim is settled well within the time that is kept back. A store's claim is
+bounded in bytes as well."""
+
+CONCURRENT_SENDS: Final = 32
+"""Batches in flight: an answer of SQS takes many times as long as a processor works for it."""
 
 KEPT_BACK_MS: Final = 10_000
 """No claim is begun with less time left: one cut off would be released twice."""
@@ -53,7 +57,7 @@ def function() -> Function:
     """Wire the function from its environment, once, on the first invocation."""
     endpoint = Endpoint.parse(os.environ[contract.ENDPOINT_VARIABLE])
     store = open_store(os.environ[contract.STORE_VARIABLE], endpoint=endpoint.name)
-    outbox = SqsOutbox(SqsQueues(_client()), endpoint)
+    outbox = SqsOutbox(SqsQueues(_client()), endpoint, concurrency=CONCURRENT_SENDS)
     settings = DispatchSettings(
         number_of_retries=int(os.environ.get(contract.NUMBER_OF_RETRIES_VARIABLE, 0)),
         release_ahead_seconds=int(
@@ -77,7 +81,7 @@ def function() -> Function:
 
 
 def _client() -> SQSClient:
-    return default_client(connections=DEFAULT_CONCURRENCY, attempts=SHORT_CALL_ATTEMPTS)
+    return default_client(connections=CONCURRENT_SENDS, attempts=SHORT_CALL_ATTEMPTS)
 
 
 def handler(event: object, context: Any) -> dict[str, int]:

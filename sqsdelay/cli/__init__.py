@@ -9,12 +9,16 @@ from typing import Annotated
 import typer
 
 from sqsdelay.cli import endpoint, errors, pipeline, rabbitmq, store
+from sqsdelay.cli.advice import exit_code, in_options
+from sqsdelay.cli.console import err, out
 from sqsdelay.cli.consume import consume
 from sqsdelay.cli.cost import cost
 from sqsdelay.cli.demo.command import demo
 from sqsdelay.cli.dispatch import dispatch
+from sqsdelay.cli.local import local
 from sqsdelay.cli.receive import receive
 from sqsdelay.cli.send import send
+from sqsdelay.cli.settings import with_aws
 from sqsdelay.cli.status import status
 from sqsdelay.cli.timeout_manager import timeout_manager
 from sqsdelay.cli.waiting import cancel, pending, reschedule
@@ -50,24 +54,27 @@ app.add_typer(endpoint.app, name="endpoint")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(rabbitmq.app, name="rabbitmq")
 app.command()(demo)
-app.command()(send)
-app.command()(consume)
-app.command()(receive)
+app.command()(local)
+app.command()(with_aws(send))
+app.command()(with_aws(consume))
+app.command()(with_aws(receive))
 app.add_typer(store.app, name="store")
-app.command()(dispatch)
-app.command()(timeout_manager)
-app.command()(pending)
-app.command()(cancel)
-app.command()(reschedule)
+app.command()(with_aws(dispatch))
+app.command()(with_aws(timeout_manager))
+app.command()(with_aws(pending))
+app.command()(with_aws(cancel))
+app.command()(with_aws(reschedule))
 app.command()(cost)
-app.command()(status)
+app.command()(with_aws(status))
 app.add_typer(errors.app, name="errors")
 
 
 def main() -> None:
-    """Run the command line; an expected error is one line on stderr and exit code 1."""
+    """Run the command line; an expected error is one line on stderr and an exit code."""
+    # Help and errors in boxes are cut to the width of a terminal, where there is one.
+    app.rich_markup_mode = "rich" if out.is_terminal and err.is_terminal else None
     try:
         app()
     except SqsDelayError as error:
-        print(f"sqsdelay: {one_line(error)}", file=sys.stderr)  # noqa: T201
-        sys.exit(1)
+        print(f"sqsdelay: {in_options(one_line(error))}", file=sys.stderr)  # noqa: T201
+        sys.exit(exit_code(error))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from rich.console import Console, ConsoleOptions
+from rich.console import Console, ConsoleDimensions
+from rich.table import Column, Table
 from rich.text import Text
 
 from sqsdelay.core.delay import utc
@@ -16,19 +17,21 @@ _CONTROL: Final = {
 """Characters by which a terminal is told to do things, and how they are shown."""
 
 
-_PIPE_COLUMNS: Final = 200
-"""Width of what goes to a pipe or a file: a queue's name of 80 characters is not to be cut there."""
+_PIPE_COLUMNS: Final = 10_000_000
+"""Width of what goes to a pipe or a file: beyond the longest body, so nothing is cut or wrapped there."""
 
 
 class SafeConsole(Console):
     """Shows control characters as ``\\x1b``: bodies, ids and reasons are whoever's who may send."""
 
     @property
-    def options(self) -> ConsoleOptions:
-        options = super().options
-        if self.is_terminal or "COLUMNS" in self._environ:
-            return options
-        return options.update(width=max(options.max_width, _PIPE_COLUMNS))
+    def size(self) -> ConsoleDimensions:
+        found = super().size
+        return found if self.is_terminal else ConsoleDimensions(_PIPE_COLUMNS, found.height)
+
+    @size.setter
+    def size(self, new_size: tuple[int, int]) -> None:
+        self._width, self._height = new_size
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(text.translate(_CONTROL), **options)
@@ -36,6 +39,33 @@ class SafeConsole(Console):
 
 out = SafeConsole()
 err = SafeConsole(stderr=True)
+
+
+BODY_START: Final = 60
+"""Characters of a body on a terminal; a pipe or file gets all of it."""
+
+
+def folding(*headers: str | Column, **settings: Any) -> Table:
+    """A table whose cells take more lines on a narrow terminal, and never lose their ends."""
+    columns = [Column(each, overflow="fold") if isinstance(each, str) else each for each in headers]
+    return Table(*columns, **settings)
+
+
+def say(text: str) -> None:
+    """A line on stdout, as it is: never wrapped, whatever looks like markup in it."""
+    out.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def tell(text: str) -> None:
+    """The same on stderr."""
+    err.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def start_of(body: str) -> str:
+    """As much of a body as a terminal's line has room for; all of it where no terminal reads."""
+    if not out.is_terminal or len(body) <= BODY_START:
+        return body
+    return f"{body[: BODY_START - 1]}…"
 
 
 def print_json(value: Any) -> None:

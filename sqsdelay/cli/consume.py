@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sqsdelay.cli.console import err, print_json
+from sqsdelay.cli.console import print_json, tell
 from sqsdelay.cli.options import (
     DEFAULT_MAX_DELAY,
     EndpointName,
@@ -93,10 +93,10 @@ def consume(
         served = consumer.endpoint.delay_queue.name
         if consumer.endpoint.fifo:
             served += f" and {consumer.endpoint.due_queue.name}"
-        err.print(f"consuming {served}; stop with Ctrl-C or SIGTERM", highlight=False)
+        tell(f"consuming {served}; stop with Ctrl-C or SIGTERM")
         consumer.run(stop)
     line = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "nothing"
-    err.print(f"stopped; {line}", highlight=False)
+    tell(f"stopped; {line}")
 
 
 def _as_json(outcome: Outcome) -> dict[str, object]:

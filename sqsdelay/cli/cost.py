@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 from rich.table import Table
 
-from sqsdelay.cli.console import err, out, print_json
+from sqsdelay.cli.console import err, out, print_json, tell
 from sqsdelay.core.delay import delay_ms, parse_delay
 from sqsdelay.cost import (
     Bill,
@@ -53,6 +53,12 @@ def cost(
     size: Annotated[
         str, typer.Option(help="Size of one message with attributes: 500, 4KB (4,096 bytes), 1MB.")
     ] = "1KB",
+    infrequent_access: Annotated[
+        bool,
+        typer.Option(
+            "--infrequent-access", help="The DynamoDB store's table is of the class Standard-IA."
+        ),
+    ] = False,
     prices: PricesFile = None,
     show_prices: Annotated[
         bool, typer.Option("--show-prices", help="Print the shipped price file and exit.")
@@ -73,6 +79,7 @@ def cost(
         messages=messages,
         message_bytes=parse_size(size),
         batch=batch,
+        infrequent_access=infrequent_access,
     )
     used = read_prices(prices)
     found = bills(load, used)
@@ -125,7 +132,7 @@ def _print(load: Workload, prices: Prices, found: list[Bill]) -> None:
     for bill in found:
         if bill.impossible:
             line = f"{bill.strategy}: {bill.impossible}"
-            err.print(line, highlight=False, markup=False, soft_wrap=True)
+            tell(line)
     err.print(
         f"{prices.currency}, {prices.region}, prices read on {prices.read_on}; "
         "for what each column means, see docs/cost.md",

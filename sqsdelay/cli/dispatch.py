@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from sqsdelay.cli.console import err, instant, print_json
+from sqsdelay.cli.console import instant, print_json, tell
 from sqsdelay.cli.options import (
     JsonLines,
     LedgerFile,
@@ -111,13 +111,13 @@ def dispatch(
             ledger=book,
         )
         stop = stop_on_signals(lambda: _summary(counts))
-        err.print(f"dispatching {parsed.name}; stop with Ctrl-C or SIGTERM", highlight=False)
+        tell(f"dispatching {parsed.name}; stop with Ctrl-C or SIGTERM")
         try:
             dispatcher.run(stop)
         except CriticalError as critical:
-            err.print(f"sqsdelay: {critical}", highlight=False, markup=False)
+            tell(f"sqsdelay: {critical}")
             raise typer.Exit(EXIT_CRITICAL) from critical
-    err.print(_summary(counts), highlight=False)
+    tell(_summary(counts))
 
 
 def _summary(counts: Counter[str]) -> str:

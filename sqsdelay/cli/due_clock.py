@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from sqsdelay.cli.console import err
+from sqsdelay.cli.console import tell
 from sqsdelay.core.delay import parse_delay, parse_due_at
 from sqsdelay.core.due_time import due_time
 from sqsdelay.core.endpoint import Endpoint, QueueRef
@@ -56,7 +56,7 @@ class DueClock:
                     raise
                 self._ask_sqs = False
                 line = f"the delay counts from the store's clock, because SQS cannot be reached: {error}"
-                err.print(line, highlight=False, markup=False, soft_wrap=True)
+                tell(line)
         from sqsdelay.stores.clock import StoreClock
 
         return StoreClock(self._store).latest_ms()

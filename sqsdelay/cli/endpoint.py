@@ -7,12 +7,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import typer
-from rich.table import Table
 
-from sqsdelay.cli.console import out, print_json
+from sqsdelay.cli.console import folding, out, print_json, say
 from sqsdelay.cli.options import EndpointName, Hop, Json, OptionalStoreUrl, Schema
 from sqsdelay.cli.options import Table as StoreTable
 from sqsdelay.cli.parked import NOBODY, overdue_remedy, parked_messages
+from sqsdelay.cli.settings import with_aws
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.problem import Problem
@@ -26,6 +26,7 @@ app = typer.Typer(help="Create or check an endpoint's queues.", no_args_is_help=
 
 
 @app.command()
+@with_aws
 def create(endpoint: EndpointName, hop: Hop = DEFAULT_HOP_SECONDS, as_json: Json = False) -> None:
     """Create the destination queue and its delay queues if they do not exist."""
     from sqsdelay.sqs.client import default_client
@@ -37,10 +38,11 @@ def create(endpoint: EndpointName, hop: Hop = DEFAULT_HOP_SECONDS, as_json: Json
         print_json({"endpoint": parsed.name, "created": created})
         return
     for ref in parsed.queues:
-        out.print(f"{'created' if ref.name in created else 'exists '}  {ref.name}", highlight=False)
+        say(f"{'created' if ref.name in created else 'exists '}  {ref.name}")
 
 
 @app.command()
+@with_aws
 def check(
     endpoint: EndpointName,
     hop: Hop = DEFAULT_HOP_SECONDS,
@@ -64,9 +66,9 @@ def check(
     if as_json:
         print_json({"endpoint": parsed.name, "problems": [asdict(problem) for problem in problems]})
     elif not problems:
-        out.print(f"{parsed.name} is ready for unrestricted delays", highlight=False)
+        say(f"{parsed.name} is ready for unrestricted delays")
     else:
-        printed = Table("queue", "problem", "fix")
+        printed = folding("queue", "problem", "fix")
         for problem in problems:
             printed.add_row(problem.subject, problem.text, problem.remedy)
         out.print(printed)

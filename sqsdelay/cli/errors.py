@@ -7,12 +7,11 @@ from typing import Annotated, Any, Final
 
 import typer
 from rich.markup import escape
-from rich.table import Column
-from rich.table import Table as PrintedTable
 
-from sqsdelay.cli.console import err, out, print_json
+from sqsdelay.cli.console import folding, out, print_json, say, start_of, tell
 from sqsdelay.cli.due_clock import new_due_ms
 from sqsdelay.cli.options import Delay, DueAt, EndpointName, JsonLines
+from sqsdelay.cli.settings import with_aws
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.hop import Reject
@@ -22,9 +21,6 @@ from sqsdelay.operating.error_queue import ErrorQueue, Retry, RetryStatus
 from sqsdelay.ports.queues import Queues
 
 app = typer.Typer(help="Inspect an endpoint's error queue and retry its messages.")
-
-BODY_START: Final = 60
-"""Characters of a body in a table; --json prints all of it."""
 
 _NO_REASON: Final = "(did not fit on the message; see the delay consumer's log)"
 
@@ -39,6 +35,7 @@ def of_endpoint(
 
 
 @app.command("list")
+@with_aws
 def list_errors(
     ctx: typer.Context,
     limit: Annotated[int, typer.Option(min=1, help="Show at most this many.")] = 50,
@@ -59,16 +56,17 @@ def list_errors(
             print_json(_as_json(rejection, bodies=bodies))
         return
     headers = ["message id", "due", "rejected", "receives", "bytes", "reason"]
-    printed = PrintedTable(*(Column(header, overflow="fold") for header in headers))
+    printed = folding(*headers)
     if bodies:
         printed.add_column("body", overflow="fold")
     for rejection in found:
         printed.add_row(*map(escape, _row(rejection, bodies=bodies)))
     out.print(printed)
-    out.print(f"{len(found)} shown of {endpoint.error_queue.name}", highlight=False)
+    say(f"{len(found)} shown of {endpoint.error_queue.name}")
 
 
 @app.command()
+@with_aws
 def retry(
     ctx: typer.Context,
     message_id: Annotated[
@@ -104,9 +102,9 @@ def retry(
         missing.pop(done.rejection.message_id, None)
         _tell(done, as_json=as_json)
     for absent in missing:
-        err.print(f"{absent}  not found", highlight=False, markup=False, soft_wrap=True)
+        tell(f"{absent}  not found")
     line = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
-    err.print(line or "no messages", highlight=False)
+    tell(line or "no messages")
     if missing or counts[RetryStatus.LEFT] or counts[RetryStatus.NOT_DELETED]:
         raise typer.Exit(1)
 
@@ -135,8 +133,7 @@ def _row(rejection: Rejection, *, bodies: bool) -> list[str]:
         rejection.reason or _NO_REASON,
     ]
     if bodies:
-        cut = len(copy.body) > BODY_START
-        row.append(f"{copy.body[: BODY_START - 1]}…" if cut else copy.body)
+        row.append(start_of(copy.body))
     return row
 
 
@@ -179,4 +176,4 @@ def _tell(done: Retry, *, as_json: bool) -> None:
     line = f"{done.status}: {done.error}"
     if done.error is None:
         line = f"{done.status} to {done.queue}, due {due}"
-    out.print(f"{message_id}  {line}", highlight=False, markup=False, soft_wrap=True)
+    say(f"{message_id}  {line}")

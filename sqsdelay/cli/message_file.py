@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -49,6 +49,7 @@ def checked_input(
     due_at: str | None,
     message_id: str | None,
     group: str | None,
+    attributes: Sequence[str] | None,
 ) -> Defaults:
     """The delay or due time of the options, once they are known to fit together.
 
@@ -60,15 +61,39 @@ def checked_input(
         raise typer.BadParameter("give either --body or --file")
     if delay is not None and due_at is not None:
         raise typer.BadParameter("give either --delay or --due-at, not both")
-    if file is not None and (message_id is not None or group is not None):
+    if file is not None and (message_id is not None or group is not None or attributes):
         raise typer.BadParameter(
-            "--message-id and --group require --body; in a file, use the fields "
-            '"message_id" and "message_group_id"'
+            "--message-id, --group and --attribute require --body; in a file, use the fields "
+            '"message_id", "message_group_id" and "attributes"'
         )
     return Defaults(
         None if delay is None else parse_delay(delay),
         None if due_at is None else parse_due_at(due_at),
     )
+
+
+def given_attributes(texts: Sequence[str] | None) -> dict[str, AttributeInput]:
+    """The attributes of ``--attribute NAME=VALUE`` and ``NAME:TYPE=VALUE``.
+
+    Raises:
+        BadParameter: it is neither, or names one attribute twice.
+        InvalidMessage: a Binary value is not base64.
+    """
+    found: dict[str, AttributeInput] = {}
+    for text in texts or ():
+        named, equals, value = text.partition("=")
+        name, _, kind = named.partition(":")
+        kind = kind or "String"
+        if not name or not equals:
+            raise typer.BadParameter(
+                f"{text!r} is not NAME=VALUE or NAME:TYPE=VALUE, such as tenant=acme or tries:Number=3",
+                param_hint="--attribute",
+            )
+        if name in found:
+            raise typer.BadParameter(f"{name!r} is given twice", param_hint="--attribute")
+        field = "BinaryValue" if kind.partition(".")[0] == "Binary" else "StringValue"
+        found[name] = _attribute(name, {"DataType": kind, field: value})
+    return found
 
 
 def opened_lines(file: Path) -> IO[str]:

@@ -39,6 +39,14 @@ MessagesFile = Annotated[
 Group = Annotated[
     str | None, typer.Option(help="Message group (with --body); required by FIFO queues.")
 ]
+Attributes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--attribute",
+        help="Message attribute (with --body): NAME=VALUE, or NAME:TYPE=VALUE with a TYPE of String, "
+        "Number or Binary (base64). May be repeated.",
+    ),
+]
 
 # Queues and workers.
 Hop = Annotated[int, typer.Option(help="Delivery delay of the delay queue, seconds (1 to 900).")]
@@ -98,12 +106,16 @@ def max_delay_seconds(text: str) -> int:
 
 @contextmanager
 def opened_store(
-    endpoint: str, url: str, table: str | None, schema: str | None
+    endpoint: str, url: str, table: str | None, schema: str | None, *, create: bool = False
 ) -> Iterator[DelayedMessageStore]:
-    """The store of the endpoint of that name, closed at the end."""
+    """The store of the endpoint of that name, closed at the end.
+
+    Raises:
+        StoreMissing: a SQLite file that does not exist, unless ``create``: its name may be mistyped.
+    """
     from sqsdelay.stores import open_store
 
-    store = open_store(url, endpoint=endpoint, table=table, schema=schema)
+    store = open_store(url, endpoint=endpoint, table=table, schema=schema, create=create)
     try:
         yield store
     finally:
@@ -114,10 +126,15 @@ def opened_store(
 def opened_place(
     endpoint: str, url: str, table: str | None, schema: str | None
 ) -> Iterator[ParkingPlace]:
-    """Where the messages of the endpoint of that name wait, closed at the end."""
+    """Where the messages of the endpoint of that name wait, closed at the end.
+
+    Raises:
+        StoreMissing: a SQLite file that does not exist: its name may be mistyped.
+    """
     from sqsdelay.stores import open_place
 
-    with closing(open_place(url, endpoint=endpoint, table=table, schema=schema)) as place:
+    place = open_place(url, endpoint=endpoint, table=table, schema=schema, create=False)
+    with closing(place):
         yield place
 
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sqsdelay.cli.console import err, out, print_json
+from sqsdelay.cli.console import print_json, say, tell
 from sqsdelay.cli.options import Json
+from sqsdelay.cli.settings import verbose
 from sqsdelay.core.delay import parse_delay, parse_due_at
 from sqsdelay.errors import InvalidMessage
 
@@ -52,6 +53,7 @@ Endpoint = Annotated[str, typer.Argument(help="The destination queue's name.")]
 
 
 @app.command()
+@verbose
 def declare(url: Url, prefix: Prefix = None) -> None:
     """Declare the 28 delay levels and the delivery exchange if they do not exist."""
     from sqsdelay.rabbitmq import declare as declare_infrastructure
@@ -63,10 +65,11 @@ def declare(url: Url, prefix: Prefix = None) -> None:
     _say(f"declared {topology.level_name(MAX_LEVEL)} … {topology.delivery_exchange}")
     for problem in uncaught(url, topology) if topology.shared else []:
         text = f"warning: {problem.subject} {problem.text}\n  fix: {problem.remedy}"
-        err.print(text, highlight=False, markup=False, soft_wrap=True)
+        tell(text)
 
 
 @app.command()
+@verbose
 def verify(
     url: Url,
     prefix: Prefix = None,
@@ -104,6 +107,7 @@ def verify(
 
 
 @app.command()
+@verbose
 def bind(
     endpoint: Endpoint,
     url: Url,
@@ -115,15 +119,20 @@ def bind(
             help="Also declare the exchange used by NServiceBus's conventional routing topology.",
         ),
     ] = False,
+    as_json: Json = False,
 ) -> None:
     """Bind an existing queue as an endpoint, and forward messages that came due before."""
     from sqsdelay.rabbitmq import bind as bind_endpoint
 
     sent_on = bind_endpoint(url, endpoint, _topology(prefix), conventional=conventional)
+    if as_json:
+        print_json({"endpoint": endpoint, "forwarded": sent_on})
+        return
     _say(f"bound {endpoint}; {sent_on} undeliverable messages forwarded to it")
 
 
 @app.command()
+@verbose
 def send(
     endpoint: Endpoint,
     body: Annotated[str, typer.Option(help="The message body.")],
@@ -163,6 +172,7 @@ def send(
 
 
 @app.command()
+@verbose
 def teardown(
     url: Url,
     prefix: Prefix = None,
@@ -181,6 +191,7 @@ def teardown(
 
 
 @app.command()
+@verbose
 def transfer(
     url: Url,
     to: Annotated[
@@ -210,7 +221,7 @@ def transfer(
     def on_level(level: int, done: Transfer) -> None:
         nonlocal seen
         if done.moved > seen:
-            err.print(f"level {level:02}: {done.moved - seen} moved", highlight=False)
+            tell(f"level {level:02}: {done.moved - seen} moved")
             seen = done.moved
 
     done = transfer_messages(
@@ -240,7 +251,7 @@ def _topology(prefix: str | None) -> Topology:
 
 
 def _say(text: str) -> None:
-    out.print(text, highlight=False, markup=False, soft_wrap=True)
+    say(text)
 
 
 def _header(text: str) -> tuple[str, str]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sqsdelay.cli.console import err, out, print_json
+from sqsdelay.cli.console import print_json, say, start_of, tell
 from sqsdelay.cli.options import JsonLines, LedgerFile, opened_ledger
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
@@ -22,6 +24,7 @@ from sqsdelay.ledger.receipts import lateness_ms, received_events, waited_ms
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_RECEIVE_WAIT_SECONDS
 
 if TYPE_CHECKING:
+    from sqsdelay.ports.queues import Queues
     from sqsdelay.s3 import BodyReader
 
 
@@ -33,9 +36,12 @@ def receive(
     idle: Annotated[
         int, typer.Option(min=0, help="Stop after this many seconds without a message; 0: never.")
     ] = 0,
-    keep: Annotated[
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete each message once it is printed.")
+    ] = False,
+    whole: Annotated[
         bool,
-        typer.Option("--keep", help="Do not delete the messages (they will be received again)."),
+        typer.Option("--whole", help="Print whole bodies on a terminal, too; in a pipe they are."),
     ] = False,
     bucket: Annotated[
         str | None,
@@ -44,13 +50,19 @@ def receive(
     ledger: LedgerFile = None,
     as_json: JsonLines = False,
 ) -> None:
-    """Print messages as they arrive, how late they were and how long they waited, and delete them.
+    """Print messages as they arrive, how late they were and how long they waited.
+
+    They stay in the queue unless --delete is given.
 
     Lateness ends when the destination queue shows the message; what it then waited there for its
     receiver stands beside it. Both are known only for relayed messages, which carry their due time. A
     message sent with a delay of 900 s or less is a plain SQS message and shows "-".
 
-    Exit code 1 if a large body could not be read; that message is not deleted.
+    SQS shows messages only by receiving them: their receive counts grow, and other receivers do not see
+    them until this command ends, or the queue's visibility timeout has passed.
+
+    Exit code 1 if a large body could not be read (that message is not deleted), or a message could
+    not be deleted.
     """
     from sqsdelay.s3 import BodyReader
     from sqsdelay.sqs.client import default_client
@@ -58,40 +70,93 @@ def receive(
 
     parsed, book = Endpoint.parse(endpoint), opened_ledger(ledger)
     queues = SqsQueues(default_client(connections=1, wait_seconds=MAX_RECEIVE_WAIT_SECONDS))
-    url = queues.url(parsed.queue)
     reader = None if bucket is None else BodyReader(bucket)
-    received = unread = 0
-    last = time.monotonic()
-    while not (count and received >= count) and not (idle and time.monotonic() - last > idle):
-        wait = min(idle, MAX_RECEIVE_WAIT_SECONDS) if idle else MAX_RECEIVE_WAIT_SECONDS
-        most = min(count - received, MAX_BATCH_ENTRIES) if count else MAX_BATCH_ENTRIES
-        copies = queues.receive_batch(url, wait_seconds=wait, limit=most)
-        if book is not None:
-            now_ms = queues.broker_clock.now_ms()
-            record_safely(book, received_events(parsed.name, copies, now_ms=now_ms))
-        whole = [copy for copy in copies if _show(copy, reader, fifo=parsed.fifo, as_json=as_json)]
-        unread += len(copies) - len(whole)
-        if copies:
-            received += len(copies)
-            last = time.monotonic()
-            if whole and not keep:
-                queues.delete_batch(url, whole)
-    if unread:
+    arriving = _Arriving(queues, queues.url(parsed.queue), count=count, idle=idle)
+    failed = 0
+    try:
+        for copies in arriving:
+            if book is not None:
+                now_ms = queues.broker_clock.now_ms()
+                record_safely(book, received_events(parsed.name, copies, now_ms=now_ms))
+            shown = [
+                copy
+                for copy in copies
+                if _show(copy, reader, fifo=parsed.fifo, whole=whole, as_json=as_json)
+            ]
+            failed += len(copies) - len(shown)
+            if delete:
+                failed += arriving.delete(shown)
+    finally:
+        arriving.let_go()
+    if failed:
         raise typer.Exit(1)
 
 
-def _show(copy: ReceivedMessage, reader: BodyReader | None, *, fifo: bool, as_json: bool) -> bool:
+class _Arriving:
+    """New messages, a batch at a time; one that is kept is seen again, and passed over then."""
+
+    def __init__(self, queues: Queues, url: str, *, count: int, idle: int) -> None:
+        self._queues = queues
+        self._url = url
+        self._count = count
+        self._idle = idle
+        self._seen: set[str] = set()
+        self._held: dict[str, ReceivedMessage] = {}
+
+    def __iter__(self) -> Iterator[list[ReceivedMessage]]:
+        last = time.monotonic()
+        while not self._enough(last):
+            wait = min(self._idle or MAX_RECEIVE_WAIT_SECONDS, MAX_RECEIVE_WAIT_SECONDS)
+            most = MAX_BATCH_ENTRIES
+            if self._count:
+                most = min(self._count - len(self._seen), most)
+            copies = self._queues.receive_batch(self._url, wait_seconds=wait, limit=most)
+            new = [copy for copy in copies if copy.sqs_message_id not in self._seen]
+            self._held.update((copy.sqs_message_id, copy) for copy in copies)
+            self._seen.update(copy.sqs_message_id for copy in new)
+            if new:
+                last = time.monotonic()
+                yield new
+
+    def _enough(self, last: float) -> bool:
+        counted = bool(self._count) and len(self._seen) >= self._count
+        return counted or bool(self._idle and time.monotonic() - last > self._idle)
+
+    def delete(self, copies: Sequence[ReceivedMessage]) -> int:
+        """Delete what was shown; returns how many could not be."""
+        if not copies:
+            return 0
+        failed = 0
+        for copy, failure in zip(copies, self._queues.delete_batch(self._url, copies), strict=True):
+            if failure is None:
+                self._held.pop(copy.sqs_message_id, None)
+            else:
+                failed += 1
+                tell(f"{copy.message_id}: not deleted: {failure.error}")
+        return failed
+
+    def let_go(self) -> None:
+        """Let others see at once what is still in the queue, as far as SQS can be told."""
+        held = [(copy, 0) for copy in self._held.values()]
+        with suppress(SqsDelayError):
+            for start in range(0, len(held), MAX_BATCH_ENTRIES):
+                self._queues.hide_batch(self._url, held[start : start + MAX_BATCH_ENTRIES])
+
+
+def _show(
+    copy: ReceivedMessage, reader: BodyReader | None, *, fifo: bool, whole: bool, as_json: bool
+) -> bool:
     """Print a message; False if its body could not be read."""
     try:
         body = copy.body if reader is None else reader.read(copy.body, copy.attributes)
     except SqsDelayError as error:
-        err.print(f"{copy.message_id}: {error}", highlight=False, markup=False, soft_wrap=True)
+        tell(f"{copy.message_id}: {error}")
         return False
-    _print(replace(copy, body=body), fifo=fifo, as_json=as_json)
+    _print(replace(copy, body=body), fifo=fifo, whole=whole, as_json=as_json)
     return True
 
 
-def _print(copy: ReceivedMessage, *, fifo: bool, as_json: bool) -> None:
+def _print(copy: ReceivedMessage, *, fifo: bool, whole: bool, as_json: bool) -> None:
     late, waited = lateness_ms(copy, fifo=fifo), waited_ms(copy, fifo=fifo)
     sent_id = text_of(copy.attributes, MESSAGE_ID) or copy.sqs_message_id
     arrived = None if copy.first_receive_ms is None else utc(copy.first_receive_ms)
@@ -110,8 +175,8 @@ def _print(copy: ReceivedMessage, *, fifo: bool, as_json: bool) -> None:
     shown = "-" if late is None else f"{late / 1000:+.3f} s"
     lay = "" if waited is None else f"waited {waited / 1000:.3f} s"
     at = "-" if arrived is None else f"{arrived:%H:%M:%S.%f}"
-    body = copy.body if len(copy.body) <= 60 else f"{copy.body[:57]}…"
-    out.print(f"{at:15}  {shown:>10}  {lay:>16}  {sent_id}  {body}", highlight=False, markup=False)
+    body = copy.body if whole else start_of(copy.body)
+    say(f"{at:15}  {shown:>10}  {lay:>16}  {sent_id}  {body}")
 
 
 def _plain(attribute: Attribute) -> dict[str, Any]:

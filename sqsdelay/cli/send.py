@@ -9,10 +9,18 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
-from sqsdelay.cli.console import err, out, print_json
-from sqsdelay.cli.message_file import BadLine, Defaults, checked_input, opened_lines, read_messages
+from sqsdelay.cli.console import err, print_json, say, tell
+from sqsdelay.cli.message_file import (
+    BadLine,
+    Defaults,
+    checked_input,
+    given_attributes,
+    opened_lines,
+    read_messages,
+)
 from sqsdelay.cli.options import (
     DEFAULT_MAX_DELAY,
+    Attributes,
     Body,
     Delay,
     DueAt,
@@ -48,6 +56,7 @@ def send(
         str | None, typer.Option(help="Message id (with --body), for deduplication by receivers.")
     ] = None,
     group: Group = None,
+    attribute: Attributes = None,
     hop: Hop = DEFAULT_HOP_SECONDS,
     max_delay: MaxDelay = DEFAULT_MAX_DELAY,
     bucket: Annotated[
@@ -61,7 +70,7 @@ def send(
     from sqsdelay.s3 import Bucket
     from sqsdelay.sqs.sender import DelaySender
 
-    defaults = checked_input(body, file, delay, due_at, message_id, group)
+    defaults = checked_input(body, file, delay, due_at, message_id, group, attribute)
     sender = DelaySender(
         hop_seconds=hop,
         max_delay_seconds=max_delay_seconds(max_delay),
@@ -77,6 +86,7 @@ def send(
             due_at=defaults.due_at,
             message_id=message_id,
             message_group_id=group,
+            attributes=given_attributes(attribute),
         )
         _print_one(result, as_json=as_json)
     elif file is not None:
@@ -91,7 +101,7 @@ def _print_one(result: SendResult, *, as_json: bool) -> None:
         print_json(_as_json(None, result))
     else:
         line = f"{result.message_id}  {result.route}  due {result.due}"
-        out.print(line, highlight=False, markup=False)
+        say(line)
 
 
 def _send_file(
@@ -108,11 +118,11 @@ def _send_file(
                     sent += 1
                 else:
                     failed += 1
-                    err.print(f"line {number}: {result.error}", highlight=False, markup=False)
+                    tell(f"line {number}: {result.error}")
                 if as_json:
                     print_json(_as_json(number, result))
             progress.update(task, completed=sent + failed)
-    err.print(f"{sent} sent, {failed} not sent", highlight=False)
+    tell(f"{sent} sent, {failed} not sent")
     return failed
 
 

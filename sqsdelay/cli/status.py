@@ -6,9 +6,8 @@ from dataclasses import asdict
 from typing import Any
 
 import typer
-from rich.table import Table as PrintedTable
 
-from sqsdelay.cli.console import err, instant, out, print_json
+from sqsdelay.cli.console import folding, instant, out, print_json, tell
 from sqsdelay.cli.options import EndpointName, Json, OptionalStoreUrl, Schema, Table
 from sqsdelay.cli.parked import NOBODY, overdue_remedy, parked_messages
 from sqsdelay.core.endpoint import Endpoint
@@ -52,12 +51,12 @@ def status(
     else:
         _print(found, parked)
     if trouble is not None:
-        err.print(f"store: {trouble}", highlight=False, markup=False, soft_wrap=True)
+        tell(f"store: {trouble}")
         raise typer.Exit(1)
     if parked is not None and parked.overdue:
         overdue = f"the earliest message in the store is {age(parked.late_ms // 1000)} overdue"
         remedy = overdue_remedy(parsed, url)
-        err.print(f"{overdue}: {NOBODY}; {remedy}", highlight=False, markup=False, soft_wrap=True)
+        tell(f"{overdue}: {NOBODY}; {remedy}")
         raise typer.Exit(1)
 
 
@@ -82,7 +81,7 @@ def _next_due(parked: StoreStatus | None) -> str | None:
 
 
 def _print(found: EndpointStatus, parked: StoreStatus | None) -> None:
-    summary = PrintedTable(box=None, show_header=False)
+    summary = folding(box=None, show_header=False)
     for name, value in (
         ("pending", f"about {found.pending:,}"),
         ("in flight", f"about {found.in_flight:,}"),
@@ -92,7 +91,7 @@ def _print(found: EndpointStatus, parked: StoreStatus | None) -> None:
         ("next due", _next_due(parked) or "-"),
     ):
         summary.add_row(name, value)
-    printed = PrintedTable("queue", "", "visible", "in flight", "delayed", "oldest")
+    printed = folding("queue", "", "visible", "in flight", "delayed", "oldest")
     for column in printed.columns[2:]:
         column.justify = "right"
     for queue in found.queues:

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from sqsdelay.cli.console import err, instant, out, print_json
+from sqsdelay.cli.console import instant, print_json, say, tell
 from sqsdelay.cli.due_clock import DueClock
-from sqsdelay.cli.message_file import BadLine, Defaults, checked_input, opened_lines, read_messages
+from sqsdelay.cli.message_file import (
+    BadLine,
+    Defaults,
+    checked_input,
+    given_attributes,
+    opened_lines,
+    read_messages,
+)
 from sqsdelay.cli.options import (
+    Attributes,
     Body,
     Delay,
     DueAt,
@@ -25,14 +33,24 @@ from sqsdelay.cli.options import (
     StoreUrl,
     Table,
     opened_place,
+    opened_store,
 )
+from sqsdelay.cli.settings import with_aws
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.delay import due_at_ms, parse_due_at, utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message, size_of
 from sqsdelay.core.stored_message import StoredMessage, to_store
 from sqsdelay.errors import ConfigurationError, SqsDelayError
-from sqsdelay.operating.migration import Migrated, Migration, MigrationStatus, Plan
+from sqsdelay.operating.migration import (
+    HasAmendments,
+    Migrated,
+    Migration,
+    MigrationStatus,
+    Plan,
+    Source,
+    Transfer,
+)
 from sqsdelay.parking.parking import refused
 from sqsdelay.ports.size_limits import SizeLimits
 
@@ -51,16 +69,19 @@ DEFAULT_CUT_OFF_MS: Final = 24 * 3600 * 1000
 
 
 @app.command()
+@with_aws
 def create(
     endpoint: EndpointName, store: StoreUrl, table: Table = None, schema: Schema = None
 ) -> None:
     """Create the store's table and index if they do not exist, or upgrade older ones."""
-    with _opened(endpoint, store, table, schema) as opened:
+    name = Endpoint.parse(endpoint).name
+    with opened_store(name, store, table, schema, create=True) as opened:
         opened.set_up()
-    out.print(f"the store of {Endpoint.parse(endpoint).name} is ready", highlight=False)
+    say(f"the store of {name} is ready")
 
 
 @app.command()
+@with_aws
 def send(
     endpoint: EndpointName,
     store: StoreUrl,
@@ -74,6 +95,7 @@ def send(
         str | None, typer.Option(help="Message id (with --body); each id is stored once.")
     ] = None,
     group: Group = None,
+    attribute: Attributes = None,
     to: ReleasedTo = None,
     as_json: JsonLines = False,
 ) -> None:
@@ -81,7 +103,7 @@ def send(
 
     --delay counts from SQS's clock, or with --to from the store's.
     """
-    defaults = checked_input(body, file, delay, due_at, message_id, group)
+    defaults = checked_input(body, file, delay, due_at, message_id, group, attribute)
     failed = 0
     with _opened(endpoint, store, table, schema) as opened:
         clock = DueClock(endpoint, opened, store, to)
@@ -93,26 +115,32 @@ def send(
                 due_at=defaults.due_at,
                 message_id=message_id,
                 message_group_id=group,
+                attributes=given_attributes(attribute),
             )
             failed = _store(opened, [_stored(message, endpoint, clock, limits)], as_json=as_json)
         elif file is not None:
             failed = _store_file(opened, endpoint, clock, limits, file, defaults, as_json=as_json)
     if failed:
-        err.print(f"{failed} not stored", highlight=False)
+        tell(f"{failed} not stored")
         raise typer.Exit(1)
 
 
 @app.command()
+@with_aws
 def migrate(
     endpoint: EndpointName,
     store: StoreUrl,
     table: Table = None,
     schema: Schema = None,
+    to: Annotated[
+        str | None,
+        typer.Option(help="Move into this store instead, e.g. dynamodb://TABLE."),
+    ] = None,
     due_from: Annotated[
         str | None,
         typer.Option(
             help="Migrate what is due at or after this time, e.g. 2027-01-31T09:00:00Z; "
-            "default: a day from now."
+            "default: a day from now, or everything with --to."
         ),
     ] = None,
     live: Annotated[
@@ -120,30 +148,50 @@ def migrate(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Move messages from a store to SQS's delay queues. Only shows the plan unless --live is given.
+    """Move messages from a store to SQS's delay queues, or to another store (--to).
 
+    Only shows the plan unless --live is given.
     Messages due earlier than --due-from stay for the timeout manager or dispatcher, which may keep
     running. Repeat until nothing is left. Exit code 1 if any message could not be sent.
     """
-    from sqsdelay.sqs.sender import DelaySender
+    from sqsdelay.stores import open_source
 
-    if due_from is None:
-        due_from_ms = SystemClock().now_ms() + DEFAULT_CUT_OFF_MS
-    else:
-        due_from_ms = max(0, due_at_ms(parse_due_at(due_from)))
-    with _opened(endpoint, store, table, schema) as opened:
-        migration = Migration(opened, DelaySender(idempotent=True), due_from_ms=due_from_ms)
+    name = Endpoint.parse(endpoint).name
+    due_from_ms = _cut_off_ms(due_from, to)
+    with ExitStack() as stack:
+        opened = stack.enter_context(
+            closing(open_source(store, endpoint=name, table=table, schema=schema))
+        )
+        target = None if to is None else stack.enter_context(opened_place(name, to, None, None))
+        migration = _migration(opened, target, due_from_ms)
         if not live:
             _print_plan(migration.plan(), due_from_ms, as_json=as_json)
             return
+        if target is not None and isinstance(opened, HasAmendments):
+            for amendment in opened.all_amendments():
+                target.amend([amendment])
         counts: Counter[str] = Counter()
         for outcome in migration.run():
             counts[outcome.status] += 1
             _print_outcome(outcome, as_json=as_json)
     line = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "nothing"
-    err.print(line, highlight=False)
+    tell(line)
     if counts[MigrationStatus.FAILED]:
         raise typer.Exit(1)
+
+
+def _cut_off_ms(due_from: str | None, to: str | None) -> int:
+    if due_from is not None:
+        return max(0, due_at_ms(parse_due_at(due_from)))
+    return 0 if to is not None else SystemClock().now_ms() + DEFAULT_CUT_OFF_MS
+
+
+def _migration(source: Source, target: ParkingPlace | None, due_from_ms: int) -> Migration:
+    from sqsdelay.sqs.sender import DelaySender
+
+    if target is None:
+        return Migration(source, DelaySender(idempotent=True), due_from_ms=due_from_ms)
+    return Transfer(source, target, due_from_ms=due_from_ms)
 
 
 def _opened(
@@ -198,7 +246,7 @@ def _store_file(
                 chunk.append(_stored(line, endpoint, clock, limits))
             except SqsDelayError as error:
                 failed += 1
-                err.print(f"line {number}: {error}", highlight=False, markup=False)
+                tell(f"line {number}: {error}")
             if len(chunk) == CHUNK:
                 failed += _store(store, chunk, as_json=as_json)
                 chunk = []
@@ -212,12 +260,12 @@ def _store(store: ParkingPlace, messages: list[StoredMessage], *, as_json: bool)
         problem = None if new else refused(message, store.find(message.message_id))
         if problem is not None:
             failed += 1
-            err.print(f"{message.message_id}: {problem}", highlight=False, markup=False)
+            tell(f"{message.message_id}: {problem}")
         elif as_json:
             print_json(_as_json(message, new=new))
         else:
             line = f"due {instant(message.due_ms)}" if new else "already stored"
-            out.print(f"{message.message_id}  {line}", highlight=False, markup=False)
+            say(f"{message.message_id}  {line}")
     return failed
 
 
@@ -249,13 +297,13 @@ def _print_plan(plan: Plan, due_from_ms: int, *, as_json: bool) -> None:
             }
         )
         return
-    out.print(f"due from {due_from}: {plan.messages} would be migrated", highlight=False)
+    say(f"due from {due_from}: {plan.messages} would be migrated")
     if plan.messages:
-        out.print(f"first due {first}, last due {last}", highlight=False)
+        say(f"first due {first}, last due {last}")
     for destination, count in sorted(plan.destinations.items()):
-        out.print(f"  {count} to {destination}", highlight=False, markup=False, soft_wrap=True)
-    out.print(f"due earlier: {plan.left} would stay", highlight=False)
-    out.print("nothing was sent; add --live to migrate", highlight=False)
+        say(f"  {count} to {destination}")
+    say(f"due earlier: {plan.left} would stay")
+    say("nothing was sent; add --live to migrate")
 
 
 def _print_outcome(outcome: Migrated, *, as_json: bool) -> None:
@@ -272,4 +320,4 @@ def _print_outcome(outcome: Migrated, *, as_json: bool) -> None:
         )
     elif outcome.status is not MigrationStatus.MIGRATED:
         line = f"{message.message_id}  {outcome.status}: {outcome.error}"
-        err.print(line, highlight=False, markup=False, soft_wrap=True)
+        tell(line)

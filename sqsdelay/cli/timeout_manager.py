@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sqsdelay.cli.console import err, print_json
+from sqsdelay.cli.console import print_json, tell
 from sqsdelay.cli.dispatch import EXIT_CRITICAL
 from sqsdelay.cli.options import JsonLines, Retries, Schema, StoreUrl, Table, Wait, opened_store
 from sqsdelay.cli.worker import log_to_stderr, stop_on_signals
@@ -101,7 +101,7 @@ def timeout_manager(
     )
     report = _Report(as_json=as_json)
     with (
-        opened_store(parsed.name, store, table, schema) as opened,
+        opened_store(parsed.name, store, table, schema, create=set_up) as opened,
         closing(served.transport) as transport,
     ):
         if set_up:
@@ -110,13 +110,13 @@ def timeout_manager(
         manager = TimeoutManager(opened, transport, settings=settings, on_done=report.done)
         stop = stop_on_signals(lambda: f"stopped; {report}")
         line = f"serving {' and '.join(served.queues)}; stop with Ctrl-C or SIGTERM"
-        err.print(line, highlight=False, soft_wrap=True)
+        tell(line)
         try:
             manager.run(stop)
         except CriticalError as critical:
-            err.print(f"sqsdelay: {critical}", highlight=False, markup=False, soft_wrap=True)
+            tell(f"sqsdelay: {critical}")
             raise typer.Exit(EXIT_CRITICAL) from critical
-    err.print(f"stopped; {report}", highlight=False)
+    tell(f"stopped; {report}")
 
 
 def _on_sqs(endpoint: Endpoint, wait_seconds: int) -> _Served:

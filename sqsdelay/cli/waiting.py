@@ -8,11 +8,9 @@ from itertools import islice
 from typing import Annotated, Final
 
 import typer
-from rich.table import Column
-from rich.table import Table as PrintedTable
 from rich.text import Text
 
-from sqsdelay.cli.console import err, instant, out, print_json
+from sqsdelay.cli.console import folding, instant, out, print_json, say, tell
 from sqsdelay.cli.due_clock import DueClock, latest_of_sqs, new_due_ms
 from sqsdelay.cli.listing import Listing, parse_cursor
 from sqsdelay.cli.options import (
@@ -82,12 +80,12 @@ def pending(
         else:
             _print_tables(listing.read(opened, limit))
             line = f"{listing.listed} of {opened.pending_count()} pending"
-            out.print(line, highlight=False)
+            say(line)
         more = listing.has_more(opened)
     if more:
         # Not among the lines that programs read.
         line = f"more: --after {shlex.quote(listing.cursor)}"
-        err.print(line, highlight=False, markup=False, soft_wrap=True)
+        tell(line)
 
 
 def cancel(
@@ -159,7 +157,7 @@ def sqs_latest_ms(endpoint: str) -> int:
         )
     except (SqsDelayError, BotoCoreError) as error:
         line = f"using this machine's clock, because SQS did not give its time: {error}"
-        err.print(line, highlight=False, markup=False, soft_wrap=True)
+        tell(line)
         return SystemClock().now_ms()
 
 
@@ -170,7 +168,7 @@ def _print_tables(messages: Iterable[StoredMessage]) -> None:
     while (some := list(islice(rows, TABLE_ROWS))) or first:
         first = False
         # An id that is cut off cannot be copied into `cancel`.
-        printed = PrintedTable("due", Column("message id", overflow="fold"), "bytes", "failures")
+        printed = folding("due", "message id", "bytes", "failures")
         for due, message_id, size, failures in some:
             printed.add_row(due, Text(message_id), size, failures)
         out.print(printed)
@@ -192,7 +190,7 @@ def _tell(changes: dict[str, Change], done: str, *, as_json: bool) -> None:
             print_json({"message_id": message_id, "change": change})
             continue
         line = _OUTCOMES[change].format(done=done)
-        out.print(f"{message_id}  {line}", highlight=False, markup=False, soft_wrap=True)
+        say(f"{message_id}  {line}")
     if Change.RELEASED in changes.values():
         raise typer.Exit(1)
     if Change.REQUESTED in changes.values():

@@ -30,9 +30,16 @@ class OneLine(logging.Formatter):
 
 
 def log_to_stderr() -> None:
-    """Log what matters to a person, one line each."""
-    handler = RichHandler(console=err, show_path=False)
-    handler.setFormatter(OneLine("%(message)s"))
+    """Log what matters to a person, one line each. With --verbose more is logged already."""
+    if logging.getLogger("sqsdelay").level == logging.DEBUG:
+        return
+    handler: logging.Handler
+    if err.is_terminal:
+        handler = RichHandler(console=err, show_path=False)
+        handler.setFormatter(OneLine("%(message)s"))
+    else:
+        handler = logging.StreamHandler()
+        handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     for chatty in ("botocore", "boto3", "urllib3"):
         logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -37,7 +37,7 @@ class Reject:
     reason: str
 
 
-Decision = HandOver | Requeue | Park | Reject
+Decision = HandOver | Requeue | Park
 
 
 def check_hop(hop_seconds: int) -> None:
@@ -84,7 +84,7 @@ def too_far(due_ms: int, now_ms: int, max_delay_seconds: int) -> str | None:
 
 def decide(
     due_ms: int, now_ms: int, *, hop_seconds: int, park_after_seconds: int | None = None
-) -> HandOver | Requeue | Park:
+) -> Decision:
     """Hand over when what remains, in whole seconds rounded up, fits one message timer of a hop.
 
     Args:

@@ -12,7 +12,7 @@ class Problem:
     Args:
         subject: what it is wrong with: a queue, an exchange, a binding, a store.
         text: what is wrong with it.
-        remedy: a command, or words, that mend it.
+        remedy: the command or advice that fixes it.
         fatal: False for a warning: delays work all the same.
     """
 

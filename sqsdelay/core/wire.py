@@ -12,7 +12,7 @@ DELAY_SECONDS: Final = DELAY_OF_NSERVICEBUS
 DUE_AT: Final = "sqsdelay.DueAt"
 """Steers: on what waits in a delay, due or error queue, and never on what reaches a destination."""
 WAS_DUE_AT: Final = "sqsdelay.WasDueAt"
-"""Tells a receiver when its message was due. It steers nothing, wherever it is met again."""
+"""Says to a receiver when its message was due. It never steers."""
 DELAY_MS: Final = "sqsdelay.DelayMilliseconds"
 """Only on a message whose relative delay is no whole number of seconds, until its first hop."""
 MESSAGE_ID: Final = "sqsdelay.MessageId"
@@ -23,13 +23,13 @@ ERROR: Final = "sqsdelay.Error"
 """On what waits in an error queue: why, as JSON. See ``sqsdelay.core.rejection``."""
 
 NSERVICEBUS_ID: Final = "NServiceBus.MessageId"
-"""NServiceBus's own id. An endpoint of its that relays adds it, with SQS's id of the copy, where it is
+"""NServiceBus's own id. Its endpoints add it when they relay, with SQS's id of the copy, where it is
 missing (DelayedMessagesPump); one that sends has it as deduplication id (MessageDispatcher)."""
 
 MADE_HERE: Final = re.compile(
     r"(send)\.(?:(\d{1,15})\.)?[0-9a-f]{64}|(?:hop)\.(?:(\d{1,15})\.)?.+", re.ASCII
 )
-"""Deduplication ids that a sender or a hop of ours made; nobody's message id, and readable:
+"""Deduplication ids made by our senders and hops, which are never a message id:
 ``send.HASH``, where HASH may be random; ``send.AFTER.HASH`` where amendments left at AFTER or before
 are none of the message's;
 ``hop.SENT.HASH`` with the SentTimestamp of the message's first copy; ``hop.HASH`` of former versions."""
@@ -43,8 +43,8 @@ DELAY_ATTRIBUTES: Final = (
     GROUP_ID,
     DEDUPLICATION_ID,
 )
-"""What carries a delay on its way, and what a former life of the message has left on it. None of it
-reaches a destination as it is."""
+"""What carries a delay, and what an earlier delay has left on the message. None of it reaches a
+destination unchanged."""
 
 MOST_ADDED: Final = 5
 """The most attributes of ours at once: on the way to a FIFO queue."""

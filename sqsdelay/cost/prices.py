@@ -33,6 +33,9 @@ class Prices:
     s3_put: Fraction
     s3_get: Fraction
     s3_gb_month: Fraction
+    dynamodb_ia_write_unit: Fraction
+    dynamodb_ia_read_unit: Fraction
+    dynamodb_ia_gb_month: Fraction
     eventbridge_scheduler_invocation: Fraction
     step_functions_transition: Fraction
 
@@ -45,6 +48,8 @@ _PER_MILLION: Final = {
     "dynamodb_read_unit": "dynamodb_million_read_units",
     "s3_put": "s3_million_puts",
     "s3_get": "s3_million_gets",
+    "dynamodb_ia_write_unit": "dynamodb_ia_million_write_units",
+    "dynamodb_ia_read_unit": "dynamodb_ia_million_read_units",
     "eventbridge_scheduler_invocation": "eventbridge_scheduler_million_invocations",
     "step_functions_transition": "step_functions_million_transitions",
 }

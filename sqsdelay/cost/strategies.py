@@ -15,13 +15,13 @@ from sqsdelay.cost.prices import Prices
 from sqsdelay.cost.stored_message import item_bytes, store_lines
 from sqsdelay.cost.workload import Workload
 from sqsdelay.limits import (
+    DELAY_CONSUMER_MEMORY_MB,
     MAX_DYNAMODB_ITEM_BYTES,
     MAX_MESSAGE_TIMER_SECONDS,
     MAX_RECEIVE_WAIT_SECONDS,
     SCHEDULE_SECONDS,
 )
 
-FUNCTION_MEMORY_MB: Final = 256
 FUNCTION_MS: Final = 100
 """Assumed for one batch: two or three calls to AWS. Measure yours; the bill is linear in it."""
 
@@ -32,8 +32,9 @@ behavior for SQS event source mappings"."""
 AMENDMENT_READS: Final = 2
 """The delay consumer reads a message's amendment before it decides, and again once it has parked it."""
 
-STORE_SHARDS: Final = 8
-"""Index partitions an idle dispatcher looks into, twice: what is due, and what will be."""
+IDLE_READ_UNITS: Final = 19
+"""What a dispatcher function that finds nothing due reads of a store of eight shards: their leases, twice;
+near and far messages of each, twice; the hours. ``benchmarks/cost.py`` meters it."""
 
 STEP_FUNCTIONS_TRANSITIONS: Final = 2
 """The least: a Wait state and a task that sends the message."""
@@ -160,10 +161,14 @@ def _stored(strategy: str, load: Workload, prices: Prices, *, hops: int) -> Bill
         amendments = Line(
             what="DynamoDB read units (amendments of cancelled and moved messages)",
             quantity=load.messages * AMENDMENT_READS,
-            unit_price=prices.dynamodb_read_unit,
+            unit_price=_read_unit(load, prices),
         )
         lines = (*_hop_lines(load, hops, prices), amendments, *lines, _idle_polling(load, prices))
     return Bill(strategy=strategy, lines=(*lines, *_idle_dispatcher(load, prices)))
+
+
+def _read_unit(load: Workload, prices: Prices) -> Fraction:
+    return prices.dynamodb_ia_read_unit if load.infrequent_access else prices.dynamodb_read_unit
 
 
 def _standard(load: Workload, prices: Prices) -> Line:
@@ -178,7 +183,7 @@ def function_lines(
     function: str, invocations: int, prices: Prices, *, fixed: bool = False
 ) -> tuple[Line, ...]:
     """What so many batches cost on Lambda, at the assumed memory and time."""
-    gb_seconds = Fraction(FUNCTION_MEMORY_MB, 1024) * Fraction(FUNCTION_MS, 1000)
+    gb_seconds = Fraction(DELAY_CONSUMER_MEMORY_MB, 1024) * Fraction(FUNCTION_MS, 1000)
     return (
         Line(
             what=f"Lambda requests ({function})",
@@ -209,8 +214,8 @@ def _idle_dispatcher(load: Workload, prices: Prices) -> tuple[Line, ...]:
     runs = load.delay_seconds // SCHEDULE_SECONDS
     reads = Line(
         what=f"DynamoDB read units (dispatcher, every {SCHEDULE_SECONDS} s)",
-        quantity=runs * STORE_SHARDS,
-        unit_price=prices.dynamodb_read_unit,
+        quantity=runs * IDLE_READ_UNITS,
+        unit_price=_read_unit(load, prices),
         fixed=True,
     )
     return (reads, *function_lines("dispatcher's schedule", runs, prices, fixed=True))

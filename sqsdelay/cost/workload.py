@@ -42,6 +42,7 @@ class Workload:
         batch: messages that share a request, 1 to 10. Ten at best, when many are due together;
             one when they are due apart.
         hop_seconds: the delay queue's delivery delay.
+        infrequent_access: a store's table is of the class Standard-IA.
 
     Raises:
         ConfigurationError: a value out of range.
@@ -52,6 +53,7 @@ class Workload:
     message_bytes: int = 1024
     batch: int = 1
     hop_seconds: int = DEFAULT_HOP_SECONDS
+    infrequent_access: bool = False
 
     def __post_init__(self) -> None:
         for name, least, most in (

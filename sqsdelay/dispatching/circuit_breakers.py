@@ -1,4 +1,4 @@
-"""Circuit breakers: tell a passing disturbance from one that someone must look at."""
+"""Circuit breakers: distinguish a passing disturbance from one that needs attention."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEFAULT_FAILURES_PER_SECOND: Final = 1
 def report(
     critical: CriticalError | None, on_critical: Callable[[CriticalError], None] | None
 ) -> None:
-    """Tell whoever is to be told of a breaker that triggered; without anybody it is raised."""
+    """Report a triggered breaker; without a callback it is raised."""
     if critical is None:
         return
     if on_critical is None:
@@ -72,7 +72,7 @@ class CircuitBreaker:
                 self._armed_at = self._clock.monotonic()
 
     def failed(self, error: Exception) -> CriticalError | None:
-        """Arm, or trigger: the critical error, once failures have lasted; then armed anew."""
+        """Arm, or return the critical error once failures have lasted; then arm again."""
         now = self._clock.monotonic()
         with self._lock:
             if self._armed_at is None:
@@ -111,7 +111,7 @@ class FailureRateBreaker:
         return bool(self._failures) and self._clock.monotonic() - self._failures[-1] < 1
 
     def failed(self, error: Exception) -> CriticalError | None:
-        """Count a failure; the critical error when there are too many. Then it counts anew."""
+        """Count a failure; return the critical error when there are too many, and start again."""
         now = self._clock.monotonic()
         self._failures.append(now)
         while now - self._failures[0] >= 1:

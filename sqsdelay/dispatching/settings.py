@@ -11,9 +11,6 @@ from sqsdelay.dispatching.circuit_breakers import (
 )
 from sqsdelay.errors import ConfigurationError
 
-FUNCTION_MEMORY_MB: Final = 512
-"""Of the dispatcher function: two batches of 100 messages at the 400 KiB of an item fit in."""
-
 DEFAULT_BATCH: Final = 500
 MAX_POLL_SECONDS: Final = 3600
 """What is due later than this need not wake anyone: PostgreSQL's store counts on it."""

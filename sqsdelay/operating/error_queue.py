@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from types import TracebackType
 from typing import Final
 
 from sqsdelay.core import fifo, outgoing
@@ -269,12 +268,7 @@ class _Held:
     def __enter__(self) -> _Held:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         entries = [(copy, 0) for copy in self._held.values()]
         for start in range(0, len(entries), MAX_BATCH_ENTRIES):
             # One that cannot be let go of is visible again when its time is up.

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
+from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.delay import utc
 from sqsdelay.core.message import Message, text_of
 from sqsdelay.core.stored_message import StoredMessage
@@ -55,6 +56,33 @@ class Plan:
     destinations: dict[str, int] = field(default_factory=dict)
 
 
+class Source(Protocol):
+    """What is emptied: a store, or as much of one."""
+
+    def pending(
+        self, limit: int, *, after: tuple[int, str] | None = None, due_from_ms: int | None = None
+    ) -> list[StoredMessage]:
+        """As `DelayedMessageStore.pending`."""
+        ...
+
+    def pending_count(self) -> int:
+        """As `DelayedMessageStore.pending_count`."""
+        ...
+
+    def cancel(self, message_ids: Sequence[str]) -> list[bool]:
+        """As `DelayedMessageStore.cancel`."""
+        ...
+
+
+@runtime_checkable
+class HasAmendments(Protocol):
+    """A source whose amendments are to be taken along, for messages in the delay queue."""
+
+    def all_amendments(self) -> Iterator[Amendment]:
+        """Each amendment, in no order."""
+        ...
+
+
 class Migration:
     """Sends what waits in ``store`` with ``sender``, due at or after the cut-off.
 
@@ -65,7 +93,7 @@ class Migration:
             the store now.
     """
 
-    def __init__(self, store: ParkingPlace, sender: QueueSender, *, due_from_ms: int) -> None:
+    def __init__(self, store: Source, sender: QueueSender, *, due_from_ms: int) -> None:
         self._store = store
         self._sender = sender
         self._due_from_ms = due_from_ms
@@ -145,6 +173,45 @@ class Migration:
         removed = self._store.cancel([stored.message_id for stored in sent]) if sent else []
         for stored, gone in zip(sent, removed, strict=True):
             outcomes.append(_sent(stored, removed=gone))
+        return outcomes
+
+
+class Transfer(Migration):
+    """Moves what waits in one store, due at or after the cut-off, into another.
+
+    Args:
+        store: what is emptied.
+        target: what it goes into.
+        due_from_ms: the cut-off, epoch milliseconds.
+    """
+
+    def __init__(self, store: Source, target: ParkingPlace, *, due_from_ms: int) -> None:
+        self._store = store
+        self._target = target
+        self._due_from_ms = due_from_ms
+
+    def _migrate(self, messages: Sequence[StoredMessage]) -> list[Migrated]:
+        unreadable = [
+            _failed(message, InvalidMessage(message.unreadable))
+            for message in messages
+            if message.unreadable is not None
+        ]
+        if unreadable:
+            readable = [message for message in messages if message.unreadable is None]
+            return unreadable + (self._migrate(readable) if readable else [])
+        try:
+            self._target.store(messages)
+        except InvalidMessage as error:
+            if len(messages) == 1:
+                return [_failed(messages[0], error)]
+            return [outcome for message in messages for outcome in self._migrate([message])]
+        kept, outcomes = list(messages), list[Migrated]()
+        removed = self._store.cancel([message.message_id for message in kept]) if kept else []
+        for message, gone in zip(kept, removed, strict=True):
+            if not gone:
+                # Whoever serves the first store has it in hand, or it was cancelled there.
+                self._target.cancel([message.message_id])
+            outcomes.append(_sent(message, removed=gone))
         return outcomes
 
 

@@ -114,7 +114,7 @@ def endpoint_status(
     """Ask for an endpoint's queues.
 
     Args:
-        ages: who knows the age of the oldest message; left out, it is not told.
+        ages: who knows the age of the oldest message; without it, the age stays unknown.
 
     Raises:
         QueueMissing: the endpoint is not there, or a queue of it, and how to create it.

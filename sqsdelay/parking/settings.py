@@ -10,8 +10,8 @@ from sqsdelay.errors import ConfigurationError
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.ports.stores import ParkingPlace
 
-DEFAULT_PARK_AFTER_SECONDS: Final = 29 * DEFAULT_HOP_SECONDS
-"""Where hops begin to cost more than a store: with 28 hops and a last message timer ahead, 7.25 hours.
+DEFAULT_PARK_AFTER_SECONDS: Final = 9 * DEFAULT_HOP_SECONDS
+"""Where hops begin to cost more than a store: with 8 hops and a last message timer ahead, 2.25 hours.
 
 It is ``sqsdelay.cost.break_even_seconds`` at the shipped prices, for a message of 1 KiB, hops in full
 batches of ten (at their cheapest) and a DynamoDB store; a test keeps it so. Reading a message's

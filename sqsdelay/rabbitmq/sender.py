@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from types import TracebackType
 from typing import Any, Self
 
 from pika import BasicProperties
@@ -154,12 +153,7 @@ class RabbitMqSender:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -257,7 +251,7 @@ class RabbitMqSender:
         return None
 
     def _ensure_deliverable(self, endpoint: str, began: float) -> None:
-        """Each time, as NServiceBus does: its queue may have been deleted since the last, and made anew."""
+        """Each time, as NServiceBus does: its queue may have been deleted and created again since."""
         if not self._caught:
             self._ensure_caught(began)
         if self._bind:

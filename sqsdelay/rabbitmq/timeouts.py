@@ -238,7 +238,7 @@ def _said(properties: BasicProperties) -> dict[str, Attribute]:
 
 
 def _announced_ms(properties: BasicProperties) -> int:
-    """When it was announced; 0 where nobody tells."""
+    """When it was announced; 0 if unknown."""
     return whole_number((properties.headers or {}).get(ANNOUNCED_AT)) or 0
 
 

@@ -1,4 +1,4 @@
-"""What keeps an infrastructure from delaying safely, and how to mend it."""
+"""What keeps an infrastructure from delaying safely, and how to fix it."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def _missing_bindings(management: Management, topology: Topology) -> Iterator[Pr
 
 
 def uncaught(url: str | Sequence[str], topology: Topology) -> list[Problem]:
-    """The warning that messages nobody is bound for hold up all others, where they do."""
+    """A warning where messages for an unbound endpoint block all others."""
     return list(_uncaught(parameters(url), topology))
 
 
@@ -247,7 +247,7 @@ def _uncollected(
 
 
 def _is_caught(given: Address, topology: Topology) -> bool:
-    """True if the delivery exchange finds a place for what nobody is bound for."""
+    """Whether the delivery exchange has a place for messages of unbound endpoints."""
     probe = undeliverable.probe(topology)
     with channel(given) as on:
         on.confirm_delivery()

@@ -1,4 +1,4 @@
-"""Moving received copies on: send in batches, and only then let copies go. Nothing is lost between."""
+"""Moves received copies on: sends in batches, and deletes a copy only once its send is confirmed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """What is remembered of a copy that was settled and not deleted: its fate, and nothing it holds."""
+    """What is remembered of a settled copy whose delete failed: its outcome, not its content."""
 
     status: Status
     due_ms: int | None
@@ -63,16 +63,16 @@ class _Sent:
 _T = TypeVar("_T")
 
 Held = Callable[[], bool]
-"""Whether copies are their consumer's still, and there is time for one more call."""
+"""Whether the consumer still holds its copies, and has time for one more call."""
 
 
 def always_held() -> bool:
-    """For who has all the time there is."""
+    """For a consumer without a time limit."""
     return True
 
 
 class Mover(ABC):
-    """Settles what one receive of a queue returned; a subclass says where each copy goes.
+    """Settles the copies of one receive; a subclass decides where each goes.
 
     Args:
         queues: the queue service.
@@ -102,11 +102,11 @@ class Mover(ABC):
         Args:
             copies: what one receive returned, from ``source``.
             delete: False where the caller deletes settled copies itself (Lambda does).
-            held: asked before each send. Where it says no, copies that are not sent fail and are
-                left alone: somebody else may have received them.
+            held: asked before each send. On False, the copies not yet sent fail and are left alone:
+                another consumer may have received them.
 
         Returns:
-            An outcome per copy, in order. Nothing one message holds makes it raise.
+            An outcome per copy, in order. No message, whatever it holds, makes this raise.
 
         Raises:
             QueueMissing, QueueUnavailable: the queue cannot be found; nothing was sent.
@@ -136,7 +136,7 @@ class Mover(ABC):
 
     @abstractmethod
     def _decide(self, copies: Sequence[ReceivedMessage]) -> Iterable[Move | Outcome]:
-        """For each copy the send that would settle it, or its fate without one; in sending order."""
+        """The move or the outcome of each copy, in sending order."""
 
     def _or_failed(self, copy: ReceivedMessage, decide: Callable[[], _T]) -> _T | Outcome:
         try:
@@ -153,18 +153,18 @@ class Mover(ABC):
         )
 
     def _broker_now(self, copy: ReceivedMessage) -> int:
-        """The broker's now: from the copy's own receive stamp if fresh, else the learned clock."""
+        """The broker's now: from the copy's own receive timestamp if fresh, else from the clock."""
         clock = self._queues.broker_clock
         if copy.receive_count == 1 and copy.first_receive_ms is not None:
             now_ms = clock.after_ms(copy.first_receive_ms, copy.received_at)
-            # The copy may have been underway for long since its stamp; other answers know better.
+            # The copy may have travelled for long since its timestamp; other answers know better.
             return max(now_ms, clock.now_ms()) if clock.synchronised else now_ms
         if not clock.synchronised:
             self._queues.synchronise(self.source)
         return clock.now_ms()
 
     def _set_timer(self, move: Move) -> None:  # noqa: B027 - most moves have none
-        """Set a message timer anew, right before its send: the sends before it took time."""
+        """Update a message timer right before its send: earlier sends took time."""
 
     def _sent(self, moves: Sequence[Move], received: int, held: Held) -> Iterator[Outcome]:
         hopeless: list[Move] = []
@@ -286,7 +286,7 @@ class Mover(ABC):
 
 
 def _tens(items: Sequence[_T]) -> Iterator[Sequence[_T]]:
-    """In pieces that SQS takes in one call."""
+    """Slices that fit one call to SQS."""
     for start in range(0, len(items), MAX_BATCH_ENTRIES):
         yield items[start : start + MAX_BATCH_ENTRIES]
 

@@ -59,7 +59,7 @@ class ToQueue:
     """Its sender named its id: a message before it may have had the same, and been cancelled."""
 
     def set_timer(self, now_ms: int) -> None:
-        """Set the message timer of an absolute due time anew: batches before this one took time."""
+        """Update the message timer of an absolute due time: earlier batches took time."""
         if not self.absolute:
             return
         remaining = seconds_until(self.due_ms, now_ms)
@@ -243,8 +243,8 @@ class Router:
         return min(self._limits.of(queue, size=size) for queue in queues)
 
     def _check_arrival(self, endpoint: Endpoint, message: CheckedMessage) -> None:
-        """Found out now, when a person still knows the message; not when it is due. What sqsdelay adds
-        does not count: it is left out rather than the message refused."""
+        """Refuse now, not when the message is due. What sqsdelay adds does not count: it is left out
+        rather than the message refused."""
         own = message.size
         for queue in {endpoint.hand_over_queue, endpoint.queue}:
             self._limits.check(queue, own)

@@ -147,7 +147,7 @@ class QueueSender:
         messages: Iterable[Message],
         note: Callable[[SendReceipt | Failure], None],
     ) -> list[SendResult]:
-        """As `send_many`, for who must know the broker's own words.
+        """As `send_many`, for callers that need the broker's own answers.
 
         Args:
             note: called in this thread with what became of each message that was sent to a queue.
@@ -249,7 +249,7 @@ class QueueSender:
         name = Endpoint.parse(endpoint).name
         if self._stores is None:
             raise NoStore(
-                f"without a store the waiting messages of {name} cannot be listed, cancelled or moved, "
+                f"without a store the waiting messages of {name} cannot be listed, cancelled or rescheduled, "
                 "because SQS has no such call; give DelaySender(store=…), and the delay consumer "
                 "the same store"
             )

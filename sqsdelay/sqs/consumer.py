@@ -189,8 +189,8 @@ class DelayConsumer:
         longest = self._wait_seconds if wait_seconds is None else wait_seconds
         if longest > self._longest_wait:
             raise ConfigurationError(
-                f"poll(wait_seconds={longest}), but this consumer's requests end after "
-                f"wait_seconds={self._longest_wait} and some; give DelayConsumer the longer one"
+                f"poll(wait_seconds={longest}) is longer than the wait_seconds={self._longest_wait} of "
+                "this consumer; give DelayConsumer the longer one"
             )
         return [outcome for mover in self._movers for outcome in self._poll(mover, longest)]
 
@@ -340,7 +340,7 @@ def checked_relay(queues: SqsQueues, endpoint: Endpoint, settings: RelaySettings
     """A relay for the delay queue as it is deployed; worker and function start with it.
 
     Raises:
-        ConfigurationError: the delay queue does not fit, and what to mend; or another endpoint
+        ConfigurationError: the delay queue is unsuitable, and the remedy; or another endpoint
             shares it.
         QueueMissing, QueueUnavailable: it cannot be asked.
     """

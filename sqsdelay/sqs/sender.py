@@ -35,9 +35,10 @@ class DelaySender(QueueSender):
         park_after_seconds: messages with more than this remaining are parked.
         large_bodies: where bodies too large for a message wait: a `sqsdelay.s3.Bucket`.
         idempotent: equal messages (id, content, and due time or delay) sent to a delay queue within
-            five minutes are one, by whichever process: for who repeats a send whose outcome it does not
-            know. SQS then also drops one that is sent again because the former was cancelled or moved,
-            which only a sender with the store can see: that is always idempotent, and sees it.
+            five minutes are one, whichever process sends them: for senders that repeat a send whose
+            outcome is unknown. SQS then also drops a message that is sent again because the earlier
+            one was cancelled or rescheduled. Only a sender with the store can see that; such a sender
+            is always idempotent.
         ledger: where to record what was sent, cancelled and rescheduled; None records nothing.
         clock: the local clock.
 

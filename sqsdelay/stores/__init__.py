@@ -4,11 +4,13 @@ when it is opened."""
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import ConfigurationError, StoreMissing
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.ports.stores import Claim, DelayedMessageStore, ParkingPlace, TransactionMode
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from sqsdelay.core.clock import Clock, SystemClock
     from sqsdelay.core.stored_message import StoredMessage, check_stored_due, from_store, to_store
     from sqsdelay.stores.dynamodb.dynamodb_store import DynamoDbStore
+    from sqsdelay.stores.dynamodb.earlier import EarlierTable
     from sqsdelay.stores.dynamodb.table import table_definition
     from sqsdelay.stores.postgres.inbox import PostgresInbox
     from sqsdelay.stores.postgres.postgres_store import PostgresStore
@@ -86,18 +89,26 @@ DYNAMODB_TABLE: Final = re.compile(r"[A-Za-z0-9_.-]{3,255}", re.ASCII)
 
 
 def open_store(
-    url: str, *, endpoint: str, table: str | None = None, schema: str | None = None
+    url: str,
+    *,
+    endpoint: str,
+    table: str | None = None,
+    schema: str | None = None,
+    create: bool = True,
 ) -> DelayedMessageStore:
     """The store a URL names, for one endpoint.
 
     Args:
         url: ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``postgresql://…`` (libpq's
-            URLs), ``dynamodb://table``, ``s3://bucket/prefix``.
+            URLs), ``dynamodb://table``, with ``?shards=16&lookup=off&class=STANDARD_INFREQUENT_ACCESS``
+            where the table is to have these settings, ``s3://bucket/prefix``.
         endpoint: whose messages these are; names the table where ``table`` is None.
         table: SQLite and PostgreSQL: the table's name.
         schema: PostgreSQL: the table's schema, ``public`` where None.
+        create: SQLite: make a file that does not exist. The other stores make nothing by being opened.
 
     Raises:
+        StoreMissing: the SQLite file does not exist, and ``create`` is False.
         ConfigurationError: no such kind of URL, or its driver is not installed.
         StoreUnavailable: the SQLite file cannot be opened.
     """
@@ -107,7 +118,10 @@ def open_store(
     if parts.scheme == "sqlite" and not parts.netloc and len(parts.path) > 1:
         from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 
-        return SqliteStore(unquote(parts.path[1:]), endpoint=endpoint, table=table)
+        path = unquote(parts.path[1:])
+        if not create:
+            _check_exists(path)
+        return SqliteStore(path, endpoint=endpoint, table=table)
     if parts.scheme in ("postgresql", "postgres") and url.startswith(f"{parts.scheme}://"):
         try:
             from sqsdelay.stores.postgres.pool import DEFAULT_SCHEMA
@@ -121,18 +135,20 @@ def open_store(
         if table is not None:
             raise ConfigurationError(f"table={table!r}: the URL names the DynamoDB table itself")
         from sqsdelay.stores.dynamodb import DynamoDbStore
+        from sqsdelay.stores.dynamodb.url import settings_of
 
-        return DynamoDbStore(parts.netloc, endpoint=endpoint)
+        return DynamoDbStore(parts.netloc, endpoint=endpoint, **settings_of(parts.query))
     if parts.scheme == "s3":
         from sqsdelay.stores.s3 import S3Store
-        from sqsdelay.stores.s3.url import BUCKET, settings_of
+        from sqsdelay.stores.s3.url import BUCKET
+        from sqsdelay.stores.s3.url import settings_of as s3_settings_of
 
         if table is not None:
             raise ConfigurationError(
                 f"table={table!r}: an S3 store's place is its bucket and prefix"
             )
         if BUCKET.fullmatch(parts.netloc) and not parts.fragment:
-            return S3Store(parts.netloc, endpoint=endpoint, **settings_of(parts))
+            return S3Store(parts.netloc, endpoint=endpoint, **s3_settings_of(parts))
     if parts.scheme == SCHEDULER:
         raise ConfigurationError(
             "schedules release their messages themselves, so there is nothing to dispatch; give "
@@ -141,8 +157,21 @@ def open_store(
     raise _not_understood(parts.scheme)
 
 
+def _check_exists(path: str) -> None:
+    with suppress(OSError, ValueError):  # What is wrong with such a path is told when it is opened.
+        if not Path(path).exists():
+            raise StoreMissing(
+                f"there is no SQLite file {path!r}; correct the URL, or run sqsdelay store create"
+            )
+
+
 def open_place(
-    url: str, *, endpoint: str, table: str | None = None, schema: str | None = None
+    url: str,
+    *,
+    endpoint: str,
+    table: str | None = None,
+    schema: str | None = None,
+    create: bool = True,
 ) -> ParkingPlace:
     """Where a URL says that messages wait: a store, or a place that needs no dispatcher.
 
@@ -150,14 +179,15 @@ def open_place(
         url: as for `open_store`; or ``scheduler://GROUP?role=ARN``: one-time schedules of EventBridge
             Scheduler in that schedule group, sent with that role. ``&hop=SECONDS`` where the delay
             queue's delivery delay is not 900 s.
-        endpoint, table, schema: as for `open_store`.
+        endpoint, table, schema, create: as for `open_store`.
 
     Raises:
+        StoreMissing: the SQLite file does not exist, and ``create`` is False.
         ConfigurationError, InvalidEndpoint, StoreUnavailable
     """
     parts = _parts(url)
     if parts.scheme != SCHEDULER:
-        return open_store(url, endpoint=endpoint, table=table, schema=schema)
+        return open_store(url, endpoint=endpoint, table=table, schema=schema, create=create)
     if table is not None or schema is not None:
         raise ConfigurationError(
             "a schedule group has neither a table nor a schema; leave them out"
@@ -174,6 +204,25 @@ def open_place(
     return SchedulerStore(
         parts.netloc, role_arn=settings["role"][0], endpoint=endpoint, hop_seconds=int(hop)
     )
+
+
+def open_source(
+    url: str, *, endpoint: str, table: str | None = None, schema: str | None = None
+) -> ParkingPlace | EarlierTable:
+    """The store a URL names, to be emptied: a DynamoDB table of the earlier layout, too.
+
+    Raises:
+        ConfigurationError, StoreMissing, StoreUnavailable
+    """
+    parts = _parts(url)
+    if parts.scheme == "dynamodb" and DYNAMODB_TABLE.fullmatch(parts.netloc):
+        from sqsdelay.stores.dynamodb.earlier import EarlierTable
+
+        earlier = EarlierTable(parts.netloc, endpoint=endpoint)
+        if earlier.earlier:
+            return earlier
+        earlier.close()
+    return open_place(url, endpoint=endpoint, table=table, schema=schema)
 
 
 def _parts(url: str) -> SplitResult:

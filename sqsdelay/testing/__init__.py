@@ -1,7 +1,8 @@
-"""For tests, sqsdelay's own and yours: a clock moved by hand, a local AWS; queues, stores and a ledger
-in memory.
+"""For tests, sqsdelay's own and yours: endpoints under virtual time, a clock moved by hand, a local AWS;
+queues, stores and a ledger in memory.
 
-`StoreContract`, `OutboxContract` and `SenderContract` (which need pytest) test a delayed message store
+`virtual_sqs` is a pytest fixture. `StoreContract`, `OutboxContract` and `SenderContract` (which need
+pytest, too) test a delayed message store
 and a broker of your own.
 """
 
@@ -17,11 +18,14 @@ from sqsdelay.testing.manual_clock import ManualClock
 
 if TYPE_CHECKING:
     from sqsdelay.testing.broker_contract import OutboxContract, SenderContract
+    from sqsdelay.testing.fixtures import virtual_sqs
     from sqsdelay.testing.in_memory_scheduler import InMemoryScheduler
     from sqsdelay.testing.parking_contract import ParkingContract
     from sqsdelay.testing.store_contract import StoreContract
+    from sqsdelay.testing.virtual_time import Arrival, VirtualSqs
 
 __all__ = [
+    "Arrival",
     "InMemoryLedger",
     "InMemoryOutbox",
     "InMemoryQueues",
@@ -33,19 +37,24 @@ __all__ = [
     "ParkingContract",
     "SenderContract",
     "StoreContract",
+    "VirtualSqs",
+    "virtual_sqs",
 ]
 
 _HOMES = {
+    "Arrival": "sqsdelay.testing.virtual_time",
+    "VirtualSqs": "sqsdelay.testing.virtual_time",
     "InMemoryScheduler": "sqsdelay.testing.in_memory_scheduler",
     "OutboxContract": "sqsdelay.testing.broker_contract",
     "ParkingContract": "sqsdelay.testing.parking_contract",
     "SenderContract": "sqsdelay.testing.broker_contract",
     "StoreContract": "sqsdelay.testing.store_contract",
+    "virtual_sqs": "sqsdelay.testing.fixtures",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Load on first use: the contracts need pytest, the scheduler botocore."""
+    """Load on first use: contracts and fixture need pytest, the scheduler and `VirtualSqs` botocore."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

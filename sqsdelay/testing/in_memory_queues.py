@@ -89,10 +89,14 @@ class InMemoryQueues:
         """Delete a queue and what is in it."""
         del self._queues[name]
 
-    def next_visible_ms(self) -> int | None:
-        """When the next message of any queue becomes visible; None when all are empty."""
+    def next_visible_ms(self, *, after_ms: int | None = None) -> int | None:
+        """When the next message of any queue becomes visible; None when there is none.
+
+        Args:
+            after_ms: pass over those that are, or were, visible then, epoch milliseconds.
+        """
         times = [m.visible_ms for queue in self._queues.values() for m in queue.messages.values()]
-        return min(times, default=None)
+        return min((ms for ms in times if after_ms is None or ms > after_ms), default=None)
 
     @property
     def broker_clock(self) -> BrokerClock:

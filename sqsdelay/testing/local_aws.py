@@ -14,7 +14,6 @@ import urllib.request
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 from sqsdelay.errors import SqsDelayError
@@ -35,17 +34,22 @@ class LocalAwsError(SqsDelayError):
 
 
 class LocalAws:
-    """A context manager: a local AWS on a free loopback port, gone with all it holds at the end.
+    """A context manager: a local AWS on a loopback port, gone with all it holds at the end.
 
     Args:
         environment: more of ministack's settings, e.g. ``{"AUTH": "true"}``.
+        port: to listen on, 1 to 65,535; a free one if left out.
 
     Raises:
-        LocalAwsError: ministack is not installed, or did not answer within two minutes.
+        LocalAwsError: ministack is not installed, did not answer within two minutes, or found the port
+            given in use.
     """
 
-    def __init__(self, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, environment: dict[str, str] | None = None, *, port: int | None = None
+    ) -> None:
         self._extra = environment or {}
+        self._given_port = port
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="sqsdelay-local-aws-")
         self.port = 0
@@ -114,7 +118,7 @@ class LocalAws:
         if find_spec("ministack") is None:
             raise LocalAwsError("ministack is not installed; pip install 'sqsdelay[demo]'")
         for _ in range(_PORTS_TRIED):
-            self.port = free_port()
+            self.port = self._given_port or free_port()
             self._launch()
             if self._await_answer():
                 return
@@ -122,6 +126,9 @@ class LocalAws:
             self._end()
             if "in use" not in tail:
                 break
+            if self._given_port is not None:
+                self._folder.cleanup()
+                raise LocalAwsError(f"port {self.port} is in use; give another, or leave it out")
         self._folder.cleanup()
         raise LocalAwsError(
             f"ministack did not answer on {self.endpoint_url} within {START_TIMEOUT_SECONDS} s; "
@@ -195,12 +202,7 @@ class LocalAws:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 

@@ -23,6 +23,7 @@ from sqsdelay.dispatching.settings import DispatchSettings
 from sqsdelay.ports.queues import Failure
 from sqsdelay.ports.stores import Claim, DelayedMessageStore
 from sqsdelay.stores import open_store
+from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 
 AFTER_CLAIM = "after-claim"
@@ -116,7 +117,9 @@ def die_at(store: DelayedMessageStore, step: str | None) -> None:
 def main() -> None:
     given = json.loads(sys.argv[1])
     store = open_store(given["store"], endpoint="orders")
-    if hasattr(store, "_lease_seconds"):
+    if isinstance(store, DynamoDbStore):
+        store._book.lease_seconds = given["lease_seconds"]
+    elif hasattr(store, "_lease_seconds"):
         store._lease_seconds = given["lease_seconds"]
     die_at(store, given["step"])
     destination: FileOutbox | ExactlyOnce

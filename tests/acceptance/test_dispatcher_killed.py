@@ -176,7 +176,7 @@ def test_killed_on_sqlite(sqlite: Scene, step: str, repeated: int) -> None:
     assert sum(count - 1 for count in sent.values()) == repeated
 
 
-@pytest.mark.parametrize(("step", "repeated"), [(DURING_SEND, BATCH // 2), (BEFORE_COMMIT, 0)])
+@pytest.mark.parametrize(("step", "repeated"), [*AT_LEAST_ONCE, (BEFORE_COMMIT, 0)])
 def test_killed_on_dynamodb(dynamodb: Scene, step: str, repeated: int) -> None:
     """The lease runs out, and the table has all that the dead dispatcher had not removed."""
     names = killed_once(dynamodb, step)

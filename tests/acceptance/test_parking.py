@@ -37,7 +37,7 @@ class Site:
         return running("consume", self.endpoint, *hops, env=self.env)
 
     def received(self, count: int, idle: int = PATIENCE_SECONDS) -> list[Any]:
-        options = ("--count", str(count), "--idle", str(idle), "--json")
+        options = ("--count", str(count), "--idle", str(idle), "--delete", "--json")
         return [json.loads(x) for x in self.ok("receive", self.endpoint, *options).splitlines()]
 
 

@@ -22,7 +22,7 @@ from sqsdelay.testing.local_aws import LocalAws
 from tests.patience import PATIENCE_SECONDS
 
 MESSAGES = 3_000
-FIRST_MS, SPREAD_MS = 8_000, 26_000
+FIRST_MS, SPREAD_MS = 10_000, 28_000
 
 
 def test_thousands_through_all_levels(local_aws: LocalAws) -> None:

@@ -38,6 +38,7 @@ def received(local_aws: LocalAws, endpoint: str, count: int) -> list[Any]:
         str(count),
         "--idle",
         str(PATIENCE_SECONDS),
+        "--delete",
         "--json",
         env=local_aws.environment(),
     )

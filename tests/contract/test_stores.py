@@ -62,6 +62,8 @@ class TestScheduler(ParkingContract):
 
 
 class TestDynamoDb(StoreContract):
+    claims_shards = True
+
     @pytest.fixture
     def make_store(self, local_aws: LocalAws) -> MakeStore:
         table = f"messages-{uuid.uuid4().hex[:12]}"

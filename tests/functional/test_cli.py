@@ -23,7 +23,6 @@ Cli = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
     """Run ``sqsdelay`` in this process, on moto; gives exit code, stdout, stderr."""
-    monkeypatch.setenv("COLUMNS", "300")
 
     def call(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr("sys.argv", ["sqsdelay", *arguments])
@@ -123,8 +122,8 @@ def test_endpoint_create_refuses_to_leave_an_unfit_queue(cli: Cli) -> None:
     assert code == 1
     assert "its delay of 60 s is shorter than the hop of 900 s" in err
     code, _, err = cli("endpoint", "create", "other", "--hop", "901")
-    assert code == 1
-    assert "hop_seconds=901; use 1 to 900" in err
+    assert code == 2
+    assert "--hop 901; use 1 to 900" in err
 
 
 def test_a_fifo_endpoint_has_four_queues(cli: Cli) -> None:
@@ -227,8 +226,8 @@ def test_lines_without_a_delay_take_the_one_given(cli: Cli, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["send", "orders", "--body", "x", "--delay", "soon"], 1, "delay 'soon' is not valid"),
-        (["send", "orders", "--body", "x", "--due-at", "2027-01-01"], 1, "has no time zone"),
+        (["send", "orders", "--body", "x", "--delay", "soon"], 2, "delay 'soon' is not valid"),
+        (["send", "orders", "--body", "x", "--due-at", "2027-01-01"], 2, "has no time zone"),
         (["send", "orders", "--body", "x", "--delay", "1h"], 1, "orders-delay.fifo does not exist"),
         (["send", "orders"], 2, "give either --body or --file"),
         (
@@ -236,11 +235,11 @@ def test_lines_without_a_delay_take_the_one_given(cli: Cli, tmp_path: Path) -> N
             2,
             "either --delay or",
         ),
-        (["send", "orders.fifo", "--body", "x"], 1, "FIFO queue"),
+        (["send", "orders.fifo", "--body", "x"], 2, "FIFO queue"),
         (["send", "orders", "--file", "/nonexistent"], 2, "No such file"),
         (["consume", "nowhere"], 1, "queue nowhere-delay.fifo does not exist"),
-        (["consume", "orders", "--receivers", "0"], 1, "receivers=0; use 1 or more"),
-        (["consume", "orders", "--wait", "21"], 1, "wait_seconds=21; use 0 to 20"),
+        (["consume", "orders", "--receivers", "0"], 2, "--receivers 0; use 1 or more"),
+        (["consume", "orders", "--wait", "21"], 2, "--wait 21; use 0 to 20"),
         (["receive", "nowhere"], 1, "queue nowhere does not exist"),
         (["demo", "--file", "/nonexistent"], 2, "No such file"),
     ],
@@ -248,7 +247,7 @@ def test_lines_without_a_delay_take_the_one_given(cli: Cli, tmp_path: Path) -> N
 def test_bad_input_is_one_line_and_an_exit_code(
     cli: Cli, arguments: list[str], code: int, message: str
 ) -> None:
-    """No stack trace: what is wrong, and 1 for refused, 2 for misused."""
+    """No stack trace: what is wrong, and 1 for refused, 2 for a bad value."""
     boto3.client("sqs").create_queue(QueueName="orders")
     got, _, err = cli(*arguments)
     assert (got, "Traceback" in err) == (code, False)
@@ -256,7 +255,7 @@ def test_bad_input_is_one_line_and_an_exit_code(
 
 
 def test_receive_prints_what_arrives(cli: Cli) -> None:
-    """A plain message shows no lateness, for it carries no due time; it is deleted unless kept."""
+    """A plain message shows no lateness, for it carries no due time; it stays unless it is to be deleted."""
     client = boto3.client("sqs")
     url = client.create_queue(QueueName="orders")["QueueUrl"]
     client.send_message(
@@ -268,15 +267,16 @@ def test_receive_prints_what_arrives(cli: Cli) -> None:
             "b": {"DataType": "Binary", "BinaryValue": b"\x00"},
         },
     )
-    code, out, _ = cli("receive", "orders", "--count", "1", "--json")
+    code, out, _ = cli("receive", "orders", "--count", "1", "--json", "--delete")
     message = json.loads(out)
     assert (code, message["message_id"], message["late_ms"] > 0) == (0, "m-1", True)
     assert 0 <= message["waited_ms"] < PATIENCE_SECONDS * 1000
     assert message["attributes"]["b"] == {"DataType": "Binary", "BinaryValue": "AA=="}
     client.send_message(QueueUrl=url, MessageBody="plain")
-    code, out, _ = cli("receive", "orders", "--count", "1")
-    assert out.split()[1] == "-"
-    assert out.rstrip().endswith("plain")
+    for options in ((), ("--delete",)):
+        code, out, _ = cli("receive", "orders", "--count", "1", *options)
+        assert out.split()[1] == "-"
+        assert out.rstrip().endswith("plain")
     assert cli("receive", "orders", "--count", "1", "--idle", "1")[1] == ""
 
 
@@ -286,7 +286,7 @@ def test_receive_takes_no_more_than_asked(cli: Cli) -> None:
     url = client.create_queue(QueueName="orders")["QueueUrl"]
     for body in "abc":
         client.send_message(QueueUrl=url, MessageBody=body)
-    assert len(cli("receive", "orders", "--count", "1", "--json")[1].splitlines()) == 1
+    assert len(cli("receive", "orders", "--count", "1", "--delete", "--json")[1].splitlines()) == 1
     assert len(cli("receive", "orders", "--count", "2", "--json")[1].splitlines()) == 2
 
 
@@ -306,8 +306,8 @@ def test_a_foreign_due_time_is_no_crash(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        ({"AWS_DEFAULT_REGION": None}, "Set AWS_DEFAULT_REGION"),
-        ({"AWS_PROFILE": "nobody"}, "Set AWS_DEFAULT_REGION and AWS_PROFILE"),
+        ({"AWS_DEFAULT_REGION": None}, "Give --region and --profile, or set"),
+        ({"AWS_PROFILE": "nobody"}, "Give --region and --profile, or set"),
         (
             {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None},
             "set AWS_PROFILE or AWS_ACCESS_KEY_ID",
@@ -322,6 +322,65 @@ def test_missing_aws_settings_are_one_line(variables: dict[str, str | None], mes
     done = run("send", "orders", "--body", "x", env=env)
     assert (done.returncode, "Traceback" in done.stderr) == (1, False)
     assert message in done.stderr
+
+
+def test_attributes_of_each_kind_are_sent(cli: Cli) -> None:
+    """As in the AWS CLI a Binary value is base64; a String needs no type."""
+    boto3.client("sqs").create_queue(QueueName="orders")
+    given = ("tenant=acme=b", "tries:Number=3", "key:Binary.x=AAE=")
+    options = [word for each in given for word in ("--attribute", each)]
+    assert cli("send", "orders", "--body", "x", *options)[0] == 0
+    (message,) = messages("orders")
+    found = message["MessageAttributes"]
+    assert found["tenant"] == {"DataType": "String", "StringValue": "acme=b"}
+    assert found["tries"] == {"DataType": "Number", "StringValue": "3"}
+    assert found["key"] == {"DataType": "Binary.x", "BinaryValue": b"\x00\x01"}
+    for bad, told in (
+        (["tenant"], "is not NAME=VALUE"),
+        (["a=1", "a=2"], "given twice"),
+        (["a:Binary=!"], "not base64"),
+        (["a:Date=1"], "a"),
+    ):
+        options = [word for each in bad for word in ("--attribute", each)]
+        code, _, err = cli("send", "orders", "--body", "x", *options)
+        assert (code, told in err) == (2, True), err
+
+
+def test_region_and_profile_are_those_of_the_options(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They win over the environment, keys in it included, and leave it as it was."""
+    boto3.client("sqs", region_name="eu-west-1").create_queue(QueueName="there")
+    assert cli("receive", "there", "--idle", "1")[0] == 1
+    assert cli("receive", "there", "--idle", "1", "--region", "eu-west-1")[0] == 0
+    assert os.environ["AWS_DEFAULT_REGION"] == "us-east-1"
+    profile = (
+        "[profile far]\nregion = eu-west-1\naws_access_key_id = k\naws_secret_access_key = s\n"
+    )
+    (tmp_path / "config").write_text(profile)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)  # a command is a process of its own
+    code, _, err = cli("receive", "there", "--idle", "1", "--profile", "far", "--verbose")
+    assert code == 0
+    assert "in config file" in err
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
+    code, _, err = cli("receive", "there", "--profile", "nobody")
+    assert (code, "nobody" in err, "--profile" in err) == (1, True, True)
+
+
+def test_verbose_shows_requests_and_an_errors_cause(cli: Cli) -> None:
+    """On stderr, and only when asked for; the body is nobody's business."""
+    quiet, loud = (
+        cli("send", "absent", "--body", "hidden", *more) for more in ((), ("--verbose",))
+    )
+    assert (quiet[0], loud[0]) == (1, 1)
+    assert quiet[2].count("\n") == 1
+    assert "Traceback" in loud[2]
+    assert "QueueDoesNotExist" in loud[2]
+    assert loud[2].endswith(quiet[2])
+    assert "hidden" not in loud[2]
+    assert cli("send", "absent", "--body", "x") == quiet
 
 
 def test_an_endpoint_is_created_by_its_name(cli: Cli) -> None:

@@ -416,7 +416,7 @@ def test_receive_reads_bodies_and_keeps_what_it_cannot_read(
         sent = run("send", name, "--file", "-", "--bucket", name, env=env, stdin=line)
         assert sent.returncode == 0, sent.stderr
 
-    receiving = ("receive", name, "--count", "1", "--bucket", name, "--json")
+    receiving = ("receive", name, "--count", "1", "--bucket", name, "--delete", "--json")
     send()
     whole = run(*receiving, env=env)
     assert (whole.returncode, len(json.loads(whole.stdout)["body"])) == (0, 1_048_576)

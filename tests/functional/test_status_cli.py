@@ -40,7 +40,6 @@ def cli(
     local_aws: LocalAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Cli:
     """Run ``sqsdelay`` in this process, on the local AWS; gives exit code, stdout, stderr."""
-    monkeypatch.setenv("COLUMNS", "200")
     for name, value in local_aws.environment().items():
         monkeypatch.setenv(name, value)
 
@@ -294,7 +293,7 @@ def test_a_store_that_nobody_empties_is_noticed(
 ) -> None:
     """After a deployment without its dispatcher all was said to be well. Nobody names the table."""
     assert cli("endpoint", "check", orders.name)[0] == 0
-    table = f"{orders.name}.delayed"
+    table = f"{orders.name}.parked"
     with closing(
         DynamoDbStore(table, endpoint=orders.name, client=local_aws.client("dynamodb"))
     ) as store:

@@ -36,7 +36,6 @@ class CommandLine:
         self.environment = environment | {
             "PATH": os.environ["PATH"],
             "SQSDELAY_STORE": f"sqlite:///{folder}/store.db",
-            "COLUMNS": "200",
         }
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -150,24 +149,29 @@ def test_pages_within_a_time(cli: CommandLine) -> None:
     assert refused.returncode == 2
     assert "is not a cursor" in refused.stderr
     naive = cli.run("pending", "orders", "--due-from", "2035-01-02")
-    assert naive.returncode == 1
+    assert naive.returncode == 2
     assert "has no time zone" in naive.stderr
 
 
 def test_errors_are_one_line(cli: CommandLine) -> None:
     """What is wrong, and what to do; no traceback."""
-    for arguments, told in (
-        (["pending", "orders"], "run sqsdelay store create"),
-        (["pending", "orders", "--store", "mysql://x"], "give sqlite:///FILE"),
-        (["store", "send", "orders", "--body", "x", "--delay", "1y"], "is not valid"),
-        (["dispatch", "orders", "--release-ahead", "901"], "timers allow 0 to 900"),
-        (["dispatch", "orders-" + uuid.uuid4().hex], "does not exist"),
+    (cli.folder / "store.db").touch()
+    unused = f"sqlite:///{cli.folder}/typo.db"
+    for code, arguments, told in (
+        (1, ["pending", "orders", "--store", unused], "there is no SQLite file"),
+        (1, ["dispatch", "orders", "--store", unused], "there is no SQLite file"),
+        (2, ["pending", "orders", "--store", "mysql://x"], "give sqlite:///FILE"),
+        (2, ["store", "send", "orders", "--body", "x", "--delay", "1y"], "is not valid"),
+        (1, ["pending", "orders"], "run sqsdelay store create"),
+        (2, ["dispatch", "orders", "--release-ahead", "901"], "timers allow 0 to 900"),
+        (1, ["dispatch", "orders-" + uuid.uuid4().hex], "does not exist"),
     ):
         done = cli.run(*arguments)
-        assert done.returncode == 1, arguments
+        assert done.returncode == code, arguments
         assert told in done.stderr
         assert "Traceback" not in done.stderr
         assert len(done.stderr.strip().splitlines()) <= 2
+    assert not (cli.folder / "typo.db").exists()
 
 
 def received(client: Any, name: str) -> list[Any]:
@@ -289,7 +293,7 @@ def test_what_its_destination_would_refuse_is_not_stored(
     cli.ok("store", "create", name)
     late = ("--due-at", "2040-01-31T09:00:00Z")
     refused = cli.run("store", "send", name, "--body", "x" * 2049, *late)
-    assert refused.returncode == 1
+    assert refused.returncode == 2
     assert f"queue {name}, which takes 2048" in " ".join(refused.stderr.split())
     cli.ok("store", "send", name, "--body", "x" * 2048, *late)
     lines = tmp_path / "messages.jsonl"

@@ -32,6 +32,12 @@ ELSEWHERE: Final = (
     ),
     Elsewhere(r"make demo\b.*", "takes half a minute", "tests/acceptance/test_worker.py"),
     Elsewhere(
+        r"\.venv/bin/sqsdelay local|export AWS_ENDPOINT_URL=\S+:4566 .*|"
+        r"\.venv/bin/sqsdelay (send orders --hop 2 .*|status orders|receive orders --count 1)",
+        "as printed by a local AWS that runs until it is interrupted",
+        "tests/guides/test_quick_start.py",
+    ),
+    Elsewhere(
         r"make bench|(\.venv/bin/)?python -m benchmarks\..*",
         "takes minutes; run with less to do",
         "tests/functional/test_benchmarks.py",
@@ -75,6 +81,7 @@ WHOLE_PAGES: Final = {
     "docs/report.md": WholePage(4, "tests/functional/spark/test_report_guide.py"),
     "docs/ledger.md": WholePage(9, "tests/guides/test_ledger_guide.py"),
     "docs/spark.md": WholePage(10, "tests/functional/spark/test_spark_guide.py"),
+    "docs/testing.md": WholePage(6, "tests/guides/test_testing_guide.py"),
     "docs/own-broker.md": WholePage(2, "tests/guides/test_own_broker_guide.py"),
 }
 """Pages that take more than typing: workers of another program, a cluster, or minutes."""

@@ -53,7 +53,6 @@ class Reader:
         self._monkeypatch = monkeypatch
         self._capsys = capsys
         monkeypatch.chdir(folder)
-        monkeypatch.setenv("COLUMNS", "120")
         for name, value in aws.environment().items():
             monkeypatch.setenv(name, value)
         empty(aws)

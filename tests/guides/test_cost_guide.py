@@ -13,13 +13,12 @@ from sqsdelay.cli import app
 from sqsdelay.cost import Workload, break_even_seconds, shipped_prices
 from sqsdelay.cost.stored_message import ITEM_BYTES, write_units
 from sqsdelay.cost.strategies import (
-    FUNCTION_MEMORY_MB,
     FUNCTION_MS,
     IDLE_POLLERS,
-    STORE_SHARDS,
+    IDLE_READ_UNITS,
 )
 from sqsdelay.cost.workload import DELAY_ATTRIBUTES_BYTES
-from sqsdelay.limits import SCHEDULE_SECONDS
+from sqsdelay.limits import DELAY_CONSUMER_MEMORY_MB, SCHEDULE_SECONDS
 
 GUIDE = (Path(__file__).parents[2] / "docs/cost.md").read_text()
 PRICES = shipped_prices()
@@ -64,13 +63,13 @@ def test_its_numbers_are_the_codes() -> None:
     for text in (
         f"the {DELAY_ATTRIBUTES_BYTES} bytes that the delay adds",
         f"an item has {ITEM_BYTES} bytes besides",
-        f"{FUNCTION_MEMORY_MB} MB (arm64) for {FUNCTION_MS} ms",
+        f"{DELAY_CONSUMER_MEMORY_MB} MB (arm64) for {FUNCTION_MS} ms",
         f"keeps {words[IDLE_POLLERS]} long polls",
-        f"every {SCHEDULE_SECONDS} s, and looks into {STORE_SHARDS} index partitions",
+        f"every {SCHEDULE_SECONDS} s, and reads {IDLE_READ_UNITS} units",
         f"read on {PRICES.read_on}",
     ):
         assert text in " ".join(GUIDE.split()), text
     units = {
-        size: write_units(Workload(delay_seconds=1, message_bytes=size)) for size in (724, 1748)
+        size: write_units(Workload(delay_seconds=1, message_bytes=size)) for size in (964, 1988)
     }
-    assert units == {724: 6, 1748: 9}
+    assert units == {964: 1, 1988: 2}

@@ -8,8 +8,8 @@ from sqsdelay.stores.dynamodb import table
 
 
 def test_the_simulation_has_the_deployments_settings() -> None:
-    """A changed concurrency, memory, timeout or thread count must change docs/capacity.md too."""
+    """A changed concurrency, timeout or thread count must change docs/capacity.md too."""
     assert DEPLOYED.max_concurrency == delay_consumer_function.DEFAULT_MAX_CONCURRENCY
-    assert DEPLOYED.consumer_memory_mb == delay_consumer_function.MEMORY_MB
     assert DEPLOYED.dispatcher_timeout_seconds == dispatcher_function.TIMEOUT_SECONDS
-    assert DEPLOYED.dynamodb_threads == table._CONCURRENCY
+    assert DEPLOYED.dispatcher_runs == dispatcher_function.CONCURRENCY
+    assert DEPLOYED.dynamodb_threads == table.CONCURRENCY

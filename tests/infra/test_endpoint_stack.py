@@ -284,7 +284,7 @@ def test_docs_name_what_is_kept_as_the_template_does(endpoint_template: Template
     for queue in template.find_resources("AWS::SQS::Queue"):
         assert f'"{queue}": {{"QueueUrl": ' in text
     for table in template.find_resources("AWS::DynamoDB::Table"):
-        assert f'"{table}": {{"TableName": "orders.delayed"}}' in text
+        assert f'"{table}": {{"TableName": "orders.parked"}}' in text
 
 
 def test_docs_say_what_each_alarm_means(endpoint_template: Templates) -> None:

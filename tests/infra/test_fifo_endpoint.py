@@ -144,7 +144,7 @@ def test_dispatcher_releases_to_the_due_queue(endpoint_template: Templates) -> N
     [release] = [s for s in policy["PolicyDocument"]["Statement"] if s["Sid"] == "Release"]
     assert release["Resource"] == [arn(template, "orders-due"), arn(template, "orders-delay-error")]
     table = only(template, "AWS::DynamoDB::Table")["Properties"]
-    assert table["TableName"] == "orders.fifo.delayed"
+    assert table["TableName"] == "orders.fifo.parked"
 
 
 def test_existing_fifo_queue_is_used_not_created(endpoint_template: Templates) -> None:

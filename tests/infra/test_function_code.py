@@ -110,7 +110,7 @@ def test_of_the_stores_just_dynamodbs(built: Built) -> None:
 
 OPEN_STORE = (
     "from sqsdelay.stores import open_store; "
-    "open_store('dynamodb://orders.delayed', endpoint='orders').close()"
+    "open_store('dynamodb://orders.parked', endpoint='orders').close()"
 )
 
 

@@ -8,12 +8,12 @@ import pytest
 from aws_cdk import RemovalPolicy
 from aws_cdk.assertions import Template
 
-from infra.dispatcher_function import TIMEOUT_SECONDS
+from infra.dispatcher_function import CONCURRENCY, TIMEOUT_SECONDS
+from infra.message_store import KEEP_MESSAGES
 from lambdas.delay_consumer import contract as delay_consumer
 from lambdas.dispatcher import contract, handler
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, SCHEDULE_SECONDS
-from sqsdelay.stores.dynamodb import table_definition
-from sqsdelay.stores.dynamodb.amendments import EXPIRY
+from sqsdelay.stores.dynamodb import EXPIRY, table_definition
 from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS
 from tests.infra.resources import Templates, arn, logical_id, only
 
@@ -55,7 +55,7 @@ def test_store_adds_and_replaces_nothing(endpoint_template: Templates, template:
 def test_table_is_the_one_the_store_would_make(template: Template) -> None:
     """Keys, index and billing as `sqsdelay store create` has them."""
     properties = dict(only(template, "AWS::DynamoDB::Table")["Properties"])
-    assert properties.pop("TableName") == "orders.delayed"
+    assert properties.pop("TableName") == "orders.parked"
     assert properties.pop("PointInTimeRecoverySpecification") == {
         "PointInTimeRecoveryEnabled": True
     }
@@ -64,7 +64,19 @@ def test_table_is_the_one_the_store_would_make(template: Template) -> None:
         "AttributeName": EXPIRY,
         "Enabled": True,
     }
+    assert properties.pop("TableClass") == "STANDARD"
     assert properties == table_definition()
+
+
+def test_table_class_and_shards(endpoint_template: Templates) -> None:
+    """Where they are asked for: the functions learn the shards from the store's URL."""
+    template = endpoint_template(
+        store="dynamodb", store_shards=16, store_class="STANDARD_INFREQUENT_ACCESS"
+    )
+    table = only(template, "AWS::DynamoDB::Table")["Properties"]
+    assert table["TableClass"] == "STANDARD_INFREQUENT_ACCESS"
+    stored_in = dispatcher(template)["Environment"]["Variables"][contract.STORE_VARIABLE]
+    assert stored_in["Fn::Join"][1][-1] == "?shards=16"
 
 
 @pytest.mark.parametrize(
@@ -73,20 +85,21 @@ def test_table_is_the_one_the_store_would_make(template: Template) -> None:
 def test_table_goes_with_the_queues(
     endpoint_template: Templates, policy: RemovalPolicy, expected: str
 ) -> None:
-    """Messages that wait stay or go together, wherever they wait."""
+    """Messages that wait stay or go together, wherever they wait; a table of the earlier layout, which
+    gives way to one of this, stays."""
     template = endpoint_template(store="dynamodb", removal_policy=policy)
     table = only(template, "AWS::DynamoDB::Table")
-    assert table["DeletionPolicy"] == table["UpdateReplacePolicy"] == expected
+    assert (table["DeletionPolicy"], table["UpdateReplacePolicy"]) == (expected, "Retain")
 
 
 def test_function(template: Template) -> None:
-    """arm64, current Python, one at a time, and told its queue and its store."""
+    """arm64, current Python, a few at a time, and told its queue and its store."""
     properties = dispatcher(template)
     assert properties["Architectures"] == ["arm64"]
     assert properties["Runtime"] == "python3.14"
-    assert properties["MemorySize"] == 512
+    assert properties["MemorySize"] == 1769
     assert properties["Timeout"] == TIMEOUT_SECONDS
-    assert properties["ReservedConcurrentExecutions"] == 1
+    assert properties["ReservedConcurrentExecutions"] == CONCURRENCY
     table = logical_id(template, "AWS::DynamoDB::Table")
     assert properties["Environment"]["Variables"] == {
         contract.ENDPOINT_VARIABLE: "orders",
@@ -94,9 +107,9 @@ def test_function(template: Template) -> None:
     }
 
 
-def test_a_run_ends_before_the_next_and_in_time_for_message_timers() -> None:
-    """Runs do not meet; messages that a dead run held are free well before they are due."""
-    assert handler.KEPT_BACK_MS / 1000 < TIMEOUT_SECONDS < SCHEDULE_SECONDS
+def test_runs_end_before_there_are_too_many_and_in_time_for_message_timers() -> None:
+    """As many runs as may be at once; messages that a dead run held are free well before they are due."""
+    assert handler.KEPT_BACK_MS / 1000 < TIMEOUT_SECONDS < CONCURRENCY * SCHEDULE_SECONDS
     assert DEFAULT_LEASE_SECONDS + 2 * SCHEDULE_SECONDS < MAX_MESSAGE_TIMER_SECONDS
 
 
@@ -125,20 +138,16 @@ def test_schedule(template: Template) -> None:
 
 
 def test_role_may_do_just_what_it_does(template: Template) -> None:
-    """One table and its index, send on two queues, write one log; no wildcard, no managed policy."""
+    """One table, send on two queues, write one log; no wildcard, no managed policy."""
     function = dispatcher(template)
     role = template.find_resources("AWS::IAM::Role")[function["Role"]["Fn::GetAtt"][0]]
     [policy] = role["Properties"]["Policies"]
     statements = {s["Sid"]: s for s in policy["PolicyDocument"]["Statement"]}
     assert {sid: (s["Action"], s["Resource"]) for sid, s in statements.items()} == {
-        "Find": (
-            "dynamodb:Query",
-            {"Fn::Join": ["", [table_arn(template), "/index/due"]]},
-        ),
-        "Claim": (
+        "Lease": (
             [
                 f"dynamodb:{action}"
-                for action in ("DeleteItem", "DescribeTable", "GetItem", "UpdateItem")
+                for action in ("DeleteItem", "DescribeTable", "PutItem", "Query", "UpdateItem")
             ],
             table_arn(template),
         ),
@@ -164,10 +173,7 @@ def test_delay_consumer_parks(template: Template) -> None:
     role = template.find_resources("AWS::IAM::Role")[function["Role"]["Fn::GetAtt"][0]]
     [policy] = role["Properties"]["Policies"]
     [park] = [s for s in policy["PolicyDocument"]["Statement"] if "dynamodb" in str(s["Action"])]
-    assert park["Action"] == [
-        f"dynamodb:{action}"
-        for action in ("BatchGetItem", "DeleteItem", "GetItem", "PutItem", "UpdateItem")
-    ]
+    assert park["Action"] == list(KEEP_MESSAGES)
     assert park["Resource"] == table_arn(template)
 
 

@@ -125,6 +125,6 @@ def test_a_fifo_endpoints_policies_differ_as_the_guide_says(stack: Stack) -> Non
 def fifo(grants: Grants) -> Grants:
     """The same grants under the names of `orders.fifo`."""
     return {
-        (action, re.sub(r"([:/])orders(?=$|\.delayed)", r"\1orders.fifo", arn))
+        (action, re.sub(r"([:/])orders(?=$|\.parked)", r"\1orders.fifo", arn))
         for action, arn in grants
     }

@@ -19,9 +19,9 @@ CELERY = [sys.executable, "-m", "celery"]
 
 
 def environment(extra: dict[str, str]) -> dict[str, str]:
-    """The caller's environment without its AWS settings, a wide terminal, and ``extra``."""
+    """The caller's environment without its AWS settings, and ``extra``."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-    return inherited | {"COLUMNS": "200", "PYTHONUNBUFFERED": "1"} | extra
+    return inherited | {"PYTHONUNBUFFERED": "1"} | extra
 
 
 def run(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from datetime import date
 from fractions import Fraction
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
+from sqsdelay.core.message_id import new_message_id
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.cost import (
     Bill,
@@ -21,9 +21,11 @@ from sqsdelay.cost import (
     shipped_prices,
     shipped_text,
 )
-from sqsdelay.cost.stored_message import INDEX_ENTRY_BYTES, ITEM_BYTES, WAITING_ITEM_BYTES
+from sqsdelay.cost.stored_message import ITEM_BYTES
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.stores.dynamodb.table import DUE, HELD, KEY, SHARD, Table
+from sqsdelay.stores.dynamodb.item import item_bytes as item_size
+from sqsdelay.stores.dynamodb.item import item_of
+from sqsdelay.stores.dynamodb.layout import Lane, Layout, Place
 
 YEAR = 365 * 24 * 3600
 PRICES = shipped_prices()
@@ -111,45 +113,42 @@ def test_a_batch_of_large_messages_is_as_full_as_1_mib_allows() -> None:
     assert load.requests == 4
 
 
-def test_a_parked_message_is_written_three_times_with_its_index() -> None:
-    """724 bytes and sqsdelay's 300 are one write unit; a byte more are two."""
-    small = bill_of("parked", delay_seconds=YEAR, message_bytes=724)
-    large = bill_of("parked", delay_seconds=YEAR, message_bytes=725)
-    assert quantities(small, "write units") == [6]
-    assert quantities(large, "write units") == [9]
+def test_a_parked_message_is_written_once() -> None:
+    """964 bytes and sqsdelay's 60 are one write unit; a byte more are two. Nothing is claimed, no
+    index is written, time to live deletes for nothing."""
+    small = bill_of("parked", delay_seconds=YEAR, message_bytes=964)
+    large = bill_of("parked", delay_seconds=YEAR, message_bytes=965)
+    assert quantities(small, "write units") == [1]
+    assert quantities(large, "write units") == [2]
+    assert quantities(small, "lease writes") == [Fraction(1, 50)]
     assert quantities(small, "SQS FIFO") == [3]
     assert quantities(small, "amendments") == [2]
     assert quantities(bill_of("stored", delay_seconds=YEAR), "SQS FIFO") == []
 
 
-def test_storage_is_billed_for_the_whole_delay() -> None:
-    """A million items of 724 + 250 + 154 + 200 bytes for twelve months."""
+def test_storage_is_billed_for_the_whole_delay_and_until_it_expires() -> None:
+    """A million items of 724 + 60 + 100 bytes for twelve months and two weeks."""
     bill = bill_of("stored", delay_seconds=YEAR, messages=10**6, message_bytes=724)
-    assert quantities(bill, "storage") == [Fraction(10**6 * 1328, 2**30) * 12]
+    months = 12 + Fraction(14 * 12, 365)
+    assert quantities(bill, "storage") == [Fraction(10**6 * 884, 2**30) * months]
+
+
+def test_standard_ia_stores_for_less_and_writes_for_more() -> None:
+    """A year is cheaper on it, an hour dearer."""
+    for seconds, cheaper in ((YEAR, True), (3600, False)):
+        shape: dict[str, Any] = {"delay_seconds": seconds, "messages": 1000, "message_bytes": 204}
+        rare = bill_of("stored", **shape, infrequent_access=True).for_messages
+        assert (rare < bill_of("stored", **shape).for_messages) is cheaper
 
 
 def test_the_sizes_counted_are_those_of_the_stores_items() -> None:
-    """A claimed item and its index entry, measured as DynamoDB does, fit what the sum says."""
-    table = Table("t", "orders", cast(Any, SimpleNamespace()), shards=8)
-    message_id = "dc6d9bb8-f88c-404d-b242-4addf5b02336"
-    message = StoredMessage(
-        message_id=message_id, destination="orders", due_ms=1_800_000_000_000, body=b"x"
-    )
-    item = table.item(message)
-    assert WAITING_ITEM_BYTES - 8 <= _bytes(item) - len(message.body) <= WAITING_ITEM_BYTES
-    item |= {"claimed_by": {"S": "f" * 32}, HELD: {"N": "1800000060000"}}
-    assert ITEM_BYTES - 8 <= _bytes(item) - len(message.body) <= ITEM_BYTES
-    entry = {name: item[name] for name in (KEY, SHARD, DUE, HELD)}
-    assert INDEX_ENTRY_BYTES - 8 <= _bytes(entry) <= INDEX_ENTRY_BYTES
-
-
-def _bytes(item: dict[str, Any]) -> int:
-    """Names and values; a number takes about a byte for two digits, and one more."""
-    size = 0
-    for name, typed in item.items():
-        ((kind, value),) = typed.items()
-        size += len(name) + (-(-len(value) // 2) + 1 if kind == "N" else len(value))
-    return size
+    """An item, measured as DynamoDB does, fits what the sum says."""
+    due_ms = 1_800_000_000_000
+    message_id = new_message_id(due_ms)
+    message = StoredMessage(message_id=message_id, destination="orders", due_ms=due_ms, body=b"x")
+    place = Place(due_ms, message_id, Lane.FAR, 7)
+    item = item_of(Layout("orders"), place, message, looked_up=False)
+    assert item_size(item) - len(message.body) == ITEM_BYTES
 
 
 def test_what_a_service_cannot_do_has_a_reason_and_no_price() -> None:

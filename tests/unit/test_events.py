@@ -232,9 +232,9 @@ def test_a_message_moved_by_its_amendment_shows_the_new_due_time(site: Site) -> 
     """No event of its own says so: it would also be told of a message that is gone."""
     site.sender().send("orders", "x", delay=5000, message_id="m")
     changer = site.sender(parking=ParkingSettings(site.store))
-    assert changer.reschedule("orders", "m", delay=9000) is Change.REQUESTED
+    assert changer.reschedule("orders", "m", delay=8000) is Change.REQUESTED
     site.take()
-    new_ms = site.clock.true_ms + DATE_RESOLUTION_MS + 9_000_000
+    new_ms = site.clock.true_ms + DATE_RESOLUTION_MS + 8_000_000
     site.clock.advance(900)
     site.poll(site.relay(parking=ParkingSettings(site.store)))
     (hop,) = site.take()

@@ -13,6 +13,7 @@ from infra.function_code import PIP_OPTIONS
 ROOT = Path(__file__).parents[2]
 LOCKS = (
     "requirements.txt",
+    "requirements-demo.txt",
     "lambdas/requirements.txt",
     "tests/fuzz/requirements.txt",
     "tests/mutants/requirements.txt",
@@ -44,11 +45,19 @@ def test_every_requirement_is_pinned_and_hashed(lock: str) -> None:
     assert locked(lock)
 
 
-def test_functions_run_what_is_tested() -> None:
-    """The bundle's packages are those of the tests, of the same version and content."""
+@pytest.mark.parametrize("lock", ["lambdas/requirements.txt", "requirements-demo.txt"])
+def test_what_runs_is_what_is_tested(lock: str) -> None:
+    """The functions' packages and the demo's are those of the tests, of the same version and content."""
     tested = locked("requirements.txt")
-    for requirement, hashes in locked("lambdas/requirements.txt").items():
+    for requirement, hashes in locked(lock).items():
         assert hashes <= tested[requirement], requirement
+
+
+def test_the_demo_installs_no_more_than_it_needs() -> None:
+    """A tenth of the packages, and none of the large ones."""
+    needed = {requirement.partition("==")[0] for requirement in locked("requirements-demo.txt")}
+    assert {"boto3", "ministack", "rich", "setuptools", "typer"} <= needed
+    assert not needed & {"pyspark", "aws-cdk-lib", "pyarrow", "mypy", "matplotlib", "pytest"}
 
 
 def test_hashes_are_demanded() -> None:

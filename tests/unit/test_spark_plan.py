@@ -32,7 +32,7 @@ def test_relaying_what_could_be_parked_is_warned_of() -> None:
     assert warning.startswith("relay, batches of 10 costs ")
     assert "--store" in warning
     stored = plan_of(workload, Options(store="dynamodb://t"), PRICES)
-    assert (stored["way"], stored["relayed"], stored["warnings"]) == ("parked after 7.25 h", 0, [])
+    assert (stored["way"], stored["relayed"], stored["warnings"]) == ("parked after 2.25 h", 0, [])
 
 
 def test_more_than_the_relay_holds_is_warned_of() -> None:

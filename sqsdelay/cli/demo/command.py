@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from sqsdelay.cli.console import err, out, print_json
+from sqsdelay.cli.console import err, out, print_json, tell
 from sqsdelay.cli.demo.tracking import Summary, Tracker
 from sqsdelay.cli.message_file import BadLine, Defaults, read_messages
 from sqsdelay.cli.options import LedgerFile, opened_ledger
@@ -29,6 +29,7 @@ from sqsdelay.core.message import Message
 from sqsdelay.errors import InvalidMessage
 from sqsdelay.ledger.events import record_safely
 from sqsdelay.ledger.receipts import received_events
+from sqsdelay.limits import DEFAULT_HOP_SECONDS
 
 if TYPE_CHECKING:
     from sqsdelay.ledger import FileLedger
@@ -66,13 +67,14 @@ def demo(
     from sqsdelay.testing.local_aws import LocalAws
 
     if report is not None:
-        check_report(report)
+        check_report(str(report))
     with TemporaryDirectory(prefix="sqsdelay-") as folder:
         kept = Path(folder) / "ledger.jsonl" if report is not None and ledger is None else ledger
         book = opened_ledger(kept)
         with err.status("starting a local AWS (ministack)"), ExitStack() as started:
             aws = started.enter_context(LocalAws())
             running = started.pop_all()
+        tell(f"{hop} s stand for the {DEFAULT_HOP_SECONDS} s of a hop on AWS")
         with running:
             summary = _run(aws, file, hop, book, quiet=as_json)
         if as_json:
@@ -86,8 +88,8 @@ def demo(
 
 
 def _report(ledger: Path, folder: Path) -> None:
-    reported(str(ledger), folder, grace=GRACE_SECONDS, as_of_ms=time.time_ns() // 1_000_000)
-    err.print(f"report: {folder / 'report.html'}", highlight=False, markup=False, soft_wrap=True)
+    reported(str(ledger), str(folder), grace=GRACE_SECONDS, as_of_ms=time.time_ns() // 1_000_000)
+    tell(f"report: {folder / 'report.html'}")
 
 
 def _run(aws: LocalAws, file: Path, hop: int, ledger: FileLedger | None, *, quiet: bool) -> Summary:

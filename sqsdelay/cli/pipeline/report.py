@@ -25,11 +25,15 @@ GRACE_SECONDS: Final = 3600
 def report(
     ledger: Annotated[
         str,
-        typer.Argument(help="JSON lines, plain or .gz: a file, a folder (recursively) or a glob."),
+        typer.Argument(
+            help="JSON lines, plain or .gz: a file, folder (recursively), glob or URI; or a table's name."
+        ),
     ],
     folder: Annotated[
-        Path,
-        typer.Option("--out", help="Folder for the report; an earlier report in it is replaced."),
+        str,
+        typer.Option(
+            "--out", help="Folder or URI for the report; an earlier report in it is replaced."
+        ),
     ],
     as_of: Annotated[
         str | None,
@@ -40,6 +44,12 @@ def report(
     grace: Annotated[
         int, typer.Option(help="Seconds after its due time until a message counts as lost.")
     ] = GRACE_SECONDS,
+    ledger_format: Annotated[
+        str | None,
+        typer.Option(
+            "--format", help="The ledger holds rows, not lines: parquet, delta, iceberg, …"
+        ),
+    ] = None,
     prices: PricesFile = None,
     master: Master = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
@@ -50,7 +60,15 @@ def report(
     code.
     """
     as_of_ms = None if as_of is None else due_at_ms(parse_due_at(as_of))
-    figures = reported(ledger, folder, grace=grace, as_of_ms=as_of_ms, prices=prices, master=master)
+    figures = reported(
+        ledger,
+        folder,
+        ledger_format=ledger_format,
+        grace=grace,
+        as_of_ms=as_of_ms,
+        prices=prices,
+        master=master,
+    )
     if as_json:
         print_json(asdict(figures))
     else:
@@ -59,8 +77,9 @@ def report(
 
 def reported(
     ledger: str,
-    folder: Path,
+    folder: str,
     *,
+    ledger_format: str | None = None,
     grace: int = GRACE_SECONDS,
     as_of_ms: int | None = None,
     prices: Path | None = None,
@@ -82,11 +101,17 @@ def reported(
         from sqsdelay.spark.report.write import write_report
 
         return write_report(
-            spark, ledger, folder, prices=used, as_of_ms=as_of_ms, grace_seconds=grace
+            spark,
+            ledger,
+            folder,
+            ledger_format=ledger_format,
+            prices=used,
+            as_of_ms=as_of_ms,
+            grace_seconds=grace,
         )
 
 
-def check_report(folder: Path) -> None:
+def check_report(folder: str) -> None:
     """Find out whether a report can be made there, before anything is begun.
 
     Raises:
@@ -108,7 +133,7 @@ def check_report(folder: Path) -> None:
     check_replaceable(folder)
 
 
-def print_figures(figures: Figures, folder: Path) -> None:
+def print_figures(figures: Figures, folder: str) -> None:
     """The figures, and where the page is."""
     table = Table(box=None, show_header=False)
     table.add_column()
@@ -133,4 +158,4 @@ def print_figures(figures: Figures, folder: Path) -> None:
             markup=False,
             soft_wrap=True,
         )
-    out.print(f"{folder / 'report.html'}", highlight=False, markup=False, soft_wrap=True)
+    out.print(f"{folder.rstrip('/')}/report.html", highlight=False, markup=False, soft_wrap=True)

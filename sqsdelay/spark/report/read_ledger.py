@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
-from pyspark.errors import AnalysisException
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
@@ -14,6 +17,8 @@ from sqsdelay.core.message import Route
 from sqsdelay.errors import ConfigurationError, MalformedEvent
 from sqsdelay.ledger.events import LEDGER_VERSION, EventKind, Source, from_json
 from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
+from sqsdelay.spark.failure import cause
+from sqsdelay.spark.locations import hadoop_uri
 
 MAX_KEPT_CHARS: Final = 10_000
 """Of a line that is kept aside."""
@@ -38,6 +43,9 @@ _LINE: Final = (
     .add(_CORRUPT, StringType())
 )
 _STRICT: Final = {"columnNameOfCorruptRecord": _CORRUPT, "allowSingleQuotes": "false"}
+_NEEDED: Final = ("event", "at_ms", "endpoint", "message_id", "source")
+_TABLE: Final = re.compile(r"[A-Za-z_]\w*(\.\w+){0,2}", re.ASCII)
+"""A table's name in Spark's catalogs."""
 _TIMESTAMPED: Final = r"^\d{4}-\d\d-\d\dT[\d:.,+Z-]+\s+(?=\{)"
 """What a line of an exported CloudWatch log begins with."""
 
@@ -56,16 +64,31 @@ class Reading:
     counts: Observation
 
 
-def read_ledger(spark: SparkSession, ledger: str) -> Reading:
-    """Read JSON lines, plain or compressed (``.gz``): a file, a folder with all below it, or a glob.
+def read_ledger(
+    spark: SparkSession, ledger: str | DataFrame, *, ledger_format: str | None = None
+) -> Reading:
+    """Read a ledger, as lines or as rows.
 
-    Blank lines count as nothing. A line may be of any other shape that `sqsdelay.ledger.events.from_json`
-    reads: an event under ``ledger`` or ``message``, or with a timestamp before it.
+    JSON lines, plain or compressed (``.gz``), are in a file, a folder with all below it, or a glob, on
+    any file system that this Spark knows. Blank lines count as nothing. A line may be of any other
+    shape that `sqsdelay.ledger.events.from_json` reads: an event under ``ledger`` or ``message``, or
+    with a timestamp before it. Rows have a column for each field of an event that they know.
+
+    Args:
+        ledger: the path or URI of lines, the name of a table, or a DataFrame of rows.
+        ledger_format: ``parquet``, ``delta``, ``iceberg`` or another that this Spark loads rows of.
 
     Raises:
-        ConfigurationError: there is no such file, folder or match.
+        ConfigurationError: there is no such file, folder, match or format; rows that are no events.
     """
-    parsed = _parsed(_lines(spark, ledger))
+    if not isinstance(ledger, str):
+        parsed = _rows(ledger)
+    elif ledger_format is not None:
+        parsed = _rows(_loaded(spark, ledger, ledger_format))
+    elif _is_table(spark, ledger):
+        parsed = _rows(spark.table(ledger))
+    else:
+        parsed = _parsed(_lines(spark, ledger))
     counts = Observation("lines")
     counted = parsed.observe(
         counts, F.count(F.lit(1)).alias("lines"), F.count_if("good").alias("events")
@@ -80,9 +103,54 @@ def read_ledger(spark: SparkSession, ledger: str) -> Reading:
     )
 
 
+def _loaded(spark: SparkSession, ledger: str, ledger_format: str) -> DataFrame:
+    # A table of Iceberg's has a name where others have a path.
+    place = ledger if _TABLE.fullmatch(ledger) else hadoop_uri(spark, ledger, "ledger")
+    try:
+        return spark.read.format(ledger_format).load(place)
+    except (PySparkException, Py4JJavaError) as error:
+        raise ConfigurationError(
+            f"ledger {ledger} cannot be read as {ledger_format}: {cause(error)}"
+        ) from error
+
+
+def _is_table(spark: SparkSession, ledger: str) -> bool:
+    if not _TABLE.fullmatch(ledger) or Path(ledger).exists():
+        return False
+    try:
+        return spark.catalog.tableExists(ledger)
+    except AnalysisException:
+        return False
+
+
+def _rows(rows: DataFrame) -> DataFrame:
+    names = {name.lower(): name for name in rows.columns}
+    if missing := [name for name in _NEEDED if name not in names]:
+        raise ConfigurationError(
+            f"the ledger's rows have no column {', '.join(missing)}; there are "
+            f"{', '.join(rows.columns)}: name a table of events, with a column for each field"
+        )
+    fields = []
+    for field in EVENT.fields:
+        kind = field.dataType.simpleString()
+        known = f"try_cast(`{names[field.name]}` AS {kind})" if field.name in names else "NULL"
+        if field.name == "v":
+            known = f"coalesce({known}, {LEDGER_VERSION})"
+        fields.append(F.expr(f"CAST({known} AS {kind})").alias(field.name))
+    version = [] if "v" in names else [F.lit(LEDGER_VERSION).alias("v")]
+    found = rows.select(
+        F.lit("").alias("file"),
+        F.to_json(F.struct(*version, "*")).alias("line"),
+        F.struct(*fields).alias("event"),
+    )
+    return found.withColumn("good", F.coalesce(_is_event(), F.lit(False)))
+
+
 def _lines(spark: SparkSession, ledger: str) -> DataFrame:
     try:
-        text = spark.read.option("recursiveFileLookup", "true").text(ledger)
+        text = spark.read.option("recursiveFileLookup", "true").text(
+            hadoop_uri(spark, ledger, "ledger")
+        )
     except AnalysisException as error:
         raise ConfigurationError(
             f"ledger {ledger}: there is no such file, folder or match of a glob; "

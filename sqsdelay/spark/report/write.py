@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -22,7 +21,7 @@ from sqsdelay.spark.failure import cause
 from sqsdelay.spark.report import tables
 from sqsdelay.spark.report.figures import Figures, contents
 from sqsdelay.spark.report.messages import KEY, gathered, judged
-from sqsdelay.spark.report.output_folder import MARK, replaced
+from sqsdelay.spark.report.output_folder import MARK, NewFolder, replaced
 from sqsdelay.spark.report.page import PAGE, render
 from sqsdelay.spark.report.read_ledger import Reading, read_ledger
 from sqsdelay.spark.report.waiting import waiting
@@ -46,9 +45,10 @@ class _Span:
 
 def write_report(
     spark: SparkSession,
-    ledger: str,
-    folder: Path,
+    ledger: str | DataFrame,
+    folder: str | Path,
     *,
+    ledger_format: str | None = None,
     prices: Prices,
     as_of_ms: int | None = None,
     grace_seconds: int = DEFAULT_GRACE_SECONDS,
@@ -60,7 +60,9 @@ def write_report(
     Args:
         spark: a session whose executors see ``folder`` under the same path.
         ledger: see `read_ledger`.
-        folder: new, empty, or an older report's.
+        folder: a path, or a URI of any file system that this Spark knows; new, empty, or an older
+            report's.
+        ledger_format: see `read_ledger`.
         prices: what requests cost.
         as_of_ms: the instant the report speaks of: later events are left out. The newest event's
             if left out.
@@ -71,19 +73,20 @@ def write_report(
     """
     if grace_seconds < 0:
         raise ConfigurationError(f"grace_seconds={grace_seconds}; use 0 or more")
-    with replaced(folder) as new, _told_in_one_line(ledger), _instants(spark):
-        reading = read_ledger(spark, ledger)
-        rows = _write_gathered(reading, new / _GATHERED, as_of_ms)
+    name = ledger if isinstance(ledger, str) else "the DataFrame"
+    with _told_in_one_line(name), replaced(spark, str(folder)) as new, _instants(spark):
+        reading = read_ledger(spark, ledger, ledger_format=ledger_format)
+        rows = _write_gathered(reading, new.uri(_GATHERED), as_of_ms)
         span = _span(rows, as_of_ms)
         if span is None:
-            raise _no_events(ledger, reading, as_of_ms)
+            raise _no_events(name, reading, as_of_ms)
         lines = reading.counts.get["lines"]
         bad_lines = lines - reading.counts.get["events"]
         known = judged(rows, as_of_ms=span.as_of_ms, grace_ms=grace_seconds * 1000)
-        messages = _write_messages(known, span.messages, new / "messages")
-        shutil.rmtree(new / _GATHERED)
+        messages = _write_messages(known, span.messages, new.uri("messages"))
+        new.remove(_GATHERED)
         written = _write_tables(messages, new, prices, span)
-        written["bad_lines"] = _write_bad_lines(reading, bad_lines, new / "bad_lines")
+        written["bad_lines"] = _write_bad_lines(reading, bad_lines, new.uri("bad_lines"))
         figures = Figures.of(
             written,
             as_of=utc(span.as_of_ms).isoformat(timespec="milliseconds"),
@@ -91,13 +94,13 @@ def write_report(
             lines=lines,
             bad_lines=bad_lines,
         )
-        page = render(contents(figures, messages, written, prices, ledger, as_of_ms=span.as_of_ms))
-        (new / PAGE).write_text(page, encoding="utf-8")
-        (new / MARK).write_text(json.dumps(asdict(figures), indent=2) + "\n", encoding="utf-8")
+        page = render(contents(figures, messages, written, prices, name, as_of_ms=span.as_of_ms))
+        new.write_text(PAGE, page)
+        new.write_text(MARK, json.dumps(asdict(figures), indent=2) + "\n")
     return figures
 
 
-def _write_gathered(reading: Reading, folder: Path, as_of_ms: int | None) -> DataFrame:
+def _write_gathered(reading: Reading, folder: str, as_of_ms: int | None) -> DataFrame:
     """On disk, since it is read several times, and need not fit in memory."""
     events = reading.events
     if as_of_ms is not None:
@@ -120,14 +123,14 @@ def _span(rows: DataFrame, as_of_ms: int | None) -> _Span | None:
     )
 
 
-def _write_messages(messages: DataFrame, count: int, folder: Path) -> DataFrame:
+def _write_messages(messages: DataFrame, count: int, folder: str) -> DataFrame:
     files = -(-count // _ROWS_A_FILE)
     ordered = messages.repartitionByRange(files, *KEY) if files > 1 else messages.coalesce(1)
     return _written(ordered.sortWithinPartitions(*KEY), folder)
 
 
 def _write_tables(
-    messages: DataFrame, folder: Path, prices: Prices, span: _Span
+    messages: DataFrame, folder: NewFolder, prices: Prices, span: _Span
 ) -> dict[str, DataFrame]:
     made = {
         "summary": tables.summary(messages, as_of_ms=span.as_of_ms),
@@ -137,10 +140,10 @@ def _write_tables(
         "cost": tables.cost(messages, prices, as_of_ms=span.as_of_ms),
         "waiting": waiting(messages, first_ms=span.first_ms, as_of_ms=span.as_of_ms),
     }
-    return {name: _written(table.coalesce(1), folder / name) for name, table in made.items()}
+    return {name: _written(table.coalesce(1), folder.uri(name)) for name, table in made.items()}
 
 
-def _write_bad_lines(reading: Reading, count: int, folder: Path) -> DataFrame:
+def _write_bad_lines(reading: Reading, count: int, folder: str) -> DataFrame:
     aside = reading.aside
     if not count:
         # The ledger need not be read once more to find none.
@@ -148,9 +151,9 @@ def _write_bad_lines(reading: Reading, count: int, folder: Path) -> DataFrame:
     return _written(aside.sort("file", "line").coalesce(1), folder)
 
 
-def _written(table: DataFrame, folder: Path) -> DataFrame:
-    table.write.parquet(str(folder))
-    return table.sparkSession.read.schema(table.schema).parquet(str(folder))
+def _written(table: DataFrame, folder: str) -> DataFrame:
+    table.write.parquet(folder)
+    return table.sparkSession.read.schema(table.schema).parquet(folder)
 
 
 def _no_events(ledger: str, reading: Reading, as_of_ms: int | None) -> ConfigurationError:

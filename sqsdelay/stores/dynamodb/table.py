@@ -1,166 +1,191 @@
-"""The table: its keys and index, its items, and the calls on it, many at a time.
-
-An item's index key is a shard (by hash of the message id, so that a hot due minute is spread) and
-its due time, so that a query reads due messages only, the earliest first.
-"""
+"""The table itself: its definition, and the calls on it, many at a time, with errors translated."""
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from itertools import islice
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from sqsdelay.core.stored_message import StoredMessage, from_store
-from sqsdelay.errors import MessageTooLarge, StoreError, StoreMissing, StoreUnavailable
-from sqsdelay.limits import MAX_DYNAMODB_ITEM_BYTES
+from sqsdelay.core.clock import Clock
+from sqsdelay.errors import ConfigurationError, StoreError, StoreMissing, StoreUnavailable
 from sqsdelay.processes.forks import in_each_child
+from sqsdelay.stores.dynamodb.dates import TableClock
+from sqsdelay.stores.dynamodb.layout import EXPIRY, PARTITION, SORT, Item, Key
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-INDEX: Final = "due"
-KEY: Final = "store_key"
-SHARD: Final = "store_shard"
-DUE: Final = "store_due"
-HELD: Final = "held_until_ms"
+CONCURRENCY: Final = 16
+"""Calls in flight."""
 
-_CONCURRENCY: Final = 16
-_PAGE: Final = 1000
-_ITEM_OVERHEAD_BYTES: Final = 200
-"""Names and numbers of an item, generously."""
+OLD_KEY: Final = "store_key"
+"""The partition key of the earlier layout, with an index and a claim per message."""
 
-Item = dict[str, Any]
+_MOST_READ_AT_ONCE: Final = 100
+"""Keys of one BatchGetItem. Source: BatchGetItem API reference."""
+
+_CONFLICT_ATTEMPTS: Final = 5
+"""Attempts on a transaction that met another write on one of its items."""
+
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class ConditionFailed(StoreError):
-    """The item is not as the write demands."""
+    """The item is not as the write demands.
+
+    Args:
+        read_ms: when DynamoDB said so, epoch milliseconds.
+        failed: of a transaction: for each of its actions, whether it was the one.
+    """
+
+    def __init__(self, text: str, *, read_ms: int, failed: Sequence[bool] = ()) -> None:
+        super().__init__(text)
+        self.read_ms = read_ms
+        self.failed = failed
+
+
+class _Conflict(StoreUnavailable):
+    """Another write on the same item was under way; the same call again may pass."""
 
 
 def table_definition() -> dict[str, Any]:
-    """Keys, index and billing of the table, under CreateTable's names."""
+    """Keys and billing of the table, under CreateTable's names."""
     return {
-        "KeySchema": [{"AttributeName": KEY, "KeyType": "HASH"}],
-        "AttributeDefinitions": [
-            {"AttributeName": name, "AttributeType": "S"} for name in (KEY, SHARD, DUE)
+        "KeySchema": [
+            {"AttributeName": PARTITION, "KeyType": "HASH"},
+            {"AttributeName": SORT, "KeyType": "RANGE"},
         ],
-        "GlobalSecondaryIndexes": [
-            {
-                "IndexName": INDEX,
-                "KeySchema": [
-                    {"AttributeName": SHARD, "KeyType": "HASH"},
-                    {"AttributeName": DUE, "KeyType": "RANGE"},
-                ],
-                "Projection": {"ProjectionType": "INCLUDE", "NonKeyAttributes": [HELD]},
-            }
+        "AttributeDefinitions": [
+            {"AttributeName": name, "AttributeType": "S"} for name in (PARTITION, SORT)
         ],
         "BillingMode": "PAY_PER_REQUEST",
     }
 
 
 class Table:
-    """One endpoint's items in the table, with errors translated."""
+    """A table by its name.
 
-    def __init__(
-        self, name: str, endpoint: str, client: DynamoDBClient | None, *, shards: int
-    ) -> None:
+    Args:
+        clock: tests only: instead of the dates of DynamoDB's answers.
+    """
+
+    def __init__(self, name: str, client: DynamoDBClient | None, clock: Clock | None) -> None:
         self.name = name
         self._owned = client is None
         self.client = client or _default_client()
-        self._endpoint = endpoint
-        self._shards = [f"{endpoint}/{number}" for number in range(shards)]
+        self.clock = TableClock(clock)
         self._threads = _threads()
         in_each_child(self, Table._begin_anew)
 
     def _begin_anew(self) -> None:
         self._threads = _threads()
+        self.clock.begin_anew()
         if self._owned:
             self.client.close()
 
-    def key(self, message_id: str) -> Item:
-        """The primary key of a message."""
-        return {KEY: {"S": f"{self._endpoint}/{message_id}"}}
-
-    def item(self, m: StoredMessage) -> Item:
-        """A message as an item.
+    def set_up(self, table_class: str) -> None:
+        """Create the table unless it exists, and let it forget what has expired.
 
         Raises:
-            MessageTooLarge
+            ConfigurationError: it is a table of the layout before this one.
         """
-        headers = m.headers()
-        texts = (self._endpoint, m.message_id, m.message_id, m.message_id, m.destination, headers)
-        size = len(m.body) + sum(len(text.encode()) for text in texts) + _ITEM_OVERHEAD_BYTES
-        if size > MAX_DYNAMODB_ITEM_BYTES:
-            raise MessageTooLarge(
-                f"message {m.message_id} takes {size} bytes; a DynamoDB item holds "
-                f"{MAX_DYNAMODB_ITEM_BYTES}; shorten it, store the body elsewhere and send a pointer, "
-                "or use a SQLite or PostgreSQL store"
+        with self.translated():
+            with suppress(self.client.exceptions.ResourceInUseException):
+                self.client.create_table(
+                    TableName=self.name,
+                    TableClass=table_class,  # type: ignore[arg-type]
+                    **table_definition(),
+                )
+            self.client.get_waiter("table_exists").wait(
+                TableName=self.name, WaiterConfig={"Delay": 2}
             )
-        return {
-            **self.key(m.message_id),
-            SHARD: {"S": self._shards[zlib.crc32(m.message_id.encode()) % len(self._shards)]},
-            DUE: {"S": due_key(m.due_ms, m.message_id)},
-            HELD: {"N": "0"},
-            "message_id": {"S": m.message_id},
-            "destination": {"S": m.destination},
-            "due_ms": {"N": str(m.due_ms)},
-            "body": {"B": m.body},
-            "headers": {"S": headers},
-            "failures": {"N": str(m.failures)},
-        }
+        self.check()
+        with self.translated():
+            _expire(self.client, self.name)
 
-    def earliest(self, limit: int, condition: str = "", **values: Item) -> list[Item]:
-        """Index entries with the earliest due times, over all shards.
+    def check(self) -> None:
+        """Refuse a table that is no store of this layout.
+
+        Raises:
+            ConfigurationError: it is a table of the layout before this one.
+            StoreMissing: another kind of table, or none.
+            StoreUnavailable
+        """
+        described = self.call(self.client.describe_table)["Table"]
+        keys = [schema["AttributeName"] for schema in described["KeySchema"]]
+        if keys == [OLD_KEY]:
+            raise ConfigurationError(
+                f"DynamoDB table {self.name} has sqsdelay's earlier layout (an index, a claim per "
+                "message), which is not served any more; create another table with "
+                "sqsdelay store create, let senders and consumers use it, and bring over what waits "
+                f"here: sqsdelay store migrate ENDPOINT --store dynamodb://{self.name} "
+                "--to dynamodb://NEW --live"
+            )
+        if keys != [PARTITION, SORT]:
+            raise StoreMissing(
+                f"table {self.name} has the keys {', '.join(keys)}, not {PARTITION} and {SORT}; it "
+                "is not a message store"
+            )
+
+    def put(self, item: Item, *, only_new: bool = False) -> tuple[bool, int]:
+        """Write an item; whether it was written, and when DynamoDB said so."""
+        condition = {"ConditionExpression": f"attribute_not_exists({PARTITION})"}
+        try:
+            answer = self.call(self.client.put_item, Item=item, **(condition if only_new else {}))
+        except ConditionFailed as there:
+            return False, there.read_ms
+        return True, self.clock.read(answer)
+
+    def delete(self, key: Key) -> bool:
+        """Delete an item; whether it was there."""
+        return self.applied(
+            self.client.delete_item,
+            Key=key,
+            ConditionExpression=f"attribute_exists({PARTITION})",
+        )
+
+    def get(self, keys: Sequence[Key]) -> list[Item]:
+        """Those of the items that are there, in no order."""
+        chunks = [keys[n : n + _MOST_READ_AT_ONCE] for n in range(0, len(keys), _MOST_READ_AT_ONCE)]
+        return [item for chunk in self.each(self._get, chunks) for item in chunk]
+
+    def _get(self, keys: Sequence[Key]) -> list[Item]:
+        request: Any = {self.name: {"Keys": list(keys), "ConsistentRead": True}}
+        items: list[Item] = []
+        while request:
+            with self.translated():
+                answer = self.client.batch_get_item(RequestItems=request)
+            self.clock.read(answer)
+            items += answer["Responses"].get(self.name, [])
+            request = answer.get("UnprocessedKeys")
+        return items
+
+    def pages(
+        self, partition: str, sort: str = "", values: dict[str, str] | None = None, **more: Any
+    ) -> Iterator[Item]:
+        """A partition's items in order, page by page, as DynamoDB answers.
 
         Args:
-            condition: on the due key, in DynamoDB's terms, e.g. ``<= :due``.
-            values: of the condition; ``now`` leaves out what is held then.
+            sort: a condition on the sort key in DynamoDB's terms, e.g. ``s > :after``.
+            values: of the condition.
+            more: further arguments of Query; its values are added to those of the condition.
         """
-
-        def of_shard(shard: str) -> list[Item]:
-            return list(islice(self._entries(shard, limit, condition, values), limit))
-
-        found = [entry for part in self.each(of_shard, self._shards) for entry in part]
-        return sorted(found, key=lambda entry: str(entry[DUE]["S"]))[:limit]
-
-    def count(self) -> int:
-        """All entries of the endpoint's index."""
-
-        def of_shard(shard: str) -> int:
-            pages = self._pages(shard, _PAGE, "", {}, Select="COUNT")
-            return sum(page["Count"] for page in pages)
-
-        return sum(self.each(of_shard, self._shards))
-
-    def _entries(
-        self, shard: str, limit: int, condition: str, values: dict[str, Item]
-    ) -> Iterator[Item]:
-        for page in self._pages(shard, limit, condition, values):
-            yield from page["Items"]
-
-    def _pages(
-        self, shard: str, limit: int, condition: str, values: dict[str, Item], **more: Any
-    ) -> Iterator[Item]:
-        query: dict[str, Any] = {
-            "IndexName": INDEX,
-            "KeyConditionExpression": f"{SHARD} = :shard"
-            + (f" AND {DUE} {condition}" if condition else ""),
-            "ExpressionAttributeValues": {f":{name}": value for name, value in values.items()}
-            | {":shard": {"S": shard}},
-            # One at a time would be a call for each held message in front.
-            "Limit": min(max(limit, 25), _PAGE),
+        given = {f":{name}": {"S": value} for name, value in (values or {}).items()}
+        query = {
             **more,
+            "KeyConditionExpression": f"{PARTITION} = :p" + (f" AND {sort}" if sort else ""),
+            "ExpressionAttributeValues": {
+                ":p": {"S": partition},
+                **given,
+                **more.get("ExpressionAttributeValues", {}),
+            },
         }
-        if "now" in values:
-            query["FilterExpression"] = f"{HELD} <= :now"
         while True:
             page = self.call(self.client.query, **query)
             yield page
@@ -168,8 +193,28 @@ class Table:
                 return
             query["ExclusiveStartKey"] = page["LastEvaluatedKey"]
 
+    def transact(self, *actions: dict[str, Any]) -> int:
+        """Write all or nothing; when DynamoDB confirmed it.
+
+        Raises:
+            ConditionFailed: with the action whose condition does not hold.
+        """
+        named = [
+            {kind: {"TableName": self.name, **arguments} for kind, arguments in action.items()}
+            for action in actions
+        ]
+        for attempt in range(_CONFLICT_ATTEMPTS):
+            try:
+                with self.translated():
+                    answer = self.client.transact_write_items(TransactItems=named)  # type: ignore[arg-type]
+                return self.clock.read(answer)
+            except _Conflict:
+                if attempt + 1 == _CONFLICT_ATTEMPTS:
+                    raise
+        raise AssertionError("unreachable")
+
     def each(self, do: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """``do`` for each item, several at a time; answers in order."""
+        """``do`` for each item, several at a time; answers in order. Never from within ``do``."""
         return list(self._threads.map(do, items)) if len(items) > 1 else [do(i) for i in items]
 
     def applied(self, call: Callable[..., Any], **arguments: Any) -> bool:
@@ -187,7 +232,9 @@ class Table:
             ConditionFailed, StoreMissing, StoreUnavailable, StoreError
         """
         with self.translated():
-            return call(TableName=self.name, **arguments)
+            answer = call(TableName=self.name, **arguments)
+        self.clock.read(answer)
+        return answer
 
     @contextmanager
     def translated(self) -> Iterator[None]:
@@ -195,57 +242,53 @@ class Table:
         try:
             yield
         except (ClientError, BotoCoreError) as error:
-            raise _store_error(error, self.name) from error
+            raise self._store_error(error) from error
 
     def close(self) -> None:
+        """End the threads."""
         self._threads.shutdown()
 
+    def _store_error(self, error: ClientError | BotoCoreError) -> StoreError:
+        code = error.response["Error"]["Code"] if isinstance(error, ClientError) else ""
+        if isinstance(error, ClientError):
+            if code == "ConditionalCheckFailedException":
+                return ConditionFailed(str(error), read_ms=self.clock.read(error.response))
+            if code == "TransactionCanceledException":
+                return self._cancelled(error)
+        if code == "TransactionConflictException":
+            return _Conflict(f"DynamoDB store {self.name}: {error}")
+        if code == "ResourceNotFoundException":
+            return StoreMissing(
+                f"DynamoDB table {self.name} does not exist; run sqsdelay store create (set_up()), "
+                "or deploy it"
+            )
+        if code == "ValidationException":
+            return StoreError(f"DynamoDB store {self.name}: {error}")
+        return StoreUnavailable(f"DynamoDB store {self.name} cannot be used now: {error}")
 
-def due_key(due_ms: int, message_id: str = "") -> str:
-    """Due time and id as text that sorts like them."""
-    return f"{due_ms:015d}#{message_id}"
-
-
-def due_of(entry: Item) -> int:
-    """The due time of an index entry, epoch milliseconds."""
-    return int(entry[DUE]["S"].partition("#")[0])
-
-
-def message_of(item: Item) -> StoredMessage:
-    """The message of an item; what somebody wrote by hand and is none says so."""
-    due = _value(item, "due_ms", "N")
-    failures = _value(item, "failures", "N")
-    return from_store(
-        _value(item, "message_id", "S") or item[KEY]["S"].partition("/")[2],
-        _value(item, "destination", "S"),
-        int(due) if due is not None and due.lstrip("-").isdigit() else due,
-        _value(item, "body", "B"),
-        _value(item, "headers", "S"),
-        int(failures) if failures is not None and failures.isdigit() else 0,
-    )
-
-
-def _value(item: Item, name: str, kind: str) -> Any:
-    """An attribute's value; None where it is missing or of another type."""
-    found = item.get(name, {}).get(kind)
-    return bytes(found) if kind == "B" and found is not None else found
+    def _cancelled(self, error: ClientError) -> StoreError:
+        response: Any = error.response
+        codes = [reason.get("Code") for reason in response.get("CancellationReasons", ())]
+        failed = [code == "ConditionalCheckFailed" for code in codes]
+        if any(failed):
+            return ConditionFailed(str(error), read_ms=self.clock.read(response), failed=failed)
+        if "TransactionConflict" in codes:
+            return _Conflict(f"DynamoDB store {self.name}: {error}")
+        return StoreUnavailable(f"DynamoDB store {self.name} cannot be used now: {error}")
 
 
-def number(value: int) -> Item:
-    """A number in DynamoDB's shape."""
-    return {"N": str(value)}
-
-
-def first_of_each(messages: Iterable[StoredMessage]) -> dict[str, StoredMessage]:
-    """The first message of each id: DynamoDB writes a call's items in no order."""
-    first: dict[str, StoredMessage] = {}
-    for message in messages:
-        first.setdefault(message.message_id, message)
-    return first
+def _expire(client: DynamoDBClient, table: str) -> None:
+    """Switch time to live on, unless it is."""
+    state = client.describe_time_to_live(TableName=table)["TimeToLiveDescription"]
+    if state.get("TimeToLiveStatus") not in ("ENABLED", "ENABLING"):
+        client.update_time_to_live(
+            TableName=table,
+            TimeToLiveSpecification={"Enabled": True, "AttributeName": EXPIRY},
+        )
 
 
 def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_CONCURRENCY, thread_name_prefix="dynamodb-store")
+    return ThreadPoolExecutor(CONCURRENCY, thread_name_prefix="dynamodb-store")
 
 
 def _default_client() -> DynamoDBClient:
@@ -254,20 +297,7 @@ def _default_client() -> DynamoDBClient:
         connect_timeout=2,
         read_timeout=3,
         retries={"mode": "standard", "max_attempts": 2},
-        max_pool_connections=_CONCURRENCY,
+        max_pool_connections=CONCURRENCY,
         tcp_keepalive=True,
     )
     return boto3.client("dynamodb", config=config)
-
-
-def _store_error(error: ClientError | BotoCoreError, table: str) -> StoreError:
-    code = error.response["Error"]["Code"] if isinstance(error, ClientError) else ""
-    if code == "ConditionalCheckFailedException":
-        return ConditionFailed(str(error))
-    if code == "ResourceNotFoundException":
-        return StoreMissing(
-            f"DynamoDB table {table} does not exist; run sqsdelay store create (set_up()), or deploy it"
-        )
-    if code == "ValidationException":
-        return StoreError(f"DynamoDB store {table}: {error}")
-    return StoreUnavailable(f"DynamoDB store {table} cannot be used now: {error}")

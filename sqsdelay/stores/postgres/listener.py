@@ -6,7 +6,6 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable
-from types import TracebackType
 from typing import Final
 
 import psycopg
@@ -44,12 +43,7 @@ class Listener:
         # Usually milliseconds; without the database there is nothing to miss yet.
         self._listening.wait(_RECONNECT_SECONDS)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
 

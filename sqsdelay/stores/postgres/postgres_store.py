@@ -24,7 +24,6 @@ from sqsdelay.core.stored_message import StoredMessage, check_stored_due, from_s
 from sqsdelay.dispatching.settings import MAX_POLL_SECONDS
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.ports.stores import Claim, TransactionMode
-from sqsdelay.stores.answers import answered, new_once
 from sqsdelay.stores.page import page_bounds
 from sqsdelay.stores.postgres.listener import Listener
 from sqsdelay.stores.postgres.pool import (
@@ -36,6 +35,7 @@ from sqsdelay.stores.postgres.pool import (
 )
 from sqsdelay.stores.postgres.version import commented_version, version_comment
 from sqsdelay.stores.queries import read_queries
+from sqsdelay.stores.results import found_among, new_once
 from sqsdelay.stores.schema_version import check_version, newest_version, refuse_newer, upgrades
 
 _REMEDY: Final = "run sqsdelay store create (set_up())"
@@ -245,7 +245,7 @@ class PostgresStore:
 
     def cancel(self, message_ids: Sequence[str]) -> list[bool]:
         gone = self._rows("cancel", ids=list(message_ids))
-        return answered(message_ids, (row[0] for row in gone))
+        return found_among(message_ids, (row[0] for row in gone))
 
     def reschedule(self, message_id: str, due_ms: int) -> bool:
         check_stored_due(due_ms)
@@ -321,4 +321,4 @@ class _PostgresClaim:
         arguments["ids"] = list(message_ids)
         with self._store._pool.translated():
             rows = self.transaction.execute(self._store._sql[query], arguments).fetchall()
-        return answered(message_ids, (row[0] for row in rows))
+        return found_among(message_ids, (row[0] for row in rows))

@@ -25,8 +25,8 @@ from sqsdelay.core.schedule_input import (
 from sqsdelay.core.stored_message import StoredMessage, check_stored_due
 from sqsdelay.errors import ConfigurationError, InvalidMessage, StoredInPart, StoreError
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
-from sqsdelay.stores.answers import new_once
 from sqsdelay.stores.page import page_bounds
+from sqsdelay.stores.results import new_once
 from sqsdelay.stores.scheduler.firing import (
     CREATION_SECONDS,
     firing_second,

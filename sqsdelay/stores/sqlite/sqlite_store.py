@@ -20,10 +20,10 @@ from sqsdelay.core.stored_message import StoredMessage, check_stored_due, due_fo
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.ports.stores import Claim, TransactionMode
 from sqsdelay.processes.forks import in_each_child
-from sqsdelay.stores.answers import answered
 from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS, checked_lease, kept_alive
 from sqsdelay.stores.page import page_bounds
 from sqsdelay.stores.queries import read_queries
+from sqsdelay.stores.results import found_among
 from sqsdelay.stores.sqlite import version as sqlite_version
 from sqsdelay.stores.sqlite.file import (
     STORE_REMEDY,
@@ -217,7 +217,7 @@ class SqliteStore:
 
     def cancel(self, message_ids: Sequence[str]) -> list[bool]:
         rows = self._rows("cancel", ids=json.dumps(list(message_ids)), now_ms=self._clock.now_ms())
-        return answered(message_ids, (row[0] for row in rows))
+        return found_among(message_ids, (row[0] for row in rows))
 
     def reschedule(self, message_id: str, due_ms: int) -> bool:
         check_stored_due(due_ms)
@@ -354,7 +354,7 @@ class _SqliteClaim:
     def _settle(self, query: str, message_ids: Sequence[str], **arguments: object) -> list[bool]:
         rows = self._change(query, message_ids, **arguments)
         self._open.difference_update(message_ids)
-        return answered(message_ids, (row[0] for row in rows))
+        return found_among(message_ids, (row[0] for row in rows))
 
     def _change(self, query: str, message_ids: Sequence[str], **arguments: object) -> list[Any]:
         ids = json.dumps(list(message_ids))

@@ -44,7 +44,8 @@ def placed(spark: SparkSession, tmp_path: Path) -> dict[str, str]:
         "".join(f'{{"body": "{delay}", "delay": {delay}}}\n' for delay in (0, 1, 5))
     )
     return {
-        name: str(tmp_path / name) for name in ("ledger.jsonl", "workload.csv", "orders-report")
+        name: str(tmp_path / name)
+        for name in ("ledger.jsonl", "workload.csv", "orders-report", "orders-events")
     }
 
 
@@ -52,7 +53,7 @@ def test_its_commands_and_its_tables(placed: dict[str, str], tmp_path: Path) -> 
     """Every command, the demo's with three short messages; each table has the columns it names."""
     commands = re.findall(r"^sqsdelay (.*)$", GUIDE, re.M)
     commands = [command for command in commands if not command.endswith(":")]
-    assert len(commands) == 3
+    assert len(commands) == 4
     for command in commands:
         arguments = [placed.get(word, word) for word in shlex.split(command)]
         if arguments[0] == "demo":
@@ -95,7 +96,7 @@ def test_its_numbers_are_the_codes() -> None:
     ):
         assert text in " ".join(GUIDE.split()), text
     assert GRACE_SECONDS == report.DEFAULT_GRACE_SECONDS
-    assert DEFAULT_PARK_AFTER == ["1h", "26100s", "1d"]
+    assert DEFAULT_PARK_AFTER == ["1h", "8100s", "1d"]
     statuses = re.findall(r"^\| `([\w-]+)` \| [A-Z]", GUIDE, re.M)
     assert sorted(statuses) == sorted(messages.STATUSES)
 

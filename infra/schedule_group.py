@@ -1,0 +1,111 @@
+"""A schedule group of EventBridge Scheduler to park in, and the role that sends for it."""
+
+from __future__ import annotations
+
+from aws_cdk import Aws, RemovalPolicy, Stack
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_scheduler as scheduler
+from aws_cdk import aws_sqs as sqs
+from constructs import Construct
+
+from sqsdelay.limits import DEFAULT_HOP_SECONDS
+
+CALLS = (
+    "scheduler:CreateSchedule",
+    "scheduler:DeleteSchedule",
+    "scheduler:GetSchedule",
+    "scheduler:UpdateSchedule",
+)
+"""On schedules: park a message, know it again, cancel and move it; the same for amendments."""
+
+
+class ScheduleGroup(Construct):
+    """Messages wait as one-time schedules of ``group``, which fire into the delay queue.
+
+    Args:
+        endpoint: the destination queue's name, which may be a token; the group has it, too.
+        removal_policy: what becomes of the group, and the messages in it, when removed.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        endpoint: str,
+        delay_queue: sqs.IQueue,
+        error_queue: sqs.IQueue,
+        hop_seconds: int = DEFAULT_HOP_SECONDS,
+        removal_policy: RemovalPolicy = RemovalPolicy.RETAIN,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        self._hop_seconds = hop_seconds
+        self.group = scheduler.ScheduleGroup(
+            self, "Group", schedule_group_name=endpoint, removal_policy=removal_policy
+        )
+        self.role = iam.Role(
+            self,
+            "Role",
+            description=f"EventBridge Scheduler sends delayed messages of {endpoint} (sqsdelay)",
+            # Nobody else's schedule may borrow it: of this account, and of this group alone.
+            assumed_by=iam.ServicePrincipal(
+                "scheduler.amazonaws.com",
+                conditions={
+                    "StringEquals": {
+                        "aws:SourceAccount": Aws.ACCOUNT_ID,
+                        "aws:SourceArn": self.group.schedule_group_arn,
+                    }
+                },
+            ),
+            inline_policies={
+                "Send": iam.PolicyDocument(
+                    statements=[
+                        iam.PolicyStatement(
+                            sid="Send",
+                            actions=["sqs:SendMessage"],
+                            resources=[delay_queue.queue_arn, error_queue.queue_arn],
+                        )
+                    ]
+                )
+            },
+        )
+
+    @property
+    def url(self) -> str:
+        """The place as `open_place` and ``--store`` take it."""
+        url = f"scheduler://{self.group.schedule_group_name}?role={self.role.role_arn}"
+        if self._hop_seconds == DEFAULT_HOP_SECONDS:
+            return url
+        return f"{url}&hop={self._hop_seconds}"
+
+    def statements(self) -> list[iam.PolicyStatement]:
+        """What whoever parks, cancels or reschedules here is to be allowed."""
+        schedules = Stack.of(self).format_arn(
+            service="scheduler",
+            resource="schedule",
+            resource_name=f"{self.group.schedule_group_name}/*",
+        )
+        return [
+            iam.PolicyStatement(sid="Park", actions=[*CALLS], resources=[schedules]),
+            iam.PolicyStatement(
+                sid="Group",
+                actions=["scheduler:GetScheduleGroup"],
+                resources=[self.group.schedule_group_arn],
+            ),
+            iam.PolicyStatement(
+                sid="PassRole",
+                actions=["iam:PassRole"],
+                resources=[self.role.role_arn],
+                conditions={"StringEquals": {"iam:PassedToService": "scheduler.amazonaws.com"}},
+            ),
+        ]
+
+    def grant_store(self, producer: iam.IGrantable) -> None:
+        """Let ``producer`` store, list, find, cancel and reschedule messages."""
+        for statement in self.statements():
+            producer.grant_principal.add_to_principal_policy(statement)
+        producer.grant_principal.add_to_principal_policy(
+            iam.PolicyStatement(
+                actions=["scheduler:ListSchedules"], resources=[self.group.schedule_group_arn, "*"]
+            )
+        )

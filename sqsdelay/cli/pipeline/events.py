@@ -1,0 +1,43 @@
+"""``sqsdelay pipeline events``: a ledger's lines as a Parquet table."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sqsdelay.cli.console import err, out, print_json
+from sqsdelay.cli.options import Master
+
+
+def events(
+    ledger: Annotated[
+        str,
+        typer.Argument(help="JSON lines, plain or .gz: a file, folder (recursively), glob or URI."),
+    ],
+    folder: Annotated[
+        str, typer.Option("--out", help="Folder or URI of the table; events are appended to it.")
+    ],
+    master: Master = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
+) -> None:
+    """Append a ledger's events to a Parquet table, with a partition for each day.
+
+    Read it with `pipeline report FOLDER --format parquet`, or any engine. Lines that are no events are
+    counted and left out; a report counts an event once, even if it was appended twice.
+    """
+    from sqsdelay.spark.session import LOCAL, session
+
+    with (
+        err.status("reading the ledger with Spark"),
+        session("sqsdelay pipeline events", master=master or LOCAL) as spark,
+    ):
+        from sqsdelay.spark.report.events_table import write_events
+
+        appended, bad_lines = write_events(spark, ledger, folder)
+    if as_json:
+        print_json({"events": appended, "bad_lines": bad_lines})
+    else:
+        out.print(
+            f"{appended:,} events appended, {bad_lines:,} bad lines left out", highlight=False
+        )

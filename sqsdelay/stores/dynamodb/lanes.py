@@ -1,0 +1,191 @@
+"""Reading the two lanes: what is due first, what a batch holds, what an hour holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+from sqsdelay.stores.dynamodb.item import (
+    DESTINATION,
+    HELD_UNTIL,
+    Entry,
+    destination_of,
+    entry_of,
+    number,
+)
+from sqsdelay.stores.dynamodb.layout import (
+    HOUR_MS,
+    PARTITION,
+    SORT,
+    Item,
+    Lane,
+    Layout,
+    Place,
+    due_ms_of,
+    far_sort,
+    place_of,
+    position,
+)
+from sqsdelay.stores.dynamodb.leases import Lease
+from sqsdelay.stores.dynamodb.table import Table
+
+_MOST_PAGE: Final = 1000
+_MOST_OPERANDS: Final = 100
+"""Of IN; more destinations are left out here. Source: guide, "Comparison operator and function reference"."""
+_MOST_BYTES: Final = 4 * 2**20
+"""Bodies that one lane of a shard adds to a batch: eight shards stay below 64 MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What is looked for in a shard.
+
+    Args:
+        due_by_ms: near and far messages that are due by then.
+        now_ms: DynamoDB's now; near messages held until later are left out.
+        except_destinations: near messages to these are left out.
+    """
+
+    due_by_ms: int
+    now_ms: int
+    except_destinations: frozenset[str] = frozenset()
+
+
+class Lanes:
+    """An endpoint's partitions of messages."""
+
+    def __init__(self, table: Table, layout: Layout) -> None:
+        self._table = table
+        self._layout = layout
+
+    def peek(self, lease: Lease, wanted: Range, limit: int) -> list[Place]:
+        """Places of a shard's first messages that are due, in no order; may be behind."""
+        page = min(limit, _MOST_PAGE)
+        keys_only = {"ProjectionExpression": f"{PARTITION}, {SORT}, {DESTINATION}", "Limit": page}
+        far = self._far(lease.shard, lease.cursor, wanted.due_by_ms, **keys_only)
+        near = self._near(lease.shard, "", wanted, **keys_only)
+        found = [place_of(item, Lane.FAR) for item in islice(far, limit)]
+        return found + [place_of(item, Lane.NEAR) for item in islice(near, limit)]
+
+    def taken(self, lease: Lease, wanted: Range) -> tuple[list[Entry], bool]:
+        """The messages that a lease covers, each lane in order, as they are now; and whether all
+        its far ones are among them, which they are not where they would take too much memory."""
+        far: list[Entry] = []
+        near: list[Entry] = []
+        all_of_it = True
+        if lease.taken_far:
+            items = self._far_up_to(lease.shard, lease.cursor, lease.taken_far)
+            far, all_of_it = self._within_memory(items, Lane.FAR)
+        if lease.taken_near:
+            items = self._near(lease.shard, lease.taken_near, wanted, ConsistentRead=True)
+            near, _ = self._within_memory(items, Lane.NEAR)
+        return far + near, all_of_it
+
+    def _within_memory(self, items: Iterator[Item], lane: Lane) -> tuple[list[Entry], bool]:
+        entries: list[Entry] = []
+        held = 0
+        for item in items:
+            if held > _MOST_BYTES:
+                return entries, False
+            entries.append(entry_of(self._layout, item, lane))
+            held += len(entries[-1].message.body)
+        return entries, True
+
+    def _far(self, shard: int, after: str, due_by_ms: int, **more: Any) -> Iterator[Item]:
+        """Far items behind a position that are due by then, hour by hour."""
+        first, last = due_ms_of(after) // HOUR_MS, due_by_ms // HOUR_MS
+        for hour in range(first, last + 1):
+            start = far_sort(*_within(after)) if hour == first else "0"
+            end = far_sort(due_by_ms % HOUR_MS + 1) if hour == last else "9"
+            partition = self._layout.far(hour, shard)
+            if start <= end:
+                yield from self._items(partition, "BETWEEN :a AND :b", {"a": start, "b": end}, more)
+
+    def _far_up_to(self, shard: int, after: str, to: str) -> Iterator[Item]:
+        """Far items behind a position up to and with another, consistently read."""
+        for item in self._far(shard, after, due_ms_of(to), ConsistentRead=True):
+            at = place_of(item, Lane.FAR).position
+            if after < at <= to:
+                yield item
+
+    def _near(self, shard: int, to: str, wanted: Range, **more: Any) -> Iterator[Item]:
+        """Near items up to a position that are due and not held."""
+        condition, values = (
+            # True without that attribute, and where somebody wrote by hand what is no number.
+            f"(NOT {HELD_UNTIL} > :now)",
+            {":now": number(wanted.now_ms)},
+        )
+        left_out = sorted(wanted.except_destinations - {self._layout.endpoint})[:_MOST_OPERANDS]
+        for n, destination in enumerate(left_out):
+            values[f":d{n}"] = {"S": destination}
+        own = self._layout.endpoint in wanted.except_destinations
+        if own:
+            condition = f"{condition} AND attribute_exists({DESTINATION})"
+        if left_out:
+            names = ", ".join(values.keys() - {":now"})
+            condition += (
+                f" AND (attribute_not_exists({DESTINATION}) OR NOT {DESTINATION} IN ({names}))"
+            )
+        filtered = {"FilterExpression": condition, "ExpressionAttributeValues": values, **more}
+        end = min(to or position(wanted.due_by_ms + 1), position(wanted.due_by_ms + 1))
+        for item in self._items(self._layout.near(shard), "<= :b", {"b": end}, filtered):
+            if destination_of(self._layout, item) not in wanted.except_destinations:
+                yield item
+
+    def _items(
+        self, partition: str, condition: str, values: dict[str, str], more: dict[str, Any]
+    ) -> Iterator[Item]:
+        for page in self._table.pages(partition, f"{SORT} {condition}", values, **more):
+            yield from page["Items"]
+
+    def waiting(
+        self, shard: int, hour: int | None, after: str, *, limit: int | None = None
+    ) -> Iterator[Entry]:
+        """Messages behind a position: of an hour, or near ones where ``hour`` is None."""
+        lane = Lane.NEAR if hour is None else Lane.FAR
+        partition = self._layout.near(shard) if hour is None else self._layout.far(hour, shard)
+        start = _start(after, hour)
+        more: dict[str, Any] = {} if limit is None else {"Limit": limit}
+        for item in self._items(partition, "> :a", {"a": start}, more):
+            yield entry_of(self._layout, item, lane)
+
+    def count(self, shard: int, hour: int | None, after: str = "") -> int:
+        """How many messages lie behind a position: of an hour, or near ones."""
+        partition = self._layout.near(shard) if hour is None else self._layout.far(hour, shard)
+        pages = self._table.pages(
+            partition, f"{SORT} > :a", {"a": _start(after, hour)}, Select="COUNT"
+        )
+        return sum(page["Count"] for page in pages)
+
+    def hours(self, first: int) -> Iterator[int]:
+        """Hours that messages are due in, from one on."""
+        start = self._layout.hour(first)[SORT]["S"]
+        for item in self._items(self._layout.hours, ">= :a", {"a": start}, {}):
+            yield int(item[SORT]["S"])
+
+    def about(self, message_id: str, lane: Lane, shard: int, due_ms: int, to_ms: int) -> list[Item]:
+        """The items of a message that is due within a time, which may span two hours."""
+        if lane is Lane.NEAR:
+            bounds = {"a": position(due_ms), "b": position(to_ms + 1)}
+            found = self._items(
+                self._layout.near(shard), "BETWEEN :a AND :b", bounds, {"ConsistentRead": True}
+            )
+        else:
+            found = self._far(shard, position(due_ms), to_ms, ConsistentRead=True)
+        return [item for item in found if place_of(item, lane).message_id == message_id]
+
+
+def _within(after: str) -> tuple[int, str]:
+    """A position's milliseconds within its hour, and the id that follows the one it names."""
+    # The least text behind an id: a far item's own key is left out, and nothing between.
+    return due_ms_of(after) % HOUR_MS, f"{after[15:]}\x00" if after[15:] else ""
+
+
+def _start(after: str, hour: int | None) -> str:
+    if hour is None:
+        return after or "0"
+    if not after or due_ms_of(after) // HOUR_MS < hour:
+        return "0"
+    return far_sort(due_ms_of(after) % HOUR_MS, after[15:])

@@ -1,0 +1,95 @@
+"""A ledger as a table: Parquet by day, a DataFrame, a table's name; and reports on other file systems."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner
+
+from sqsdelay.cli import app
+from sqsdelay.cost import shipped_prices
+from sqsdelay.errors import ConfigurationError
+from sqsdelay.spark.report.messages import gathered, judged
+from sqsdelay.spark.report.read_ledger import read_ledger
+from sqsdelay.spark.report.write import write_report
+from tests.functional.spark import told
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path) -> str:
+    """A file system that is not this machine's, to all who ask for its scheme."""
+    context: Any = spark._jsc
+    host = f"lake{uuid.uuid4().hex}"  # Hadoop keeps one for each host
+    (tmp_path / "lake").mkdir()
+    name = f"fs.viewfs.mounttable.{host}.link./data"
+    context.hadoopConfiguration().set(name, (tmp_path / "lake").as_uri())
+    return f"viewfs://{host}/data"
+
+
+def test_a_ledger_by_day_on_another_file_system(
+    spark: SparkSession, lake: str, tmp_path: Path
+) -> None:
+    """Lines become a table, twice; the report of it, beside it, is the lines' and replaces its own."""
+    (tmp_path / "ledger.jsonl").write_text("\n".join(told.lines()))
+    for _ in range(2):
+        command = ["pipeline", "events", str(tmp_path / "ledger.jsonl"), "--out", f"{lake}/events"]
+        done = CliRunner().invoke(app, [*command, "--json"])
+        assert done.exit_code == 0, done.output
+    good = len(told.lines()) - len(told.BAD)
+    assert json.loads(done.stdout.splitlines()[-1]) == {"events": good, "bad_lines": len(told.BAD)}
+    days = sorted(path.name for path in (tmp_path / "lake/events").glob("day=*"))
+    assert days == ["day=2026-09-21", "day=2026-09-22"]
+    out = f"{lake}/report"
+    (tmp_path / "lake/report").mkdir()
+    (tmp_path / "lake/report/report.json").write_text("{}")
+    figures = write_report(
+        spark, f"{lake}/events", out, ledger_format="parquet", prices=shipped_prices()
+    )
+    expected = {
+        event.message_id: status for status, events in told.everything().items() for event in events
+    }
+    rows = spark.read.parquet(f"{out}/messages").collect()
+    assert {row.message_id: row.status for row in rows} == expected
+    written = json.loads((tmp_path / "lake/report/report.json").read_text())
+    assert written["messages"] == figures.messages == len(expected)
+    assert "<title>sqsdelay report" in (tmp_path / "lake/report/report.html").read_text()
+    names = [path.name for path in (tmp_path / "lake").iterdir() if not path.name.endswith(".crc")]
+    assert sorted(names) == ["events", "report"]
+
+
+def test_rows_are_events_or_set_aside(spark: SparkSession) -> None:
+    """Of a DataFrame, or of a table by its name: columns in any case, of any kind, more than needed."""
+    schema = "EVENT string, at_ms string, endpoint string, message_id string, source string, x int"
+    good = ("sent", str(told.T0), "orders", "m", "sender", 1)
+    rows = spark.createDataFrame([good, ("vanished", *good[1:])], schema)
+    rows.createOrReplaceTempView("ledger_rows")
+    for ledger in (rows, "ledger_rows"):
+        reading = read_ledger(spark, ledger)
+        (known,) = judged(gathered(reading.events), as_of_ms=told.T0, grace_ms=0).collect()
+        assert (known.message_id, known.status) == ("m", "pending")
+        (aside,) = reading.aside.collect()
+        assert "vanished" in aside.line
+        assert aside.reason
+    with pytest.raises(ConfigurationError, match="no column event, at_ms, endpoint, message_id"):
+        read_ledger(spark, spark.range(1))
+
+
+def test_a_place_that_cannot_be_is_one_line(spark: SparkSession, lake: str, tmp_path: Path) -> None:
+    """An unknown file system; a folder of something else on another; a format that Spark lacks."""
+    prices = shipped_prices()
+    with pytest.raises(ConfigurationError, match="no file system for nowhere:"):
+        write_report(spark, "x", "nowhere://bucket/report", prices=prices)
+    (tmp_path / "lake/mine").mkdir()
+    (tmp_path / "lake/mine/thesis.txt").write_text("years of work")
+    with pytest.raises(ConfigurationError, match="is not empty and holds no report"):
+        write_report(spark, "x", f"{lake}/mine", prices=prices)
+    assert (tmp_path / "lake/mine/thesis.txt").exists()
+    with pytest.raises(ConfigurationError, match=r"cannot be read as delta: [^\n]+$"):
+        read_ledger(spark, str(tmp_path), ledger_format="delta")

@@ -1,0 +1,117 @@
+"""The real command in a pipe, as `| cat` and `> file` have it: no terminal, no width, nothing cut."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from sqsdelay.cli import app
+from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.core.message import OutgoingMessage, string
+from sqsdelay.core.received_message import ReceivedMessage
+from sqsdelay.core.rejection import rejected
+from sqsdelay.core.wire import DELAY_SECONDS, MESSAGE_ID
+from sqsdelay.sqs import SqsQueues, create_endpoint
+from sqsdelay.testing.local_aws import LocalAws
+from tests.services.processes import environment, run
+
+REASON = "SQS refused it: " + "because it said so, and went on to say, " * 20 + "the end"
+BODY = "begin " + "0123456789 " * 400 + "end"
+
+
+@pytest.fixture
+def orders(local_aws: LocalAws) -> Endpoint:
+    endpoint = Endpoint.parse(f"{'o' * 60}-{uuid.uuid4().hex[:7]}")
+    create_endpoint(local_aws.client("sqs"), endpoint)
+    return endpoint
+
+
+def put(aws: LocalAws, queue: QueueRef, entry: OutgoingMessage) -> None:
+    queues = SqsQueues(aws.client("sqs"))
+    queues.send_batch(queues.url(queue), [entry])
+
+
+def ok(aws: LocalAws, *arguments: str) -> str:
+    done = run(*arguments, env=aws.environment())
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_nothing_sets_a_width() -> None:
+    """Or these tests would not see what a user sees."""
+    assert not {"COLUMNS", "TERMINAL_WIDTH"} & environment({}).keys()
+
+
+def test_errors_list_loses_no_reason(local_aws: LocalAws, orders: Endpoint) -> None:
+    """Each message on one line, with its reason and its body to their ends."""
+    copy = ReceivedMessage(
+        body=BODY,
+        attributes={DELAY_SECONDS: string("x"), MESSAGE_ID: string("m" * 128)},
+        receipt_handle="r",
+        sqs_message_id="s",
+        received_at=0,
+        group_id="m" * 128,
+        deduplication_id="m" * 128,
+    )
+    put(local_aws, orders.error_queue, rejected(copy, REASON))
+    printed = ok(local_aws, "errors", orders.name, "list", "--bodies")
+    (line,) = (line for line in printed.splitlines() if "m" * 128 in line)
+    assert BODY in line
+    told = json.loads(ok(local_aws, "errors", orders.name, "list", "--json"))["reason"]
+    assert told in line
+    assert "…" not in printed
+
+
+def test_receive_keeps_whole_bodies_and_the_messages(local_aws: LocalAws, orders: Endpoint) -> None:
+    """What is not deleted can be read again at once; what is, was printed to its end."""
+    put(local_aws, orders.queue, OutgoingMessage(BODY, {}, len(BODY)))
+    one = ("receive", orders.name, "--count", "1", "--idle", "5")
+    assert ok(local_aws, *one).endswith(f"  {BODY}\n")
+    assert json.loads(ok(local_aws, *one, "--json"))["body"] == BODY
+    assert ok(local_aws, *one, "--delete").endswith(f"  {BODY}\n")
+    assert ok(local_aws, "receive", orders.name, "--idle", "1") == ""
+
+
+def test_names_and_errors_are_whole(local_aws: LocalAws, orders: Endpoint) -> None:
+    """A queue's name of 80 characters stands in a table; an error is one line of any length."""
+    done = run("status", "o" * 68, env=local_aws.environment())
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    printed = ok(local_aws, "status", orders.name)
+    assert f"{orders.name}-delay.fifo" in printed
+
+
+def commands() -> Iterator[tuple[str, set[str]]]:
+    """Each command, and its options."""
+    import typer.main
+
+    def walk(command: object, path: str) -> Iterator[tuple[str, set[str]]]:
+        inner = getattr(command, "commands", None)
+        if inner is None:
+            options = {text for each in command.params for text in each.opts}  # type: ignore[attr-defined]
+            yield path, options
+            return
+        for name, each in inner.items():
+            yield from walk(each, f"{path} {name}".strip())
+
+    yield from walk(typer.main.get_command(app), "")
+
+
+SHOW_NO_DATA = {"store create", "rabbitmq declare", "rabbitmq teardown"}
+
+
+def test_every_command_that_shows_data_speaks_json() -> None:
+    """A program reads JSON; who only does something has an exit code."""
+    without = {path for path, options in commands() if "--json" not in options}
+    assert without == SHOW_NO_DATA
+
+
+def test_help_is_plain_in_a_pipe(local_aws: LocalAws) -> None:
+    """No boxes, and no option's name cut in them."""
+    printed = ok(local_aws, "dispatch", "--help")
+    assert "--recovery-failures" in printed
+    assert "│" not in printed
+    assert "…" not in printed.replace("://…", "")
