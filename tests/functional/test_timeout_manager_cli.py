@@ -144,6 +144,6 @@ def test_the_guides_numbers_are_the_codes() -> None:
     assert "failed for two minutes on end" in GUIDE
     assert f"after {settings.announce_again_seconds:g} s" in GUIDE
     assert f"endpoint's may have {MAX_TIMEOUT_ENDPOINT_CHARS}" in GUIDE
-    assert f"(`--wait`, {settings.wait_seconds} s, " in GUIDE
+    assert f"(`--wait`) is {settings.wait_seconds} s;" in GUIDE
     assert f"(default {settings.number_of_retries}, about two minutes in all)" in GUIDE
     assert sum(retry_seconds(n) for n in range(settings.number_of_retries)) == 123
