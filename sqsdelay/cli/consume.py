@@ -74,7 +74,7 @@ def consume(
             for outcome in outcomes:
                 print_json(_as_json(outcome))
 
-    name = Endpoint.parse(endpoint).name
+    name, book = Endpoint.parse(endpoint).name, opened_ledger(ledger)
     with optional_place(name, store, table, schema) as opened:
         consumer = DelayConsumer(
             endpoint,
@@ -87,7 +87,7 @@ def consume(
             store=opened,
             park_after_seconds=park_after,
             on_outcomes=report,
-            ledger=opened_ledger(ledger),
+            ledger=book,
         )
         stop = stop_on_signals()
         served = consumer.endpoint.delay_queue.name
