@@ -11,10 +11,18 @@ from rich.text import Text
 
 from sqsdelay.core.delay import utc
 
+_TURNING: Final = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+"""Characters that turn the direction of what stands around them: an id would read as another."""
+
 _CONTROL: Final = {
-    code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"
+    **{code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))},
+    **{code: f"\\u{code:04x}" for code in (0x2028, 0x2029, *_TURNING, *range(0xD800, 0xE000))},
 }
-"""Characters by which a terminal is told to do things, and how they are shown."""
+"""Characters by which a terminal is told to do things, or that no encoding has: how they are shown."""
+
+_CONTROL_IN_TEXT: Final = {
+    code: shown for code, shown in _CONTROL.items() if chr(code) not in "\t\n"
+}
 
 
 _PIPE_COLUMNS: Final = 10_000_000
@@ -22,7 +30,13 @@ _PIPE_COLUMNS: Final = 10_000_000
 
 
 class SafeConsole(Console):
-    """Shows control characters as ``\\x1b``: bodies, ids and reasons are whoever's who may send."""
+    """Shows control characters as ``\\x1b``: bodies, ids and reasons are whoever's who may send.
+
+    Makes no emoji of them, either: what stands between two colons in an id would be lost.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"emoji": False, **options})
 
     @property
     def size(self) -> ConsoleDimensions:
@@ -34,11 +48,21 @@ class SafeConsole(Console):
         self._width, self._height = new_size
 
     def render_str(self, text: str, **options: Any) -> Text:
-        return super().render_str(text.translate(_CONTROL), **options)
+        return super().render_str(text.translate(_CONTROL_IN_TEXT), **options)
 
 
 out = SafeConsole()
 err = SafeConsole(stderr=True)
+
+
+def on_one_line(text: str) -> str:
+    """Somebody's text on one line, with control characters shown."""
+    return text.translate(_CONTROL)
+
+
+def cell(text: str) -> Text:
+    """Somebody's text for a table: no markup, and one line, or it would pass for another row."""
+    return Text(on_one_line(text))
 
 
 BODY_START: Final = 60

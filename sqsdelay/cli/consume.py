@@ -23,7 +23,7 @@ from sqsdelay.cli.options import (
     opened_ledger,
     optional_place,
 )
-from sqsdelay.cli.worker import log_to_stderr, stop_on_signals
+from sqsdelay.cli.worker import end_soon, log_to_stderr, stop_on_signals
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.limits import (
     DEFAULT_HOP_SECONDS,
@@ -74,7 +74,7 @@ def consume(
             for outcome in outcomes:
                 print_json(_as_json(outcome))
 
-    name = Endpoint.parse(endpoint).name
+    name, book = Endpoint.parse(endpoint).name, opened_ledger(ledger)
     with optional_place(name, store, table, schema) as opened:
         consumer = DelayConsumer(
             endpoint,
@@ -87,7 +87,7 @@ def consume(
             store=opened,
             park_after_seconds=park_after,
             on_outcomes=report,
-            ledger=opened_ledger(ledger),
+            ledger=book,
         )
         stop = stop_on_signals()
         served = consumer.endpoint.delay_queue.name
@@ -95,8 +95,13 @@ def consume(
             served += f" and {consumer.endpoint.due_queue.name}"
         tell(f"consuming {served}; stop with Ctrl-C or SIGTERM")
         consumer.run(stop)
-    line = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "nothing"
-    tell(f"stopped; {line}")
+        end_soon(lambda: _summary(counts))
+    tell(_summary(counts))
+
+
+def _summary(counts: Counter[str]) -> str:
+    line = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+    return f"stopped; {line or 'nothing'}"
 
 
 def _as_json(outcome: Outcome) -> dict[str, object]:

@@ -6,9 +6,8 @@ from collections import Counter
 from typing import Annotated, Any, Final
 
 import typer
-from rich.markup import escape
 
-from sqsdelay.cli.console import folding, out, print_json, say, start_of, tell
+from sqsdelay.cli.console import cell, folding, on_one_line, out, print_json, say, start_of, tell
 from sqsdelay.cli.due_clock import new_due_ms
 from sqsdelay.cli.options import Delay, DueAt, EndpointName, JsonLines
 from sqsdelay.cli.settings import with_aws
@@ -60,7 +59,7 @@ def list_errors(
     if bodies:
         printed.add_column("body", overflow="fold")
     for rejection in found:
-        printed.add_row(*map(escape, _row(rejection, bodies=bodies)))
+        printed.add_row(*map(cell, _row(rejection, bodies=bodies)))
     out.print(printed)
     say(f"{len(found)} shown of {endpoint.error_queue.name}")
 
@@ -176,4 +175,4 @@ def _tell(done: Retry, *, as_json: bool) -> None:
     line = f"{done.status}: {done.error}"
     if done.error is None:
         line = f"{done.status} to {done.queue}, due {due}"
-    say(f"{message_id}  {line}")
+    say(on_one_line(f"{message_id}  {line}"))

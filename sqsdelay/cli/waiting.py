@@ -8,9 +8,8 @@ from itertools import islice
 from typing import Annotated, Final
 
 import typer
-from rich.text import Text
 
-from sqsdelay.cli.console import folding, instant, out, print_json, say, tell
+from sqsdelay.cli.console import cell, folding, instant, out, print_json, say, tell
 from sqsdelay.cli.due_clock import DueClock, latest_of_sqs, new_due_ms
 from sqsdelay.cli.listing import Listing, parse_cursor
 from sqsdelay.cli.options import (
@@ -170,7 +169,7 @@ def _print_tables(messages: Iterable[StoredMessage]) -> None:
         # An id that is cut off cannot be copied into `cancel`.
         printed = folding("due", "message id", "bytes", "failures")
         for due, message_id, size, failures in some:
-            printed.add_row(due, Text(message_id), size, failures)
+            printed.add_row(due, cell(message_id), size, failures)
         out.print(printed)
 
 

@@ -10,13 +10,16 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 from rich.logging import RichHandler
 
 from sqsdelay.cli.console import err
 from sqsdelay.core.one_line import one_line
 from sqsdelay.limits import STOP_SECONDS
+
+CLOSING_SECONDS: Final = 0.5
+"""What a store may take to close: with the `STOP_SECONDS` before, a process ends in 5 s."""
 
 
 class OneLine(logging.Formatter):
@@ -68,6 +71,13 @@ def stop_on_signals(last_words: Callable[[], str] | None = None) -> threading.Ev
     signal.signal(signal.SIGTERM, ask_to_stop)
     signal.signal(signal.SIGINT, ask_to_stop)
     return stop
+
+
+def end_soon(last_words: Callable[[], str]) -> None:
+    """All work is done: end the process in a moment, even if a connection cannot be closed by then."""
+    ending = threading.Timer(CLOSING_SECONDS, _end, [last_words])
+    ending.daemon = True
+    ending.start()
 
 
 def _end(last_words: Callable[[], str]) -> None:

@@ -290,4 +290,6 @@ def _text(about: Mapping[str, Any], name: str) -> str | None:
 
 def _whole(about: Mapping[str, Any], name: str) -> int | None:
     value = about.get(name)
-    return value if isinstance(value, int) and 0 <= value <= MAX_DUE_MS else None
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if 0 <= value <= MAX_DUE_MS else None

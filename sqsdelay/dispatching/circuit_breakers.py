@@ -120,7 +120,9 @@ class FailureRateBreaker:
         if counted <= self._per_second:
             return None
         self._failures.clear()
-        return CriticalError(
+        critical = CriticalError(
             f"{self._name} circuit breaker: {counted} failures in a second "
             f"(limit {self._per_second}), last: {error}"
         )
+        critical.__cause__ = error
+        return critical

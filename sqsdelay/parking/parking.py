@@ -131,10 +131,10 @@ def refused(message: StoredMessage, kept: StoredMessage | None) -> SqsDelayError
         return InvalidMessage(
             f"message_id {message.message_id!r} was in the store and is being released; {remedy}"
         )
-    if (kept.body, kept.attributes) != (message.body, message.attributes):
+    if _content(kept) != _content(message):
         return MessageConflict(
-            f"message_id {message.message_id!r} is in the store with a different body or attributes; "
-            f"{remedy}"
+            f"message_id {message.message_id!r} is in the store with a different body, attributes or "
+            f"message group; {remedy}"
         )
     if kept.due_ms != message.due_ms:
         return MessageConflict(
@@ -144,6 +144,10 @@ def refused(message: StoredMessage, kept: StoredMessage | None) -> SqsDelayError
             "resend a message safely, give its due time as due_at)"
         )
     return None
+
+
+def _content(message: StoredMessage) -> tuple[object, ...]:
+    return message.body, message.attributes, message.group_id
 
 
 class Stores:

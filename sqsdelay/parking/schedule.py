@@ -134,13 +134,14 @@ class Schedule:
     ) -> None:
         """What is only requested is recorded by the delay consumer, once it meets the message."""
         if self._ledger is not None and change is Change.DONE:
-            done = _changed(self._endpoint, message_id, at_ms=now_ms, due_ms=due_ms)
+            done = _changed(self._endpoint, message_id, at_ms=now_ms + 1, due_ms=due_ms)
             record_safely(self._ledger, done)
 
     def _amend(self, message_id: str, now_ms: int, due_ms: int | None = None) -> None:
-        amendment = Amendment(message_id=message_id, at_ms=now_ms, due_ms=due_ms)
+        # A sender that could not read amendments set its message apart from those left by its now.
+        amendment = Amendment(message_id=message_id, at_ms=now_ms + 1, due_ms=due_ms)
         before = self._store.amendments([message_id]).get(message_id)
-        if before is not None and before.at_ms >= now_ms:
+        if before is not None and before.at_ms >= amendment.at_ms:
             # Clocks are known to the second: this one must cover what was sent since the last one.
             amendment = replace(amendment, at_ms=before.at_ms + 1)
         self._store.amend([amendment])

@@ -24,7 +24,7 @@ from sqsdelay.core.message import OutgoingMessage, string
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import rejected
 from sqsdelay.core.stored_message import to_store
-from sqsdelay.core.wire import DELAY_SECONDS
+from sqsdelay.core.wire import DELAY_SECONDS, ERROR
 from sqsdelay.sqs import SqsQueues, create_endpoint
 from sqsdelay.sqs.cloudwatch import CloudWatchAges
 from sqsdelay.sqs.consumer import DelayConsumer
@@ -280,6 +280,28 @@ def test_what_is_no_rejection_is_listed_too(
     queues.send_batch(queues.url(orders.error_queue), [OutgoingMessage("[/x]", {}, 4)])
     code, out, _ = cli("errors", orders.name, "list", "--bodies")
     assert (code, "did not fit on the message" in out, "[/x]" in out) == (0, True, True)
+
+
+def test_hostile_text_is_one_row_of_its_own(
+    cli: Cli, local_aws: LocalAws, orders: Endpoint
+) -> None:
+    """Whoever may send there can put no other message's row or line before you, nor end the command."""
+    about = {
+        "messageId": "m-1\nm-2",
+        "reason": "\x1b[2J\ud800\u202e\n:heart: [red]",
+        "sentTimestamp": True,
+    }
+    queues = SqsQueues(local_aws.client("sqs"))
+    hostile = OutgoingMessage("b", {ERROR: string(json.dumps(about))}, 1)
+    queues.send_batch(queues.url(orders.error_queue), [hostile])
+    code, out, _ = cli("errors", orders.name, "list")
+    assert code == 0
+    assert r"m-1\x0am-2" in out
+    assert r"\x1b[2J\ud800\u202e\x0a:heart: [red]" in out
+    code, out, _ = cli("errors", orders.name, "retry", "--all")
+    assert code == 1
+    [line] = out.splitlines()
+    assert line.startswith(r"m-1\x0am-2  left: ")
 
 
 def store_overdue(store: DynamoDbStore, *, due_at: datetime) -> None:

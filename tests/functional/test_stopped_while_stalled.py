@@ -45,3 +45,25 @@ def test_it_ends_before_its_call_does(
     assert process.returncode == 0, errors
     assert STALLED in errors
     assert "stopped; nothing" in errors
+
+
+def test_a_store_that_does_not_answer_keeps_no_worker(tmp_path: Path, black_hole: int) -> None:
+    """The worker leaves its connection as it is: the pool would wait for it, after what run waited."""
+    with socket.create_server(("127.0.0.1", 0)) as database:
+        environment = {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{black_hole}",
+            "AWS_ACCESS_KEY_ID": "x",
+            "AWS_SECRET_ACCESS_KEY": "x",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }
+        store = f"postgresql://x:x@127.0.0.1:{database.getsockname()[1]}/x"
+        cli = CommandLine(tmp_path, environment)
+        process = cli.start("consume", "orders", "--store", store)
+        database.settimeout(PATIENCE_SECONDS)
+        connection, _ = database.accept()
+        with connection:
+            process.send_signal(signal.SIGTERM)
+            _, errors = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 0, errors
+    assert STALLED in errors
+    assert "stopped; nothing" in errors

@@ -10,7 +10,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from moto import mock_aws
 
@@ -125,6 +125,7 @@ def test_any_arguments(arguments: list[str]) -> None:
 
 
 @sometimes(8)
+@example("a:heart:b")
 @given(st.text("[]/!#(){}*_~`'\"\\abc", min_size=1, max_size=20))
 def test_ids_of_any_punctuation_are_shown_as_they_are(message_id: str) -> None:
     """An id is no markup: it is printed whole, so that it can be copied into `cancel`."""

@@ -75,3 +75,20 @@ def test_a_duration_that_is_none_is_refused(seconds: float) -> None:
         CircuitBreaker("store", seconds, ManualClock())
     with pytest.raises(ConfigurationError, match="use 1 or more"):
         FailureRateBreaker("recovery", 0, ManualClock())
+
+
+def test_what_triggered_is_the_critical_errors_cause() -> None:
+    """Its own traceback says where the last failure came from."""
+    clock = ManualClock()
+    breaker, rate = CircuitBreaker("fetch", 30, clock), FailureRateBreaker("recovery", 1, clock)
+    breaker.failed(OSError("first"))
+    rate.failed(OSError("first"))
+    clock.advance(0.5)
+    last = OSError("last")
+    many = rate.failed(last)
+    assert many is not None
+    assert many.__cause__ is last
+    clock.advance(30)
+    critical = breaker.failed(last)
+    assert critical is not None
+    assert critical.__cause__ is last

@@ -276,3 +276,24 @@ def test_pauses_double_to_a_minute_and_end_with_a_success() -> None:
         None,
         None,
     )
+
+
+def test_forgetting_tells_whether_everything_is_well_again() -> None:
+    """Only then may the dispatcher's breaker be disarmed; a pause that lasts is none of its business."""
+    clock = ManualClock()
+    backoff = DestinationBackoff(clock)
+    error = QueueUnavailable("away")
+    assert backoff.forget_but([]) is False  # nothing was out of reach
+    backoff.failed("a", error)
+    assert backoff.forget_but([]) is False  # it is closed: what is due for it is not in a claim
+    assert backoff.closed() == {"a"}
+    clock.advance(1)
+    assert backoff.forget_but(["a"]) is False  # something is due for it
+    assert backoff.probing() == {"a"}
+    backoff.failed("b", error)
+    assert backoff.forget_but(["c"]) is False  # the other one is still out of reach
+    assert not backoff.probing()
+    assert backoff.closed() == {"b"}
+    clock.advance(1)
+    assert backoff.forget_but(["a"]) is True
+    assert backoff.last_error() is None

@@ -17,7 +17,7 @@ from sqsdelay.core.message import Attribute, OutgoingMessage, size_of, string
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import Rejection, read_rejection, rejected, rejected_stored
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.limits import MAX_MESSAGE_BYTES
+from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
 
 SENT = 1_800_000_000_000
 REJECTED = SENT + 4_000_000
@@ -179,6 +179,29 @@ def test_a_foreign_reason_is_no_crash(text: str) -> None:
     assert rejection.message_id == "e-s"
     assert isinstance(rejection.due, Reject)
     assert rejection.original.attributes == {"user": string("x")}
+
+
+@pytest.mark.parametrize(
+    ("told", "read"),
+    [
+        (0, 0),
+        (SENT, SENT),
+        (MAX_DUE_MS, MAX_DUE_MS),
+        (MAX_DUE_MS + 1, None),
+        (-1, None),
+        (1.0, None),
+        (True, None),
+        (str(SENT), None),
+        ([SENT], None),
+    ],
+)
+def test_a_number_in_a_foreign_reason_is_one_or_is_not_there(told: Any, read: int | None) -> None:
+    """Whole and in range: the due time is counted from it."""
+    about = {"reason": "why", "sentTimestamp": told, "receiveCount": told}
+    entry = OutgoingMessage("b", {wire.ERROR: string(json.dumps(about))}, 1)
+    original = read_rejection(in_error_queue(entry)).original
+    assert (original.sent_ms, original.receive_count) == (read, read)
+    assert type(original.sent_ms) is type(read)
 
 
 def stored(**changes: Any) -> StoredMessage:

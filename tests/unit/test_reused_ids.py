@@ -273,6 +273,25 @@ def _away(message_ids: Any) -> dict[str, Amendment]:
 
 
 @pytest.mark.parametrize("change", ["cancel", "move"])
+def test_a_change_right_after_the_store_came_back_holds(
+    queues: InMemoryQueues, clock: ManualClock, store: InMemoryStore, change: str
+) -> None:
+    """The message was set apart from all amendments there might be by then; this one is about it."""
+    sender, relay = amended(queues, store)
+    sender.cancel("orders", "another")  # the broker's clock is known from here on
+    store.amendments, amendments = _away, store.amendments  # type: ignore[method-assign]
+    sender.send("orders", "x", delay=901, message_id="m")
+    store.amendments = amendments  # type: ignore[method-assign]
+    if change == "cancel":
+        assert sender.cancel("orders", "m") is Change.REQUESTED
+    else:
+        assert sender.reschedule("orders", "m", delay=5000) is Change.REQUESTED
+    clock.advance(900)
+    wanted = Status.CANCELLED if change == "cancel" else Status.REQUEUED
+    assert statuses(queues, relay) == [wanted]
+
+
+@pytest.mark.parametrize("change", ["cancel", "move"])
 def test_an_amendment_of_a_former_message_leaves_a_parked_one_alone(
     queues: InMemoryQueues, clock: ManualClock, store: InMemoryStore, change: str
 ) -> None:
@@ -307,6 +326,19 @@ def test_sent_means_this_message(store: InMemoryStore, queues: InMemoryQueues) -
     with pytest.raises(MessageConflict, match="give its due time as due_at"):
         sender.send("orders", "x", delay=5 * DAY, message_id="m")
     assert [message.due_ms for message in store.pending(9)] == [first.due and _ms(first.due)]
+
+
+def test_another_message_group_is_another_message(
+    store: InMemoryStore, queues: InMemoryQueues
+) -> None:
+    """It orders by it at its destination: "sent" would lose it."""
+    sender, _ = amended(queues, store)
+    due_at = utc(queues.clock.true_ms + 5 * DAY * 1000)
+    sender.send("orders", "x", due_at=due_at, message_id="m", message_group_id="a")
+    with pytest.raises(MessageConflict, match="message group"):
+        sender.send("orders", "x", due_at=due_at, message_id="m", message_group_id="b")
+    sender.send("orders", "x", due_at=due_at, message_id="m", message_group_id="a")
+    assert [message.group_id for message in store.pending(9)] == ["a"]
 
 
 def _ms(due: datetime) -> int:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqsdelay.core import outgoing, wire
+from sqsdelay.core import identity, outgoing, wire
 from sqsdelay.core.delayed_message import DelayedMessage, read_delay
 from sqsdelay.core.hop import Reject
-from sqsdelay.core.message import Attribute, string
+from sqsdelay.core.message import Attribute, OutgoingMessage, size_of, string
 from sqsdelay.core.outgoing import trace_header_to_pass_on
 from sqsdelay.core.received_message import ReceivedMessage, from_boto3, from_lambda_event
 from sqsdelay.errors import MalformedMessage
@@ -356,3 +356,13 @@ def test_the_trace_header_goes_on_without_lambdas_lineage(
 ) -> None:
     """Lambda would count the relay's hops as recursion of the user's functions."""
     assert trace_header_to_pass_on(header) == passed_on
+
+
+def test_without_its_identity_an_entry_says_how_large_it_is() -> None:
+    """By that size it is put into a batch, and compared with what its queue takes."""
+    due = {wire.MESSAGE_ID: string("m-1"), wire.WAS_DUE_AT: string(str(SENT))}
+    users = {"user": string("ü")}
+    both = OutgoingMessage("bödy", users | due, size_of("bödy", users | due), group_id="g")
+    left = identity.without_identity(both)
+    assert left == OutgoingMessage("bödy", users, size_of("bödy", users), group_id="g")
+    assert identity.without_identity(left) is None
