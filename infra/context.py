@@ -23,7 +23,12 @@ from sqsdelay.limits import (
     DEFAULT_MAX_DELAY_SECONDS,
     MAX_MESSAGE_TIMER_SECONDS,
 )
-from sqsdelay.stores.dynamodb import DEFAULT_SHARDS, MAX_SHARDS, STANDARD, TABLE_CLASSES
+from sqsdelay.stores.dynamodb.dynamodb_store import (
+    DEFAULT_SHARDS,
+    MAX_SHARDS,
+    STANDARD,
+    TABLE_CLASSES,
+)
 
 _TOPIC_ARN: Final = re.compile(r"arn:[a-z-]+:sns:[a-z0-9-]+:\d{12}:[A-Za-z0-9_-]+", re.ASCII)
 _REMOVAL_POLICIES: Final = {"retain": RemovalPolicy.RETAIN, "destroy": RemovalPolicy.DESTROY}

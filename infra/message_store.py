@@ -14,7 +14,7 @@ from constructs import Construct
 from infra.alarms import Alarms, store_rules
 from infra.dispatcher_function import DispatcherFunction
 from infra.store_table import StoreTable
-from sqsdelay.stores.dynamodb import DEFAULT_SHARDS, STANDARD
+from sqsdelay.stores.dynamodb.dynamodb_store import DEFAULT_SHARDS, STANDARD
 
 DYNAMODB: Final = "dynamodb"
 """What ``store=`` calls this store."""

@@ -23,7 +23,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.hop import check_hop, checked_max_delay
 from sqsdelay.errors import ConfigurationError, InvalidEndpoint
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
-from sqsdelay.stores.dynamodb import DEFAULT_SHARDS, STANDARD
+from sqsdelay.stores.dynamodb.dynamodb_store import DEFAULT_SHARDS, STANDARD
 
 STORES: Final = (DYNAMODB, SCHEDULER)
 """The kinds of store that can be deployed."""
