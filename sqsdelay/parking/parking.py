@@ -19,7 +19,7 @@ from sqsdelay.errors import (
     StoreError,
 )
 from sqsdelay.parking.settings import ParkingSettings
-from sqsdelay.ports.stores import ParkingPlace, ParksFarAhead, TakesGroups
+from sqsdelay.ports.stores import LimitsSize, ParkingPlace, ParksFarAhead, TakesGroups
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +66,10 @@ class Parking:
             return [outcome for message in messages for outcome in self.park([message])]
         except StoreError as error:
             return [error] * len(messages)
+
+    def too_large(self, message: StoredMessage) -> bool:
+        """Whether the store cannot keep a message for its size, so that it has to hop."""
+        return isinstance(self._store, LimitsSize) and self._store.too_large(message)
 
     def _stored(self, messages: Sequence[StoredMessage]) -> Sequence[bool | StoreError]:
         try:

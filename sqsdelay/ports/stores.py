@@ -169,6 +169,15 @@ class ParkingPlace(Protocol):
 
 
 @runtime_checkable
+class LimitsSize(Protocol):
+    """A `ParkingPlace` that keeps less than a message of SQS can be."""
+
+    def too_large(self, message: StoredMessage) -> bool:
+        """Whether a message cannot be kept for its size; nobody is asked for it."""
+        ...
+
+
+@runtime_checkable
 class ParksFarAhead(Protocol):
     """A `ParkingPlace` that does not take messages due soon."""
 

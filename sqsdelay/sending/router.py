@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from sqsdelay.core import fifo, outgoing, wire
 from sqsdelay.core.checked_message import CheckedMessage
@@ -43,6 +43,9 @@ from sqsdelay.sending.endpoint_conflicts import refuse_collision
 from sqsdelay.sending.settings import SenderSettings
 
 T = TypeVar("T")
+
+ALWAYS_PARKED_BYTES: Final = 32 * 1024
+"""What every place keeps that this package has; above it the place is asked."""
 
 
 @dataclass(slots=True)
@@ -147,10 +150,11 @@ class Router:
         asked.once("collision", lambda: self._check_collision(endpoint))
         parking = self._parking(endpoint)
         if parking is not None and remaining > parking.after_seconds:
-            now_ms = self.broker_latest(endpoint, asked)
-            stored = as_stored(message, endpoint.address, now_ms=now_ms)
-            self._check_arrival(endpoint, message)
-            return ToStore(parking, stored)
+            latest_ms = self.broker_latest(endpoint, asked)
+            stored = as_stored(message, endpoint.address, now_ms=latest_ms)
+            if not parking.too_large(stored):
+                self._check_arrival(endpoint, message)
+                return ToStore(parking, stored)
         return self._through_delay_queue(endpoint, message, due_ms, due_ms - now_ms, asked)
 
     def check_max_delay(self, due_ms: int, now_ms: int) -> None:
@@ -241,6 +245,16 @@ class Router:
         """
         queues = endpoint.queues[:-1] if message.due.given else (endpoint.queue,)
         return min(self._limits.of(queue, size=size) for queue in queues)
+
+    def too_large_to_park(self, endpoint: Endpoint, message: CheckedMessage) -> bool:
+        """Whether the message would be parked, were it smaller."""
+        parking = self._parking(endpoint)
+        now_ms = self._queues.broker_clock.now_ms()
+        if parking is None or message.size <= ALWAYS_PARKED_BYTES:
+            return False
+        if seconds_until(message.due.due_ms(now_ms), now_ms) <= parking.after_seconds:
+            return False
+        return parking.too_large(as_stored(message, endpoint.address, now_ms=now_ms))
 
     def _check_arrival(self, endpoint: Endpoint, message: CheckedMessage) -> None:
         """Refuse now, not when the message is due. What sqsdelay adds does not count: it is left out

@@ -240,7 +240,10 @@ class QueueSender:
         if large is None:
             return self._router.prepare(endpoint, message, asked)
         message = large.as_new(message)
-        if not large.wants(message, lambda size: self._router.limit(endpoint, message, size=size)):
+        if not (
+            large.wants(message, lambda size: self._router.limit(endpoint, message, size=size))
+            or self._router.too_large_to_park(endpoint, message)
+        ):
             return self._router.prepare(endpoint, message, asked)
         prepared = self._router.prepare(endpoint, large.stand_in(message), asked)
         return large.put(message.body, prepared)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import uuid
 from collections import Counter
@@ -530,3 +531,15 @@ def test_an_outage_is_told_as_one(clock: ManualClock) -> None:
     with pytest.raises(StoreUnavailable, match="cannot be used now"):
         store.next_due_ms()
     store.close()
+
+
+def test_it_says_what_is_too_large_for_an_item(store: DynamoDbStore, clock: ManualClock) -> None:
+    """By what it would store: a body that deflates well fits."""
+
+    def sized(body: bytes) -> StoredMessage:
+        due_ms = clock.now_ms() + DAY_MS
+        return StoredMessage(message_id="m", destination="orders", due_ms=due_ms, body=body)
+
+    assert store.too_large(sized(os.urandom(401 * 1024)))
+    assert not store.too_large(sized(b"x" * 900_000))
+    assert not store.too_large(sized(os.urandom(398 * 1024)))

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from sqsdelay.core.body_pointer import Pointer
 from sqsdelay.core.firing import firing_second
 from sqsdelay.core.message import Route, string
 from sqsdelay.core.received_message import ReceivedMessage
@@ -322,3 +323,40 @@ def test_its_schedules_ask_for_what_the_docs_say() -> None:
     }
     url = f"https://sqs.us-east-1.amazonaws.com/123456789012/{DELAY}"
     assert json.loads(made["Target"]["Input"])["QueueUrl"] == url
+
+
+def test_what_is_too_large_for_a_schedule_hops_without_a_bucket() -> None:
+    """Not an error: it costs more, and arrives."""
+    world = World()
+    assert world.send("m1", 3 * HOUR, body="x" * 300_000) is Route.DELAY_QUEUE
+    world.run()
+    assert world.arrived["m1"][1].body == "x" * 300_000
+    assert Status.REQUEUED in world.statuses
+    assert Status.PARKED not in world.statuses
+
+
+def test_what_is_too_large_for_a_schedule_goes_to_the_bucket_if_there_is_one() -> None:
+    """Although SQS would take it as it is."""
+    bodies = InMemoryBodies()
+    world = World()
+    settings = SenderSettings(parking=ParkingSettings(world.store, 7_200), large_bodies=bodies)
+    sender = QueueSender(world.queues, settings)
+    for message_id, size in (("small", 20_000), ("quotes", 200_000), ("large", 300_000)):
+        sent = sender.send("orders", '"' * size, delay=DAY, message_id=message_id)
+        assert sent.route is Route.STORE
+    assert sorted(map(len, bodies.kept)) == [200_000, 300_000]
+    assert sender.send("orders", "x" * 300_000, delay=HOUR).route is Route.DELAY_QUEUE
+    assert len(bodies.kept) == 2
+
+
+class InMemoryBodies:
+    """A place for large bodies."""
+
+    above_bytes = 1_000_000
+
+    def __init__(self) -> None:
+        self.kept: list[str] = []
+
+    def put(self, body: str, *, needed_until_ms: int) -> str:
+        self.kept.append(body)
+        return Pointer("bodies", str(len(self.kept))).to_body()

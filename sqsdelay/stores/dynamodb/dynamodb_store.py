@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from sqsdelay.core.amendments import Amendment, latest_amendments
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.stored_message import StoredMessage, check_stored_due
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import ConfigurationError, MessageTooLarge
+from sqsdelay.limits import MAX_DYNAMODB_ITEM_BYTES
 from sqsdelay.ports.stores import Claim, TransactionMode
 from sqsdelay.stores.dynamodb.amendments import put_amendment, read_amendments
 from sqsdelay.stores.dynamodb.claim import Claimant
@@ -127,6 +128,16 @@ class DynamoDbStore:
         if inserted:
             self._wake()
         return new_once(messages, inserted)
+
+    def too_large(self, message: StoredMessage) -> bool:
+        """Whether a message, its body deflated, takes more than an item holds."""
+        if len(message.body) + len(message.headers()) <= MAX_DYNAMODB_ITEM_BYTES // 2:
+            return False
+        try:
+            self._waiting.items([message])
+        except MessageTooLarge:
+            return True
+        return False
 
     @contextmanager
     def claim(

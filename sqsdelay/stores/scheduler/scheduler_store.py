@@ -18,6 +18,7 @@ from sqsdelay.core.firing import (
 )
 from sqsdelay.core.hop import check_hop
 from sqsdelay.core.schedule_input import (
+    MAX_INPUT_BYTES,
     amendment_name_of,
     amendment_of,
     check_keepable,
@@ -28,13 +29,22 @@ from sqsdelay.core.schedule_input import (
     name_of,
 )
 from sqsdelay.core.stored_message import StoredMessage, check_stored_due
-from sqsdelay.errors import ConfigurationError, InvalidMessage, StoredInPart, StoreError
+from sqsdelay.errors import (
+    ConfigurationError,
+    InvalidMessage,
+    MessageTooLarge,
+    StoredInPart,
+    StoreError,
+)
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.stores.page import page_bounds
 from sqsdelay.stores.results import new_once
 from sqsdelay.stores.scheduler.group import Group, Schedule, fires_at
 
 _MESSAGES: Final = "m."
+
+_SURELY_FITS_BYTES: Final = MAX_INPUT_BYTES // 8
+"""JSON makes six bytes of some; the rest is for attributes and names."""
 
 CLOCKS_APART_MS: Final = 2_000
 """How far two readings of the service's clock may lie apart: each is known to the second."""
@@ -170,6 +180,18 @@ class SchedulerStore:
             "description": message.destination,
             "dead_letters": self._error_queue_arn,
         }
+
+    def too_large(self, message: StoredMessage) -> bool:
+        """Whether a message takes more than a schedule's input holds."""
+        if len(message.body) + len(message.headers()) <= _SURELY_FITS_BYTES:
+            return False
+        try:
+            input_of(message, self._delay_queue_url, fires_at=0, kept_since_ms=0)
+        except MessageTooLarge:
+            return True
+        except InvalidMessage:
+            pass
+        return False
 
     def pending_count(self) -> int:
         """How many messages wait; a ListSchedules call for each hundred."""
