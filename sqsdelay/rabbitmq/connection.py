@@ -116,11 +116,14 @@ class TimedConnection(pika.BlockingConnection):
 
     _timer: Any = None
 
-    def allow(self, seconds: float) -> None:
-        """End the connection in so many seconds, and not when it was said before."""
+    def allow(self, seconds: float | None) -> None:
+        """End the connection in so many seconds, or None for never, and not when it was said before."""
         loop = self._impl.ioloop
         if self._timer is not None:
             loop.remove_timeout(self._timer)
+            self._timer = None
+        if seconds is None:
+            return
         # No public call ends a connection while another waits for its answer.
         self._timer = loop.call_later(
             seconds,

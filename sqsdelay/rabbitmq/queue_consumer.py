@@ -9,19 +9,24 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-import pika
 from pika import BasicProperties
 from pika.exceptions import AMQPError
 
 from sqsdelay.core.clock import Clock
 from sqsdelay.errors import QueueMissing, QueueUnavailable
 from sqsdelay.processes.forks import in_each_child
-from sqsdelay.rabbitmq.connection import Address, place, translated
+from sqsdelay.rabbitmq.connection import Address, TimedConnection, place, translated
 
 logger = logging.getLogger(__name__)
 
 PREFETCH: Final = 100
 """Deliveries without an acknowledgement, and so the most of one batch."""
+
+_OPEN_SECONDS: Final = 10.0
+"""How long a connected broker may take until it delivers; a queue without a leader never does."""
+
+_CLOSE_SECONDS: Final = 3.0
+"""How long it may take to say goodbye."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,13 +115,15 @@ class QueueConsumer:
             self._drop()
 
     def _open(self) -> None:
-        self._connection = pika.BlockingConnection(list(self._given.nodes))
+        self._connection = TimedConnection(list(self._given.nodes))
+        self._connection.allow(_OPEN_SECONDS)
         channel = self._connection.channel()
         channel.basic_qos(prefetch_count=PREFETCH)
         channel.add_on_cancel_callback(self._on_cancel)
         self._cancelled = False
         self._channel = channel
         channel.basic_consume(self._queue, self._on_message)
+        self._connection.allow(None)
 
     def _on_message(
         self, channel: Any, method: Any, properties: BasicProperties, body: bytes
@@ -152,4 +159,5 @@ class QueueConsumer:
         self._arrived, self._given_back = [], []
         if connection is not None and connection.is_open:
             with suppress(AMQPError, OSError):
+                connection.allow(_CLOSE_SECONDS)
                 connection.close()

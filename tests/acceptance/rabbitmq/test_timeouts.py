@@ -26,11 +26,14 @@ from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import QueueMissing, QueueUnavailable
 from sqsdelay.rabbitmq import RabbitMqTimeouts, create_timeout_queues
+from sqsdelay.rabbitmq.connection import parameters
+from sqsdelay.rabbitmq.queue_consumer import QueueConsumer
 from sqsdelay.stores import open_store
 from sqsdelay.testing import InMemoryStore, ManualClock
 from sqsdelay.timeouts.manager import TimeoutManager, TimeoutSettings, TimeoutStatus
 from tests.acceptance.rabbitmq.broker import REGISTERED_SECONDS, Broker, Inbox
 from tests.patience import PATIENCE_SECONDS
+from tests.services.deaf_proxy import DeafProxy
 from tests.services.rabbitmq import RabbitNode
 from tests.services.tcp_proxy import TcpProxy
 
@@ -326,6 +329,26 @@ def test_a_lost_connection_is_opened_again(broker: Broker, transport: RabbitMqTi
         transport.receive_due_ids(wait_seconds=0)
     with pytest.raises(QueueMissing, match=DISPATCHER):
         transport.check()
+
+
+def test_a_connection_that_goes_silent_keeps_nobody(
+    broker: Broker, transport: RabbitMqTimeouts
+) -> None:
+    """Neither who closes it nor who opens another waits for answers that do not come."""
+    transport.announce(["m"])
+    with DeafProxy(urlsplit(broker.url).port or 0) as proxy:
+        given = parameters(broker.url.replace(f":{urlsplit(broker.url).port}", f":{proxy.port}"))
+        consumer = QueueConsumer(given, DISPATCHER, SystemClock())
+        (received,) = consumer.receive(wait_seconds=5)
+        proxy.swallowing.set()
+        closing_it = threading.Thread(target=consumer.close, daemon=True)
+        closing_it.start()
+        closing_it.join(45)  # heartbeats would end it after more than a minute
+        assert not closing_it.is_alive()
+        proxy.swallowing.clear()
+        (again,) = consumer.receive(wait_seconds=5)
+        assert again.body == received.body
+        consumer.close()
 
 
 def test_a_queue_deleted_while_it_is_received_from(
