@@ -13,23 +13,27 @@ from sqsdelay.cli.console import cell, folding, instant, out, print_json, say, t
 from sqsdelay.cli.due_clock import DueClock, latest_of_sqs, new_due_ms
 from sqsdelay.cli.listing import Listing, parse_cursor
 from sqsdelay.cli.options import (
+    DEFAULT_MAX_DELAY,
     Delay,
     DueAt,
     EndpointName,
     JsonLines,
     LedgerFile,
+    MaxDelay,
     ReleasedTo,
     Schema,
     StoreUrl,
     Table,
+    max_delay_seconds,
     opened_ledger,
     opened_place,
 )
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.delay import due_at_ms, parse_due_at, utc
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.hop import too_far
 from sqsdelay.core.stored_message import StoredMessage, check_stored_id
-from sqsdelay.errors import SqsDelayError
+from sqsdelay.errors import InvalidDelay, SqsDelayError
 from sqsdelay.parking.schedule import Change, Schedule
 
 EXIT_REQUESTED: Final = 3
@@ -120,6 +124,7 @@ def reschedule(
     schema: Schema = None,
     delay: Delay = None,
     due_at: DueAt = None,
+    max_delay: MaxDelay = DEFAULT_MAX_DELAY,
     to: ReleasedTo = None,
     ledger: LedgerFile = None,
     as_json: JsonLines = False,
@@ -130,11 +135,15 @@ def reschedule(
     Exit code 1 if the message is being released, 3 if it was not in the store.
     """
     check_stored_id(message_id)
+    most = max_delay_seconds(max_delay)
     name, book = Endpoint.parse(endpoint).name, opened_ledger(ledger)
     with opened_place(name, store, table, schema) as opened:
         clock = DueClock(endpoint, opened, store, to)
         due_ms = new_due_ms(delay, due_at, now_ms=clock.latest_ms)
         now_ms = sqs_latest_ms(endpoint) if to is None else clock.latest_ms()
+        problem = too_far(due_ms, now_ms, most)
+        if problem is not None:
+            raise InvalidDelay(problem)
         schedule = Schedule(opened, endpoint=name, ledger=book)
         change = schedule.reschedule(message_id, due_ms, now_ms=now_ms)
     _tell({message_id: change}, f"moved to {utc(due_ms).isoformat()}", as_json=as_json)

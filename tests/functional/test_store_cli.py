@@ -86,6 +86,8 @@ def test_a_stored_message_is_listed_moved_and_cancelled(cli: CommandLine) -> Non
     assert due in table
     moved = cli.ok("reschedule", "orders", "a", "--due-at", "2036-01-31T09:00:00Z")
     assert moved == "a  moved to 2036-01-31T09:00:00+00:00\n"
+    far = cli.run("reschedule", "orders", "a", "--due-at", "2100-01-31T09:00:00Z")
+    assert (far.returncode, "--max-delay" in far.stderr) == (2, True)
     (message,) = listed(cli)
     assert message == {
         "message_id": "a",
