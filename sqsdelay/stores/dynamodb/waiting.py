@@ -68,8 +68,12 @@ class Waiting:
         """Where messages are to be written; all are checked.
 
         Raises:
-            MessageTooLarge
+            MessageTooLarge, StoreUnavailable
         """
+        # DynamoDB answers here at the latest: by the machine's own clock, which may be slow, a
+        # message that is due soon would be written as a far one, where a dispatcher can release it
+        # before its writer sees that it is late and writes a near one.
+        self._book.register()
         now_ms = self._table.clock.now_ms()
         found = [
             (self._place(message.message_id, message.due_ms, now_ms), message)

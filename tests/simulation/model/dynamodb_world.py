@@ -9,12 +9,15 @@ wavers; what dispatchers take for the broker's time is up to an hour wrong.
 from __future__ import annotations
 
 import random
+import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from email.utils import formatdate
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import boto3
 from botocore.config import Config
@@ -48,6 +51,25 @@ class Known:
     dues: set[int] = field(default_factory=set)
 
 
+@contextmanager
+def seeded(chance: random.Random, now_ms: Callable[[], int]) -> Iterator[None]:
+    """All that the store and the ids of messages leave to chance, so that a seed replays to the
+    letter. The machine's own clock, which counts until DynamoDB has answered, is a day slow."""
+    names = SimpleNamespace(
+        randbits=chance.getrandbits, token_hex=lambda count: chance.randbytes(count).hex()
+    )
+    owners = SimpleNamespace(uuid4=lambda: uuid.UUID(int=chance.getrandbits(128)))
+    clock = SimpleNamespace(time_ns=lambda: (now_ms() - 24 * HOUR_MS) * 1_000_000)
+    leases = "sqsdelay.stores.dynamodb.leases"
+    with ExitStack() as patches:
+        patches.enter_context(patch("sqsdelay.core.message_id.secrets", names))
+        patches.enter_context(patch(f"{leases}.secrets", names))
+        patches.enter_context(patch(f"{leases}.random", chance))
+        patches.enter_context(patch(f"{leases}.uuid", owners))
+        patches.enter_context(patch("sqsdelay.stores.dynamodb.dates.time", clock))
+        yield
+
+
 class DynamoDbWorld:
     """Everything that happens, judged as it happens.
 
@@ -71,6 +93,8 @@ class DynamoDbWorld:
         self.breaks = 0
         self.wrong: list[str] = []
         self._deep = 0
+        self._seeded = ExitStack()
+        self._seeded.enter_context(seeded(random.Random(seed), lambda: self.now_ms))
         self.stores = [self._store() for _ in range(4)]
         self.errors_ms = [0, HOUR_MS, -HOUR_MS, 7]
         faults, self.fault_share = self.fault_share, 0.0
@@ -100,6 +124,7 @@ class DynamoDbWorld:
     def close(self) -> None:
         for store in self.stores:
             store.close()
+        self._seeded.close()
 
     # What breaks.
 
@@ -119,7 +144,12 @@ class DynamoDbWorld:
     def _fault(self, *kinds: str) -> str | None:
         if self._deep > 1 or self.chance.random() >= self.fault_share:
             return None
-        kind = self.chance.choice([kind for kind in kinds if kind in self.kinds])
+        possible = [kind for kind in kinds if kind in self.kinds]
+        if self._locked():
+            possible = [kind for kind in possible if kind != "meanwhile"]
+        if not possible:
+            return None
+        kind = self.chance.choice(possible)
         self.faults[kind] += 1
         if kind == "killed":
             raise Killed
@@ -131,6 +161,10 @@ class DynamoDbWorld:
                 self.act()
             self._deep -= 1
         return kind
+
+    def _locked(self) -> bool:
+        """Whether a store registers its shards: its other threads would wait; here is only one."""
+        return any(store._book._lock.locked() for store in self.stores)
 
     # What people and processes do.
 
