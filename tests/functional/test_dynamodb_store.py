@@ -390,6 +390,23 @@ def test_a_process_with_a_slow_clock_asks_dynamodb_before_it_writes(
     assert got == [soon.message_id]
 
 
+def test_moved_to_where_it_lies_while_it_is_released(
+    make: Make, store: DynamoDbStore, clock: ManualClock
+) -> None:
+    """A move to the due time it has brings nothing back that is released in the meantime."""
+    mover = make(shards=3)
+    store.store([soon := made_up(clock.now_ms() + 60_000)])
+    got: list[str] = []
+
+    def dispatch(**_: Any) -> None:
+        got.extend(released(store, clock))
+
+    mover._table.client.meta.events.register("before-call.dynamodb.TransactWriteItems", dispatch)
+    assert mover.reschedule(soon.message_id, soon.due_ms) is False
+    assert got == [soon.message_id]
+    assert store.pending_count() == 0
+
+
 def test_shards_grow_while_messages_wait(make: Make, clock: ManualClock) -> None:
     """Those stored before are released, found and moved; dispatchers learn of the new shards."""
     few, many = make(shards=2), make(shards=9)

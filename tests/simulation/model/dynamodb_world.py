@@ -47,7 +47,8 @@ class Known:
     message: StoredMessage
     confirmed: bool = False
     cancelled: bool = False
-    changed: bool = False
+    changes: int = 0
+    changing: int = 0
     dues: set[int] = field(default_factory=set)
 
 
@@ -176,7 +177,7 @@ class DynamoDbWorld:
     def park(self) -> None:
         """Park some messages, or again some that were not confirmed."""
         store = self.chance.choice(self.stores)
-        unsure = [k for k in self.known.values() if not (k.confirmed or k.changed)]
+        unsure = [k for k in self.known.values() if not (k.confirmed or k.changes)]
         again = [k.message for k in unsure if k.message.message_id not in self.in_hand]
         messages = again[:3] if again and self.chance.random() < 0.5 else self._new()
         done, names = False, {message.message_id for message in messages}
@@ -189,7 +190,7 @@ class DynamoDbWorld:
             self.breaks += 1
         for message in messages:
             known = self.known[message.message_id]
-            known.confirmed |= done and not known.changed
+            known.confirmed |= done and not known.changes
 
     def _new(self) -> list[StoredMessage]:
         made = []
@@ -212,26 +213,37 @@ class DynamoDbWorld:
             return
         name = self.chance.choice(waiting)
         known, store = self.known[name], self.chance.choice(self.stores)
-        known.changed = True
-        sent_before = self.delivered[name]
+        known.changes += 1
+        known.changing += 1
         if self.chance.random() < 0.5:
-            done = None
-            with suppress(StoreError, Killed):
-                done = store.cancel([name]) == [True]
-            if done is None or done:
-                # Unconfirmed, it may be either.
-                known.confirmed = False
-            if done and not self._excused():
-                known.cancelled = True
-                if self.delivered[name] > sent_before:
-                    self.wrong.append(f"{name} was cancelled and sent")
-            return
+            self._cancel(store, name, known)
+        else:
+            self._move(store, name, known)
+        known.changing -= 1
+
+    def _cancel(self, store: DynamoDbStore, name: str, known: Known) -> None:
+        sent_before = self.delivered[name]
+        done = None
+        with suppress(StoreError, Killed):
+            done = store.cancel([name]) == [True]
+        if done is None or done:
+            # Unconfirmed, it may be either.
+            known.confirmed = False
+        if done and not self._excused():
+            known.cancelled = True
+            if self.delivered[name] > sent_before:
+                self.wrong.append(f"{name} was cancelled and sent")
+
+    def _move(self, store: DynamoDbStore, name: str, known: Known) -> None:
+        changes = known.changes
         due_ms = self.now_ms + self.chance.choice([30_000, 1_100_000, 9 * HOUR_MS])
         known.dues.add(due_ms)
         moved = None
         with suppress(StoreError, Killed):
             moved = store.reschedule(name, due_ms)
-        if moved and not self._excused():
+        # Of two moves at once either may be the last: who asked cannot tell by the answers.
+        alone = known.changing == 1 and known.changes == changes
+        if moved and alone and not self._excused():
             known.dues = {due_ms}
 
     def _excused(self) -> bool:
