@@ -52,7 +52,8 @@ from sqsdelay.relaying.outcome import Status
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.sqs.queues import SqsQueues
-from sqsdelay.stores.dynamodb import DEFAULT_SHARDS, DynamoDbStore
+from sqsdelay.stores.dynamodb import DynamoDbStore
+from sqsdelay.stores.dynamodb.dynamodb_store import DEFAULT_SHARDS
 from sqsdelay.stores.dynamodb.layout import position
 
 HOUR = 3600

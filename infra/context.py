@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from aws_cdk import RemovalPolicy
 
-from infra.message_store import STORES
+from infra.message_store import DYNAMODB
 from infra.removal_guard import NONE
+from infra.unrestricted_delay import STORES
 from sqsdelay.core.delay import delay_ms, parse_delay
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.hop import checked_max_delay
@@ -22,7 +23,12 @@ from sqsdelay.limits import (
     DEFAULT_MAX_DELAY_SECONDS,
     MAX_MESSAGE_TIMER_SECONDS,
 )
-from sqsdelay.stores.dynamodb import DEFAULT_SHARDS, MAX_SHARDS, STANDARD, TABLE_CLASSES
+from sqsdelay.stores.dynamodb.dynamodb_store import (
+    DEFAULT_SHARDS,
+    MAX_SHARDS,
+    STANDARD,
+    TABLE_CLASSES,
+)
 
 _TOPIC_ARN: Final = re.compile(r"arn:[a-z-]+:sns:[a-z0-9-]+:\d{12}:[A-Za-z0-9_-]+", re.ASCII)
 _REMOVAL_POLICIES: Final = {"retain": RemovalPolicy.RETAIN, "destroy": RemovalPolicy.DESTROY}
@@ -237,11 +243,11 @@ def _store_shards(value: Any, store: Any) -> int:
     if value is None:
         return DEFAULT_SHARDS
     text = str(value)
-    if store in (None, NONE) or not (
+    if store != DYNAMODB or not (
         text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_SHARDS
     ):
         raise ConfigurationError(
-            f"context storeShards={text!r}; use 1 to {MAX_SHARDS} with a store, or leave it out for "
+            f"context storeShards={text!r}; use 1 to {MAX_SHARDS} with store={DYNAMODB}, or leave it out for "
             f"{DEFAULT_SHARDS}"
         )
     return int(text)
@@ -250,9 +256,9 @@ def _store_shards(value: Any, store: Any) -> int:
 def _store_class(value: Any, store: Any) -> str:
     if value is None:
         return STANDARD
-    if store in (None, NONE) or str(value) not in TABLE_CLASSES:
+    if store != DYNAMODB or str(value) not in TABLE_CLASSES:
         raise ConfigurationError(
-            f"context storeClass={value!r}; use {' or '.join(TABLE_CLASSES)} with a store, or leave "
+            f"context storeClass={value!r}; use {' or '.join(TABLE_CLASSES)} with store={DYNAMODB}, or leave "
             f"it out for {STANDARD}"
         )
     return str(value)

@@ -14,8 +14,9 @@ from constructs import Construct
 
 from infra.acknowledgement import acknowledge
 from infra.function_code import delay_consumer_code
-from infra.message_store import KEEP_MESSAGES, MessageStore
+from infra.message_store import MessageStore
 from infra.queues import SEND_UNDER_KEY
+from infra.schedule_group import ScheduleGroup
 from lambdas.delay_consumer import contract
 from sqsdelay.limits import (
     DEFAULT_MAX_DELAY_SECONDS,
@@ -56,7 +57,7 @@ class DelayConsumerFunction(Construct):
         max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS,
         max_concurrency: int = DEFAULT_MAX_CONCURRENCY,
         code: lambda_.Code | None = None,
-        store: MessageStore | None = None,
+        store: MessageStore | ScheduleGroup | None = None,
         due_queue: sqs.IQueue | None = None,
         ledger: bool = False,
     ) -> None:
@@ -137,7 +138,7 @@ def _role(
     queue: sqs.IQueue,
     consumed: Sequence[sqs.IQueue],
     error_queue: sqs.IQueue,
-    store: MessageStore | None,
+    store: MessageStore | ScheduleGroup | None,
 ) -> iam.Role:
     arns = [each.queue_arn for each in consumed]
     relay = iam.PolicyStatement(
@@ -160,7 +161,7 @@ def _role(
         actions=["logs:CreateLogStream", "logs:PutLogEvents"],
         resources=[log_group.log_group_arn],
     )
-    statements = [relay, consume, log, *([] if store is None else [_park(store)])]
+    statements = [relay, consume, log, *([] if store is None else store.statements())]
     role = iam.Role(
         scope,
         "Role",
@@ -171,16 +172,6 @@ def _role(
     if queue.encryption_master_key is not None:
         queue.encryption_master_key.grant(role, *SEND_UNDER_KEY)
     return role
-
-
-def _park(store: MessageStore) -> iam.PolicyStatement:
-    """Park a message, know it again when its copy comes back, read amendments, and apply one to a message
-    parked just now."""
-    return iam.PolicyStatement(
-        sid="Park",
-        actions=list(KEEP_MESSAGES),
-        resources=[store.table.table_arn],
-    )
 
 
 def _acknowledge_function(function: lambda_.Function) -> None:

@@ -84,6 +84,8 @@ def _outputs(queue: sqs.IQueue, delay: UnrestrictedDelay) -> dict[str, str]:
             "StoreUrl": delay.store.url,
             "DispatcherName": delay.store.function.function_name,
         }
+    if delay.schedules is not None:
+        outputs["StoreUrl"] = delay.schedules.url
     if delay.body_bucket is not None:
         outputs["BodyBucketName"] = delay.body_bucket.bucket_name
     return outputs

@@ -14,10 +14,10 @@ from constructs import Construct
 from infra.alarms import Alarms, store_rules
 from infra.dispatcher_function import DispatcherFunction
 from infra.store_table import StoreTable
-from sqsdelay.stores.dynamodb import DEFAULT_SHARDS, STANDARD
+from sqsdelay.stores.dynamodb.dynamodb_store import DEFAULT_SHARDS, STANDARD
 
-STORES: Final = ("dynamodb",)
-"""The kinds of store that can be deployed."""
+DYNAMODB: Final = "dynamodb"
+"""What ``store=`` calls this store."""
 
 KEEP_MESSAGES: Final = tuple(
     f"dynamodb:{action}"
@@ -89,6 +89,15 @@ class MessageStore(Construct):
         """The store as `open_store` and ``--store`` take it."""
         settings = "" if self._shards == DEFAULT_SHARDS else f"?shards={self._shards}"
         return f"dynamodb://{self.table.table_name}{settings}"
+
+    def statements(self) -> list[iam.PolicyStatement]:
+        """What the delay consumer is to be allowed: park a message, know it again when its copy comes
+        back, read amendments, and apply one to a message parked just now."""
+        return [
+            iam.PolicyStatement(
+                sid="Park", actions=list(KEEP_MESSAGES), resources=[self.table.table_arn]
+            )
+        ]
 
     def grant_store(self, producer: iam.IGrantable) -> iam.Grant:
         """Let ``producer`` store, list, find, cancel and reschedule messages."""

@@ -52,6 +52,13 @@ STORE: Final = Part(
     "parked in it; use store=dynamodb as before, or store=none to give it up (the table is kept unless "
     "removalPolicy=destroy)",
 )
+SCHEDULES: Final = Part(
+    path="Schedules/Group",
+    resource_type="AWS::Scheduler::ScheduleGroup",
+    words="the stack has a schedule group, but this deployment has none, so the consumer would not see "
+    "what was cancelled in it; use store=scheduler as before, or store=none to give it up (the group is "
+    "kept unless removalPolicy=destroy)",
+)
 LARGE_BODIES: Final = Part(
     path="Bodies",
     resource_type="AWS::S3::Bucket",

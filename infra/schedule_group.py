@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from aws_cdk import Aws, RemovalPolicy, Stack
+from typing import Final
+
+from aws_cdk import Aws, RemovalPolicy, Stack, Token
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_scheduler as scheduler
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
+from sqsdelay.errors import ConfigurationError
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 
-CALLS = (
+SCHEDULER: Final = "scheduler"
+"""What ``store=`` calls it."""
+
+MAX_GROUP_CHARS: Final = 64
+"""Source: CreateScheduleGroup API reference, Name."""
+
+CALLS: Final = (
     "scheduler:CreateSchedule",
     "scheduler:DeleteSchedule",
     "scheduler:GetSchedule",
@@ -25,6 +34,9 @@ class ScheduleGroup(Construct):
     Args:
         endpoint: the destination queue's name, which may be a token; the group has it, too.
         removal_policy: what becomes of the group, and the messages in it, when removed.
+
+    Raises:
+        ConfigurationError: a name too long for a group.
     """
 
     def __init__(
@@ -39,6 +51,11 @@ class ScheduleGroup(Construct):
         removal_policy: RemovalPolicy = RemovalPolicy.RETAIN,
     ) -> None:
         super().__init__(scope, construct_id)
+        if not Token.is_unresolved(endpoint) and len(endpoint) > MAX_GROUP_CHARS:
+            raise ConfigurationError(
+                f"endpoint {endpoint!r} has {len(endpoint)} characters; a schedule group takes "
+                f"{MAX_GROUP_CHARS}; shorten it, or use store=dynamodb"
+            )
         self._hop_seconds = hop_seconds
         self.group = scheduler.ScheduleGroup(
             self, "Group", schedule_group_name=endpoint, removal_policy=removal_policy
@@ -79,7 +96,7 @@ class ScheduleGroup(Construct):
         return f"{url}&hop={self._hop_seconds}"
 
     def statements(self) -> list[iam.PolicyStatement]:
-        """What whoever parks, cancels or reschedules here is to be allowed."""
+        """What the delay consumer is to be allowed: park, read amendments, cancel, move."""
         schedules = Stack.of(self).format_arn(
             service="scheduler",
             resource="schedule",
@@ -104,8 +121,6 @@ class ScheduleGroup(Construct):
         """Let ``producer`` store, list, find, cancel and reschedule messages."""
         for statement in self.statements():
             producer.grant_principal.add_to_principal_policy(statement)
-        producer.grant_principal.add_to_principal_policy(
-            iam.PolicyStatement(
-                actions=["scheduler:ListSchedules"], resources=[self.group.schedule_group_arn, "*"]
-            )
-        )
+        # Listing takes no resource: the service authorization reference has none for it.
+        listing = iam.PolicyStatement(actions=["scheduler:ListSchedules"], resources=["*"])
+        producer.grant_principal.add_to_principal_policy(listing)

@@ -9,7 +9,9 @@ from aws_cdk import aws_dynamodb as dynamodb
 from constructs import Construct
 
 from sqsdelay.limits import STORE_TABLE_SUFFIX
-from sqsdelay.stores.dynamodb import EXPIRY, STANDARD, table_definition
+from sqsdelay.stores.dynamodb import table_definition
+from sqsdelay.stores.dynamodb.dynamodb_store import STANDARD
+from sqsdelay.stores.dynamodb.layout import EXPIRY
 
 _TYPES: Final = {"S": dynamodb.AttributeType.STRING, "N": dynamodb.AttributeType.NUMBER}
 

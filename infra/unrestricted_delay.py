@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from aws_cdk import RemovalPolicy, Token
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
@@ -14,13 +16,17 @@ from infra.alarms import Alarms, endpoint_rules
 from infra.body_bucket import BodyBucket
 from infra.dashboard import Dashboard
 from infra.delay_consumer_function import DEFAULT_MAX_CONCURRENCY, DelayConsumerFunction
-from infra.message_store import STORES, MessageStore
-from infra.removal_guard import DUE_QUEUE, LARGE_BODIES, NONE, STORE, RemovalGuard
+from infra.message_store import DYNAMODB, MessageStore
+from infra.removal_guard import DUE_QUEUE, LARGE_BODIES, NONE, SCHEDULES, STORE, RemovalGuard
+from infra.schedule_group import SCHEDULER, ScheduleGroup
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.hop import check_hop, checked_max_delay
 from sqsdelay.errors import ConfigurationError, InvalidEndpoint
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
-from sqsdelay.stores.dynamodb import DEFAULT_SHARDS, STANDARD
+from sqsdelay.stores.dynamodb.dynamodb_store import DEFAULT_SHARDS, STANDARD
+
+STORES: Final = (DYNAMODB, SCHEDULER)
+"""The kinds of store that can be deployed."""
 
 
 class UnrestrictedDelay(Construct):
@@ -38,8 +44,9 @@ class UnrestrictedDelay(Construct):
         removal_policy: what becomes of our queues, the store's table and the bucket, and what is
             in them, when removed.
         code: the delay consumer's code; built from this checkout when left out.
-        store: ``dynamodb`` adds a delayed message store to park in, with its dispatcher. Left out,
-            there is none, and a deployment that would take one away is refused; ``none`` lets go of it.
+        store: ``dynamodb`` adds a delayed message store to park in, with its dispatcher; ``scheduler``
+            a schedule group, which needs none. Left out, there is neither, and a deployment that
+            would take one away is refused; ``none`` lets go of it.
         store_shards: over how many partitions of the store an hour's messages are spread; it can grow
             while messages wait.
         store_class: the store's table class, ``STANDARD`` or ``STANDARD_INFREQUENT_ACCESS``.
@@ -80,7 +87,8 @@ class UnrestrictedDelay(Construct):
         endpoint = _name(queue)
         _check(queue, endpoint, hop_seconds, store)
         left_out = [
-            *([STORE] if store is None else []),
+            *([STORE] if store not in (DYNAMODB, NONE) else []),
+            *([SCHEDULES] if store not in (SCHEDULER, NONE) else []),
             *([LARGE_BODIES] if large_bodies is None else []),
             *([DUE_QUEUE] if due_queue is None and not queue.fifo else []),
         ]
@@ -99,9 +107,7 @@ class UnrestrictedDelay(Construct):
             else None
         )
         self.store = (
-            None
-            if store in (None, NONE)
-            else MessageStore(
+            MessageStore(
                 self,
                 "Store",
                 endpoint=endpoint,
@@ -114,6 +120,21 @@ class UnrestrictedDelay(Construct):
                 shards=store_shards,
                 table_class=store_class,
             )
+            if store == DYNAMODB
+            else None
+        )
+        self.schedules = (
+            ScheduleGroup(
+                self,
+                "Schedules",
+                endpoint=endpoint,
+                delay_queue=self.delay_queue,
+                error_queue=self.error_queue,
+                hop_seconds=hop_seconds,
+                removal_policy=removal_policy,
+            )
+            if store == SCHEDULER
+            else None
         )
         # The functions pass pointers on and read no body: they are granted nothing on it.
         self.body_bucket = (
@@ -130,7 +151,7 @@ class UnrestrictedDelay(Construct):
             max_delay_seconds=checked_max_delay(max_delay_seconds),
             max_concurrency=max_concurrency,
             code=code,
-            store=self.store,
+            store=self.store or self.schedules,
             due_queue=self.due_queue,
             ledger=ledger,
         ).function

@@ -16,10 +16,12 @@ from sqsdelay.core.delay import delay_ms, parse_delay
 from sqsdelay.cost import (
     Bill,
     Prices,
+    Recommendation,
     Workload,
     bills,
     dollars,
     parse_prices,
+    recommend,
     shipped_prices,
     shipped_text,
 )
@@ -59,6 +61,12 @@ def cost(
             "--infrequent-access", help="The DynamoDB store's table is of the class Standard-IA."
         ),
     ] = False,
+    advise: Annotated[
+        bool,
+        typer.Option(
+            "--recommend", help="Say which deployment is the cheapest for these messages."
+        ),
+    ] = False,
     prices: PricesFile = None,
     show_prices: Annotated[
         bool, typer.Option("--show-prices", help="Print the shipped price file and exit.")
@@ -84,9 +92,18 @@ def cost(
     used = read_prices(prices)
     found = bills(load, used)
     if as_json:
-        print_json(_as_json(load, used, found))
+        advice = {"recommended": recommend(load, used).deploy} if advise else {}
+        print_json(_as_json(load, used, found) | advice)
         return
     _print(load, used, found)
+    if advise:
+        _recommend(recommend(load, used))
+
+
+def _recommend(advice: Recommendation) -> None:
+    others = "; ".join(f"{deploy}: {dollars(bill.total)}" for deploy, bill in advice.others)
+    line = f"cheapest to deploy: {advice.deploy}, {dollars(advice.bill.total)} ({others})"
+    out.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def parse_size(text: str) -> int:

@@ -7,9 +7,11 @@ all and left out, as are free tiers, volume discounts and data transfer.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Final
 
+from sqsdelay.core.firing import soonest_seconds
 from sqsdelay.cost.bill import Bill, Line
 from sqsdelay.cost.prices import Prices
 from sqsdelay.cost.stored_message import item_bytes, store_lines
@@ -84,15 +86,45 @@ def stored_by_sender(load: Workload, prices: Prices) -> Bill:
 
 def eventbridge_scheduler(load: Workload, prices: Prices) -> Bill:
     """One one-time schedule per message, its target the queue."""
-    line = Line(
-        what="EventBridge Scheduler invocations",
-        quantity=load.messages,
-        unit_price=prices.eventbridge_scheduler_invocation,
-    )
+    line = _invocations(load, prices)
     alone = Workload(
         delay_seconds=0, messages=load.messages, message_bytes=load.message_bytes, batch=1
     )
     return Bill(strategy="eventbridge-scheduler", lines=(line, _standard(alone, prices)))
+
+
+def scheduled(load: Workload, prices: Prices) -> Bill:
+    """One hop, then a schedule, which fires into the delay queue: the last hop makes it exact."""
+    return _scheduled("scheduled", load, prices, hops=2)
+
+
+def scheduled_by_sender(load: Workload, prices: Prices) -> Bill:
+    """Scheduled by the sender itself; the delay queue sees the message once its schedule has fired."""
+    return _scheduled("scheduled-by-sender", load, prices, hops=1)
+
+
+def _scheduled(strategy: str, load: Workload, prices: Prices, *, hops: int) -> Bill:
+    if load.delay_seconds < soonest_seconds(load.hop_seconds):
+        return replace(relay(load, prices), strategy=strategy)
+    alone = replace(load, batch=1)
+    lines = (
+        _invocations(load, prices),
+        Line(
+            what="SQS FIFO requests (sent by the schedule, one by one)",
+            quantity=alone.billed_requests,
+            unit_price=prices.sqs_fifo_request,
+        ),
+        Line(
+            what="SQS FIFO requests (received and deleted after it)",
+            quantity=load.billed_requests + load.requests,
+            unit_price=prices.sqs_fifo_request,
+        ),
+        *function_lines("delay consumer, after the schedule", load.requests, prices),
+        *_hop_lines(load, hops - 1, prices),
+        _standard(load, prices),
+        _idle_polling(load, prices),
+    )
+    return Bill(strategy=strategy, lines=tuple(line for line in lines if line.quantity))
 
 
 def step_functions(load: Workload, prices: Prices) -> Bill:
@@ -119,6 +151,8 @@ STRATEGIES: Final[Sequence[Callable[[Workload, Prices], Bill]]] = (
     relay,
     parked,
     stored_by_sender,
+    scheduled,
+    scheduled_by_sender,
     eventbridge_scheduler,
     step_functions,
 )
@@ -169,6 +203,14 @@ def _stored(strategy: str, load: Workload, prices: Prices, *, hops: int) -> Bill
 
 def _read_unit(load: Workload, prices: Prices) -> Fraction:
     return prices.dynamodb_ia_read_unit if load.infrequent_access else prices.dynamodb_read_unit
+
+
+def _invocations(load: Workload, prices: Prices) -> Line:
+    return Line(
+        what="EventBridge Scheduler invocations",
+        quantity=load.messages,
+        unit_price=prices.eventbridge_scheduler_invocation,
+    )
 
 
 def _standard(load: Workload, prices: Prices) -> Line:

@@ -67,10 +67,13 @@ def test_existing_fifo_queue_names_a_fifo_endpoint() -> None:
         ({"hopSeconds": "1.5"}, "hopSeconds='1.5'; use whole seconds"),
         ({"hopSeconds": "²"}, "hopSeconds='²'; use whole seconds"),
         ({"removalPolicy": "keep"}, "removalPolicy='keep'; use retain or destroy"),
-        ({"store": "redis"}, "store='redis'; use dynamodb, leave it out for no store, or use none"),
+        (
+            {"store": "redis"},
+            "store='redis'; use dynamodb or scheduler, leave it out for no store, or use none",
+        ),
         (
             {"store": ""},
-            "store=''; use dynamodb, leave it out for no store, or use none to give one up",
+            "store=''; use dynamodb or scheduler, leave it out for no store, or use none to give one up",
         ),
         ({"alarmTopicArn": "ops"}, "'ops' is not an SNS topic ARN; write arn:aws:sns:"),
         ({"queueArn": "orders"}, "'orders' is not an ARN; write arn:aws:sqs:"),

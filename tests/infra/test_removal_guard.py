@@ -11,7 +11,7 @@ from aws_cdk import aws_sqs as sqs
 from aws_cdk.assertions import Template
 from constructs import Construct
 
-from infra.removal_guard import DUE_QUEUE, HANDLER_FILE, LARGE_BODIES, STORE
+from infra.removal_guard import DUE_QUEUE, HANDLER_FILE, LARGE_BODIES, SCHEDULES, STORE
 from infra.unrestricted_delay import UnrestrictedDelay
 from lambdas.removal_guard.handler import LEFT_OUT, is_part
 from tests.infra.conftest import CONTEXT
@@ -26,9 +26,10 @@ def left_out(template: Template) -> list[dict[str, str]]:
 @pytest.mark.parametrize(
     ("name", "settings", "expected"),
     [
-        ("orders", {}, [STORE, LARGE_BODIES, DUE_QUEUE]),
-        ("orders.fifo", {}, [STORE, LARGE_BODIES]),
-        ("orders", {"store": "dynamodb", "large_bodies": True}, [DUE_QUEUE]),
+        ("orders", {}, [STORE, SCHEDULES, LARGE_BODIES, DUE_QUEUE]),
+        ("orders.fifo", {}, [STORE, SCHEDULES, LARGE_BODIES]),
+        ("orders", {"store": "dynamodb", "large_bodies": True}, [SCHEDULES, DUE_QUEUE]),
+        ("orders", {"store": "scheduler"}, [STORE, LARGE_BODIES, DUE_QUEUE]),
         ("orders", {"store": "none", "large_bodies": False}, [DUE_QUEUE]),
     ],
 )
@@ -53,7 +54,13 @@ def test_a_part_is_known_by_the_logical_id_it_would_have(path: tuple[str, ...]) 
         UnrestrictedDelay(scope, path[-1], queue=orders, **settings)
         return Template.from_stack(stack)
 
-    full = template("orders.fifo", store="dynamodb", large_bodies=True).to_json()["Resources"]
+    full = {
+        name: each
+        for store in ("dynamodb", "scheduler")
+        for name, each in template("orders.fifo", store=store, large_bodies=True)
+        .to_json()["Resources"]
+        .items()
+    }
     resources = [
         {
             "LogicalResourceId": name,
@@ -63,7 +70,7 @@ def test_a_part_is_known_by_the_logical_id_it_would_have(path: tuple[str, ...]) 
         for name, each in full.items()
     ]
     parts = left_out(template("orders"))
-    assert len(parts) == 3
+    assert len(parts) == 4
     for part in parts:
         found = [each for each in resources if is_part(part, each)]
         assert len(found) == 1, part

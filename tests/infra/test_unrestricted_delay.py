@@ -108,7 +108,9 @@ def test_exposes_the_store(stack: Stack) -> None:
 def test_unknown_store_is_refused(stack: Stack) -> None:
     """With the kinds there are."""
     queue = sqs.Queue(stack, "Orders")
-    with pytest.raises(ConfigurationError, match="store='redis'; use dynamodb, leave it out, or"):
+    with pytest.raises(
+        ConfigurationError, match="store='redis'; use dynamodb or scheduler, leave it out"
+    ):
         UnrestrictedDelay(stack, "Delay", queue=queue, store="redis")
 
 

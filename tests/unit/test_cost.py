@@ -18,6 +18,7 @@ from sqsdelay.cost import (
     break_even_seconds,
     documented_formula,
     parse_prices,
+    recommend,
     shipped_prices,
     shipped_text,
 )
@@ -244,3 +245,38 @@ def test_a_bad_price_file_is_refused_with_its_name(text: str, told: str) -> None
     with pytest.raises(ConfigurationError, match=r"price file mine\.json") as raised:
         parse_prices(text, "mine.json")
     assert told in str(raised.value)
+
+
+def test_a_schedule_costs_an_invocation_and_one_hop_sent_by_itself() -> None:
+    """A million for a year: 1.00 for invocations, 0.50 for the sends, tenths for what is batched."""
+    load = {"delay_seconds": YEAR, "messages": 1_000_000, "message_bytes": 200, "batch": 10}
+    bill = bill_of("scheduled-by-sender", **load)
+    assert quantities(bill, "invocations") == [1_000_000]
+    assert quantities(bill, "sent by the schedule") == [1_000_000]
+    assert quantities(bill, "received and deleted") == [200_000]
+    assert usd("1.57") < bill.for_messages < usd("1.70")
+    through_the_queue = bill_of("scheduled", **load).for_messages
+    assert through_the_queue - bill.for_messages == sum(
+        line.amount
+        for line in bill_of("relay", **(load | {"delay_seconds": 1_800})).lines
+        if not line.fixed and "standard" not in line.what
+    )
+
+
+def test_what_is_due_too_soon_for_a_schedule_hops() -> None:
+    """Half an hour and a minute; the sum says what the consumer does."""
+    relayed = bill_of("relay", delay_seconds=1_859)
+    assert bill_of("scheduled", delay_seconds=1_859).lines == relayed.lines
+    assert bill_of("scheduled", delay_seconds=1_860).lines != relayed.lines
+
+
+@pytest.mark.parametrize(
+    ("delay_seconds", "deploy"),
+    [(600, "no store"), (3_600, "no store"), (YEAR, "-c store=scheduler")],
+)
+def test_the_cheapest_deployment_is_recommended(delay_seconds: int, deploy: str) -> None:
+    """Hops while they are few; nothing that runs where messages wait for long."""
+    advice = recommend(Workload(delay_seconds=delay_seconds, messages=1_000_000, batch=10), PRICES)
+    assert advice.deploy == deploy
+    totals = [advice.bill.total, *(bill.total for _, bill in advice.others)]
+    assert totals == sorted(totals)

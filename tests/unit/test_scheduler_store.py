@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from sqsdelay.core.firing import firing_second
 from sqsdelay.core.message import Route, string
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import read_rejection
@@ -22,7 +23,6 @@ from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.stores import open_place, open_store
-from sqsdelay.stores.scheduler.firing import firing_second
 from sqsdelay.stores.scheduler.scheduler_store import SchedulerStore
 from sqsdelay.testing import InMemoryQueues, InMemoryScheduler, ManualClock
 

@@ -11,6 +11,11 @@ from typing import Any, Final
 from sqsdelay.core.amendments import Amendment, latest_amendments
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.firing import (
+    CREATION_SECONDS,
+    firing_second,
+    soonest_seconds,
+)
 from sqsdelay.core.hop import check_hop
 from sqsdelay.core.schedule_input import (
     amendment_name_of,
@@ -27,11 +32,6 @@ from sqsdelay.errors import ConfigurationError, InvalidMessage, StoredInPart, St
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.stores.page import page_bounds
 from sqsdelay.stores.results import new_once
-from sqsdelay.stores.scheduler.firing import (
-    CREATION_SECONDS,
-    firing_second,
-    soonest_seconds,
-)
 from sqsdelay.stores.scheduler.group import Group, Schedule, fires_at
 
 _MESSAGES: Final = "m."
