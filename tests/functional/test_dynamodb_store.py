@@ -8,6 +8,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from email.utils import formatdate
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -333,21 +334,25 @@ def test_a_writer_that_dies_behind_the_cursor_stores_again(
     assert kept.message_id in released(store, clock)
 
 
-def test_dates_of_answers_decide_not_a_wrong_clock(
-    make: Make, local_aws: LocalAws, clock: ManualClock
-) -> None:
-    """Two stores without a clock of their own: DynamoDB's dates, here virtual, are all they go by."""
+@pytest.fixture
+def make_dated(make: Make, local_aws: LocalAws, clock: ManualClock) -> Make:
+    """Makes stores without a clock of their own: DynamoDB's dates, here virtual, are all they go by."""
 
     def dated(parsed: Any, **_: Any) -> None:
         date = formatdate(clock.now_ms() // 1000, usegmt=True)
         parsed["ResponseMetadata"]["HTTPHeaders"]["date"] = date
 
-    def client() -> Any:
-        made = local_aws.client("dynamodb")
-        made.meta.events.register("after-call.dynamodb", dated)
-        return made
+    def make_dated() -> DynamoDbStore:
+        client = local_aws.client("dynamodb")
+        client.meta.events.register("after-call.dynamodb", dated)
+        return make(client=client, clock=None, shards=2)
 
-    parker, dispatcher = (make(client=client(), clock=None, shards=2) for _ in range(2))
+    return make_dated
+
+
+def test_dates_of_answers_decide_not_a_wrong_clock(make_dated: Make, clock: ManualClock) -> None:
+    """A dispatcher whose clock is an hour fast passes nothing that a parker still writes."""
+    parker, dispatcher = make_dated(), make_dated()
     parker.set_up()
     far = made_up(clock.now_ms() + FAR_FROM_MS + 5000)
     parker.store([far])
@@ -361,6 +366,46 @@ def test_dates_of_answers_decide_not_a_wrong_clock(
         assert sorted(got) == sorted([far.message_id, between.message_id])
         claim.remove(got)
     assert parker.pending_count() == 0
+
+
+def test_a_process_with_a_slow_clock_asks_dynamodb_before_it_writes(
+    make_dated: Make, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first message is due soon, and released at once by another process: once.
+
+    Were it written as a far message until the answer's date shows that it is late, a dispatcher
+    could release it in between, and again as the near one that takes its place.
+    """
+    slow = SimpleNamespace(time_ns=lambda: (clock.now_ms() - HOUR_MS) * 1_000_000)
+    monkeypatch.setattr("sqsdelay.stores.dynamodb.dates.time", slow)
+    dispatcher, parker = make_dated(), make_dated()
+    dispatcher.set_up()
+    got: list[str] = []
+
+    def dispatch(**_: Any) -> None:
+        got.extend(released(dispatcher, clock))
+
+    parker._table.client.meta.events.register("after-call.dynamodb.PutItem", dispatch)
+    parker.store([soon := made_up(clock.now_ms() + 60_000)])
+    dispatch()
+    assert got == [soon.message_id]
+
+
+def test_moved_to_where_it_lies_while_it_is_released(
+    make: Make, store: DynamoDbStore, clock: ManualClock
+) -> None:
+    """A move to the due time it has brings nothing back that is released in the meantime."""
+    mover = make(shards=3)
+    store.store([soon := made_up(clock.now_ms() + 60_000)])
+    got: list[str] = []
+
+    def dispatch(**_: Any) -> None:
+        got.extend(released(store, clock))
+
+    mover._table.client.meta.events.register("before-call.dynamodb.TransactWriteItems", dispatch)
+    assert mover.reschedule(soon.message_id, soon.due_ms) is False
+    assert got == [soon.message_id]
+    assert store.pending_count() == 0
 
 
 def test_shards_grow_while_messages_wait(make: Make, clock: ManualClock) -> None:

@@ -70,7 +70,7 @@ class DynamoDbClaim:
         self, message_ids: Sequence[str], one: Callable[[Entry, ShardBatch], bool]
     ) -> list[bool]:
         asked = [i for i in dict.fromkeys(message_ids) if i in self._held]
-        owned = {batch: batch.owned() for batch in {self._held[i][1] for i in asked}}
+        owned = {batch: batch.owned() for batch in dict.fromkeys(self._held[i][1] for i in asked)}
         mine = [i for i in asked if owned[self._held[i][1]]]
         done = dict(zip(mine, self._table.each(lambda i: one(*self._held[i]), mine), strict=True))
         for batch in owned:

@@ -68,8 +68,12 @@ class Waiting:
         """Where messages are to be written; all are checked.
 
         Raises:
-            MessageTooLarge
+            MessageTooLarge, StoreUnavailable
         """
+        # DynamoDB answers here at the latest: by the machine's own clock, which may be slow, a
+        # message that is due soon would be written as a far one, where a dispatcher can release it
+        # before its writer sees that it is late and writes a near one.
+        self._book.register()
         now_ms = self._table.clock.now_ms()
         found = [
             (self._place(message.message_id, message.due_ms, now_ms), message)
@@ -221,14 +225,7 @@ class Waiting:
         # Whatever is kept for new messages: one that was moved by its id can be moved again.
         needed = not tells_its_place(message_id, due_ms)
         self.prepare([place])
-        actions = [self._not_in_hand(entry)]
-        if place != entry.place:
-            actions.append(self._delete(entry))
-        actions.append(self._put_action(self._moved(entry, place, needed)))
-        if needed:
-            actions.append(self._put_action(lookup_item(self._layout, place)))
-        elif entry.looked_up:
-            actions.append({"Delete": {"Key": self._layout.lookup(message_id)}})
+        actions = [self._not_in_hand(entry), *self._move(entry, place, needed)]
         try:
             read_ms = self._table.transact(*actions)
         except ConditionFailed:
@@ -240,6 +237,20 @@ class Waiting:
             self._table.put(self._moved(entry, near, needed))
             self._table.delete(self._layout.message(place))
         return True
+
+    def _move(self, entry: Entry, place: Place, needed: bool) -> list[dict[str, Any]]:
+        """The actions that move a message which is still where it was found."""
+        put = {"Item": self._moved(entry, place, needed)}
+        if place != entry.place:
+            actions = [self._delete(entry), {"Put": put}]
+        else:
+            there = {"ConditionExpression": f"attribute_exists({PARTITION})"}
+            actions = [{"Put": {**put, **there}}]
+        if needed:
+            actions.append({"Put": {"Item": lookup_item(self._layout, place)}})
+        elif entry.looked_up:
+            actions.append({"Delete": {"Key": self._layout.lookup(entry.message_id)}})
+        return actions
 
     def _moved(self, entry: Entry, place: Place, needed: bool) -> Item:
         failures = entry.message.failures
@@ -255,9 +266,6 @@ class Waiting:
                 "ConditionExpression": f"attribute_exists({PARTITION})",
             }
         }
-
-    def _put_action(self, item: Item) -> dict[str, Any]:
-        return {"Put": {"Item": item}}
 
     def _place(self, message_id: str, due_ms: int, now_ms: int) -> Place:
         lane = Lane.FAR if due_ms - now_ms > FAR_FROM_MS else Lane.NEAR

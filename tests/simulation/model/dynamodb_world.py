@@ -9,12 +9,15 @@ wavers; what dispatchers take for the broker's time is up to an hour wrong.
 from __future__ import annotations
 
 import random
+import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from email.utils import formatdate
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import boto3
 from botocore.config import Config
@@ -44,8 +47,28 @@ class Known:
     message: StoredMessage
     confirmed: bool = False
     cancelled: bool = False
-    changed: bool = False
+    changes: int = 0
+    changing: int = 0
     dues: set[int] = field(default_factory=set)
+
+
+@contextmanager
+def seeded(chance: random.Random, now_ms: Callable[[], int]) -> Iterator[None]:
+    """All that the store and the ids of messages leave to chance, so that a seed replays to the
+    letter. The machine's own clock, which counts until DynamoDB has answered, is a day slow."""
+    names = SimpleNamespace(
+        randbits=chance.getrandbits, token_hex=lambda count: chance.randbytes(count).hex()
+    )
+    owners = SimpleNamespace(uuid4=lambda: uuid.UUID(int=chance.getrandbits(128)))
+    clock = SimpleNamespace(time_ns=lambda: (now_ms() - 24 * HOUR_MS) * 1_000_000)
+    leases = "sqsdelay.stores.dynamodb.leases"
+    with ExitStack() as patches:
+        patches.enter_context(patch("sqsdelay.core.message_id.secrets", names))
+        patches.enter_context(patch(f"{leases}.secrets", names))
+        patches.enter_context(patch(f"{leases}.random", chance))
+        patches.enter_context(patch(f"{leases}.uuid", owners))
+        patches.enter_context(patch("sqsdelay.stores.dynamodb.dates.time", clock))
+        yield
 
 
 class DynamoDbWorld:
@@ -71,6 +94,8 @@ class DynamoDbWorld:
         self.breaks = 0
         self.wrong: list[str] = []
         self._deep = 0
+        self._seeded = ExitStack()
+        self._seeded.enter_context(seeded(random.Random(seed), lambda: self.now_ms))
         self.stores = [self._store() for _ in range(4)]
         self.errors_ms = [0, HOUR_MS, -HOUR_MS, 7]
         faults, self.fault_share = self.fault_share, 0.0
@@ -100,6 +125,7 @@ class DynamoDbWorld:
     def close(self) -> None:
         for store in self.stores:
             store.close()
+        self._seeded.close()
 
     # What breaks.
 
@@ -119,7 +145,12 @@ class DynamoDbWorld:
     def _fault(self, *kinds: str) -> str | None:
         if self._deep > 1 or self.chance.random() >= self.fault_share:
             return None
-        kind = self.chance.choice([kind for kind in kinds if kind in self.kinds])
+        possible = [kind for kind in kinds if kind in self.kinds]
+        if self._locked():
+            possible = [kind for kind in possible if kind != "meanwhile"]
+        if not possible:
+            return None
+        kind = self.chance.choice(possible)
         self.faults[kind] += 1
         if kind == "killed":
             raise Killed
@@ -132,6 +163,10 @@ class DynamoDbWorld:
             self._deep -= 1
         return kind
 
+    def _locked(self) -> bool:
+        """Whether a store registers its shards: its other threads would wait; here is only one."""
+        return any(store._book._lock.locked() for store in self.stores)
+
     # What people and processes do.
 
     def act(self) -> None:
@@ -142,7 +177,7 @@ class DynamoDbWorld:
     def park(self) -> None:
         """Park some messages, or again some that were not confirmed."""
         store = self.chance.choice(self.stores)
-        unsure = [k for k in self.known.values() if not (k.confirmed or k.changed)]
+        unsure = [k for k in self.known.values() if not (k.confirmed or k.changes)]
         again = [k.message for k in unsure if k.message.message_id not in self.in_hand]
         messages = again[:3] if again and self.chance.random() < 0.5 else self._new()
         done, names = False, {message.message_id for message in messages}
@@ -155,7 +190,7 @@ class DynamoDbWorld:
             self.breaks += 1
         for message in messages:
             known = self.known[message.message_id]
-            known.confirmed |= done and not known.changed
+            known.confirmed |= done and not known.changes
 
     def _new(self) -> list[StoredMessage]:
         made = []
@@ -178,26 +213,37 @@ class DynamoDbWorld:
             return
         name = self.chance.choice(waiting)
         known, store = self.known[name], self.chance.choice(self.stores)
-        known.changed = True
-        sent_before = self.delivered[name]
+        known.changes += 1
+        known.changing += 1
         if self.chance.random() < 0.5:
-            done = None
-            with suppress(StoreError, Killed):
-                done = store.cancel([name]) == [True]
-            if done is None or done:
-                # Unconfirmed, it may be either.
-                known.confirmed = False
-            if done and not self._excused():
-                known.cancelled = True
-                if self.delivered[name] > sent_before:
-                    self.wrong.append(f"{name} was cancelled and sent")
-            return
+            self._cancel(store, name, known)
+        else:
+            self._move(store, name, known)
+        known.changing -= 1
+
+    def _cancel(self, store: DynamoDbStore, name: str, known: Known) -> None:
+        sent_before = self.delivered[name]
+        done = None
+        with suppress(StoreError, Killed):
+            done = store.cancel([name]) == [True]
+        if done is None or done:
+            # Unconfirmed, it may be either.
+            known.confirmed = False
+        if done and not self._excused():
+            known.cancelled = True
+            if self.delivered[name] > sent_before:
+                self.wrong.append(f"{name} was cancelled and sent")
+
+    def _move(self, store: DynamoDbStore, name: str, known: Known) -> None:
+        changes = known.changes
         due_ms = self.now_ms + self.chance.choice([30_000, 1_100_000, 9 * HOUR_MS])
         known.dues.add(due_ms)
         moved = None
         with suppress(StoreError, Killed):
             moved = store.reschedule(name, due_ms)
-        if moved and not self._excused():
+        # Of two moves at once either may be the last: who asked cannot tell by the answers.
+        alone = known.changing == 1 and known.changes == changes
+        if moved and alone and not self._excused():
             known.dues = {due_ms}
 
     def _excused(self) -> bool:
