@@ -53,7 +53,7 @@ def most_allocated(work: Callable[[], object]) -> int:
 def test_the_command(path: Path, monkeypatch: pytest.MonkeyPatch, as_json: bool) -> None:
     """300,000 messages once took 234 MB, all of them in a list before the first was printed."""
     with Path(os.devnull).open("w") as nowhere:
-        monkeypatch.setattr(console.out, "file", nowhere)
+        monkeypatch.setattr(console.out, "_file", nowhere)
 
         def list_all() -> None:
             pending("orders", f"sqlite:///{path}", limit=COUNT, as_json=as_json)

@@ -74,7 +74,7 @@ def test_every_client_of_ours_has_limits_of_seconds() -> None:
     assert limits_of(Bucket("bodies")._client) == usual
     assert limits_of(default_cloudwatch()) == (5, 5, SHORT_CALL_ATTEMPTS)
     table: Any = open_store("dynamodb://table", endpoint="orders")
-    assert max(limits_of(table._client)) <= 5
+    assert max(limits_of(table._table.client)) <= 5
 
 
 def test_the_limits_fit_into_each_other() -> None:
@@ -95,7 +95,7 @@ def test_a_poll_longer_than_the_clients_limit_is_refused(black_hole: str) -> Non
     consumer = DelayConsumer("orders", wait_seconds=1)
     consumer._movers = [object()]  # type: ignore[list-item]
     with pytest.raises(
-        ConfigurationError, match=r"poll\(wait_seconds=20\).*wait_seconds=1 and some"
+        ConfigurationError, match=r"poll\(wait_seconds=20\) is longer than the wait_seconds=1"
     ):
         consumer.poll(wait_seconds=20)
 

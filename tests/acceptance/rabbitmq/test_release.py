@@ -183,11 +183,11 @@ def test_the_guides_example(
 def test_a_mistake_is_one_line(broker: Broker, tmp_path: Path) -> None:
     """What is wrong, and what to do; no traceback, no password."""
     nowhere = "amqp://guest:sesame@127.0.0.1:1"
-    for to, arguments, told in (
-        ("http://u:sesame@host", [], "does not start with amqp:// or amqps://"),
-        (broker.url, ["--release-ahead", "5"], "timers allow 0 to 0"),
-        (broker.url, [], "no queue 'orders'"),
-        (nowhere, [], "127.0.0.1:1 (virtual host '/') cannot be reached: [Errno 111]"),
+    for to, arguments, code, told in (
+        ("http://u:sesame@host", [], 1, "does not start with amqp:// or amqps://"),
+        (broker.url, ["--release-ahead", "5"], 2, "timers allow 0 to 0"),
+        (broker.url, [], 1, "no queue 'orders'"),
+        (nowhere, [], 1, "127.0.0.1:1 (virtual host '/') cannot be reached: [Errno 111]"),
     ):
         url = f"sqlite:///{tmp_path}/store.db"
         with closing(open_store(url, endpoint="orders")) as store:
@@ -198,7 +198,7 @@ def test_a_mistake_is_one_line(broker: Broker, tmp_path: Path) -> None:
             text=True,
             timeout=PATIENCE_SECONDS,
         )
-        assert done.returncode == 1
+        assert done.returncode == code
         (line,) = [x for x in done.stderr.splitlines() if not x.startswith("dispatching")]
         assert told in line
         assert "sesame" not in line
@@ -208,9 +208,11 @@ def test_without_the_extra(tmp_path: Path) -> None:
     """One line that says what to install; the URL may stand in the environment."""
     hidden = "import sys; sys.modules['pika'] = None\n"
     code = hidden + "from sqsdelay.cli import main; main()"
-    store = ["--store", f"sqlite:///{tmp_path}/store.db"]
+    url = f"sqlite:///{tmp_path}/store.db"
+    with closing(open_store(url, endpoint="orders")) as store:
+        store.set_up()
     done = subprocess.run(
-        [sys.executable, "-c", code, "dispatch", "orders", *store],
+        [sys.executable, "-c", code, "dispatch", "orders", "--store", url],
         env={**os.environ, "SQSDELAY_DISPATCH_TO": "amqp://localhost"},
         capture_output=True,
         text=True,
