@@ -29,8 +29,10 @@ SOURCES: Final = (
     "sqsdelay/sqs/*.py",
     "sqsdelay/stores/*.py",
     "sqsdelay/stores/dynamodb/*.py",
+    "sqsdelay/stores/scheduler/*.py",
 )
-"""What both functions need, beside their own folders under lambdas; of the stores DynamoDB's."""
+"""What both functions need, beside their own folders under lambdas; of the stores those that
+are deployed."""
 
 REQUIREMENTS: Final = "lambdas/requirements.txt"
 PYTHON_VERSION: Final = "3.14"

@@ -257,7 +257,7 @@ class InMemoryScheduler:
         }
 
     def _refused(self, code: str, text: str) -> ClientError:
-        return ClientError({"Error": {"Code": code, "Message": text}}, "scheduler")
+        return ClientError({"Error": {"Code": code, "Message": text}}, self.calls[-1])
 
 
 def _decoded(value: Mapping[str, str]) -> Attribute:

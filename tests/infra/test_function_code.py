@@ -101,7 +101,7 @@ def test_small_and_without_what_lambda_brings(built: Built, tmp_path: Path) -> N
     assert functions == {built.function}
 
 
-def test_of_the_stores_just_dynamodbs(built: Built) -> None:
+def test_of_the_stores_just_those_that_are_deployed(built: Built) -> None:
     """The others' drivers are not in a function."""
     modules = {name for name in contents(built.folder) if name.startswith("sqsdelay/stores/")}
     assert "sqsdelay/stores/dynamodb/dynamodb_store.py" in modules
@@ -109,8 +109,10 @@ def test_of_the_stores_just_dynamodbs(built: Built) -> None:
 
 
 OPEN_STORE = (
-    "from sqsdelay.stores import open_store; "
-    "open_store('dynamodb://orders.parked', endpoint='orders').close()"
+    "from sqsdelay.stores import open_place; "
+    "open_place('dynamodb://orders.parked', endpoint='orders').close(); "
+    "role = 'arn:aws:iam::123456789012:role/orders'; "
+    "open_place(f'scheduler://orders?role={role}', endpoint='orders').close()"
 )
 
 

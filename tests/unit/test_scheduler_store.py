@@ -8,13 +8,20 @@ from dataclasses import replace
 
 import pytest
 
+from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.body_pointer import Pointer
 from sqsdelay.core.firing import firing_second
 from sqsdelay.core.message import Route, string
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import read_rejection
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.errors import ConfigurationError, InvalidMessage, MessageTooLarge, StoreUnavailable
+from sqsdelay.errors import (
+    ConfigurationError,
+    InvalidMessage,
+    MessageTooLarge,
+    StoreMissing,
+    StoreUnavailable,
+)
 from sqsdelay.parking.parking import Parking
 from sqsdelay.parking.schedule import Change, Schedule
 from sqsdelay.parking.settings import ParkingSettings
@@ -360,3 +367,29 @@ class InMemoryBodies:
     def put(self, body: str, *, needed_until_ms: int) -> str:
         self.kept.append(body)
         return Pointer("bodies", str(len(self.kept))).to_body()
+
+
+def test_a_group_that_is_missing_is_noticed_at_the_start() -> None:
+    """As a missing table is: nothing hops for a year because somebody mistyped a name."""
+    world = World()
+    missing = SchedulerStore(
+        "order", role_arn=ROLE, endpoint="orders", client=world.scheduler, clock=world.clock
+    )
+    for ask in (
+        lambda: missing.amendments(["-"]),
+        lambda: missing.store([_message(world)]),
+        lambda: missing.pending(1),
+        lambda: missing.amend([Amendment(message_id="m1", at_ms=world.clock.true_ms)]),
+    ):
+        with pytest.raises(StoreMissing, match="schedule group order does not exist"):
+            ask()
+
+
+def test_no_region_is_a_setting_to_correct(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line, as for SQS; no traceback of boto3's."""
+    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+    monkeypatch.delenv("AWS_REGION", raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
+    monkeypatch.setattr("boto3.DEFAULT_SESSION", None)
+    with pytest.raises(ConfigurationError, match="AWS_DEFAULT_REGION"):
+        open_place(f"scheduler://orders?role={ROLE}", endpoint="orders")

@@ -38,6 +38,10 @@ _MOST_LISTED: Final = 100
 _NOT_THERE: Final = "ResourceNotFoundException"
 _THERE: Final = "ConflictException"
 
+_ON_A_SCHEDULE: Final = frozenset({"GetSchedule", "UpdateSchedule", "DeleteSchedule"})
+"""What these do not find is taken for the schedule. That the group is gone, `Group.check` and
+CreateSchedule tell: no answer's wording is relied on."""
+
 _ROLE: Final = re.compile(r"arn:(aws[a-z-]*):iam::(\d{12}):role/[\w+=,.@/-]+", re.ASCII)
 """Source: Target API reference, RoleArn."""
 
@@ -239,7 +243,7 @@ class Group:
     def _store_error(self, error: ClientError, code: str) -> StoreError:
         if code == _THERE:
             return _Exists(str(error))
-        if code == _NOT_THERE and "group" not in str(error).lower():
+        if code == _NOT_THERE and error.operation_name in _ON_A_SCHEDULE:
             return _Gone(str(error))
         if code == _NOT_THERE:
             return StoreMissing(
@@ -292,4 +296,9 @@ def _default_client() -> Any:
         max_pool_connections=_CONCURRENCY,
         tcp_keepalive=True,
     )
-    return boto3.client("scheduler", config=config)
+    try:
+        return boto3.client("scheduler", config=config)
+    except (BotoCoreError, ValueError) as error:
+        raise ConfigurationError(
+            f"{error} Set AWS_DEFAULT_REGION and AWS_PROFILE as for the AWS CLI."
+        ) from error

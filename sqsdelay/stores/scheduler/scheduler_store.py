@@ -303,10 +303,11 @@ class SchedulerStore:
 
     def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
         """The amendments of those messages that have one; a GetSchedule call for each id."""
+        # Asks for the group where its time is not known: without it there would be no amendments.
+        now_ms = self._group.now_ms()
         schedules = self._group.each(
             lambda message_id: self._group.get(amendment_name_of(message_id)), message_ids
         )
-        now_ms = self._group.now_ms() if any(schedules) else 0
         return {
             message_id: amendment
             for message_id, schedule in zip(message_ids, schedules, strict=True)
