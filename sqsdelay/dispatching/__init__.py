@@ -1,4 +1,4 @@
-"""Dispatching: a store's messages are released on time."""
+"""Dispatching: releasing a store's messages on time."""
 
 from sqsdelay.dispatching.background import DelayedDelivery
 from sqsdelay.dispatching.dispatcher import Dispatcher

@@ -1,4 +1,4 @@
-"""A destination behind an outbox: sent first, removed after, and not sent twice for a failed removal."""
+"""A destination behind an outbox: send, then remove; a failed removal does not send again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class AtLeastOnce:
 
     Args:
         outbox: where messages are sent.
-        destinations: what is known of those that are out of reach.
+        destinations: which of them are out of reach.
     """
 
     mode: Final = TransactionMode.AT_LEAST_ONCE

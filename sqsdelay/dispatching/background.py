@@ -27,9 +27,9 @@ class DelayedDelivery:
     """A store and its dispatcher in one object; a context manager. `store` is thread-safe.
 
     Args:
-        store: where messages wait; set up on entering if it is missing, and open still on leaving.
+        store: where messages wait; created on entering if it is missing, and left open on leaving.
         destination, settings, on_round, ledger, clock: as for `Dispatcher`.
-        on_critical: called when a circuit breaker triggers, from the thread that noticed; if it
+        on_critical: called in the thread that noticed when a circuit breaker triggers; if it
             returns, work goes on. Left out, dispatching stops, and `store` and `stop` raise the
             CriticalError.
     """
@@ -64,10 +64,10 @@ class DelayedDelivery:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Set the store up if need be, check the destination, and begin to dispatch in a thread.
+        """Create the store if needed, check the destination, and start dispatching in a thread.
 
         Raises:
-            ConfigurationError, StoreUnavailable, QueueMissing, QueueUnavailable: nothing was begun.
+            ConfigurationError, StoreUnavailable, QueueMissing, QueueUnavailable: nothing was started.
         """
         try:
             self._dispatcher.start()

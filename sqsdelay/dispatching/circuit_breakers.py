@@ -1,4 +1,4 @@
-"""Circuit breakers: distinguish a passing disturbance from one that needs attention."""
+"""Circuit breakers: tell a passing disturbance from one that needs attention."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEFAULT_FAILURES_PER_SECOND: Final = 1
 def report(
     critical: CriticalError | None, on_critical: Callable[[CriticalError], None] | None
 ) -> None:
-    """Report a triggered breaker; without a callback it is raised."""
+    """Report a triggered breaker; without a callback, raise its error."""
     if critical is None:
         return
     if on_critical is None:
@@ -29,7 +29,7 @@ def report(
 
 
 class CircuitBreaker:
-    """Armed by a first failure, disarmed by a success, triggered when failures last too long.
+    """Armed by the first failure, disarmed by a success, triggered when failures last too long.
 
     Args:
         name: what it watches, for the message of the critical error.
@@ -66,7 +66,7 @@ class CircuitBreaker:
             self._armed_at = None
 
     def arm(self) -> None:
-        """Count from now, unless it counts already."""
+        """Start counting now, unless it already is."""
         with self._lock:
             if self._armed_at is None:
                 self._armed_at = self._clock.monotonic()

@@ -1,4 +1,4 @@
-"""Sending to several destinations, of which some may be out of reach and must not hold up the others."""
+"""Sending to several destinations: one that is out of reach must not hold up the others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 NOT_TRIED: Final = Failure(
     "NotTried",
-    QueueUnavailable("its destination is out of reach, and waited for"),
+    QueueUnavailable("its destination is out of reach; it is sent later"),
     transient=True,
     outage=True,
 )
@@ -37,7 +37,7 @@ def unreadable(message: StoredMessage) -> Failure | None:
 
 
 class Destinations:
-    """What is known of the destinations of one dispatcher. Thread-safe.
+    """Which destinations of one dispatcher are out of reach, and until when. Thread-safe.
 
     Args:
         clock: times the pauses.
@@ -47,15 +47,15 @@ class Destinations:
         self._backoff = DestinationBackoff(clock)
 
     def out_of_reach(self) -> frozenset[str]:
-        """Destinations that are not tried now."""
+        """Destinations that are not tried for now."""
         return self._backoff.closed()
 
     def outage(self) -> Exception | None:
-        """The last error of a destination that is out of reach; None when all are well."""
+        """The last error of a destination that is out of reach; None if there is none."""
         return self._backoff.last_error()
 
     def seconds_to_next(self) -> float | None:
-        """How long until the next of them is tried again; None when there is none."""
+        """Seconds until the next of them is tried again; None if there is none."""
         return self._backoff.seconds_to_next()
 
     def forget_but(self, destinations: Collection[str]) -> bool:
@@ -73,7 +73,8 @@ class Destinations:
     def send(self, outbox: Outbox, messages: Sequence[StoredMessage]) -> list[Outcome]:
         """Send each message whose destination is not out of reach; an outcome per message.
 
-        One that was out of reach gets a single message first, and the others when that has passed.
+        A destination that was out of reach gets a single message first; the rest follow once
+        that one has arrived.
         """
         outcomes: list[Outcome] = [NOT_TRIED] * len(messages)
         closed, probing = self._backoff.closed(), self._backoff.probing()

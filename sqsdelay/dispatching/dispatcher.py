@@ -1,4 +1,4 @@
-"""The dispatcher: empties a delayed message store on time. Claim what is due, send it, remove it."""
+"""The dispatcher empties a delayed message store on time: claim what is due, send it, remove it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Dispatcher:
     """Releases due messages from one store to where they go. Several may share a store.
 
     A destination that is out of reach is left alone for 1 s, then twice as long each time, up to
-    60 s; then one message finds out whether it is back. Messages to the others go on meanwhile.
+    60 s; then one message tests whether it is back. Messages to other destinations go on meanwhile.
 
     Args:
         store: where messages wait.
@@ -50,7 +50,7 @@ class Dispatcher:
         clock: the local clock.
 
     Raises:
-        ConfigurationError: a release further ahead than the destination has timers for.
+        ConfigurationError: a release further ahead than the destination's message timers reach.
     """
 
     def __init__(
@@ -103,14 +103,14 @@ class Dispatcher:
         """Check the store's mode and the destination. `run` calls it.
 
         Raises:
-            ConfigurationError: the store cannot give the mode, or the destination is not fit.
+            ConfigurationError: the store does not support the mode, or the destination is unsuitable.
             StoreMissing, StoreUnavailable, QueueMissing, QueueUnavailable
         """
         self._store.initialize(self._destination.mode)
         self._destination.check()
 
     def dispatch(self) -> Round:
-        """Claim one batch of due messages and settle it; at once, whether or not any are due.
+        """Claim one batch of due messages and settle it, without waiting for any to be due.
 
         Raises:
             StoreError: the store failed; what was sent is remembered and not sent again.
@@ -146,7 +146,7 @@ class Dispatcher:
             self._asked_again = False
 
     def _judge(self, done: Round) -> None:
-        """Disarm the dispatch breaker, or arm it: nothing is sent while something is due."""
+        """Disarm the dispatch breaker, or arm it if nothing is sent while something is due."""
         if done.settled:
             self._dispatch.succeeded()
             self._asked_again = False

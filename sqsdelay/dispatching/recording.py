@@ -83,7 +83,7 @@ class ReleaseRecorder:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Around a claim; what waits is recorded if it ends without an error."""
+        """Wraps a claim; waiting events are recorded if it ends without an error."""
         self._waiting.clear()
         yield
         if self._ledger is not None:

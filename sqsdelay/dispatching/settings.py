@@ -27,7 +27,7 @@ class DispatchSettings:
             for the rest; a released message can no longer be cancelled. The transport's most (900
             on SQS) when left out.
         batch_size: messages claimed at once.
-        poll_seconds: the longest sleep; the store's own when left out.
+        poll_seconds: the longest sleep; by default the store's own.
         maximum_recovery_failures_per_second: failed attempts to count a message's failure, above
             which the recovery circuit breaker triggers.
         store_breaker_seconds, fetch_breaker_seconds, dispatch_breaker_seconds: how long storing,

@@ -1,4 +1,4 @@
-"""What a claim comes to: released and removed, counted and tried later, held, or rejected."""
+"""What becomes of a claim: released and removed, counted and tried later, held, or rejected."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class Destination(Protocol):
-    """Where a dispatcher delivers what it has claimed: through an outbox, or in the store itself."""
+    """Where a dispatcher delivers what it has claimed: to an outbox, or in the store's own database."""
 
     @property
     def mode(self) -> TransactionMode:
@@ -34,7 +34,7 @@ class Destination(Protocol):
         ...
 
     def check(self) -> None:
-        """Find out at the start whether it can be used; see `Outbox.check`."""
+        """Check at the start whether it can be used; see `Outbox.check`."""
         ...
 
     def now_ms(self) -> int:
@@ -42,17 +42,17 @@ class Destination(Protocol):
         ...
 
     def deliver(self, claim: Claim) -> Sequence[Outcome]:
-        """Deliver the claim's messages, but rows that are no messages; an outcome for each."""
+        """Deliver the claim's messages, except unreadable rows; an outcome for each."""
         ...
 
     def reject(
         self, claim: Claim, messages: Sequence[tuple[StoredMessage, str]]
     ) -> list[Failure | None]:
-        """Put messages of the claim where a person finds them, with the reason why."""
+        """Put messages of the claim where a person will find them, with the reason."""
         ...
 
     def forget(self, messages: Iterable[StoredMessage]) -> None:
-        """They were released, and have left the store for good."""
+        """They were released and have left the store for good."""
         ...
 
 
@@ -78,7 +78,7 @@ class Round:
         return bool(self.released or self.rejected)
 
     def late_ms(self) -> list[int]:
-        """For each released message how long after its due time it was sent; 0 when ahead of it."""
+        """For each released message, how long after its due time it was sent; 0 if ahead of it."""
         return [max(0, self.now_ms - message.due_ms) for message in self.released]
 
 

@@ -1,4 +1,4 @@
-"""How long who empties a store sleeps, and how it is woken."""
+"""How long a dispatcher sleeps, and how it is woken."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def seconds_to_sleep(
 ) -> float:
     """How long a dispatcher that found nothing may sleep: until the next is due, never negative.
 
-    When something is due already, another dispatcher has it: look again shortly.
+    If something is already due, another dispatcher has it: look again shortly.
     """
     if next_due_ms is None:
         return at_most
@@ -24,7 +24,7 @@ def seconds_to_sleep(
 
 
 def wait_for(wake: threading.Event, stop: threading.Event, seconds: float) -> None:
-    """Sleep, looking now and then whether to stop; a clock that is set plays no part."""
+    """Sleep, checking now and then whether to stop. Setting the system clock has no effect."""
     while seconds > 0 and not stop.is_set():
         if wake.wait(min(seconds, _STOP_LOOK_SECONDS)):
             return

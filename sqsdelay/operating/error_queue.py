@@ -1,4 +1,4 @@
-"""The error queue of an endpoint, for its operator: look at what is in it, and send it on its way again."""
+"""An endpoint's error queue, for its operator: look at what is in it, and retry it."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from sqsdelay.ports.queues import Failure, Queues
 from sqsdelay.ports.size_limits import send_fitting
 
 HOLD_SECONDS: Final = 120
-"""How long a received message stays hidden if the process dies before it lets go of it."""
+"""How long a received message stays hidden if the process dies before releasing it."""
 
 _WAIT_SECONDS: Final = 1
 """A long poll asks all of SQS's servers; a short one may miss messages that are there."""
 
 
 class RetryStatus(StrEnum):
-    """What became of a message of the error queue."""
+    """What became of a message in the error queue."""
 
     SENT = "sent"
     """Its next home has confirmed it, and it is deleted from the error queue."""
     WOULD_SEND = "would-send"
     """As `SENT`, if this were no dry run."""
     LEFT = "left"
-    """It is still in the error queue, and ``error`` says why."""
+    """Still in the error queue; ``error`` says why."""
     NOT_DELETED = "not-deleted"
-    """Sent, and in the error queue still: another retry would send it twice."""
+    """Sent, but still in the error queue: another retry would send it twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +141,7 @@ class ErrorQueue:
     def _retry(
         self, wanted: Sequence[Rejection], held: _Held, *, due_ms: int | None, dry_run: bool
     ) -> list[Retry]:
-        """All of a batch at once: who stops reading in between leaves nothing half done."""
+        """All of a batch at once: a caller that stops reading in between leaves nothing half done."""
         done = []
         ways = []
         for rejection in wanted:
@@ -161,7 +161,7 @@ class ErrorQueue:
         return done
 
     def _way(self, rejection: Rejection, due_ms: int | None) -> _Way | Reject:
-        """Where a message goes from here; rejecting it again would be for nothing."""
+        """Where a message goes from here; rejecting it again would be pointless."""
         refusal = self._refusal(rejection)
         if refusal is not None:
             return refusal
@@ -226,7 +226,7 @@ class ErrorQueue:
 
 
 class _Held:
-    """Messages received from a queue and kept hidden; let go of at the end of the context."""
+    """Messages received from a queue and kept hidden until the context ends."""
 
     def __init__(self, queues: Queues, queue: QueueRef) -> None:
         self._queues = queues
@@ -235,7 +235,7 @@ class _Held:
         self._seen: set[str] = set()
 
     def batches(self, limit: int | None = None) -> Iterator[list[ReceivedMessage]]:
-        """Receive until nothing (new) comes any more, or ``limit`` messages have."""
+        """Receive until nothing new arrives, or ``limit`` messages have been received."""
         again = 0
         # Those held for long come again, once each; behind them there may be others.
         while again <= len(self._held) and (limit is None or len(self._seen) < limit):

@@ -1,4 +1,4 @@
-"""Moving on from a timeout store: what waits in it is sent through native delays, and then removed.
+"""Moving on from a timeout store: its messages are sent through native delays, then removed.
 
 Safe beside a running timeout manager or dispatcher, as long as they do not release the same messages
 meanwhile: hence the cut-off time. Safe to repeat.
@@ -23,7 +23,7 @@ from sqsdelay.sending.sender import QueueSender
 
 _PAGE: Final = 1_000
 _AT_ONCE: Final = 10 * MAX_BATCH_ENTRIES
-"""Sent before they are removed: so many may be sent again after a crash, not more."""
+"""Sent before they are removed: after a crash, at most this many are sent again."""
 
 
 class MigrationStatus(StrEnum):
@@ -57,7 +57,7 @@ class Plan:
 
 
 class Source(Protocol):
-    """What is emptied: a store, or as much of one."""
+    """What a migration empties: a store, or the part of one that it needs."""
 
     def pending(
         self, limit: int, *, after: tuple[int, str] | None = None, due_from_ms: int | None = None
@@ -76,15 +76,15 @@ class Source(Protocol):
 
 @runtime_checkable
 class HasAmendments(Protocol):
-    """A source whose amendments are to be taken along, for messages in the delay queue."""
+    """A source whose amendments move too, for messages in the delay queue."""
 
     def all_amendments(self) -> Iterator[Amendment]:
-        """Each amendment, in no order."""
+        """All amendments, in no particular order."""
         ...
 
 
 class Migration:
-    """Sends what waits in ``store`` with ``sender``, due at or after the cut-off.
+    """Sends the messages of ``store`` that are due at or after the cut-off with ``sender``.
 
     Args:
         store: the timeout store.
@@ -177,7 +177,7 @@ class Migration:
 
 
 class Transfer(Migration):
-    """Moves what waits in one store, due at or after the cut-off, into another.
+    """Moves the messages of one store that are due at or after the cut-off into another.
 
     Args:
         store: what is emptied.

@@ -1,4 +1,4 @@
-"""How an endpoint is doing: what waits where, what failed, and how old the oldest of it is."""
+"""An endpoint's state: what waits where, what failed, and how old the oldest message is."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStatus:
-    """One queue's messages. The counts are SQS's approximations, a minute behind at times.
+    """One queue's messages. The counts are SQS's approximations, at times a minute behind.
 
     Args:
         visible: can be received now.
-        in_flight: received, and not deleted yet.
+        in_flight: received but not yet deleted.
         delayed: held back by the queue's delay or by message timers.
         oldest_seconds: age of the oldest; None where CloudWatch does not tell.
     """
@@ -48,11 +48,11 @@ class QueueStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStatus:
-    """What is parked, and when the earliest of it is due; exact, at the instant it was asked for.
+    """What is parked, and when the earliest message is due; exact at the instant of the query.
 
     Args:
-        next_due_ms: of the earliest message that nobody holds.
-        late_ms: how long the earliest message of all has been due, and is still there.
+        next_due_ms: when the earliest message is due that no dispatcher has claimed.
+        late_ms: how long ago the earliest message in the store was due; 0 if it is not due yet.
     """
 
     parked: int
@@ -61,7 +61,7 @@ class StoreStatus:
 
     @property
     def overdue(self) -> bool:
-        """Whether it seems that nobody releases what is due."""
+        """Whether due messages seem to be released by nobody."""
         return self.late_ms > OVERDUE_MS
 
 
@@ -74,7 +74,7 @@ class EndpointStatus:
 
     @property
     def pending(self) -> int:
-        """Messages that wait in queues for their due time.
+        """Messages waiting in queues for their due time.
 
         All that is visible or delayed in the delay queue and the due queue, and what message timers
         hold back in the destination.
@@ -84,23 +84,23 @@ class EndpointStatus:
 
     @property
     def in_flight(self) -> int:
-        """Messages the delay consumer has in hand."""
+        """Messages that the delay consumer is working on."""
         return sum(q.in_flight for q in self._relayed)
 
     @property
     def oldest_seconds(self) -> int | None:
-        """Age of the oldest copy the delay consumer serves; None where CloudWatch does not tell."""
+        """Age of the oldest copy that the delay consumer serves; None if CloudWatch has no figure."""
         ages = [q.oldest_seconds for q in self._relayed if q.oldest_seconds is not None]
         return max(ages, default=None)
 
     @property
     def errors(self) -> int:
-        """Messages in the error queue, those that someone looks at included."""
+        """Messages in the error queue, including those that someone is looking at."""
         queue = self.queue(Role.ERROR)
         return queue.visible + queue.in_flight + queue.delayed
 
     def queue(self, role: Role) -> QueueStatus:
-        """The queue of that role; every endpoint has all but a due queue."""
+        """The queue with that role; only FIFO endpoints have a due queue."""
         return next(q for q in self.queues if q.role is role)
 
     @property
@@ -111,13 +111,13 @@ class EndpointStatus:
 def endpoint_status(
     queues: Queues, endpoint: Endpoint, ages: QueueAges | None = None
 ) -> EndpointStatus:
-    """Ask for an endpoint's queues.
+    """Read the state of an endpoint's queues.
 
     Args:
-        ages: who knows the age of the oldest message; without it, the age stays unknown.
+        ages: looks up the age of the oldest message; without it, the age stays unknown.
 
     Raises:
-        QueueMissing: the endpoint is not there, or a queue of it, and how to create it.
+        QueueMissing: the endpoint or one of its queues does not exist; says how to create it.
         QueueUnavailable
     """
     roles = _roles(endpoint)

@@ -1,4 +1,4 @@
-"""Parking: messages that are far away wait in a store instead of hopping through the delay queue."""
+"""Parking: messages that are due much later wait in a store instead of hopping through the delay queue."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class Parking:
 
     @property
     def stored_at_once(self) -> int | None:
-        """How many messages the store wants in one call; None where it does not matter."""
+        """How many messages the store prefers in one call; None if it does not matter."""
         return self._store.stored_at_once if isinstance(self._store, TakesGroups) else None
 
     def park(self, messages: Sequence[StoredMessage]) -> list[SqsDelayError | None]:
-        """Store in one call; None per message that the store has, however often it was stored.
+        """Store in one call; per message an error, or None if the store now has it.
 
         A message the store cannot keep (too large) fails alone; an outage fails them all.
         """
@@ -68,7 +68,7 @@ class Parking:
             return [error] * len(messages)
 
     def too_large(self, message: StoredMessage) -> bool:
-        """Whether the store cannot keep a message for its size, so that it has to hop."""
+        """Whether a message is too large for the store, so that it has to hop."""
         return isinstance(self._store, LimitsSize) and self._store.too_large(message)
 
     def _stored(self, messages: Sequence[StoredMessage]) -> Sequence[bool | StoreError]:
@@ -94,7 +94,7 @@ class Parking:
             return {}
 
     def apply_amendments(self, parked: Mapping[str, int | None]) -> set[str]:
-        """Apply amendments to messages parked just now; the ids of those cancelled.
+        """Apply amendments to messages that were just parked; returns the ids of those cancelled.
 
         A cancellation first leaves an amendment and then looks into the store: either it finds the
         parked message there, or the amendment is found here.
@@ -109,7 +109,7 @@ class Parking:
         }
 
     def _cancelled(self, amendment: Amendment, first_sent_ms: int | None) -> bool:
-        """Whether the amendment cancelled a parked message; a new due time is set in passing."""
+        """Whether the amendment cancelled a parked message; also sets a new due time."""
         message_id = amendment.message_id
         try:
             if amendment.cancels(first_sent_ms):
@@ -125,10 +125,10 @@ class Parking:
 
 
 def refused(message: StoredMessage, kept: StoredMessage | None) -> SqsDelayError | None:
-    """Why a message was not stored whose id is taken; None where it is this very message.
+    """Why a message whose id is taken was not stored; None if it is this very message.
 
     Args:
-        kept: what the store has of that id.
+        kept: what the store has under that id.
     """
     remedy = "use a different id for each message"
     if kept is None:
@@ -155,7 +155,7 @@ def _content(message: StoredMessage) -> tuple[object, ...]:
 
 
 class Stores:
-    """The stores of the endpoints that are served; each is asked for once."""
+    """The stores of the endpoints served; each is opened once."""
 
     def __init__(self, settings: ParkingSettings) -> None:
         self._given = settings.store

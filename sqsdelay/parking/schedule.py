@@ -20,10 +20,10 @@ _PAGE: Final = 100
 
 
 class Change(StrEnum):
-    """What became of a request to cancel or reschedule a message."""
+    """The answer to a request to cancel or reschedule a message."""
 
     DONE = "done"
-    """It was waiting in the store, and it is cancelled or moved."""
+    """It was waiting in the store and is now cancelled or rescheduled."""
 
     RELEASED = "released"
     """Too late: it is being released at this moment."""
@@ -57,11 +57,11 @@ class Schedule:
         """Cancel a message: what was sent of it by now, and nothing sent later.
 
         Args:
-            now_ms: the latest that the broker's clock may read, epoch milliseconds.
+            now_ms: the latest reading that the broker's clock may show, epoch milliseconds.
 
         Raises:
-            InvalidMessage: no id a store keeps.
-            StoreUnavailable, StoreMissing: nothing is promised; the same call again is safe.
+            InvalidMessage: not an id that a store can keep.
+            StoreUnavailable, StoreMissing: the outcome is unknown; repeating the call is safe.
         """
         self._amend(message_id, now_ms)
         change = self._change(message_id, self._store.cancel([message_id]) == [True])
@@ -72,11 +72,11 @@ class Schedule:
         """Move a message to another due time, epoch milliseconds; nothing of it that is sent later.
 
         Args:
-            now_ms: the latest that the broker's clock may read, epoch milliseconds.
+            now_ms: the latest reading that the broker's clock may show, epoch milliseconds.
 
         Raises:
-            InvalidMessage: no id or no due time a store keeps, or sooner than it can release.
-            StoreUnavailable, StoreMissing: nothing is promised; the same call again is safe.
+            InvalidMessage: an id or due time that a store cannot keep, or sooner than it can release.
+            StoreUnavailable, StoreMissing: the outcome is unknown; repeating the call is safe.
         """
         self._check_far_ahead(message_id, due_ms, now_ms)
         self._amend(message_id, now_ms, due_ms)
@@ -132,7 +132,7 @@ class Schedule:
     def _record(
         self, change: Change, message_id: str, now_ms: int, due_ms: int | None = None
     ) -> None:
-        """What is only requested is recorded by the delay consumer, once it meets the message."""
+        """A change that was only requested is recorded by the delay consumer when it meets the message."""
         if self._ledger is not None and change is Change.DONE:
             done = _changed(self._endpoint, message_id, at_ms=now_ms + 1, due_ms=due_ms)
             record_safely(self._ledger, done)

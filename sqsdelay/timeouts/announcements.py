@@ -1,4 +1,4 @@
-"""Which due messages are announced already, so that each id is in the queue once."""
+"""Which due messages have been announced, so that each id is in the queue once."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _REMEMBERED: Final = 100_000
 
 
 class Announcements:
-    """What one process has announced, or seen announced, and what has not come to its end. Thread-safe.
+    """What one process has announced, or seen announced, and not finished. Thread-safe.
 
-    Beyond 100,000 the oldest are forgotten, and may be announced once more.
+    Beyond 100,000, the oldest are forgotten and may be announced again.
 
     Args:
         clock: its monotonic time is used.
-        lost_after_seconds: an announcement not seen for so long is taken for lost.
+        lost_after_seconds: after this long unseen, an announcement counts as lost.
     """
 
     def __init__(self, clock: Clock, *, lost_after_seconds: float) -> None:
@@ -30,7 +30,7 @@ class Announcements:
         self._lock = threading.Lock()
 
     def add(self, messages: Iterable[StoredMessage]) -> None:
-        """They were announced just now, or seen."""
+        """They have just been announced, or seen."""
         now = self._clock.monotonic()
         with self._lock:
             for message in messages:
@@ -40,13 +40,13 @@ class Announcements:
                 self._outstanding.popitem(last=False)
 
     def remove(self, message_ids: Iterable[str]) -> None:
-        """They came to their end, or have to be announced again."""
+        """They are finished, or must be announced again."""
         with self._lock:
             for message_id in message_ids:
                 self._outstanding.pop(message_id, None)
 
     def missing(self, messages: Sequence[StoredMessage]) -> list[StoredMessage]:
-        """Those that are to be announced. One that was moved is announced anew."""
+        """Those to announce. One that was rescheduled is announced again."""
         now = self._clock.monotonic()
         with self._lock:
             known = {m.message_id: self._outstanding.get(m.message_id) for m in messages}

@@ -1,4 +1,4 @@
-"""The look for due messages: their ids are sent to the timeouts dispatcher queue."""
+"""Looks for due messages and sends their ids to the timeouts dispatcher queue."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Announcer(TimeoutTask):
     def turn(self) -> int:
         """Announce one batch of due messages.
 
-        They are held in the store before, and remembered, so that each is announced once; a process
-        that dies just then delays them until another announces them again.
+        They are first held in the store and remembered, so that each is announced once. If the process
+        dies just then, they wait until another announces them.
 
         Returns:
             How many were announced.
@@ -59,7 +59,7 @@ class Announcer(TimeoutTask):
         return len(announced)
 
     def _hold_due(self) -> list[StoredMessage]:
-        """What is due and not announced yet; not for destinations that are out of reach."""
+        """What is due and not announced yet, except for destinations that are out of reach."""
         settings, now_ms = self._parts.settings, self._transport.now_ms()
         away = self._parts.destinations.out_of_reach()
         with self._storage(self._fetching):
@@ -78,7 +78,7 @@ class Announcer(TimeoutTask):
         return missing
 
     def _put_aside(self, claim: Claim) -> list[str]:
-        """Reject rows that are no messages; returns the ids of those the error queue has."""
+        """Reject unreadable rows; returns the ids of those that are in the error queue."""
         refused: list[Refused] = [
             (None, m, f"Unreadable: {m.unreadable}") for m in claim.messages if m.unreadable
         ]
@@ -93,7 +93,7 @@ class Announcer(TimeoutTask):
         return ids
 
     def run(self, stop: threading.Event) -> None:
-        """Take turns, and sleep until the next message is due, until ``stop`` is set.
+        """Until ``stop`` is set: announce a batch, then sleep until the next message is due.
 
         Raises:
             CriticalError

@@ -1,4 +1,4 @@
-"""The timeouts queue's receiver: what arrives is stored, or sent on where it is due already."""
+"""The timeouts queue's receiver: stores what arrives, or sends it on if it is already due."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Arrivals(TimeoutTask):
         self._reject(refused)
 
     def _stored(self, messages: list[StoredMessage]) -> dict[str, str]:
-        """Store; why the store can never keep one (it is too large for it), by message id."""
+        """Store; by message id, why the store can never keep a message (it is too large)."""
         try:
             self._store.store(messages)
         except InvalidMessage as error:

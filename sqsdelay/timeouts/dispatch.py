@@ -1,4 +1,4 @@
-"""The timeouts dispatcher queue's receiver: an id is looked up, its message sent and removed."""
+"""The timeouts dispatcher queue's receiver: looks up an id, sends its message and removes it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SOON_MS: Final = 5_000
 class TimeoutDispatch(TimeoutTask):
     """Dispatches announced messages.
 
-    One whose destination fails waits for its next attempt here and in the store, not in the queue.
+    A message whose destination fails waits for its next attempt here and in the store, not in the queue.
     """
 
     def __init__(self, parts: TimeoutParts) -> None:
@@ -74,7 +74,7 @@ class TimeoutDispatch(TimeoutTask):
         return longest if soonest >= longest else math.ceil(soonest)
 
     def _look_up(self, waiting: Mapping[str, Delivery[Any] | None]) -> list[Delivered]:
-        """The messages that are there and due. The other ids are dropped."""
+        """The messages that are in the store and due. Other ids are dropped."""
         if not waiting:
             return []
         try:
@@ -119,7 +119,7 @@ class TimeoutDispatch(TimeoutTask):
         self._remove(before + sent + rejected)
 
     def _to_reject(self, failed: list[tuple[Delivered, Failure]]) -> list[Refused]:
-        """What is not tried again. The rest is: an outage is no failure of the message."""
+        """What is not tried again. An outage does not count against a message."""
         refused: list[Refused] = []
         for (delivery, message), failure in failed:
             failures = self._retries.failures(message.message_id)
@@ -142,14 +142,14 @@ class TimeoutDispatch(TimeoutTask):
         *,
         seconds: float,
     ) -> None:
-        """Let the id go; the message is in the store, and announced again should this process die."""
+        """Drop the id; the message is in the store, and is announced again if this process dies."""
         if not self._retries.add(message, failures=failures, seconds=seconds):
             # It is announced again when its hold in the store is over.
             self._forget([message.message_id])
         self._settle([delivery])
 
     def _remove(self, handled: list[Delivered]) -> None:
-        """Remove from the storage, and only then let the ids go."""
+        """Remove from the store, and only then drop the ids."""
         if not handled:
             return
         try:

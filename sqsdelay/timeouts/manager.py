@@ -37,7 +37,7 @@ class TimeoutManager:
         store: where messages wait.
         transport: the two queues, and the way to the destinations.
         settings: waits and limits.
-        on_critical: called, from the thread that noticed, when the storage has failed for too long;
+        on_critical: called in the thread that noticed when the storage has failed for too long;
             if it returns, work goes on. Left out, the CriticalError ends `run`.
         on_done: told what became of which message ids, from the threads.
         clock: the local clock.
@@ -83,10 +83,10 @@ class TimeoutManager:
         self._parts.transport.check()
 
     def run(self, stop: threading.Event) -> None:
-        """Serve until ``stop`` is set, each task in a thread of its own.
+        """Serve until ``stop`` is set, with a thread for each task.
 
-        While queues or storage cannot be reached it tries again every two seconds. A task that ends
-        by an error sets ``stop``, and the others finish what is in hand.
+        While queues or storage cannot be reached, it tries again every two seconds. A task that ends
+        with an error sets ``stop``, and the others finish the batch in hand.
 
         Raises:
             ConfigurationError, StoreMissing, StoreUnavailable, QueueMissing, QueueUnavailable:

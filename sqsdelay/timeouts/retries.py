@@ -23,7 +23,7 @@ class _Waiting:
 class TimeoutRetries:
     """Which messages are tried again, and when. The messages themselves stay in the store.
 
-    So nothing is lost with the process, and no queue fills with ids that wait.
+    So nothing is lost with the process, and no queue fills up with waiting ids.
 
     Args:
         clock: its monotonic time is used.
@@ -37,15 +37,15 @@ class TimeoutRetries:
         return message_id in self._waiting
 
     def failures(self, message_id: str) -> int:
-        """How many attempts on it have failed."""
+        """How many attempts on a message have failed."""
         waiting = self._waiting.get(message_id)
         return 0 if waiting is None else waiting.failures
 
     def add(self, message: StoredMessage, *, failures: int, seconds: float) -> bool:
-        """Have it tried again; False if so many wait already that this one is not remembered.
+        """Schedule another attempt; False if too many are waiting to remember this one.
 
-        Those that wait come to their end first: a new one in place of an old would have none of
-        them ever reach their last attempt.
+        The older ones are finished first: if new ones displaced them, none would ever
+        reach its last attempt.
         """
         if message.message_id not in self._waiting and len(self._waiting) >= _REMEMBERED:
             return False
@@ -55,12 +55,12 @@ class TimeoutRetries:
         return True
 
     def remove(self, message_ids: Iterable[str]) -> None:
-        """Nothing more is to be done for them."""
+        """Nothing more needs to be done for them."""
         for message_id in message_ids:
             self._waiting.pop(message_id, None)
 
     def due(self, limit: int, *, except_destinations: Collection[str]) -> list[str]:
-        """Ids to be tried now. They stay here until they are removed or added again."""
+        """Ids to try now. They stay here until they are removed or added again."""
         now = self._clock.monotonic()
         ready = (
             message_id
@@ -70,7 +70,7 @@ class TimeoutRetries:
         return [message_id for message_id, _ in zip(ready, range(limit), strict=False)]
 
     def seconds_to_next(self, *, except_destinations: Collection[str]) -> float | None:
-        """How long until the next is to be tried, 0 when one is; None when there is none."""
+        """Seconds until the next attempt, 0 if one is due; None if there is none."""
         now = self._clock.monotonic()
         left = (
             max(0.0, waiting.at - now)

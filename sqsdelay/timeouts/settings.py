@@ -1,4 +1,4 @@
-"""How a timeout manager works, and what it tells of its work."""
+"""How a timeout manager works, and what it reports."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class TimeoutSettings:
 
     Args:
         outage_seconds: how long the storage may fail before that is a critical error.
-        announce_again_seconds: a message that another process announced, and did not dispatch for
-            so long, is announced again.
+        announce_again_seconds: a message that another process announced but has not dispatched
+            for this long is announced again.
         number_of_retries: further attempts on a message that its destination refused, or whose
             destination does not exist, before it goes to the error queue; counted in the process.
             An outage of the destination counts as no attempt.

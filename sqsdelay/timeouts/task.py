@@ -1,4 +1,4 @@
-"""What the three tasks of a timeout manager share: its parts, and how deliveries are settled."""
+"""What the three tasks of a timeout manager share: its parts, and settling deliveries."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class TimeoutTask:
 
     @contextmanager
     def _storage(self, breaker: CircuitBreaker) -> Iterator[None]:
-        """Use the storage; the critical error instead of its own once it has failed too long."""
+        """Use the storage; once it has failed for too long, raise the critical error instead of its own."""
         try:
             yield
         except StoreError as error:
@@ -78,7 +78,7 @@ class TimeoutTask:
         outcomes = self._transport.reject_unreadable(deliveries) if deliveries else []
         for (delivery, reason), failure in zip(unreadable, outcomes, strict=True):
             if failure is None:
-                logger.warning("rejected, it cannot be read: %s", one_line(reason))
+                logger.warning("rejected because it cannot be read: %s", one_line(reason))
                 self._settle([delivery])
             else:
                 logger.error("not rejected, trying again: %s", one_line(failure.error))
