@@ -46,7 +46,7 @@ class Amendment:
 
     @property
     def until_ms(self) -> int:
-        """When it may be forgotten, epoch milliseconds."""
+        """When it may be deleted, epoch milliseconds."""
         return self.at_ms + AMENDMENT_LIFETIME_MS
 
     def cancels(self, first_sent_ms: int | None) -> bool:
@@ -55,7 +55,7 @@ class Amendment:
         return cancelled_ms is not None and (first_sent_ms is None or first_sent_ms <= cancelled_ms)
 
     def new_due_ms(self, first_sent_ms: int | None) -> int | None:
-        """A copy's new due time; None where it keeps its own, or is cancelled.
+        """A copy's new due time; None if it keeps its own or is cancelled.
 
         ``first_sent_ms`` None is before any amendment.
         """
@@ -65,7 +65,7 @@ class Amendment:
         return self.due_ms if applies else None
 
     def after(self, earlier: Amendment | None) -> Amendment:
-        """This amendment, with the cancellation an earlier one brought."""
+        """This amendment, with any cancellation that an earlier one made."""
         if earlier is None or self.due_ms is None:
             return self
         cancelled_ms = earlier.at_ms if earlier.due_ms is None else earlier.cancelled_ms
@@ -83,6 +83,6 @@ def latest_amendments(amendments: Iterable[Amendment]) -> dict[str, Amendment]:
 def amendment_from_row(
     message_id: str, due_ms: int | None, until_ms: int, cancelled_ms: int | None = None
 ) -> Amendment:
-    """An amendment as a SQL store's row has it."""
+    """An amendment from a row of a SQL store."""
     at_ms = until_ms - AMENDMENT_LIFETIME_MS
     return Amendment(message_id=message_id, at_ms=at_ms, due_ms=due_ms, cancelled_ms=cancelled_ms)

@@ -16,7 +16,7 @@ _REMEMBERED: Final = 10_000
 
 
 def retry_seconds(failures: int) -> int:
-    """How long what has failed so often before waits for its next attempt: 1 s, doubling to 60 s."""
+    """Seconds until the next attempt after so many failures: 1 s, doubling up to 60 s."""
     return min(MAX_RETRY_SECONDS, FIRST_RETRY_SECONDS << min(failures, 10))
 
 
@@ -31,8 +31,8 @@ class DestinationBackoff:
     """Which destinations are out of reach, and when each is tried again. Thread-safe.
 
     A destination is *closed* while its pause lasts, and *probing* from then on, until a message
-    reaches it or fails again. Each failure doubles the pause, a success ends it. Beyond 10,000, one is
-    forgotten, and tried as if it were well.
+    reaches it or fails again. Each failure doubles the pause, a success ends it. Beyond 10,000
+    destinations, one is forgotten and tried as if it were in reach.
 
     Args:
         clock: its monotonic time is used.
@@ -61,19 +61,19 @@ class DestinationBackoff:
             self._down.pop(destination, None)
 
     def closed(self) -> frozenset[str]:
-        """Destinations not to be tried now."""
+        """Destinations that are not to be tried now."""
         now = self._clock.monotonic()
         with self._lock:
             return frozenset(name for name, down in self._down.items() if down.until > now)
 
     def probing(self) -> frozenset[str]:
-        """Destinations of which one message may be tried."""
+        """Destinations to which one message may be tried."""
         with self._lock:
             names = frozenset(self._down)
         return names - self.closed()
 
     def forget_but(self, destinations: Collection[str]) -> bool:
-        """Forget those that are probing but these; True if that was all there were."""
+        """Forget the probing destinations other than these; True if none is left."""
         forgotten = self.probing() - frozenset(destinations)
         for name in forgotten:
             self.succeeded(name)
@@ -89,12 +89,12 @@ class DestinationBackoff:
         return bool(closed)
 
     def last_error(self) -> Exception | None:
-        """Why the destination that failed last is out of reach; None when none is."""
+        """Why the destination that failed last is out of reach; None if none is."""
         with self._lock:
             return next(reversed(self._down.values())).error if self._down else None
 
     def seconds_to_next(self) -> float | None:
-        """When the next closed destination is tried again; None when none is closed."""
+        """Seconds until the next closed destination is tried again; None if none is closed."""
         now = self._clock.monotonic()
         with self._lock:
             left = [down.until - now for down in self._down.values() if down.until > now]

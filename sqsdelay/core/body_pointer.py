@@ -31,7 +31,7 @@ class Pointer:
     key: str
 
     def to_body(self) -> str:
-        """The message body that stands for it."""
+        """The message body that represents it."""
         return json.dumps([_POINTER, {"s3BucketName": self.bucket, "s3Key": self.key}])
 
 
@@ -44,7 +44,7 @@ def read_pointer(body: str, attributes: Mapping[str, Attribute]) -> Pointer | No
     """The pointer a received message is; None if it holds its body itself.
 
     Raises:
-        MalformedMessage: it says that it is a pointer, and is none.
+        MalformedMessage: it claims to be a pointer and is not.
     """
     if PAYLOAD_SIZE not in attributes and LEGACY_PAYLOAD_SIZE not in attributes:
         return None

@@ -1,4 +1,4 @@
-"""A message whose sender's every word was checked: made once, and every route builds from it."""
+"""A message whose every field has been checked: made once, and used for every route."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sqsdelay.core.message_id import new_message_id
 
 
 class MessageIds(NamedTuple):
-    """What a message goes by, whoever chose it.
+    """A message's ids, given by its sender or made up here.
 
     Args:
         message_id: the sender's, or made up here.
@@ -32,10 +32,10 @@ class MessageIds(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedMessage:
-    """A message that its destination takes, as far as the message alone tells; not yet its size.
+    """A message that its destination accepts, as far as the message alone can tell; size aside.
 
     Args:
-        content: what the body stands for: the body itself, unless that waits elsewhere.
+        content: the content: the body itself, unless that is stored elsewhere.
         attributes: the sender's, in boto3's shape.
         fifo: its destination is a FIFO queue.
         message_id: the sender's.
@@ -59,14 +59,14 @@ class CheckedMessage:
 
     @property
     def named(self) -> bool:
-        """Whether its sender gave it an id."""
+        """Whether its sender gave an id."""
         return self.message_id is not None
 
     def ids(self, due_ms: int) -> MessageIds:
-        """Its ids, made up where its sender gave none: each call makes up others.
+        """Its ids; those that its sender did not give are made up, anew at each call.
 
         Args:
-            due_ms: when it is due, as far as its route can tell; an id made up here carries it.
+            due_ms: when it is due, as far as the route can tell; an id made up here carries it.
         """
         message_id = self.message_id or new_message_id(due_ms)
         if not self.fifo:
@@ -75,7 +75,7 @@ class CheckedMessage:
 
 
 def checked(message: Message, *, fifo: bool) -> CheckedMessage:
-    """The message, checked for what can be told before its way is known.
+    """The message, with everything checked that does not depend on its route.
 
     Args:
         fifo: the destination is a FIFO queue.

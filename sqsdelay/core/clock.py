@@ -20,7 +20,7 @@ _PROOFS_KEPT: Final = 64
 
 
 class Clock(Protocol):
-    """What sqsdelay asks of a machine's clock."""
+    """What sqsdelay needs of a machine's clock."""
 
     def now_ms(self) -> int:
         """Wall clock, epoch milliseconds, UTC; may be wrong and may jump."""
@@ -52,7 +52,7 @@ class _Proof:
     """Where the proof is an answer's date: a time at which its second had not ended yet."""
 
     def holds(self, mono: float, wall_ms: int) -> bool:
-        """Whether the monotonic clock can be trusted since: it stands still in a frozen process."""
+        """Whether the monotonic clock can still be trusted: it stands still in a frozen process."""
         passed = mono - self.taken_at
         apart = abs((wall_ms - self.wall_ms) / 1000 - passed)
         return passed <= PROOF_LIFETIME_SECONDS and apart <= APART_TOLERANCE_SECONDS
@@ -86,7 +86,7 @@ class BrokerClock:
         """Record that the broker's clock read at least ``broker_ms`` (epoch milliseconds).
 
         ``at`` is the local monotonic time of the proof, now by default. ``asked_at`` is given for an
-        answer's date: when it was asked for, at which time that second had not ended yet.
+        answer's date: when the request was made, at which time that second had not ended.
         """
         mono = self.local.monotonic()
         taken_at = mono if at is None else at
@@ -103,7 +103,7 @@ class BrokerClock:
         return self._usable(self.local.monotonic()) is not None
 
     def now_ms(self) -> int:
-        """The broker's now, epoch milliseconds; the bare local clock while nothing is learned."""
+        """The broker's now, epoch milliseconds; the local clock's until an answer has been seen."""
         mono = self.local.monotonic()
         best = self._usable(mono)
         if best is None:
@@ -120,7 +120,7 @@ class BrokerClock:
     def latest_ms(self) -> int:
         """The most the broker's clock may read now; `now_ms` while no dated answer is known.
 
-        What a delay counts from where no SentTimestamp will tell: from `now_ms` it would be early.
+        The start of a delay that has no SentTimestamp: counted from `now_ms` it would be early.
         """
         mono, wall_ms = self.local.monotonic(), self.local.now_ms()
         with self._lock:
@@ -136,11 +136,11 @@ class BrokerClock:
         return proof.broker_ms - proof.taken_at * 1000 * (1 - self._drift_rate)
 
     def _least_ms(self, seconds: float) -> int:
-        """The true time that has passed, at least, when the monotonic clock tells so many seconds."""
+        """The least true time that has passed for these seconds of the monotonic clock."""
         return int(seconds * 1000 * (1 - self._drift_rate))
 
     def _most_ms(self, seconds: float) -> int:
-        """The true time that has passed, at most."""
+        """The most true time that can have passed."""
         return math.ceil(seconds * 1000 / (1 - self._drift_rate))
 
     def _usable(self, mono: float) -> _Proof | None:

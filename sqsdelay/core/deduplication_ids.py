@@ -1,4 +1,4 @@
-"""Deduplication ids for the delay queue: of a sender's message, and of each hop."""
+"""Deduplication ids for the delay queue: for a sender's message and for each hop."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from sqsdelay.core.wire import DELAY_SECONDS, DUE_AT, MESSAGE_ID
 
 
 def new_send_deduplication_id() -> str:
-    """One of its own for a call to send: its retries are one message, and no other is taken for it."""
+    """A new one for each call to send: its retries count as one message, and no other message does."""
     return f"send.{secrets.token_hex(32)}"
 
 
 def send_deduplication_id(message_id: str, body: str, wired: Attributes) -> str:
-    """An idempotent sender's: the same for equal copies of one message, and another for another.
+    """An idempotent sender's: the same for equal copies of a message, different for any other message.
 
     It binds id, content and due time, or the delay where that is relative.
 
@@ -38,14 +38,14 @@ def send_deduplication_id(message_id: str, body: str, wired: Attributes) -> str:
 
 
 def after_amendment(deduplication_id: str, amended_ms: int) -> str:
-    """A sender's deduplication id for a message to which amendments left until then do not apply."""
+    """A sender's deduplication id for a message that amendments left by then do not apply to."""
     return f"send.{amended_ms}.{deduplication_id[-64:]}"
 
 
 def hop_deduplication_id(
     copy: ReceivedMessage, message_id: str, first_sent_ms: int | None = None
 ) -> str:
-    """Same copy, same id; next hop, another id.
+    """The same copy gives the same id; the next hop gives another.
 
     A copy is told by SQS's own id and its SentTimestamp, beside the message id. Hashed, since a
     message id may fill all 128 characters. Before the hash stands when the message was first sent:

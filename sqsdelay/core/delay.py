@@ -1,4 +1,4 @@
-"""Delay arithmetic: what a caller says becomes milliseconds, exactly, and is never rounded down."""
+"""Delay arithmetic: what a caller gives becomes milliseconds, exactly, and is never rounded down."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which message a copy is of, and when it is due."""
+"""Which message a copy belongs to, and when it is due."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class DelayedMessage:
 
 
 def read_delay(copy: ReceivedMessage) -> DelayedMessage | Reject:
-    """When the message is due, or why that cannot be told. Never "now" by default."""
+    """When the message is due, or why that is unknown. Never "now" by default."""
     if copy.unreadable is not None:
         return Reject(copy.unreadable)
     delay_seconds = copy.attributes.get(DELAY_SECONDS)

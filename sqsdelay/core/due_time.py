@@ -1,4 +1,4 @@
-"""When a message is due: what its sender said by ``delay`` or ``due_at``, read in one place."""
+"""When a message is due: its sender's ``delay`` or ``due_at``, read in one place."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqsdelay.errors import InvalidDelay
 
 @dataclass(frozen=True, slots=True)
 class DueTime:
-    """A delay that counts from some now, or an absolute time; neither is due at once.
+    """A delay counted from a now, or an absolute time; with neither, the message is due at once.
 
     Args:
         delay_ms: milliseconds.
@@ -23,12 +23,12 @@ class DueTime:
 
     @property
     def given(self) -> bool:
-        """Whether the sender said anything."""
+        """Whether the sender gave either."""
         return self.delay_ms is not None or self.absolute
 
     @property
     def absolute(self) -> bool:
-        """Whether it is the same whatever it counts from."""
+        """Whether it is independent of the now it is counted from."""
         return self.at_ms is not None
 
     def due_ms(self, now_ms: int) -> int:
@@ -41,10 +41,10 @@ class DueTime:
 
 
 def due_time(delay: Delay | None, due_at: datetime | None) -> DueTime:
-    """What a sender said; see `Message` for the arguments.
+    """What a sender gave; see `Message` for the arguments.
 
     Raises:
-        InvalidDelay: both are given, or one that is none.
+        InvalidDelay: both are given, or the one given is not valid.
     """
     if delay is not None and due_at is not None:
         raise InvalidDelay("delay and due_at are both given; give only one")

@@ -31,7 +31,7 @@ _ACCOUNT: Final = re.compile(r"\d{12}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class QueueRef:
-    """One queue: its name, and where the caller said so, its account, region and URL."""
+    """One queue: its name and, if the caller gave them, its account, region and URL."""
 
     name: str
     account_id: str | None = None
@@ -73,7 +73,7 @@ class Endpoint:
 
     @property
     def address(self) -> str:
-        """What `parse` makes this endpoint of: the URL, the ARN or the name it was given by."""
+        """The URL, ARN or name that this endpoint was given by; `parse` reads it."""
         queue = self.queue
         if queue.url is None and queue.region is not None:
             return f"arn:aws:sqs:{queue.region}:{queue.account_id}:{queue.name}"

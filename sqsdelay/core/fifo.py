@@ -1,4 +1,4 @@
-"""What travels to a FIFO queue: its ids ride in attributes, on the delay queue and on the due queue."""
+"""Messages for a FIFO queue: their ids travel in attributes, on the delay queue and on the due queue."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def read_fifo_ids(copy: ReceivedMessage) -> FifoIds | Reject:
 
 
 def misdirected(copy: ReceivedMessage, endpoint: Endpoint) -> Reject | None:
-    """Why a copy is not for this endpoint but for one of the other kind; None where it is."""
+    """Why a copy is not for this endpoint but for one of the other kind; None if it is."""
     if endpoint.fifo:
         ids = read_fifo_ids(copy)
         return ids if isinstance(ids, Reject) else None
@@ -57,7 +57,7 @@ def misdirected(copy: ReceivedMessage, endpoint: Endpoint) -> Reject | None:
 def for_hand_over(
     copy: ReceivedMessage, message: DelayedMessage, endpoint: Endpoint, *, delay_seconds: int
 ) -> OutgoingMessage:
-    """What a copy from the delay queue is on the last leg: on the destination, or on the due queue."""
+    """A copy from the delay queue as it is for the last leg: in the destination, or in the due queue."""
     ids = read_fifo_ids(copy) if endpoint.fifo else None
     if not isinstance(ids, FifoIds):
         return handed_over(copy, message, delay_seconds)

@@ -1,4 +1,4 @@
-"""When a schedule fires: so early that the delay queue and a message timer make the due time exact."""
+"""When a schedule fires: early enough for the delay queue and a message timer to make the due time exact."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def latest_lead_seconds(hop_seconds: int) -> int:
 
 
 def earliest_lead_seconds(hop_seconds: int) -> int:
-    """The most: what is left after the hop still fits into one message timer."""
+    """The most time: what is left after the hop still fits one message timer."""
     return hop_seconds + MAX_MESSAGE_TIMER_SECONDS
 
 

@@ -41,7 +41,7 @@ Decision = HandOver | Requeue | Park
 
 
 def check_hop(hop_seconds: int) -> None:
-    """Refuse a hop that no delay queue can have.
+    """Refuse a hop length that no delay queue can have.
 
     Raises:
         ConfigurationError: outside 1 to 900 seconds.
@@ -71,7 +71,7 @@ def checked_max_delay(seconds: int) -> int:
 
 
 def too_far(due_ms: int, now_ms: int, max_delay_seconds: int) -> str | None:
-    """Why a due time is beyond what an endpoint takes; None where it is not."""
+    """Why a due time is farther ahead than an endpoint accepts; None if it is not."""
     remaining = seconds_until(due_ms, now_ms)
     if remaining <= max_delay_seconds:
         return None

@@ -1,4 +1,4 @@
-"""The id and due time that travel with a message, as far as its size leaves room."""
+"""The id and due time that travel with a message, if its size leaves room."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def waiting_identity(message_id: str, due_ms: int) -> dict[str, Attribute]:
 
 
 def was_due_ms(attributes: Attributes) -> int | None:
-    """When a received message was due, epoch milliseconds; None where it does not tell.
+    """When a received message was due, epoch milliseconds; None if it does not say.
 
-    Former versions told it by the name that steers.
+    Earlier versions used the name that steers.
     """
     return whole_number(text_of(attributes, WAS_DUE_AT) or text_of(attributes, DUE_AT))
 

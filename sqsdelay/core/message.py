@@ -43,7 +43,7 @@ _RESERVED_BY_AWS: Final = ("aws.", "amazon.")
 
 
 class Route(StrEnum):
-    """Where a message was sent first."""
+    """Where a message was first sent."""
 
     DIRECT = "direct"
     DELAY_QUEUE = "delay-queue"
@@ -121,7 +121,7 @@ def attributes_of(given: Mapping[str, AttributeInput]) -> dict[str, Attribute]:
 
 
 def carries_delay(name: object) -> bool:
-    """Whether an attribute of that name is sqsdelay's to set, and not a user's."""
+    """Whether an attribute of that name is set by sqsdelay rather than by users."""
     ours = isinstance(name, str) and name.startswith(OUR_PREFIX)
     return ours or name == DELAY_OF_NSERVICEBUS
 
@@ -200,7 +200,7 @@ def _check_characters(text: str, what: str) -> None:
 
 
 def check_body(body: str) -> None:
-    """Refuse what SQS refuses in a body, size aside.
+    """Refuse a body that SQS would refuse, size aside.
 
     Raises:
         InvalidMessage: not text, empty, or with a forbidden character.
@@ -215,7 +215,7 @@ def check_body(body: str) -> None:
 
 
 def check_trace_header(trace_header: str | None) -> None:
-    """Refuse a trace header that is no attribute value.
+    """Refuse a trace header that is not a valid attribute value.
 
     Raises:
         InvalidMessage: not text, empty, or with a forbidden character.

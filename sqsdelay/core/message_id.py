@@ -1,4 +1,4 @@
-"""Message ids that are made up here: they sort by, and tell, when their message is due.
+"""Message ids made up here: they sort by due time, and the due time can be read from them.
 
 ``u`` and a ULID in small letters whose time is the due time, not when the id was made: ten letters of
 milliseconds, sixteen of chance (80 bits). So a store can find a message by its id alone.
@@ -23,7 +23,7 @@ def new_message_id(due_ms: int) -> str:
     """An id for a message whose sender gave none.
 
     Args:
-        due_ms: when it is due, as far as that is known now, epoch milliseconds.
+        due_ms: when it is due, as far as is known now, epoch milliseconds.
     """
     value = (due_ms << _CHANCE_BITS) | secrets.randbits(_CHANCE_BITS)
     letters = "".join(_LETTERS[(value >> shift) & 31] for shift in range(125, -1, -5))

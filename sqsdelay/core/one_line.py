@@ -1,4 +1,4 @@
-"""Text for logs and terminals: whoever may send a message writes ids, attributes and bodies."""
+"""Text for logs and terminals. Ids, attributes and bodies are written by whoever may send."""
 
 from __future__ import annotations
 

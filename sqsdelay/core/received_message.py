@@ -1,4 +1,4 @@
-"""A copy as it comes from a queue, read from boto3's spelling or the Lambda event's."""
+"""A copy as received from a queue, read from boto3's spelling or a Lambda event's."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def from_lambda_event(record: Mapping[str, Any], *, received_at: float) -> Recei
     """A record of a Lambda SQS event; its binary attributes are base64.
 
     Raises:
-        MalformedMessage: no record of a queue at all.
+        MalformedMessage: not a queue's record at all.
     """
     try:
         given = {

@@ -1,4 +1,4 @@
-"""What waits in an error queue: a message, and why it could not be delivered. Written and read here."""
+"""The contents of an error queue: messages, and why they could not be delivered. Written and read here."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from sqsdelay.limits import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection:
-    """A message of an error queue, read.
+    """A message from an error queue, decoded.
 
     Args:
         copy: as it was received from the error queue.
@@ -69,7 +69,7 @@ class Rejection:
 def rejected(
     copy: ReceivedMessage, reason: str, *, limit: int = MAX_MESSAGE_BYTES
 ) -> OutgoingMessage:
-    """What the error queue gets of a copy: as it came, plus why, as JSON in ``sqsdelay.Error``.
+    """A copy as the error queue gets it: as it came, plus the reason as JSON in ``sqsdelay.Error``.
 
     Where ten attributes leave no room the delay attributes move into that JSON; where nothing fits
     (ten attributes of the user's, or 1 MiB) the copy goes without it, its message id as its message
@@ -126,7 +126,7 @@ def _plain(attribute: Attribute) -> str:
 def rejected_stored(
     message: StoredMessage, reason: str, *, limit: int = MAX_MESSAGE_BYTES
 ) -> OutgoingMessage:
-    """What the error queue gets of a store's message: as it was, plus why.
+    """A store's message as the error queue gets it: as it was, plus the reason.
 
     A body that is no text of SQS's goes as base64, and says so.
 

@@ -34,7 +34,7 @@ _STORED_ID: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredMessage:
-    """A message, where it goes and when.
+    """A message, its destination and its due time.
 
     Args:
         message_id: the store's key: the same id stored twice is one message.
@@ -210,7 +210,7 @@ def parked(copy: ReceivedMessage, message: DelayedMessage, destination: str) -> 
 
 
 def check_stored_id(message_id: str) -> None:
-    """Refuse an id a store cannot keep.
+    """Refuse an id that a store cannot keep.
 
     Raises:
         InvalidMessage
@@ -223,7 +223,7 @@ def check_stored_id(message_id: str) -> None:
 
 
 def check_stored_due(due_ms: int) -> None:
-    """Refuse a due time a store cannot keep.
+    """Refuse a due time that a store cannot keep.
 
     Raises:
         InvalidMessage

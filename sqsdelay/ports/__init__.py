@@ -1,1 +1,1 @@
-"""What the use cases need from outside, as protocols; each method names its errors."""
+"""What the use cases need from outside, as protocols; each method lists its errors."""

@@ -1,6 +1,6 @@
 """Where messages wait: a place to park in, and the delayed message store, which releases them too.
 
-A class of your own that has the methods is one; ``sqsdelay.testing.ParkingContract`` tests a place,
+A class of yours that has the methods qualifies; ``sqsdelay.testing.ParkingContract`` tests a place,
 ``StoreContract`` a store.
 """
 
@@ -16,7 +16,7 @@ from sqsdelay.core.stored_message import StoredMessage
 
 
 class TransactionMode(StrEnum):
-    """How the removal of a released message and its effect hang together."""
+    """How removing a released message relates to its effect."""
 
     AT_LEAST_ONCE = "at-least-once"
     """Claim and removal share the store's transaction (or lease); the send is outside of it."""
@@ -27,7 +27,7 @@ class TransactionMode(StrEnum):
 
 @runtime_checkable
 class TakesGroups(Protocol):
-    """A store that keeps many messages for the price of one: callers wait to give it many."""
+    """A store for which many messages cost as much as one, so that callers gather them."""
 
     @property
     def stored_at_once(self) -> int:
@@ -78,9 +78,9 @@ class Claim(Protocol):
 
 
 class ParkingPlace(Protocol):
-    """Keeps messages until they are due, and lets them be listed, cancelled and moved. Thread-safe.
+    """Keeps messages until they are due; they can be listed, cancelled and rescheduled. Thread-safe.
 
-    How they get out is the place's own affair. One with a dispatcher is a `DelayedMessageStore`.
+    How they are released is up to the place. One with a dispatcher is a `DelayedMessageStore`.
 
     A place serves one endpoint, named when it is made. Times are epoch milliseconds, UTC. Every
     method that asks the service raises StoreUnavailable when it cannot be reached now, and
@@ -114,7 +114,7 @@ class ParkingPlace(Protocol):
         ...
 
     def pending_count(self) -> int:
-        """How many messages are stored."""
+        """The number of stored messages."""
         ...
 
     def pending(
@@ -164,22 +164,22 @@ class ParkingPlace(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of connections. The store cannot be used afterwards."""
+        """Close connections. The store cannot be used afterwards."""
         ...
 
 
 @runtime_checkable
 class LimitsSize(Protocol):
-    """A `ParkingPlace` that keeps less than a message of SQS can be."""
+    """A `ParkingPlace` whose size limit is below SQS's."""
 
     def too_large(self, message: StoredMessage) -> bool:
-        """Whether a message cannot be kept for its size; nobody is asked for it."""
+        """Whether a message is too large to keep; makes no call."""
         ...
 
 
 @runtime_checkable
 class ParksFarAhead(Protocol):
-    """A `ParkingPlace` that does not take messages due soon."""
+    """A `ParkingPlace` that refuses messages due soon."""
 
     @property
     def soonest_seconds(self) -> int:
@@ -189,7 +189,7 @@ class ParksFarAhead(Protocol):
 
 @runtime_checkable
 class DelayedMessageStore(ParkingPlace, Protocol):
-    """A `ParkingPlace` from which a dispatcher claims what is due.
+    """A `ParkingPlace` from which a dispatcher claims due messages.
 
     A store whose tables change from one version to the next writes their version down: `set_up`
     upgrades older ones, and tables of a newer or an older version are refused with SchemaMismatch
@@ -242,5 +242,5 @@ class DelayedMessageStore(ParkingPlace, Protocol):
 
     def watch(self, wake: Callable[[], None]) -> AbstractContextManager[None]:
         """While the context lasts, call ``wake`` (from any thread) when a message was stored or
-        moved that may be due before all others. Calls too many are harmless."""
+        moved that may be due before all others. Superfluous calls are harmless."""
         ...
