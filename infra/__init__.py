@@ -1,1 +1,1 @@
-"""sqsdelay on AWS: CDK constructs, one per file."""
+"""The CDK app that deploys endpoints: what its context asks for, its stacks, a local AWS to try it on."""

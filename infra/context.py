@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from aws_cdk import RemovalPolicy
 
-from infra.message_store import DYNAMODB
-from infra.removal_guard import NONE
-from infra.unrestricted_delay import STORES
+from sqsdelay.cdk.message_store import DYNAMODB
+from sqsdelay.cdk.removal_guard import NONE
+from sqsdelay.cdk.unrestricted_delay import STORES
 from sqsdelay.core.delay import delay_ms, parse_delay
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.hop import checked_max_delay

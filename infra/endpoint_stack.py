@@ -9,10 +9,10 @@ from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from infra.acknowledgement import acknowledge
 from infra.context import Deployment
-from infra.queues import DestinationQueue
-from infra.unrestricted_delay import UnrestrictedDelay
+from sqsdelay.cdk.acknowledgement import acknowledge
+from sqsdelay.cdk.queues import DestinationQueue
+from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
 from sqsdelay.core.endpoint import Endpoint
 
 

@@ -1,7 +1,7 @@
 """What the capacity simulation is fed with: AWS's quotas, assumptions, the deployment, measured costs.
 
 Every number of AWS stands here once, with its source; those that sqsdelay itself lives by come from
-`sqsdelay.limits`. What the deployment sets comes from ``infra/`` (a test keeps the two equal, for
+`sqsdelay.limits`. What the deployment sets comes from ``sqsdelay/cdk`` (a test keeps the two equal, for
 importing the CDK takes seconds).
 """
 
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from lambdas.dispatcher.handler import BATCH, CONCURRENT_SENDS, KEPT_BACK_MS
 from sqsdelay.dispatching.settings import DEFAULT_BATCH
+from sqsdelay.lambdas.dispatcher.handler import BATCH, CONCURRENT_SENDS, KEPT_BACK_MS
 from sqsdelay.limits import (
     DEFAULT_HOP_SECONDS,
     DELAY_CONSUMER_MEMORY_MB,
@@ -141,7 +141,7 @@ ASSUMPTIONS: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class Deployment:
-    """What ``infra/`` and the defaults set."""
+    """What ``sqsdelay/cdk`` and the defaults set."""
 
     hop_seconds: int = DEFAULT_HOP_SECONDS
     batch: int = MAX_BATCH_ENTRIES

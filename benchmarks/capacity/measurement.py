@@ -88,7 +88,7 @@ def function(stub: Stub, messages: int, remaining: Sequence[int]) -> Cost:
     """The delay consumer's handler; Lambda's own receives and deletes are not among its requests."""
     calls = _count_requests()
     with stdout_away():
-        from lambdas.delay_consumer.handler import handler
+        from sqsdelay.lambdas.delay_consumer.handler import handler
 
         def invoke(events: Sequence[Mapping[str, Any]]) -> int:
             for event in events:
@@ -114,7 +114,7 @@ def dispatcher_function(_: Stub, messages: int) -> Cost:
     """The dispatcher's handler on a DynamoDB table, with messages that were parked long ago."""
     calls = _count_requests()
     with stdout_away():
-        from lambdas.dispatcher.handler import handler
+        from sqsdelay.lambdas.dispatcher.handler import handler
 
         def run() -> int:
             return handler({}, _Context())["released"]

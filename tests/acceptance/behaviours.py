@@ -12,8 +12,6 @@ from typing import Any, Final
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from lambdas.dispatcher.handler import BATCH
-from lambdas.removal_guard.handler import LEFT_OUT, Refused, check
 from sqsdelay import DelaySender
 from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.body_pointer import PAYLOAD_SIZE, Pointer
@@ -26,6 +24,8 @@ from sqsdelay.core.wire import DELAY_SECONDS
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.dispatching.settings import DispatchSettings
 from sqsdelay.errors import BodyMissing, ConfigurationError, MessageTooLarge, SqsDelayError
+from sqsdelay.lambdas.dispatcher.handler import BATCH
+from sqsdelay.lambdas.removal_guard.handler import LEFT_OUT, Refused, check
 from sqsdelay.ledger.events import EventKind
 from sqsdelay.limits import MAX_DUE_MS
 from sqsdelay.parking.parking import Parking

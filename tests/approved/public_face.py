@@ -9,6 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
+from tests.approved.construct_face import construct_face
 from tests.approved.doors import offered
 
 FILE: Final = Path(__file__).parent / "public_face.txt"
@@ -26,7 +27,7 @@ def public_face() -> str:
                 continue
             written[id(value)] = f"{door}.{name}"
             lines += [f"    {line}" for line in _described(name, value)]
-    return "\n".join(lines[1:]) + "\n"
+    return "\n".join([*lines[1:], "", construct_face()])
 
 
 def _described(name: str, value: Any) -> Iterator[str]:

@@ -15,11 +15,11 @@ import pytest
 import time_machine
 from moto import mock_aws
 
-from lambdas.dispatcher import handler as module
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import QueueUnavailable, StoreMissing
+from sqsdelay.lambdas.dispatcher import handler as module
 from sqsdelay.ledger.events import EventKind, from_json
 from sqsdelay.ports.queues import Failure
 from sqsdelay.sqs import create_endpoint

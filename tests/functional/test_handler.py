@@ -17,9 +17,9 @@ import pytest
 import time_machine
 from moto import mock_aws
 
-from lambdas.delay_consumer import handler as module
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError, InvalidEndpoint, MalformedMessage, SqsDelayError
+from sqsdelay.lambdas.delay_consumer import handler as module
 from sqsdelay.ledger.events import EventKind, from_json
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores import open_store

@@ -20,7 +20,8 @@ from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 EXTRAS = {
-    "demo", "lambda", "postgres", "cdk", "rabbitmq", "spark", "report", "celery", "docs", "dev",
+    "demo", "lambda", "postgres", "cdk", "rabbitmq", "spark", "report", "celery", "dramatiq", "taskiq",
+    "console", "opentelemetry", "docs", "dev",
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import psutil
 from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from botocore.compat import HTTPHeaders
 
-from infra.delay_consumer_function import DEFAULT_MAX_CONCURRENCY
+from sqsdelay.cdk.delay_consumer_function import DEFAULT_MAX_CONCURRENCY
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.limits import MAX_DUE_MS, MAX_RETENTION_SECONDS
@@ -83,7 +83,7 @@ def test_what_it_names_exists() -> None:
         page, _, anchor = link.partition("#")
         assert not page or (ROOT / page).is_file(), link
         assert not anchor or anchor in anchors, link
-    for name in re.findall(r"`((?:tests|lambdas|docs)/[^`]+|[a-z-]+\.(?:txt|json|toml))`", TEXT):
+    for name in re.findall(r"`((?:tests|sqsdelay|docs)/[^`]+|[a-z-]+\.(?:txt|json|toml))`", TEXT):
         assert (ROOT / name).is_file(), name
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"`make ([a-z-]+)`", TEXT))

@@ -14,7 +14,6 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from lambdas.delay_consumer import handler as module
 from sqsdelay import DelayConsumer, DelaySender
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import OutgoingMessage
@@ -26,6 +25,7 @@ from sqsdelay.errors import (
     SqsDelayError,
     StoreUnavailable,
 )
+from sqsdelay.lambdas.delay_consumer import handler as module
 from sqsdelay.limits import (
     ANSWER_SECONDS,
     CALL_ATTEMPTS,

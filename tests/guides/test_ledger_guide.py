@@ -16,14 +16,14 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from lambdas.delay_consumer import contract as delay_consumer
-from lambdas.dispatcher import contract as dispatcher
-from lambdas.powertools_ledger import PowertoolsLedger
 from sqsdelay import DelaySender
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Route
 from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.lambdas.delay_consumer import contract as delay_consumer
+from sqsdelay.lambdas.dispatcher import contract as dispatcher
+from sqsdelay.lambdas.powertools_ledger import PowertoolsLedger
 from sqsdelay.ledger.events import LEDGER_VERSION, Event, EventKind, Source, from_json, to_json
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores import open_store

@@ -14,8 +14,6 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from lambdas.delay_consumer import handler as consumer_function
-from lambdas.dispatcher import handler as dispatcher_function
 from sqsdelay.cli import main
 from sqsdelay.core import wire
 from sqsdelay.core.body_pointer import PAYLOAD_SIZE, read_pointer
@@ -25,6 +23,8 @@ from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.dispatching.settings import DispatchSettings
 from sqsdelay.errors import MalformedMessage, SqsDelayError, StoreUnavailable
+from sqsdelay.lambdas.delay_consumer import handler as consumer_function
+from sqsdelay.lambdas.dispatcher import handler as dispatcher_function
 from sqsdelay.parking.settings import ParkingSettings
 from sqsdelay.ports.queues import Failure
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender

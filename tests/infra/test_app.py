@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from infra.cdk_command import ROOT
-from infra.function_code import delay_consumer_code
+from sqsdelay.lambdas.function_code import delay_consumer_code
 
 RunApp = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -14,8 +14,8 @@ from aws_cdk.assertions import Template
 from moto import mock_aws
 
 from infra.cdk_command import ROOT
-from infra.unrestricted_delay import UnrestrictedDelay
 from sqsdelay import DelaySender
+from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.limits import MAX_MESSAGE_BYTES
 from sqsdelay.s3 import BodyReader, Bucket

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.capacity.figures import DEPLOYED
-from infra import delay_consumer_function, dispatcher_function
+from sqsdelay.cdk import delay_consumer_function, dispatcher_function
 from sqsdelay.stores.dynamodb import table
 
 

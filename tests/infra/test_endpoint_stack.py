@@ -8,12 +8,12 @@ import pytest
 from aws_cdk import RemovalPolicy
 from aws_cdk.assertions import Match
 
-from infra.alarms import OVERDUE_MARGIN_SECONDS
 from infra.cdk_command import ROOT
 from infra.endpoint_stack import stack_name
-from lambdas.delay_consumer import contract
-from lambdas.dispatcher import contract as dispatcher_contract
+from sqsdelay.cdk.alarms import OVERDUE_MARGIN_SECONDS
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.lambdas.delay_consumer import contract
+from sqsdelay.lambdas.dispatcher import contract as dispatcher_contract
 from sqsdelay.limits import (
     DEDUPLICATION_INTERVAL_SECONDS,
     DELAY_QUEUE_VISIBILITY_SECONDS,
@@ -311,7 +311,8 @@ def test_no_limit_is_typed_twice() -> None:
         DELAY_QUEUE_VISIBILITY_SECONDS,
         DEDUPLICATION_INTERVAL_SECONDS,
     }
-    for path in [ROOT / "app.py", *(ROOT / "infra").glob("*.py")]:
+    folders = ROOT / "infra", ROOT / "sqsdelay" / "cdk"
+    for path in [ROOT / "app.py", *(file for folder in folders for file in folder.glob("*.py"))]:
         numbers = {
             node.value
             for node in ast.walk(ast.parse(path.read_text()))

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from aws_cdk.assertions import Template
 
-from lambdas.delay_consumer import contract as delay_consumer
-from lambdas.dispatcher import contract as dispatcher
+from sqsdelay.lambdas.delay_consumer import contract as delay_consumer
+from sqsdelay.lambdas.dispatcher import contract as dispatcher
 from tests.acceptance.grants import granted, listed
 from tests.infra.resources import Templates
 

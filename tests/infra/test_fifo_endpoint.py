@@ -13,11 +13,11 @@ from aws_cdk.assertions import Template
 from infra.cdk_command import ROOT
 from infra.context import Deployment
 from infra.endpoint_stack import EndpointStack, stack_name
-from infra.unrestricted_delay import UnrestrictedDelay
-from lambdas.delay_consumer import contract
-from lambdas.dispatcher import contract as dispatcher
+from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import InvalidEndpoint
+from sqsdelay.lambdas.delay_consumer import contract
+from sqsdelay.lambdas.dispatcher import contract as dispatcher
 from sqsdelay.limits import DELAY_QUEUE_VISIBILITY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.sqs.endpoints import due_queue_attributes, fifo_queue_attributes, waiting_problems
 from tests.infra.conftest import CONTEXT

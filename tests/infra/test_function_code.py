@@ -13,9 +13,14 @@ from pathlib import Path
 import boto3
 import pytest
 
-from infra.function_code import ROOT, FunctionCodeError, delay_consumer_code, dispatcher_code
-from lambdas.delay_consumer import contract as delay_consumer
-from lambdas.dispatcher import contract as dispatcher
+from sqsdelay.lambdas.delay_consumer import contract as delay_consumer
+from sqsdelay.lambdas.dispatcher import contract as dispatcher
+from sqsdelay.lambdas.function_code import (
+    ROOT,
+    FunctionCodeError,
+    delay_consumer_code,
+    dispatcher_code,
+)
 
 MAX_ZIPPED_BYTES = 2 * 1024 * 1024
 
@@ -55,9 +60,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 def checkout(tmp_path: Path) -> Path:
     """The sources in another directory."""
     root = tmp_path / "elsewhere"
-    for name in ("lambdas", "sqsdelay"):
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / name, root / name, ignore=ignored)
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "sqsdelay", root / "sqsdelay", ignore=ignored)
     return root
 
 
@@ -94,10 +98,12 @@ def test_small_and_without_what_lambda_brings(built: Built, tmp_path: Path) -> N
             zipped.writestr(name, data)
     assert archive.stat().st_size <= MAX_ZIPPED_BYTES
     top = {path.name for path in built.folder.iterdir()}
-    assert {"lambdas", "sqsdelay", "aws_lambda_powertools"} <= top
+    assert {"sqsdelay", "aws_lambda_powertools"} <= top
     assert not {"boto3", "botocore", "bin", "cdk.out"} & top
     assert not [n for n in contents(built.folder) if "__pycache__" in n or ".dist-info" in n]
-    functions = {path.name for path in (built.folder / "lambdas").iterdir() if path.is_dir()}
+    functions = {
+        path.name for path in (built.folder / "sqsdelay" / "lambdas").iterdir() if path.is_dir()
+    }
     assert functions == {built.function}
 
 
@@ -137,7 +143,7 @@ def test_handler_loads_from_the_folder_alone(built: Built, tmp_path: Path) -> No
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    handler = built.folder / "lambdas" / built.function / "handler.py"
+    handler = built.folder / "sqsdelay" / "lambdas" / built.function / "handler.py"
     assert done.stdout.split() == [str(handler), "True"]
 
 
@@ -145,7 +151,7 @@ def test_pins_are_those_everything_is_tested_with() -> None:
     """The function runs the versions of the top-level lock, each with its hashes."""
     pin = re.compile(r"^([a-z0-9-]+)==(\S+)", re.MULTILINE)
     locked = dict(pin.findall((ROOT / "requirements.txt").read_text()))
-    requirements = (ROOT / "lambdas" / "requirements.txt").read_text()
+    requirements = (ROOT / "sqsdelay" / "lambdas" / "requirements.txt").read_text()
     pins = dict(pin.findall(requirements))
     assert pins.items() <= locked.items()
     assert {"aws-lambda-powertools", "tenacity"} <= set(pins)
@@ -156,7 +162,9 @@ def test_unreachable_index_is_one_clear_line(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without its dependencies nothing half-built is left to deploy."""
-    (checkout / "lambdas" / "requirements.txt").write_text(f"no-such==1 --hash=sha256:{'0' * 64}\n")
+    (checkout / "sqsdelay" / "lambdas" / "requirements.txt").write_text(
+        f"no-such==1 --hash=sha256:{'0' * 64}\n"
+    )
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     build = tmp_path / "build"
     with pytest.raises(FunctionCodeError, match=r"could not fetch requirements.txt.*try again"):

@@ -8,10 +8,10 @@ import pytest
 from aws_cdk import RemovalPolicy
 from aws_cdk.assertions import Template
 
-from infra.dispatcher_function import CONCURRENCY, TIMEOUT_SECONDS
-from infra.message_store import KEEP_MESSAGES
-from lambdas.delay_consumer import contract as delay_consumer
-from lambdas.dispatcher import contract, handler
+from sqsdelay.cdk.dispatcher_function import CONCURRENCY, TIMEOUT_SECONDS
+from sqsdelay.cdk.message_store import KEEP_MESSAGES
+from sqsdelay.lambdas.delay_consumer import contract as delay_consumer
+from sqsdelay.lambdas.dispatcher import contract, handler
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, SCHEDULE_SECONDS
 from sqsdelay.stores.dynamodb import table_definition
 from sqsdelay.stores.dynamodb.layout import EXPIRY

@@ -13,7 +13,7 @@ from aws_cdk import aws_sqs as sqs
 from aws_cdk.assertions import Template
 
 from infra.cdk_command import ROOT
-from infra.unrestricted_delay import UnrestrictedDelay
+from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
 
 GUIDE = (ROOT / "docs" / "permissions.md").read_text()
 SECTION = re.compile(r"^## (.+?)$(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)

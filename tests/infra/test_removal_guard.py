@@ -11,9 +11,9 @@ from aws_cdk import aws_sqs as sqs
 from aws_cdk.assertions import Template
 from constructs import Construct
 
-from infra.removal_guard import DUE_QUEUE, HANDLER_FILE, LARGE_BODIES, SCHEDULES, STORE
-from infra.unrestricted_delay import UnrestrictedDelay
-from lambdas.removal_guard.handler import LEFT_OUT, is_part
+from sqsdelay.cdk.removal_guard import DUE_QUEUE, HANDLER_FILE, LARGE_BODIES, SCHEDULES, STORE
+from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
+from sqsdelay.lambdas.removal_guard.handler import LEFT_OUT, is_part
 from tests.infra.conftest import CONTEXT
 from tests.infra.resources import Templates
 

@@ -10,11 +10,11 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_sqs as sqs
 from aws_cdk.assertions import Template
 
-from infra.unrestricted_delay import UnrestrictedDelay
-from lambdas.delay_consumer import contract
+from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
 from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import ConfigurationError
+from sqsdelay.lambdas.delay_consumer import contract
 from sqsdelay.parking.parking import Parking
 from sqsdelay.stores.scheduler import SchedulerStore
 from sqsdelay.testing import InMemoryQueues, InMemoryScheduler, ManualClock

@@ -14,15 +14,15 @@ from aws_cdk import aws_sqs as sqs
 from aws_cdk.assertions import Template
 from moto import mock_aws
 
-from infra.unrestricted_delay import UnrestrictedDelay
-from lambdas.delay_consumer import contract as delay_consumer
-from lambdas.dispatcher import contract, handler
 from sqsdelay import Change, DelaySender
+from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
 from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message_id import new_message_id
 from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.lambdas.delay_consumer import contract as delay_consumer
+from sqsdelay.lambdas.dispatcher import contract, handler
 from sqsdelay.limits import MAX_DUE_MS
 from sqsdelay.parking.parking import Parking
 from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS

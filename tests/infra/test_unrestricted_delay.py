@@ -15,7 +15,7 @@ from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_sqs as sqs
 from aws_cdk.assertions import Template
 
-from infra.unrestricted_delay import UnrestrictedDelay
+from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
 from sqsdelay.errors import ConfigurationError, InvalidEndpoint
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from infra.cdk_command import ROOT, CdkCommand
-from lambdas.delay_consumer import contract
 from sqsdelay import DelaySender, SendResult
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message, string
 from sqsdelay.core.wire import DELAY_SECONDS, ERROR
+from sqsdelay.lambdas.delay_consumer import contract
 from sqsdelay.sqs import check_endpoint
 from sqsdelay.sqs.endpoints import delay_queue_attributes
 from sqsdelay.testing.local_aws import LocalAws
@@ -101,7 +101,7 @@ def test_second_deploy_updates_the_function_in_place(
 ) -> None:
     """New code and a new hop reach the same function; a message that waits meanwhile arrives."""
     checkout = copy_of_checkout(tmp_path)
-    handler = checkout / "lambdas" / "delay_consumer" / "handler.py"
+    handler = checkout / "sqsdelay" / "lambdas" / "delay_consumer" / "handler.py"
     handler.write_text(handler.read_text() + "\n# changed\n")
     before = aws.client("lambda").get_function_configuration(FunctionName=orders["FunctionName"])
     sender(aws).send("orders", "meanwhile", delay=20)
@@ -118,7 +118,7 @@ def copy_of_checkout(folder: Path) -> Path:
     """The app in another directory, so that a test may change it."""
     for name in ("app.py", "cdk.json"):
         shutil.copy(ROOT / name, folder / name)
-    for name in ("infra", "lambdas", "sqsdelay"):
+    for name in ("infra", "sqsdelay"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)
     (folder / ".venv").symlink_to(ROOT / ".venv")

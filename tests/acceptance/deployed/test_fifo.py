@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from infra.cdk_command import CdkCommand
-from lambdas.delay_consumer import contract
 from sqsdelay import DelaySender
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.lambdas.delay_consumer import contract
 from sqsdelay.limits import MAX_MESSAGE_BYTES
 from sqsdelay.s3 import BodyReader, Bucket
 from sqsdelay.sqs import check_endpoint

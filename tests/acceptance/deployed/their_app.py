@@ -5,7 +5,7 @@ from __future__ import annotations
 from aws_cdk import App, CustomResource, RemovalPolicy, Stack
 from aws_cdk import aws_sqs as sqs
 
-from infra.unrestricted_delay import UnrestrictedDelay
+from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
 
 
 def main() -> None:

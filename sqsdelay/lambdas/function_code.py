@@ -13,10 +13,11 @@ from typing import Final
 
 from sqsdelay.errors import SqsDelayError
 
-ROOT: Final = Path(__file__).parents[1]
+ROOT: Final = Path(__file__).parents[2]
 BUILD: Final = ROOT / "build" / "functions"
 SOURCES: Final = (
-    "lambdas/*.py",
+    "sqsdelay/lambdas/__init__.py",
+    "sqsdelay/lambdas/powertools_*.py",
     "sqsdelay/*.py",
     "sqsdelay/core/*.py",
     "sqsdelay/ports/*.py",
@@ -34,7 +35,7 @@ SOURCES: Final = (
 """What both functions need, beside their own folders under lambdas; of the stores those that
 are deployed."""
 
-REQUIREMENTS: Final = "lambdas/requirements.txt"
+REQUIREMENTS: Final = "sqsdelay/lambdas/requirements.txt"
 PYTHON_VERSION: Final = "3.14"
 PIP_OPTIONS: Final = (
     "--require-hashes",
@@ -76,7 +77,7 @@ def dispatcher_code(root: Path = ROOT, build: Path = BUILD) -> Path:
 def _built(function: str, root: Path, build: Path) -> Path:
     sources = [
         path
-        for pattern in (f"lambdas/{function}/*.py", *SOURCES)
+        for pattern in (f"sqsdelay/lambdas/{function}/*.py", *SOURCES)
         for path in sorted(root.glob(pattern))
     ]
     folder = build / f"{function}-{_fingerprint(root, sources)}"

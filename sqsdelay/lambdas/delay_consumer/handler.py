@@ -16,11 +16,11 @@ from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit
 from botocore.awsrequest import AWSRequest
 
-from lambdas.delay_consumer import contract
-from lambdas.powertools_ledger import ledger_if_on
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.received_message import ReceivedMessage, from_lambda_event, whole_number
 from sqsdelay.errors import ConfigurationError, MalformedMessage
+from sqsdelay.lambdas.delay_consumer import contract
+from sqsdelay.lambdas.powertools_ledger import ledger_if_on
 from sqsdelay.limits import (
     DEFAULT_HOP_SECONDS,
     DEFAULT_MAX_DELAY_SECONDS,

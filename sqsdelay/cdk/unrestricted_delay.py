@@ -11,14 +11,14 @@ from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from infra import queues
-from infra.alarms import Alarms, endpoint_rules
-from infra.body_bucket import BodyBucket
-from infra.dashboard import Dashboard
-from infra.delay_consumer_function import DEFAULT_MAX_CONCURRENCY, DelayConsumerFunction
-from infra.message_store import DYNAMODB, MessageStore
-from infra.removal_guard import DUE_QUEUE, LARGE_BODIES, NONE, SCHEDULES, STORE, RemovalGuard
-from infra.schedule_group import SCHEDULER, ScheduleGroup
+from sqsdelay.cdk import queues
+from sqsdelay.cdk.alarms import Alarms, endpoint_rules
+from sqsdelay.cdk.body_bucket import BodyBucket
+from sqsdelay.cdk.dashboard import Dashboard
+from sqsdelay.cdk.delay_consumer_function import DEFAULT_MAX_CONCURRENCY, DelayConsumerFunction
+from sqsdelay.cdk.message_store import DYNAMODB, MessageStore
+from sqsdelay.cdk.removal_guard import DUE_QUEUE, LARGE_BODIES, NONE, SCHEDULES, STORE, RemovalGuard
+from sqsdelay.cdk.schedule_group import SCHEDULER, ScheduleGroup
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.hop import check_hop, checked_max_delay
 from sqsdelay.errors import ConfigurationError, InvalidEndpoint

@@ -13,11 +13,11 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from infra.acknowledgement import acknowledge
-from infra.function_code import dispatcher_code
-from infra.queues import SEND_UNDER_KEY
-from infra.store_table import StoreTable
-from lambdas.dispatcher import contract
+from sqsdelay.cdk.acknowledgement import acknowledge
+from sqsdelay.cdk.queues import SEND_UNDER_KEY
+from sqsdelay.cdk.store_table import StoreTable
+from sqsdelay.lambdas.dispatcher import contract
+from sqsdelay.lambdas.function_code import dispatcher_code
 from sqsdelay.limits import DISPATCHER_MEMORY_MB, SCHEDULE_SECONDS
 
 CONCURRENCY: Final = 3

@@ -8,7 +8,7 @@ from aws_cdk import Duration, RemovalPolicy
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from infra.acknowledgement import NO_REDRIVE, acknowledge
+from sqsdelay.cdk.acknowledgement import NO_REDRIVE, acknowledge
 from sqsdelay.errors import InvalidEndpoint
 from sqsdelay.limits import (
     DEAD_LETTER_QUEUE_SUFFIX,

@@ -11,9 +11,9 @@ from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from infra.alarms import Alarms, store_rules
-from infra.dispatcher_function import DispatcherFunction
-from infra.store_table import StoreTable
+from sqsdelay.cdk.alarms import Alarms, store_rules
+from sqsdelay.cdk.dispatcher_function import DispatcherFunction
+from sqsdelay.cdk.store_table import StoreTable
 from sqsdelay.stores.dynamodb.dynamodb_store import DEFAULT_SHARDS, STANDARD
 
 DYNAMODB: Final = "dynamodb"

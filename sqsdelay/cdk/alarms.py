@@ -14,7 +14,7 @@ from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from lambdas.dispatcher import contract
+from sqsdelay.lambdas.dispatcher import contract
 from sqsdelay.limits import DELAY_QUEUE_VISIBILITY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.operating.status import OVERDUE_MS
 

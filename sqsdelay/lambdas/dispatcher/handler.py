@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit
 
-from lambdas.dispatcher import contract
-from lambdas.powertools_ledger import ledger_if_on
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.dispatching.settings import DispatchSettings
 from sqsdelay.dispatching.settlement import Round
+from sqsdelay.lambdas.dispatcher import contract
+from sqsdelay.lambdas.powertools_ledger import ledger_if_on
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, SHORT_CALL_ATTEMPTS
 from sqsdelay.ports.stores import DelayedMessageStore
 from sqsdelay.sqs.client import default_client

@@ -19,8 +19,8 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
-from infra.acknowledgement import acknowledge
-from lambdas.removal_guard.handler import LEFT_OUT, SETTLING_SECONDS
+from sqsdelay.cdk.acknowledgement import acknowledge
+from sqsdelay.lambdas.removal_guard.handler import LEFT_OUT, SETTLING_SECONDS
 
 NONE: Final = "none"
 """What lets go of a store by name."""

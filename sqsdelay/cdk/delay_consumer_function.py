@@ -12,12 +12,12 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from infra.acknowledgement import acknowledge
-from infra.function_code import delay_consumer_code
-from infra.message_store import MessageStore
-from infra.queues import SEND_UNDER_KEY
-from infra.schedule_group import ScheduleGroup
-from lambdas.delay_consumer import contract
+from sqsdelay.cdk.acknowledgement import acknowledge
+from sqsdelay.cdk.message_store import MessageStore
+from sqsdelay.cdk.queues import SEND_UNDER_KEY
+from sqsdelay.cdk.schedule_group import ScheduleGroup
+from sqsdelay.lambdas.delay_consumer import contract
+from sqsdelay.lambdas.function_code import delay_consumer_code
 from sqsdelay.limits import (
     DEFAULT_MAX_DELAY_SECONDS,
     DELAY_CONSUMER_MEMORY_MB,

@@ -8,10 +8,10 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from infra.message_store import MessageStore
-from infra.queues import beside
-from lambdas.delay_consumer import contract
-from lambdas.dispatcher import contract as dispatcher
+from sqsdelay.cdk.message_store import MessageStore
+from sqsdelay.cdk.queues import beside
+from sqsdelay.lambdas.delay_consumer import contract
+from sqsdelay.lambdas.dispatcher import contract as dispatcher
 
 
 class Dashboard(Construct):

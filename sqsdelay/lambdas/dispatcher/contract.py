@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-HANDLER: Final = "lambdas.dispatcher.handler.handler"
+HANDLER: Final = "sqsdelay.lambdas.dispatcher.handler.handler"
 
 ENDPOINT_VARIABLE: Final = "SQSDELAY_ENDPOINT"
 """The destination queue's name, URL or ARN. Required."""

@@ -7,7 +7,7 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
-from infra.acknowledgement import acknowledge
+from sqsdelay.cdk.acknowledgement import acknowledge
 
 
 class BodyBucket(s3.Bucket):

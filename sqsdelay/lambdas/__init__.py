@@ -1,0 +1,1 @@
+"""The deployed functions, a folder each, and how their code is put together."""
