@@ -1,4 +1,8 @@
-"""A function's code as a plain folder: our modules and their pinned dependencies, nothing else."""
+"""A function's code: our modules and their pinned dependencies, nothing else.
+
+In a checkout it is a plain folder, built when it is first asked for. An installed package brings it as
+an archive, put together when the wheel was built.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +20,12 @@ from sqsdelay.errors import SqsDelayError
 
 ROOT: Final = Path(__file__).parents[2]
 BUILD: Final = ROOT / "build" / "functions"
+ARCHIVES: Final = "sqsdelay/lambdas/archives"
+"""Where a wheel has the archives."""
+
+FUNCTIONS: Final = ("delay_consumer", "dispatcher")
+"""Those with code of the package; the removal guard is in its template."""
+
 SOURCES: Final = (
     "sqsdelay/lambdas/__init__.py",
     "sqsdelay/lambdas/powertools_*.py",
@@ -55,23 +66,61 @@ class FunctionCodeError(SqsDelayError):
 
 
 def delay_consumer_code(root: Path = ROOT, build: Path = BUILD) -> Path:
-    """The delay consumer's folder to deploy, built unless the same inputs were built before.
+    """The delay consumer's code to deploy: an installed package's archive, or a folder, built unless
+    the same inputs were built before.
 
     boto3 is left out: Lambda's Python runtime brings it.
 
     Args:
-        root: the checkout to take sources and requirements from.
+        root: the checkout, or the installation, to take it from.
         build: where to put the folder; outside what git tracks.
 
     Raises:
         FunctionCodeError: pip could not fetch the pinned dependencies.
     """
-    return _built("delay_consumer", root, build)
+    return _code("delay_consumer", root, build)
 
 
 def dispatcher_code(root: Path = ROOT, build: Path = BUILD) -> Path:
-    """The dispatcher's folder to deploy, as `delay_consumer_code` is the delay consumer's."""
-    return _built("dispatcher", root, build)
+    """The dispatcher's code to deploy, as `delay_consumer_code` is the delay consumer's."""
+    return _code("dispatcher", root, build)
+
+
+def write_archives(target: Path, root: Path = ROOT, build: Path = BUILD) -> list[Path]:
+    """Write each function's code into ``target`` as ``<function>.zip``, for Lambda to take.
+
+    The same code makes the same archive, byte for byte: whoever compares hashes deploys nothing new.
+
+    Raises:
+        FunctionCodeError: pip could not fetch the pinned dependencies.
+        OSError: ``target`` cannot be written.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    written = []
+    for function in FUNCTIONS:
+        code, archive = _code(function, root, build), target / f"{function}.zip"
+        if code.is_dir():
+            _zip(code, archive)
+        else:
+            shutil.copyfile(code, archive)
+        written.append(archive)
+    return written
+
+
+def _zip(folder: Path, archive: Path) -> None:
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as zipped:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                # The time and the rights of a file here are no part of the code.
+                entry = zipfile.ZipInfo(path.relative_to(folder).as_posix())
+                entry.external_attr = 0o644 << 16
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                zipped.writestr(entry, path.read_bytes())
+
+
+def _code(function: str, root: Path, build: Path) -> Path:
+    archive = root / ARCHIVES / f"{function}.zip"
+    return archive if archive.exists() else _built(function, root, build)
 
 
 def _built(function: str, root: Path, build: Path) -> Path:

@@ -4,7 +4,7 @@ from aws_cdk import App, CfnOutput, Stack
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_sqs as sqs
 
-from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
+from sqsdelay.cdk import UnrestrictedDelay
 
 app = App()
 stack = Stack(app, "shop")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import re
-import shutil
-import subprocess
 import sys
 import zipfile
 from email.message import Message
@@ -16,7 +15,13 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from tests.patience import PATIENCE_SECONDS
+from sqsdelay.lambdas.function_code import (
+    ARCHIVES,
+    FUNCTIONS,
+    delay_consumer_code,
+    write_archives,
+)
+from tests.services.wheel import build_wheel, install_wheel, package_files, run
 
 ROOT = Path(__file__).parents[2]
 EXTRAS = {
@@ -25,34 +30,16 @@ EXTRAS = {
 }  # fmt: skip
 
 
-def run(*command: str | Path, folder: Path = ROOT) -> str:
-    arguments = [str(part) for part in command]
-    done = subprocess.run(
-        arguments, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def package_files(folder: Path) -> set[str]:
-    return {
-        str(path.relative_to(folder))
-        for path in (folder / "sqsdelay").rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    }
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built once."""
+    return build_wheel(tmp_path_factory.mktemp("built"))
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy: a build in place would pick up what an earlier one left behind."""
-    sources, built = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("built")
-    for name in package_files(ROOT) | {"pyproject.toml", "README.md", "LICENSE"}:
-        (sources / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, sources / name)
-    options = ("--no-deps", "--no-build-isolation", "--no-index", "--quiet", "-w", built)
-    run(sys.executable, "-m", "pip", "wheel", *options, sources)
-    (wheel,) = built.glob("sqsdelay-*.whl")
-    return wheel
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of a fresh environment that has the wheel."""
+    return install_wheel(wheel, tmp_path_factory.mktemp("fresh") / "venv")
 
 
 def metadata(wheel: Path) -> Message:
@@ -62,36 +49,53 @@ def metadata(wheel: Path) -> Message:
 
 
 def test_the_wheel_carries_every_file_of_the_package_and_no_other(wheel: Path) -> None:
-    """Modules, SQL, prices, templates, the type marker; no tests, no infrastructure code."""
+    """Modules, SQL, prices, templates, the type marker, the functions' archives; no tests, no app."""
     with zipfile.ZipFile(wheel) as archive:
         carried = {name for name in archive.namelist() if ".dist-info/" not in name}
-    assert carried == package_files(ROOT)
+    archives = {f"{ARCHIVES}/{function}.zip" for function in FUNCTIONS}
+    assert carried == package_files(ROOT) | archives
     assert {"sqsdelay/py.typed", "sqsdelay/cost/prices.json"} <= carried
     assert {"sqsdelay/stores/postgres/store.sql", "sqsdelay/stores/sqlite/store.sql"} <= carried
 
 
-def test_installed_alone_it_runs(wheel: Path, tmp_path: Path) -> None:
+def test_installed_alone_it_runs(python: Path, tmp_path: Path) -> None:
     """In a fresh environment the command starts; the package data is where the code looks for it."""
-    venv, python = tmp_path / "venv", tmp_path / "venv" / "bin" / "python"
-    run(sys.executable, "-m", "venv", "--without-pip", venv)
-    pip = (sys.executable, "-m", "pip", "--python", python)
-    run(*pip, "install", "--no-deps", "--no-index", "--quiet", wheel)
-    # The dependencies are this environment's: they are the pinned ones.
-    here = next(path for path in sys.path if path.endswith("site-packages"))
-    (site,) = (venv / "lib").glob("python*/site-packages")
-    (site / "dependencies.pth").write_text(here)
 
     def ask(program: str) -> str:
         return run(python, "-c", program, folder=tmp_path)
 
-    assert str(site) in ask("import sqsdelay; print(sqsdelay.__file__)")
-    assert "Usage: sqsdelay" in run(venv / "bin" / "sqsdelay", "--help", folder=tmp_path)
-    cost = run(venv / "bin" / "sqsdelay", "cost", "--delay", "365d", folder=tmp_path)
-    assert "0.03504" in cost
+    assert str(python.parents[1]) in ask("import sqsdelay; print(sqsdelay.__file__)")
+    command = python.with_name("sqsdelay")
+    assert "Usage: sqsdelay" in run(command, "--help", folder=tmp_path)
+    assert "0.03504" in run(command, "cost", "--delay", "365d", folder=tmp_path)
     store = (
         "from sqsdelay.stores import open_store as o; s = o('sqlite:///s.db', endpoint='orders')"
     )
     assert ask(f"{store}; s.set_up(); print(s.pending_count())") == "0\n"
+
+
+def test_an_app_of_another_repository_deploys_the_archives(python: Path, tmp_path: Path) -> None:
+    """The guide's app, in a folder of its own, without a build, a checkout, or our feature flags: its
+    functions are those in the wheel."""
+    guide = (ROOT / "docs" / "deploy.md").read_text()
+    (app,) = re.findall(r"```python\n(from aws_cdk import App.*?)```", guide, re.DOTALL)
+    (tmp_path / "app.py").write_text(app)
+    run("env", f"CDK_OUTDIR={tmp_path / 'out'}", python, "app.py", folder=tmp_path)
+    template = json.loads((tmp_path / "out" / "shop.template.json").read_text())
+    kinds = {resource["Type"] for resource in template["Resources"].values()}
+    assert {"AWS::SQS::Queue", "AWS::Lambda::Function", "AWS::CloudWatch::Alarm"} <= kinds
+    deployed = [path.read_bytes() for path in (tmp_path / "out").glob("asset.*.zip")]
+    (site,) = (python.parents[1] / "lib").glob("python*/site-packages")
+    assert deployed == [(site / ARCHIVES / "delay_consumer.zip").read_bytes()]
+    assert not list(site.glob("build/*"))
+
+
+def test_the_same_code_makes_the_same_archive(tmp_path: Path) -> None:
+    """Whenever and wherever it is packed: a deployment that compares hashes changes nothing."""
+    first = [path.read_bytes() for path in write_archives(tmp_path / "first")]
+    for path in delay_consumer_code().rglob("*.py"):
+        path.touch()
+    assert [path.read_bytes() for path in write_archives(tmp_path / "second")] == first
 
 
 def test_every_extra_resolves_to_what_the_lock_file_pins(wheel: Path) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import sys
+import shutil
+from pathlib import Path
 
 import pytest
 
 from infra.cdk_command import CdkCommand, CdkFailed
+from sqsdelay import DelaySender
 from sqsdelay.testing.local_aws import LocalAws
 from tests.acceptance.deployed.conftest import STORED
 from tests.acceptance.deployed.test_with_store import dispatch, sqsdelay
 from tests.acceptance.deployment import receive
+from tests.services.wheel import build_wheel, install_wheel
 
 STACK = "sqsdelay-stored"
 
@@ -74,10 +77,6 @@ def test_letting_go_by_name(aws: LocalAws, cdk: CdkCommand, stored: dict[str, st
     assert "DispatcherName" not in cdk.deploy(*STORED)
 
 
-THEIR_APP = (
-    *("--app", f"{sys.executable} -m tests.acceptance.deployed.their_app"),
-    "--require-approval=never",
-)
 THEIR_STACK = "theirs"
 
 
@@ -86,15 +85,29 @@ def their_status(aws: LocalAws) -> str:
     return str(stack["StackStatus"])
 
 
-def test_in_somebodys_own_app(aws: LocalAws, cdk: CdkCommand) -> None:
-    """The construct brings its guard: for the due queue of a queue that is FIFO no more; and a
-    deployment that fails for another reason finds its way back past it."""
-    cdk.run("deploy", *THEIR_APP, "-c", "kind=fifo")
+def test_in_somebodys_own_app(aws: LocalAws, cdk: CdkCommand, tmp_path: Path) -> None:
+    """Installed outside this repository, the construct brings its functions and its guard: for the due
+    queue of a queue that is FIFO no more. A deployment that fails for another reason finds its way
+    back past it."""
+    python = install_wheel(build_wheel(tmp_path / "wheel"), tmp_path / "venv")
+    shutil.copy(Path(__file__).with_name("their_app.py"), tmp_path)
+
+    def deploy(*context: str) -> None:
+        app = f"{python} their_app.py"
+        arguments = ("--app", app, "--require-approval=never", *context)
+        cdk.run("deploy", *arguments, checkout=tmp_path)
+
+    deploy("-c", "kind=fifo")
+    DelaySender(aws.client("sqs"), hop_seconds=1).send(
+        "theirs.fifo", "far", delay=4, message_group_id="g"
+    )
+    queue_url = aws.client("sqs").get_queue_url(QueueName="theirs.fifo")["QueueUrl"]
+    assert [message["Body"] for message in receive(aws, queue_url, count=1)] == ["far"]
     with pytest.raises(CdkFailed):
-        cdk.run("deploy", *THEIR_APP, "-c", "kind=fifo", "-c", "store=dynamodb", "-c", "broken=1")
+        deploy("-c", "kind=fifo", "-c", "store=dynamodb", "-c", "broken=1")
     assert their_status(aws) == "UPDATE_ROLLBACK_COMPLETE"
     with pytest.raises(CdkFailed, match="the stack has a due queue"):
-        cdk.run("deploy", *THEIR_APP, "-c", "kind=standard")
+        deploy("-c", "kind=standard")
     assert their_status(aws) == "UPDATE_ROLLBACK_COMPLETE"
-    cdk.run("deploy", *THEIR_APP, "-c", "kind=standard", "-c", "dueQueue=none")
+    deploy("-c", "kind=standard", "-c", "dueQueue=none")
     assert their_status(aws) == "UPDATE_COMPLETE"

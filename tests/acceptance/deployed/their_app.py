@@ -5,7 +5,7 @@ from __future__ import annotations
 from aws_cdk import App, CustomResource, RemovalPolicy, Stack
 from aws_cdk import aws_sqs as sqs
 
-from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
+from sqsdelay.cdk import UnrestrictedDelay
 
 
 def main() -> None:
@@ -26,6 +26,7 @@ def main() -> None:
         queue=queue,
         store=given("store"),
         due_queue=False if given("dueQueue") == "none" else None,
+        hop_seconds=1,
         removal_policy=RemovalPolicy.DESTROY,
     )
     if given("broken"):
