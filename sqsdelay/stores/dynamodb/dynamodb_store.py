@@ -6,13 +6,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from sqsdelay.core.amendments import Amendment, latest_amendments
+from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.stored_message import StoredMessage, check_stored_due
 from sqsdelay.errors import ConfigurationError, MessageTooLarge
 from sqsdelay.limits import MAX_DYNAMODB_ITEM_BYTES
 from sqsdelay.ports.stores import Claim, TransactionMode
-from sqsdelay.stores.dynamodb.amendments import put_amendment, read_amendments
+from sqsdelay.stores.dynamodb.amendments import Amendments
 from sqsdelay.stores.dynamodb.claim import Claimant
 from sqsdelay.stores.dynamodb.lanes import Lanes
 from sqsdelay.stores.dynamodb.layout import Layout, position
@@ -82,6 +82,7 @@ class DynamoDbStore:
         self._table_class = table_class
         self._table = Table(table, client, clock)
         self._layout = Layout(endpoint)
+        self._amendments = Amendments(self._table, self._layout)
         self._amendment_clock = clock or SystemClock()
         lanes = Lanes(self._table, self._layout)
         self._book = book = LeaseBook(
@@ -192,17 +193,10 @@ class DynamoDbStore:
         return moved
 
     def amend(self, amendments: Sequence[Amendment]) -> None:
-        now_ms = self._amendment_clock.now_ms()
-        last = list(latest_amendments(amendments).values())
-        self._table.each(
-            lambda amendment: put_amendment(self._table, self._layout, amendment, now_ms=now_ms),
-            last,
-        )
+        self._amendments.put(amendments, now_ms=self._amendment_clock.now_ms())
 
     def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
-        return read_amendments(
-            self._table, self._layout, message_ids, now_ms=self._amendment_clock.now_ms()
-        )
+        return self._amendments.read(message_ids, now_ms=self._amendment_clock.now_ms())
 
     @contextmanager
     def watch(self, wake: Callable[[], None]) -> Iterator[None]:

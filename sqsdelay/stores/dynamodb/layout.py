@@ -10,6 +10,7 @@ hour          endpoint/hours             hour                        ``t``
 lease         endpoint/leases            ``shard`` and its number    owner, until, cursor, taken up to
 shards        endpoint/leases            ``count`` and the number    since when they are written to
 amendment     endpoint/mark/id           ``=``                       left at, due, cancelled, ``t``
+amended       endpoint/marks             ``=``                       ``t``
 ============  =========================  ==========================  ==============================
 
 Far messages wait in the partition of the hour they are due in; a shard's cursor passes them once they
@@ -149,6 +150,11 @@ class Layout:
     def amendment(self, message_id: str) -> Key:
         """The key of an amendment."""
         return key(f"{self.endpoint}/mark/{message_id}", ONLY)
+
+    @property
+    def amended(self) -> Key:
+        """The key of the item that says that there are amendments."""
+        return key(f"{self.endpoint}/marks", ONLY)
 
     def lease(self, shard: int) -> Key:
         """The key of a shard's lease."""
