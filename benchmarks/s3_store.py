@@ -15,14 +15,17 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
-from benchmarks.cost import BODY
+from benchmarks.support.body import BODY
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage, string
 from sqsdelay.core.message_id import new_message_id
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.cost import Prices, Workload, bills, shipped_prices
+from sqsdelay.cost.s3_store import LINE_BYTES, READS_PER_MESSAGE, WRITES_PER_MESSAGE
+from sqsdelay.cost.stored_message import MONTH_SECONDS
 from sqsdelay.parking.settings import ParkingSettings
 from sqsdelay.relaying.gathering import Gathering
 from sqsdelay.relaying.relay import Relay
@@ -131,6 +134,7 @@ class Wheel:
         return bool(ids)
 
 
+@cache
 def queue_requests(messages: int = 1_000) -> Counter[str]:
     """What a worker asks of SQS to gather and park so many that arrive together, and the sender."""
     clock = ManualClock()
@@ -159,7 +163,12 @@ def queue_requests(messages: int = 1_000) -> Counter[str]:
     return Counter({name: counted[name] for name in ("send", "receive", "delete", "hide")})
 
 
-def parts(done: Released, prices: Prices) -> dict[str, Fraction]:
+def year(messages: int) -> Released:
+    """What becomes of so many, due as close together as 100,000 a day."""
+    return Wheel(messages, messages * DAY // 100_000).year()
+
+
+def parts(done: Released, prices: Prices, *, delay_seconds: int = YEAR) -> dict[str, Fraction]:
     """Dollars for a million messages, by what they are paid for."""
     share = Fraction(MILLION, done.messages)
     queue, sample = queue_requests(), 1_000
@@ -173,10 +182,24 @@ def parts(done: Released, prices: Prices) -> dict[str, Fraction]:
     return {
         "delay queue: send, receive, delete": fifo,
         "S3: groups written": requests(done.parking),
-        "S3: stored for 12 months": gigabytes * 12 * prices.s3_gb_month,
+        "S3: stored": gigabytes * Fraction(delay_seconds, MONTH_SECONDS) * prices.s3_gb_month,
         "S3: split, merge, lease, checkpoint": requests(done.waiting),
         "last send, with a message timer": Fraction(MILLION, 10) * prices.sqs_standard_request,
     }
+
+
+def dearer_than_told(done: Released) -> list[str]:
+    """What a message takes more of than ``sqsdelay cost`` reckons with."""
+    reckoned = {
+        "writes and listings": (sum(done.waiting[name] for name in PUTS), WRITES_PER_MESSAGE),
+        "reads": (sum(done.waiting[name] for name in GETS), READS_PER_MESSAGE),
+        "bytes": (done.stored_bytes, Fraction(len(BODY) + LINE_BYTES)),
+    }
+    return [
+        f"{counted / done.messages:.4f} {what} a message; sqsdelay cost reckons with {float(most)}"
+        for what, (counted, most) in reckoned.items()
+        if counted > most * done.messages
+    ]
 
 
 def main() -> int:
@@ -217,7 +240,7 @@ def main() -> int:
     rate = done.messages / done.cpu_seconds
     print(f"\nreleased up to the send: {rate:,.0f} messages a CPU second (an S3 in memory)")
     print(f"in all {time.process_time() - started:.0f} s of CPU")
-    wrong = []
+    wrong = dearer_than_told(done)
     if len(done.arrived) != done.messages or set(done.arrived.values()) != {1}:
         wrong.append(f"{len(done.arrived)} arrived, {sum(done.arrived.values())} times")
     if done.early or done.late:

@@ -54,7 +54,7 @@ MAX_RECEIVE_WAIT_SECONDS: Final = 20
 """Longest long poll. Source: sqs-short-and-long-polling.html."""
 
 DELAY_CONSUMER_MEMORY_MB: Final = 256
-"""Of the delay consumer function; the cost command assumes it for every function."""
+"""Of the delay consumer function."""
 
 DISPATCHER_MEMORY_MB: Final = 1769
 """Of the dispatcher function: a whole processor comes with it. Releasing is mostly a processor's work, so

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from benchmarks.support import blocks
+
 DOCS: Final = Path(__file__).parents[2] / "docs"
 DOCUMENT: Final = DOCS / "capacity.md"
-BEGIN: Final = "<!-- made by benchmarks.capacity: begin {} -->"
-END: Final = "<!-- made by benchmarks.capacity: end {} -->"
 
 
 def rewritten(document: str, name: str, made: str) -> str:
@@ -17,9 +17,4 @@ def rewritten(document: str, name: str, made: str) -> str:
     Raises:
         ValueError: the document has no such block.
     """
-    begin, end = BEGIN.format(name), END.format(name)
-    before, found, rest = document.partition(begin)
-    _, closed, after = rest.partition(end)
-    if not found or not closed:
-        raise ValueError(f"docs/capacity.md has no block {name!r}; add {begin} and {end}")
-    return f"{before}{begin}\n\n{made}\n\n{end}{after}"
+    return blocks.rewritten(document, "benchmarks.capacity", name, made)

@@ -92,7 +92,7 @@ def cost(
     used = read_prices(prices)
     found = bills(load, used)
     if as_json:
-        advice = {"recommended": recommend(load, used).deploy} if advise else {}
+        advice = _advice_as_json(recommend(load, used)) if advise else {}
         print_json(_as_json(load, used, found) | advice)
         return
     _print(load, used, found)
@@ -102,8 +102,12 @@ def cost(
 
 def _recommend(advice: Recommendation) -> None:
     others = "; ".join(f"{deploy}: {dollars(bill.total)}" for deploy, bill in advice.others)
-    line = f"cheapest to deploy: {advice.deploy}, {dollars(advice.bill.total)} ({others})"
-    out.print(line, highlight=False, markup=False, soft_wrap=True)
+    for line in (
+        f"cheapest to deploy: {advice.deploy}, {dollars(advice.bill.total)} ({others})",
+        "on a machine that runs anyway, with consume and dispatch --store s3://…: "
+        f"{dollars(advice.in_s3.total)}",
+    ):
+        out.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def parse_size(text: str) -> int:
@@ -168,6 +172,15 @@ def _as_json(load: Workload, prices: Prices, found: list[Bill]) -> dict[str, Any
         "region": prices.region,
         "prices_read_on": prices.read_on.isoformat(),
         "strategies": [_bill_as_json(bill) for bill in found],
+    }
+
+
+def _advice_as_json(advice: Recommendation) -> dict[str, Any]:
+    others = {deploy: _exact(bill.total) for deploy, bill in advice.others}
+    return {
+        "recommended": advice.deploy,
+        "totals": {advice.deploy: _exact(advice.bill.total), **others},
+        "total_in_s3": _exact(advice.in_s3.total),
     }
 
 

@@ -8,10 +8,11 @@ from typing import Final
 
 from sqsdelay.cost.bill import Bill
 from sqsdelay.cost.prices import Prices
+from sqsdelay.cost.s3_store import parked_in_s3
 from sqsdelay.cost.strategies import parked, relay, scheduled
 from sqsdelay.cost.workload import Workload
 
-_WAYS: Final[Mapping[str, Callable[[Workload, Prices], Bill]]] = {
+DEPLOYED: Final[Mapping[str, Callable[[Workload, Prices], Bill]]] = {
     "no store": relay,
     "-c store=dynamodb": parked,
     "-c store=scheduler": scheduled,
@@ -27,16 +28,21 @@ class Recommendation:
         deploy: what to tell ``cdk deploy``.
         bill: what it costs.
         others: the other ways that can hold the messages, the cheaper first.
+        in_s3: what it costs with an S3 store, which the CDK does not deploy: a worker and a dispatcher
+            run on a machine, whose price is not in the bill.
     """
 
     deploy: str
     bill: Bill
     others: tuple[tuple[str, Bill], ...]
+    in_s3: Bill
 
 
 def recommend(load: Workload, prices: Prices) -> Recommendation:
     """The way with the lowest total; of equal ones that with the least to deploy."""
-    found = [(deploy, way(load, prices)) for deploy, way in _WAYS.items()]
+    found = [(deploy, way(load, prices)) for deploy, way in DEPLOYED.items()]
     possible = [(deploy, bill) for deploy, bill in found if bill.impossible is None]
     (deploy, bill), *others = sorted(possible, key=lambda each: each[1].total)
-    return Recommendation(deploy=deploy, bill=bill, others=tuple(others))
+    return Recommendation(
+        deploy=deploy, bill=bill, others=tuple(others), in_s3=parked_in_s3(load, prices)
+    )

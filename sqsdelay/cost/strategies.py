@@ -13,26 +13,28 @@ from typing import Final
 
 from sqsdelay.core.firing import soonest_seconds
 from sqsdelay.cost.bill import Bill, Line
+from sqsdelay.cost.lines import (
+    dispatcher_line,
+    function_lines,
+    hop_lines,
+    idle_polling,
+    last_send,
+    schedule_lines,
+)
 from sqsdelay.cost.prices import Prices
+from sqsdelay.cost.s3_store import parked_in_s3, stored_in_s3
 from sqsdelay.cost.stored_message import item_bytes, store_lines
 from sqsdelay.cost.workload import Workload
 from sqsdelay.limits import (
-    DELAY_CONSUMER_MEMORY_MB,
     MAX_DYNAMODB_ITEM_BYTES,
     MAX_MESSAGE_TIMER_SECONDS,
-    MAX_RECEIVE_WAIT_SECONDS,
     SCHEDULE_SECONDS,
 )
 
-FUNCTION_MS: Final = 100
-"""Assumed for one batch: two or three calls to AWS. Measure yours; the bill is linear in it."""
-
-IDLE_POLLERS: Final = 5
-"""Long polls that Lambda keeps open on an idle queue. Source: Lambda guide, "Configuring scaling
-behavior for SQS event source mappings"."""
-
 AMENDMENT_READS: Final = 2
-"""The delay consumer reads a message's amendment before it decides, and again once it has parked it."""
+"""The delay consumer asks before it decides, and again once it has parked, whether there are amendments:
+for a batch of copies, one read each time, where none was left in the last two weeks. Where some were, it
+reads each message's."""
 
 IDLE_READ_UNITS: Final = 19
 """What a dispatcher function that finds nothing due reads of a store of eight shards: their leases, twice;
@@ -67,9 +69,9 @@ def relay(load: Workload, prices: Prices) -> Bill:
     return Bill(
         strategy="relay",
         lines=(
-            *_hop_lines(load, load.hops, prices),
-            _standard(load, prices),
-            _idle_polling(load, prices),
+            *hop_lines(load, load.hops, prices),
+            last_send(load, prices),
+            idle_polling(load, prices),
         ),
     )
 
@@ -90,7 +92,7 @@ def eventbridge_scheduler(load: Workload, prices: Prices) -> Bill:
     alone = Workload(
         delay_seconds=0, messages=load.messages, message_bytes=load.message_bytes, batch=1
     )
-    return Bill(strategy="eventbridge-scheduler", lines=(line, _standard(alone, prices)))
+    return Bill(strategy="eventbridge-scheduler", lines=(line, last_send(alone, prices)))
 
 
 def scheduled(load: Workload, prices: Prices) -> Bill:
@@ -120,9 +122,9 @@ def _scheduled(strategy: str, load: Workload, prices: Prices, *, hops: int) -> B
             unit_price=prices.sqs_fifo_request,
         ),
         *function_lines("delay consumer, after the schedule", load.requests, prices),
-        *_hop_lines(load, hops - 1, prices),
-        _standard(load, prices),
-        _idle_polling(load, prices),
+        *hop_lines(load, hops - 1, prices),
+        last_send(load, prices),
+        idle_polling(load, prices),
     )
     return Bill(strategy=strategy, lines=tuple(line for line in lines if line.quantity))
 
@@ -143,7 +145,7 @@ def step_functions(load: Workload, prices: Prices) -> Bill:
     alone = Workload(
         delay_seconds=0, messages=load.messages, message_bytes=load.message_bytes, batch=1
     )
-    return Bill(strategy="step-functions", lines=(line, _standard(alone, prices)))
+    return Bill(strategy="step-functions", lines=(line, last_send(alone, prices)))
 
 
 STRATEGIES: Final[Sequence[Callable[[Workload, Prices], Bill]]] = (
@@ -151,6 +153,8 @@ STRATEGIES: Final[Sequence[Callable[[Workload, Prices], Bill]]] = (
     relay,
     parked,
     stored_by_sender,
+    parked_in_s3,
+    stored_in_s3,
     scheduled,
     scheduled_by_sender,
     eventbridge_scheduler,
@@ -165,19 +169,7 @@ def bills(load: Workload, prices: Prices) -> list[Bill]:
 
 def _direct(strategy: str, load: Workload, prices: Prices) -> Bill:
     """A message timer holds it: one send, whatever the strategy."""
-    return Bill(strategy=strategy, lines=(_standard(load, prices),))
-
-
-def _hop_lines(load: Workload, hops: int, prices: Prices) -> tuple[Line, ...]:
-    """The delay queue's requests for so many hops: each is sent to it, received, and deleted."""
-    return (
-        Line(
-            what="SQS FIFO requests (send, receive, delete a hop)",
-            quantity=hops * (2 * load.billed_requests + load.requests),
-            unit_price=prices.sqs_fifo_request,
-        ),
-        *function_lines("delay consumer", hops * load.requests, prices),
-    )
+    return Bill(strategy=strategy, lines=(last_send(load, prices),))
 
 
 def _stored(strategy: str, load: Workload, prices: Prices, *, hops: int) -> Bill:
@@ -189,15 +181,18 @@ def _stored(strategy: str, load: Workload, prices: Prices, *, hops: int) -> Bill
             impossible=f"a DynamoDB item holds {MAX_DYNAMODB_ITEM_BYTES} bytes, this one has "
             f"{item_bytes(load)}; use a PostgreSQL store",
         )
-    lines = (*store_lines(load, prices), _standard(load, prices))
-    lines += function_lines("dispatcher", load.requests, prices)
+    lines = (
+        *store_lines(load, prices),
+        last_send(load, prices),
+        dispatcher_line(load, prices),
+    )
     if hops:
         amendments = Line(
-            what="DynamoDB read units (amendments of cancelled and moved messages)",
-            quantity=load.messages * AMENDMENT_READS,
+            what="DynamoDB read units (whether any message was cancelled or moved)",
+            quantity=load.requests * AMENDMENT_READS,
             unit_price=_read_unit(load, prices),
         )
-        lines = (*_hop_lines(load, hops, prices), amendments, *lines, _idle_polling(load, prices))
+        lines = (*hop_lines(load, hops, prices), amendments, *lines, idle_polling(load, prices))
     return Bill(strategy=strategy, lines=(*lines, *_idle_dispatcher(load, prices)))
 
 
@@ -213,45 +208,6 @@ def _invocations(load: Workload, prices: Prices) -> Line:
     )
 
 
-def _standard(load: Workload, prices: Prices) -> Line:
-    return Line(
-        what="SQS standard requests (send to the destination)",
-        quantity=load.billed_requests,
-        unit_price=prices.sqs_standard_request,
-    )
-
-
-def function_lines(
-    function: str, invocations: int, prices: Prices, *, fixed: bool = False
-) -> tuple[Line, ...]:
-    """What so many batches cost on Lambda, at the assumed memory and time."""
-    gb_seconds = Fraction(DELAY_CONSUMER_MEMORY_MB, 1024) * Fraction(FUNCTION_MS, 1000)
-    return (
-        Line(
-            what=f"Lambda requests ({function})",
-            quantity=invocations,
-            unit_price=prices.lambda_request,
-            fixed=fixed,
-        ),
-        Line(
-            what=f"Lambda GB-seconds ({function})",
-            quantity=invocations * gb_seconds,
-            unit_price=prices.lambda_arm64_gb_second,
-            fixed=fixed,
-        ),
-    )
-
-
-def _idle_polling(load: Workload, prices: Prices) -> Line:
-    polls = IDLE_POLLERS * (load.delay_seconds // MAX_RECEIVE_WAIT_SECONDS)
-    return Line(
-        what=f"SQS FIFO requests (idle long polling, {IDLE_POLLERS} pollers)",
-        quantity=polls,
-        unit_price=prices.sqs_fifo_request,
-        fixed=True,
-    )
-
-
 def _idle_dispatcher(load: Workload, prices: Prices) -> tuple[Line, ...]:
     runs = load.delay_seconds // SCHEDULE_SECONDS
     reads = Line(
@@ -260,4 +216,4 @@ def _idle_dispatcher(load: Workload, prices: Prices) -> tuple[Line, ...]:
         unit_price=_read_unit(load, prices),
         fixed=True,
     )
-    return (reads, *function_lines("dispatcher's schedule", runs, prices, fixed=True))
+    return (reads, *schedule_lines(load, prices))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 
-from benchmarks import accuracy, cost, import_time
+from benchmarks import accuracy, cost, import_time, s3_store
+from benchmarks.support import counting
 from tests.patience import PATIENCE_SECONDS
 from tests.services.processes import ROOT
 
@@ -64,13 +66,13 @@ def test_the_s3_store_keeps_a_year_for_cents() -> None:
 
 def test_cost_counts_what_the_cost_command_reckons_with() -> None:
     """Three requests a hop, and one write unit parked beside leases, as dynalite meters it."""
-    done = run("cost")
+    done = run("cost", "--s3-messages", "3000")
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [re.split(r"  +", line) for line in done.stdout.splitlines()]
     counts = [
         (row[0], row[1:4])
         for row in rows
-        if row[0].startswith(("relay", "stored", "parked")) and "IA" not in row[0]
+        if row[0].startswith(("relay", "stored", "parked")) and row[0][-2:] not in ("IA", "S3")
     ]
     year = dict(counts[-4:])
     assert year == {
@@ -81,21 +83,26 @@ def test_cost_counts_what_the_cost_command_reckons_with() -> None:
     }
     assert len(counts) == 16
     assert done.stdout.count("hops extrapolated") == 4
+    assert done.stdout.count("benchmarks.s3_store") == 8
+    aims = re.findall(r"^a year .* a million, aim \$[\d.]+: (\w+)", done.stdout, re.M)
+    assert aims == ["met"] * 6
 
 
 def test_cost_fails_when_the_sums_are_wrong(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A relay that makes one request more than the bill says ends with exit code 1."""
-    relayed = cost.relayed
+    relayed = counting.relayed
 
-    def wasteful(delay_seconds: int, messages: int) -> cost.Counted:
+    def wasteful(delay_seconds: int, messages: int) -> counting.Counted:
         counted = relayed(delay_seconds, messages)
         counted.counts["sqs standard"] += 1
         return counted
 
     monkeypatch.setattr(cost, "relayed", wasteful)
     monkeypatch.setattr(cost, "DELAYS", {"1 hour": 3600})
+    none = s3_store.Released(messages=1, parking=Counter(), waiting=Counter(), stored_bytes=0)
+    monkeypatch.setattr(s3_store, "year", lambda messages: none)
     monkeypatch.setattr(sys, "argv", ["cost.py"])
     assert cost.main() == 1
     printed = capsys.readouterr().out

@@ -9,16 +9,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks import cost_by_delay
+from benchmarks.support.blocks import rewritten
 from sqsdelay.cli import app
 from sqsdelay.cost import Workload, break_even_seconds, shipped_prices
+from sqsdelay.cost.lines import DISPATCH_MS, FUNCTION_MS, LAMBDA_POLLERS
 from sqsdelay.cost.stored_message import ITEM_BYTES, write_units
-from sqsdelay.cost.strategies import (
-    FUNCTION_MS,
-    IDLE_POLLERS,
-    IDLE_READ_UNITS,
-)
+from sqsdelay.cost.strategies import IDLE_READ_UNITS
 from sqsdelay.cost.workload import DELAY_ATTRIBUTES_BYTES
-from sqsdelay.limits import DELAY_CONSUMER_MEMORY_MB, SCHEDULE_SECONDS
+from sqsdelay.limits import DELAY_CONSUMER_MEMORY_MB, DISPATCHER_MEMORY_MB, SCHEDULE_SECONDS
 
 GUIDE = (Path(__file__).parents[2] / "docs/cost.md").read_text()
 PRICES = shipped_prices()
@@ -57,6 +56,13 @@ def test_its_break_even_table_is_the_codes() -> None:
             assert seconds / 3600 == float(hours)
 
 
+def test_its_tables_by_delay_are_the_scripts() -> None:
+    """Nobody types them, and the prices that are shipped are the ones they are made with."""
+    for name, made in cost_by_delay.tables(PRICES).items():
+        told = rewritten(GUIDE, cost_by_delay.SCRIPT, name, made)
+        assert told == GUIDE, f"{name}: run python -m benchmarks.cost_by_delay"
+
+
 def test_its_numbers_are_the_codes() -> None:
     """Sizes and assumptions stand once in the code; the guide repeats them."""
     words = {5: "five"}
@@ -64,7 +70,9 @@ def test_its_numbers_are_the_codes() -> None:
         f"the {DELAY_ATTRIBUTES_BYTES} bytes that the delay adds",
         f"an item has {ITEM_BYTES} bytes besides",
         f"{DELAY_CONSUMER_MEMORY_MB} MB (arm64) for {FUNCTION_MS} ms",
-        f"keeps {words[IDLE_POLLERS]} long polls",
+        f"{DISPATCHER_MEMORY_MB:,} MB for {FUNCTION_MS} ms a run",
+        f"and {DISPATCH_MS} ms for each message",
+        f"keeps {words[LAMBDA_POLLERS]} long polls",
         f"every {SCHEDULE_SECONDS} s, and reads {IDLE_READ_UNITS} units",
         f"read on {PRICES.read_on}",
     ):

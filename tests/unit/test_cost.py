@@ -22,11 +22,16 @@ from sqsdelay.cost import (
     shipped_prices,
     shipped_text,
 )
+from sqsdelay.cost import s3_store as in_s3
+from sqsdelay.cost.lines import DISPATCH_MS, LAMBDA_POLLERS
 from sqsdelay.cost.stored_message import ITEM_BYTES
 from sqsdelay.errors import ConfigurationError
+from sqsdelay.sqs.consumer import DEFAULT_RECEIVERS
 from sqsdelay.stores.dynamodb.item import item_bytes as item_size
 from sqsdelay.stores.dynamodb.item import item_of
 from sqsdelay.stores.dynamodb.layout import Lane, Layout, Place
+from sqsdelay.stores.s3.s3_store import TURN_SECONDS, S3Store
+from sqsdelay.stores.s3.wheel import MAX_OBJECT_MESSAGES
 
 YEAR = 365 * 24 * 3600
 PRICES = shipped_prices()
@@ -88,7 +93,7 @@ def test_full_batches_divide_requests_by_ten() -> None:
 
 def test_up_to_900_seconds_every_way_of_ours_is_one_send() -> None:
     """A message timer holds it: no hop, no store, no function."""
-    for strategy in ("relay", "parked", "stored"):
+    for strategy in ("relay", "parked", "stored", "parked-in-s3"):
         assert bill_of(strategy, delay_seconds=900).total == usd("0.0000004")
 
 
@@ -123,7 +128,7 @@ def test_a_parked_message_is_written_once() -> None:
     assert quantities(large, "write units") == [2]
     assert quantities(small, "lease writes") == [Fraction(1, 50)]
     assert quantities(small, "SQS FIFO") == [3]
-    assert quantities(small, "amendments") == [2]
+    assert quantities(small, "cancelled or moved") == [2]
     assert quantities(bill_of("stored", delay_seconds=YEAR), "SQS FIFO") == []
 
 
@@ -280,3 +285,43 @@ def test_the_cheapest_deployment_is_recommended(delay_seconds: int, deploy: str)
     assert advice.deploy == deploy
     totals = [advice.bill.total, *(bill.total for _, bill in advice.others)]
     assert totals == sorted(totals)
+    assert advice.in_s3.strategy == "parked-in-s3"
+
+
+def test_the_dispatcher_is_priced_as_it_is_deployed() -> None:
+    """1,769 MB: its time for the messages, and a run a minute whether or not any are due."""
+    bill = bill_of("stored", delay_seconds=3600, messages=1_000_000, batch=10)
+    a_second = Fraction(1769, 1024)
+    assert quantities(bill, "GB-seconds (dispatcher)") == [
+        1_000_000 * a_second / 1000 * DISPATCH_MS
+    ]
+    fixed = {line.what: line.quantity for line in bill.lines if line.fixed}
+    assert fixed["Lambda requests (dispatcher's schedule)"] == 60
+    assert fixed["Lambda GB-seconds (dispatcher's schedule)"] == 60 * a_second / 10
+
+
+def test_amendments_are_asked_for_by_the_batch() -> None:
+    """Two reads for ten copies that are parked together."""
+    bill = bill_of("parked", delay_seconds=YEAR, messages=1_000, batch=10)
+    assert quantities(bill, "cancelled or moved") == [200]
+
+
+def test_what_waits_in_s3_shares_its_objects() -> None:
+    """A million due together: 200 objects, an eightieth of a write each; apart, each is written alone,
+    leased and checkpointed."""
+    together = bill_of("parked-in-s3", delay_seconds=YEAR, messages=10**6, batch=10)
+    assert quantities(together, "groups") == [200]
+    assert quantities(together, "checkpoint") == [12_500]
+    assert quantities(together, "SQS FIFO") == [300_000]
+    apart = bill_of("stored-in-s3", delay_seconds=YEAR, messages=10**6)
+    assert quantities(apart, "groups") == [10**6]
+    assert quantities(apart, "checkpoint") == [2 * 10**6]
+    assert quantities(apart, "SQS FIFO") == []
+    assert not [line for line in together.lines if "Lambda" in line.what]
+
+
+def test_the_s3_stores_figures_are_its_own() -> None:
+    """How a worker gathers and polls, and how often a dispatcher looks."""
+    assert in_s3.GROUP == MAX_OBJECT_MESSAGES <= S3Store.stored_at_once
+    assert in_s3.LOOK_SECONDS == TURN_SECONDS == S3Store.poll_seconds
+    assert in_s3.RECEIVERS == DEFAULT_RECEIVERS < LAMBDA_POLLERS
