@@ -6,11 +6,13 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from aws_cdk import RemovalPolicy
 
+from infra.hosting import KEYS as HOSTING_KEYS
+from infra.hosting import Hosting
 from sqsdelay.cdk.message_store import DYNAMODB
 from sqsdelay.cdk.removal_guard import NONE
 from sqsdelay.cdk.unrestricted_delay import STORES
@@ -45,6 +47,7 @@ KEYS: Final = (
     "storeClass",
     "largeBodies",
     "ledger",
+    *HOSTING_KEYS,
 )
 """All that `Deployment.read` asks for."""
 
@@ -64,6 +67,7 @@ class Deployment:
     ``store_shards`` and ``store_class`` are that store's shards and its table's class.
     ``large_bodies`` adds a bucket for large bodies to each endpoint; False lets go of one.
     ``ledger`` has the functions record what happens to each message in their logs.
+    ``hosting`` says of keys, network, memory, logs and roles what the account wants.
     """
 
     endpoints: tuple[Endpoint, ...] = ()
@@ -77,6 +81,7 @@ class Deployment:
     store_class: str = STANDARD
     large_bodies: bool | None = None
     ledger: bool = False
+    hosting: Hosting = field(default_factory=Hosting)
 
     @classmethod
     def read(
@@ -107,6 +112,7 @@ class Deployment:
             store_class=_store_class(get("storeClass"), get("store")),
             large_bodies=_large_bodies(get("largeBodies")),
             ledger=_ledger(get("ledger")),
+            hosting=Hosting.read(get),
         )
 
 

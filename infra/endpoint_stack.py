@@ -34,12 +34,14 @@ class EndpointStack(Stack):
         super().__init__(
             scope, construct_id, description=f"Unrestricted delays for {endpoint.name} (sqsdelay)"
         )
+        encryption_key = deployment.hosting.key(self)
         if deployment.queue_arn is None:
             queue: sqs.IQueue = DestinationQueue(
                 self,
                 "Destination",
                 endpoint=endpoint.name,
                 removal_policy=deployment.removal_policy,
+                encryption_key=encryption_key,
             ).queue
         else:
             queue = sqs.Queue.from_queue_arn(self, "Destination", deployment.queue_arn)
@@ -59,6 +61,9 @@ class EndpointStack(Stack):
             store_class=deployment.store_class,
             large_bodies=deployment.large_bodies,
             ledger=deployment.ledger,
+            encryption_key=encryption_key,
+            functions=deployment.hosting.functions(self),
+            permissions_boundary=deployment.hosting.boundary(self),
         )
         for output, value in _outputs(queue, delay).items():
             CfnOutput(self, output, value=value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sqsdelay.cdk.function_settings import FunctionSettings
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
 
-__all__ = ["UnrestrictedDelay"]
+__all__ = ["FunctionSettings", "UnrestrictedDelay"]

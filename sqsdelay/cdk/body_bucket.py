@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aws_cdk import RemovalPolicy
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
@@ -17,13 +18,22 @@ class BodyBucket(s3.Bucket):
     """
 
     def __init__(
-        self, scope: Construct, construct_id: str, *, removal_policy: RemovalPolicy
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        removal_policy: RemovalPolicy,
+        encryption_key: kms.IKey | None = None,
     ) -> None:
         super().__init__(
             scope,
             construct_id,
             block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
-            encryption=s3.BucketEncryption.S3_MANAGED,
+            encryption=s3.BucketEncryption.S3_MANAGED
+            if encryption_key is None
+            else s3.BucketEncryption.KMS,
+            encryption_key=encryption_key,
+            bucket_key_enabled=None if encryption_key is None else True,
             enforce_ssl=True,
             object_ownership=s3.ObjectOwnership.BUCKET_OWNER_ENFORCED,
             removal_policy=removal_policy,
@@ -53,6 +63,9 @@ class BodyBucket(s3.Bucket):
         )
 
     def _grant(self, grantee: iam.IGrantable, *, on_bucket: str, on_bodies: list[str]) -> iam.Grant:
+        if self.encryption_key is not None:
+            # A large body goes up in parts, which S3 decrypts to put them together.
+            self.encryption_key.grant(grantee, "kms:Decrypt", "kms:GenerateDataKey")
         bucket = iam.Grant.add_to_principal(
             grantee=grantee, actions=[on_bucket], resource_arns=[self.bucket_arn], scope=self
         )

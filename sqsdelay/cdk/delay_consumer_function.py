@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from aws_cdk import Duration, RemovalPolicy
+from aws_cdk import Duration
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
@@ -13,8 +13,9 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from sqsdelay.cdk.acknowledgement import acknowledge
+from sqsdelay.cdk.encryption import grant_queues
+from sqsdelay.cdk.function_settings import DEFAULTS, FunctionSettings
 from sqsdelay.cdk.message_store import MessageStore
-from sqsdelay.cdk.queues import SEND_UNDER_KEY
 from sqsdelay.cdk.schedule_group import ScheduleGroup
 from sqsdelay.lambdas.delay_consumer import contract
 from sqsdelay.lambdas.function_code import delay_consumer_code
@@ -42,6 +43,7 @@ class DelayConsumerFunction(Construct):
         store: where to park messages that are far away; they hop on when left out.
         due_queue: of a FIFO endpoint, served too.
         ledger: has it record what it does in its log.
+        settings: where and how it runs.
     """
 
     def __init__(
@@ -60,15 +62,11 @@ class DelayConsumerFunction(Construct):
         store: MessageStore | ScheduleGroup | None = None,
         due_queue: sqs.IQueue | None = None,
         ledger: bool = False,
+        settings: FunctionSettings = DEFAULTS,
     ) -> None:
         super().__init__(scope, construct_id)
         due_queues = () if due_queue is None else (due_queue,)
-        log_group = logs.LogGroup(
-            self,
-            "Log",
-            retention=logs.RetentionDays.ONE_MONTH,
-            removal_policy=RemovalPolicy.DESTROY,
-        )
+        log_group = settings.log_group(self)
         self.role = _role(
             self,
             log_group=log_group,
@@ -76,6 +74,7 @@ class DelayConsumerFunction(Construct):
             consumed=(delay_queue, *due_queues),
             error_queue=error_queue,
             store=store,
+            network=settings.statements(),
         )
         self.function = lambda_.Function(
             self,
@@ -85,7 +84,7 @@ class DelayConsumerFunction(Construct):
             handler=contract.HANDLER,
             runtime=lambda_.Runtime.PYTHON_3_14,
             architecture=lambda_.Architecture.ARM_64,
-            memory_size=DELAY_CONSUMER_MEMORY_MB,
+            memory_size=settings.memory_mb or DELAY_CONSUMER_MEMORY_MB,
             timeout=Duration.seconds(FUNCTION_TIMEOUT_SECONDS),
             environment={
                 contract.ENDPOINT_VARIABLE: endpoint,
@@ -101,7 +100,9 @@ class DelayConsumerFunction(Construct):
             # The metrics travel in log lines, which a level above INFO would drop.
             logging_format=lambda_.LoggingFormat.JSON,
             system_log_level_v2=lambda_.SystemLogLevel.WARN,
+            **settings.arguments(),
         )
+        settings.acknowledge(self)
         _acknowledge_function(self.function)
         self._serve("EventSource", delay_queue, max_concurrency)
         if due_queue is not None:
@@ -139,6 +140,7 @@ def _role(
     consumed: Sequence[sqs.IQueue],
     error_queue: sqs.IQueue,
     store: MessageStore | ScheduleGroup | None,
+    network: Sequence[iam.PolicyStatement],
 ) -> iam.Role:
     arns = [each.queue_arn for each in consumed]
     relay = iam.PolicyStatement(
@@ -161,7 +163,7 @@ def _role(
         actions=["logs:CreateLogStream", "logs:PutLogEvents"],
         resources=[log_group.log_group_arn],
     )
-    statements = [relay, consume, log, *([] if store is None else store.statements())]
+    statements = [relay, consume, log, *([] if store is None else store.statements()), *network]
     role = iam.Role(
         scope,
         "Role",
@@ -169,8 +171,9 @@ def _role(
         # Inline, so that the event source, which needs them at once, is not created before them.
         inline_policies={"DelayConsumer": iam.PolicyDocument(statements=statements)},
     )
-    if queue.encryption_master_key is not None:
-        queue.encryption_master_key.grant(role, *SEND_UNDER_KEY)
+    grant_queues(role, (queue, *consumed, error_queue))
+    if store is not None:
+        store.grant_key(role)
     return role
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from aws_cdk import Duration, RemovalPolicy
+from aws_cdk import Duration
 from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as targets
 from aws_cdk import aws_iam as iam
@@ -14,7 +15,8 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from sqsdelay.cdk.acknowledgement import acknowledge
-from sqsdelay.cdk.queues import SEND_UNDER_KEY
+from sqsdelay.cdk.encryption import grant_queues, grant_table
+from sqsdelay.cdk.function_settings import DEFAULTS, FunctionSettings
 from sqsdelay.cdk.store_table import StoreTable
 from sqsdelay.lambdas.dispatcher import contract
 from sqsdelay.lambdas.function_code import dispatcher_code
@@ -43,6 +45,7 @@ class DispatcherFunction(Construct):
         store_url: the store as the function opens it.
         code: the function's code; built from this checkout when left out.
         ledger: has it record what it does in its log.
+        settings: where and how it runs.
     """
 
     def __init__(
@@ -57,16 +60,17 @@ class DispatcherFunction(Construct):
         store_url: str,
         code: lambda_.Code | None = None,
         ledger: bool = False,
+        settings: FunctionSettings = DEFAULTS,
     ) -> None:
         super().__init__(scope, construct_id)
-        log_group = logs.LogGroup(
-            self,
-            "Log",
-            retention=logs.RetentionDays.ONE_MONTH,
-            removal_policy=RemovalPolicy.DESTROY,
-        )
+        log_group = settings.log_group(self)
         self.role = _role(
-            self, log_group=log_group, queue=queue, error_queue=error_queue, table=table
+            self,
+            log_group=log_group,
+            queue=queue,
+            error_queue=error_queue,
+            table=table,
+            network=settings.statements(),
         )
         self.function = lambda_.Function(
             self,
@@ -92,7 +96,9 @@ class DispatcherFunction(Construct):
             # The metrics travel in log lines, which a level above INFO would drop.
             logging_format=lambda_.LoggingFormat.JSON,
             system_log_level_v2=lambda_.SystemLogLevel.WARN,
+            **settings.arguments(),
         )
+        settings.acknowledge(self)
         self.schedule = _schedule(self, self.function, endpoint)
         _acknowledge(self.function, self.schedule)
 
@@ -118,6 +124,7 @@ def _role(
     queue: sqs.IQueue,
     error_queue: sqs.IQueue,
     table: StoreTable,
+    network: Sequence[iam.PolicyStatement],
 ) -> iam.Role:
     lease = iam.PolicyStatement(
         sid="Lease",
@@ -144,10 +151,12 @@ def _role(
         scope,
         "Role",
         assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
-        inline_policies={"Dispatcher": iam.PolicyDocument(statements=[lease, release, log])},
+        inline_policies={
+            "Dispatcher": iam.PolicyDocument(statements=[lease, release, log, *network])
+        },
     )
-    if queue.encryption_master_key is not None:
-        queue.encryption_master_key.grant(role, *SEND_UNDER_KEY)
+    grant_queues(role, (queue, error_queue))
+    grant_table(role, table.encryption_key)
     return role
 
 

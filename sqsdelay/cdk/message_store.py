@@ -6,6 +6,7 @@ from typing import Final
 
 from aws_cdk import RemovalPolicy
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sqs as sqs
@@ -13,6 +14,8 @@ from constructs import Construct
 
 from sqsdelay.cdk.alarms import Alarms, store_rules
 from sqsdelay.cdk.dispatcher_function import DispatcherFunction
+from sqsdelay.cdk.encryption import grant_table
+from sqsdelay.cdk.function_settings import DEFAULTS, FunctionSettings
 from sqsdelay.cdk.store_table import StoreTable
 from sqsdelay.stores.dynamodb.dynamodb_store import DEFAULT_SHARDS, STANDARD
 
@@ -38,6 +41,8 @@ class MessageStore(Construct):
         ledger: has the dispatcher record what it does in its log.
         shards: over how many partitions an hour's messages are spread.
         table_class: the table's, ``STANDARD`` or ``STANDARD_INFREQUENT_ACCESS``.
+        encryption_key: of the table; one that AWS manages when None.
+        settings: where and how the dispatcher runs.
     """
 
     def __init__(
@@ -54,6 +59,8 @@ class MessageStore(Construct):
         ledger: bool = False,
         shards: int = DEFAULT_SHARDS,
         table_class: str = STANDARD,
+        encryption_key: kms.IKey | None = None,
+        settings: FunctionSettings = DEFAULTS,
     ) -> None:
         super().__init__(scope, construct_id)
         self._shards = shards
@@ -63,6 +70,7 @@ class MessageStore(Construct):
             endpoint=endpoint,
             removal_policy=removal_policy,
             table_class=table_class,
+            encryption_key=encryption_key,
         )
         dispatcher = DispatcherFunction(
             self,
@@ -74,6 +82,7 @@ class MessageStore(Construct):
             store_url=self.url,
             code=code,
             ledger=ledger,
+            settings=settings,
         )
         self.function = dispatcher.function
         self.schedule = dispatcher.schedule
@@ -99,8 +108,13 @@ class MessageStore(Construct):
             )
         ]
 
+    def grant_key(self, grantee: iam.IGrantable) -> None:
+        """Let ``grantee`` use the table's key, where that is the customer's."""
+        grant_table(grantee, self.table.encryption_key)
+
     def grant_store(self, producer: iam.IGrantable) -> iam.Grant:
         """Let ``producer`` store, list, find, cancel and reschedule messages."""
+        self.grant_key(producer)
         return iam.Grant.add_to_principal(
             grantee=producer,
             actions=list(KEEP_MESSAGES),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from aws_cdk import Duration, RemovalPolicy
+from aws_cdk import aws_kms as kms
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
@@ -24,10 +25,6 @@ from sqsdelay.limits import (
 RECEIVES_BEFORE_DEAD_LETTER: Final = 5
 """How often the endpoint's own consumers may fail a message."""
 
-SEND_UNDER_KEY: Final = ("kms:Decrypt", "kms:GenerateDataKey")
-"""What sending to a queue under its owner's KMS key takes, for SQS reuses data keys. Source: SQS
-developer guide, key management, "Configure KMS permissions for producers"."""
-
 _ONLY_WAITING: Final = (
     "A redrive policy would move away messages that are only waiting; what cannot be "
     "delivered the function sends to the error queue."
@@ -44,17 +41,27 @@ class EndpointQueue(sqs.Queue):
 
     Args:
         no_redrive: why it has no redrive policy; None where it has one.
+        encryption_key: SQS encrypts under it; under a key of its own when None.
         settings: more of those of `aws_sqs.Queue`, its name and removal policy among them.
     """
 
     def __init__(
-        self, scope: Construct, construct_id: str, *, no_redrive: str | None, **settings: Any
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        no_redrive: str | None,
+        encryption_key: kms.IKey | None = None,
+        **settings: Any,
     ) -> None:
         super().__init__(
             scope,
             construct_id,
             retention_period=Duration.seconds(MAX_RETENTION_SECONDS),
-            encryption=sqs.QueueEncryption.SQS_MANAGED,
+            encryption=sqs.QueueEncryption.SQS_MANAGED
+            if encryption_key is None
+            else sqs.QueueEncryption.KMS,
+            encryption_master_key=encryption_key,
             enforce_ssl=True,
             **settings,
         )
@@ -63,7 +70,12 @@ class EndpointQueue(sqs.Queue):
 
 
 def delay_queue(
-    scope: Construct, *, endpoint: str, hop_seconds: int, removal_policy: RemovalPolicy
+    scope: Construct,
+    *,
+    endpoint: str,
+    hop_seconds: int,
+    removal_policy: RemovalPolicy,
+    encryption_key: kms.IKey | None = None,
 ) -> EndpointQueue:
     """Where a message waits, hop by hop: high-throughput FIFO, delivery delay of one hop."""
     return EndpointQueue(
@@ -77,10 +89,17 @@ def delay_queue(
         delivery_delay=Duration.seconds(hop_seconds),
         visibility_timeout=Duration.seconds(DELAY_QUEUE_VISIBILITY_SECONDS),
         removal_policy=removal_policy,
+        encryption_key=encryption_key,
     )
 
 
-def due_queue(scope: Construct, *, endpoint: str, removal_policy: RemovalPolicy) -> EndpointQueue:
+def due_queue(
+    scope: Construct,
+    *,
+    endpoint: str,
+    removal_policy: RemovalPolicy,
+    encryption_key: kms.IKey | None = None,
+) -> EndpointQueue:
     """Where the message timers of a FIFO endpoint run: a standard queue."""
     return EndpointQueue(
         scope,
@@ -89,10 +108,17 @@ def due_queue(scope: Construct, *, endpoint: str, removal_policy: RemovalPolicy)
         queue_name=beside(endpoint, DUE_QUEUE_SUFFIX),
         visibility_timeout=Duration.seconds(DELAY_QUEUE_VISIBILITY_SECONDS),
         removal_policy=removal_policy,
+        encryption_key=encryption_key,
     )
 
 
-def error_queue(scope: Construct, *, endpoint: str, removal_policy: RemovalPolicy) -> EndpointQueue:
+def error_queue(
+    scope: Construct,
+    *,
+    endpoint: str,
+    removal_policy: RemovalPolicy,
+    encryption_key: kms.IKey | None = None,
+) -> EndpointQueue:
     """What could not be delivered, with the reason, for a person to read."""
     return EndpointQueue(
         scope,
@@ -100,6 +126,7 @@ def error_queue(scope: Construct, *, endpoint: str, removal_policy: RemovalPolic
         no_redrive="The last stop: nothing but a person reads it.",
         queue_name=beside(endpoint, ERROR_QUEUE_SUFFIX),
         removal_policy=removal_policy,
+        encryption_key=encryption_key,
     )
 
 
@@ -113,7 +140,13 @@ class DestinationQueue(Construct):
     """
 
     def __init__(
-        self, scope: Construct, construct_id: str, *, endpoint: str, removal_policy: RemovalPolicy
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        endpoint: str,
+        removal_policy: RemovalPolicy,
+        encryption_key: kms.IKey | None = None,
     ) -> None:
         super().__init__(scope, construct_id)
         # SQS does not take FifoQueue=false: a standard queue says nothing.
@@ -125,6 +158,7 @@ class DestinationQueue(Construct):
             queue_name=_dead_letter_queue_name(endpoint),
             fifo=fifo,
             removal_policy=removal_policy,
+            encryption_key=encryption_key,
         )
         self.queue = EndpointQueue(
             self,
@@ -136,6 +170,7 @@ class DestinationQueue(Construct):
                 queue=self.dead_letter_queue, max_receive_count=RECEIVES_BEFORE_DEAD_LETTER
             ),
             removal_policy=removal_policy,
+            encryption_key=encryption_key,
         )
 
 

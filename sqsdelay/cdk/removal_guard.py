@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from aws_cdk import CustomResource, Duration, RemovalPolicy, Stack
+from aws_cdk import CustomResource, Duration, Stack
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
 from sqsdelay.cdk.acknowledgement import acknowledge
+from sqsdelay.cdk.function_settings import DEFAULTS, FunctionSettings
 from sqsdelay.lambdas.removal_guard.handler import LEFT_OUT, SETTLING_SECONDS
 
 NONE: Final = "none"
@@ -79,16 +80,19 @@ class RemovalGuard(Construct):
 
     Args:
         left_out: the parts that are neither deployed nor let go of by name.
+        settings: how long its log is kept. It runs in no network of the user's: it asks CloudFormation.
     """
 
-    def __init__(self, scope: Construct, construct_id: str, *, left_out: Sequence[Part]) -> None:
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        left_out: Sequence[Part],
+        settings: FunctionSettings = DEFAULTS,
+    ) -> None:
         super().__init__(scope, construct_id)
-        log_group = logs.LogGroup(
-            self,
-            "Log",
-            retention=logs.RetentionDays.ONE_MONTH,
-            removal_policy=RemovalPolicy.DESTROY,
-        )
+        log_group = settings.log_group(self)
         self.role = _role(self, log_group)
         self.function = lambda_.Function(
             self,

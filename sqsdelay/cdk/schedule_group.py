@@ -10,6 +10,7 @@ from aws_cdk import aws_scheduler as scheduler
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
+from sqsdelay.cdk.encryption import grant_queues
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 
@@ -86,6 +87,11 @@ class ScheduleGroup(Construct):
                 )
             },
         )
+
+        grant_queues(self.role, (delay_queue, error_queue))
+
+    def grant_key(self, grantee: iam.IGrantable) -> None:
+        """Schedules are under a key of AWS's: who parks needs none."""
 
     @property
     def url(self) -> str:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from aws_cdk import CfnDeletionPolicy, RemovalPolicy
 from aws_cdk import aws_dynamodb as dynamodb
+from aws_cdk import aws_kms as kms
 from constructs import Construct
 
 from sqsdelay.limits import STORE_TABLE_SUFFIX
@@ -22,6 +23,7 @@ class StoreTable(dynamodb.Table):
     Args:
         endpoint: the destination queue's name, which may be a token.
         table_class: ``STANDARD`` or ``STANDARD_INFREQUENT_ACCESS``.
+        encryption_key: one that AWS manages when None.
     """
 
     def __init__(
@@ -32,6 +34,7 @@ class StoreTable(dynamodb.Table):
         endpoint: str,
         removal_policy: RemovalPolicy,
         table_class: str = STANDARD,
+        encryption_key: kms.IKey | None = None,
     ) -> None:
         definition = table_definition()
         types = {a["AttributeName"]: a["AttributeType"] for a in definition["AttributeDefinitions"]}
@@ -50,7 +53,10 @@ class StoreTable(dynamodb.Table):
             table_class=dynamodb.TableClass(table_class),
             # Amendments, and messages that are released.
             time_to_live_attribute=EXPIRY,
-            encryption=dynamodb.TableEncryption.AWS_MANAGED,
+            encryption=dynamodb.TableEncryption.AWS_MANAGED
+            if encryption_key is None
+            else dynamodb.TableEncryption.CUSTOMER_MANAGED,
+            encryption_key=encryption_key,
             point_in_time_recovery_specification=dynamodb.PointInTimeRecoverySpecification(
                 point_in_time_recovery_enabled=True
             ),

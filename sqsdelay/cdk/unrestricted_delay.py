@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from aws_cdk import RemovalPolicy, Token
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sqs as sqs
@@ -16,6 +17,8 @@ from sqsdelay.cdk.alarms import Alarms, endpoint_rules
 from sqsdelay.cdk.body_bucket import BodyBucket
 from sqsdelay.cdk.dashboard import Dashboard
 from sqsdelay.cdk.delay_consumer_function import DEFAULT_MAX_CONCURRENCY, DelayConsumerFunction
+from sqsdelay.cdk.encryption import grant_queues
+from sqsdelay.cdk.function_settings import DEFAULTS, FunctionSettings
 from sqsdelay.cdk.message_store import DYNAMODB, MessageStore
 from sqsdelay.cdk.removal_guard import DUE_QUEUE, LARGE_BODIES, NONE, SCHEDULES, STORE, RemovalGuard
 from sqsdelay.cdk.schedule_group import SCHEDULER, ScheduleGroup
@@ -56,6 +59,10 @@ class UnrestrictedDelay(Construct):
         due_queue: False lets go of the due queue of a queue that was FIFO and is so no more; left
             out, such a deployment is refused.
         ledger: has the functions record what happens to each message in their logs.
+        encryption_key: a KMS key of yours for our queues, the store's table and the bucket. Those who
+            are granted something here may use it; if it is imported, its policy has to let them.
+        functions: memory, log retention, tracing and network of the functions.
+        permissions_boundary: of every role made here.
 
     Raises:
         InvalidEndpoint: the queue's name is too long for our suffixes, or it is FIFO and has no name
@@ -82,6 +89,9 @@ class UnrestrictedDelay(Construct):
         large_bodies: bool | None = None,
         due_queue: bool | None = None,
         ledger: bool = False,
+        encryption_key: kms.IKey | None = None,
+        functions: FunctionSettings = DEFAULTS,
+        permissions_boundary: iam.IManagedPolicy | None = None,
     ) -> None:
         super().__init__(scope, construct_id)
         endpoint = _name(queue)
@@ -92,20 +102,19 @@ class UnrestrictedDelay(Construct):
             *([LARGE_BODIES] if large_bodies is None else []),
             *([DUE_QUEUE] if due_queue is None and not queue.fifo else []),
         ]
-        self.removal_guard = RemovalGuard(self, "RemovalGuard", left_out=left_out)
+        self.removal_guard = RemovalGuard(
+            self, "RemovalGuard", left_out=left_out, settings=functions
+        )
         self.queue = queue
         self.hop_seconds = hop_seconds
+        if permissions_boundary is not None:
+            iam.PermissionsBoundary.of(self).apply(permissions_boundary)
+        kept: dict[str, Any] = {"removal_policy": removal_policy, "encryption_key": encryption_key}
         self.delay_queue = queues.delay_queue(
-            self, endpoint=endpoint, hop_seconds=hop_seconds, removal_policy=removal_policy
+            self, endpoint=endpoint, hop_seconds=hop_seconds, **kept
         )
-        self.error_queue = queues.error_queue(
-            self, endpoint=endpoint, removal_policy=removal_policy
-        )
-        self.due_queue = (
-            queues.due_queue(self, endpoint=endpoint, removal_policy=removal_policy)
-            if queue.fifo
-            else None
-        )
+        self.error_queue = queues.error_queue(self, endpoint=endpoint, **kept)
+        self.due_queue = queues.due_queue(self, endpoint=endpoint, **kept) if queue.fifo else None
         self.store = (
             MessageStore(
                 self,
@@ -114,11 +123,12 @@ class UnrestrictedDelay(Construct):
                 queue=self.due_queue or queue,
                 error_queue=self.error_queue,
                 alarm_topic=alarm_topic,
-                removal_policy=removal_policy,
                 code=dispatcher_code,
                 ledger=ledger,
                 shards=store_shards,
                 table_class=store_class,
+                settings=functions,
+                **kept,
             )
             if store == DYNAMODB
             else None
@@ -137,9 +147,7 @@ class UnrestrictedDelay(Construct):
             else None
         )
         # The functions pass pointers on and read no body: they are granted nothing on it.
-        self.body_bucket = (
-            BodyBucket(self, "Bodies", removal_policy=removal_policy) if large_bodies else None
-        )
+        self.body_bucket = BodyBucket(self, "Bodies", **kept) if large_bodies else None
         self.function = DelayConsumerFunction(
             self,
             "DelayConsumer",
@@ -154,6 +162,7 @@ class UnrestrictedDelay(Construct):
             store=self.store or self.schedules,
             due_queue=self.due_queue,
             ledger=ledger,
+            settings=functions,
         ).function
         # Refused before the delay consumer forgets a store, and not after.
         self.function.node.add_dependency(self.removal_guard.parts)
@@ -189,8 +198,7 @@ class UnrestrictedDelay(Construct):
         sent_to = [self.queue, self.delay_queue, *([self.due_queue] if self.due_queue else [])]
         if self.body_bucket is not None:
             self.body_bucket.grant_offload(producer)
-        if self.queue.encryption_master_key is not None:
-            self.queue.encryption_master_key.grant(producer, *queues.SEND_UNDER_KEY)
+        grant_queues(producer, sent_to)
         return iam.Grant.add_to_principal(
             grantee=producer,
             # Attributes: what a queue takes, and the hop where a sender counts on a shorter one.

@@ -1,0 +1,151 @@
+"""Keys, network, memory, logs, traces and roles as an account wants them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aws_cdk import Stack
+from aws_cdk import aws_ec2 as ec2
+
+from infra.hosting import KEYS, RETENTION, Hosting
+from sqsdelay.cdk import FunctionSettings
+from sqsdelay.cdk.encryption import USE_QUEUE, USE_TABLE
+from sqsdelay.cdk.function_settings import IN_A_VPC
+from sqsdelay.errors import ConfigurationError
+from tests.infra.resources import Templates
+from tests.infra.test_app import RunApp, findings
+
+KEY = "arn:aws:kms:eu-west-1:123456789012:key/11111111-2222-3333-4444-555555555555"
+SUBNET = "subnet-0123456789abcdef"
+GROUP = "sg-0123456789abcdef0"
+BOUNDARY = "arn:aws:iam::123456789012:policy/Boundary"
+EVERYTHING = {
+    "kmsKeyArn": KEY,
+    "permissionsBoundaryArn": BOUNDARY,
+    "vpcId": "vpc-0123456789abcdef0",
+    "subnetIds": f"{SUBNET}1,{SUBNET}2",
+    "securityGroupIds": GROUP,
+    "memoryMb": "512",
+    "logRetentionDays": "365",
+    "tracing": "true",
+}
+
+
+def properties(template: dict[str, Any], kind: str) -> dict[str, dict[str, Any]]:
+    """Of each resource of a kind."""
+    found = template["Resources"].items()
+    return {name: each["Properties"] for name, each in found if each["Type"] == kind}
+
+
+def uses_of_the_key(template: dict[str, Any]) -> dict[str, set[str]]:
+    """What each role may do with it."""
+    found: dict[str, set[str]] = {}
+    for policy in properties(template, "AWS::IAM::Policy").values():
+        for statement in policy["PolicyDocument"]["Statement"]:
+            if statement["Resource"] == KEY:
+                [role] = policy["Roles"]
+                found.setdefault(role["Ref"], set()).update(statement["Action"])
+    return found
+
+
+def test_everything_as_the_account_wants_it(run_app: RunApp, tmp_path: Path) -> None:
+    """Nothing of the endpoint is under another key, role or network; and cdk-nag finds nothing."""
+    done = run_app(endpoint="orders.fifo", store="dynamodb", largeBodies="true", **EVERYTHING)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert findings(tmp_path) == []
+    [path] = tmp_path.glob("*.template.json")
+    template = json.loads(path.read_text())
+    queues = properties(template, "AWS::SQS::Queue").values()
+    assert len(queues) == 5
+    assert {queue["KmsMasterKeyId"] for queue in queues} == {KEY}
+    [table] = properties(template, "AWS::DynamoDB::Table").values()
+    assert table["SSESpecification"] == {
+        "KMSMasterKeyId": KEY,
+        "SSEEnabled": True,
+        "SSEType": "KMS",
+    }
+    [bucket] = properties(template, "AWS::S3::Bucket").values()
+    [rule] = bucket["BucketEncryption"]["ServerSideEncryptionConfiguration"]
+    assert rule["ServerSideEncryptionByDefault"]["KMSMasterKeyID"] == KEY
+    roles = properties(template, "AWS::IAM::Role")
+    assert {role["PermissionsBoundary"] for role in roles.values()} == {BOUNDARY}
+    logs = properties(template, "AWS::Logs::LogGroup").values()
+    assert {log["RetentionInDays"] for log in logs} == {365}
+    uses = uses_of_the_key(template)
+    assert len(uses) == 2, "the consumer and the dispatcher; the removal guard sees no message"
+    assert all(set(USE_QUEUE) | set(USE_TABLE) == allowed for allowed in uses.values())
+    functions = properties(template, "AWS::Lambda::Function")
+    memory = []
+    for name, function in functions.items():
+        if "RemovalGuard" in name:
+            assert "VpcConfig" not in function
+            continue
+        memory.append(function["MemorySize"])
+        assert function["TracingConfig"] == {"Mode": "Active"}
+        assert function["VpcConfig"] == {
+            "SecurityGroupIds": [GROUP],
+            "SubnetIds": [f"{SUBNET}1", f"{SUBNET}2"],
+        }
+        role = roles[function["Role"]["Fn::GetAtt"][0]]
+        statements = role["Policies"][0]["PolicyDocument"]["Statement"]
+        [network] = [each for each in statements if each["Sid"] == "Network"]
+        assert set(network["Action"]) == set(IN_A_VPC)
+    assert min(memory) == 512
+
+
+def test_schedules_send_under_the_key(endpoint_template: Templates) -> None:
+    """EventBridge Scheduler's role may use the key of the queues it sends to, as the consumer may."""
+    template = endpoint_template(store="scheduler", hosting=Hosting(kms_key_arn=KEY)).to_json()
+    uses = uses_of_the_key(template)
+    assert len(uses) == 2
+    assert all(allowed == set(USE_QUEUE) for allowed in uses.values())
+
+
+def test_nothing_given_changes_nothing(endpoint_template: Templates) -> None:
+    """No network, no traces, a month of logs, the services' own keys, and no policy beside the roles'."""
+    template = endpoint_template(store="dynamodb", large_bodies=True).to_json()
+    assert not properties(template, "AWS::IAM::Policy")
+    for function in properties(template, "AWS::Lambda::Function").values():
+        assert not {"VpcConfig", "TracingConfig"} & set(function)
+    assert "KmsMasterKeyId" not in json.dumps(template)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"kmsKeyArn": "alias/mine"}, r"kmsKeyArn='alias/mine'; write arn:aws:kms:REGION"),
+        ({"permissionsBoundaryArn": "B"}, r"permissionsBoundaryArn='B'; write arn:aws:iam::"),
+        (
+            {"vpcId": "vpc-01234567"},
+            r"vpcId alone; a network takes vpcId, subnetIds and securityGroupIds",
+        ),
+        ({"subnetIds": "subnet-1;subnet-2"}, r"write subnet-ID,subnet-ID"),
+        ({"memoryMb": "64"}, r"memoryMb='64'; use whole MB, 128 to 10240"),
+        ({"memoryMb": "1e3"}, r"memoryMb='1e3'; use whole MB"),
+        ({"logRetentionDays": "31"}, r"logRetentionDays='31'; use one of 1, 3, 7"),
+        ({"tracing": "on"}, r"tracing='on'; use true"),
+    ],
+)
+def test_what_cannot_be_used_is_told(given: dict[str, str], words: str) -> None:
+    """The value, and what to write."""
+    with pytest.raises(ConfigurationError, match=words):
+        Hosting.read(given.get)
+
+
+def test_the_construct_checks_too(stack: Stack) -> None:
+    """Memory out of range; subnets of no network."""
+    with pytest.raises(ConfigurationError, match="memory_mb=1; Lambda takes 128 to 10240"):
+        FunctionSettings(memory_mb=1)
+    subnet = ec2.Subnet.from_subnet_id(stack, "Subnet", "subnet-1")
+    with pytest.raises(ConfigurationError, match="give vpc too"):
+        FunctionSettings(subnets=ec2.SubnetSelection(subnets=[subnet]))
+
+
+def test_each_key_of_the_guide() -> None:
+    """docs/deploy.md names every key; the retentions are days that CloudWatch Logs takes."""
+    guide = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text()
+    assert [key for key in KEYS if f"`{key}=" not in guide] == []
+    assert all(int(days) > 0 for days in RETENTION)
