@@ -49,6 +49,9 @@ AIM_END_TO_END = 6.0
 AIM_LIBRARY = 1.0
 AIM_FLAT = 1.5
 AIM_SINGLE = 1.2
+AIM_COPY = 1.5
+AIM_PLAIN_BATCH = 0.5
+PLAIN_BATCH = 500
 
 
 class NoOpOutbox:
@@ -128,6 +131,36 @@ def seed_loop(conninfo: str, send: Callable[[bytes], None], count: int) -> float
                 send(row[4])
                 connection.execute(remove, [row[0]])
         return count / (time.perf_counter() - started)
+
+
+PLAIN_FETCH = """
+SELECT message_id, destination, due_ms, body, headers, failures FROM {} WHERE due_ms < %s
+ORDER BY due_ms LIMIT {} FOR UPDATE SKIP LOCKED
+"""
+
+
+def dispatch_plainly(conninfo: str, count: int) -> float:
+    """Fetch and delete in batches: no message is made of a row, nothing is checked or sent."""
+    table = sql.Identifier("public", TABLE)
+    fetch = sql.SQL(PLAIN_FETCH).format(table, sql.Literal(PLAIN_BATCH))
+    remove = sql.SQL("DELETE FROM {} WHERE message_id = ANY(%s)").format(table)
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        started = time.perf_counter()
+        for _ in range(-(-count // PLAIN_BATCH)):
+            with connection.transaction():
+                rows = connection.execute(fetch, [SystemClock().now_ms()]).fetchall()
+                connection.execute(remove, [[row[0] for row in rows]])
+        return count / (time.perf_counter() - started)
+
+
+def copy_plainly(connection: psycopg.Connection[Any], chunk: Sequence[StoredMessage]) -> None:
+    """One COPY: it fails as a whole where an id is there already, and wakes nobody."""
+    statement = sql.SQL(
+        "COPY {} (message_id, destination, due_ms, body, headers) FROM STDIN"
+    ).format(sql.Identifier("public", TABLE))
+    with connection.cursor() as cursor, cursor.copy(statement) as copy:
+        for m in chunk:
+            copy.write_row((m.message_id, m.destination, m.due_ms, m.body, m.headers()))
 
 
 def seed_loop_on_sqlite(path: Path, count: int) -> float:
@@ -265,13 +298,26 @@ class Postgres:
             many = self._options.rows
             return fill(self._store, many, due_ms=now_ms + 2 * FAR_MS, prefix=self._prefix())
 
+        def copied() -> float:
+            many = self._options.rows
+            started = time.perf_counter()
+            with psycopg.connect(self._conninfo, autocommit=True) as connection:
+                for chunk in messages(many, due_ms=now_ms + 2 * FAR_MS, prefix=self._prefix()):
+                    copy_plainly(connection, chunk)
+            return many / (time.perf_counter() - started)
+
         print("\nPostgreSQL: storing, not the next due")
         # Short turns and many: what else the machine does falls on both alike.
         medians = turns({"plain INSERT": plain, "store, one": ours}, 10 * self._options.rounds)
-        turns({"store, 1,000 a call": ours_in_thousands}, self._options.rounds)
+        many = turns(
+            {"plain COPY, 1,000 at a time": copied, "store, 1,000 a call": ours_in_thousands},
+            3 * self._options.rounds,
+        )
         cost = medians["plain INSERT"] / medians["store, one"]
+        bulk = many["plain COPY, 1,000 at a time"] / many["store, 1,000 a call"]
         return [
-            Aim(name="cost of a store against an INSERT", ratio=cost, limit=AIM_SINGLE, below=True)
+            Aim(name="cost of a store against an INSERT", ratio=cost, limit=AIM_SINGLE, below=True),
+            Aim(name="cost of 1,000 a call against COPY", ratio=bulk, limit=AIM_COPY, below=True),
         ]
 
     def _some(self, count: int, due_ms: int) -> list[StoredMessage]:
@@ -297,17 +343,24 @@ class Postgres:
             fill_due(self._store, rows)
             return seed_loop(self._conninfo, lambda _: None, few)
 
+        def plain() -> float:
+            self._empty()
+            fill_due(self._store, rows)
+            return dispatch_plainly(self._conninfo, rows)
+
         print(f"\nPostgreSQL: dispatching {rows:,} due rows, no-op send")
         medians = turns(
             {
                 f"seed's loop, one row per transaction ({few:,})": seed,
                 f"procrastinate, concurrency 10 ({few:,} jobs)": lambda: peer.run(few),
+                f"plain SQL, {PLAIN_BATCH} rows per transaction": plain,
                 "sqsdelay dispatcher": ours,
             },
             self._options.rounds,
         )
-        loop, library, mine = medians.values()
+        loop, library, batch, mine = medians.values()
         return [
+            Aim(name="dispatch against plain SQL", ratio=mine / batch, limit=AIM_PLAIN_BATCH),
             Aim(name="dispatch against the seed's loop", ratio=mine / loop, limit=AIM_NO_OP),
             Aim(name="dispatch against procrastinate", ratio=mine / library, limit=AIM_LIBRARY),
         ]

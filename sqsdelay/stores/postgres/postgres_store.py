@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 import psycopg
 from psycopg import sql
 from psycopg.rows import tuple_row
+from psycopg.types.numeric import Int4, Int8
 
 from sqsdelay.core.amendments import (
     AMENDMENT_LIFETIME_MS,
@@ -166,8 +167,11 @@ class PostgresStore:
             return [connection.execute(self._sql["store"], one).rowcount == 1]
         # In one order always: callers that store the same ids at once do not deadlock.
         rows.sort(key=itemgetter(0))
-        columns = [list(column) for column in zip(*rows, strict=True)]
-        many = (*columns, *self._wakes)
+        ids, destinations, dues, bodies, headers, failures = zip(*rows, strict=True)
+        # Of one width each, whatever their values: a statement's types are part of it.
+        numbers = [[Int8(due) for due in dues], [Int4(count) for count in failures]]
+        texts = [list(ids), list(destinations), list(bodies), list(headers)]
+        many = (*texts[:2], numbers[0], *texts[2:], numbers[1], *self._wakes)
         # The caller's connection may make rows of another shape.
         cursor = connection.cursor(row_factory=tuple_row)
         stored = cursor.execute(self._sql["store_many"], many).fetchall()

@@ -80,10 +80,11 @@ RETURNING CASE WHEN due_ms <= {now_or} + %s THEN
 END
 
 -- name: store_many
--- The same for many, with one notification at most.
+-- The same for many, with one notification at most. In binary: psycopg quotes each item of an array
+-- that is sent as text, which took as long as storing it.
 WITH stored AS (
     INSERT INTO {table} (message_id, destination, due_ms, body, headers, failures)
-    SELECT * FROM unnest(%s::text[], %s::text[], %s::bigint[], %b::bytea[], %s::text[], %s::integer[])
+    SELECT * FROM unnest(%b::text[], %b::text[], %b::bigint[], %b::bytea[], %b::text[], %b::integer[])
     ON CONFLICT (message_id) DO NOTHING
     RETURNING message_id, due_ms
 ),
@@ -139,7 +140,7 @@ SELECT share.* FROM well CROSS JOIN LATERAL (
 ORDER BY share.due_ms, share.message_id
 
 -- name: remove
-DELETE FROM {table} WHERE message_id = ANY(%(ids)s) RETURNING message_id
+DELETE FROM {table} WHERE message_id = ANY(%(ids)b::text[]) RETURNING message_id
 
 -- name: hold
 -- Not claimable until then; %(failed)s is 1 to count a failure, else 0.
