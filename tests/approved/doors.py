@@ -21,6 +21,8 @@ DOORS: Final = (
     "sqsdelay.stores",
     "sqsdelay.s3",
     "sqsdelay.celery",
+    "sqsdelay.dramatiq",
+    "sqsdelay.taskiq",
     "sqsdelay.spark",
     "sqsdelay.cost",
     "sqsdelay.testing",

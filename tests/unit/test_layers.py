@@ -14,8 +14,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "sqsdelay"
 
-TOP = {"__init__", "errors", "limits", "celery"}
-"""The only files directly under the package: its door, what everybody uses, and Celery's transport."""
+TASK_QUEUES = {"celery", "dramatiq", "taskiq"}
+TOP = {"__init__", "errors", "limits"} | TASK_QUEUES
+"""The only files directly under the package: its door, what everybody uses, and task queues."""
 
 CORE = {"core"}
 PORTS = {"ports", "ledger"}
@@ -53,7 +54,7 @@ WHERE = (
     + ",".join(USE_CASES)
     + "}, a vendor's API in an "
     "adapter (sqsdelay/{sqs,rabbitmq,s3,stores}), what users touch in a surface "
-    "(sqsdelay/{" + ",".join(sorted(SURFACES - {"celery"})) + "})"
+    "(sqsdelay/{" + ",".join(sorted(SURFACES - TASK_QUEUES)) + "})"
 )
 
 

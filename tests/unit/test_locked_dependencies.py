@@ -17,6 +17,7 @@ LOCKS = (
     "sqsdelay/lambdas/requirements.txt",
     "tests/fuzz/requirements.txt",
     "tests/mutants/requirements.txt",
+    "tests/acceptance/task_queues/requirements.txt",
 )
 PIN = re.compile(r"[a-z0-9._-]+(\[[a-z,]+\])?==[^\s;]+( ; .+)?", re.IGNORECASE)
 HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")

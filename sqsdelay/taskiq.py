@@ -1,0 +1,123 @@
+"""taskiq on SQS with ``delay`` labels of any length: ``unrestricted(SQSBroker(…))`` of taskiq-aio-sqs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from taskiq import AsyncBroker, BrokerMessage
+
+from sqsdelay.errors import ConfigurationError, InvalidDelay
+from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS, ID
+
+if TYPE_CHECKING:
+    from mypy_boto3_sqs import SQSClient
+
+    from sqsdelay.sqs.sender import DelaySender
+
+__all__ = ["unrestricted"]
+
+SqsBroker = TypeVar("SqsBroker", bound=AsyncBroker)
+
+
+def unrestricted(
+    broker: SqsBroker,
+    *,
+    client: SQSClient | None = None,
+    hop_seconds: int = DEFAULT_HOP_SECONDS,
+    max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS,
+) -> SqsBroker:
+    """The broker itself, whose tasks may now have a ``delay`` label of any length, in seconds.
+
+    A delayed task waits in SQS, in whole seconds rounded up, and a worker gets what it would have got
+    without a delay; so do retries with a delay. FIFO queues take delays, too. Tasks without a delay are
+    sent as before.
+
+    Args:
+        broker: a ``taskiq_aio_sqs.SQSBroker``.
+        client: a boto3 SQS client of the broker's region; made from the default session when left out,
+            with the broker's region and endpoint.
+        hop_seconds: the delay queues' delivery delay, 900 unless they were created with less.
+        max_delay_seconds: the farthest that a task may be due, ten years unless the delay consumer was
+            told another.
+
+    Raises:
+        ConfigurationError: another broker, one with keys of its own and no client, or a setting out of
+            range.
+    """
+    from sqsdelay.sqs.client import default_client
+    from sqsdelay.sqs.sender import DelaySender
+
+    given: Any = broker
+    if not (hasattr(given, "build_kick_kwargs") and hasattr(given, "_resolve_queue")):
+        raise ConfigurationError(
+            f"{type(broker).__name__} is no broker on SQS; give a taskiq_aio_sqs.SQSBroker"
+        )
+    if client is None:
+        if getattr(given, "_aws_access_key_id", None) is not None:
+            raise ConfigurationError(
+                "the broker has keys of its own, which boto3 does not see; "
+                "give client=boto3.client('sqs', …) with the same keys"
+            )
+        client = default_client(
+            connections=_CONNECTIONS,
+            region=getattr(given, "_aws_region", None),
+            endpoint_url=getattr(given, "_aws_endpoint_url", None),
+        )
+    delays = DelaySender(client, hop_seconds=hop_seconds, max_delay_seconds=max_delay_seconds)
+    known = given.kick
+    given.kick = _Kick(given, known.plain if isinstance(known, _Kick) else known, delays)
+    return broker
+
+
+_CONNECTIONS = 8
+"""Sends in flight at a time, each in a thread of its own: boto3 has no other way."""
+
+
+class _Kick:
+    """Stands in for a broker's method."""
+
+    def __init__(self, broker: Any, plain: Any, delays: DelaySender) -> None:
+        self._broker = broker
+        self._delays = delays
+        self.plain = plain
+
+    async def __call__(self, message: BrokerMessage) -> None:
+        seconds = _seconds(message.labels.get("delay"))
+        if not seconds:
+            await self.plain(message)
+            return
+        broker = self._broker
+        _, queue, queue_url = broker._resolve_queue(message)
+        # The broker's own request, subclasses' changes included, but for the delay it would refuse.
+        undelayed = message.model_copy(update={"labels": {**message.labels, "delay": 0}})
+        request = await broker.build_kick_kwargs(undelayed, queue=queue, queue_url=queue_url)
+        await asyncio.to_thread(
+            self._delays.send,
+            request["QueueUrl"],
+            request["MessageBody"],
+            delay=seconds,
+            attributes=request.get("MessageAttributes"),
+            message_id=_message_id(message),
+            message_group_id=request.get("MessageGroupId"),
+            message_deduplication_id=request.get("MessageDeduplicationId"),
+        )
+
+
+def _seconds(label: Any) -> float:
+    """A ``delay`` label as seconds, 0 where there is none.
+
+    Raises:
+        InvalidDelay: it is no number.
+    """
+    try:
+        return float(label or 0)
+    except (TypeError, ValueError) as error:
+        raise InvalidDelay(f"the label delay={label!r} is no number; give seconds") from error
+
+
+def _message_id(message: BrokerMessage) -> str | None:
+    """The task's id, with the number of the retry: a retry is another message to deduplicate on."""
+    retries = message.labels.get("_retries")
+    message_id = f"{message.task_id}.{retries}" if retries else message.task_id
+    return message_id if ID.fullmatch(message_id) else None
