@@ -15,14 +15,10 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from sqsdelay.lambdas.dispatcher import contract
-from sqsdelay.limits import DELAY_QUEUE_VISIBILITY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
-from sqsdelay.operating.status import OVERDUE_MS
+from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.operating.status import OVERDUE_MARGIN_SECONDS, OVERDUE_MS
 
 PERIOD: Final = Duration.minutes(5)
-
-OVERDUE_MARGIN_SECONDS: Final = 2 * DELAY_QUEUE_VISIBILITY_SECONDS
-"""A copy whose first attempt died is received again after one visibility timeout; the second allows
-for a second such death."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from sqsdelay.cli.dispatch import dispatch
 from sqsdelay.cli.local import local
 from sqsdelay.cli.receive import receive
 from sqsdelay.cli.send import send
+from sqsdelay.cli.serve_console import serve_console
 from sqsdelay.cli.settings import with_aws
 from sqsdelay.cli.status import status
 from sqsdelay.cli.timeout_manager import timeout_manager
@@ -67,6 +68,7 @@ app.command()(with_aws(reschedule))
 app.command()(cost)
 app.command()(with_aws(status))
 app.add_typer(errors.app, name="errors")
+app.command("console")(with_aws(serve_console))
 
 
 def main() -> None:

@@ -9,21 +9,7 @@ from rich.console import Console, ConsoleDimensions
 from rich.table import Column, Table
 from rich.text import Text
 
-from sqsdelay.core.delay import utc
-
-_TURNING: Final = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-"""Characters that turn the direction of what stands around them: an id would read as another."""
-
-_CONTROL: Final = {
-    **{code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))},
-    **{code: f"\\u{code:04x}" for code in (0x2028, 0x2029, *_TURNING, *range(0xD800, 0xE000))},
-}
-"""Characters by which a terminal is told to do things, or that no encoding has: how they are shown."""
-
-_CONTROL_IN_TEXT: Final = {
-    code: shown for code, shown in _CONTROL.items() if chr(code) not in "\t\n"
-}
-
+from sqsdelay.core.readable import on_one_line, plain
 
 _PIPE_COLUMNS: Final = 10_000_000
 """Width of what goes to a pipe or a file: beyond the longest body, so nothing is cut or wrapped there."""
@@ -48,16 +34,11 @@ class SafeConsole(Console):
         self._width, self._height = new_size
 
     def render_str(self, text: str, **options: Any) -> Text:
-        return super().render_str(text.translate(_CONTROL_IN_TEXT), **options)
+        return super().render_str(plain(text), **options)
 
 
 out = SafeConsole()
 err = SafeConsole(stderr=True)
-
-
-def on_one_line(text: str) -> str:
-    """Somebody's text on one line, with control characters shown."""
-    return text.translate(_CONTROL)
 
 
 def cell(text: str) -> Text:
@@ -96,11 +77,3 @@ def print_json(value: Any) -> None:
     """One line of JSON on stdout, for programs; never wrapped or coloured."""
     out.file.write(json.dumps(value, default=str) + "\n")
     out.file.flush()
-
-
-def instant(epoch_ms: int) -> str:
-    """Epoch milliseconds as an ISO 8601 instant; as they are where no calendar reaches so far."""
-    try:
-        return utc(epoch_ms).isoformat(timespec="milliseconds")
-    except OverflowError:
-        return f"{epoch_ms} ms"

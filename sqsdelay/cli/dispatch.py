@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from sqsdelay.cli.console import instant, print_json, tell
+from sqsdelay.cli.console import print_json, tell
 from sqsdelay.cli.options import (
     JsonLines,
     LedgerFile,
@@ -21,6 +21,7 @@ from sqsdelay.cli.options import (
 )
 from sqsdelay.cli.worker import log_to_stderr, stop_on_signals
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.readable import instant
 from sqsdelay.dispatching.circuit_breakers import (
     DEFAULT_FAILURES_PER_SECOND,
     DEFAULT_TRIGGER_SECONDS,

@@ -10,16 +10,11 @@ import typer
 from sqsdelay.cli.console import tell
 from sqsdelay.core.delay import parse_delay, parse_due_at
 from sqsdelay.core.due_time import due_time
-from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.errors import (
-    ConfigurationError,
-    QueueMissing,
-    QueueUnavailable,
-    SqsDelayError,
-)
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.errors import ConfigurationError, QueueMissing, QueueUnavailable
+from sqsdelay.operating.broker_time import latest_of_sqs
 
 if TYPE_CHECKING:
-    from sqsdelay.ports.queues import Queues
     from sqsdelay.ports.stores import ParkingPlace
     from sqsdelay.sqs.queues import SqsQueues
 
@@ -74,22 +69,6 @@ class DueClock:
                 f"SQS did not give its time, from which the delay counts: {error}; give "
                 "--due-at, or --to if the store is released to RabbitMQ"
             ) from error
-
-
-def latest_of_sqs(queues: Queues, queue: QueueRef) -> int:
-    """The most that SQS's clock may read now, epoch milliseconds; asked for where it is not known.
-
-    Raises:
-        QueueMissing, QueueUnavailable: it does not tell.
-    """
-    if not queues.broker_clock.synchronised:
-        try:
-            queues.synchronise(queue)
-        except SqsDelayError:
-            # A refusal is dated, too; what is no answer of SQS's tells nothing.
-            if not queues.broker_clock.synchronised:
-                raise
-    return queues.broker_clock.latest_ms()
 
 
 def new_due_ms(delay: str | None, due_at: str | None, *, now_ms: Callable[[], int]) -> int:

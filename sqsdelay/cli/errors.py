@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from sqsdelay.cli.console import cell, folding, on_one_line, out, print_json, say, start_of, tell
+from sqsdelay.cli.console import cell, folding, out, print_json, say, start_of, tell
 from sqsdelay.cli.due_clock import new_due_ms
 from sqsdelay.cli.options import Delay, DueAt, EndpointName, JsonLines
 from sqsdelay.cli.settings import with_aws
@@ -15,6 +15,7 @@ from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.hop import Reject
 from sqsdelay.core.message import size_of
+from sqsdelay.core.readable import on_one_line
 from sqsdelay.core.rejection import Rejection
 from sqsdelay.operating.error_queue import ErrorQueue, Retry, RetryStatus
 from sqsdelay.ports.queues import Queues

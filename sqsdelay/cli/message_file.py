@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any, Final, cast
+from typing import IO, Any, Final
 
 import typer
 
 from sqsdelay.core.delay import Delay, parse_delay, parse_due_at
+from sqsdelay.core.given_attributes import attribute_of, attributes_of_texts
 from sqsdelay.core.message import AttributeInput, Message
 from sqsdelay.errors import InvalidDelay, InvalidMessage, SqsDelayError
 from sqsdelay.limits import MAX_MESSAGE_BYTES
@@ -76,24 +76,12 @@ def given_attributes(texts: Sequence[str] | None) -> dict[str, AttributeInput]:
     """The attributes of ``--attribute NAME=VALUE`` and ``NAME:TYPE=VALUE``.
 
     Raises:
-        BadParameter: it is neither, or names one attribute twice.
-        InvalidMessage: a Binary value is not base64.
+        BadParameter: it is neither, names one attribute twice, or a Binary value is not base64.
     """
-    found: dict[str, AttributeInput] = {}
-    for text in texts or ():
-        named, equals, value = text.partition("=")
-        name, _, kind = named.partition(":")
-        kind = kind or "String"
-        if not name or not equals:
-            raise typer.BadParameter(
-                f"{text!r} is not NAME=VALUE or NAME:TYPE=VALUE, such as tenant=acme or tries:Number=3",
-                param_hint="--attribute",
-            )
-        if name in found:
-            raise typer.BadParameter(f"{name!r} is given twice", param_hint="--attribute")
-        field = "BinaryValue" if kind.partition(".")[0] == "Binary" else "StringValue"
-        found[name] = _attribute(name, {"DataType": kind, field: value})
-    return found
+    try:
+        return attributes_of_texts(texts or ())
+    except InvalidMessage as error:
+        raise typer.BadParameter(str(error), param_hint="--attribute") from error
 
 
 def opened_lines(file: Path) -> IO[str]:
@@ -198,17 +186,4 @@ def _text(value: Any, what: str) -> str | None:
 def _attributes(given: Any) -> dict[str, AttributeInput]:
     if not isinstance(given, dict):
         raise InvalidMessage(f"attributes {given!r} is not a JSON object")
-    return {name: _attribute(name, value) for name, value in given.items()}
-
-
-def _attribute(name: str, value: Any) -> AttributeInput:
-    """As in the AWS CLI: a BinaryValue is base64."""
-    if isinstance(value, dict) and isinstance(value.get("BinaryValue"), str):
-        try:
-            binary = base64.b64decode(value["BinaryValue"], validate=True)
-        except ValueError as error:
-            raise InvalidMessage(
-                f"attribute {name!r}: BinaryValue is not base64: {error}"
-            ) from error
-        value = {**value, "BinaryValue": binary}
-    return cast(AttributeInput, value)  # what it is, the sender checks
+    return {name: attribute_of(name, value) for name, value in given.items()}

@@ -7,11 +7,13 @@ from typing import Any
 
 import typer
 
-from sqsdelay.cli.console import folding, instant, out, print_json, tell
+from sqsdelay.cli.console import folding, out, print_json, tell
 from sqsdelay.cli.options import EndpointName, Json, OptionalStoreUrl, Schema, Table
-from sqsdelay.cli.parked import NOBODY, overdue_remedy, parked_messages
+from sqsdelay.cli.parked import parked_messages
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.readable import age, instant
 from sqsdelay.errors import StoreError
+from sqsdelay.operating.overdue import NOBODY, overdue_remedy
 from sqsdelay.operating.status import EndpointStatus, StoreStatus, endpoint_status
 
 
@@ -100,15 +102,3 @@ def _print(found: EndpointStatus, parked: StoreStatus | None) -> None:
         printed.add_row(queue.name, queue.role, *shown, age(queue.oldest_seconds))
     out.print(summary)
     out.print(printed)
-
-
-def age(seconds: int | None) -> str:
-    """An age for people: its two largest units."""
-    if seconds is None:
-        return "-"
-    parts = []
-    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
-        count, seconds = divmod(seconds, length)
-        if count:
-            parts.append(f"{count} {unit}")
-    return " ".join(parts[:2]) or "0 s"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from sqsdelay.cli.console import instant, print_json, say, tell
+from sqsdelay.cli.console import print_json, say, tell
 from sqsdelay.cli.due_clock import DueClock
 from sqsdelay.cli.message_file import (
     BadLine,
@@ -40,6 +40,7 @@ from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.delay import due_at_ms, parse_due_at, utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message, size_of
+from sqsdelay.core.readable import instant
 from sqsdelay.core.stored_message import StoredMessage, to_store
 from sqsdelay.errors import ConfigurationError, SqsDelayError
 from sqsdelay.operating.migration import (

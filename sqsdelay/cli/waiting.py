@@ -9,9 +9,8 @@ from typing import Annotated, Final
 
 import typer
 
-from sqsdelay.cli.console import cell, folding, instant, out, print_json, say, tell
-from sqsdelay.cli.due_clock import DueClock, latest_of_sqs, new_due_ms
-from sqsdelay.cli.listing import Listing, parse_cursor
+from sqsdelay.cli.console import cell, folding, out, print_json, say, tell
+from sqsdelay.cli.due_clock import DueClock, new_due_ms
 from sqsdelay.cli.options import (
     DEFAULT_MAX_DELAY,
     Delay,
@@ -32,8 +31,11 @@ from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.delay import due_at_ms, parse_due_at, utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.hop import too_far
+from sqsdelay.core.readable import instant
 from sqsdelay.core.stored_message import StoredMessage, check_stored_id
-from sqsdelay.errors import InvalidDelay, SqsDelayError
+from sqsdelay.errors import ConfigurationError, InvalidDelay, SqsDelayError
+from sqsdelay.operating.broker_time import latest_of_sqs
+from sqsdelay.operating.listing import Cursor, Listing, parse_cursor
 from sqsdelay.parking.schedule import Change, Schedule
 
 EXIT_REQUESTED: Final = 3
@@ -72,7 +74,7 @@ def pending(
     SQS cannot list the messages in the delay queue.
     """
     listing = Listing(
-        after=None if after is None else parse_cursor(after),
+        after=None if after is None else _cursor(after),
         due_from_ms=None if due_from is None else due_at_ms(parse_due_at(due_from)),
         due_before_ms=None if due_before is None else due_at_ms(parse_due_at(due_before)),
     )
@@ -167,6 +169,17 @@ def sqs_latest_ms(endpoint: str) -> int:
         line = f"using this machine's clock, because SQS did not give its time: {error}"
         tell(line)
         return SystemClock().now_ms()
+
+
+def _cursor(text: str) -> Cursor:
+    """
+    Raises:
+        BadParameter: it is none that was printed.
+    """
+    try:
+        return parse_cursor(text)
+    except ConfigurationError as error:
+        raise typer.BadParameter(str(error), param_hint="--after") from error
 
 
 def _print_tables(messages: Iterable[StoredMessage]) -> None:

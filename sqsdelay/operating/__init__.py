@@ -1,7 +1,7 @@
 """Operating an endpoint: its state, its error queue, moving its store."""
 
 from sqsdelay.core.rejection import Rejection
-from sqsdelay.operating.error_queue import ErrorQueue, Retry, RetryStatus
+from sqsdelay.operating.error_queue import Discard, ErrorQueue, Retry, RetryStatus
 from sqsdelay.operating.status import (
     EndpointStatus,
     QueueStatus,
@@ -11,6 +11,7 @@ from sqsdelay.operating.status import (
 )
 
 __all__ = [
+    "Discard",
     "EndpointStatus",
     "ErrorQueue",
     "QueueStatus",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
@@ -50,6 +50,14 @@ class Retry:
     status: RetryStatus
     queue: str | None = None
     due_ms: int | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discard:
+    """One message's removal from the error queue; ``error`` says why it is still there."""
+
+    rejection: Rejection
     error: str | None = None
 
 
@@ -103,6 +111,7 @@ class ErrorQueue:
         self,
         message_ids: Collection[str] | None = None,
         *,
+        where: Callable[[Rejection], bool] | None = None,
         due_ms: int | None = None,
         dry_run: bool = False,
     ) -> Iterator[Retry]:
@@ -114,6 +123,7 @@ class ErrorQueue:
 
         Args:
             message_ids: which; all when left out. Ends when each was found once.
+            where: of these, only those for which it is True.
             due_ms: when those are due that do not say so themselves, epoch milliseconds.
             dry_run: send nothing, and say what would be.
 
@@ -122,21 +132,36 @@ class ErrorQueue:
                 cannot be learned; what was answered until then has happened.
         """
         clock = self._queues.broker_clock
-        missing = None if message_ids is None else set(message_ids)
         with _Held(self._queues, self._endpoint.error_queue) as held:
-            for batch in held.batches():
+            for wanted in _wanted(held, message_ids, where):
                 if not clock.synchronised:
                     self._queues.synchronise(self._endpoint.error_queue)
-                wanted = [
-                    rejection
-                    for rejection in map(read_rejection, batch)
-                    if message_ids is None or rejection.message_id in message_ids
-                ]
                 yield from self._retry(wanted, held, due_ms=due_ms, dry_run=dry_run)
-                if missing is not None:
-                    missing -= {rejection.message_id for rejection in wanted}
-                    if not missing:
-                        return
+
+    def discard(
+        self,
+        message_ids: Collection[str] | None = None,
+        *,
+        where: Callable[[Rejection], bool] | None = None,
+    ) -> Iterator[Discard]:
+        """Delete messages for good; nothing else has them.
+
+        Args:
+            message_ids: which; all when left out. Ends when each was found once.
+            where: of these, only those for which it is True.
+
+        Raises:
+            QueueMissing, QueueUnavailable: the error queue cannot be read; what was answered until
+                then has happened.
+        """
+        with _Held(self._queues, self._endpoint.error_queue) as held:
+            for wanted in _wanted(held, message_ids, where):
+                failures = held.delete([rejection.copy for rejection in wanted])
+                # A batch whole: who stops reading in between knows of each that is gone.
+                yield from [
+                    Discard(rejection=each, error=None if failed is None else str(failed.error))
+                    for each, failed in zip(wanted, failures, strict=True)
+                ]
 
     def _retry(
         self, wanted: Sequence[Rejection], held: _Held, *, due_ms: int | None, dry_run: bool
@@ -223,6 +248,27 @@ class ErrorQueue:
             else:
                 done.append(way.ended(RetryStatus.NOT_DELETED, failure.error))
         return done
+
+
+def _wanted(
+    held: _Held,
+    message_ids: Collection[str] | None,
+    where: Callable[[Rejection], bool] | None,
+) -> Iterator[list[Rejection]]:
+    """Of each batch received, the messages asked for; until each id was found once."""
+    missing = None if message_ids is None else set(message_ids)
+    for batch in held.batches():
+        wanted = [
+            rejection
+            for rejection in map(read_rejection, batch)
+            if (message_ids is None or rejection.message_id in message_ids)
+            and (where is None or where(rejection))
+        ]
+        yield wanted
+        if missing is not None:
+            missing -= {rejection.message_id for rejection in wanted}
+            if not missing:
+                return
 
 
 class _Held:

@@ -9,13 +9,17 @@ from typing import Final
 
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.errors import QueueMissing
-from sqsdelay.limits import SCHEDULE_SECONDS
+from sqsdelay.limits import DELAY_QUEUE_VISIBILITY_SECONDS, SCHEDULE_SECONDS
 from sqsdelay.ports.queues import QueueAges, Queues
 from sqsdelay.ports.stores import DelayedMessageStore, ParkingPlace
 
 OVERDUE_MS: Final = 2 * SCHEDULE_SECONDS * 1000
 """Two runs of the deployed dispatcher: a message stored when it is due already waits for one, the
 second allows for a failed one. Any other dispatcher looks more often."""
+
+OVERDUE_MARGIN_SECONDS: Final = 2 * DELAY_QUEUE_VISIBILITY_SECONDS
+"""A copy whose first attempt died is received again after one visibility timeout; the second allows
+for a second such death."""
 
 
 class Role(StrEnum):

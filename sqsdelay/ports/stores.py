@@ -188,6 +188,15 @@ class ParksFarAhead(Protocol):
 
 
 @runtime_checkable
+class CountsDue(Protocol):
+    """A `ParkingPlace` that counts what is due in a span of time without reading it."""
+
+    def count_due(self, from_ms: int, before_ms: int) -> int:
+        """Stored messages due at ``from_ms`` or later, and before ``before_ms``."""
+        ...
+
+
+@runtime_checkable
 class DelayedMessageStore(ParkingPlace, Protocol):
     """A `ParkingPlace` from which a dispatcher claims due messages.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from pika.exceptions import ChannelClosedByBroker
@@ -40,13 +40,22 @@ def ready(given: Address, topology: Topology) -> dict[str, int]:
     Raises:
         ConfigurationError, QueueUnavailable
     """
+    return depths(given, [queue.name for queue in reversed(list(topology.queues()))])
+
+
+def depths(given: Address, names: Sequence[str]) -> dict[str, int]:
+    """Messages that are ready in each of these queues, asked in that order; missing ones are left out.
+
+    Raises:
+        ConfigurationError, QueueUnavailable
+    """
     counts: dict[str, int] = {}
     with channel(given) as first:
-        for queue in reversed(list(topology.queues())):
+        for name in names:
             probe = first.connection.channel()
             try:
-                declared = probe.queue_declare(queue.name, passive=True)
-                counts[queue.name] = declared.method.message_count
+                declared = probe.queue_declare(name, passive=True)
+                counts[name] = declared.method.message_count
                 probe.close()
             except ChannelClosedByBroker as error:
                 if error.reply_code != NOT_FOUND:

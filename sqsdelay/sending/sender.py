@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from sqsdelay.core.batching import full_batches
-from sqsdelay.core.checked_message import checked
+from sqsdelay.core.checked_message import CheckedMessage, checked
 from sqsdelay.core.delay import Delay, utc
 from sqsdelay.core.due_time import due_time
 from sqsdelay.core.endpoint import Endpoint
@@ -129,6 +129,22 @@ class QueueSender:
             raise result.error
         return result
 
+    def preview(self, endpoint: str, message: Message) -> SendResult:
+        """What `send` would do with a message now, without sending it: its id, route and due time.
+
+        All that `send` checks before it sends is checked. Only the broker or the store can find more.
+
+        Raises:
+            InvalidDelay, InvalidMessage, InvalidEndpoint, DelayTooLong, ConfigurationError,
+            DelayQueueMissing, QueueMissing, QueueUnavailable: as `send`.
+        """
+        parsed = Endpoint.parse(endpoint)
+        _, fitting = self._fitted(parsed, message)
+        prepared = self._router.prepare(parsed, fitting, Asked())
+        if isinstance(prepared, ToStore):
+            return _parked(prepared, None)
+        return SendResult(prepared.message_id, prepared.route, utc(prepared.due_ms))
+
     def send_many(self, endpoint: str, messages: Iterable[Message]) -> list[SendResult]:
         """Send many messages in full batches, several batches at a time.
 
@@ -236,17 +252,24 @@ class QueueSender:
         return self._schedule(endpoint).pending(due_from=due_from, due_before=due_before)
 
     def _prepare(self, endpoint: Endpoint, given: Message, asked: Asked) -> ToQueue | ToStore:
+        message, fitting = self._fitted(endpoint, given)
+        prepared = self._router.prepare(endpoint, fitting, asked)
+        if fitting is message or self._offloading is None:
+            return prepared
+        return self._offloading.put(message.body, prepared)
+
+    def _fitted(self, endpoint: Endpoint, given: Message) -> tuple[CheckedMessage, CheckedMessage]:
+        """A message as it is, and as it travels: the same, unless its body is to wait elsewhere."""
         message, large = checked(given, fifo=endpoint.fifo), self._offloading
         if large is None:
-            return self._router.prepare(endpoint, message, asked)
+            return message, message
         message = large.as_new(message)
         if not (
             large.wants(message, lambda size: self._router.limit(endpoint, message, size=size))
             or self._router.too_large_to_park(endpoint, message)
         ):
-            return self._router.prepare(endpoint, message, asked)
-        prepared = self._router.prepare(endpoint, large.stand_in(message), asked)
-        return large.put(message.body, prepared)
+            return message, message
+        return message, large.stand_in(message)
 
     def _schedule(self, endpoint: str) -> Schedule:
         name = Endpoint.parse(endpoint).name

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from sqsdelay.cli.dispatch import EXIT_CRITICAL
-from sqsdelay.cli.listing import parse_cursor
 from sqsdelay.core.delay import due_at_ms, parse_due_at
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.dispatching.circuit_breakers import (
@@ -19,6 +18,7 @@ from sqsdelay.dispatching.circuit_breakers import (
 from sqsdelay.dispatching.settings import DEFAULT_BATCH, MAX_POLL_SECONDS, DispatchSettings
 from sqsdelay.errors import SchemaMismatch
 from sqsdelay.limits import MAX_DYNAMODB_ITEM_BYTES, MAX_POSTGRES_NAME_BYTES
+from sqsdelay.operating.listing import parse_cursor
 from sqsdelay.ports.stores import DelayedMessageStore
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores.dynamodb import DynamoDbStore

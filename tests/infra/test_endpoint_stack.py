@@ -10,7 +10,6 @@ from aws_cdk.assertions import Match
 
 from infra.cdk_command import ROOT
 from infra.endpoint_stack import stack_name
-from sqsdelay.cdk.alarms import OVERDUE_MARGIN_SECONDS
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.lambdas.delay_consumer import contract
 from sqsdelay.lambdas.dispatcher import contract as dispatcher_contract
@@ -21,7 +20,7 @@ from sqsdelay.limits import (
     MAX_MESSAGE_TIMER_SECONDS,
     MAX_RETENTION_SECONDS,
 )
-from sqsdelay.operating.status import OVERDUE_MS
+from sqsdelay.operating.status import OVERDUE_MARGIN_SECONDS, OVERDUE_MS
 from sqsdelay.sqs.endpoints import delay_queue_attributes, delay_queue_problems
 from tests.infra.resources import Templates, arn, logical_id, only, working
 

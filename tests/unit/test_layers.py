@@ -46,7 +46,17 @@ ADAPTERS: dict[str, set[str]] = {
 }
 """Each adapter, and what it may import besides the standard library: one vendor."""
 
-SURFACES = {"boto3_client", "cdk", "celery", "cli", "cost", "lambdas", "spark", "testing"}
+SURFACES = {
+    "boto3_client",
+    "cdk",
+    "celery",
+    "cli",
+    "console",
+    "cost",
+    "lambdas",
+    "spark",
+    "testing",
+}
 
 WHERE = (
     "a decision without I/O belongs in sqsdelay/core, what a use case needs from outside in "

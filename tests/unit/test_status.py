@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from sqsdelay.cli.status import age
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import Message
+from sqsdelay.core.readable import age
 from sqsdelay.core.stored_message import to_store
 from sqsdelay.errors import QueueMissing
 from sqsdelay.operating.status import OVERDUE_MS, Role, StoreStatus, endpoint_status, store_status

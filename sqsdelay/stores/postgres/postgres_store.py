@@ -230,6 +230,9 @@ class PostgresStore:
     def pending_count(self) -> int:
         return int(self._rows("pending_count")[0][0])
 
+    def count_due(self, from_ms: int, before_ms: int) -> int:
+        return int(self._rows("count_due", from_ms=from_ms, before_ms=before_ms)[0][0])
+
     def pending(
         self,
         limit: int,

@@ -170,6 +170,9 @@ WHERE found.destination <> ALL(%(except_destinations)s::text[])
 -- name: pending_count
 SELECT count(*) FROM {table}
 
+-- name: count_due
+SELECT count(*) FROM {table} WHERE due_ms >= %(from_ms)s AND due_ms < %(before_ms)s
+
 -- name: pending
 SELECT message_id, destination, due_ms, body, headers, failures FROM {table}
 WHERE (due_ms, message_id) > (%(after_ms)s, %(after_id)s) AND due_ms < %(before_ms)s

@@ -192,6 +192,11 @@ class SqliteStore:
         with self._lock, translated(self._name):
             return int(self._connection.execute(self._sql["pending_count"]).fetchone()[0])
 
+    def count_due(self, from_ms: int, before_ms: int) -> int:
+        bounds = {"from_ms": from_ms, "before_ms": before_ms}
+        with self._lock, translated(self._name):
+            return int(self._connection.execute(self._sql["count_due"], bounds).fetchone()[0])
+
     def pending(
         self,
         limit: int,

@@ -145,6 +145,9 @@ WHERE destination NOT IN (SELECT value FROM json_each(:except_destinations))
 -- name: pending_count
 SELECT count(*) FROM {table}
 
+-- name: count_due
+SELECT count(*) FROM {table} WHERE due_ms >= :from_ms AND due_ms < :before_ms
+
 -- name: pending
 SELECT message_id, destination, due_ms, body, headers, failures FROM {table}
 WHERE (due_ms, message_id) > (:after_ms, :after_id) AND due_ms < :before_ms

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-import typer
-
-if TYPE_CHECKING:
-    from sqsdelay.core.stored_message import StoredMessage
-    from sqsdelay.ports.stores import ParkingPlace
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.errors import ConfigurationError
+from sqsdelay.ports.stores import ParkingPlace
 
 PAGE: Final = 100
 """Messages in memory at once: at the 1 MiB of a body, 100 MiB."""
@@ -22,17 +20,16 @@ Cursor = tuple[int, str]
 
 
 def parse_cursor(text: str) -> Cursor:
-    """What ``--after`` is given.
+    """Where a page ended, as `Listing.cursor` has it.
 
     Raises:
-        BadParameter: it is none that was printed.
+        ConfigurationError: it is none that was given out.
     """
     found = _CURSOR.fullmatch(text)
     if found is None:
-        raise typer.BadParameter(
-            f"{text!r} is not a cursor; give the one printed below the last page, such as "
-            "1893456000000:order-7",
-            param_hint="--after",
+        raise ConfigurationError(
+            f"{text!r} is not a cursor; give the one below the last page, such as "
+            "1893456000000:order-7"
         )
     return int(found[1]), found[2]
 

@@ -1,0 +1,140 @@
+"""``sqsdelay console``: a web page to see what waits, what is late and what failed, and to act."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from sqsdelay.cli.console import print_json, say, tell
+from sqsdelay.cli.options import (
+    DEFAULT_MAX_DELAY,
+    Hop,
+    MaxDelay,
+    Schema,
+    Table,
+    max_delay_seconds,
+)
+from sqsdelay.cli.worker import log_to_stderr, stop_on_signals
+from sqsdelay.limits import DEFAULT_HOP_SECONDS
+
+PORT: Final = 8710
+
+
+def serve_console(
+    endpoint: Annotated[
+        list[str],
+        typer.Option(help="An endpoint to show: its queue's name, URL or ARN; may be repeated."),
+    ],
+    store: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="SQSDELAY_STORE",
+            help="The endpoints' store; ENDPOINT=URL for that of one; may be repeated.",
+        ),
+    ] = None,
+    table: Table = None,
+    schema: Schema = None,
+    rabbitmq: Annotated[
+        str | None,
+        typer.Option(
+            envvar="SQSDELAY_CONSOLE_RABBITMQ",
+            help="amqp://user:password@host:5672/vhost: the endpoints are queues there, not on SQS.",
+        ),
+    ] = None,
+    prefix: Annotated[
+        str | None, typer.Option(help="Name prefix of the infrastructure there; default: sqsdelay.")
+    ] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            dir_okay=False,
+            help="The file that senders and workers record in; what is done here is added to it.",
+        ),
+    ] = None,
+    hop: Hop = DEFAULT_HOP_SECONDS,
+    max_delay: MaxDelay = DEFAULT_MAX_DELAY,
+    host: Annotated[
+        str,
+        typer.Option(help="Address to listen on; other than loopback only with a token or proxy."),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65_535, help="Port to listen on; 0: any that is free.")
+    ] = PORT,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A name the console may be called by, besides localhost; may be repeated."
+        ),
+    ] = None,
+    user_header: Annotated[
+        str | None,
+        typer.Option(
+            help="Header in which a proxy that authenticates names the user; with --proxy."
+        ),
+    ] = None,
+    proxy: Annotated[
+        list[str] | None,
+        typer.Option(help="IP address that proxy calls from; may be repeated."),
+    ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="SQSDELAY_CONSOLE_TOKEN",
+            help="What users must know; other users of this machine see it in the process list unless "
+            "it comes from the variable.",
+        ),
+    ] = None,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Show, and change nothing.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the console's address as JSON.")
+    ] = False,
+) -> None:
+    """Serve a web page on endpoints: what waits, what is late, what failed; cancel, move, retry, send.
+
+    Listens on this machine only, until SIGTERM or Ctrl-C. Every change is logged, with who made it.
+    """
+    from sqsdelay.console.server import serving
+    from sqsdelay.console.services import Services
+    from sqsdelay.console.settings import Access, ConsoleSettings, stores_of
+
+    access = Access(
+        host=host,
+        allowed_hosts=tuple(allowed_host or ()),
+        token=token,
+        user_header=user_header,
+        proxies=tuple(proxy or ()),
+        read_only=read_only,
+    )
+    settings = ConsoleSettings(
+        endpoints=tuple(endpoint),
+        stores=stores_of(store or (), endpoint),
+        table=table,
+        schema=schema,
+        rabbitmq=rabbitmq,
+        prefix=prefix,
+        ledger=ledger,
+        hop_seconds=hop,
+        max_delay_seconds=max_delay_seconds(max_delay),
+    )
+    log_to_stderr()
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    services = Services(settings, access)
+    stop = stop_on_signals()
+    with serving(services, port=port) as url:
+        if as_json:
+            print_json({"url": url})
+        else:
+            say(
+                f"the console is at {url}{' (read-only)' if read_only else ''}; stop it with Ctrl-C"
+            )
+        if token is not None:
+            tell(
+                "it asks for the token; without TLS before it, the token crosses the network in the clear"
+            )
+        stop.wait()
+    tell("stopped")

@@ -1,0 +1,241 @@
+"""What a page's forms do: say what will happen, then do it. Each carries the visitor's secret."""
+
+from __future__ import annotations
+
+import hmac
+from typing import Annotated, Any
+from urllib.parse import unquote
+
+from fastapi import APIRouter, Depends, Form, HTTPException, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+
+from sqsdelay.console.api import services_of, visitor_of
+from sqsdelay.console.confirmations import (
+    Confirmation,
+    of_errors,
+    of_messages,
+)
+from sqsdelay.console.jobs import Job, new_key
+from sqsdelay.console.pages import unsent, utc_input
+from sqsdelay.console.rendering import page
+from sqsdelay.console.schemas import (
+    ChangeRequest,
+    ChosenMessage,
+    ErrorsRequest,
+    MoveRequest,
+    RetryRequest,
+    SendRequest,
+)
+from sqsdelay.core.one_line import one_line
+from sqsdelay.errors import ConfigurationError, InvalidDelay, SqsDelayError
+
+TEXT = Annotated[str, Form()]
+
+
+def own_form(request: Request, csrf: Annotated[str, Form()] = "") -> None:
+    """Refuse a form that this console did not give to this visitor.
+
+    Raises:
+        HTTPException
+    """
+    if not hmac.compare_digest(csrf.encode(), visitor_of(request).csrf.encode()):
+        raise HTTPException(
+            403,
+            "this form is not from this console, or the console was started anew; load the page again",
+        )
+
+
+router = APIRouter(include_in_schema=False, dependencies=[Depends(own_form)])
+
+
+def chosen(values: list[str]) -> list[ChosenMessage]:
+    """The messages of a list's checked boxes: ``due_ms:id``, the id percent-encoded.
+
+    Raises:
+        ConfigurationError: none, too many, or no such value.
+    """
+    found = []
+    for value in values:
+        due, colon, message_id = value.partition(":")
+        if not colon or (due and not (due.isascii() and due.isdigit() and len(due) <= 15)):
+            raise ConfigurationError("the form names no message; load the page again")
+        found.append(ChosenMessage(id=unquote(message_id), due_ms=int(due) if due else None))
+    if not 1 <= len(found) <= 1000:
+        raise ConfigurationError(f"{len(found)} messages are chosen; choose 1 to 1000 of the list")
+    return found
+
+
+def _shown_job(job: Job) -> RedirectResponse:
+    return RedirectResponse(f"/jobs/{job.key}", status_code=303)
+
+
+@router.post("/messages/confirm")
+def confirm_messages(
+    request: Request,
+    endpoint: TEXT,
+    action: TEXT,
+    m: Annotated[list[str], Form(default_factory=list)],
+    delay: TEXT = "",
+    due_at: TEXT = "",
+) -> Response:
+    """What will happen to some messages."""
+    services = services_of(request)
+    source = services.source(endpoint)
+    due_ms, trouble = None, None
+    if action == "reschedule" and (delay or due_at):
+        try:
+            due_ms = services.new_due_ms(source, delay.strip(), utc_input(due_at.strip()))
+        except InvalidDelay as error:
+            trouble = one_line(error)
+    try:
+        confirmation = of_messages(source, action, chosen(m), due_ms)
+    except ConfigurationError as error:
+        return page(
+            request, "problem.html", {"title": "Nothing is chosen", "text": str(error)}, status=400
+        )
+    return _confirm(request, confirmation, m, trouble, {"delay": delay, "due_at": due_at})
+
+
+@router.post("/messages/do")
+def change_messages(
+    request: Request,
+    endpoint: TEXT,
+    action: TEXT,
+    key: TEXT,
+    m: Annotated[list[str], Form(default_factory=list)],
+    due_at: TEXT = "",
+) -> Response:
+    """Do it."""
+    services, who, some = services_of(request), visitor_of(request).name, chosen(m)
+    if action == "cancel":
+        return _shown_job(services.cancel(endpoint, ChangeRequest(messages=some, key=key), who))
+    if action == "release":
+        return _shown_job(services.release(endpoint, ChangeRequest(messages=some, key=key), who))
+    if action == "reschedule":
+        move = MoveRequest(messages=some, key=key, due_at=due_at)
+        return _shown_job(services.move(endpoint, move, who))
+    raise ConfigurationError(f"{action!r} is no change of messages")
+
+
+@router.post("/errors/confirm")
+def confirm_errors(
+    request: Request,
+    endpoint: TEXT,
+    action: TEXT,
+    m: Annotated[list[str], Form(default_factory=list)],
+    reason: TEXT = "",
+) -> Response:
+    """What will happen to messages of the error queue."""
+    source = services_of(request).source(endpoint)
+    if not m and not reason:
+        text = "choose messages of the list, or all of a reason"
+        return page(
+            request, "problem.html", {"title": "Nothing is chosen", "text": text}, status=400
+        )
+    confirmation = of_errors(source, action, m, unquote(reason) if reason else None)
+    return _confirm(request, confirmation, m, None, {"reason": reason})
+
+
+@router.post("/errors/do")
+def change_errors(
+    request: Request,
+    endpoint: TEXT,
+    action: TEXT,
+    key: TEXT,
+    m: Annotated[list[str], Form(default_factory=list)],
+    reason: TEXT = "",
+    undated_now: Annotated[bool, Form()] = False,
+) -> Response:
+    """Do it."""
+    services, who = services_of(request), visitor_of(request).name
+    which: dict[str, Any] = {"reason": unquote(reason)} if reason else {"keys": m}
+    if action == "retry":
+        retry = RetryRequest(key=key, undated_now=undated_now, **which)
+        return _shown_job(services.retry(endpoint, retry, who))
+    if action == "discard":
+        return _shown_job(services.discard(endpoint, ErrorsRequest(key=key, **which), who))
+    raise ConfigurationError(f"{action!r} is no change of an error queue")
+
+
+@router.post("/send/preview")
+def preview(
+    request: Request,
+    endpoint: TEXT,
+    body: TEXT = "",
+    delay: TEXT = "",
+    due_at: TEXT = "",
+    id: TEXT = "",
+    group: TEXT = "",
+    attributes: TEXT = "",
+) -> HTMLResponse:
+    """Where a message would go and what it costs."""
+    services = services_of(request)
+    source = services.source(endpoint)
+    given = {
+        "body": body, "delay": delay, "due_at": due_at, "id": id, "group": group,
+        "attributes": attributes,
+    }  # fmt: skip
+    values = unsent(source.name, given)
+    try:
+        values["preview"] = services.sends.preview(source, _message(given, None))
+        values["key"] = new_key()
+    except (SqsDelayError, ValueError) as error:
+        values["trouble"] = one_line(error)
+    return page(request, "send.html", values, status=400 if values["trouble"] else 200)
+
+
+@router.post("/send/do")
+def send(
+    request: Request,
+    endpoint: TEXT,
+    key: TEXT,
+    body: TEXT = "",
+    delay: TEXT = "",
+    due_at: TEXT = "",
+    id: TEXT = "",
+    group: TEXT = "",
+    attributes: TEXT = "",
+) -> Response:
+    """Send it."""
+    given = {
+        "body": body, "delay": delay, "due_at": due_at, "id": id, "group": group,
+        "attributes": attributes,
+    }  # fmt: skip
+    message = _message(given, key)
+    return _shown_job(services_of(request).send(endpoint, message, visitor_of(request).name))
+
+
+def _message(given: dict[str, str], key: str | None) -> SendRequest:
+    if not given["body"]:
+        raise ConfigurationError("the body is empty; SQS takes one character or more")
+    return SendRequest(
+        # A form's lines end in CR LF; the text in the field does not.
+        body=given["body"].replace("\r\n", "\n"),
+        delay=given["delay"].strip() or None,
+        due_at=utc_input(given["due_at"].strip()) or None,
+        id=given["id"].strip() or None,
+        group=given["group"].strip() or None,
+        attributes=[line.strip() for line in given["attributes"].splitlines() if line.strip()],
+        key=key,
+    )
+
+
+def _confirm(
+    request: Request,
+    confirmation: Confirmation,
+    marks: list[str],
+    trouble: str | None,
+    given: dict[str, str],
+) -> HTMLResponse:
+    return page(
+        request,
+        "confirm.html",
+        {
+            "endpoint": confirmation.endpoint,
+            "confirmation": confirmation,
+            "marks": marks,
+            "trouble": trouble,
+            "given": {"delay": "", "due_at": "", "reason": ""} | given,
+            "key": new_key(),
+        },
+    )

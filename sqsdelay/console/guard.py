@@ -1,0 +1,243 @@
+"""Who may ask for what: host, origin, identity, and what a browser may do with the answer."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import logging
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sqsdelay.console.settings import Access
+from sqsdelay.core.one_line import one_line
+
+logger = logging.getLogger("sqsdelay.console")
+
+MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024
+"""A message of 1 MiB, of which a form makes three times as much."""
+
+SESSIONS_KEPT: Final = 1_000
+SESSION_SECONDS: Final = 12 * 3600
+
+SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "[::1]")
+
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS: Final = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """Who asks: a name for the log, and what a form must carry to be theirs."""
+
+    name: str
+    csrf: str
+
+
+class Sessions:
+    """Cookies of visitors. What they are worth ends with the process."""
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+        self._signed_in: OrderedDict[str, float] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def csrf(self, session: str) -> str:
+        """What forms of this session carry."""
+        return hmac.new(self._key, session.encode(), hashlib.sha256).hexdigest()
+
+    def sign_in(self, now: float) -> str:
+        """A new session that is signed in."""
+        session = secrets.token_urlsafe(32)
+        with self._lock:
+            self._signed_in[session] = now + SESSION_SECONDS
+            while len(self._signed_in) > SESSIONS_KEPT:
+                self._signed_in.popitem(last=False)
+        return session
+
+    def sign_out(self, session: str) -> None:
+        """End a session."""
+        with self._lock:
+            self._signed_in.pop(session, None)
+
+    def signed_in(self, session: str, now: float) -> bool:
+        """Whether a session is signed in, and not too old."""
+        with self._lock:
+            return self._signed_in.get(session, float("-inf")) > now
+
+
+class Guard:
+    """ASGI middleware before everything else: what it does not let pass has no effect.
+
+    Args:
+        app: what is guarded.
+        access: who may use it.
+        sessions: their cookies.
+        port: the port it listens on.
+        monotonic: tells a session's age.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        access: Access,
+        sessions: Sessions,
+        port: int,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._app = app
+        self._access = access
+        self.sessions = sessions
+        self.now = monotonic
+        self._hosts = {
+            *(f"{name}:{port}" for name in LOOPBACK_NAMES),
+            *(LOOPBACK_NAMES if port == 80 else ()),
+            *(name.lower() for name in access.allowed_hosts),
+            *(f"{name.lower()}:{port}" for name in access.allowed_hosts),
+        }
+        # Cookies of a host are shared by all its ports.
+        self.cookie = f"sqsdelay_console_{port}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            return
+        headers = Headers(scope=scope)
+        session, new = self._session(headers)
+        refusal = self._refusal(scope, headers) or self._unknown(scope, headers, session)
+        static = scope["path"].startswith("/static/")
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                answer = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    answer[name] = value
+                answer["Cache-Control"] = "max-age=86400" if static else "no-store"
+                if new and not static and "set-cookie" not in answer:
+                    answer.append("set-cookie", self.set_cookie(session, headers))
+            await send(message)
+
+        if refusal is not None:
+            await refusal(scope, receive, guarded)
+            return
+        scope["state"] = {
+            **scope.get("state", {}),
+            "visitor": Visitor(self._name(headers), self.sessions.csrf(session)),
+            "session": session,
+        }
+        await self._app(scope, receive, guarded)
+
+    def set_cookie(self, session: str, headers: Headers) -> str:
+        """The header that gives a browser its session."""
+        forwarded = self._access.user_header is not None
+        secure = forwarded and headers.get("x-forwarded-proto") == "https"
+        return (
+            f"{self.cookie}={session}; HttpOnly; SameSite=Lax; Path=/{'; Secure' if secure else ''}"
+        )
+
+    def _session(self, headers: Headers) -> tuple[str, bool]:
+        """The visitor's session, and whether it is a new one."""
+        try:
+            found = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
+        except CookieError:
+            found = None
+        if found is not None and 20 <= len(found.value) <= 100 and found.value.isascii():
+            return found.value, False
+        return secrets.token_urlsafe(32), True
+
+    def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
+        """Why a request is not looked at at all."""
+        host = headers.get("host", "").lower()
+        if host not in self._hosts or len(headers.getlist("host")) != 1:
+            text = (
+                f"this console is not called {host!r}; start it with --allowed-host to have it so"
+            )
+            return _refused(scope, 421, text)
+        if self._access.user_header is not None:
+            client = scope.get("client")
+            if client is None or client[0] not in self._access.proxies:
+                return _refused(scope, 403, "ask by way of the proxy that authenticates")
+            if len(headers.getlist(self._access.user_header)) != 1 or not self._user(headers):
+                return _refused(scope, 403, "the proxy did not say who asks")
+        if scope["method"] in SAFE:
+            return None
+        if not _same_origin(headers, host):
+            return _refused(scope, 403, "this request comes from another site")
+        size = headers.get("content-length", "")
+        if not (size.isascii() and size.isdigit()) or int(size) > MAX_REQUEST_BYTES:
+            text = (
+                f"the request has no length or is too long; send {MAX_REQUEST_BYTES} bytes at most"
+            )
+            return _refused(scope, 413, text)
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if scope["path"].startswith("/api/") and kind != "application/json":
+            # A form of another site cannot send this without asking first.
+            return _refused(scope, 415, "send JSON, with Content-Type: application/json")
+        if self._access.read_only and scope["path"] not in ("/sign-in", "/sign-out"):
+            return _refused(scope, 403, "this console is read-only (--read-only)")
+        return None
+
+    def _unknown(self, scope: Scope, headers: Headers, session: str) -> Response | None:
+        """Why a visitor has to say who they are first."""
+        token, path = self._access.token, scope["path"]
+        if token is None or path.startswith("/static/") or path == "/sign-in":
+            return None
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer" and hmac.compare_digest(given.encode(), token.encode()):
+            return None
+        if self.sessions.signed_in(session, self.now()):
+            return None
+        if path.startswith("/api/"):
+            answer = _refused(scope, 401, "give the console's token: Authorization: Bearer …")
+            answer.headers["WWW-Authenticate"] = "Bearer"
+            return answer
+        return RedirectResponse("/sign-in", status_code=303)
+
+    def _name(self, headers: Headers) -> str:
+        if self._access.user_header is not None:
+            return self._user(headers)
+        return "token" if self._access.token is not None else "local"
+
+    def _user(self, headers: Headers) -> str:
+        return one_line(headers.get(self._access.user_header or "", "")).strip()[:200]
+
+
+def _same_origin(headers: Headers, host: str) -> bool:
+    """Browsers say where a form or script is from; other programs do not."""
+    if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        return False
+    origin = headers.get("origin")
+    return origin is None or urlsplit(origin).netloc.lower() == host
+
+
+def _refused(scope: Scope, status: int, text: str) -> Response:
+    logger.warning("refused %s %s: %s", scope["method"], one_line(scope["path"]), one_line(text))
+    if scope["path"].startswith("/api/"):
+        body = json.dumps({"error": "Refused", "message": text})
+        return Response(body, status_code=status, media_type="application/json")
+    return PlainTextResponse(text, status_code=status)

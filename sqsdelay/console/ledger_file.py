@@ -1,0 +1,193 @@
+"""What a ledger file tells: a message's history, what happened last, how late messages arrive."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final
+
+from sqsdelay.errors import ConfigurationError, MalformedEvent
+from sqsdelay.ledger.events import Event, EventKind, Source, from_json
+
+TAIL_BYTES: Final = 2 * 1024 * 1024
+"""What lateness and the last events are read from: some ten thousand events."""
+
+MOST_SEARCHED_BYTES: Final = 512 * 1024 * 1024
+"""What is searched for one message's history, from the end: about a second of reading."""
+
+MOST_EVENTS: Final = 500
+"""Events shown of one message: a year of hops has 35,000."""
+
+_ARRIVALS: Final = (EventKind.HANDED_OVER, EventKind.RELEASED, EventKind.RECEIVED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lateness:
+    """How late the last messages of an endpoint arrived, milliseconds; ``messages`` says of how many."""
+
+    messages: int
+    median_ms: int
+    p99_ms: int
+    worst_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """The events of one message, oldest first; ``left_out`` is how many there are besides.
+
+    ``hops`` counts all of its hops. ``whole`` is False where the file was too long to be searched whole.
+    """
+
+    events: tuple[Event, ...] = ()
+    hops: int = 0
+    left_out: int = 0
+    whole: bool = True
+
+
+class LedgerFile:
+    """Reads a `FileLedger`'s file while others append to it. Thread-safe.
+
+    Args:
+        path: the file; one that does not exist yet is empty.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._read: tuple[object, tuple[Event, ...]] = (None, ())
+
+    def tail(self) -> tuple[Event, ...]:
+        """The last events, oldest first; lines that are no events are passed over.
+
+        Raises:
+            ConfigurationError: the file cannot be read.
+        """
+        with self._lock, self._opened() as file:
+            if file is None:
+                return ()
+            size = file.seek(0, 2)
+            stamp = (size, self.path.stat().st_mtime_ns)
+            if self._read[0] != stamp:
+                start = max(0, size - TAIL_BYTES)
+                file.seek(start)
+                if start:
+                    file.readline()
+                self._read = (stamp, tuple(_events(file)))
+            return self._read[1]
+
+    def recent(self, endpoints: Iterable[str], count: int) -> list[Event]:
+        """The last events of these endpoints, the newest first.
+
+        Raises:
+            ConfigurationError
+        """
+        names = set(endpoints)
+        found = [event for event in reversed(self.tail()) if event.endpoint in names]
+        return sorted(found[:count], key=lambda event: event.at_ms, reverse=True)
+
+    def last_seen_ms(self, endpoint: str, source: Source) -> int | None:
+        """When one who works for the endpoint recorded something last.
+
+        Raises:
+            ConfigurationError
+        """
+        times = (e.at_ms for e in self.tail() if e.endpoint == endpoint and e.source is source)
+        return max(times, default=None)
+
+    def lateness(self, endpoint: str) -> Lateness | None:
+        """Of the messages that arrived last; None where none did.
+
+        Raises:
+            ConfigurationError
+        """
+        late: dict[str, int] = {}
+        for event in self.tail():
+            if event.endpoint != endpoint or event.kind not in _ARRIVALS or event.late_ms is None:
+                continue
+            # Where the relay says when its destination showed it, the receiver's wait does not count.
+            if event.kind is EventKind.RECEIVED:
+                late.setdefault(event.message_id, event.late_ms)
+            else:
+                late[event.message_id] = event.late_ms
+        return _lateness(sorted(late.values()))
+
+    def history(self, endpoint: str, message_id: str) -> History:
+        """All that befell a message, found by its own id or by SQS's.
+
+        Raises:
+            ConfigurationError
+        """
+        needles = {
+            json.dumps(message_id)[1:-1].encode("ascii"),
+            json.dumps(message_id, ensure_ascii=False)[1:-1].encode("utf-8", "surrogatepass"),
+        }
+        with self._opened() as file:
+            if file is None:
+                return History()
+            start = max(0, file.seek(0, 2) - MOST_SEARCHED_BYTES)
+            file.seek(start)
+            lines = (line for line in file if any(needle in line for needle in needles))
+            found = [
+                event
+                for event in _events(lines)
+                if event.endpoint == endpoint
+                and message_id in (event.message_id, event.sqs_message_id)
+            ]
+        found.sort(key=lambda event: event.at_ms)
+        half = MOST_EVENTS // 2
+        shown = found if len(found) <= MOST_EVENTS else [*found[:half], *found[-half:]]
+        return History(
+            events=tuple(shown),
+            hops=sum(event.kind is EventKind.HOP for event in found),
+            left_out=len(found) - len(shown),
+            whole=start == 0,
+        )
+
+    def _opened(self) -> _Maybe:
+        return _Maybe(self.path)
+
+
+class _Maybe:
+    """The open file, or None where there is none yet."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: IO[bytes] | None = None
+
+    def __enter__(self) -> IO[bytes] | None:
+        try:
+            self._file = self._path.open("rb")
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise ConfigurationError(
+                f"ledger {self._path} cannot be read: {error.strerror}; name a file of JSON lines"
+            ) from error
+        return self._file
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def _events(lines: Iterable[bytes]) -> Iterator[Event]:
+    for line in lines:
+        try:
+            yield from_json(line)
+        except MalformedEvent:
+            continue  # `pipeline report` tells of such lines.
+
+
+def _lateness(late: Sequence[int]) -> Lateness | None:
+    if not late:
+        return None
+    last = len(late) - 1
+    return Lateness(
+        messages=len(late),
+        median_ms=late[last // 2],
+        p99_ms=late[min(last, -(-99 * len(late) // 100) - 1)],
+        worst_ms=late[-1],
+    )

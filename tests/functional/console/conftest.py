@@ -1,0 +1,213 @@
+"""A console on the local AWS, asked without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from httpx import ASGITransport, BaseTransport, Client, Request, Response
+
+from sqsdelay.console.app import create_app
+from sqsdelay.console.guard import Guard
+from sqsdelay.console.services import Services
+from sqsdelay.console.settings import Access, ConsoleSettings
+from sqsdelay.core import wire
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import Attribute, string
+from sqsdelay.core.received_message import ReceivedMessage
+from sqsdelay.core.rejection import rejected
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.ports.stores import ParkingPlace
+from sqsdelay.sqs import SqsQueues, create_endpoint
+from sqsdelay.stores import open_place
+from sqsdelay.testing.local_aws import LocalAws
+from tests.patience import PATIENCE_SECONDS
+
+PORT = 8710
+HOUR_MS = 3_600_000
+
+HERE = f"http://127.0.0.1:{PORT}"
+
+
+class WithoutSockets(BaseTransport):
+    """Asks an ASGI application, in its own thread of time."""
+
+    def __init__(self, app: Guard, caller: str) -> None:
+        self._transport = ASGITransport(app, raise_app_exceptions=True, client=(caller, 40_000))
+
+    def handle_request(self, request: Request) -> Response:
+        body = request.read()
+        asked = Request(request.method, request.url, headers=request.headers, content=body)
+        if "transfer-encoding" in request.headers:
+            del asked.headers["content-length"]
+
+        async def ask() -> Response:
+            answer = await self._transport.handle_async_request(asked)
+            content = await answer.aread()
+            return Response(answer.status_code, headers=answer.headers, content=content)
+
+        return asyncio.run(ask())
+
+
+def browser(app: Guard, *, base_url: str = HERE, caller: str = "127.0.0.1") -> Client:
+    """A client with cookies of its own."""
+    return Client(transport=WithoutSockets(app, caller), base_url=base_url)
+
+
+def client_of(services: Services) -> Client:
+    """A client that names the console as a browser on this machine does."""
+    return browser(create_app(services, port=PORT))
+
+
+@dataclass
+class Running:
+    """A console of one endpoint with a store, and what stands behind it."""
+
+    endpoint: str
+    url: str
+    store: ParkingPlace
+    queues: SqsQueues
+    ledger: Path
+    services: Services
+    client: Client
+
+    def park(self, *ids: str, due_in_ms: int = 24 * HOUR_MS, body: bytes = b"{}") -> int:
+        """Park messages; gives their due time."""
+        due_ms = time.time_ns() // 1_000_000 + due_in_ms
+        self.store.store(
+            [
+                StoredMessage(message_id=each, destination=self.endpoint, due_ms=due_ms, body=body)
+                for each in ids
+            ]
+        )
+        self.services.source(self.endpoint).changed()
+        return due_ms
+
+    def reject(self, *ids: str, reason: str = "too far", due: bool = True, body: str = "x") -> None:
+        """Put messages into the error queue."""
+        url = self.queues.url(Endpoint.parse(self.endpoint).error_queue)
+        dated: dict[str, Attribute] = {
+            wire.DELAY_SECONDS: string("0"),
+            wire.DUE_AT: string(str(time.time_ns() // 1_000_000)),
+        }
+        for each in ids:
+            copy = ReceivedMessage(
+                body=body,
+                attributes=dict(dated) if due else {},
+                receipt_handle="r",
+                sqs_message_id=f"sqs-{each}",
+                received_at=0,
+                sent_ms=time.time_ns() // 1_000_000,
+                receive_count=1,
+                group_id=each,
+                deduplication_id=each,
+            )
+            self.queues.send_batch(url, [rejected(copy, reason)])
+        self.services.source(self.endpoint).changed()
+
+    def received(self) -> list[ReceivedMessage]:
+        """What is in the destination queue."""
+        url = self.queues.url(Endpoint.parse(self.endpoint).queue)
+        return list(self.queues.receive_batch(url, wait_seconds=1))
+
+    def api(self, path: str, **json: Any) -> Response:
+        """Post to this endpoint's API."""
+        found: Response = self.client.post(f"/api/v1/endpoints/{self.endpoint}/{path}", json=json)
+        return found
+
+    def get(self, path: str, **query: Any) -> Any:
+        """Get from this endpoint's API."""
+        answer = self.client.get(f"/api/v1/endpoints/{self.endpoint}/{path}", params=query)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def done(self, answer: Response) -> Any:
+        """A job once it has ended."""
+        assert answer.status_code in (200, 202), answer.text
+        job = answer.json()
+        until = time.monotonic() + PATIENCE_SECONDS
+        while not job["finished"]:
+            assert time.monotonic() < until, job
+            time.sleep(0.05)
+            job = self.client.get(f"/api/v1/jobs/{job['key']}").json()
+        return job
+
+
+@pytest.fixture
+def aws_here(local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch) -> LocalAws:
+    """This process's AWS is the local one."""
+    for name, value in local_aws.environment().items():
+        monkeypatch.setenv(name, value)
+    return local_aws
+
+
+@pytest.fixture
+def start(aws_here: LocalAws, tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    """Start a console of a new endpoint, on a store of that URL."""
+    with ExitStack() as running:
+
+        def begin(url: str | None = None, **access: Any) -> Running:
+            name = f"orders-{uuid.uuid4().hex[:8]}"
+            create_endpoint(aws_here.client("sqs"), Endpoint.parse(name))
+            url = (url or f"sqlite:///{tmp_path}/store.db").format(name=name)
+            store = open_place(url, endpoint=name)
+            running.enter_context(closing(store))
+            store.set_up()
+            ledger = tmp_path / "ledger.jsonl"
+            settings = ConsoleSettings(endpoints=(name,), stores={name: url}, ledger=ledger)
+            services = Services(settings, Access(**access))
+            running.callback(services.close)
+            queues = SqsQueues(aws_here.client("sqs"))
+            client = client_of(services)
+            return Running(name, url, store, queues, ledger, services, client)
+
+        yield begin
+
+
+@pytest.fixture
+def running(start: Callable[..., Running]) -> Running:
+    """A console on SQLite."""
+    return start()
+
+
+def submitted(client: Client, page: Response, button: str, **chosen: Any) -> Response:
+    """Submit the form of a page that has this button, as a browser would: its hidden fields, the button,
+    and what was chosen."""
+    for form in re.findall(r"<form method=\"post\".*?</form>", page.text, re.DOTALL):
+        if f">{button}" not in unescape(form):
+            continue
+        action = re.search(r'action="([^"]+)"', form)
+        assert action is not None
+        fields: dict[str, list[str]] = {}
+        for tag in re.findall(r"<input[^>]*type=\"hidden\"[^>]*>", form):
+            name, value = (re.search(rf'{key}="([^"]*)"', tag) for key in ("name", "value"))
+            assert name is not None
+            assert value is not None
+            fields.setdefault(name[1], []).append(unescape(value[1]))
+        for tag, text in re.findall(r"<textarea([^>]*)>\n?(.*?)</textarea>", form, re.DOTALL):
+            name = re.search(r'name="([^"]*)"', tag)
+            assert name is not None
+            fields[name[1]] = [unescape(text)]
+        pressed = re.search(
+            rf'<button name="action" value="([^"]+)"[^>]*>{re.escape(button)}', unescape(form)
+        )
+        if pressed is not None:
+            fields["action"] = [pressed[1]]
+        for field, value in chosen.items():
+            fields[field] = (
+                list(value)
+                if isinstance(value, Sequence) and not isinstance(value, str)
+                else [value]
+            )
+        answer: Response = client.post(action[1], data=fields)
+        return answer
+    raise AssertionError(f"no form has the button {button!r}")

@@ -1,0 +1,265 @@
+"""Who may use the console: host, origin, form secret, token, proxy, read-only. Nothing behind it is asked."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.routing import APIRoute
+from httpx import Client
+
+from sqsdelay.console import forms, signing_in
+from sqsdelay.console.app import create_app
+from sqsdelay.console.guard import POLICY, SESSION_SECONDS, Guard
+from sqsdelay.console.services import Services
+from sqsdelay.console.settings import Access, ConsoleSettings, stores_of
+from sqsdelay.errors import ConfigurationError
+from tests.functional.console.conftest import PORT, browser
+
+TOKEN = "correct-horse-battery-staple"
+
+
+def app_of(tmp_path: Path, **access: Any) -> Guard:
+    """A console of an endpoint that nobody is asked about."""
+    settings = ConsoleSettings(
+        endpoints=("orders",), stores={"orders": f"sqlite:///{tmp_path}/s.db"}
+    )
+    return create_app(Services(settings, Access(**access)), port=PORT)
+
+
+def console(tmp_path: Path, **access: Any) -> Client:
+    """A browser on it."""
+    return browser(app_of(tmp_path, **access))
+
+
+def csrf_of(client: Client, path: str = "/cost") -> str:
+    """The secret in a page's forms; the page of the form to send has it always."""
+    found = re.search(r'name="csrf" value="([0-9a-f]{64})"', client.get(path).text)
+    assert found is not None
+    return found[1]
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1", "127.0.0.1:80", "localhost.evil:8710", ""]
+)
+def test_another_host_is_refused(tmp_path: Path, host: str) -> None:
+    """A name that an attacker points to this machine (DNS rebinding) gives nothing away."""
+    answer = console(tmp_path).get("/cost", headers={"host": host})
+    assert answer.status_code == 421
+    assert "--allowed-host" in answer.text
+
+
+@pytest.mark.parametrize("host", [f"127.0.0.1:{PORT}", f"localhost:{PORT}", f"[::1]:{PORT}"])
+def test_its_own_names_are_taken(tmp_path: Path, host: str) -> None:
+    """What a browser on this machine calls it."""
+    assert console(tmp_path).get("/cost", headers={"host": host}).status_code == 200
+
+
+def test_every_page_forbids_what_it_does_not_need(tmp_path: Path) -> None:
+    """Also errors, refusals and files; and no page has a script or a style in it."""
+    client = console(tmp_path)
+    for path in ("/cost", "/nothing", "/api/v1/cost?delay_seconds=900", "/static/console.css"):
+        answer = client.get(path)
+        assert answer.headers["content-security-policy"] == POLICY, path
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["x-frame-options"] == "DENY"
+    assert "unsafe" not in POLICY
+    page = client.get("/cost").text
+    assert not re.findall(r"<script(?![^>]* src=)|<style| style=| on\w+=", page)
+    assert not re.findall(r'(?:src|href)="https?:', page)
+
+
+FORMS = [
+    route.path
+    for router in (forms.router, signing_in.router)
+    for route in router.routes
+    if isinstance(route, APIRoute) and "POST" in (route.methods or ())
+]
+
+
+@pytest.mark.parametrize("path", FORMS)
+@pytest.mark.parametrize("csrf", ["", "0" * 64, "é"])
+def test_a_form_that_is_not_ours_is_refused(tmp_path: Path, path: str, csrf: str) -> None:
+    """Every form there is, also one that is added later."""
+    fields = {
+        "csrf": csrf,
+        "endpoint": "orders",
+        "action": "cancel",
+        "key": "k",
+        "m": ":x",
+        "token": TOKEN,
+    }
+    answer = console(tmp_path).post(path, data=fields)
+    assert answer.status_code == 403, answer.text
+    assert "form is not from this console" in answer.text
+
+
+def test_the_secret_is_the_visitors_own(tmp_path: Path) -> None:
+    """That of another session is refused, though it is from the same console."""
+    settings = ConsoleSettings(
+        endpoints=("orders",), stores={"orders": f"sqlite:///{tmp_path}/s.db"}
+    )
+    app = create_app(Services(settings, Access()), port=PORT)
+    one, other = (browser(app) for _ in range(2))
+    secret = csrf_of(one, "/send")
+    fields = {"csrf": secret, "endpoint": "orders", "action": "cancel", "m": ":x"}
+    assert other.post("/messages/confirm", data=fields).status_code == 403
+    assert one.post("/messages/confirm", data=fields).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "https://evil.example"},
+        {"origin": "null"},
+        {"origin": f"http://127.0.0.1:{PORT + 1}"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+    ],
+)
+@pytest.mark.parametrize("path", ["/messages/confirm", "/api/v1/endpoints/orders/messages/cancel"])
+def test_another_site_is_refused(tmp_path: Path, path: str, headers: dict[str, str]) -> None:
+    """Whatever else it knows."""
+    answer = console(tmp_path).post(path, json={"messages": [{"id": "x"}]}, headers=headers)
+    assert answer.status_code == 403
+    assert "another site" in answer.text
+
+
+def test_the_api_takes_json_alone(tmp_path: Path) -> None:
+    """A form of another site can send text and forms without being asked, but not JSON."""
+    path = "/api/v1/endpoints/orders/messages/cancel"
+    for kind in (
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
+    ):
+        answer = console(tmp_path).post(path, content=b"{}", headers={"content-type": kind})
+        assert answer.status_code == 415
+
+
+def test_a_request_without_end_is_refused(tmp_path: Path) -> None:
+    """Before its body is read."""
+    client = console(tmp_path)
+    assert client.post("/send/preview", content=iter([b"x"] * 3)).status_code == 413
+    assert client.post("/send/preview", content=b"x" * (4 * 1024 * 1024 + 1)).status_code == 413
+
+
+@pytest.mark.parametrize("path", ["/messages/do", "/errors/do", "/send/do", "/messages/confirm"])
+def test_read_only_changes_nothing(tmp_path: Path, path: str) -> None:
+    """Neither by forms nor by the API, and no page offers it."""
+    client = console(tmp_path, read_only=True)
+    assert client.post(path, data={"csrf": "x"}).status_code == 403
+    answer = client.post("/api/v1/endpoints/orders/send", json={"body": "x"})
+    assert answer.status_code == 403
+    assert "--read-only" in answer.json()["message"]
+    assert "/send" not in client.get("/cost").text
+
+
+def test_a_token_is_asked_for(tmp_path: Path) -> None:
+    """Pages lead to the form, the API says how; a wrong token gives nothing, a right one a session."""
+    client = console(tmp_path, token=TOKEN)
+    assert client.get("/cost").headers["location"] == "/sign-in"
+    assert client.get("/api/v1/overview").status_code == 401
+    wrong = {"authorization": "Bearer nonsense"}
+    assert client.get("/api/v1/cost?delay_seconds=900", headers=wrong).status_code == 401
+    right = {"authorization": f"Bearer {TOKEN}"}
+    assert client.get("/api/v1/cost?delay_seconds=900", headers=right).status_code == 200
+    secret = csrf_of(client, "/sign-in")
+    refused = client.post("/sign-in", data={"csrf": secret, "token": "wrong"})
+    assert refused.status_code == 403
+    assert "That is not the token" in refused.text
+    taken = client.post("/sign-in", data={"csrf": secret, "token": TOKEN})
+    assert taken.headers["location"] == "/"
+    cookie = taken.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=Lax" in cookie
+    assert client.get("/cost").status_code == 200
+    client.post("/sign-out", data={"csrf": csrf_of(client)})
+    assert client.get("/cost").status_code == 303
+
+
+def test_a_session_ends(tmp_path: Path) -> None:
+    """After twelve hours, whatever the browser does."""
+    settings = ConsoleSettings(endpoints=("orders",))
+    now = [0.0]
+    services = Services(settings, Access(token=TOKEN))
+    app = create_app(services, port=PORT, monotonic=lambda: now[0])
+    client = browser(app)
+    client.post("/sign-in", data={"csrf": csrf_of(client, "/sign-in"), "token": TOKEN})
+    now[0] = SESSION_SECONDS - 1
+    assert client.get("/cost").status_code == 200
+    now[0] = SESSION_SECONDS + 1
+    assert client.get("/cost").status_code == 303
+
+
+def test_a_made_up_session_is_none(tmp_path: Path) -> None:
+    """Who sets the cookie is not signed in by it."""
+    client = console(tmp_path, token=TOKEN)
+    client.cookies.set(f"sqsdelay_console_{PORT}", "x" * 43)
+    assert client.get("/cost").status_code == 303
+
+
+def test_a_proxy_names_the_user(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The log has that name, on one line; nobody else may give it, and it must be there."""
+    caplog.set_level(logging.INFO, "sqsdelay.console")
+    app = app_of(
+        tmp_path, user_header="X-User", proxies=("10.0.0.5",), allowed_hosts=("console.example",)
+    )
+    through = browser(app, base_url="http://console.example", caller="10.0.0.5")
+    named = {"X-User": "ann@example.com"}
+    assert "ann@example.com" in through.get("/cost", headers=named).text
+    assert through.get("/cost").status_code == 403
+    assert browser(app).get("/cost", headers=named).status_code == 403
+    answer = through.post(
+        "/api/v1/endpoints/orders/messages/cancel", json={"messages": [{"id": "x"}]}, headers=named
+    )
+    assert answer.json()["who"] == "ann@example.com"
+    assert "cancel orders by ann@example.com: x: not-done" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("access", "words"),
+    [
+        ({"host": "0.0.0.0"}, "would be open to the network"),
+        ({"host": "::"}, "would be open to the network"),
+        ({"host": "console.example"}, "would be open to the network"),
+        ({"token": "short"}, "has 5 characters; use 24 or more"),
+        ({"user_header": "X-User"}, "takes both"),
+        ({"proxies": ("10.0.0.5",)}, "takes both"),
+        ({"user_header": "X-User", "proxies": ("nonsense",)}, "give the IP address"),
+    ],
+)
+def test_what_is_not_safe_does_not_start(access: dict[str, Any], words: str) -> None:
+    """And says what to do instead."""
+    with pytest.raises(ConfigurationError, match=words):
+        Access(**access)
+
+
+def test_elsewhere_with_a_token() -> None:
+    """A network address is fine with one."""
+    assert Access(host="0.0.0.0", token=TOKEN).host == "0.0.0.0"
+
+
+def test_stores_by_endpoint() -> None:
+    """One for all, one for each, and what does not fit."""
+    both = ("orders", "arn:aws:sqs:eu-west-1:123456789012:invoices")
+    assert stores_of(["sqlite:///a.db?x=1"], both) == dict.fromkeys(
+        ("orders", "invoices"), "sqlite:///a.db?x=1"
+    )
+    assert stores_of(["sqlite:///a.db", "invoices=postgresql:///b"], both) == {
+        "orders": "sqlite:///a.db",
+        "invoices": "postgresql:///b",
+    }
+    with pytest.raises(ConfigurationError, match="'nope' is not an endpoint of this console"):
+        stores_of(["nope=sqlite:///a.db"], both)
+    with pytest.raises(ConfigurationError, match="give --store ENDPOINT=URL"):
+        stores_of(["sqlite:///a.db", "sqlite:///b.db"], both)
+
+
+def test_two_endpoints_of_one_name_are_refused() -> None:
+    """They would be one on every page."""
+    with pytest.raises(ConfigurationError, match="named twice"):
+        ConsoleSettings(endpoints=("orders", "arn:aws:sqs:eu-west-1:123456789012:orders"))
