@@ -1,4 +1,4 @@
-"""Dramatiq on SQS with delays of any length: ``unrestricted(SQSBroker())`` of the package dramatiq_sqs."""
+"""Dramatiq on SQS with delays of any length: `unrestricted_actors`, over the package dramatiq_sqs."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["unrestricted"]
+__all__ = ["unrestricted_actors"]
 
 SqsBroker = TypeVar("SqsBroker", bound=Broker)
 
 
-def unrestricted(
+def unrestricted_actors(
     broker: SqsBroker,
     *,
     hop_seconds: int = DEFAULT_HOP_SECONDS,

@@ -1,4 +1,4 @@
-"""taskiq on SQS with ``delay`` labels of any length: ``unrestricted(SQSBroker(…))`` of taskiq-aio-sqs."""
+"""taskiq on SQS with ``delay`` labels of any length: `unrestricted_tasks`, over taskiq-aio-sqs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
     from sqsdelay.sqs.sender import DelaySender
 
-__all__ = ["unrestricted"]
+__all__ = ["unrestricted_tasks"]
 
 SqsBroker = TypeVar("SqsBroker", bound=AsyncBroker)
 
 
-def unrestricted(
+def unrestricted_tasks(
     broker: SqsBroker,
     *,
     client: SQSClient | None = None,

@@ -13,9 +13,9 @@ sys.path.insert(0, os.environ["GUIDE_APP"])
 import_module("tasks")
 dramatiq: Any = import_module("dramatiq")
 
-from sqsdelay.dramatiq import unrestricted  # noqa: E402
+from sqsdelay.dramatiq import unrestricted_actors  # noqa: E402
 
-broker = unrestricted(dramatiq.get_broker(), hop_seconds=int(os.environ["HOP"]))
+broker = unrestricted_actors(dramatiq.get_broker(), hop_seconds=int(os.environ["HOP"]))
 broker.namespace = os.environ["NAMESPACE"]
 
 

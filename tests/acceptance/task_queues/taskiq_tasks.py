@@ -15,9 +15,9 @@ from taskiq import Context, SmartRetryMiddleware, TaskiqDepends
 sys.path.insert(0, os.environ["GUIDE_APP"])
 make: Any = import_module("taskiq_aio_sqs").SQSBroker
 
-from sqsdelay.taskiq import unrestricted  # noqa: E402
+from sqsdelay.taskiq import unrestricted_tasks  # noqa: E402
 
-broker: Any = unrestricted(
+broker: Any = unrestricted_tasks(
     make(
         os.environ["QUEUE"],
         endpoint_url=os.environ["AWS_ENDPOINT_URL"],

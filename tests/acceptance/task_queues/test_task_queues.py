@@ -67,6 +67,7 @@ class Site:
 
     def __init__(self, local_aws: LocalAws, kind: str, folder: Path, brokers: Path) -> None:
         self.kind = kind
+        self.told = {"dramatiq": "actors", "taskiq": "tasks"}[kind]
         self.sqs = local_aws.client("sqs")
         self.name = f"{kind}-{uuid.uuid4().hex[:8]}"
         self.queue = f"{self.name}_default" if kind == "dramatiq" else self.name
@@ -192,7 +193,7 @@ def test_another_broker_is_refused(site: Site) -> None:
     code = f"""
 {other[site.kind]}
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.{site.kind} import unrestricted
+from sqsdelay.{site.kind} import unrestricted_{site.told} as unrestricted
 try:
     unrestricted(Other())
 except ConfigurationError as error:
