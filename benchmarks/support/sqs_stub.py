@@ -128,9 +128,11 @@ def running_stub(*, latency_ms: float = 0) -> Iterator[Stub]:
         yield Stub(url=f"http://127.0.0.1:{port}")
 
 
-def _is_fifo_destination(name: str) -> bool:
-    """Every queue exists but these: beside a standard endpoint one would be a collision."""
-    return name.endswith(".fifo") and not name.endswith(DELAY_QUEUE_SUFFIX)
+def _is_collision(name: str) -> bool:
+    """Every queue exists but those that would share another's delay queue. There is one FIFO endpoint,
+    ``payments.fifo``."""
+    fifo = name.endswith(".fifo") and not name.endswith(DELAY_QUEUE_SUFFIX)
+    return name == "payments" or (fifo and name != "payments.fifo")
 
 
 class Throttle:
@@ -205,7 +207,7 @@ class Service:
             error = {"__type": "com.amazonaws.sqs#RequestThrottled", "message": "too many requests"}
             return 400, error, self.latency_seconds
         request = json.loads(body)
-        if _is_fifo_destination(request.get("QueueName", "")):
+        if _is_collision(request.get("QueueName", "")):
             error = {"__type": "com.amazonaws.sqs#QueueDoesNotExist", "message": "no such queue"}
             return 400, error, self.latency_seconds
         return 200, action(request), self.latency_seconds

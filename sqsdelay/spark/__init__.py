@@ -1,4 +1,5 @@
-"""sqsdelay on Spark: the data source ``sqsdelay``, `send` for every Spark, and the report of a ledger.
+"""sqsdelay on Spark: the data source ``sqsdelay``, `send` for every Spark, and the report of a ledger,
+a job's reconciliation and its replay.
 
 Importing this does not import pyspark.
 """
@@ -11,12 +12,27 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from sqsdelay.spark.reconciliation.reconcile import reconcile
+    from sqsdelay.spark.reconciliation.replay import replay
     from sqsdelay.spark.report.write import write_report
     from sqsdelay.spark.sink.send import send
+    from sqsdelay.spark.stored.changes import cancel, reschedule
 
-__all__ = ["register", "send", "write_report"]
+__all__ = [
+    "cancel",
+    "reconcile",
+    "register",
+    "replay",
+    "reschedule",
+    "send",
+    "write_report",
+]
 
 _HOMES = {
+    "cancel": "sqsdelay.spark.stored.changes",
+    "reschedule": "sqsdelay.spark.stored.changes",
+    "reconcile": "sqsdelay.spark.reconciliation.reconcile",
+    "replay": "sqsdelay.spark.reconciliation.replay",
     "send": "sqsdelay.spark.sink.send",
     "write_report": "sqsdelay.spark.report.write",
 }
@@ -30,7 +46,7 @@ def __getattr__(name: str) -> Any:
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("sqsdelay")`` known to a session.
+    """Make ``format("sqsdelay")`` known to a session, and let it hand due times to the stores it reads.
 
     Needed only where Spark does not find it by itself; it does where the package
     ``pyspark_sqsdelay``, which comes with sqsdelay, lies in a folder of the driver's Python's path.
@@ -38,3 +54,5 @@ def register(spark: SparkSession) -> None:
     from sqsdelay.spark.sink.data_source import SqsDelayDataSource
 
     spark.dataSource.register(SqsDelayDataSource)
+    # Or Spark would not let a source that can do it be read.
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ from sqsdelay.core.delay import delay_ms, parse_delay
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 _FORMATS: Final = {
     ".parquet": "parquet",
@@ -108,9 +107,7 @@ def schedule(
     Columns: body; delay_seconds or due_at; message_id, or --key with --job. Optional: endpoint,
     attributes, message_group_id, message_deduplication_id.
     """
-    chosen = file_format or _FORMATS.get(Path(table.rstrip("/")).suffix)
-    if chosen is None or chosen not in _FORMATS.values():
-        raise typer.BadParameter(f"give --format parquet, csv or jsonl for {table}")
+    chosen = format_of(table, file_format)
     given = {
         "endpoint": endpoint,
         "key": key,
@@ -132,9 +129,21 @@ def schedule(
     if as_json:
         print_json(summary)
     else:
-        _print(summary, time.monotonic() - started, rejects)
+        print_summary(summary, time.monotonic() - started, rejects)
     if summary["rejected"] or summary["repeated"]:
         raise typer.Exit(1)
+
+
+def format_of(table: str, told: str | None) -> str:
+    """How the input holds its rows.
+
+    Raises:
+        BadParameter: neither its name nor --format says so.
+    """
+    chosen = told or _FORMATS.get(Path(table.rstrip("/")).suffix)
+    if chosen is None or chosen not in _FORMATS.values():
+        raise typer.BadParameter(f"give --format parquet, csv or jsonl for {table}")
+    return chosen
 
 
 def _run(
@@ -159,36 +168,19 @@ def _run(
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
-        from sqsdelay.spark import register
         from sqsdelay.spark.archive import archive
         from sqsdelay.spark.failure import failure
         from sqsdelay.spark.sink.input_files import Format, read_table
+        from sqsdelay.spark.sink.save import save
 
         if not ONE_PROCESS.fullmatch(master or LOCAL):
             spark.sparkContext.addPyFile(str(archive(Path(folder) / "sqsdelay.zip")))
-        register(spark)
-        summary = Path(folder) / "summary.json"
         try:
             rows = read_table(spark, table, Format(file_format))
-            _save(spark, rows, options | {"summary": str(summary)}, unique=unique)
+            with _progress(spark):
+                return save(rows, unique=unique, **options)
         except (PySparkException, Py4JJavaError) as error:
             raise failure(error) from error
-        return dict(json.loads(summary.read_text()))
-
-
-def _save(spark: SparkSession, rows: DataFrame, options: dict[str, str], *, unique: bool) -> None:
-    from sqsdelay.spark.sink.columns import checked_columns
-    from sqsdelay.spark.sink.options import Options
-    from sqsdelay.spark.sink.table import check_unique, shared_out
-
-    at_a_time = spark.sparkContext.defaultParallelism
-    options = {"tasks": str(at_a_time)} | options
-    with _progress(spark):
-        columns = checked_columns(rows.schema, Options.parse(options))
-        if unique:
-            check_unique(rows, columns)
-        rows = shared_out(rows, columns, tasks=at_a_time)
-        rows.write.format("sqsdelay").options(**options).mode("append").save()
 
 
 @contextmanager
@@ -238,7 +230,8 @@ def _print_plan(plan: dict[str, Any]) -> None:
         err.print(f"warning: {warning}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _print(summary: dict[str, Any], seconds: float, rejects: str | None) -> None:
+def print_summary(summary: dict[str, Any], seconds: float, rejects: str | None) -> None:
+    """What was sent, and what was not and why."""
     routes = ", ".join(f"{number:,} {route}" for route, number in summary["routes"].items())
     by_route = f" ({routes})" if routes else ""
     plan = summary.get("plan")

@@ -77,6 +77,8 @@ def _columns() -> list[Column]:
     arrival = F.when(untold, F.greatest(arrived_ms, F.col("due_ms"))).otherwise(arrived_ms)
     return [
         _earliest(sent, "at_ms", "route", "due_ms", "timer_seconds").alias("sent"),
+        F.max(F.when(sent, F.col("at_ms"))).alias("last_sent_ms"),
+        _earliest(sent_by(Route.DIRECT), "at_ms", "timer_seconds").alias("direct"),
         _latest(F.col("due_ms").isNotNull(), "due_ms").alias("stated"),
         _earliest(handed_over, "at_ms", "late_ms", arrival=arrival).alias("handed"),
         _earliest(received, "at_ms", "late_ms", "enqueued_ms").alias("got"),
@@ -119,23 +121,33 @@ def _moment(names: Sequence[str], computed: dict[str, Column]) -> Column:
     return F.struct(*fields, *[column.alias(name) for name, column in computed.items()])
 
 
-def judged(rows: DataFrame, *, as_of_ms: int, grace_ms: int) -> DataFrame:
+def judged(
+    rows: DataFrame,
+    *,
+    as_of_ms: int,
+    grace_ms: int,
+    recorded: DataFrame | None = None,
+    also: Sequence[str] = (),
+) -> DataFrame:
     """What became of each message by ``as_of_ms``.
 
     Args:
         rows: what `gathered` made.
         as_of_ms: the instant the report speaks of.
-        grace_ms: a message is lost when it was due longer ago and has not arrived.
+        grace_ms: a message is lost when it was due longer ago, or sent again longer ago, and has not
+            arrived.
+        recorded: ``endpoint`` and ``receptions_recorded``, of ledgers of which ``rows`` are a part.
+        also: columns of ``rows`` to keep.
     """
     dated = rows.select("*", *_times())
-    recorded = dated.groupBy("endpoint").agg(
-        F.bool_or(F.col("receptions") > 0).alias("receptions_recorded")
-    )
-    known = dated.join(F.broadcast(recorded), "endpoint")
+    if recorded is None:
+        receptions = F.bool_or(F.col("receptions") > 0).alias("receptions_recorded")
+        recorded = dated.groupBy("endpoint").agg(receptions)
+    known = dated.join(F.broadcast(recorded), "endpoint", "left")
     known = known.withColumn("status", _status(as_of_ms, grace_ms))
     delay = F.round((F.col("promised_ms") - F.col("sent_ms")) / 1000).cast("bigint")
     known = known.select("*", delay.alias("delay_seconds"), *_lateness())
-    return known.select(*_shown())
+    return known.select(*_shown(), *also)
 
 
 def _times() -> list[Column]:
@@ -144,7 +156,10 @@ def _times() -> list[Column]:
     is_direct = F.col("sent.route") == Route.DIRECT.value
     # The broker's time of a direct message's sending, where its receiver tells it.
     direct_ms = F.when(is_direct, F.coalesce(F.col("got.enqueued_ms"), F.col("sent.at_ms")))
-    shown = F.coalesce(F.col("handed.arrival"), direct_ms + timer_ms)
+    # A message that is sent once more goes straight to its destination, being due.
+    again = F.col("direct.at_ms") + F.coalesce(F.col("direct.timer_seconds"), F.lit(0)) * 1000
+    direct = F.coalesce(direct_ms + timer_ms, again)
+    shown = F.coalesce(F.col("handed.arrival"), direct)
     due = F.coalesce(F.col("stated.due_ms"), by_sender)
     asked = F.greatest(F.coalesce(direct_ms, F.col("sent.at_ms")), F.col("rescheduled_ms"))
     return [
@@ -156,7 +171,7 @@ def _times() -> list[Column]:
         F.col("got.at_ms").alias("received_ms"),
         F.col("refused.at_ms").alias("rejected_ms"),
         _since_due(F.col("handed.late_ms"), F.col("handed.arrival"), due).alias("handed_since_due"),
-        _since_due(_receivers_lateness(), direct_ms + timer_ms, due).alias("shown_since_due"),
+        _since_due(_receivers_lateness(), direct, due).alias("shown_since_due"),
         _since_due(F.lit(None).cast("bigint"), F.col("got.at_ms"), due).alias("received_since_due"),
     ]
 
@@ -195,14 +210,15 @@ def _lateness() -> list[Column]:
 
 
 def _status(as_of_ms: int, grace_ms: int) -> Column:
-    arrived = ~F.col("receptions_recorded") & (F.col("at_destination_ms") <= as_of_ms)
+    arrived = ~F.coalesce("receptions_recorded", F.lit(False))
+    arrived &= F.col("at_destination_ms") <= as_of_ms
     return (
         F.when(F.col("receptions") > 0, DELIVERED)
         .when(F.coalesce(arrived, F.lit(False)), HANDED_OVER)
         .when(F.col("rejected_ms").isNotNull(), REJECTED)
         .when(F.col("cancelled_ms").isNotNull(), CANCELLED)
         .when(F.col("due_ms").isNull(), UNKNOWN)
-        .when(F.col("late_from_ms") + grace_ms < as_of_ms, LOST)
+        .when(F.greatest("late_from_ms", "last_sent_ms") + grace_ms < as_of_ms, LOST)
         .otherwise(PENDING)
     )
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
+    DataSourceReader,
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
@@ -26,6 +27,7 @@ from sqsdelay.spark.sink.delay_start import micro_batch_ms
 from sqsdelay.spark.sink.job import Reports, Sink, Times, attempt, context
 from sqsdelay.spark.sink.options import Options
 from sqsdelay.spark.sink.summary import TaskReport
+from sqsdelay.spark.stored.reader import COLUMNS, SCHEMA, Source, StoreReader
 
 _BATCH_ID = "streaming.sql.batchId"
 _QUERY_ID = "sql.streaming.queryId"
@@ -33,11 +35,28 @@ _QUERY_ID = "sql.streaming.queryId"
 
 
 class SqsDelayDataSource(DataSource):
-    """``df.write.format("sqsdelay")``; see docs/spark.md for columns and options."""
+    """``df.write.format("sqsdelay")`` and ``spark.read.format("sqsdelay")``; see docs/spark.md for
+    columns and options."""
 
     @classmethod
     def name(cls) -> str:
         return "sqsdelay"
+
+    def schema(self) -> str:
+        """The columns of messages that wait in a store."""
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A reader of what waits in one store.
+
+        Raises:
+            ConfigurationError, InvalidEndpoint: the options name none; or columns were named.
+        """
+        if schema.fieldNames() != COLUMNS:
+            raise ConfigurationError(
+                "a store's columns are always the same; leave out schema(…), and select() what you need"
+            )
+        return StoreReader(Source.parse(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """A writer for one job.

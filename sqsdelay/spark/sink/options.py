@@ -28,6 +28,7 @@ _LEAST: Final = {
     "tasks": 1,
     "batch": 0,
     "park_after": 0,
+    "replay": 1,
 }
 """Options that are whole numbers, each with the least it can be."""
 
@@ -46,6 +47,7 @@ class Options:
         summary: file for the job's counts; for a stream a folder with a file per micro-batch.
         receipts: folder in which the job notes what it sent: run again, it sends only the rest.
         batch: the number of a stream's micro-batch, within ``foreachBatch``.
+        replay: rows are sent again that the receipts show as sent; when that began, epoch milliseconds.
         plan: send nothing, and tell in the summary what sending would come to.
         past_due: ``send`` what is due already at once, or ``reject`` it.
         rate: messages a second that the whole job sends at most.
@@ -67,6 +69,7 @@ class Options:
     summary: str | None = None
     receipts: str | None = None
     batch: int | None = None
+    replay: int | None = None
     plan: bool = False
     past_due: str = "send"
     rate: int | None = None
@@ -123,6 +126,8 @@ class Options:
             raise ConfigurationError(
                 "receipts are kept under the job's name; give it one: option('job', 'renewals-2027')"
             )
+        if self.replay is not None and self.receipts is None:
+            raise ConfigurationError("option replay needs option('receipts', …), the job's")
         if self.rate is not None and self.tasks is None:
             raise ConfigurationError(
                 f"option rate={self.rate} is for the whole job; a task sends its share of it if told "

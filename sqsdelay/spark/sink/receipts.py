@@ -57,18 +57,33 @@ class SentBefore:
         return self.contents[place] if found else None
 
 
+def job_folder(folder: str, job: str) -> str:
+    """Where the receipts of a job are in the folder of all."""
+    return f"{folder.rstrip('/')}/{quote(job, safe='')}"
+
+
 class Receipts:
-    """The receipts of one job, or of one micro-batch of it.
+    """The receipts of one job, or of one micro-batch or replay of it.
+
+    Args:
+        folder: of all jobs' receipts.
+        job: the job's name.
+        batch: the micro-batch's number.
+        replay: when the replay began, epoch milliseconds.
 
     Raises:
         ConfigurationError: the folder cannot be reached.
     """
 
-    def __init__(self, folder: str, job: str, *, batch: int | None = None) -> None:
+    def __init__(
+        self, folder: str, job: str, *, batch: int | None = None, replay: int | None = None
+    ) -> None:
         self._fs, root = opened(folder, "receipts")
-        self._root = f"{root}/{quote(job, safe='')}"
+        self._root = job_folder(root, job)
         if batch is not None:
             self._root += f"/batch={batch}"
+        if replay is not None:
+            self._root += f"/replay={replay}"
 
     def delay_start_ms(self, now_ms: int) -> int:
         """The job's instant: the one that its first run left here, or else now.
@@ -76,19 +91,32 @@ class Receipts:
         Raises:
             ConfigurationError: it cannot be read or written.
         """
+        kept = self.kept_start_ms()
+        if kept is not None:
+            return kept
+        path = f"{self._root}/_job.json"
+        try:
+            self._fs.create_dir(self._root)
+            with self._fs.open_output_stream(path) as stream:
+                stream.write(json.dumps({"delay_start_ms": now_ms}).encode() + b"\n")
+        except OSError as error:
+            raise _unkept(path, error) from error
+        return now_ms
+
+    def kept_start_ms(self) -> int | None:
+        """The instant that the job's first run left here; None if the job never ran with receipts.
+
+        Raises:
+            ConfigurationError: it cannot be read.
+        """
         path = f"{self._root}/_job.json"
         try:
             if self._fs.get_file_info(path).type is fs.FileType.NotFound:
-                self._fs.create_dir(self._root)
-                with self._fs.open_output_stream(path) as stream:
-                    stream.write(json.dumps({"delay_start_ms": now_ms}).encode() + b"\n")
+                return None
             with self._fs.open_input_stream(path) as stream:
                 return int(json.loads(stream.read())["delay_start_ms"])
         except (OSError, ValueError, KeyError) as error:
-            raise ConfigurationError(
-                f"the job's instant cannot be kept in {path} ({error}); give option('receipts', …) "
-                "a folder that can be written, or delete that file if it is damaged"
-            ) from error
+            raise _unkept(path, error) from error
 
     def load(self) -> SentBefore:
         """All that is recorded."""
@@ -114,6 +142,13 @@ class Receipts:
             return pq.read_table(path, columns=_MARKS, filesystem=self._fs, partitioning=None)
         except (OSError, pa.ArrowException):
             return None
+
+
+def _unkept(path: str, error: Exception) -> ConfigurationError:
+    return ConfigurationError(
+        f"the job's instant cannot be kept in {path} ({error}); give option('receipts', …) "
+        "a folder that can be written, or delete that file if it is damaged"
+    )
 
 
 class ReceiptsWriter:

@@ -46,6 +46,7 @@ class Task:
         clock: the local clock.
         sleep: how to wait so many seconds.
         sent_before: what earlier runs of the job have sent, which is not sent again.
+        original: of a replay: what the job has sent; a row that is another by now is rejected.
         receipts: where to note what was sent.
         slice_rows: rows given to the sender at a time; None for all that Spark hands over.
         rate: messages a second that this task sends at most.
@@ -61,6 +62,7 @@ class Task:
         clock: Clock | None = None,
         sleep: Callable[[float], None] = time.sleep,
         sent_before: SentBefore | None = None,
+        original: SentBefore | None = None,
         receipts: ReceiptsWriter | None = None,
         slice_rows: int | None = None,
         rate: float | None = None,
@@ -73,6 +75,7 @@ class Task:
         self._sleep = sleep
         self._progress_at = 0.0
         self._sent_before = sent_before or SentBefore()
+        self._original = original or SentBefore()
         self._receipts = receipts
         self._slice_rows = slice_rows
         self._pace = Pace(rate, clock=self._clock, sleep=sleep)
@@ -132,6 +135,12 @@ class Task:
         Raises:
             InvalidMessage: its id is another message's.
         """
+        original = self._original.content(mark.message_id)
+        if original is not None and original != mark.content:
+            raise InvalidMessage(
+                f"the row of id {message.message_id!r} is not the one that was sent: its body, due time, "
+                "endpoint or attributes are others; replay the table as it was"
+            )
         before = self._seen.note(mark)
         sent = self._sent_before.content(mark.message_id)
         if before is not None:

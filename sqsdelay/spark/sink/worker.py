@@ -66,11 +66,11 @@ def _sender(options: Options) -> QueueSender:
         idempotent=True,  # a task that is run again sends the same messages
         store=None if url is None else lambda name: open_store(url, endpoint=name),
         park_after_seconds=options.park_after,
-        ledger=None if options.ledger is None else _ledger(Path(options.ledger)),
+        ledger=None if options.ledger is None else worker_ledger(Path(options.ledger)),
     )
 
 
-def _ledger(folder: Path) -> FileLedger:
+def worker_ledger(folder: Path) -> FileLedger:
     """This process's own file: a file system that is shared keeps lines of two of them not apart."""
     folder.mkdir(parents=True, exist_ok=True)
     return FileLedger(folder / f"{socket.gethostname()}-{os.getpid()}.jsonl")
@@ -120,10 +120,13 @@ def task_of(rows: Rows, attempt: Attempt, now_ms: int) -> Task:
     in_flight = options.concurrency * MAX_BATCH_ENTRIES
     rate = None if options.rate is None else options.rate / (options.tasks or 1)
     slices = []
-    before = writer = None
+    before = original = writer = None
     if options.receipts is not None:
-        receipts = Receipts(options.receipts, str(options.job), batch=attempt.batch)
+        job, batch, replay = str(options.job), attempt.batch, options.replay
+        receipts = Receipts(options.receipts, job, batch=batch, replay=replay)
         before = _sent_before(receipts, options, attempt)
+        if replay is not None:
+            original = _original(options)
         name = f"{attempt.write_id}-{attempt.partition:05d}-{attempt.task_id}"
         writer = None if options.plan else receipts.writer(name)
         slices.append(in_flight * _BATCHES_BETWEEN_RECEIPTS)
@@ -134,11 +137,19 @@ def task_of(rows: Rows, attempt: Attempt, now_ms: int) -> Task:
         sender,
         retry_seconds=options.retry_seconds,
         sent_before=before,
+        original=original,
         receipts=writer,
         slice_rows=min(slices, default=None),
         rate=None if options.plan else rate,
         planned=Planned(options, now_ms) if options.plan else None,
     )
+
+
+@lru_cache(maxsize=1)
+def _original(options: Options) -> SentBefore:
+    """What the job sent that is replayed: no run of it goes on meanwhile."""
+    assert options.receipts is not None, "checked with the options"
+    return Receipts(options.receipts, str(options.job)).load()
 
 
 _loaded: dict[object, SentBefore] = {}
