@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 MINUTES ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help older-spark setup setup-node demo deploy-local test check docs bench faults fuzz mutants capacity soak audit lint lock clean
+.PHONY: help older-spark setup setup-node demo deploy-local test check docs bench faults fuzz mutants capacity soak audit lint templates lock clean
 
 help:  ## Show these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -111,6 +111,10 @@ build/pyspark-4.0/.installed: PACKAGES := pyspark==4.0.1 py4j==0.10.9.9
 build/pyspark-%/.installed: | setup
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(@D) $(PACKAGES) pandas==2.3.3 pytz
 	touch $@
+
+templates: setup setup-node  ## Make cloudformation/ and terraform/ anew from the construct
+	$(BIN)/python -m infra.cloudformation
+	$(BIN)/python -m infra.terraform
 
 lock:  ## Renew requirements.txt and what is taken from it for demo and functions (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --all-extras --generate-hashes \

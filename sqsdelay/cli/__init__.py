@@ -15,6 +15,7 @@ from sqsdelay.cli.consume import consume
 from sqsdelay.cli.cost import cost
 from sqsdelay.cli.demo.command import demo
 from sqsdelay.cli.dispatch import dispatch
+from sqsdelay.cli.functions import functions
 from sqsdelay.cli.local import local
 from sqsdelay.cli.receive import receive
 from sqsdelay.cli.send import send
@@ -66,6 +67,7 @@ app.command()(with_aws(pending))
 app.command()(with_aws(cancel))
 app.command()(with_aws(reschedule))
 app.command()(cost)
+app.command()(functions)
 app.command()(with_aws(status))
 app.add_typer(errors.app, name="errors")
 app.command("console")(with_aws(serve_console))

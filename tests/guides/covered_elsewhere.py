@@ -26,6 +26,11 @@ ELSEWHERE: Final = (
         "tests/acceptance/deployed/test_endpoint.py",
     ),
     Elsewhere(
+        r"aws (s3 cp|cloudformation deploy) .*",
+        "needs the AWS CLI; the test deploys the template with boto3",
+        "tests/acceptance/deployed/test_cloudformation.py",
+    ),
+    Elsewhere(
         r"make deploy-local\b.*",
         "runs until it is interrupted",
         "tests/acceptance/test_deploy_local.py",

@@ -12,7 +12,7 @@ from tests.guides.page import ROOT, blocks, pages, runnable
 from tests.guides.preconditions import BEFORE
 from tests.guides.reader import Reader
 
-LANGUAGES = {"", "bash", "console", "erlang", "json", "python"}
+LANGUAGES = {"", "bash", "console", "erlang", "hcl", "json", "python"}
 TYPED = [page for page in pages() if runnable(page) and page not in WHOLE_PAGES]
 COMMAND = re.compile(r"(\$ )?(\.venv/bin/)?(sqsdelay|make|pip|npx|python (?!-c)|export|aws|git)\b")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +35,13 @@ EVERYTHING = {
 }
 
 
-def properties(template: dict[str, Any], kind: str) -> dict[str, dict[str, Any]]:
+def properties(template: Mapping[str, Any], kind: str) -> dict[str, dict[str, Any]]:
     """Of each resource of a kind."""
     found = template["Resources"].items()
     return {name: each["Properties"] for name, each in found if each["Type"] == kind}
 
 
-def uses_of_the_key(template: dict[str, Any]) -> dict[str, set[str]]:
+def uses_of_the_key(template: Mapping[str, Any]) -> dict[str, set[str]]:
     """What each role may do with it."""
     found: dict[str, set[str]] = {}
     for policy in properties(template, "AWS::IAM::Policy").values():
