@@ -19,15 +19,18 @@ from functools import cache
 from typing import Any
 
 from benchmarks.support.body import BODY
-from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage, string
 from sqsdelay.core.message_id import new_message_id
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.cost import Prices, Workload, bills, shipped_prices
+from sqsdelay.cost.lines import FUNCTION_MS
 from sqsdelay.cost.s3_store import LINE_BYTES, READS_PER_MESSAGE, WRITES_PER_MESSAGE
 from sqsdelay.cost.stored_message import MONTH_SECONDS
+from sqsdelay.limits import DELAY_CONSUMER_MEMORY_MB, DISPATCHER_MEMORY_MB
 from sqsdelay.parking.settings import ParkingSettings
 from sqsdelay.relaying.gathering import Gathering
+from sqsdelay.relaying.outcome import Status
+from sqsdelay.relaying.parker import Parker
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.relaying.visibility import Visibility
@@ -44,6 +47,9 @@ AHEAD_MS = 900_000
 MILLION = 10**6
 AIM_QUEUE_USD = Fraction(40, 100)
 AIM_DIRECT_USD = Fraction(30, 100)
+DELAY_QUEUE = "delay queue: send, receive, delete"
+SEND_MS = Fraction(2, 10)
+"""Assumed of a dispatcher's processor for a message's share of a batch send."""
 PUTS = ("PutObject", "ListObjectsV2")
 GETS = ("GetObject", "HeadObject")
 
@@ -134,18 +140,27 @@ class Wheel:
         return bool(ids)
 
 
-@cache
-def queue_requests(messages: int = 1_000) -> Counter[str]:
-    """What a worker asks of SQS to gather and park so many that arrive together, and the sender."""
-    clock = ManualClock()
-    queues = InMemoryQueues(clock)
-    queues.create_endpoint("orders")
-    client: Any = InMemoryS3()
-    store = S3Store("parked", endpoint="orders", client=client, clock=clock)
-    settings = RelaySettings(parking=ParkingSettings(store))
-    relay = Relay(queues, Endpoint.parse("orders"), settings)
-    visibility = Visibility(queues, clock)
-    gathering = Gathering(relay, visibility, clock, most=messages)
+class Queueing:
+    """An endpoint's queues, a store behind them, and messages of a year sent to the delay queue."""
+
+    def __init__(self, messages: int) -> None:
+        self.clock = ManualClock()
+        self.queues = InMemoryQueues(self.clock)
+        self.endpoint = self.queues.create_endpoint("orders")
+        self.queues.create_queue("orders-parking")
+        client: Any = InMemoryS3()
+        self.store = S3Store("parked", endpoint="orders", client=client, clock=self.clock)
+        self.s3 = client
+        send_year(self.queues, messages)
+        self.clock.advance(900)
+
+    def counted(self) -> Counter[str]:
+        calls = Counter(self.queues.calls)
+        return Counter({name: calls[name] for name in ("send", "receive", "delete", "hide")})
+
+
+def send_year(queues: InMemoryQueues, messages: int) -> None:
+    """To the delay queue, ten at a time."""
     delay = {"NServiceBus.AmazonSQS.DelaySeconds": string(str(YEAR))}
     for start in range(0, messages, 10):
         names = [f"m{n}" for n in range(start, start + 10)]
@@ -154,13 +169,57 @@ def queue_requests(messages: int = 1_000) -> Counter[str]:
             for name in names
         ]
         queues.send_batch("orders-delay.fifo", entries)
-    clock.advance(900)
+
+
+@cache
+def worker_requests(messages: int = 1_000) -> Counter[str]:
+    """What a worker asks of SQS to gather and park so many that arrive together, and the sender."""
+    site = Queueing(messages)
+    settings = RelaySettings(parking=ParkingSettings(site.store))
+    relay = Relay(site.queues, site.endpoint, settings)
+    visibility = Visibility(site.queues, site.clock)
+    gathering = Gathering(relay, visibility, site.clock, most=messages)
     while not gathering.full():
         gathering.keep(visibility.receive("orders-delay.fifo", wait_seconds=0))
         visibility.extend()
     assert len(gathering.park()) == messages
-    counted = Counter(queues.calls)
-    return Counter({name: counted[name] for name in ("send", "receive", "delete", "hide")})
+    return site.counted()
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """What so many messages take of the deployed functions' queues, and of the processor that parks."""
+
+    messages: int
+    delay_queue: int
+    parking_queue: int
+    cpu_seconds: float
+
+
+def deployed(messages: int = 5_000) -> Deployed:
+    """The deployed functions at work on so many that arrive together, and the sender.
+
+    Lambda receives and deletes the delay queue's copies for the delay consumer, ten at a time.
+    """
+    site = Queueing(messages)
+    parking = ParkingSettings(site.store)
+    settings = RelaySettings(parking=parking, through_parking_queue=True)
+    relay = Relay(site.queues, site.endpoint, settings)
+    delay_queue, parking_queue = sum(site.counted().values()), 0
+    for _ in range(messages // 10):
+        copies = site.queues.receive_batch("orders-delay.fifo", wait_seconds=0)
+        delay_queue += 2
+        before = sum(site.counted().values())
+        assert {each.status for each in relay.process(copies, delete=False)} == {Status.FORWARDED}
+        parking_queue += sum(site.counted().values()) - before
+    before = sum(site.counted().values())
+    started = time.process_time()
+    parker = Parker(site.queues, site.endpoint, RelaySettings(parking=parking))
+    parked = parker.park(more=lambda: True, held=lambda: True)
+    cpu_seconds = time.process_time() - started
+    assert [each.status for each in parked] == [Status.PARKED] * messages
+    parking_queue += sum(site.counted().values()) - before
+    return Deployed(messages, delay_queue, parking_queue, cpu_seconds)
 
 
 def year(messages: int) -> Released:
@@ -169,9 +228,9 @@ def year(messages: int) -> Released:
 
 
 def parts(done: Released, prices: Prices, *, delay_seconds: int = YEAR) -> dict[str, Fraction]:
-    """Dollars for a million messages, by what they are paid for."""
+    """Dollars for a million messages, by what they are paid for, parked by a worker."""
     share = Fraction(MILLION, done.messages)
-    queue, sample = queue_requests(), 1_000
+    queue, sample = worker_requests(), 1_000
     fifo = Fraction(sum(queue.values()) * MILLION, sample) * prices.sqs_fifo_request
     gigabytes = share * done.stored_bytes / 2**30
 
@@ -180,7 +239,7 @@ def parts(done: Released, prices: Prices, *, delay_seconds: int = YEAR) -> dict[
         return share * (puts + sum(counts[name] for name in GETS) * prices.s3_get)
 
     return {
-        "delay queue: send, receive, delete": fifo,
+        DELAY_QUEUE: fifo,
         "S3: groups written": requests(done.parking),
         "S3: stored": gigabytes * Fraction(delay_seconds, MONTH_SECONDS) * prices.s3_gb_month,
         "S3: split, merge, lease, checkpoint": requests(done.waiting),
@@ -202,6 +261,38 @@ def dearer_than_told(done: Released) -> list[str]:
     ]
 
 
+def function_parts(done: Released, prices: Prices) -> dict[str, Fraction]:
+    """The same, parked and released by the deployed functions."""
+    found = deployed()
+    share = Fraction(MILLION, found.messages)
+    seconds = Fraction(found.cpu_seconds) * share
+    seconds += Fraction(done.cpu_seconds) * MILLION / done.messages + MILLION * SEND_MS / 1000
+    invocation = prices.lambda_request + _gb_seconds(
+        Fraction(FUNCTION_MS, 1000), DELAY_CONSUMER_MEMORY_MB, prices
+    )
+    return parts(done, prices) | {
+        DELAY_QUEUE: share * found.delay_queue * prices.sqs_fifo_request,
+        "parking queue: send, receive, delete": share
+        * found.parking_queue
+        * prices.sqs_standard_request,
+        f"delay consumer function, {FUNCTION_MS} ms a batch": Fraction(MILLION, 10) * invocation,
+        "dispatcher function, its processor": _gb_seconds(seconds, DISPATCHER_MEMORY_MB, prices),
+    }
+
+
+def _gb_seconds(seconds: Fraction, megabytes: int, prices: Prices) -> Fraction:
+    return seconds * Fraction(megabytes, 1024) * prices.lambda_arm64_gb_second
+
+
+def _print_parts(title: str, paid: dict[str, Fraction]) -> Fraction:
+    total = sum(paid.values(), Fraction())
+    print(f"\n{title}")
+    for name, amount in paid.items():
+        print(f"  {name:40} {float(amount):8.4f} USD per million")
+    print(f"  {'in all':40} {float(total):8.4f}")
+    return total
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=50_000)
@@ -211,21 +302,23 @@ def main() -> int:
     started = time.process_time()
     done = Wheel(options.messages, options.spread).year()
     paid = parts(done, prices)
-    queue = sum(paid.values(), Fraction())
-    direct = queue - paid["delay queue: send, receive, delete"]
     looks = Fraction(YEAR, TURN_SECONDS) * prices.s3_put
     print(
         f"{done.messages:,} messages of {len(BODY)} bytes, a year each, due within "
-        f"{options.spread:,} s; parked {GROUP:,} at a time by a worker"
+        f"{options.spread:,} s; parked {GROUP:,} at a time"
     )
     print(f"compressed and stored: {done.stored_bytes / done.messages:.0f} bytes a message")
-    for name, amount in paid.items():
-        print(f"  {name:40} {float(amount):8.4f} USD per million")
-    print(f"  {'through the delay queue':40} {float(queue):8.4f}")
-    print(f"  {'stored by the sender':40} {float(direct):8.4f}")
+    queue = _print_parts("through the delay queue, a worker parks", paid)
+    functions = _print_parts("through the delay queue, as deployed", function_parts(done, prices))
+    direct = queue - paid[DELAY_QUEUE]
+    print(f"\nstored by the sender, a worker releases: {float(direct):.4f} USD per million")
     print(f"fixed, a dispatcher that looks once a minute for a year: {float(looks):.2f} USD")
     print("\n| USD, a year | 1 million | 30 million | 1 billion |\n|---|--:|--:|--:|")
-    for name, amount in (("S3, through the queue", queue), ("S3, stored by the sender", direct)):
+    for name, amount in (
+        ("S3, through the queue, a worker", queue),
+        ("S3, through the queue, as deployed", functions),
+        ("S3, stored by the sender", direct),
+    ):
         _row(name, [amount * millions + looks for millions in (1, 30, 1000)])
     for index, bill in enumerate(bills(Workload(delay_seconds=YEAR), prices)):
         if not bill.for_messages:
@@ -245,7 +338,7 @@ def main() -> int:
         wrong.append(f"{len(done.arrived)} arrived, {sum(done.arrived.values())} times")
     if done.early or done.late:
         wrong.append(f"{done.early} early, {done.late} late")
-    if queue > AIM_QUEUE_USD or direct > AIM_DIRECT_USD:
+    if max(queue, functions) > AIM_QUEUE_USD or direct > AIM_DIRECT_USD:
         wrong.append(
             f"dearer than {float(AIM_QUEUE_USD)} and {float(AIM_DIRECT_USD)} USD per million"
         )

@@ -15,7 +15,7 @@ from infra.hosting import KEYS as HOSTING_KEYS
 from infra.hosting import Hosting
 from sqsdelay.cdk.message_store import DYNAMODB
 from sqsdelay.cdk.removal_guard import NONE
-from sqsdelay.cdk.unrestricted_delay import STORES
+from sqsdelay.cdk.unrestricted_delay import STORES, STORES_TO_USE
 from sqsdelay.core.delay import delay_ms, parse_delay
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.hop import checked_max_delay
@@ -154,10 +154,11 @@ def _endpoints(value: Any) -> tuple[Endpoint, ...]:
 
 
 def _refuse_shared_queues(endpoints: tuple[Endpoint, ...]) -> None:
-    """``orders`` and ``orders.fifo`` would have one delay queue; ``orders-due`` is the latter's."""
+    """``orders`` and ``orders.fifo`` would have one delay queue; ``orders-due`` is the latter's, and
+    ``orders-parking`` may be the former's one day."""
     owners: dict[str, str] = {}
     for endpoint in endpoints:
-        for queue in endpoint.queues:
+        for queue in (*endpoint.queues, endpoint.parking_queue):
             other = owners.setdefault(queue.name, endpoint.name)
             if other != endpoint.name:
                 raise ConfigurationError(
@@ -239,7 +240,7 @@ def _store(value: Any) -> str | None:
         return None
     if str(value) not in (*STORES, NONE):
         raise ConfigurationError(
-            f"context store={value!r}; use {' or '.join(STORES)}, leave it out for no store, or use "
+            f"context store={value!r}; use {STORES_TO_USE}, leave it out for no store, or use "
             f"{NONE} to give one up"
         )
     return str(value)

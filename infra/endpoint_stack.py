@@ -89,6 +89,13 @@ def _outputs(queue: sqs.IQueue, delay: UnrestrictedDelay) -> dict[str, str]:
             "StoreUrl": delay.store.url,
             "DispatcherName": delay.store.function.function_name,
         }
+    if delay.s3_store is not None:
+        outputs |= {
+            "StoreUrl": delay.s3_store.url,
+            "DispatcherName": delay.s3_store.function.function_name,
+            "ParkingQueueName": delay.s3_store.parking_queue.queue_name,
+            "ParkingQueueUrl": delay.s3_store.parking_queue.queue_url,
+        }
     if delay.schedules is not None:
         outputs["StoreUrl"] = delay.schedules.url
     if delay.body_bucket is not None:

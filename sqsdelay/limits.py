@@ -92,6 +92,10 @@ SCHEDULE_SECONDS: Final = 60
 """How often the deployed dispatcher function runs: the shortest a schedule has. Message timers make up
 for the interval; only a message stored when it is due already waits as long."""
 
+GATHERING_SECONDS: Final = 300
+"""How often the deployed dispatcher function empties the parking queue into a store that keeps many
+messages for the price of one. What waits there is due hours later."""
+
 DELAY_QUEUE_VISIBILITY_SECONDS: Final = 6 * FUNCTION_TIMEOUT_SECONDS
 """Six times the function's timeout (services-sqs-configure.html) and below the deduplication
 interval, so that the second attempt on a copy still deduplicates against the first. A worker extends
@@ -128,6 +132,7 @@ DELAY_QUEUE_SUFFIX: Final = "-delay.fifo"
 ERROR_QUEUE_SUFFIX: Final = "-delay-error"
 DEAD_LETTER_QUEUE_SUFFIX: Final = "-dead-letter"
 DUE_QUEUE_SUFFIX: Final = "-due"
+PARKING_QUEUE_SUFFIX: Final = "-parking"
 FIFO_SUFFIX: Final = ".fifo"
 STORE_TABLE_SUFFIX: Final = ".parked"
 """After an endpoint's name, the DynamoDB table of its deployed store. Not ``.delayed``, which tables of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from aws_cdk import Duration
@@ -15,7 +15,7 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from sqsdelay.lambdas.dispatcher import contract
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import GATHERING_SECONDS, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.operating.status import OVERDUE_MARGIN_SECONDS, OVERDUE_MS
 
 PERIOD: Final = Duration.minutes(5)
@@ -119,6 +119,16 @@ def _overdue(name: str, queue: sqs.IQueue, where: str, what: str, seconds: int) 
         description=f"A message has been in {where} for more than {what} and a margin: "
         "the relay is late, or fails on it",
         above=seconds + OVERDUE_MARGIN_SECONDS,
+    )
+
+
+def parking_rule(parking_queue: sqs.IQueue) -> Rule:
+    """The parking queue's oldest message overdue."""
+    every = "the time between two runs", GATHERING_SECONDS
+    return replace(
+        _overdue("OldestParkingMessage", parking_queue, "the parking queue", *every),
+        description="A message has been in the parking queue for longer than two runs of the dispatcher: "
+        "they do not park, fail on it, or there is too much",
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 from aws_cdk import RemovalPolicy
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
@@ -9,6 +11,25 @@ from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
 from sqsdelay.cdk.acknowledgement import acknowledge
+
+NO_ACCESS_LOG: Final = (
+    "An access log would need a bucket of its own, kept for ever as well; whoever has to account for "
+    "reads records S3 data events with CloudTrail."
+)
+
+
+def private(encryption_key: kms.IKey | None) -> dict[str, Any]:
+    """Settings of a bucket that nobody reads without a grant; under a key of the customer's if given."""
+    return {
+        "block_public_access": s3.BlockPublicAccess.BLOCK_ALL,
+        "encryption": s3.BucketEncryption.S3_MANAGED
+        if encryption_key is None
+        else s3.BucketEncryption.KMS,
+        "encryption_key": encryption_key,
+        "bucket_key_enabled": None if encryption_key is None else True,
+        "enforce_ssl": True,
+        "object_ownership": s3.ObjectOwnership.BUCKET_OWNER_ENFORCED,
+    }
 
 
 class BodyBucket(s3.Bucket):
@@ -26,24 +47,9 @@ class BodyBucket(s3.Bucket):
         encryption_key: kms.IKey | None = None,
     ) -> None:
         super().__init__(
-            scope,
-            construct_id,
-            block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
-            encryption=s3.BucketEncryption.S3_MANAGED
-            if encryption_key is None
-            else s3.BucketEncryption.KMS,
-            encryption_key=encryption_key,
-            bucket_key_enabled=None if encryption_key is None else True,
-            enforce_ssl=True,
-            object_ownership=s3.ObjectOwnership.BUCKET_OWNER_ENFORCED,
-            removal_policy=removal_policy,
+            scope, construct_id, removal_policy=removal_policy, **private(encryption_key)
         )
-        acknowledge(
-            self,
-            "AwsSolutions-S1",
-            reason="An access log would need a bucket of its own, kept for ever as well; whoever has "
-            "to account for reads records S3 data events with CloudTrail.",
-        )
+        acknowledge(self, "AwsSolutions-S1", reason=NO_ACCESS_LOG)
 
     def grant_offload(self, producer: iam.IGrantable) -> iam.Grant:
         """Let ``producer`` put bodies, and see that no lifecycle rule deletes them too early."""

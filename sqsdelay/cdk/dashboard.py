@@ -10,6 +10,7 @@ from constructs import Construct
 
 from sqsdelay.cdk.message_store import MessageStore
 from sqsdelay.cdk.queues import beside
+from sqsdelay.cdk.s3_message_store import S3MessageStore
 from sqsdelay.lambdas.delay_consumer import contract
 from sqsdelay.lambdas.dispatcher import contract as dispatcher
 
@@ -27,7 +28,7 @@ class Dashboard(Construct):
         error_queue: sqs.IQueue,
         function: lambda_.IFunction,
         alarms: list[cloudwatch.Alarm],
-        store: MessageStore | None = None,
+        store: MessageStore | S3MessageStore | None = None,
         due_queue: sqs.IQueue | None = None,
     ) -> None:
         super().__init__(scope, construct_id)
@@ -38,6 +39,9 @@ class Dashboard(Construct):
             delay_queue.metric_approximate_number_of_messages_not_visible(label="in hand"),
         ]
         moved = [self._count(contract.HOPS), self._count(contract.HANDED_OVER)]
+        if isinstance(store, S3MessageStore):
+            gathered = store.parking_queue.metric_approximate_number_of_messages_visible
+            pending.append(gathered(label="groups to be parked"))
         if due_queue is not None:
             pending += [
                 due_queue.metric_approximate_number_of_messages_delayed(label="on their last leg"),
@@ -66,13 +70,15 @@ class Dashboard(Construct):
             ],
         )
 
-    def _of_store(self, store: MessageStore) -> list[cloudwatch.GraphWidget]:
+    def _of_store(self, store: MessageStore | S3MessageStore) -> list[cloudwatch.GraphWidget]:
         moved = [
             self._count(contract.PARKED),
             self._count(contract.CANCELLED),
             *(self._count(name) for name in dispatcher.COUNTS),
             store.function.metric_errors(label="dispatcher errors"),
         ]
+        if isinstance(store, S3MessageStore):
+            moved.insert(0, self._count(contract.FORWARDED))
         late = [
             self._metric(dispatcher.LATENESS, "max", label="released late (ms)"),
             self._metric(dispatcher.OVERDUE, "max", label="still in the store (ms)"),

@@ -16,6 +16,7 @@ from sqsdelay.cdk.acknowledgement import acknowledge
 from sqsdelay.cdk.encryption import grant_queues
 from sqsdelay.cdk.function_settings import DEFAULTS, FunctionSettings
 from sqsdelay.cdk.message_store import MessageStore
+from sqsdelay.cdk.s3_message_store import S3MessageStore
 from sqsdelay.cdk.schedule_group import ScheduleGroup
 from sqsdelay.lambdas.delay_consumer import contract
 from sqsdelay.lambdas.function_code import delay_consumer_code
@@ -28,6 +29,10 @@ from sqsdelay.limits import (
 
 DEFAULT_MAX_CONCURRENCY: Final = 10
 """Batches in hand at once; the event source takes 2 to 1,000."""
+
+
+Place = MessageStore | S3MessageStore | ScheduleGroup
+"""Where messages may be parked."""
 
 
 class DelayConsumerFunction(Construct):
@@ -59,7 +64,7 @@ class DelayConsumerFunction(Construct):
         max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS,
         max_concurrency: int = DEFAULT_MAX_CONCURRENCY,
         code: lambda_.Code | None = None,
-        store: MessageStore | ScheduleGroup | None = None,
+        store: Place | None = None,
         due_queue: sqs.IQueue | None = None,
         ledger: bool = False,
         settings: FunctionSettings = DEFAULTS,
@@ -76,6 +81,8 @@ class DelayConsumerFunction(Construct):
             store=store,
             network=settings.statements(),
         )
+        if isinstance(store, S3MessageStore):
+            store.acknowledge_objects(self.role)
         self.function = lambda_.Function(
             self,
             "Function",
@@ -89,8 +96,9 @@ class DelayConsumerFunction(Construct):
             environment={
                 contract.ENDPOINT_VARIABLE: endpoint,
                 contract.HOP_SECONDS_VARIABLE: str(hop_seconds),
-                **_unless_default(max_delay_seconds),
+                **max_delay_setting(max_delay_seconds),
                 **({} if store is None else {contract.STORE_VARIABLE: store.url}),
+                **(store.variables() if isinstance(store, S3MessageStore) else {}),
                 **({contract.LEDGER_VARIABLE: "true"} if ledger else {}),
             },
             # Relaying is a loop by design: unless told so, Lambda stops it after about 16 hops.
@@ -126,7 +134,8 @@ class DelayConsumerFunction(Construct):
         )
 
 
-def _unless_default(max_delay_seconds: int) -> dict[str, str]:
+def max_delay_setting(max_delay_seconds: int) -> dict[str, str]:
+    """The variable of the function's environment, where it is to have one."""
     if max_delay_seconds == DEFAULT_MAX_DELAY_SECONDS:
         return {}
     return {contract.MAX_DELAY_SECONDS_VARIABLE: str(max_delay_seconds)}
@@ -139,7 +148,7 @@ def _role(
     queue: sqs.IQueue,
     consumed: Sequence[sqs.IQueue],
     error_queue: sqs.IQueue,
-    store: MessageStore | ScheduleGroup | None,
+    store: Place | None,
     network: Sequence[iam.PolicyStatement],
 ) -> iam.Role:
     arns = [each.queue_arn for each in consumed]

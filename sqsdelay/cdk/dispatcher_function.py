@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from aws_cdk import Duration
@@ -15,9 +15,8 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from sqsdelay.cdk.acknowledgement import acknowledge
-from sqsdelay.cdk.encryption import grant_queues, grant_table
+from sqsdelay.cdk.encryption import grant_queues
 from sqsdelay.cdk.function_settings import DEFAULTS, FunctionSettings
-from sqsdelay.cdk.store_table import StoreTable
 from sqsdelay.lambdas.dispatcher import contract
 from sqsdelay.lambdas.function_code import dispatcher_code
 from sqsdelay.limits import DISPATCHER_MEMORY_MB, SCHEDULE_SECONDS
@@ -41,8 +40,10 @@ class DispatcherFunction(Construct):
     Args:
         endpoint: the destination queue's name, which may be a token.
         queue: where released messages go: the destination, or a FIFO endpoint's due queue.
-        table: the store.
+        statements: what it is allowed besides, on its store.
         store_url: the store as the function opens it.
+        variables: more of its environment.
+        concurrency: runs at once.
         code: the function's code; built from this checkout when left out.
         ledger: has it record what it does in its log.
         settings: where and how it runs.
@@ -56,8 +57,10 @@ class DispatcherFunction(Construct):
         endpoint: str,
         queue: sqs.IQueue,
         error_queue: sqs.IQueue,
-        table: StoreTable,
+        statements: Sequence[iam.PolicyStatement],
         store_url: str,
+        variables: Mapping[str, str] | None = None,
+        concurrency: int = CONCURRENCY,
         code: lambda_.Code | None = None,
         ledger: bool = False,
         settings: FunctionSettings = DEFAULTS,
@@ -66,11 +69,11 @@ class DispatcherFunction(Construct):
         log_group = settings.log_group(self)
         self.role = _role(
             self,
+            statements,
+            network=settings.statements(),
             log_group=log_group,
             queue=queue,
             error_queue=error_queue,
-            table=table,
-            network=settings.statements(),
         )
         self.function = lambda_.Function(
             self,
@@ -85,9 +88,10 @@ class DispatcherFunction(Construct):
             environment={
                 contract.ENDPOINT_VARIABLE: endpoint,
                 contract.STORE_VARIABLE: store_url,
+                **(variables or {}),
                 **({contract.LEDGER_VARIABLE: "true"} if ledger else {}),
             },
-            reserved_concurrent_executions=CONCURRENCY,
+            reserved_concurrent_executions=concurrency,
             # A run that failed or was throttled is made up for by the next.
             retry_attempts=0,
             max_event_age=Duration.seconds(SCHEDULE_SECONDS),
@@ -99,44 +103,54 @@ class DispatcherFunction(Construct):
             **settings.arguments(),
         )
         settings.acknowledge(self)
-        self.schedule = _schedule(self, self.function, endpoint)
-        _acknowledge(self.function, self.schedule)
+        self.schedule = self._scheduled(
+            "Schedule", SCHEDULE_SECONDS, f"Runs the dispatcher of {endpoint}"
+        )
+        _acknowledge_function(self.function)
 
+    def park_every(self, seconds: int, endpoint: str) -> events.Rule:
+        """Have it empty the parking queue so often."""
+        return self._scheduled(
+            "ParkingSchedule",
+            seconds,
+            f"Parks what the parking queue of {endpoint} has gathered",
+            event=events.RuleTargetInput.from_object({contract.PARK: True}),
+        )
 
-def _schedule(scope: Construct, function: lambda_.IFunction, endpoint: str) -> events.Rule:
-    return events.Rule(
-        scope,
-        "Schedule",
-        description=f"Runs the dispatcher of {endpoint} (sqsdelay)",
-        schedule=events.Schedule.rate(Duration.seconds(SCHEDULE_SECONDS)),
-        targets=[
-            targets.LambdaFunction(
-                function, retry_attempts=0, max_event_age=Duration.seconds(SCHEDULE_SECONDS)
-            )
-        ],
-    )
+    def _scheduled(
+        self,
+        construct_id: str,
+        seconds: int,
+        description: str,
+        *,
+        event: events.RuleTargetInput | None = None,
+    ) -> events.Rule:
+        target = targets.LambdaFunction(
+            self.function,
+            event=event,
+            retry_attempts=0,
+            max_event_age=Duration.seconds(SCHEDULE_SECONDS),
+        )
+        rule = events.Rule(
+            self,
+            construct_id,
+            description=f"{description} (sqsdelay)",
+            schedule=events.Schedule.rate(Duration.seconds(seconds)),
+            targets=[target],
+        )
+        acknowledge(rule, "Serverless-EventBusDLQ", reason=_NOTHING_TO_KEEP)
+        return rule
 
 
 def _role(
     scope: Construct,
+    statements: Sequence[iam.PolicyStatement],
     *,
     log_group: logs.LogGroup,
     queue: sqs.IQueue,
     error_queue: sqs.IQueue,
-    table: StoreTable,
     network: Sequence[iam.PolicyStatement],
 ) -> iam.Role:
-    lease = iam.PolicyStatement(
-        sid="Lease",
-        actions=[
-            "dynamodb:DeleteItem",
-            "dynamodb:DescribeTable",
-            "dynamodb:PutItem",
-            "dynamodb:Query",
-            "dynamodb:UpdateItem",
-        ],
-        resources=[table.table_arn],
-    )
     release = iam.PolicyStatement(
         sid="Release",
         actions=["sqs:GetQueueUrl", "sqs:SendMessage"],
@@ -152,15 +166,14 @@ def _role(
         "Role",
         assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
         inline_policies={
-            "Dispatcher": iam.PolicyDocument(statements=[lease, release, log, *network])
+            "Dispatcher": iam.PolicyDocument(statements=[*statements, release, log, *network])
         },
     )
     grant_queues(role, (queue, error_queue))
-    grant_table(role, table.encryption_key)
     return role
 
 
-def _acknowledge(function: lambda_.Function, schedule: events.Rule) -> None:
+def _acknowledge_function(function: lambda_.Function) -> None:
     acknowledge(
         function,
         "Serverless-LambdaTracing",
@@ -172,4 +185,3 @@ def _acknowledge(function: lambda_.Function, schedule: events.Rule) -> None:
         reason=_NOTHING_TO_KEEP,
     )
     acknowledge(function, "Serverless-LambdaAsyncFailureDestination", reason=_NOTHING_TO_KEEP)
-    acknowledge(schedule, "Serverless-EventBusDLQ", reason=_NOTHING_TO_KEEP)

@@ -78,12 +78,13 @@ class MessageStore(Construct):
             endpoint=endpoint,
             queue=queue,
             error_queue=error_queue,
-            table=self.table,
+            statements=[_lease(self.table)],
             store_url=self.url,
             code=code,
             ledger=ledger,
             settings=settings,
         )
+        self.grant_key(dispatcher.role)
         self.function = dispatcher.function
         self.schedule = dispatcher.schedule
         self.alarms = Alarms(
@@ -121,3 +122,18 @@ class MessageStore(Construct):
             resource_arns=[self.table.table_arn],
             scope=self,
         )
+
+
+def _lease(table: StoreTable) -> iam.PolicyStatement:
+    """What releasing takes of the table."""
+    return iam.PolicyStatement(
+        sid="Lease",
+        actions=[
+            "dynamodb:DeleteItem",
+            "dynamodb:DescribeTable",
+            "dynamodb:PutItem",
+            "dynamodb:Query",
+            "dynamodb:UpdateItem",
+        ],
+        resources=[table.table_arn],
+    )

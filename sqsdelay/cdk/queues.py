@@ -20,6 +20,7 @@ from sqsdelay.limits import (
     FIFO_SUFFIX,
     MAX_QUEUE_NAME_CHARS,
     MAX_RETENTION_SECONDS,
+    PARKING_QUEUE_SUFFIX,
 )
 
 RECEIVES_BEFORE_DEAD_LETTER: Final = 5
@@ -106,6 +107,25 @@ def due_queue(
         "DueQueue",
         no_redrive=_ONLY_WAITING,
         queue_name=beside(endpoint, DUE_QUEUE_SUFFIX),
+        visibility_timeout=Duration.seconds(DELAY_QUEUE_VISIBILITY_SECONDS),
+        removal_policy=removal_policy,
+        encryption_key=encryption_key,
+    )
+
+
+def parking_queue(
+    scope: Construct,
+    *,
+    endpoint: str,
+    removal_policy: RemovalPolicy,
+    encryption_key: kms.IKey | None = None,
+) -> EndpointQueue:
+    """Where what is to be parked gathers: a standard queue, for it is received thousands at a time."""
+    return EndpointQueue(
+        scope,
+        "ParkingQueue",
+        no_redrive=_ONLY_WAITING,
+        queue_name=beside(endpoint, PARKING_QUEUE_SUFFIX),
         visibility_timeout=Duration.seconds(DELAY_QUEUE_VISIBILITY_SECONDS),
         removal_policy=removal_policy,
         encryption_key=encryption_key,

@@ -60,6 +60,13 @@ SCHEDULES: Final = Part(
     "what was cancelled in it; use store=scheduler as before, or store=none to give it up (the group is "
     "kept unless removalPolicy=destroy)",
 )
+S3_STORE: Final = Part(
+    path="S3Store/Bucket",
+    resource_type="AWS::S3::Bucket",
+    words="the stack has a store in S3, but this deployment has none, so nothing would release the "
+    "messages parked in it, nor park those in its parking queue; use store=s3 as before, or store=none to "
+    "give it up (bucket and parking queue are kept unless removalPolicy=destroy)",
+)
 LARGE_BODIES: Final = Part(
     path="Bodies",
     resource_type="AWS::S3::Bucket",

@@ -16,11 +16,24 @@ from sqsdelay.cdk import queues
 from sqsdelay.cdk.alarms import Alarms, endpoint_rules
 from sqsdelay.cdk.body_bucket import BodyBucket
 from sqsdelay.cdk.dashboard import Dashboard
-from sqsdelay.cdk.delay_consumer_function import DEFAULT_MAX_CONCURRENCY, DelayConsumerFunction
+from sqsdelay.cdk.delay_consumer_function import (
+    DEFAULT_MAX_CONCURRENCY,
+    DelayConsumerFunction,
+    max_delay_setting,
+)
 from sqsdelay.cdk.encryption import grant_queues
 from sqsdelay.cdk.function_settings import DEFAULTS, FunctionSettings
 from sqsdelay.cdk.message_store import DYNAMODB, MessageStore
-from sqsdelay.cdk.removal_guard import DUE_QUEUE, LARGE_BODIES, NONE, SCHEDULES, STORE, RemovalGuard
+from sqsdelay.cdk.removal_guard import (
+    DUE_QUEUE,
+    LARGE_BODIES,
+    NONE,
+    S3_STORE,
+    SCHEDULES,
+    STORE,
+    RemovalGuard,
+)
+from sqsdelay.cdk.s3_message_store import S3, S3MessageStore
 from sqsdelay.cdk.schedule_group import SCHEDULER, ScheduleGroup
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.hop import check_hop, checked_max_delay
@@ -28,8 +41,11 @@ from sqsdelay.errors import ConfigurationError, InvalidEndpoint
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.stores.dynamodb.dynamodb_store import DEFAULT_SHARDS, STANDARD
 
-STORES: Final = (DYNAMODB, SCHEDULER)
+STORES: Final = (DYNAMODB, S3, SCHEDULER)
 """The kinds of store that can be deployed."""
+
+STORES_TO_USE: Final = f"{', '.join(STORES[:-1])} or {STORES[-1]}"
+"""The same in an error's words."""
 
 
 class UnrestrictedDelay(Construct):
@@ -47,9 +63,9 @@ class UnrestrictedDelay(Construct):
         removal_policy: what becomes of our queues, the store's table and the bucket, and what is
             in them, when removed.
         code: the delay consumer's code; built from this checkout when left out.
-        store: ``dynamodb`` adds a delayed message store to park in, with its dispatcher; ``scheduler``
-            a schedule group, which needs none. Left out, there is neither, and a deployment that
-            would take one away is refused; ``none`` lets go of it.
+        store: ``dynamodb`` and ``s3`` add a delayed message store to park in, with its dispatcher;
+            ``scheduler`` a schedule group, which needs none. Left out, there is none of them, and a
+            deployment that would take one away is refused; ``none`` lets go of it.
         store_shards: over how many partitions of the store an hour's messages are spread; it can grow
             while messages wait.
         store_class: the store's table class, ``STANDARD`` or ``STANDARD_INFREQUENT_ACCESS``.
@@ -98,6 +114,7 @@ class UnrestrictedDelay(Construct):
         _check(queue, endpoint, hop_seconds, store)
         left_out = [
             *([STORE] if store not in (DYNAMODB, NONE) else []),
+            *([S3_STORE] if store not in (S3, NONE) else []),
             *([SCHEDULES] if store not in (SCHEDULER, NONE) else []),
             *([LARGE_BODIES] if large_bodies is None else []),
             *([DUE_QUEUE] if due_queue is None and not queue.fifo else []),
@@ -133,6 +150,25 @@ class UnrestrictedDelay(Construct):
             if store == DYNAMODB
             else None
         )
+        self.s3_store = (
+            S3MessageStore(
+                self,
+                "S3Store",
+                endpoint=endpoint,
+                queue=self.due_queue or queue,
+                delay_queue=self.delay_queue,
+                error_queue=self.error_queue,
+                hop_seconds=hop_seconds,
+                variables=max_delay_setting(checked_max_delay(max_delay_seconds)),
+                alarm_topic=alarm_topic,
+                code=dispatcher_code,
+                ledger=ledger,
+                settings=functions,
+                **kept,
+            )
+            if store == S3
+            else None
+        )
         self.schedules = (
             ScheduleGroup(
                 self,
@@ -159,7 +195,7 @@ class UnrestrictedDelay(Construct):
             max_delay_seconds=checked_max_delay(max_delay_seconds),
             max_concurrency=max_concurrency,
             code=code,
-            store=self.store or self.schedules,
+            store=self.store or self.s3_store or self.schedules,
             due_queue=self.due_queue,
             ledger=ledger,
             settings=functions,
@@ -186,7 +222,7 @@ class UnrestrictedDelay(Construct):
             error_queue=self.error_queue,
             function=self.function,
             alarms=self.alarms.all,
-            store=self.store,
+            store=self.store or self.s3_store,
             due_queue=self.due_queue,
         )
 
@@ -219,7 +255,7 @@ def _check(queue: sqs.IQueue, endpoint: str, hop_seconds: int, store: str | None
     check_hop(hop_seconds)
     if store is not None and store not in (*STORES, NONE):
         raise ConfigurationError(
-            f"store={store!r}; use {' or '.join(STORES)}, leave it out, or use {NONE} to give one up"
+            f"store={store!r}; use {STORES_TO_USE}, leave it out, or use {NONE} to give one up"
         )
     if queue.fifo and Token.is_unresolved(endpoint):
         raise InvalidEndpoint(

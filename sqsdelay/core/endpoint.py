@@ -16,6 +16,7 @@ from sqsdelay.limits import (
     FIFO_SUFFIX,
     MAX_ENDPOINT_CHARS,
     MAX_QUEUE_NAME_CHARS,
+    PARKING_QUEUE_SUFFIX,
     QUEUE_NAME,
 )
 
@@ -96,6 +97,11 @@ class Endpoint:
     def due_queue(self) -> QueueRef:
         """Where a FIFO endpoint's message timers run; a standard endpoint has none."""
         return self._beside(DUE_QUEUE_SUFFIX)
+
+    @cached_property
+    def parking_queue(self) -> QueueRef:
+        """Where the delay consumer function gathers what is to be parked; deployed with an S3 store."""
+        return self._beside(PARKING_QUEUE_SUFFIX)
 
     @property
     def hand_over_queue(self) -> QueueRef:

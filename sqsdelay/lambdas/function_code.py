@@ -29,6 +29,8 @@ FUNCTIONS: Final = ("delay_consumer", "dispatcher")
 SOURCES: Final = (
     "sqsdelay/lambdas/__init__.py",
     "sqsdelay/lambdas/powertools_*.py",
+    "sqsdelay/lambdas/relay*.py",
+    "sqsdelay/lambdas/settings.py",
     "sqsdelay/*.py",
     "sqsdelay/core/*.py",
     "sqsdelay/ports/*.py",
@@ -41,6 +43,7 @@ SOURCES: Final = (
     "sqsdelay/sqs/*.py",
     "sqsdelay/stores/*.py",
     "sqsdelay/stores/dynamodb/*.py",
+    "sqsdelay/stores/s3/*.py",
     "sqsdelay/stores/scheduler/*.py",
 )
 """What both functions need, beside their own folders under lambdas; of the stores those that

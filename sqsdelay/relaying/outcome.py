@@ -14,6 +14,8 @@ class Status(StrEnum):
     HANDED_OVER = "handed-over"
     REQUEUED = "requeued"
     DELIVERED = "delivered"
+    FORWARDED = "forwarded"
+    """To the parking queue, to be parked with others."""
     PARKED = "parked"
     CANCELLED = "cancelled"
     REJECTED = "rejected"

@@ -17,7 +17,8 @@ _SETTLED: Final = {
     Status.CANCELLED: EventKind.CANCELLED,
     Status.REJECTED: EventKind.REJECTED,
 }
-"""By a copy's status; one that failed is received again, and nothing befell it."""
+"""By a copy's status; one that failed is received again, and nothing befell it. One that was forwarded
+is told when it is parked."""
 
 
 def settled_copies(

@@ -26,6 +26,7 @@ from sqsdelay.core.stored_message import StoredMessage, parked
 from sqsdelay.errors import ConfigurationError, InvalidMessage, MessageConflict, SqsDelayError
 from sqsdelay.parking.parking import Stores
 from sqsdelay.ports.queues import Queues
+from sqsdelay.relaying.forwarding import Forwarding
 from sqsdelay.relaying.mover import Move, Mover
 from sqsdelay.relaying.outcome import Outcome, Status
 from sqsdelay.relaying.settings import RelaySettings
@@ -34,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _ToStore:
+class ToStore:
     """A copy and the message in the store that would settle it. If there is none, it is requeued."""
 
     copy: ReceivedMessage
@@ -61,6 +62,7 @@ class Relay(Mover):
         self.hop_seconds = settings.hop_seconds
         parking = settings.parking
         self._parking = None if parking is None else Stores(parking).parking(endpoint.name)
+        self._forwarding = Forwarding(queues, endpoint) if settings.through_parking_queue else None
 
     @property
     def stored_at_once(self) -> int | None:
@@ -82,7 +84,9 @@ class Relay(Mover):
 
     def _decide(self, copies: Sequence[ReceivedMessage]) -> list[Move | Outcome]:
         """Amendments are read, and messages are parked, in one call for all copies."""
-        read = [(copy, self._read(copy)) for copy in copies]
+        forwarded = self._forward(copies)
+        gone = {id(outcome.copy) for outcome in forwarded}
+        read = [(copy, self._read(copy)) for copy in copies if id(copy) not in gone]
         amendments = self._amendments(
             [message for _, message in read if isinstance(message, DelayedMessage)]
         )
@@ -94,8 +98,26 @@ class Relay(Mover):
             )
             for copy, message in read
         ]
-        parked = iter(self._park([each for each in decided if isinstance(each, _ToStore)]))
-        return [next(parked) if isinstance(each, _ToStore) else each for each in decided]
+        parked = iter(self._park([each for each in decided if isinstance(each, ToStore)]))
+        here = [next(parked) if isinstance(each, ToStore) else each for each in decided]
+        return [*forwarded, *here]
+
+    def _forward(self, copies: Sequence[ReceivedMessage]) -> list[Outcome]:
+        """Copies for the store go to the parking queue, where one is deployed: those that are small.
+
+        Whoever parks them from there reads their amendments.
+        """
+        if self._forwarding is None:
+            return []
+        far = [copy for copy in copies if self.parks(copy) and self._forwarding.takes(copy)]
+        if not far:
+            return []
+        return [
+            Outcome(copy, Status.FORWARDED)
+            if failure is None
+            else self._failed(copy, str(failure.error))
+            for copy, failure in zip(far, self._forwarding.forward(far), strict=True)
+        ]
 
     def _read(self, copy: ReceivedMessage) -> DelayedMessage | Reject:
         return fifo.misdirected(copy, self._endpoint) or read_delay(copy)
@@ -107,7 +129,7 @@ class Relay(Mover):
 
     def _decide_one(
         self, copy: ReceivedMessage, message: DelayedMessage, amendment: Amendment | None
-    ) -> Move | Outcome | _ToStore:
+    ) -> Move | Outcome | ToStore:
         if amendment is not None and amendment.cancels(copy.first_sent_ms):
             return Outcome(copy, Status.CANCELLED, message.due_ms)
         if amendment is not None:
@@ -142,13 +164,13 @@ class Relay(Mover):
 
     def _to_store(
         self, copy: ReceivedMessage, message: DelayedMessage, requeue: Requeue
-    ) -> Move | _ToStore:
+    ) -> Move | ToStore:
         """In the store's form; what no store can keep (an id no sender may give) is rejected."""
         try:
             stored = parked(copy, message, self._endpoint.address)
         except InvalidMessage as error:
             return self._reject(copy, str(error))
-        return _ToStore(copy, message, stored, requeue)
+        return ToStore(copy, message, stored, requeue)
 
     def _set_timer(self, move: Move) -> None:
         timer, due_ms = move.entry.delay_seconds, move.settled.due_ms
@@ -182,7 +204,7 @@ class Relay(Mover):
             Outcome(copy, Status.REQUEUED, message.due_ms),
         )
 
-    def _park(self, given: Sequence[_ToStore]) -> list[Move | Outcome]:
+    def _park(self, given: Sequence[ToStore]) -> list[Move | Outcome]:
         """Park in one call; what the store does not take hops on, which loses nothing."""
         if self._parking is None or not given:
             return []
@@ -204,11 +226,11 @@ class Relay(Mover):
             for each, error in answered
         ]
 
-    def _parked(self, each: _ToStore, cancelled: Collection[str]) -> Outcome:
+    def _parked(self, each: ToStore, cancelled: Collection[str]) -> Outcome:
         gone = each.message.message_id in cancelled
         return Outcome(each.copy, Status.CANCELLED if gone else Status.PARKED, each.message.due_ms)
 
-    def _not_parked(self, each: _ToStore, error: SqsDelayError) -> Move | Outcome:
+    def _not_parked(self, each: ToStore, error: SqsDelayError) -> Move | Outcome:
         if isinstance(error, MessageConflict):
             return self._reject(each.copy, f"conflict: {error}")
         logger.warning(
@@ -221,7 +243,7 @@ class Relay(Mover):
 
         return self._or_failed(each.copy, requeue)
 
-    def _met_again(self, each: _ToStore, conflict: MessageConflict) -> SqsDelayError | None:
+    def _met_again(self, each: ToStore, conflict: MessageConflict) -> SqsDelayError | None:
         """None where the store has the same message, rescheduled since its amendments were read."""
         assert self._parking is not None
         amendment = self._amendments([each.message]).get(each.message.message_id)

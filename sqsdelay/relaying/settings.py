@@ -23,6 +23,8 @@ class RelaySettings:
         max_receives: receives after which a copy that SQS keeps refusing goes to the error queue.
         max_delay_seconds: messages due farther ahead go to the error queue.
         parking: where to park messages and look for amendments; without it neither is done.
+        through_parking_queue: what is to be parked goes to the endpoint's parking queue, for a `Parker`
+            to park many at once.
         ledger: where to record what became of copies; None records nothing.
 
     Raises:
@@ -33,6 +35,7 @@ class RelaySettings:
     max_receives: int = DEFAULT_MAX_RECEIVES
     max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS
     parking: ParkingSettings | None = None
+    through_parking_queue: bool = False
     ledger: Ledger | None = None
 
     def __post_init__(self) -> None:
@@ -40,3 +43,7 @@ class RelaySettings:
         checked_max_delay(self.max_delay_seconds)
         if self.max_receives < 1:
             raise ConfigurationError(f"max_receives={self.max_receives}; use 1 or more")
+        if self.through_parking_queue and self.parking is None:
+            raise ConfigurationError(
+                "through_parking_queue has no effect without parking; give both, or neither"
+            )

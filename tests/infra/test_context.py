@@ -69,11 +69,11 @@ def test_existing_fifo_queue_names_a_fifo_endpoint() -> None:
         ({"removalPolicy": "keep"}, "removalPolicy='keep'; use retain or destroy"),
         (
             {"store": "redis"},
-            "store='redis'; use dynamodb or scheduler, leave it out for no store, or use none",
+            "store='redis'; use dynamodb, s3 or scheduler, leave it out for no store, or use none",
         ),
         (
             {"store": ""},
-            "store=''; use dynamodb or scheduler, leave it out for no store, or use none to give one up",
+            "store=''; use dynamodb, s3 or scheduler, leave it out for no store, or use none to give one up",
         ),
         ({"alarmTopicArn": "ops"}, "'ops' is not an SNS topic ARN; write arn:aws:sns:"),
         ({"queueArn": "orders"}, "'orders' is not an ARN; write arn:aws:sqs:"),

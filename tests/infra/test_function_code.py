@@ -117,6 +117,7 @@ def test_of_the_stores_just_those_that_are_deployed(built: Built) -> None:
 OPEN_STORE = (
     "from sqsdelay.stores import open_place; "
     "open_place('dynamodb://orders.parked', endpoint='orders').close(); "
+    "open_place('s3://parked', endpoint='orders').close(); "
     "role = 'arn:aws:iam::123456789012:role/orders'; "
     "open_place(f'scheduler://orders?role={role}', endpoint='orders').close()"
 )

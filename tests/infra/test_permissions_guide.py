@@ -51,6 +51,15 @@ def written(resource: dict[str, Any], arns: dict[str, str]) -> str:
     return "".join(part if isinstance(part, str) else written(part, arns) for part in parts)
 
 
+def deployed_with_s3_store(stack: Stack) -> dict[str, Grants]:
+    """The same with messages parked in S3."""
+    orders = sqs.Queue(stack, "Orders", queue_name="orders")
+    delay = UnrestrictedDelay(stack, "Delay", queue=orders, store="s3")
+    assert delay.s3_store is not None
+    delay.s3_store.grant_store(iam.User(stack, "Keeper"))
+    return synthesised(stack)
+
+
 def deployed(stack: Stack, endpoint: str) -> dict[str, Grants]:
     """The grants of the roles, less their logs, and of users with one helper's grants each."""
     fifo = True if endpoint.endswith(".fifo") else None
@@ -61,6 +70,10 @@ def deployed(stack: Stack, endpoint: str) -> dict[str, Grants]:
     delay.grant_send(iam.User(stack, "Producer"))
     delay.store.grant_store(iam.User(stack, "Keeper"))
     delay.body_bucket.grant_fetch(iam.User(stack, "Receiver"))
+    return synthesised(stack)
+
+
+def synthesised(stack: Stack) -> dict[str, Grants]:
     resources = Template.from_stack(stack).to_json()["Resources"]
     arns = dict(all_arns(resources))
     found: dict[str, Grants] = {}
@@ -102,6 +115,18 @@ def test_the_guides_policies_are_those_deployed(stack: Stack) -> None:
             ("cloudformation:DescribeStacks", "AWS::StackId"),
             ("cloudformation:ListStackResources", "AWS::StackId"),
         },
+    }
+
+
+def test_the_guides_policies_with_an_s3_store_are_those_deployed(stack: Stack) -> None:
+    """As the others."""
+    granted = deployed_with_s3_store(stack)
+    del granted["DelayRemovalGuardRole"]
+    with_s3 = "With an S3 store: "
+    assert granted == {
+        "DelayDelayConsumerRole": documented(f"{with_s3}the delay consumer function"),
+        "DelayS3StoreDispatcherRole": documented(f"{with_s3}the dispatcher function"),
+        "Keeper": documented(f"{with_s3}store, list, cancel, reschedule"),
     }
 
 

@@ -11,7 +11,14 @@ from aws_cdk import aws_sqs as sqs
 from aws_cdk.assertions import Template
 from constructs import Construct
 
-from sqsdelay.cdk.removal_guard import DUE_QUEUE, HANDLER_FILE, LARGE_BODIES, SCHEDULES, STORE
+from sqsdelay.cdk.removal_guard import (
+    DUE_QUEUE,
+    HANDLER_FILE,
+    LARGE_BODIES,
+    S3_STORE,
+    SCHEDULES,
+    STORE,
+)
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
 from sqsdelay.lambdas.removal_guard.handler import LEFT_OUT, is_part
 from tests.infra.conftest import CONTEXT
@@ -26,10 +33,11 @@ def left_out(template: Template) -> list[dict[str, str]]:
 @pytest.mark.parametrize(
     ("name", "settings", "expected"),
     [
-        ("orders", {}, [STORE, SCHEDULES, LARGE_BODIES, DUE_QUEUE]),
-        ("orders.fifo", {}, [STORE, SCHEDULES, LARGE_BODIES]),
-        ("orders", {"store": "dynamodb", "large_bodies": True}, [SCHEDULES, DUE_QUEUE]),
-        ("orders", {"store": "scheduler"}, [STORE, LARGE_BODIES, DUE_QUEUE]),
+        ("orders", {}, [STORE, S3_STORE, SCHEDULES, LARGE_BODIES, DUE_QUEUE]),
+        ("orders.fifo", {}, [STORE, S3_STORE, SCHEDULES, LARGE_BODIES]),
+        ("orders", {"store": "dynamodb", "large_bodies": True}, [S3_STORE, SCHEDULES, DUE_QUEUE]),
+        ("orders", {"store": "scheduler"}, [STORE, S3_STORE, LARGE_BODIES, DUE_QUEUE]),
+        ("orders", {"store": "s3"}, [STORE, SCHEDULES, LARGE_BODIES, DUE_QUEUE]),
         ("orders", {"store": "none", "large_bodies": False}, [DUE_QUEUE]),
     ],
 )
@@ -56,7 +64,7 @@ def test_a_part_is_known_by_the_logical_id_it_would_have(path: tuple[str, ...]) 
 
     full = {
         name: each
-        for store in ("dynamodb", "scheduler")
+        for store in ("dynamodb", "s3", "scheduler")
         for name, each in template("orders.fifo", store=store, large_bodies=True)
         .to_json()["Resources"]
         .items()
@@ -70,7 +78,7 @@ def test_a_part_is_known_by_the_logical_id_it_would_have(path: tuple[str, ...]) 
         for name, each in full.items()
     ]
     parts = left_out(template("orders"))
-    assert len(parts) == 4
+    assert len(parts) == 5
     for part in parts:
         found = [each for each in resources if is_part(part, each)]
         assert len(found) == 1, part

@@ -109,7 +109,7 @@ def test_unknown_store_is_refused(stack: Stack) -> None:
     """With the kinds there are."""
     queue = sqs.Queue(stack, "Orders")
     with pytest.raises(
-        ConfigurationError, match="store='redis'; use dynamodb or scheduler, leave it out"
+        ConfigurationError, match="store='redis'; use dynamodb, s3 or scheduler, leave it out"
     ):
         UnrestrictedDelay(stack, "Delay", queue=queue, store="redis")
 

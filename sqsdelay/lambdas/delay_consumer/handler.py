@@ -13,14 +13,15 @@ from functools import cache
 from typing import Any, Final
 
 from aws_lambda_powertools import Logger, Metrics
-from aws_lambda_powertools.metrics import MetricUnit
 from botocore.awsrequest import AWSRequest
 
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.received_message import ReceivedMessage, from_lambda_event, whole_number
-from sqsdelay.errors import ConfigurationError, MalformedMessage
+from sqsdelay.core.received_message import ReceivedMessage, from_lambda_event
+from sqsdelay.errors import MalformedMessage
 from sqsdelay.lambdas.delay_consumer import contract
 from sqsdelay.lambdas.powertools_ledger import ledger_if_on
+from sqsdelay.lambdas.relaying import report_outcomes
+from sqsdelay.lambdas.settings import switch, whole_setting
 from sqsdelay.limits import (
     DEFAULT_HOP_SECONDS,
     DEFAULT_MAX_DELAY_SECONDS,
@@ -32,7 +33,6 @@ from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS, parking_settin
 from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.relaying.due_relay import DueRelay
 from sqsdelay.relaying.mover import Mover
-from sqsdelay.relaying.outcome import Outcome, Status
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.relaying.settings import DEFAULT_MAX_RECEIVES, RelaySettings
 from sqsdelay.sqs.client import default_client
@@ -74,17 +74,20 @@ def function() -> Function:
     logger = Logger(service=endpoint.name)
     ledger = ledger_if_on(contract.LEDGER_VARIABLE, endpoint.name)
     queues = SqsQueues(client)
-    park_after = _setting(contract.PARK_AFTER_SECONDS_VARIABLE, DEFAULT_PARK_AFTER_SECONDS)
+    park_after = whole_setting(contract.PARK_AFTER_SECONDS_VARIABLE, DEFAULT_PARK_AFTER_SECONDS)
     settings = RelaySettings(
         # Whatever the queue's delay is, it is the hop; refusing would cost a visibility timeout.
         hop_seconds=1,
-        max_receives=_setting(contract.MAX_RECEIVES_VARIABLE, DEFAULT_MAX_RECEIVES),
-        max_delay_seconds=_setting(contract.MAX_DELAY_SECONDS_VARIABLE, DEFAULT_MAX_DELAY_SECONDS),
+        max_receives=whole_setting(contract.MAX_RECEIVES_VARIABLE, DEFAULT_MAX_RECEIVES),
+        max_delay_seconds=whole_setting(
+            contract.MAX_DELAY_SECONDS_VARIABLE, DEFAULT_MAX_DELAY_SECONDS
+        ),
         parking=parking_settings(_store(endpoint), park_after),
+        through_parking_queue=switch(contract.PARKING_QUEUE_VARIABLE),
         ledger=ledger,
     )
     relay = checked_relay(queues, endpoint, settings)
-    expected = _setting(contract.HOP_SECONDS_VARIABLE, DEFAULT_HOP_SECONDS)
+    expected = whole_setting(contract.HOP_SECONDS_VARIABLE, DEFAULT_HOP_SECONDS)
     if relay.hop_seconds != expected:
         logger.warning(
             "the delay queue's delay is not the one this function was deployed with",
@@ -100,16 +103,6 @@ def function() -> Function:
         metrics,
         settled=relay.hop_seconds == expected,
     )
-
-
-def _setting(variable: str, default: int) -> int:
-    text = os.environ.get(variable, str(default))
-    value = whole_number(text)
-    if value is None:
-        raise ConfigurationError(
-            f"{variable}={text!r} is not a whole number; leave it out for {default}"
-        )
-    return value
 
 
 def _store(endpoint: Endpoint) -> ParkingPlace | None:
@@ -152,7 +145,8 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, list[dict[st
         else []
     )
     failed += [outcome.copy.sqs_message_id for outcome in outcomes if not outcome.settled]
-    _report(this, outcomes, unreadable=len(records) - len(copies))
+    report_outcomes(this.metrics, this.logger, outcomes, unreadable=len(records) - len(copies))
+    this.metrics.flush_metrics()
     return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
 
 
@@ -169,26 +163,6 @@ def _mover(this: Function, records: list[Mapping[str, Any]]) -> Mover:
         f"event from {', '.join(sorted(sources))}; this function serves {this.relay.source.name} "
         f"and {this.due_relay.source.name}"
     )
-
-
-def _report(this: Function, outcomes: list[Outcome], *, unreadable: int) -> None:
-    counts = dict.fromkeys(Status, 0)
-    for outcome in outcomes:
-        counts[outcome.status] += 1
-        if outcome.late_ms is not None:
-            this.metrics.add_metric(contract.LATENESS, MetricUnit.Milliseconds, outcome.late_ms)
-        if outcome.error is not None:
-            this.logger.warning(
-                outcome.status.value, message_id=outcome.copy.message_id, reason=outcome.error
-            )
-    this.metrics.add_metric(contract.HANDED_OVER, MetricUnit.Count, counts[Status.HANDED_OVER])
-    this.metrics.add_metric(contract.DELIVERED, MetricUnit.Count, counts[Status.DELIVERED])
-    this.metrics.add_metric(contract.HOPS, MetricUnit.Count, counts[Status.REQUEUED])
-    this.metrics.add_metric(contract.PARKED, MetricUnit.Count, counts[Status.PARKED])
-    this.metrics.add_metric(contract.CANCELLED, MetricUnit.Count, counts[Status.CANCELLED])
-    this.metrics.add_metric(contract.REJECTED, MetricUnit.Count, counts[Status.REJECTED])
-    this.metrics.add_metric(contract.FAILED, MetricUnit.Count, counts[Status.FAILED] + unreadable)
-    this.metrics.flush_metrics()
 
 
 def _drop_trace_header(request: AWSRequest, **_: object) -> None:

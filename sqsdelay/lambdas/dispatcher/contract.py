@@ -10,13 +10,16 @@ ENDPOINT_VARIABLE: Final = "SQSDELAY_ENDPOINT"
 """The destination queue's name, URL or ARN. Required."""
 
 STORE_VARIABLE: Final = "SQSDELAY_STORE"
-"""The store's URL, ``dynamodb://table``. Required."""
+"""The store's URL, ``dynamodb://table`` or ``s3://bucket``. Required."""
 
 NUMBER_OF_RETRIES_VARIABLE: Final = "SQSDELAY_NUMBER_OF_RETRIES"
 """Further attempts on a refused message before the error queue; 0 when unset."""
 
 RELEASE_AHEAD_VARIABLE: Final = "SQSDELAY_RELEASE_AHEAD_SECONDS"
 """How long before its due time a message is sent; 900 when unset."""
+
+PARK: Final = "park"
+"""True in an event that asks to empty the parking queue into the store, instead of releasing."""
 
 LEDGER_VARIABLE: Final = "SQSDELAY_LEDGER"
 """``true`` records what happens to each message in the function's log; nothing is when unset."""

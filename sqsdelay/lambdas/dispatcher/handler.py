@@ -1,12 +1,13 @@
-"""The dispatcher as a scheduled Lambda function: releases from a DynamoDB store what is due soon.
+"""The dispatcher as a scheduled Lambda function: releases from its store what is due soon.
 
 The schedule's interval must be shorter than the release ahead; then message timers make up for it
-and messages arrive to the second.
+and messages arrive to the second. A second schedule has it park what the parking queue has gathered.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -18,10 +19,22 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.dispatching.settings import DispatchSettings
 from sqsdelay.dispatching.settlement import Round
+from sqsdelay.lambdas import relay_names
 from sqsdelay.lambdas.dispatcher import contract
 from sqsdelay.lambdas.powertools_ledger import ledger_if_on
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, SHORT_CALL_ATTEMPTS
+from sqsdelay.lambdas.relaying import report_outcomes
+from sqsdelay.lambdas.settings import whole_setting
+from sqsdelay.limits import (
+    DEFAULT_HOP_SECONDS,
+    DEFAULT_MAX_DELAY_SECONDS,
+    MAX_MESSAGE_TIMER_SECONDS,
+    SHORT_CALL_ATTEMPTS,
+)
+from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS, ParkingSettings
 from sqsdelay.ports.stores import DelayedMessageStore
+from sqsdelay.relaying.outcome import Status
+from sqsdelay.relaying.parker import Parker
+from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.sqs.queues import SqsQueues
@@ -40,6 +53,9 @@ CONCURRENT_SENDS: Final = 32
 KEPT_BACK_MS: Final = 10_000
 """No claim is begun with less time left: one cut off would be released twice."""
 
+PARKING_KEPT_BACK_MS: Final = 60_000
+"""No more is received from the parking queue with less time left: enough to park what was received."""
+
 
 @dataclass(frozen=True)
 class Function:
@@ -48,6 +64,7 @@ class Function:
     dispatcher: Dispatcher
     store: DelayedMessageStore
     outbox: SqsOutbox
+    parker: Parker
     logger: Logger
     metrics: Metrics
 
@@ -57,7 +74,8 @@ def function() -> Function:
     """Wire the function from its environment, once, on the first invocation."""
     endpoint = Endpoint.parse(os.environ[contract.ENDPOINT_VARIABLE])
     store = open_store(os.environ[contract.STORE_VARIABLE], endpoint=endpoint.name)
-    outbox = SqsOutbox(SqsQueues(_client()), endpoint, concurrency=CONCURRENT_SENDS)
+    queues = SqsQueues(_client())
+    outbox = SqsOutbox(queues, endpoint, concurrency=CONCURRENT_SENDS)
     settings = DispatchSettings(
         number_of_retries=int(os.environ.get(contract.NUMBER_OF_RETRIES_VARIABLE, 0)),
         release_ahead_seconds=int(
@@ -76,8 +94,20 @@ def function() -> Function:
         ledger=ledger,
     )
     dispatcher.start()
+    parking = RelaySettings(
+        hop_seconds=whole_setting(relay_names.HOP_SECONDS_VARIABLE, DEFAULT_HOP_SECONDS),
+        max_delay_seconds=whole_setting(
+            relay_names.MAX_DELAY_SECONDS_VARIABLE, DEFAULT_MAX_DELAY_SECONDS
+        ),
+        parking=ParkingSettings(
+            store,
+            whole_setting(relay_names.PARK_AFTER_SECONDS_VARIABLE, DEFAULT_PARK_AFTER_SECONDS),
+        ),
+        ledger=ledger,
+    )
+    parker = Parker(queues, endpoint, parking)
     metrics = Metrics(namespace=contract.METRIC_NAMESPACE, service=endpoint.name)
-    return Function(dispatcher, store, outbox, logger, metrics)
+    return Function(dispatcher, store, outbox, parker, logger, metrics)
 
 
 def _client() -> SQSClient:
@@ -87,13 +117,17 @@ def _client() -> SQSClient:
 def handler(event: object, context: Any) -> dict[str, int]:
     """Release batch after batch until time runs out, or none is due whose destination is in reach.
 
+    Asked to park, it does that instead, until the parking queue is empty or time runs out.
+
     Returns:
-        How many messages were released, rejected, failed and held.
+        How many messages were released, rejected, failed and held; or how many copies met which fate.
 
     Raises:
         StoreError, QueueMissing, QueueUnavailable: Lambda counts an error; the next run goes on.
     """
     this = function()
+    if isinstance(event, Mapping) and event.get(contract.PARK) is True:
+        return _park(this, context)
     counts = {"released": 0, "rejected": 0, "failed": 0, "held": 0}
     latest_ms = 0
     while True:
@@ -110,6 +144,17 @@ def handler(event: object, context: Any) -> dict[str, int]:
     return counts
 
 
+def _park(this: Function, context: Any) -> dict[str, int]:
+    left_ms = context.get_remaining_time_in_millis
+    outcomes = this.parker.park(
+        more=lambda: left_ms() > PARKING_KEPT_BACK_MS, held=lambda: left_ms() > KEPT_BACK_MS
+    )
+    report_outcomes(this.metrics, this.logger, outcomes)
+    this.metrics.flush_metrics()
+    fates = [outcome.status for outcome in outcomes]
+    return {str(status): fates.count(status) for status in Status if status in fates}
+
+
 def _count(counts: dict[str, int], done: Round) -> None:
     counts["released"] += len(done.released)
     counts["rejected"] += len(done.rejected)
@@ -119,8 +164,9 @@ def _count(counts: dict[str, int], done: Round) -> None:
 
 def _report(this: Function, counts: dict[str, int], latest_ms: int) -> None:
     # Not next_due_ms(), which leaves out what is held until an outage or a refusal is over.
-    earliest = this.store.pending(1)
-    overdue_ms = max(0, this.outbox.now_ms() - earliest[0].due_ms) if earliest else 0
+    now_ms = this.outbox.now_ms()
+    earliest = this.store.pending(1, due_before_ms=now_ms)
+    overdue_ms = now_ms - earliest[0].due_ms if earliest else 0
     for name in contract.COUNTS:
         this.metrics.add_metric(name, MetricUnit.Count, counts[name.lower()])
     this.metrics.add_metric(contract.LATENESS, MetricUnit.Milliseconds, latest_ms)

@@ -19,7 +19,7 @@ class Listing:
 
     def __init__(self, wheel: Wheel) -> None:
         self._wheel = wheel
-        self._last: tuple[int, list[Waiting]] | None = None
+        self._last: tuple[int, int, list[Waiting]] | None = None
 
     def check_version(self) -> None:
         """Refuse what a newer sqsdelay wrote.
@@ -43,10 +43,19 @@ class Listing:
         now_ms = self._wheel.now_ms()
         last = self._last
         if not fresh and last is not None and 0 <= now_ms - last[0] < _FRESH_MS:
-            return last[1]
-        found = self._wheel.listed(until_ms=now_ms if until_ms is None else until_ms, or_first=True)
-        self._last = (now_ms, found)
+            return last[2]
+        until_ms = now_ms if until_ms is None else until_ms
+        found = self._wheel.listed(until_ms=until_ms, or_first=True)
+        self._last = (now_ms, until_ms, found)
         return found
+
+    def _until(self, before_ms: int) -> list[Waiting]:
+        """Of this moment. What is overdue is asked after each look for it: some seconds old will do."""
+        now_ms, last = self._wheel.now_ms(), self._last
+        known = last is not None and 0 <= now_ms - last[0] < _FRESH_MS
+        if last is not None and known and before_ms <= min(now_ms, last[1]):
+            return last[2]
+        return self._wheel.listed(until_ms=before_ms)
 
     def forget(self) -> None:
         """Something was written."""
@@ -98,8 +107,7 @@ class Listing:
         """Messages by due time and id."""
         from_ms, from_id, before_ms = page_bounds(after, due_from_ms, due_before_ms)
         found: dict[tuple[int, str], tuple[Line, int]] = {}
-        objects = self._wheel.listed(until_ms=before_ms)
-        for waiting in sorted(objects, key=lambda each: each.name.first_ms):
+        for waiting in sorted(self._until(before_ms), key=lambda each: each.name.first_ms):
             if waiting.name.last_ms < from_ms or waiting.name.first_ms >= before_ms:
                 continue
             if len(found) >= limit and waiting.name.first_ms > sorted(found)[limit - 1][0]:

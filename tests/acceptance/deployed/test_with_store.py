@@ -41,8 +41,8 @@ def schedule_off(aws: LocalAws, stored: dict[str, str]) -> Iterator[None]:
         events.enable_rule(Name=name)
 
 
-def sqsdelay(aws: LocalAws, *arguments: str) -> str:
-    """What the command line prints."""
+def sqsdelay(aws: LocalAws, *arguments: str, code: int = 0) -> str:
+    """What the command line prints; it exits with ``code``."""
     done = subprocess.run(
         [str(Path(sys.executable).with_name("sqsdelay")), *arguments],
         env={k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "SQSDELAY_"))}
@@ -51,7 +51,7 @@ def sqsdelay(aws: LocalAws, *arguments: str) -> str:
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == code, done.stderr
     return done.stdout
 
 

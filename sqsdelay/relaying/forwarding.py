@@ -1,0 +1,70 @@
+"""Forwarding: copies to be parked go to the parking queue, many in one message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from sqsdelay.core.batching import full_batches
+from sqsdelay.core.copy_group import group_of, packed
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import OutgoingMessage, size_of
+from sqsdelay.core.received_message import ReceivedMessage
+from sqsdelay.errors import SqsDelayError
+from sqsdelay.ports.queues import Failure, Queues
+
+GROUP_BYTES: Final = 64 * 1024
+"""Of a group's body: SQS bills each 64 KiB of a message as one request (SQS pricing)."""
+
+_FRAME_BYTES: Final = len(group_of(()))
+
+
+class Forwarding:
+    """Sends groups of copies to an endpoint's parking queue.
+
+    A function is given ten copies of a delay queue at a time. The store that it would park them in takes
+    as much for ten as for thousands.
+    """
+
+    def __init__(self, queues: Queues, endpoint: Endpoint) -> None:
+        self._queues = queues
+        self._target = endpoint.parking_queue
+
+    def takes(self, copy: ReceivedMessage) -> bool:
+        """Whether a copy is small enough: for a large one the queue would cost more than a store."""
+        return _FRAME_BYTES + size_of(packed(copy), {}) <= GROUP_BYTES
+
+    def forward(self, copies: Sequence[ReceivedMessage]) -> list[Failure | None]:
+        """Send them in as few groups as hold them; None per copy that the queue has."""
+        groups = list(_groups(copies))
+        try:
+            url = self._queues.url(self._target)
+        except SqsDelayError as error:
+            return [Failure(type(error).__name__, error, transient=True)] * len(copies)
+        answers: list[Failure | None] = []
+        for batch in full_batches(groups, target=lambda _: url, size=lambda group: group[1].size):
+            sent = self._queues.send_batch(url, [entry for _, entry in batch])
+            for (count, _), outcome in zip(batch, sent, strict=True):
+                answers += [outcome if isinstance(outcome, Failure) else None] * count
+        return answers
+
+
+def _groups(copies: Sequence[ReceivedMessage]) -> Iterator[tuple[int, OutgoingMessage]]:
+    """How many copies, in order, each message holds, and the message."""
+    group: list[str] = []
+    size = _FRAME_BYTES
+    for copy in copies:
+        text = packed(copy)
+        more = size_of(text, {}) + 1
+        if group and size + more > GROUP_BYTES:
+            yield len(group), _entry(group)
+            group, size = [], _FRAME_BYTES
+        group.append(text)
+        size += more
+    if group:
+        yield len(group), _entry(group)
+
+
+def _entry(group: Sequence[str]) -> OutgoingMessage:
+    body = group_of(group)
+    return OutgoingMessage(body=body, attributes={}, size=size_of(body, {}), delay_seconds=0)

@@ -1,0 +1,325 @@
+"""What ``store=s3`` adds to an endpoint, property by property, and its grants held against the calls."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import boto3
+import pytest
+from aws_cdk import RemovalPolicy, Stack
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_sqs as sqs
+from aws_cdk.assertions import Template
+from moto import mock_aws
+
+from sqsdelay import Change, DelaySender
+from sqsdelay.cdk.dispatcher_function import CONCURRENCY, TIMEOUT_SECONDS
+from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
+from sqsdelay.core.amendments import Amendment
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import OutgoingMessage, string
+from sqsdelay.core.message_id import new_message_id
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.wire import DELAY_SECONDS
+from sqsdelay.lambdas.delay_consumer import contract as delay_consumer
+from sqsdelay.lambdas.dispatcher import contract, handler
+from sqsdelay.limits import DELAY_QUEUE_VISIBILITY_SECONDS, GATHERING_SECONDS, MAX_DUE_MS
+from sqsdelay.operating.status import OVERDUE_MARGIN_SECONDS
+from sqsdelay.parking.settings import ParkingSettings
+from sqsdelay.relaying.outcome import Status
+from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying.settings import RelaySettings
+from sqsdelay.sqs import create_endpoint
+from sqsdelay.sqs.queues import SqsQueues
+from sqsdelay.stores.s3 import S3Store
+from tests.infra.resources import Templates, arn, logical_id, only
+
+BUCKET = "parked"
+
+
+@pytest.fixture
+def template(endpoint_template: Templates) -> Template:
+    """Endpoint `orders` with an S3 store."""
+    return endpoint_template(store="s3")
+
+
+def function(template: Template, name: str) -> dict[str, Any]:
+    """The properties of the function with that handler."""
+    return dict(only(template, "AWS::Lambda::Function", Handler=name)["Properties"])
+
+
+def statements(template: Template, name: str) -> list[dict[str, Any]]:
+    """What the role of the function with that handler may do."""
+    role = function(template, name)["Role"]["Fn::GetAtt"][0]
+    [policy] = template.find_resources("AWS::IAM::Role")[role]["Properties"]["Policies"]
+    return list(policy["PolicyDocument"]["Statement"])
+
+
+def actions(granted: list[dict[str, Any]], service: str) -> set[str]:
+    """Those of one service."""
+    found = [s["Action"] for s in granted]
+    listed = [each if isinstance(each, list) else [each] for each in found]
+    return {each for some in listed for each in some if each.startswith(f"{service}:")}
+
+
+def test_bucket_is_private_encrypted_and_keeps_messages(template: Template) -> None:
+    """Over TLS only; no version is kept, and no rule deletes an object."""
+    bucket = only(template, "AWS::S3::Bucket")
+    properties = bucket["Properties"]
+    assert all(properties["PublicAccessBlockConfiguration"].values())
+    [rule] = properties["BucketEncryption"]["ServerSideEncryptionConfiguration"]
+    assert rule["ServerSideEncryptionByDefault"] == {"SSEAlgorithm": "AES256"}
+    assert "VersioningConfiguration" not in properties
+    [lifecycle] = properties["LifecycleConfiguration"]["Rules"]
+    assert lifecycle == {
+        "Id": "abandoned-uploads",
+        "Status": "Enabled",
+        "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 7},
+    }
+    policy = only(template, "AWS::S3::BucketPolicy")["Properties"]["PolicyDocument"]
+    [deny] = policy["Statement"]
+    assert (deny["Effect"], deny["Condition"]) == (
+        "Deny",
+        {"Bool": {"aws:SecureTransport": "false"}},
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"), [(RemovalPolicy.RETAIN, "Retain"), (RemovalPolicy.DESTROY, "Delete")]
+)
+def test_bucket_and_parking_queue_go_with_the_queues(
+    endpoint_template: Templates, policy: RemovalPolicy, expected: str
+) -> None:
+    """Messages that wait stay or go together, wherever they wait."""
+    template = endpoint_template(store="s3", removal_policy=policy)
+    parking = only(template, "AWS::SQS::Queue", QueueName="orders-parking")
+    for each in (only(template, "AWS::S3::Bucket"), parking):
+        assert each["DeletionPolicy"] == expected
+
+
+def test_parking_queue(template: Template) -> None:
+    """Standard, encrypted, 14 days, no redrive; no other run is given what one has in hand."""
+    queue = only(template, "AWS::SQS::Queue", QueueName="orders-parking")["Properties"]
+    assert queue["MessageRetentionPeriod"] == 14 * 24 * 3600
+    assert queue["SqsManagedSseEnabled"] is True
+    assert not {"FifoQueue", "RedrivePolicy"} & set(queue)
+    assert TIMEOUT_SECONDS < DELAY_QUEUE_VISIBILITY_SECONDS < GATHERING_SECONDS
+
+
+def test_functions_know_the_store_and_how_to_park(endpoint_template: Templates) -> None:
+    """The delay consumer forwards; the dispatcher parks by the same rules, a run more at once."""
+    template = endpoint_template(store="s3", hop_seconds=60, max_delay_seconds=86_400)
+    bucket = logical_id(template, "AWS::S3::Bucket")
+    url = {"Fn::Join": ["", ["s3://", {"Ref": bucket}]]}
+    shared = {
+        delay_consumer.ENDPOINT_VARIABLE: "orders",
+        delay_consumer.HOP_SECONDS_VARIABLE: "60",
+        delay_consumer.MAX_DELAY_SECONDS_VARIABLE: "86400",
+        delay_consumer.STORE_VARIABLE: url,
+    }
+    consumer = function(template, delay_consumer.HANDLER)
+    forwards = {delay_consumer.PARKING_QUEUE_VARIABLE: "true"}
+    assert consumer["Environment"]["Variables"] == shared | forwards
+    dispatcher = function(template, contract.HANDLER)
+    assert dispatcher["Environment"]["Variables"] == shared
+    assert dispatcher["ReservedConcurrentExecutions"] == CONCURRENCY + 1
+
+
+def test_schedules(template: Template) -> None:
+    """It releases every minute, and every five is asked to park."""
+    rules = [each["Properties"] for each in template.find_resources("AWS::Events::Rule").values()]
+    asked = {rule["ScheduleExpression"]: rule["Targets"][0].get("Input") for rule in rules}
+    assert asked == {"rate(1 minute)": None, "rate(5 minutes)": '{"park":true}'}
+
+
+def test_alarms(template: Template) -> None:
+    """Overdue messages, errors and throttles as with other stores; and what is not parked in time."""
+    alarm = only(
+        template,
+        "AWS::CloudWatch::Alarm",
+        MetricName="ApproximateAgeOfOldestMessage",
+        Threshold=GATHERING_SECONDS + OVERDUE_MARGIN_SECONDS,
+    )["Properties"]
+    queue = {"Fn::GetAtt": [arn(template, "orders-parking")["Fn::GetAtt"][0], "QueueName"]}
+    assert alarm["Dimensions"] == [{"Name": "QueueName", "Value": queue}]
+    overdue = only(template, "AWS::CloudWatch::Alarm", MetricName=contract.OVERDUE)["Properties"]
+    assert overdue["TreatMissingData"] == "breaching"
+    dashboard = str(only(template, "AWS::CloudWatch::Dashboard")["Properties"])
+    for name in template.find_resources("AWS::CloudWatch::Alarm"):
+        assert name in dashboard
+    assert delay_consumer.FORWARDED in dashboard
+
+
+def test_outputs(template: Template) -> None:
+    """Store, dispatcher and parking queue can be read from the stack."""
+    names = {"StoreUrl", "DispatcherName", "ParkingQueueName", "ParkingQueueUrl"}
+    assert names <= set(template.find_outputs("*"))
+
+
+def test_a_fifo_endpoint_releases_to_its_due_queue(endpoint_template: Templates) -> None:
+    """And may not send to the destination itself."""
+    template = endpoint_template("orders.fifo", store="s3")
+    sent_to = [
+        str(statement["Resource"])
+        for statement in statements(template, contract.HANDLER)
+        if "sqs:SendMessage" in statement["Action"]
+    ]
+    destination = arn(template, "orders.fifo")["Fn::GetAtt"][0]
+    assert any(arn(template, "orders-due")["Fn::GetAtt"][0] in each for each in sent_to)
+    assert not any(f"'{destination}'" in each for each in sent_to)
+
+
+class Calls:
+    """An endpoint with a parking queue and a bucket on moto, and the calls made there."""
+
+    def __init__(self, session: boto3.Session) -> None:
+        self.made: set[str] = set()
+        session.events.register("provide-client-params.s3", self._s3)
+        session.events.register("provide-client-params.sqs", self._sqs)
+
+    def _s3(self, model: Any, **_: Any) -> None:
+        head = {
+            "HeadObject": "GetObject",
+            "HeadBucket": "ListBucket",
+            "ListObjectsV2": "ListBucket",
+        }
+        self.made.add(f"s3:{head.get(model.name, model.name)}")
+
+    def _sqs(self, params: dict[str, Any], model: Any, **_: Any) -> None:
+        name = model.name.removesuffix("Batch")
+        queue = params.get("QueueName") or params["QueueUrl"].rpartition("/")[2]
+        self.made.add(f"sqs:{name} {queue}")
+
+    def of(self, service: str) -> set[str]:
+        return {each.split()[0] for each in self.made if each.startswith(f"{service}:")}
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
+    """From now on."""
+    with mock_aws():
+        client = boto3.client("sqs")
+        create_endpoint(client, Endpoint.parse("orders"))
+        client.create_queue(QueueName="orders-parking")
+        store = S3Store(BUCKET, endpoint="orders")
+        store.set_up()
+        store.close()
+        session = boto3.Session()
+        monkeypatch.setattr(boto3, "DEFAULT_SESSION", session)
+        yield Calls(session)
+
+
+@pytest.fixture
+def store(calls: Calls) -> Iterator[S3Store]:
+    """The store on that bucket."""
+    assert not calls.made
+    opened = S3Store(BUCKET, endpoint="orders")
+    yield opened
+    opened.close()
+
+
+def stored(due_ms: int) -> StoredMessage:
+    return StoredMessage(
+        message_id=new_message_id(due_ms), destination="orders", due_ms=due_ms, body=b"body"
+    )
+
+
+def forwarded(store: S3Store, *, body: str = "x", count: int = 1) -> list[Status]:
+    """What the delay consumer makes of so many far copies."""
+    queues = SqsQueues(boto3.client("sqs"))
+    relay = Relay(
+        queues,
+        Endpoint.parse("orders"),
+        RelaySettings(parking=ParkingSettings(store), through_parking_queue=True, hop_seconds=1),
+    )
+    url = queues.url(relay.source)
+    queues._client.set_queue_attributes(QueueUrl=url, Attributes={"DelaySeconds": "0"})
+    delay = {DELAY_SECONDS: string("8640000")}
+    for _ in range(count):
+        name = new_message_id(round(time.time() * 1000) + 8_640_000_000)
+        entry = OutgoingMessage(body, delay, len(body), group_id=name, deduplication_id=name)
+        queues.send_batch(url, [entry])
+    return [o.status for o in relay.process(queues.receive_batch(url, wait_seconds=1))]
+
+
+def test_dispatcher_is_granted_the_calls_it_makes(
+    template: Template, monkeypatch: pytest.MonkeyPatch, calls: Calls, store: S3Store
+) -> None:
+    """A run that releases, and one that parks, hands over and lets one hop, need all and no more."""
+    store.store([stored(1000), stored(MAX_DUE_MS)])
+    assert forwarded(store, count=3) == [Status.FORWARDED] * 3
+    waiting = forwarded_ids()
+    now_ms = round(time.time() * 1000) + 1
+    store.amend(
+        [
+            Amendment(message_id=waiting[0], at_ms=now_ms, due_ms=now_ms + 3_000_000),
+            Amendment(message_id=waiting[1], at_ms=now_ms, due_ms=now_ms + 500_000),
+        ]
+    )
+    calls.made.clear()
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "orders-dispatcher")
+    monkeypatch.setenv(contract.ENDPOINT_VARIABLE, "orders")
+    monkeypatch.setenv(contract.STORE_VARIABLE, f"s3://{BUCKET}")
+    handler.function.cache_clear()
+    context = SimpleNamespace(get_remaining_time_in_millis=lambda: 100_000)
+    assert handler.handler({}, context)["released"] == 1
+    fates = {"handed-over": 1, "parked": 1, "requeued": 1}
+    assert handler.handler({contract.PARK: True}, context) == fates
+    handler.function().store.close()
+    handler.function.cache_clear()
+    granted = statements(template, contract.HANDLER)
+    assert calls.of("s3") == actions(granted, "s3")
+    assert calls.of("sqs") == actions(granted, "sqs")
+    assert {each.split()[1] for each in calls.made if each.startswith("sqs:SendMessage")} <= {
+        "orders",
+        "orders-delay.fifo",
+        "orders-parking",
+        "orders-delay-error",
+    }
+
+
+def forwarded_ids() -> list[str]:
+    """Ids of the messages in the parking queue's one group, which is left there."""
+    from sqsdelay.core.copy_group import unpacked
+
+    queues = SqsQueues(boto3.client("sqs"))
+    url = queues.url(Endpoint.parse("orders").parking_queue)
+    [group] = queues.receive_batch(url, wait_seconds=1)
+    queues.hide_batch(url, [(group, 0)])
+    return [copy.message_id for copy in unpacked(group)]
+
+
+def test_delay_consumer_is_granted_the_calls_it_makes(
+    template: Template, calls: Calls, store: S3Store
+) -> None:
+    """It forwards what is small, and parks what is large; what is cancelled meanwhile goes again."""
+    assert forwarded(store) == [Status.FORWARDED]
+    assert forwarded(store, body="x" * 70_000) == [Status.PARKED]
+    [kept] = store.pending(9)
+    assert store.cancel([kept.message_id]) == [True]
+    granted = statements(template, delay_consumer.HANDLER)
+    assert calls.of("s3") == actions(granted, "s3")
+    on_parking = {s for s in calls.made if s.endswith(" orders-parking")}
+    [forward] = [s for s in granted if s.get("Sid") == "Forward"]
+    assert on_parking == {f"{action} orders-parking" for action in forward["Action"]}
+    assert forward["Resource"] == arn(template, "orders-parking")
+
+
+def test_producer_is_granted_the_calls_it_makes(stack: Stack, calls: Calls, store: S3Store) -> None:
+    """Storing, listing, moving and cancelling, whether or not the message is still there."""
+    sender = DelaySender(store=store)
+    message_id = sender.send("orders", "body", delay=30 * 86_400).message_id
+    assert message_id is not None
+    assert [m.message_id for m in sender.pending("orders")] == [message_id]
+    assert sender.reschedule("orders", message_id, delay=60 * 86_400) is Change.DONE
+    assert sender.cancel("orders", message_id) is Change.DONE
+    assert sender.cancel("orders", message_id) is Change.REQUESTED
+    orders = sqs.Queue(stack, "Orders", queue_name="orders")
+    delay = UnrestrictedDelay(stack, "Delay", queue=orders, store="s3")
+    assert delay.s3_store is not None
+    delay.s3_store.grant_store(iam.User(stack, "Producer"))
+    [policy] = Template.from_stack(stack).find_resources("AWS::IAM::Policy").values()
+    assert calls.of("s3") == actions(policy["Properties"]["PolicyDocument"]["Statement"], "s3")

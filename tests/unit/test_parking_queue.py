@@ -1,0 +1,266 @@
+"""What is to be parked gathers in the parking queue; nothing is deleted before its next home has it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sqsdelay.core.amendments import Amendment
+from sqsdelay.core.copy_group import group_of, packed, unpacked
+from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.core.message import OutgoingMessage, size_of, string
+from sqsdelay.core.received_message import ReceivedMessage
+from sqsdelay.errors import ConfigurationError, StoreUnavailable
+from sqsdelay.parking.settings import ParkingSettings
+from sqsdelay.relaying.forwarding import GROUP_BYTES
+from sqsdelay.relaying.outcome import Outcome, Status
+from sqsdelay.relaying.parker import Parker
+from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying.settings import RelaySettings
+from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
+
+DELAY, PARKING, ERRORS = "orders-delay.fifo", "orders-parking", "orders-delay-error"
+DAY = 86_400
+
+
+class GroupStore(InMemoryStore):
+    """Takes groups, counts its calls, and may be out of reach."""
+
+    stored_at_once = 50
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock=clock)
+        self.calls = 0
+        self.out_of_reach = False
+
+    def store(self, *arguments: Any, **named: Any) -> list[bool]:
+        if self.out_of_reach:
+            raise StoreUnavailable("out of reach")
+        self.calls += 1
+        return super().store(*arguments, **named)
+
+
+class Site:
+    """A delay consumer function, its parking queue, and who empties that."""
+
+    def __init__(self, endpoint: str = "orders") -> None:
+        self.clock = ManualClock()
+        self.queues = InMemoryQueues(self.clock)
+        self.endpoint = self.queues.create_endpoint(endpoint)
+        self.queues.create_queue(PARKING)
+        self.store = GroupStore(self.clock)
+        parking = ParkingSettings(self.store)
+        self.relay = Relay(
+            self.queues,
+            self.endpoint,
+            RelaySettings(parking=parking, through_parking_queue=True),
+        )
+        self.parker = Parker(self.queues, self.endpoint, RelaySettings(parking=parking))
+
+    def send(self, name: str, seconds: int, body: str = "x", **attributes: Any) -> None:
+        delay = {"NServiceBus.AmazonSQS.DelaySeconds": string(str(seconds)), **attributes}
+        entry = OutgoingMessage(
+            body, delay, size_of(body, delay), group_id=name, deduplication_id=name
+        )
+        self.queues.send_batch(DELAY, [entry])
+
+    def relayed(self) -> list[Status]:
+        """One hop on, the delay consumer's turn: ten copies at a time."""
+        self.clock.advance(900)
+        fates: list[Status] = []
+        while copies := self.queues.receive_batch(DELAY, wait_seconds=0):
+            fates += [outcome.status for outcome in self.relay.process(copies)]
+        return fates
+
+    def parked(self) -> list[Outcome]:
+        """The dispatcher's turn."""
+        return self.parker.park(more=lambda: True, held=lambda: True)
+
+    def left(self, queue: str, after: float = 200) -> list[ReceivedMessage]:
+        self.clock.advance(after)
+        found: list[ReceivedMessage] = []
+        while copies := self.queues.receive_batch(queue, wait_seconds=0):
+            found += copies
+        return found
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+def test_ten_copies_are_one_message_and_all_are_parked_in_one_call(site: Site) -> None:
+    """Whatever they are, their ids and due times included; the queues are empty afterwards."""
+    binary = {"Trace": {"DataType": "Binary.raw", "BinaryValue": b"\x00\xff"}}
+    for n in range(40):
+        site.send(f"m{n}", 90 * DAY + n, body=f'"{n} ü\u2028', **binary)
+    assert site.relayed() == [Status.FORWARDED] * 40
+    assert len(site.left(PARKING, after=0)) == 4
+    site.clock.advance(200)
+    assert [outcome.status for outcome in site.parked()] == [Status.PARKED] * 40
+    assert site.store.calls == 1
+    kept = {message.message_id: message for message in site.store.pending(100)}
+    assert set(kept) == {f"m{n}" for n in range(40)}
+    assert kept["m7"].body == '"7 ü\u2028'.encode()
+    assert kept["m7"].attributes == binary
+    assert kept["m7"].due_ms - kept["m0"].due_ms == 7000
+    assert site.left(PARKING) == site.left(DELAY, after=900) == []
+
+
+def test_what_is_near_is_handed_over_at_once(site: Site) -> None:
+    """Only what a store is for takes the way through the queue."""
+    site.send("near", 1000)
+    site.send("hops", 5000)
+    site.send("far", 90 * DAY)
+    assert sorted(site.relayed()) == [Status.FORWARDED, Status.HANDED_OVER, Status.REQUEUED]
+
+
+def test_a_large_copy_is_parked_at_once(site: Site) -> None:
+    """A request of SQS is billed for each 64 KiB: an object of its own costs no more."""
+    site.send("large", 90 * DAY, body="x" * GROUP_BYTES)
+    site.send("small", 90 * DAY, body="x" * (GROUP_BYTES - 1000))
+    assert sorted(site.relayed()) == [Status.FORWARDED, Status.PARKED]
+    assert [m.message_id for m in site.store.pending(9)] == ["large"]
+
+
+@pytest.mark.parametrize("due_ms", [None, 0], ids=["cancelled", "moved"])
+def test_amendments_left_while_it_gathers_are_heeded(site: Site, due_ms: int | None) -> None:
+    """Those for this message: one that was sent after the amendment has the same id and goes its way."""
+    site.send("m", 90 * DAY)
+    site.clock.advance(60)
+    now_ms = site.clock.now_ms()
+    new = None if due_ms is None else now_ms + 50 * DAY * 1000
+    site.store.amend([Amendment(message_id="m", at_ms=now_ms, due_ms=new)])
+    site.relayed()
+    expected = Status.CANCELLED if new is None else Status.PARKED
+    assert [outcome.status for outcome in site.parked()] == [expected]
+    assert [m.due_ms for m in site.store.pending(9)] == ([] if new is None else [new])
+    site.send("m", 95 * DAY)
+    site.relayed()
+    site.store.cancel(["m"])
+    assert [outcome.status for outcome in site.parked()] == [Status.PARKED]
+    assert [m.due_ms for m in site.store.pending(9)] != [new]
+
+
+def test_moved_so_near_that_it_hops_or_is_handed_over(site: Site) -> None:
+    """A new due time may be sooner than a store releases."""
+    for name, seconds in (("hops", 6000), ("soon", 1000)):
+        site.send(name, 90 * DAY)
+        now_ms = site.clock.now_ms() + 1
+        site.store.amend([Amendment(message_id=name, at_ms=now_ms, due_ms=now_ms + seconds * 1000)])
+    site.relayed()
+    fates = {outcome.copy.message_id: outcome.status for outcome in site.parked()}
+    assert fates == {"hops": Status.REQUEUED, "soon": Status.HANDED_OVER}
+    [copy] = site.left(DELAY, after=900)
+    assert copy.message_id == "hops"
+    assert site.left(PARKING) == []
+
+
+def test_store_out_of_reach_leaves_the_groups_in_their_queue(site: Site) -> None:
+    """They are parked when it is back; nothing hops, nothing is rejected."""
+    site.send("m", 90 * DAY)
+    site.relayed()
+    site.store.out_of_reach = True
+    assert [outcome.status for outcome in site.parked()] == [Status.FAILED]
+    assert site.parked() == []
+    site.store.out_of_reach = False
+    site.clock.advance(200)
+    assert [outcome.status for outcome in site.parked()] == [Status.PARKED]
+
+
+def test_of_a_group_in_part_settled_the_rest_goes_into_another(site: Site) -> None:
+    """So that what was handed over is not handed over again with it."""
+    site.send("parks", 90 * DAY)
+    site.send("soon", 90 * DAY)
+    now_ms = site.clock.now_ms() + 1
+    site.store.amend([Amendment(message_id="soon", at_ms=now_ms, due_ms=now_ms + 1_000_000)])
+    site.relayed()
+    site.store.out_of_reach = True
+    fates = {o.copy.message_id: o.status for o in site.parker.park(more=_twice(), held=bool_true)}
+    assert fates == {"parks": Status.FAILED, "soon": Status.HANDED_OVER}
+    [again] = site.left(PARKING)
+    assert [copy.message_id for copy in unpacked(again)] == ["parks"]
+
+
+def bool_true() -> bool:
+    return True
+
+
+def _twice() -> Any:
+    """Time for one receive that brings something."""
+    left = [True, True]
+    return lambda: bool(left) and left.pop()
+
+
+def test_unreadable_groups_end_in_the_error_queue(site: Site) -> None:
+    """Whole, with the reason; those beside them are parked."""
+    site.send("m", 90 * DAY)
+    site.relayed()
+    for body in ("poison", '{"version":2,"copies":[]}', '{"version":1,"copies":[7]}'):
+        site.queues.send_batch(PARKING, [OutgoingMessage(body, {}, len(body))])
+    fates = [outcome.status for outcome in site.parked()]
+    assert sorted(fates) == [Status.PARKED, *[Status.REJECTED] * 3]
+    rejected = site.left(ERRORS, after=0)
+    assert {copy.body[:6] for copy in rejected} == {"poison", '{"vers'}
+    assert all("not a group of copies" in str(copy.attributes) for copy in rejected)
+    assert site.left(PARKING) == []
+
+
+def test_killed_between_put_and_delete_it_is_parked_again_as_one(site: Site) -> None:
+    """The group is still in its queue; the store knows its messages."""
+    site.send("m", 90 * DAY)
+    site.relayed()
+    [group] = site.queues.receive_batch(PARKING, wait_seconds=0, visibility_seconds=1)
+    assert len(unpacked(group)) == 1
+    site.parked()
+    site.clock.advance(2)
+    site.parked()
+    assert site.store.pending_count() == 1
+
+
+def test_without_its_parking_queue_copies_stay_in_the_delay_queue() -> None:
+    """They come back; nothing is lost while a deployment is halfway."""
+    site = Site()
+    site.queues.delete_queue(PARKING)
+    site.send("m", 90 * DAY)
+    site.clock.advance(900)
+    copies = site.queues.receive_batch(DELAY, wait_seconds=0)
+    assert [outcome.status for outcome in site.relay.process(copies)] == [Status.FAILED]
+    assert [copy.message_id for copy in site.left(DELAY)] == ["m"]
+
+
+def test_a_group_tells_first_sending_trace_and_fifo_ids() -> None:
+    """All that decides what becomes of a copy later."""
+    copy = ReceivedMessage(
+        body="b",
+        attributes={"A": string("1")},
+        receipt_handle="r",
+        sqs_message_id="s",
+        received_at=1.0,
+        sent_ms=2_000,
+        first_receive_ms=3_000,
+        receive_count=1,
+        group_id="m",
+        deduplication_id="hop.1000." + "0" * 64,
+        trace_header="Root=1",
+    )
+    outer = OutgoingMessage(group_of([packed(copy)]), {}, 1)
+    received = ReceivedMessage(outer.body, {}, "outer", "g", 9.0, 5_000, 6_000, 4)
+    [found] = unpacked(received)
+    assert (found.message_id, found.first_sent_ms, found.sent_ms) == ("m", 1000, 2000)
+    assert (found.trace_header, found.receive_count, found.first_receive_ms) == ("Root=1", 4, None)
+    assert (found.attributes, found.receipt_handle) == (copy.attributes, "outer")
+
+
+def test_its_name_is_beside_the_endpoints_others() -> None:
+    """Of a FIFO endpoint, too; wherever the endpoint is."""
+    arn = "arn:aws:sqs:eu-west-1:123456789012:orders.fifo"
+    expected = QueueRef("orders-parking", "123456789012", "eu-west-1")
+    assert Endpoint.parse(arn).parking_queue == expected
+
+
+def test_a_parking_queue_without_a_store_is_refused() -> None:
+    """The setting would do nothing."""
+    with pytest.raises(ConfigurationError, match="has no effect without parking"):
+        RelaySettings(through_parking_queue=True)
