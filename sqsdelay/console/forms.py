@@ -172,7 +172,8 @@ def preview(
     services = services_of(request)
     source = services.source(endpoint)
     given = {
-        "body": body, "delay": delay, "due_at": due_at, "id": id, "group": group,
+        # A form's lines end in CR LF; the text in the field does not.
+        "body": body.replace("\r\n", "\n"), "delay": delay, "due_at": due_at, "id": id, "group": group,
         "attributes": attributes,
     }  # fmt: skip
     values = unsent(source.name, given)
@@ -196,12 +197,12 @@ def send(
     group: TEXT = "",
     attributes: TEXT = "",
 ) -> Response:
-    """Send it."""
+    """Send what was previewed; its fields are percent-encoded, so that no browser alters them."""
     given = {
         "body": body, "delay": delay, "due_at": due_at, "id": id, "group": group,
         "attributes": attributes,
     }  # fmt: skip
-    message = _message(given, key)
+    message = _message({name: unquote(value) for name, value in given.items()}, key)
     return _shown_job(services_of(request).send(endpoint, message, visitor_of(request).name))
 
 
@@ -209,8 +210,7 @@ def _message(given: dict[str, str], key: str | None) -> SendRequest:
     if not given["body"]:
         raise ConfigurationError("the body is empty; SQS takes one character or more")
     return SendRequest(
-        # A form's lines end in CR LF; the text in the field does not.
-        body=given["body"].replace("\r\n", "\n"),
+        body=given["body"],
         delay=given["delay"].strip() or None,
         due_at=utc_input(given["due_at"].strip()) or None,
         id=given["id"].strip() or None,

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from fastapi import Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from sqsdelay.console.shown import pretty
 from sqsdelay.core.clock import SystemClock
@@ -37,6 +37,11 @@ def finalized(value: Any) -> Any:
 def wire(text: str) -> str:
     """Text for a form's hidden value or a URL's query: a browser alters neither."""
     return quote(text, safe="", errors="surrogatepass")
+
+
+def typed(text: str) -> Markup:
+    """What the visitor has typed, back in its field as it was."""
+    return escape(text)
 
 
 def at(instant: str) -> str:
@@ -98,7 +103,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for each in (wire, at, relative, clock, late, count, size, age, pretty):
+    for each in (wire, typed, at, relative, clock, late, count, size, age, pretty):
         found.filters[each.__name__] = each
     found.filters["line"] = on_one_line
     found.globals["version"] = version("sqsdelay")

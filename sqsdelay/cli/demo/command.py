@@ -20,9 +20,11 @@ from rich.table import Table
 
 from sqsdelay.cli.console import err, out, print_json, tell
 from sqsdelay.cli.demo.tracking import Summary, Tracker
+from sqsdelay.cli.demo.watching import console_of
 from sqsdelay.cli.message_file import BadLine, Defaults, read_messages
 from sqsdelay.cli.options import LedgerFile, opened_ledger
 from sqsdelay.cli.pipeline.report import check_report, reported
+from sqsdelay.cli.worker import stop_on_signals
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message
@@ -57,6 +59,13 @@ def demo(
         Path | None,
         typer.Option(help="Folder for a report on the demo, see `pipeline report`; requires Java."),
     ] = None,
+    console: Annotated[
+        bool,
+        typer.Option(
+            "--console",
+            help="Show the messages in the console, too, and keep it until SIGTERM or Ctrl-C.",
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Send delayed messages through a local AWS and watch each arrive on time.
@@ -69,20 +78,25 @@ def demo(
     if report is not None:
         check_report(str(report))
     with TemporaryDirectory(prefix="sqsdelay-") as folder:
-        kept = Path(folder) / "ledger.jsonl" if report is not None and ledger is None else ledger
+        kept = Path(folder) / "ledger.jsonl" if ledger is None and (report or console) else ledger
         book = opened_ledger(kept)
         with err.status("starting a local AWS (ministack)"), ExitStack() as started:
             aws = started.enter_context(LocalAws())
             running = started.pop_all()
         tell(f"{hop} s stand for the {DEFAULT_HOP_SECONDS} s of a hop on AWS")
         with running:
+            if console and kept is not None:
+                running.enter_context(console_of(aws, ENDPOINT, kept, hop=hop))
             summary = _run(aws, file, hop, book, quiet=as_json)
-        if as_json:
-            print_json(asdict(summary))
-        else:
-            _print_summary(summary)
-        if report is not None and kept is not None:
-            _report(kept, report)
+            if as_json:
+                print_json(asdict(summary))
+            else:
+                _print_summary(summary)
+            if report is not None and kept is not None:
+                _report(kept, report)
+            if console:
+                tell("the console stays until you stop it with Ctrl-C")
+                stop_on_signals().wait()
     if not summary.good:
         raise typer.Exit(1)
 

@@ -6,7 +6,7 @@
     document.hidden ||
     region.querySelector("input[type=checkbox]:checked") !== null ||
     (document.activeElement !== null && region.contains(document.activeElement) &&
-      document.activeElement.matches("input:not([type=range]), textarea, select"));
+      document.activeElement.matches("input:not([type=range], [type=checkbox]), textarea, select"));
 
   document.addEventListener("click", (event) => {
     if (!event.target.closest("#theme")) return;

@@ -1,0 +1,166 @@
+"""Whoever may send a message writes ids, bodies, attributes and reasons: every page shows them as text."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from sqsdelay.console.rendering import wire
+from sqsdelay.core.message import string
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.ledger import Event, EventKind, FileLedger, Source
+from tests.functional.console.conftest import Running, submitted
+from tests.hostile.strategies import NUMBERS
+
+IDS = (
+    '<img src=x onerror="alert(1)">', '"><script>alert(1)</script>', "'; DROP TABLE x; --", "a&b=c#d?e",
+    "../../etc/passwd", "%2e%2e%2f%00", "{{ 7*7 }}{% raw %}", "\x1b[31mred\x07", "\u202eevil\u2066", "a\r\nb",
+    "tab\there", "\u2028line", "\ufeffbom", "e\u0301", "\U0001d518", " padded ", ":", "1:2:3", "a" * 250,
+    *(number for number in NUMBERS if 0 < len(number) <= 250),
+)  # fmt: skip
+BODIES = (
+    b"<script>alert(1)</script>", b"\xff\xfe\x00\x1b[2J", b"", b'{"a": 1.10, "a": 2}', b"[" * 5000,
+    b"</textarea></pre><b>", "\u202e<i>\u2028".encode(), b"{{ config }}", b"x" * 200_000,
+)  # fmt: skip
+
+
+class Tags(HTMLParser):
+    """What a browser would make of a page: its tags, and their attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def check(page: str) -> Tags:
+    """A page holds nothing but our own tags, and no character that acts on a screen."""
+    tags = Tags()
+    tags.feed(page)
+    for tag, attributes in tags.tags:
+        assert tag not in ("img", "b", "i-evil", "iframe")
+        assert not [name for name in attributes if name.startswith("on") or name == "style"]
+        if tag == "script":
+            assert (attributes["src"] or "").startswith("/static/")
+        for name in ("href", "src", "action", "hx-get"):
+            assert (attributes.get(name) or "/").startswith(("/", "#"))
+    assert not re.search(
+        "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028]", page
+    )
+    return tags
+
+
+@pytest.fixture
+def hostile(running: Running) -> Running:
+    """A store, an error queue and a ledger full of them."""
+    messages = [
+        StoredMessage(
+            message_id=each,
+            destination='<a href="javascript:x">',
+            due_ms=2_000_000_000_000 + n,
+            body=BODIES[n % len(BODIES)],
+            attributes={"<b>": string("<script>"), "n\u202e": string("\x1b")},
+            group_id="<i>",
+        )
+        for n, each in enumerate(IDS)
+    ]
+    running.store.store(messages)
+    running.reject(
+        "h-1", reason='<script>alert("why")</script> \x1b[31m', body="<script>alert(2)</script>"
+    )
+    FileLedger(running.ledger).record(
+        [
+            Event(
+                kind=EventKind.REJECTED,
+                at_ms=1_800_000_000_000 + n,
+                endpoint=running.endpoint,
+                message_id=each,
+                source=Source.CONSUMER,
+                reason=f"<b>{each}</b>",
+            )
+            for n, each in enumerate(IDS)
+        ]
+    )
+    return running
+
+
+def test_every_page_shows_it_as_text(hostile: Running) -> None:
+    """Lists, details, histories, errors, confirmations, results."""
+    client, endpoint = hostile.client, hostile.endpoint
+    for path in ("/", "/errors", "/messages"):
+        answer = client.get(path, params={"endpoint": endpoint})
+        assert answer.status_code == 200
+        check(answer.text)
+    listed = client.get("/messages", params={"endpoint": endpoint})
+    shown = check(listed.text)
+    links = [a["href"] for tag, a in shown.tags if tag == "a" and "/message?" in (a["href"] or "")]
+    assert len(links) == len(IDS)
+    for link, message_id in zip(links, IDS, strict=True):
+        assert link is not None
+        answer = client.get(link)
+        page = check(answer.text)
+        assert answer.status_code == 200
+        assert "waits in the store" in page.text, message_id
+        found = hostile.get("message", id=message_id)
+        assert (found["id"], found["where"]) == (message_id, "store")
+        assert found["history"][0]["reason"] == f"<b>{message_id}</b>"
+
+
+def test_every_one_can_be_changed_by_its_form(hostile: Running) -> None:
+    """The id comes back from the browser as it was."""
+    client = hostile.client
+    listed = client.get("/messages", params={"endpoint": hostile.endpoint})
+    boxes = [a["value"] or "" for tag, a in check(listed.text).tags if a.get("name") == "m"]
+    assert [box.partition(":")[2] for box in boxes] == [wire(each) for each in IDS]
+    asked = submitted(client, listed, "Cancel…", m=boxes)
+    check(asked.text)
+    done = submitted(client, asked, f"Cancel {len(IDS)} messages")
+    check(client.get(done.headers["location"]).text)
+    assert hostile.store.pending_count() == 0
+
+
+def test_what_is_asked_for_may_be_hostile_too(running: Running) -> None:
+    """Endpoints, ids, cursors, keys, actions: an error in words, and never one of the server's."""
+    client = running.client
+    for each in (*IDS[:14], "\ud800", "\x00", "9" * 250):
+        query = wire(each)
+        for path in (
+            f"/messages?endpoint={query}",
+            f"/messages?endpoint={running.endpoint}&after={query}",
+            f"/messages?endpoint={running.endpoint}&due_from={query}",
+            f"/message?endpoint={running.endpoint}&id={query}",
+            f"/jobs/{query}",
+            f"/?span={query}",
+            f"/cost?delay={query}",
+            f"/api/v1/endpoints/{running.endpoint}/message?id={query}",
+            f"/api/v1/endpoints/{running.endpoint}/messages?after={query}",
+            f"/api/v1/jobs/{query}",
+        ):
+            answer = client.get(path)
+            assert answer.status_code < 500, (path, answer.text)
+            if "html" in answer.headers.get("content-type", ""):
+                check(answer.text)
+    for body in (
+        b"",
+        b"{",
+        b"[]",
+        b'{"messages": []}',
+        b'{"messages": [{"id": "a", "x": 1}]}',
+        b"[" * 99_999,
+    ):
+        answer = client.post(
+            f"/api/v1/endpoints/{running.endpoint}/messages/cancel",
+            content=body,
+            headers={"content-type": "application/json"},
+        )
+        assert answer.status_code == 400, answer.text
+        assert answer.json()["message"]

@@ -1,0 +1,107 @@
+"""``sqsdelay console`` and ``sqsdelay demo --console`` as processes: they say where, serve, and end."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from sqsdelay.testing.local_aws import LocalAws
+from tests.functional.console.conftest import Running
+from tests.patience import PATIENCE_SECONDS
+
+ROOT = Path(__file__).parents[3]
+PROGRAM = [sys.executable, "-c", "from sqsdelay.cli import main; main()"]
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Stopped by SIGTERM: its exit code, and what it said on stderr."""
+    process.send_signal(signal.SIGTERM)
+    _, told = process.communicate(timeout=PATIENCE_SECONDS)
+    return process.returncode, told
+
+
+def test_the_command_serves_until_it_is_stopped(aws_here: LocalAws, running: Running) -> None:
+    """Its address is a line of JSON; a change is a line of its log; SIGTERM ends it well."""
+    running.park("a")
+    options = ["--endpoint", running.endpoint, "--store", running.url, "--port", "0", "--json"]
+    with subprocess.Popen(
+        [*PROGRAM, "console", *options],
+        env=os.environ | aws_here.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        url = json.loads(process.stdout.readline())["url"]
+        assert url.startswith("http://127.0.0.1:")
+        place = f"{url}api/v1/endpoints/{running.endpoint}"
+        assert httpx.get(place, timeout=60).json()["parked"] == 1
+        body = {"messages": [{"id": "a"}]}
+        assert httpx.post(f"{place}/messages/cancel", json=body, timeout=60).is_success
+        code, told = ended(process)
+    assert code == 0
+    assert f"cancel {running.endpoint} by local: a: done, cancelled" in told
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--host", "0.0.0.0"], "would be open to the network"),
+        (["--store", "nope=sqlite:///x.db"], "'nope' is not an endpoint"),
+        (["--port", "{taken}"], "is in use; give another with --port"),
+    ],
+)
+def test_what_cannot_start_says_why(options: list[str], words: str) -> None:
+    """In one line, before anything is asked for."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        given = [each.format(taken=other.getsockname()[1]) for each in options]
+        done = subprocess.run(
+            [*PROGRAM, "console", "--endpoint", "orders", *given],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+        )
+    assert done.returncode in (1, 2)
+    assert words in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_the_demo_in_the_console(tmp_path: Path) -> None:
+    """Its messages' hops are on the page while it runs; it stays until it is stopped."""
+    file = tmp_path / "messages.jsonl"
+    file.write_text('{"body": "x", "delay": 4, "message_id": "seen"}\n')
+    with subprocess.Popen(
+        [*PROGRAM, "demo", "--console", "--hop", "1", "--file", str(file), "--json"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        lines = iter(process.stderr.readline, "")
+        url = next(
+            found[1] for found in (re.search(r"watch it at (\S+)", x) for x in lines) if found
+        )
+        summary = json.loads(process.stdout.readline())
+        assert summary["delivered"] == 1
+        until = time.monotonic() + PATIENCE_SECONDS
+        while "received" not in (page := httpx.get(url, timeout=60).text):
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        assert "handed-over" in page
+        assert ">hop<" in page
+        code, _ = ended(process)
+    assert code == 0
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(url, timeout=5)
