@@ -1,4 +1,4 @@
-"""Parking as people run it: consumer and dispatcher processes, a SQLite file, a local AWS."""
+"""Parking as people run it: consumer and dispatcher processes, SQLite or DynamoDB, a local AWS."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ HOP = "1"
 class Site:
     """An endpoint and its store, and commands on them."""
 
-    def __init__(self, folder: Path, aws: LocalAws, endpoint: str) -> None:
+    def __init__(self, aws: LocalAws, endpoint: str, store: str) -> None:
         self.endpoint = endpoint
-        self.env = aws.environment() | {"SQSDELAY_STORE": f"sqlite:///{folder}/store.db"}
+        self.env = aws.environment() | {"SQSDELAY_STORE": store}
+        self.ok("endpoint", "create", endpoint, "--hop", HOP)
+        self.ok("store", "create", endpoint)
 
     def ok(self, *arguments: str) -> str:
         done = run(*arguments, env=self.env)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def send(self, message_id: str, delay: str) -> None:
+    def send(self, message_id: str, delay: str, *more: str) -> None:
         name = ("--message-id", message_id, "--body", f"body of {message_id}")
-        self.ok("send", self.endpoint, *name, "--delay", delay, "--hop", HOP)
+        self.ok("send", self.endpoint, *name, "--delay", delay, "--hop", HOP, *more)
 
     def consuming(self, park_after: int) -> Any:
         hops = ("--hop", HOP, "--wait", "1", "--park-after", str(park_after), "--json")
@@ -43,10 +45,14 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path: Path, local_aws: LocalAws) -> Site:
-    site = Site(tmp_path, local_aws, f"orders-{uuid.uuid4().hex[:8]}")
-    site.ok("endpoint", "create", site.endpoint, "--hop", HOP)
-    site.ok("store", "create", site.endpoint)
-    return site
+    return Site(local_aws, f"orders-{uuid.uuid4().hex[:8]}", f"sqlite:///{tmp_path}/store.db")
+
+
+@pytest.fixture
+def fifo_site(local_aws: LocalAws) -> Site:
+    """A FIFO endpoint with a DynamoDB table."""
+    name = f"orders-{uuid.uuid4().hex[:8]}"
+    return Site(local_aws, f"{name}.fifo", f"dynamodb://{name}.parked")
 
 
 def statuses(worker: Running) -> list[str]:
@@ -63,6 +69,24 @@ def test_sent_parked_dispatched_received(site: Site) -> None:
     assert statuses(worker) == ["parked"]
     assert (message["message_id"], message["body"]) == ("m-1", "body of m-1")
     assert message["late_ms"] >= 0
+
+
+def test_a_fifo_queues_messages_wait_in_dynamodb(fifo_site: Site) -> None:
+    """Parked, released to the due queue, and from there to the FIFO queue, not early; a cancelled one
+    never."""
+    site = fifo_site
+    with site.consuming(3) as worker, running("dispatch", site.endpoint, env=site.env):
+        worker.wait_for("consuming")
+        site.send("gone", "1d", "--group", "customer-7")
+        site.send("m-1", "7s", "--group", "customer-7")
+        for name in ("gone", "m-1"):
+            worker.wait_for(f'"{name}"')
+        assert site.ok("cancel", site.endpoint, "gone") == "gone  cancelled\n"
+        (message,) = site.received(1)
+    assert message["message_id"] == "m-1"
+    assert message["late_ms"] >= 0
+    assert statuses(worker)[:2] == ["parked", "parked"]
+    assert site.ok("pending", site.endpoint, "--json") == ""
 
 
 def test_a_store_that_is_not_set_up_is_found_at_the_start(site: Site) -> None:

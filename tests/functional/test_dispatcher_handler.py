@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -214,6 +215,66 @@ def test_stops_in_time(
     assert 60_000 <= metrics["Overdue"][0] < 60_000 + PATIENCE_SECONDS * 1000
     assert metrics["Released"] == [2]
     assert module.handler({}, Context())["released"] == 3
+
+
+class CutOff(BaseException):
+    """Lambda ends the environment: no line of it runs any more."""
+
+
+@pytest.mark.parametrize(
+    ("moment", "call", "calls_before"),
+    [
+        ("after-call", "Query", 12),
+        ("before-call", "SendMessageBatch", 1),
+        ("after-call", "SendMessageBatch", 1),
+        # The lease that is let go of, which moves its cursor.
+        ("before-call", "PutItem", 9),
+    ],
+)
+def test_a_run_cut_off_hands_over_to_the_next(
+    sqs: Any,
+    store: DynamoDbStore,
+    monkeypatch: pytest.MonkeyPatch,
+    moment: str,
+    call: str,
+    calls_before: int,
+) -> None:
+    """Its time ends in the midst of a batch: the next runs release everything, what was in hand once
+    the leases have ended, and no more than that one batch twice."""
+    monkeypatch.setattr(module, "BATCH", 10)
+    names = {f"m{n}" for n in range(25)}
+    store.store([parked(name, -60) for name in sorted(names)])
+    seen: Counter[str] = Counter()
+
+    def cut(model: Any, **_: Any) -> None:
+        seen[model.name] += 1
+        if seen[call] > calls_before:
+            raise CutOff
+
+    first = module.function()
+    for client in (first.store._table.client, first.outbox._queues._client):  # type: ignore[attr-defined]
+        client.meta.events.register(f"{moment}.*", cut)
+    with pytest.raises(CutOff):
+        module.handler({}, Context())
+    module.function.cache_clear()
+    with time_machine.travel(START + timedelta(seconds=30), tick=False):
+        module.handler({}, Context())
+    with time_machine.travel(START + timedelta(seconds=180), tick=False):
+        module.handler({}, Context())
+        assert store.pending_count() == 0
+        arrived = received(sqs)
+    assert set(arrived) == names
+    assert arrived.total() <= len(names) + module.BATCH
+
+
+def received(sqs: Any) -> Counter[str]:
+    """The ids of all messages in the endpoint's queue, and how often each is there."""
+    url, found = sqs.get_queue_url(QueueName="orders")["QueueUrl"], Counter[str]()
+    while answer := sqs.receive_message(
+        QueueUrl=url, MaxNumberOfMessages=10, MessageAttributeNames=["All"]
+    ).get("Messages"):
+        found.update(m["MessageAttributes"]["sqsdelay.MessageId"]["StringValue"] for m in answer)
+    return found
 
 
 def test_a_missing_table_is_an_error_each_time(sqs: Any) -> None:

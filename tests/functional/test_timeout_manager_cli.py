@@ -39,11 +39,14 @@ def lines_until(process: subprocess.Popen[str], status: str) -> list[Any]:
     return lines
 
 
+@pytest.mark.parametrize("store", ["sqlite", "dynamodb"])
 def test_the_guides_message_arrives_when_it_is_due(
-    cli: CommandLine, local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch
+    cli: CommandLine, local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch, store: str
 ) -> None:
     """Set up, send as the guide says, and receive it: stored, announced, dispatched, not early."""
     name = f"orders-{uuid.uuid4().hex[:8]}"
+    if store == "dynamodb":
+        cli.environment["SQSDELAY_STORE"] = f"dynamodb://{name}.parked"
     process = cli.start("timeout-manager", name, "--set-up", "--wait", "1", "--json")
     assert process.stderr is not None
     assert f"serving {name}-timeouts and {name}-timeouts-dispatcher" in process.stderr.readline()
