@@ -100,13 +100,14 @@ def main() -> int:
     parser.add_argument("--messages", type=int, default=12_000)
     parser.add_argument("--pause-ms", type=float, default=500, help="what sending a batch takes")
     given = parser.parse_args()
-    problems = 0
+    problems, alone = 0, 0.0
     with running_dynalite() as url:
         for dispatchers in (1, 2, 4, 8):
             run = released(url, dispatchers, given.messages, given.pause_ms / 1000)
-            total = run.messages.total()
+            total, rate = run.messages.total(), given.messages / run.seconds
+            alone = alone or rate
             print(
-                f"{dispatchers} dispatchers: {given.messages / run.seconds:8,.0f} a second, "
+                f"{dispatchers} dispatchers: {rate:8,.0f} a second, {rate / alone:.1f} x one, "
                 f"{run.failed_share:.4f} failed conditions and "
                 f"{run.lease_writes / total:.3f} lease writes a message, shares {run.each}"
             )
