@@ -19,6 +19,9 @@ GUIDE = (ROOT / "docs" / "permissions.md").read_text()
 SECTION = re.compile(r"^## (.+?)$(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 ACCOUNT = "REGION:ACCOUNT"
 
+WORDS = {"AWS::Partition": "aws", "AWS::Region": "REGION", "AWS::AccountId": "ACCOUNT"}
+"""What the guide calls them."""
+
 Grants = set[tuple[str, str]]
 
 
@@ -44,7 +47,7 @@ def listed(value: Any) -> list[Any]:
 def written(resource: dict[str, Any], arns: dict[str, str]) -> str:
     """A template's expression of an ARN as text."""
     if "Ref" in resource:
-        return str(resource["Ref"])
+        return WORDS.get(resource["Ref"], str(resource["Ref"]))
     if "Fn::GetAtt" in resource:
         return arns[resource["Fn::GetAtt"][0]]
     _, parts = resource["Fn::Join"]
@@ -57,6 +60,15 @@ def deployed_with_s3_store(stack: Stack) -> dict[str, Grants]:
     delay = UnrestrictedDelay(stack, "Delay", queue=orders, store="s3")
     assert delay.s3_store is not None
     delay.s3_store.grant_store(iam.User(stack, "Keeper"))
+    return synthesised(stack)
+
+
+def deployed_with_schedules(stack: Stack) -> dict[str, Grants]:
+    """The same with messages parked in EventBridge Scheduler."""
+    orders = sqs.Queue(stack, "Orders", queue_name="orders")
+    delay = UnrestrictedDelay(stack, "Delay", queue=orders, store="scheduler")
+    assert delay.schedules is not None
+    delay.schedules.grant_store(iam.User(stack, "Keeper"))
     return synthesised(stack)
 
 
@@ -101,6 +113,10 @@ def all_arns(resources: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield name, "arn:aws:s3:::BUCKET"
         elif resource["Type"] == "AWS::Logs::LogGroup":
             yield name, "log"
+        elif resource["Type"] == "AWS::Scheduler::ScheduleGroup":
+            yield name, f"arn:aws:scheduler:{ACCOUNT}:schedule-group/{properties['Name']}"
+        elif resource["Type"] == "AWS::IAM::Role":
+            yield name, "arn:aws:iam::ACCOUNT:role/SCHEDULER-ROLE"
 
 
 def test_the_guides_policies_are_those_deployed(stack: Stack) -> None:
@@ -128,6 +144,16 @@ def test_the_guides_policies_with_an_s3_store_are_those_deployed(stack: Stack) -
         "DelayS3StoreDispatcherRole": documented(f"{with_s3}the dispatcher function"),
         "Keeper": documented(f"{with_s3}store, list, cancel, reschedule"),
     }
+
+
+def test_the_guides_policies_for_schedules_are_those_deployed(stack: Stack) -> None:
+    """In place of the table's, for the function and for those who store; and the schedules' own role."""
+    granted = deployed_with_schedules(stack)
+    schedules = documented("Schedules instead of a table")
+    on_queues = {grant for grant in documented("Consume") if "dynamodb" not in grant[0]}
+    assert granted["DelayDelayConsumerRole"] == on_queues | schedules
+    assert granted["Keeper"] == schedules | {("scheduler:ListSchedules", "*")}
+    assert granted["DelaySchedulesRole"] == documented("The role of the schedules")
 
 
 def test_a_fifo_endpoints_policies_differ_as_the_guide_says(stack: Stack) -> None:
