@@ -83,6 +83,8 @@ class DelayConsumerFunction(Construct):
         )
         if isinstance(store, S3MessageStore):
             store.acknowledge_objects(self.role)
+        if isinstance(store, ScheduleGroup):
+            store.acknowledge_schedules(self.role)
         self.function = lambda_.Function(
             self,
             "Function",

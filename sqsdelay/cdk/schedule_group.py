@@ -10,6 +10,7 @@ from aws_cdk import aws_scheduler as scheduler
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
+from sqsdelay.cdk.acknowledgement import acknowledge, as_nag_writes
 from sqsdelay.cdk.encryption import grant_queues
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
@@ -101,15 +102,19 @@ class ScheduleGroup(Construct):
             return url
         return f"{url}&hop={self._hop_seconds}"
 
-    def statements(self) -> list[iam.PolicyStatement]:
-        """What the delay consumer is to be allowed: park, read amendments, cancel, move."""
-        schedules = Stack.of(self).format_arn(
+    @property
+    def schedules_arn(self) -> str:
+        """All schedules of the group."""
+        return Stack.of(self).format_arn(
             service="scheduler",
             resource="schedule",
             resource_name=f"{self.group.schedule_group_name}/*",
         )
+
+    def statements(self) -> list[iam.PolicyStatement]:
+        """What the delay consumer is to be allowed: park, read amendments, cancel, move."""
         return [
-            iam.PolicyStatement(sid="Park", actions=[*CALLS], resources=[schedules]),
+            iam.PolicyStatement(sid="Park", actions=[*CALLS], resources=[self.schedules_arn]),
             iam.PolicyStatement(
                 sid="Group",
                 actions=["scheduler:GetScheduleGroup"],
@@ -122,6 +127,15 @@ class ScheduleGroup(Construct):
                 conditions={"StringEquals": {"iam:PassedToService": "scheduler.amazonaws.com"}},
             ),
         ]
+
+    def acknowledge_schedules(self, role: iam.Role) -> None:
+        """Say why a role of this endpoint has a wildcard."""
+        acknowledge(
+            role,
+            f"AwsSolutions-IAM5[Resource::{as_nag_writes(self, self.schedules_arn)}]",
+            reason="A message's schedule has a name of its own: the wildcard is for the schedules of this "
+            "endpoint's group.",
+        )
 
     def grant_store(self, producer: iam.IGrantable) -> None:
         """Let ``producer`` store, list, find, cancel and reschedule messages."""

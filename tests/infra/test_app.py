@@ -44,13 +44,16 @@ def test_bad_context_is_one_line(run_app: RunApp) -> None:
     assert done.stderr == "sqsdelay: context hopSeconds='901'; use whole seconds, 1 to 900\n"
 
 
-def test_nag_packs_find_nothing_in_all_there_is(run_app: RunApp, tmp_path: Path) -> None:
-    """With every part, on a queue that exists."""
+@pytest.mark.parametrize("store", ["dynamodb", "scheduler"])
+def test_nag_packs_find_nothing_in_all_there_is(
+    run_app: RunApp, tmp_path: Path, store: str
+) -> None:
+    """With every part, on a queue that exists: else `cdk deploy` ends with an error."""
     done = run_app(
         queueArn="arn:aws:sqs:eu-west-1:123456789012:orders",
         alarmTopicArn="arn:aws:sns:eu-west-1:123456789012:ops",
         removalPolicy="destroy",
-        store="dynamodb",
+        store=store,
         largeBodies="true",
     )
     assert done.returncode == 0
