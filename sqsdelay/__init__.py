@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from sqsdelay.parking.schedule import Change
     from sqsdelay.sending.sender import SendResult
     from sqsdelay.sqs.consumer import DelayConsumer
-    from sqsdelay.sqs.sender import DelaySender
+    from sqsdelay.sqs.sender import AsyncDelaySender, DelaySender
 
 __all__ = [
+    "AsyncDelaySender",
     "Change",
     "DelayConsumer",
     "DelaySender",
@@ -30,6 +31,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AsyncDelaySender": "sqsdelay.sqs.sender",
     "Change": "sqsdelay.parking.schedule",
     "DelayConsumer": "sqsdelay.sqs.consumer",
     "DelaySender": "sqsdelay.sqs.sender",

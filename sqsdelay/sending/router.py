@@ -157,6 +157,17 @@ class Router:
                 return ToStore(parking, stored)
         return self._through_delay_queue(endpoint, message, due_ms, due_ms - now_ms, asked)
 
+    def expected_route(self, endpoint: Endpoint, message: CheckedMessage) -> Route:
+        """Where a message will go first, as far as can be told without asking anybody."""
+        now_ms = self._queues.broker_clock.now_ms()
+        remaining = seconds_until(message.due.due_ms(now_ms), now_ms)
+        if remaining <= self._settings.hop_seconds:
+            return Route.DUE_QUEUE if endpoint.fifo and remaining > 0 else Route.DIRECT
+        parking = self._settings.parking
+        if parking is not None and remaining > parking.after_seconds:
+            return Route.STORE
+        return Route.DELAY_QUEUE
+
     def check_max_delay(self, due_ms: int, now_ms: int) -> None:
         """Refuse what the delay consumer would send to the error queue.
 

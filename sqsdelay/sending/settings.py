@@ -11,6 +11,7 @@ from sqsdelay.ledger.events import Ledger
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.parking.settings import ParkingSettings
 from sqsdelay.ports.queues import LargeBodies
+from sqsdelay.sending.coalescing import checked_linger
 
 DEFAULT_CONCURRENCY: Final = 8
 
@@ -33,10 +34,12 @@ class SenderSettings:
     large_bodies: LargeBodies | None = None
     idempotent: bool = False
     ledger: Ledger | None = None
+    linger_ms: float = 0
 
     def __post_init__(self) -> None:
         check_hop(self.hop_seconds)
         checked_max_delay(self.max_delay_seconds)
+        checked_linger(self.linger_ms)
         if self.concurrency < 1:
             raise ConfigurationError(f"concurrency={self.concurrency}; use 1 or more")
         if not self.unrestricted and self.hop_seconds != DEFAULT_HOP_SECONDS:

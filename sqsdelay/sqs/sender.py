@@ -1,11 +1,17 @@
-"""`DelaySender`: the sender, wired to SQS."""
+"""`DelaySender` and `AsyncDelaySender`: the senders, wired to SQS."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS, StoreOf, parking_settings
+from sqsdelay.processes.forks import in_each_child
+from sqsdelay.sending.async_sender import (
+    DEFAULT_LINGER_MS,
+    DEFAULT_MAX_WAITING,
+    AsyncQueueSender,
+)
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.settings import DEFAULT_CONCURRENCY, SenderSettings
 from sqsdelay.sqs.client import default_client
@@ -18,6 +24,9 @@ if TYPE_CHECKING:
     from sqsdelay.ledger.events import Ledger
     from sqsdelay.ports.queues import LargeBodies
     from sqsdelay.ports.stores import ParkingPlace
+
+ASYNC_CONCURRENCY: Final = 16
+"""Requests in flight of an `AsyncDelaySender` that makes its own sender."""
 
 
 class DelaySender(QueueSender):
@@ -39,6 +48,8 @@ class DelaySender(QueueSender):
             outcome is unknown. SQS then also drops a message that is sent again because the earlier
             one was cancelled or rescheduled. Only a sender with the store can see that; such a sender
             is always idempotent.
+        linger_ms: how long a message of `send` waits for those of other threads, 0 to 1,000: what meets
+            shares requests of up to ten, at most ``concurrency`` of them in flight. 0 turns it off.
         ledger: where to record what was sent, cancelled and rescheduled; None records nothing.
         clock: the local clock.
 
@@ -58,6 +69,7 @@ class DelaySender(QueueSender):
         park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
         large_bodies: LargeBodies | None = None,
         idempotent: bool = False,
+        linger_ms: float = 0,
         ledger: Ledger | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -75,6 +87,37 @@ class DelaySender(QueueSender):
                 parking=parking_settings(store, park_after_seconds),
                 large_bodies=large_bodies,
                 idempotent=idempotent,
+                linger_ms=linger_ms,
                 ledger=ledger,
             ),
         )
+        in_each_child(self, DelaySender._begin_anew)
+
+
+class AsyncDelaySender(AsyncQueueSender):
+    """Sends to SQS with any delay from asyncio. For the tasks of one event loop at a time.
+
+    What tasks send within a few milliseconds of each other shares requests of up to ten, made by the
+    sender's threads. ``async with`` closes it; so does `aclose`.
+
+    Args:
+        sender: a `DelaySender` with your client, store and other settings; one with 16 requests in
+            flight is made when left out. Its ``concurrency`` is the number of requests in flight.
+        linger_ms: how long a message waits for others, 0 to 1,000; 0 turns sharing off.
+        max_waiting: messages that wait or are in flight; further calls of `send` wait until one is done.
+
+    Raises:
+        ConfigurationError: a setting out of range.
+    """
+
+    def __init__(
+        self,
+        sender: QueueSender | None = None,
+        *,
+        linger_ms: float = DEFAULT_LINGER_MS,
+        max_waiting: int = DEFAULT_MAX_WAITING,
+    ) -> None:
+        if sender is None:
+            sender = DelaySender(concurrency=ASYNC_CONCURRENCY)
+        super().__init__(sender, linger_ms=linger_ms, max_waiting=max_waiting)
+        in_each_child(self, AsyncDelaySender._begin_anew)

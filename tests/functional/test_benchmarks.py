@@ -56,6 +56,15 @@ def test_throughput_runs_and_the_consumer_needs_three_requests() -> None:
     assert polls == ["3.00", "3.00", "4.00"] * 2
 
 
+def test_coalesced_sends_take_a_tenth_of_the_requests() -> None:
+    """Counted by the server; what asyncio.to_thread takes stands beside it."""
+    done = run("async_send", "--messages", "100", "--rounds", "1", "--latency-ms", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"asyncio\.to_thread\(sender\.send\) .* 100 requests$", done.stdout, re.M)
+    (ours,) = re.findall(r"AsyncDelaySender\.send .* (\d+) requests$", done.stdout, re.M)
+    assert 10 <= int(ours) <= 15
+
+
 def test_the_s3_store_keeps_a_year_for_cents() -> None:
     """Everything arrives once; the dollars follow from requests that were counted."""
     done = run("s3_store", "--messages", "3000", "--spread", "2600")

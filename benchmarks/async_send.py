@@ -1,0 +1,256 @@
+"""Many callers that send one message each: `AsyncDelaySender`, and threads with ``linger_ms``.
+
+The contestants take turns, round by round, on the same stub; the figures are medians. The exit code is
+1 if coalescing takes more than a tenth of the requests, which the server counts, and a few. Speed
+depends on the machine.
+
+Where aiobotocore is installed, batches of ten by hand are sent with it too, and with boto3 in threads:
+what a request costs with either.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import importlib.util
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.support.sqs_stub import BODY, REGION, Stub, running_stub
+from sqsdelay import AsyncDelaySender, DelaySender
+from sqsdelay.limits import MAX_BATCH_ENTRIES
+from sqsdelay.sending.async_sender import DEFAULT_LINGER_MS
+from sqsdelay.sqs.client import client_config
+from sqsdelay.sqs.sender import ASYNC_CONCURRENCY
+
+DAY = 24 * 3600
+FEW = 5
+"""Requests above the tenth: groups that were not full when their first message had lingered."""
+
+Work = Callable[[int], Awaitable[None]]
+"""Sends so many messages, all at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    seconds: float
+    cpu_seconds: float
+    requests: int
+
+
+def delay_sender(stub: Stub, *, concurrency: int, linger_ms: float = 0) -> DelaySender:
+    """A sender with a client as it makes itself, of the stub."""
+    config = client_config(connections=concurrency, parameter_validation=False)
+    return DelaySender(stub.client(config=config), concurrency=concurrency, linger_ms=linger_ms)
+
+
+def to_thread(stub: Stub) -> Work:
+    """What one does without an asyncio sender."""
+    sender = delay_sender(stub, concurrency=64)
+
+    async def work(messages: int) -> None:
+        sends = (asyncio.to_thread(sender.send, "orders", BODY, delay=DAY) for _ in range(messages))
+        await asyncio.gather(*sends)
+
+    return work
+
+
+def coalesced(stub: Stub, *, linger_ms: float = DEFAULT_LINGER_MS) -> Work:
+    """`AsyncDelaySender`, as it comes."""
+    sender = delay_sender(stub, concurrency=ASYNC_CONCURRENCY)
+
+    async def work(messages: int) -> None:
+        async with AsyncDelaySender(sender, linger_ms=linger_ms) as sends:
+            await asyncio.gather(*(sends.send("orders", BODY, delay=DAY) for _ in range(messages)))
+
+    return work
+
+
+def threads(stub: Stub, *, number: int, linger_ms: float) -> Work:
+    """So many threads that send one message after the other."""
+    sender = delay_sender(stub, concurrency=16, linger_ms=linger_ms)
+
+    async def work(messages: int) -> None:
+        def one(_: int) -> None:
+            sender.send("orders", BODY, delay=DAY)
+
+        with ThreadPoolExecutor(number) as pool:
+            for _ in pool.map(one, range(messages)):
+                pass
+
+    return work
+
+
+def entries() -> list[Any]:
+    """A batch by hand."""
+    attributes = {"kind": {"DataType": "String", "StringValue": "reminder"}}
+    return [
+        {"Id": str(n), "MessageBody": BODY, "MessageAttributes": attributes}
+        for n in range(MAX_BATCH_ENTRIES)
+    ]
+
+
+def boto3_by_hand(stub: Stub) -> Work:
+    """Batches of ten in 16 threads."""
+    client = stub.client(config=client_config(connections=16, parameter_validation=False))
+
+    async def work(messages: int) -> None:
+        loop = asyncio.get_running_loop()
+        url = f"{stub.url}/000000000000/orders"
+
+        def send() -> None:
+            client.send_message_batch(QueueUrl=url, Entries=entries())
+
+        with ThreadPoolExecutor(16) as pool:
+            batches = range(messages // MAX_BATCH_ENTRIES)
+            await asyncio.gather(*(loop.run_in_executor(pool, send) for _ in batches))
+
+    return work
+
+
+def aiobotocore_by_hand(stub: Stub) -> Work:
+    """Batches of ten, 16 at a time."""
+    session = importlib.import_module("aiobotocore.session").get_session()
+    configured = importlib.import_module("aiobotocore.config").AioConfig
+    config = configured(parameter_validation=False, max_pool_connections=16, user_agent="x")
+
+    async def work(messages: int) -> None:
+        lanes, url = asyncio.Semaphore(16), f"{stub.url}/000000000000/orders"
+
+        async def send(client: Any) -> None:
+            async with lanes:
+                await client.send_message_batch(QueueUrl=url, Entries=entries())
+
+        async with session.create_client(
+            "sqs",
+            endpoint_url=stub.url,
+            region_name=REGION,
+            aws_access_key_id="stub",
+            aws_secret_access_key="stub",
+            config=config,
+        ) as client:
+            batches = range(messages // MAX_BATCH_ENTRIES)
+            await asyncio.gather(*(send(client) for _ in batches))
+
+    return work
+
+
+def measured(stub: Stub, work: Work, messages: int) -> Round:
+    """One round: timed, its requests counted."""
+    before = stub.requests().total()
+    cpu, wall = time.process_time(), time.perf_counter()
+    asyncio.run(_awaited(work, messages))
+    seconds, cpu_seconds = time.perf_counter() - wall, time.process_time() - cpu
+    return Round(
+        seconds=seconds, cpu_seconds=cpu_seconds, requests=stub.requests().total() - before
+    )
+
+
+async def _awaited(work: Work, messages: int) -> None:
+    await work(messages)
+
+
+def compare(
+    stub: Stub, contestants: Sequence[tuple[str, Work]], *, messages: int, rounds: int
+) -> list[list[Round]]:
+    """Measure, taking turns, and print; the first contestant is what the others are compared with."""
+    for _, work in contestants:
+        measured(stub, work, MAX_BATCH_ENTRIES)
+    turns = [[measured(stub, work, messages) for _, work in contestants] for _ in range(rounds)]
+    columns = [list(column) for column in zip(*turns, strict=True)]
+    for (name, _), column in zip(contestants, columns, strict=True):
+        pairs = list(zip(columns[0], column, strict=True))
+        speed = statistics.median(messages / each.seconds for each in column)
+        cpu = statistics.median(each.cpu_seconds / messages for each in column)
+        faster = statistics.median(first.seconds / each.seconds for first, each in pairs)
+        dearer = statistics.median(each.cpu_seconds / first.cpu_seconds for first, each in pairs)
+        requests = max(each.requests for each in column)
+        print(
+            f"  {name:<44}{speed:>8,.0f} msg/s{cpu * 1e6:>8.0f} µs CPU/msg{faster:>8.2f} x speed"
+            f"{dearer:>7.2f} x CPU{requests:>7,} requests",
+            flush=True,
+        )
+    return columns
+
+
+def alone(stub: Stub, awaits: int) -> None:
+    """What a single await takes, with nobody to share a request with."""
+    sender = delay_sender(stub, concurrency=1)
+
+    async def times(linger_ms: float) -> list[float]:
+        async with AsyncDelaySender(sender, linger_ms=linger_ms) as sends:
+            taken = []
+            for _ in range(awaits):
+                begun = time.perf_counter()
+                await sends.send("orders", BODY, delay=DAY)
+                taken.append(time.perf_counter() - begun)
+            return taken
+
+    without, lingering = (
+        statistics.median(asyncio.run(times(ms))) * 1000 for ms in (0, DEFAULT_LINGER_MS)
+    )
+    print(
+        f"one await at a time, median of {awaits}: {without:.1f} ms without linger, {lingering:.1f} ms "
+        f"with {DEFAULT_LINGER_MS:g} ms: {lingering - without:.1f} ms more"
+    )
+
+
+def benchmark(stub: Stub, *, messages: int, rounds: int) -> bool:
+    """Run all comparisons at the stub's latency; whether coalescing took few enough requests."""
+    contestants = [
+        ("asyncio.to_thread(sender.send)", to_thread(stub)),
+        ("AsyncDelaySender.send", coalesced(stub)),
+    ]
+    print(f"{messages:,} tasks at once")
+    plain, ours = compare(stub, contestants, messages=messages, rounds=rounds)
+    most = plain[0].requests / MAX_BATCH_ENTRIES + FEW
+    few_enough = all(each.requests <= most for each in ours)
+    print("100 threads, a message at a time")
+    compare(
+        stub,
+        [
+            ("DelaySender.send", threads(stub, number=100, linger_ms=0)),
+            ("DelaySender(linger_ms=5).send", threads(stub, number=100, linger_ms=5)),
+        ],
+        messages=messages,
+        rounds=rounds,
+    )
+    if importlib.util.find_spec("aiobotocore"):
+        print("batches of ten by hand, 16 in flight")
+        by_hand = [
+            ("boto3 in threads", boto3_by_hand(stub)),
+            ("aiobotocore", aiobotocore_by_hand(stub)),
+        ]
+        compare(stub, by_hand, messages=messages, rounds=rounds)
+    return few_enough
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--messages", type=int, default=1000, help="messages a round")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each, taking turns")
+    parser.add_argument("--latency-ms", type=float, nargs="+", default=[0, 20])
+    options = parser.parse_args()
+    if options.messages < MAX_BATCH_ENTRIES or options.rounds < 1:
+        parser.error(f"use at least {MAX_BATCH_ENTRIES} messages and 1 round")
+    ended_well = True
+    with running_stub() as stub:
+        for latency_ms in options.latency_ms:
+            stub.set_latency(latency_ms)
+            print(f"\n{latency_ms:g} ms latency, {options.rounds} rounds")
+            ended_well &= benchmark(stub, messages=options.messages, rounds=options.rounds)
+            alone(stub, min(options.messages, 50))
+    if not ended_well:
+        print(f"FAILED: more than a tenth of the requests and {FEW}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

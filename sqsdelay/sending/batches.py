@@ -1,0 +1,253 @@
+"""One call's messages to one endpoint: checked, routed, sent in full batches, a result for each."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Final
+
+from sqsdelay.core.batching import full_batches
+from sqsdelay.core.checked_message import CheckedMessage, checked
+from sqsdelay.core.delay import utc
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import Message, Route
+from sqsdelay.core.one_line import one_line
+from sqsdelay.errors import SqsDelayError, StoreError
+from sqsdelay.ledger.events import record_safely
+from sqsdelay.limits import MAX_BATCH_ENTRIES
+from sqsdelay.parking.parking import Parking, Stores
+from sqsdelay.ports.queues import Failure, Queues, SendReceipt
+from sqsdelay.sending.large_bodies import Offloading
+from sqsdelay.sending.recording import sent_to_queue, sent_to_store
+from sqsdelay.sending.router import Asked, Router, ToQueue, ToStore
+from sqsdelay.sending.settings import SenderSettings
+
+logger = logging.getLogger(__name__)
+
+STORED_AT_ONCE: Final = 500
+"""Messages of one call to a store that does not care."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """What became of one message.
+
+    ``message_id`` is what receivers deduplicate on: the id given or made up for a delayed message,
+    and SQS's own for a direct message without one. ``due`` is exact for ``due_at`` and estimated
+    with the broker's clock for ``delay``. A message that was sent has an ``sqs_message_id``, unless
+    it was parked; one that was not has an ``error``.
+    """
+
+    message_id: str | None = None
+    route: Route | None = None
+    due: datetime | None = None
+    sqs_message_id: str | None = None
+    error: SqsDelayError | None = None
+
+
+_PENDING: Final = SendResult()
+_Ready = list[tuple[int, ToQueue]]
+
+
+class BatchSender:
+    """Checks, routes and sends messages. Thread-safe.
+
+    Args:
+        queues: the queue service.
+        settings: how to send.
+    """
+
+    def __init__(self, queues: Queues, settings: SenderSettings) -> None:
+        self._queues = queues
+        self._ledger = settings.ledger
+        large_bodies = settings.large_bodies
+        self.stores = None if settings.parking is None else Stores(settings.parking)
+        self._offloading = None if large_bodies is None else Offloading(large_bodies)
+        self.router = Router(queues, settings, parking=self._parking)
+
+    def send(
+        self,
+        endpoint: Endpoint,
+        messages: Iterable[Message | CheckedMessage],
+        *,
+        concurrency: int = 1,
+        note: Callable[[SendReceipt | Failure], None] | None = None,
+    ) -> list[SendResult]:
+        """Send them all; a result per message, in order.
+
+        Args:
+            concurrency: batches in flight.
+            note: called in this thread with what became of each message that was sent to a queue.
+        """
+        asked = Asked()
+        results: list[SendResult] = []
+        ready: _Ready = []
+        to_store: list[tuple[int, ToStore]] = []
+        for position, message in enumerate(messages):
+            results.append(_PENDING)
+            try:
+                prepared = self._prepare(endpoint, message, asked)
+            except SqsDelayError as error:
+                results[position] = SendResult(message.message_id, error=error)
+                continue
+            if isinstance(prepared, ToStore):
+                to_store.append((position, prepared))
+            else:
+                ready.append((position, prepared))
+        self._park_all(endpoint, to_store, results)
+        for position, prepared, outcome in self._send_all(endpoint, ready, concurrency):
+            if note is not None:
+                note(outcome)
+            results[position] = _sent(prepared, outcome)
+        return results
+
+    def together(self, endpoint: Endpoint, message: CheckedMessage) -> tuple[Hashable, int]:
+        """What a message can share a request with, and how many go into one. Nobody is asked: at
+        worst a request is less full."""
+        route = self.router.expected_route(endpoint, message)
+        return route, STORED_AT_ONCE if route is Route.STORE else MAX_BATCH_ENTRIES
+
+    def preview(self, endpoint: Endpoint, message: Message) -> SendResult:
+        """What `send` would do with a message now, without sending it.
+
+        Raises:
+            As the sender's `preview`.
+        """
+        _, fitting = self._fitted(endpoint, message)
+        prepared = self.router.prepare(endpoint, fitting, Asked())
+        if isinstance(prepared, ToStore):
+            return _parked(prepared, None)
+        return SendResult(prepared.message_id, prepared.route, utc(prepared.due_ms))
+
+    def _prepare(
+        self, endpoint: Endpoint, given: Message | CheckedMessage, asked: Asked
+    ) -> ToQueue | ToStore:
+        message, fitting = self._fitted(endpoint, given)
+        prepared = self.router.prepare(endpoint, fitting, asked)
+        if fitting is message or self._offloading is None:
+            return prepared
+        return self._offloading.put(message.body, prepared)
+
+    def _fitted(
+        self, endpoint: Endpoint, given: Message | CheckedMessage
+    ) -> tuple[CheckedMessage, CheckedMessage]:
+        """A message as it is, and as it travels: the same, unless its body is to wait elsewhere."""
+        message = checked(given, fifo=endpoint.fifo) if isinstance(given, Message) else given
+        large = self._offloading
+        if large is None:
+            return message, message
+        message = large.as_new(message)
+        if not (
+            large.wants(message, lambda size: self.router.limit(endpoint, message, size=size))
+            or self.router.too_large_to_park(endpoint, message)
+        ):
+            return message, message
+        return message, large.stand_in(message)
+
+    def _parking(self, endpoint: Endpoint) -> Parking | None:
+        return None if self.stores is None else self.stores.parking(endpoint.name)
+
+    def _send_all(
+        self, endpoint: Endpoint, ready: _Ready, concurrency: int
+    ) -> Iterator[tuple[int, ToQueue, SendReceipt | Failure]]:
+        send = partial(self._send_batch, endpoint)
+        batches = list(
+            full_batches(ready, target=lambda r: r[1].queue_url, size=lambda r: r[1].entry.size)
+        )
+        if len(batches) <= 1 or concurrency == 1:
+            yield from _paired(batches, map(send, batches))
+        else:
+            with ThreadPoolExecutor(min(concurrency, len(batches))) as pool:
+                yield from _paired(batches, pool.map(send, batches))
+
+    def _send_batch(
+        self, endpoint: Endpoint, batch: Sequence[tuple[int, ToQueue]]
+    ) -> list[SendReceipt | Failure]:
+        if self.stores is not None:
+            self._heed_amendments(endpoint, [prepared for _, prepared in batch])
+        clock = self._queues.broker_clock
+        if clock.synchronised:
+            # Else the timers stay as they were worked out: by a local clock they could end early.
+            for _, prepared in batch:
+                prepared.set_timer(clock.now_ms())
+        outcomes = self._queues.send_batch(
+            batch[0][1].queue_url, [prepared.entry for _, prepared in batch]
+        )
+        if self._ledger is not None:
+            now_ms = self._queues.broker_clock.now_ms()
+            sent = [prepared for _, prepared in batch]
+            record_safely(self._ledger, sent_to_queue(endpoint.name, sent, outcomes, at_ms=now_ms))
+        return outcomes
+
+    def _heed_amendments(self, endpoint: Endpoint, batch: Sequence[ToQueue]) -> None:
+        """Set messages apart from former ones of the same id that were cancelled or moved.
+
+        Otherwise the delay queue, which forgets nothing for five minutes, would swallow them, or the
+        delay consumer would take them for what the amendment was about.
+        """
+        named = [p for p in batch if p.named and p.route is Route.DELAY_QUEUE]
+        if self.stores is None or not named:
+            return
+        try:
+            amendments = self.stores.of(endpoint.name).amendments(
+                [p.message_id or "" for p in named]
+            )
+        except StoreError as error:
+            # Set apart from whatever there may be. A second copy of a message is better than none.
+            logger.warning("amendments of %d messages not read: %s", len(named), one_line(error))
+            latest_ms = self._queues.broker_clock.latest_ms()
+            for prepared in named:
+                prepared.sent_after(latest_ms)
+            return
+        for prepared in named:
+            amendment = amendments.get(prepared.message_id or "")
+            if amendment is not None:
+                prepared.sent_after(amendment.at_ms)
+
+    def _park_all(
+        self,
+        endpoint: Endpoint,
+        to_store: Sequence[tuple[int, ToStore]],
+        results: list[SendResult],
+    ) -> None:
+        if not to_store:
+            return
+        at_once = to_store[0][1].parking.stored_at_once or STORED_AT_ONCE
+        for start in range(0, len(to_store), at_once):
+            chunk = to_store[start : start + at_once]
+            parked = self._park(endpoint, [prepared for _, prepared in chunk])
+            for (position, _), result in zip(chunk, parked, strict=True):
+                results[position] = result
+
+    def _park(self, endpoint: Endpoint, chunk: Sequence[ToStore]) -> list[SendResult]:
+        errors = chunk[0].parking.park([prepared.stored for prepared in chunk])
+        if self._ledger is not None:
+            now_ms = self._queues.broker_clock.now_ms()
+            kept = [p.stored for p, error in zip(chunk, errors, strict=True) if error is None]
+            record_safely(self._ledger, sent_to_store(endpoint.name, kept, at_ms=now_ms))
+        return [_parked(p, error) for p, error in zip(chunk, errors, strict=True)]
+
+
+def _paired(
+    batches: Iterable[_Ready], outcomes: Iterable[list[SendReceipt | Failure]]
+) -> Iterator[tuple[int, ToQueue, SendReceipt | Failure]]:
+    for batch, batch_outcomes in zip(batches, outcomes, strict=True):
+        for (position, prepared), outcome in zip(batch, batch_outcomes, strict=True):
+            yield position, prepared, outcome
+
+
+def _sent(prepared: ToQueue, outcome: SendReceipt | Failure) -> SendResult:
+    due = utc(prepared.due_ms)
+    if isinstance(outcome, Failure):
+        return SendResult(prepared.message_id, prepared.route, due, error=outcome.error)
+    message_id = prepared.message_id or outcome.sqs_message_id
+    return SendResult(message_id, prepared.route, due, outcome.sqs_message_id)
+
+
+def _parked(prepared: ToStore, error: SqsDelayError | None) -> SendResult:
+    stored = prepared.stored
+    return SendResult(stored.message_id, Route.STORE, utc(stored.due_ms), error=error)

@@ -1,0 +1,174 @@
+"""Coalescing: what different callers send within a few milliseconds of each other shares requests.
+
+Pure logic: time is an argument, and nothing here waits or sends. Threads (`SharedSends`) and asyncio
+(`AsyncQueueSender`) drive it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
+
+from sqsdelay.errors import ConfigurationError
+from sqsdelay.limits import MAX_BATCH_BYTES
+
+T = TypeVar("T")
+
+MAX_LINGER_MS: Final = 1000
+"""Longer is no coalescing but a delay, which a message has one of already."""
+
+
+def checked_linger(linger_ms: float) -> float:
+    """The linger in seconds.
+
+    Raises:
+        ConfigurationError: not between 0 and 1,000 ms.
+    """
+    if not 0 <= linger_ms <= MAX_LINGER_MS:
+        raise ConfigurationError(f"linger_ms={linger_ms}; use 0 (off) to {MAX_LINGER_MS}")
+    return linger_ms / 1000
+
+
+@dataclass(eq=False, slots=True)
+class Waiting(Generic[T]):
+    """One item that waits to leave; ``since`` is when it came."""
+
+    key: Hashable
+    item: T
+    size: int
+    since: float
+
+
+@dataclass(slots=True)
+class _Line(Generic[T]):
+    """What waits for one key, in the order in which it came."""
+
+    most: int
+    waiting: dict[Waiting[T], None] = field(default_factory=dict)
+    bytes: int = 0
+    in_flight: int = 0
+
+    def full(self) -> bool:
+        return len(self.waiting) >= self.most or self.bytes >= MAX_BATCH_BYTES
+
+    def since(self) -> float:
+        return next(iter(self.waiting)).since
+
+
+class Coalescer(Generic[T]):
+    """Groups items of the same key, each group as large as one request takes.
+
+    A group leaves when it is full or its first item has lingered, and a lane is free. Until then it
+    takes more items: the busier the lanes, the fuller the groups. Of those that may leave, the one
+    that has waited longest goes first. The last free lane is kept for a key that has nothing
+    in flight, so that a queue that does not answer does not hold up the others.
+
+    Args:
+        linger_seconds: how long an item waits for others; 0 lets each leave by itself.
+        lanes: groups in flight.
+    """
+
+    def __init__(self, *, linger_seconds: float, lanes: int) -> None:
+        self._linger = linger_seconds
+        self._lanes = lanes
+        self._lines: dict[Hashable, _Line[T]] = {}
+        self._in_flight = 0
+        self._hurried = False
+
+    def add(self, key: Hashable, item: T, *, size: int, most: int, now: float) -> Waiting[T]:
+        """Let an item wait.
+
+        Args:
+            key: what it shares with those it may leave with.
+            size: its bytes as SQS counts them.
+            most: how many one request for this key takes.
+            now: monotonic seconds.
+        """
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = _Line(most if self._linger else 1)
+        waiting = Waiting(key, item, size, now)
+        line.waiting[waiting] = None
+        line.bytes += size
+        return waiting
+
+    def withdraw(self, waiting: Waiting[T]) -> bool:
+        """Take back an item whose caller has given up; False if it has left already."""
+        line = self._lines.get(waiting.key)
+        if line is None or waiting not in line.waiting:
+            return False
+        self._remove(line, waiting)
+        self._forget_if_idle(waiting.key)
+        return True
+
+    def take(self, now: float, key: Hashable | None = None) -> list[Waiting[T]]:
+        """The next group that may leave now, empty for none; `done` gives its lane back.
+
+        Args:
+            key: only a group of this key.
+        """
+        line = self._next(now, self._lines if key is None else (key,))
+        if line is None:
+            return []
+        group, size = list[Waiting[T]](), 0
+        for waiting in line.waiting:
+            if group and (len(group) == line.most or size + waiting.size > MAX_BATCH_BYTES):
+                break
+            group.append(waiting)
+            size += waiting.size
+        for waiting in group:
+            self._remove(line, waiting)
+        line.in_flight += 1
+        self._in_flight += 1
+        return group
+
+    def done(self, group: list[Waiting[T]]) -> None:
+        """A group's outcome is known."""
+        key = group[0].key
+        self._lines[key].in_flight -= 1
+        self._in_flight -= 1
+        self._forget_if_idle(key)
+
+    def next_at(self) -> float:
+        """When `take` is worth a try, if nothing is added or done before; infinity for never."""
+        free = self._lanes - self._in_flight
+        times = [
+            -math.inf if self._hurried or line.full() else line.since() + self._linger
+            for line in self._lines.values()
+            if line.waiting and self._has_lane(line, free)
+        ]
+        return min(times, default=math.inf)
+
+    def hurry(self) -> None:
+        """Let nothing linger from now on: no more callers will come."""
+        self._hurried = True
+
+    def first(self, now: float) -> Waiting[T] | None:
+        """The oldest item of the group that `take` would give, None for none."""
+        line = self._next(now, self._lines)
+        return None if line is None else next(iter(line.waiting))
+
+    def _next(self, now: float, keys: Iterable[Hashable]) -> _Line[T] | None:
+        free = self._lanes - self._in_flight
+        lines = [line for key in keys if (line := self._lines.get(key)) is not None]
+        ready = [line for line in lines if self._may_leave(line, now, free)]
+        return min(ready, key=_Line.since, default=None)
+
+    def _may_leave(self, line: _Line[T], now: float, free: int) -> bool:
+        if not line.waiting or not self._has_lane(line, free):
+            return False
+        return self._hurried or line.full() or line.since() + self._linger <= now
+
+    def _has_lane(self, line: _Line[T], free: int) -> bool:
+        return free > 1 or (free == 1 and (line.in_flight == 0 or self._lanes == 1))
+
+    def _remove(self, line: _Line[T], waiting: Waiting[T]) -> None:
+        del line.waiting[waiting]
+        line.bytes -= waiting.size
+
+    def _forget_if_idle(self, key: Hashable) -> None:
+        line = self._lines[key]
+        if not line.waiting and not line.in_flight:
+            del self._lines[key]

@@ -1,0 +1,336 @@
+"""Sending from asyncio: what shares requests, and what becomes of a task that is cancelled or fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from sqsdelay import AsyncDelaySender, Change, Message, SendResult
+from sqsdelay.errors import (
+    ConfigurationError,
+    InvalidDelay,
+    InvalidEndpoint,
+    MessageConflict,
+    NoStore,
+    SendFailed,
+)
+from sqsdelay.parking.settings import ParkingSettings
+from sqsdelay.sending.sender import QueueSender, Route
+from sqsdelay.sending.settings import SenderSettings
+from sqsdelay.testing import InMemoryLedger, InMemoryStore, VirtualSqs
+from tests.gated import GatedQueues
+
+LONG = 1000.0
+"""A linger in ms that no test waits for."""
+
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def queues() -> GatedQueues:
+    queues = GatedQueues()
+    queues.create_endpoint("orders")
+    queues.create_endpoint("deaf")
+    return queues
+
+
+def sender(queues: GatedQueues, *, lanes: int = 8, **arguments: Any) -> AsyncDelaySender:
+    settings = SenderSettings(concurrency=lanes)
+    return AsyncDelaySender(QueueSender(queues, settings), **{"linger_ms": LONG} | arguments)
+
+
+def run(work: Callable[[], Awaitable[None]]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(60):
+            await work()
+
+    asyncio.run(limited())
+
+
+def test_ten_tasks_share_a_request_and_each_has_its_result(queues: GatedQueues) -> None:
+    """Twenty tasks, two requests; nobody waits for the linger."""
+
+    async def work() -> None:
+        async with sender(queues) as sends:
+            results = await asyncio.gather(
+                *(sends.send("orders", f"m{n}", delay=DAY, message_id=f"id-{n}") for n in range(20))
+            )
+        assert [result.message_id for result in results] == [f"id-{n}" for n in range(20)]
+        assert {result.route for result in results} == {Route.DELAY_QUEUE}
+
+    run(work)
+    assert [len(request) for request in queues.requests] == [10, 10]
+    assert queues.requests[0] == [f"m{n}" for n in range(10)]
+
+
+def test_one_await_waits_no_longer_than_the_linger(queues: GatedQueues) -> None:
+    """It is sent by itself when its time is up."""
+
+    async def work() -> None:
+        async with sender(queues, linger_ms=1) as sends:
+            await sends.send("orders", "alone")
+            await sends.send("orders", "alone again")
+
+    run(work)
+    assert queues.requests == [["alone"], ["alone again"]]
+
+
+def test_zero_turns_sharing_off(queues: GatedQueues) -> None:
+    """A request each."""
+
+    async def work() -> None:
+        async with sender(queues, linger_ms=0) as sends:
+            await asyncio.gather(*(sends.send("orders", "x") for _ in range(7)))
+
+    run(work)
+    assert queues.requests == [["x"]] * 7
+
+
+def test_routes_do_not_thin_each_other_out(queues: GatedQueues) -> None:
+    """Direct and delayed messages, alternating, still fill their requests."""
+
+    async def work() -> None:
+        async with sender(queues) as sends:
+            await asyncio.gather(
+                *(sends.send("orders", "x", delay=DAY if n % 2 else 5) for n in range(20))
+            )
+
+    run(work)
+    assert [len(request) for request in queues.requests] == [10, 10]
+
+
+def test_one_entrys_error_is_its_own(queues: GatedQueues) -> None:
+    """What SQS refuses, and what is no message at all, fails alone."""
+    queues.refuse("bad")
+
+    async def work() -> None:
+        async with sender(queues) as sends:
+            bodies = ["good", "bad", *["good"] * 8]
+            outcomes = await asyncio.gather(
+                *(sends.send("orders", body, delay=DAY) for body in bodies),
+                sends.send("orders", "never", delay=-1),
+                sends.send("no such endpoint!", "never"),
+                return_exceptions=True,
+            )
+        kinds = [type(outcome) for outcome in outcomes]
+        assert kinds == [SendResult, SendFailed, *[SendResult] * 8, InvalidDelay, InvalidEndpoint]
+
+    run(work)
+    assert len(queues.requests) == 1
+
+
+def test_an_unexpected_error_reaches_every_caller(queues: GatedQueues) -> None:
+    """A bug of a store's or a client's hangs nobody, and the sender works on."""
+    queues.bug = ZeroDivisionError("a bug")
+
+    async def work() -> None:
+        async with sender(queues) as sends:
+            outcomes = await asyncio.gather(
+                *(sends.send("orders", "x") for _ in range(10)), return_exceptions=True
+            )
+            assert [type(outcome) for outcome in outcomes] == [ZeroDivisionError] * 10
+            queues.bug = None
+            await asyncio.gather(*(sends.send("orders", "y") for _ in range(10)))
+
+    run(work)
+
+
+def test_a_task_cancelled_while_its_message_waits_sends_nothing(queues: GatedQueues) -> None:
+    """The others' request is as if it had never come."""
+
+    async def work() -> None:
+        async with sender(queues) as sends:
+            tasks = [asyncio.create_task(sends.send("orders", f"m{n}")) for n in range(3)]
+            await asyncio.sleep(0)
+            tasks[1].cancel()
+            outcomes = asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.sleep(0)
+        assert [type(each) for each in await outcomes] == [
+            SendResult,
+            asyncio.CancelledError,
+            SendResult,
+        ]
+
+    run(work)
+    assert queues.requests == [["m0", "m2"]]
+
+
+def test_a_task_cancelled_in_flight_leaves_the_others_their_results(queues: GatedQueues) -> None:
+    """Its message may be sent; the task ends at once, and the others' wait goes on."""
+    queues.hold("orders")
+
+    async def work() -> None:
+        async with sender(queues) as sends:
+            tasks = [asyncio.create_task(sends.send("orders", f"m{n}")) for n in range(10)]
+            await asyncio.to_thread(queues.await_arrival)
+            tasks[0].cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await tasks[0]
+            assert not any(task.done() for task in tasks[1:])
+            queues.let_go("orders")
+            assert all(result.sqs_message_id for result in await asyncio.gather(*tasks[1:]))
+
+    run(work)
+
+
+def test_closing_sends_what_waits_and_refuses_what_comes(queues: GatedQueues) -> None:
+    """It waits for no linger, and for every result, calls that wait for room included."""
+
+    async def work() -> None:
+        sends = sender(queues, max_waiting=2)
+        tasks = [asyncio.create_task(sends.send("orders", f"m{n}")) for n in range(5)]
+        await asyncio.sleep(0)
+        await sends.aclose()
+        assert all(task.done() for task in tasks)
+        assert all(task.result().sqs_message_id for task in tasks)
+        with pytest.raises(ConfigurationError, match="this sender is closed; make another one"):
+            await sends.send("orders", "late")
+        with pytest.raises(ConfigurationError, match="closed"):
+            await sends.send_many("orders", [Message("late")])
+        await sends.aclose()
+
+    run(work)
+    assert sum(map(len, queues.requests)) == 5
+
+
+def test_a_full_buffer_waits(queues: GatedQueues) -> None:
+    """What has no room is not taken; it goes when there is some."""
+    queues.hold("orders")
+
+    async def work() -> None:
+        async with sender(queues, max_waiting=10) as sends:
+            first = [asyncio.create_task(sends.send("orders", "first")) for _ in range(10)]
+            await asyncio.to_thread(queues.await_arrival)
+            more = [asyncio.create_task(sends.send("orders", "more")) for _ in range(10)]
+            gives_up = asyncio.create_task(sends.send("orders", "gives up"))
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert len(queues.requests) == 1
+            gives_up.cancel()
+            queues.let_go("orders")
+            await asyncio.gather(*first, *more)
+
+    run(work)
+    assert queues.requests == [["first"] * 10, ["more"] * 10]
+
+
+def test_a_queue_that_does_not_answer_does_not_hold_up_another(queues: GatedQueues) -> None:
+    """However much waits for it."""
+    queues.hold("deaf")
+
+    async def work() -> None:
+        async with sender(queues, lanes=2) as sends:
+            stuck = [asyncio.create_task(sends.send("deaf", "x")) for _ in range(50)]
+            await asyncio.to_thread(queues.await_arrival)
+            await asyncio.gather(*(sends.send("orders", "y") for _ in range(30)))
+            assert not any(task.done() for task in stuck)
+            queues.let_go("deaf")
+            await asyncio.gather(*stuck)
+
+    run(work)
+
+
+def test_a_store_takes_many_in_one_call(queues: GatedQueues) -> None:
+    """Parked messages share calls to the store; they can be listed, moved and cancelled."""
+    store, ledger = InMemoryStore(queues.clock), InMemoryLedger()
+    settings = SenderSettings(parking=ParkingSettings(store), ledger=ledger)
+    calls = []
+    keep = store.store
+
+    def counted(messages: Any, **given: Any) -> Any:
+        calls.append(len(messages))
+        return keep(messages, **given)
+
+    store.store = counted  # type: ignore[method-assign]
+
+    async def work() -> None:
+        parking = QueueSender(queues, settings)
+        async with AsyncDelaySender(parking, linger_ms=LONG) as sends:
+            sent = asyncio.gather(
+                *(sends.send("orders", "x", delay=DAY, message_id=f"m{n:03}") for n in range(250))
+            )
+            await asyncio.sleep(0)
+        assert {result.route for result in await sent} == {Route.STORE}
+        async with AsyncDelaySender(parking) as sends:
+            assert await sends.cancel("orders", "m000") is Change.DONE
+            assert await sends.reschedule("orders", "m001", delay=2 * DAY) is Change.DONE
+            waiting = [message.message_id async for message in sends.pending("orders")]
+            assert waiting == [f"m{n:03}" for n in (*range(2, 250), 1)]
+            async for message in sends.pending("orders"):
+                assert message.message_id == "m002"
+                break
+
+    run(work)
+    assert calls == [250]
+    assert len(ledger.events) == 252
+
+
+def test_two_messages_with_one_id(queues: GatedQueues) -> None:
+    """Equal ones are one message, and of two different ones one is told of the conflict."""
+    settings = SenderSettings(parking=ParkingSettings(InMemoryStore(queues.clock)))
+
+    async def work() -> None:
+        async with AsyncDelaySender(QueueSender(queues, settings), linger_ms=1) as sends:
+            outcomes = await asyncio.gather(
+                *(sends.send("orders", body, delay=DAY, message_id="m") for body in "aab"),
+                return_exceptions=True,
+            )
+            assert [type(outcome) for outcome in outcomes] == [
+                SendResult,
+                SendResult,
+                MessageConflict,
+            ]
+
+    run(work)
+
+
+def test_without_a_store_there_is_nothing_to_list(queues: GatedQueues) -> None:
+    """As with `DelaySender`, with the same words."""
+
+    async def work() -> None:
+        async with sender(queues) as sends:
+            with pytest.raises(NoStore, match="give DelaySender"):
+                _ = [message async for message in sends.pending("orders")]
+
+    run(work)
+
+
+def test_send_many_from_asyncio() -> None:
+    """In virtual time, as users test their own code."""
+    sqs = VirtualSqs()
+    sqs.create("orders")
+
+    async def work() -> None:
+        async with AsyncDelaySender(sqs.sender) as sends:
+            results = await sends.send_many(
+                "orders", (Message(f"m{n}", delay=DAY) for n in range(12))
+            )
+            assert not any(result.error for result in results)
+
+    run(work)
+    assert len(sqs.drain()) == 12
+
+
+def test_a_loop_after_another(queues: GatedQueues) -> None:
+    """A sender made once serves one `asyncio.run` after the other, but not two loops at a time."""
+    sends = sender(queues, linger_ms=0)
+
+    async def work() -> None:
+        await sends.send("orders", "x")
+        with pytest.raises(ConfigurationError, match="make one for each loop"):
+            await asyncio.to_thread(asyncio.run, sends.send("orders", "y"))
+
+    run(work)
+    run(work)
+    assert queues.requests == [["x"], ["x"]]
+
+
+@pytest.mark.parametrize("argument", ["linger_ms", "max_waiting"])
+def test_settings_out_of_range_are_refused(queues: GatedQueues, argument: str) -> None:
+    """With the value and what to use."""
+    with pytest.raises(ConfigurationError, match=rf"{argument}=-1; use "):
+        sender(queues, **{argument: -1})

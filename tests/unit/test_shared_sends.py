@@ -1,0 +1,148 @@
+"""Threads that share requests: by turns one of them sends for all."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import boto3
+import pytest
+
+from sqsdelay import DelaySender
+from sqsdelay.errors import InvalidDelay, SendFailed, Unconfirmed
+from sqsdelay.sending.batches import BatchSender
+from sqsdelay.sending.sender import QueueSender, SendResult
+from sqsdelay.sending.settings import SenderSettings
+from tests.gated import GatedQueues
+from tests.patience import PATIENCE_SECONDS
+
+LONG = 1000.0
+
+
+@pytest.fixture
+def queues() -> GatedQueues:
+    queues = GatedQueues()
+    queues.create_endpoint("orders")
+    queues.create_endpoint("deaf")
+    return queues
+
+
+def sender(queues: GatedQueues, *, linger_ms: float = LONG, lanes: int = 8) -> QueueSender:
+    return QueueSender(queues, SenderSettings(concurrency=lanes, linger_ms=linger_ms))
+
+
+def at_once(*calls: Callable[[], SendResult]) -> list[Any]:
+    """The results or errors of calls, a thread each."""
+    with ThreadPoolExecutor(len(calls)) as pool:
+        futures = [pool.submit(call) for call in calls]
+    return [future.exception() or future.result() for future in futures]
+
+
+def test_ten_threads_share_a_request(queues: GatedQueues) -> None:
+    """Each has its own result; none waits for the linger."""
+    sends = sender(queues)
+    results = at_once(
+        *(
+            lambda n=n: sends.send("orders", f"m{n}", delay=9, message_id=f"id-{n}")
+            for n in range(20)
+        )
+    )
+    assert [result.message_id for result in results] == [f"id-{n}" for n in range(20)]
+    assert [len(request) for request in queues.requests] == [10, 10]
+
+
+def test_a_thread_alone_waits_for_the_linger_only(queues: GatedQueues) -> None:
+    """Then it sends by itself."""
+    sender(queues, linger_ms=1).send("orders", "alone")
+    assert queues.requests == [["alone"]]
+
+
+def test_one_entrys_error_is_its_own(queues: GatedQueues) -> None:
+    """The others are sent."""
+    queues.refuse("bad")
+    sends = sender(queues)
+    bodies = ["bad", *["good"] * 9]
+    outcomes = at_once(*(lambda body=body: sends.send("orders", body) for body in bodies))
+    assert [type(outcome) for outcome in outcomes] == [SendFailed, *[SendResult] * 9]
+    with pytest.raises(InvalidDelay):
+        sends.send("orders", "x", delay=-1)
+
+
+def test_a_full_lane_fills_the_next_request(queues: GatedQueues) -> None:
+    """While the only request is in flight nine threads wait, however little they linger."""
+    sends = sender(queues, linger_ms=0.001, lanes=1)
+    queues.hold("orders")
+    with ThreadPoolExecutor(10) as pool:
+        first = pool.submit(sends.send, "orders", "first")
+        queues.await_arrival()
+        others = [pool.submit(sends.send, "orders", "other") for _ in range(9)]
+        await_waiting(sends, 9)
+        queues.let_go("orders")
+        for future in (first, *others):
+            assert future.result(PATIENCE_SECONDS).sqs_message_id
+    assert queues.requests == [["first"], ["other"] * 9]
+
+
+def await_waiting(sends: QueueSender, number: int) -> None:
+    """Until so many messages wait to leave."""
+    assert sends._shared is not None
+    coalescer, enough = sends._shared._coalescer, threading.Event()
+    for _ in range(PATIENCE_SECONDS * 100):
+        with sends._shared._lock:
+            if sum(len(line.waiting) for line in coalescer._lines.values()) == number:
+                return
+        enough.wait(0.01)
+    raise AssertionError(f"{number} messages never waited")
+
+
+def test_a_queue_that_does_not_answer_does_not_hold_up_another(queues: GatedQueues) -> None:
+    """No thread sends for a queue that is not its own."""
+    sends = sender(queues, linger_ms=1, lanes=2)
+    queues.hold("deaf")
+    with ThreadPoolExecutor(20) as pool:
+        stuck = [pool.submit(sends.send, "deaf", "x") for _ in range(10)]
+        queues.await_arrival()
+        for future in [pool.submit(sends.send, "orders", "y") for _ in range(10)]:
+            assert future.result(PATIENCE_SECONDS).sqs_message_id
+        queues.let_go("deaf")
+        for future in stuck:
+            assert future.result(PATIENCE_SECONDS).sqs_message_id
+
+
+def test_when_the_sending_thread_is_interrupted_the_others_are_told(queues: GatedQueues) -> None:
+    """Theirs may or may not be sent: they must not wait for ever, and not believe either."""
+    queues.bug = KeyboardInterrupt()
+    sends = sender(queues)
+    outcomes = at_once(*(lambda: sends.send("orders", "x") for _ in range(10)))
+    kinds = sorted(type(outcome).__name__ for outcome in outcomes)
+    assert kinds == ["KeyboardInterrupt", *[Unconfirmed.__name__] * 9]
+    queues.bug = None
+    at_once(*(lambda: sends.send("orders", "y") for _ in range(10)))
+    assert len(queues.requests) == 2
+
+
+def test_a_forked_process_does_not_send_its_parents_messages(queues: GatedQueues) -> None:
+    """What waits when a process forks belongs to threads that the child does not have."""
+    client = boto3.client("sqs", region_name="eu-west-1")
+    sends = DelaySender(client, linger_ms=LONG)
+    assert sends._shared is not None
+    sends.batches = sends._shared._batches = BatchSender(queues, SenderSettings())
+    done: Future[SendResult] = Future()
+    thread = threading.Thread(target=lambda: done.set_result(sends.send("orders", "parent's")))
+    thread.start()
+    await_waiting(sends, 1)
+    child = os.fork()
+    if child == 0:
+        threads = [threading.Thread(target=sends.send, args=("orders", "c")) for _ in range(10)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join(PATIENCE_SECONDS)
+        os._exit(0 if queues.requests == [["c"] * 10] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    thread.join(PATIENCE_SECONDS)
+    assert done.result(0).sqs_message_id
+    assert queues.requests == [["parent's"]]
