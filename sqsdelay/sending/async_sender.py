@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from sqsdelay.core.checked_message import CheckedMessage, checked
+from sqsdelay.core.coalescing import Coalescer, Waiting, checked_linger
 from sqsdelay.core.delay import Delay
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import AttributeInput, Message
@@ -21,7 +22,6 @@ from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.parking.schedule import Change
 from sqsdelay.sending.batches import SendResult
-from sqsdelay.sending.coalescing import Coalescer, Waiting, checked_linger
 from sqsdelay.sending.sender import QueueSender
 
 DEFAULT_LINGER_MS: Final = 5.0

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
+from typing import Any
 
-from sqsdelay.core.checked_message import checked
+from sqsdelay.core.checked_message import CheckedMessage, checked
 from sqsdelay.core.delay import Delay
 from sqsdelay.core.due_time import due_time
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import AttributeInput, Message, Route
+from sqsdelay.core.shared_calls import Interrupted, SharedCalls
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.errors import InvalidDelay, NoStore
+from sqsdelay.errors import InvalidDelay, NoStore, Unconfirmed
 from sqsdelay.parking.schedule import Change, Schedule
 from sqsdelay.ports.queues import Failure, Queues, SendReceipt
 from sqsdelay.sending.batches import BatchSender, SendResult
 from sqsdelay.sending.router import Asked
 from sqsdelay.sending.settings import SenderSettings
-from sqsdelay.sending.shared_sends import SharedSends
 
 __all__ = ["Change", "Route", "SendResult", "QueueSender"]
 
@@ -40,11 +41,14 @@ class QueueSender:
 
     def _begin_anew(self) -> None:
         """In a forked process: what waits there belongs to threads of the parent."""
-        self._shared: SharedSends | None = None
+        self._shared: SharedCalls[CheckedMessage, SendResult] | None = None
         if self._linger_ms:
-            self._shared = SharedSends(
-                self.batches, linger_ms=self._linger_ms, lanes=self.concurrency
+            self._shared = SharedCalls(
+                self._send_together, linger_ms=self._linger_ms, lanes=self.concurrency
             )
+
+    def _send_together(self, key: Any, messages: list[CheckedMessage]) -> list[SendResult]:
+        return self.batches.send(key[0], messages)
 
     def send(
         self,
@@ -91,7 +95,7 @@ class QueueSender:
         if self._shared is None:
             (result,) = self.batches.send(parsed, [ready])
         else:
-            result = self._shared.send(parsed, ready)
+            result = self._send_shared(self._shared, parsed, ready)
         if result.error is not None:
             raise result.error
         return result
@@ -106,6 +110,21 @@ class QueueSender:
             DelayQueueMissing, QueueMissing, QueueUnavailable: as `send`.
         """
         return self.batches.preview(Endpoint.parse(endpoint), message)
+
+    def _send_shared(
+        self,
+        shared: SharedCalls[CheckedMessage, SendResult],
+        endpoint: Endpoint,
+        message: CheckedMessage,
+    ) -> SendResult:
+        route, most = self.batches.together(endpoint, message)
+        try:
+            (result,) = shared.call((endpoint, route), [message], sizes=[message.size], most=most)
+        except Interrupted as error:
+            raise Unconfirmed(
+                f"this message may or may not have been sent, with those of other threads: {error}"
+            ) from error
+        return result
 
     def send_many(self, endpoint: str, messages: Iterable[Message]) -> list[SendResult]:
         """Send many messages in full batches, several batches at a time.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from sqsdelay.core.coalescing import checked_linger
 from sqsdelay.core.hop import check_hop, checked_max_delay
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.ledger.events import Ledger
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.parking.settings import ParkingSettings
 from sqsdelay.ports.queues import LargeBodies
-from sqsdelay.sending.coalescing import checked_linger
 
 DEFAULT_CONCURRENCY: Final = 8
 

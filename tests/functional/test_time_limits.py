@@ -68,7 +68,7 @@ def test_every_client_of_ours_has_limits_of_seconds() -> None:
     """Left to botocore it is a minute for each of several attempts. A long poll's: its wait, and 5 s."""
     usual = (CONNECT_SECONDS, ANSWER_SECONDS, CALL_ATTEMPTS)
     consumer = DelayConsumer("orders", wait_seconds=20)
-    assert limits_of(DelaySender()._queues._client) == usual  # type: ignore[attr-defined]
+    assert limits_of(DelaySender().batches._queues._client) == usual  # type: ignore[attr-defined]
     assert limits_of(consumer._queues._client) == usual
     assert limits_of(consumer._queues._receiving) == (CONNECT_SECONDS, 25, SHORT_CALL_ATTEMPTS)
     assert limits_of(Bucket("bodies")._client) == usual
@@ -143,7 +143,7 @@ def test_a_worker_stops_with_a_batch_in_hand_and_nothing_answers(
 ) -> None:
     """Its copies come back; a call that is not answered is not waited for to its end."""
     monkeypatch.setattr("sqsdelay.sqs.client.ANSWER_SECONDS", 60)
-    monkeypatch.setattr("sqsdelay.sqs.consumer.STOP_SECONDS", 0.5)
+    monkeypatch.setattr("sqsdelay.sqs.receivers.STOP_SECONDS", 0.5)
     endpoint = Endpoint.parse("stopped")
     client = local_aws.client("sqs")
     create_endpoint(client, endpoint, hop_seconds=1)

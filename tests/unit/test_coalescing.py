@@ -6,9 +6,9 @@ import math
 
 import pytest
 
+from sqsdelay.core.coalescing import Coalescer, Waiting, checked_linger
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.limits import MAX_BATCH_BYTES, MAX_BATCH_ENTRIES
-from sqsdelay.sending.coalescing import Coalescer, Waiting, checked_linger
 
 LINGER = 0.005
 

@@ -16,10 +16,12 @@ from sqsdelay.errors import InvalidDelay, SendFailed, Unconfirmed
 from sqsdelay.sending.batches import BatchSender
 from sqsdelay.sending.sender import QueueSender, SendResult
 from sqsdelay.sending.settings import SenderSettings
+from sqsdelay.testing import ManualClock
 from tests.gated import GatedQueues
 from tests.patience import PATIENCE_SECONDS
 
-LONG = 1000.0
+ENDLESS = 1000.0
+"""A linger in ms whose clock stands still."""
 
 
 @pytest.fixture
@@ -30,8 +32,18 @@ def queues() -> GatedQueues:
     return queues
 
 
-def sender(queues: GatedQueues, *, linger_ms: float = LONG, lanes: int = 8) -> QueueSender:
-    return QueueSender(queues, SenderSettings(concurrency=lanes, linger_ms=linger_ms))
+def sender(queues: GatedQueues, *, linger_ms: float = ENDLESS, lanes: int = 8) -> QueueSender:
+    sends = QueueSender(queues, SenderSettings(concurrency=lanes, linger_ms=linger_ms))
+    if linger_ms == ENDLESS:
+        stop_clock(sends)
+    return sends
+
+
+def stop_clock(sends: QueueSender) -> ManualClock:
+    """Nothing has lingered from now on, however long threads take to start."""
+    assert sends._shared is not None
+    sends._shared._clock = clock = ManualClock()
+    return clock
 
 
 def at_once(*calls: Callable[[], SendResult]) -> list[Any]:
@@ -127,9 +139,9 @@ def test_when_the_sending_thread_is_interrupted_the_others_are_told(queues: Gate
 def test_a_forked_process_does_not_send_its_parents_messages(queues: GatedQueues) -> None:
     """What waits when a process forks belongs to threads that the child does not have."""
     client = boto3.client("sqs", region_name="eu-west-1")
-    sends = DelaySender(client, linger_ms=LONG)
-    assert sends._shared is not None
-    sends.batches = sends._shared._batches = BatchSender(queues, SenderSettings())
+    sends = DelaySender(client, linger_ms=ENDLESS)
+    sends.batches = BatchSender(queues, SenderSettings())
+    clock = stop_clock(sends)
     done: Future[SendResult] = Future()
     thread = threading.Thread(target=lambda: done.set_result(sends.send("orders", "parent's")))
     thread.start()
@@ -141,8 +153,10 @@ def test_a_forked_process_does_not_send_its_parents_messages(queues: GatedQueues
             each.start()
         for each in threads:
             each.join(PATIENCE_SECONDS)
-        os._exit(0 if queues.requests == [["c"] * 10] else 1)
+        sent = [body for request in queues.requests for body in request]
+        os._exit(0 if sent == ["c"] * 10 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    clock.advance(ENDLESS)
     thread.join(PATIENCE_SECONDS)
     assert done.result(0).sqs_message_id
     assert queues.requests == [["parent's"]]

@@ -1,6 +1,6 @@
 """Coalescing: what different callers send within a few milliseconds of each other shares requests.
 
-Pure logic: time is an argument, and nothing here waits or sends. Threads (`SharedSends`) and asyncio
+Pure logic: time is an argument, and nothing here waits or sends. Threads (`SharedCalls`) and asyncio
 (`AsyncQueueSender`) drive it.
 """
 
