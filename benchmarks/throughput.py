@@ -10,6 +10,7 @@ import argparse
 import hashlib
 import statistics
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from benchmarks.support.sqs_stub import BODY, Stub, running_stub
 from sqsdelay import DelayConsumer, DelaySender, Message
 from sqsdelay.core import wire
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.relaying import Outcome
 from sqsdelay.sending.settings import DEFAULT_CONCURRENCY
 from sqsdelay.sqs.client import client_config
 
@@ -179,6 +181,32 @@ def poll(stub: Stub) -> Work:
     return work
 
 
+def run(stub: Stub, *, receivers: int | None = None) -> Work:
+    """`DelayConsumer.run` with the clients it makes itself, as a worker process runs it.
+
+    Args:
+        receivers: as many; None for as many as it takes.
+    """
+    config = client_config(connections=64, parameter_validation=False)
+    client = stub.client(config=config)
+
+    def work(messages: int) -> None:
+        stop, left = threading.Event(), [messages]
+        lock = threading.Lock()
+
+        def note(outcomes: Sequence[Outcome]) -> None:
+            with lock:
+                left[0] -= len(outcomes)
+                if left[0] <= 0:
+                    stop.set()
+
+        DelayConsumer(ENDPOINT, client, receivers=receivers, wait_seconds=0, on_outcomes=note).run(
+            stop
+        )
+
+    return work
+
+
 def measure(stub: Stub, contestant: Contestant, messages: int) -> Round:
     """One round, timed, its requests counted."""
     if contestant.supply:
@@ -257,6 +285,12 @@ def relays(stub: Stub, plain: PlainBoto3, remaining_seconds: Sequence[int]) -> l
     return [
         Contestant(name="plain boto3, one thread", work=plain.relay, supply=remaining_seconds),
         Contestant(name="DelayConsumer.poll", work=poll(stub), supply=remaining_seconds),
+        Contestant(
+            name="DelayConsumer.run, two receivers",
+            work=run(stub, receivers=2),
+            supply=remaining_seconds,
+        ),
+        Contestant(name="DelayConsumer.run", work=run(stub), supply=remaining_seconds),
     ]
 
 
@@ -274,7 +308,7 @@ def benchmark(stub: Stub, *, messages: int, rounds: int) -> float:
         ("relay, all handed over", [LAST_SECONDS]),
     ):
         contestants = relays(stub, plain, remaining_seconds)
-        _, ours = compare(stub, title, contestants, messages=messages, rounds=rounds)
+        _, ours, *_ = compare(stub, title, contestants, messages=messages, rounds=rounds)
         worst = max(worst, requests_per_batch(ours))
     # Two queues to send to take two sends, by hand too: shown, not judged.
     contestants = relays(stub, plain, [DELAY_SECONDS, LAST_SECONDS])

@@ -9,7 +9,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from benchmarks.capacity.figures import CHECKED_MESSAGES, CHECKED_RELEASES, SQS_SECONDS, Check
+from benchmarks.capacity.figures import (
+    CHECKED_MESSAGES,
+    CHECKED_RECEIVERS,
+    CHECKED_RELEASES,
+    SQS_SECONDS,
+    Check,
+)
 from benchmarks.capacity.load import ENDPOINT, dispatching, environment
 from benchmarks.support.fresh_process import in_process
 from benchmarks.support.sqs_stub import Stub, running_stub
@@ -34,7 +40,10 @@ def check() -> dict[str, Any]:
             in_process(plain, dispatcher_drains, conninfo, CHECKED_RELEASES) for _ in range(CHECKS)
         ]
     return {
-        "worker": _check(f"{CHECKED_MESSAGES:,} messages visible at once, a worker", relayed),
+        "worker": _check(
+            f"{CHECKED_MESSAGES:,} messages visible at once, a worker of {CHECKED_RECEIVERS} receivers",
+            relayed,
+        ),
         "dispatcher worker": _check(
             f"{CHECKED_RELEASES:,} parked messages due at once, a worker on PostgreSQL", released
         ),
@@ -42,7 +51,7 @@ def check() -> dict[str, Any]:
 
 
 def worker_drains(stub: Stub, messages: int) -> Drain:
-    """When each message was through, of many that a worker of default settings finds visible at once."""
+    """When each message was through, of many that a worker finds visible at once."""
     from sqsdelay import DelayConsumer
 
     took = _timed_calls()
@@ -54,7 +63,7 @@ def worker_drains(stub: Stub, messages: int) -> Drain:
         if len(done) >= messages:
             stop.set()
 
-    consumer = DelayConsumer(ENDPOINT, on_outcomes=note)
+    consumer = DelayConsumer(ENDPOINT, receivers=CHECKED_RECEIVERS, on_outcomes=note)
     consumer.start()
     stub.supply(messages, remaining_seconds=[LAST_SECONDS])
     started = time.perf_counter()

@@ -24,7 +24,7 @@ from sqsdelay.limits import (
     MAX_RETENTION_SECONDS,
     SCHEDULE_SECONDS,
 )
-from sqsdelay.sqs.consumer import DEFAULT_RECEIVERS
+from sqsdelay.relaying.concurrency import LEAST_RECEIVERS, MOST_RECEIVERS
 from sqsdelay.sqs.outbox import DEFAULT_CONCURRENCY
 from sqsdelay.stores.dynamodb.dynamodb_store import DEFAULT_SHARDS
 
@@ -156,7 +156,7 @@ class Deployment:
     dispatcher_claim: int = BATCH
     dynamodb_threads: int = 16
     shards: int = DEFAULT_SHARDS
-    receivers: int = DEFAULT_RECEIVERS
+    receivers: int = MOST_RECEIVERS
     worker_claim: int = DEFAULT_BATCH
     outbox_batches: int = DEFAULT_CONCURRENCY
     ahead_seconds: int = MAX_MESSAGE_TIMER_SECONDS
@@ -182,6 +182,7 @@ class Cost:
 
 CHECKED_MESSAGES: Final = 2_000
 CHECKED_RELEASES: Final = 5_000
+CHECKED_RECEIVERS: Final = LEAST_RECEIVERS
 """How many the real runs have that the simulation is compared with."""
 
 

@@ -12,6 +12,7 @@ from benchmarks.capacity import relay_simulation as relay
 from benchmarks.capacity import store_simulation as store
 from benchmarks.capacity.figures import (
     CHECKED_MESSAGES,
+    CHECKED_RECEIVERS,
     CHECKED_RELEASES,
     DEPLOYED,
     DYNAMODB_SECONDS,
@@ -87,12 +88,14 @@ class Systems:
             ),
         ]
 
-    def worker(self, answer_seconds: float = SQS_SECONDS.value) -> Consumer:
-        """One process of ``sqsdelay consume``: its receivers share one processor."""
+    def worker(
+        self, answer_seconds: float = SQS_SECONDS.value, *, receivers: int = DEPLOYED.receivers
+    ) -> Consumer:
+        """One process of ``sqsdelay consume`` with a backlog: its receivers share one processor."""
         cpu = self.measured.costs["worker"].cpu_of(DEPLOYED.batch)
         return Consumer(
-            name=f"worker, {DEPLOYED.receivers} receivers (default)",
-            lanes=DEPLOYED.receivers,
+            name="worker (default)",
+            lanes=receivers,
             batch_seconds=3 * answer_seconds,
             shared_cpu_seconds=cpu,
             calls_per_second=FIFO_CALLS_ELSEWHERE.value,
@@ -228,7 +231,8 @@ def checked(systems: Systems, answers: Mapping[str, float]) -> dict[str, tuple[f
     Args:
         answers: how long SQS takes to answer, seconds, for each check.
     """
-    relayed = relay.drained(systems.worker(answers["worker"]), CHECKED_MESSAGES)
+    worker = systems.worker(answers["worker"], receivers=CHECKED_RECEIVERS)
+    relayed = relay.drained(worker, CHECKED_MESSAGES)
     dispatcher = systems.dispatcher_worker(answers["dispatcher worker"])
     released = store.drained(dispatcher, CHECKED_RELEASES)
     return {

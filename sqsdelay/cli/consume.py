@@ -42,7 +42,13 @@ def consume(
     hop: Annotated[
         int, typer.Option(help="Shortest delivery delay the delay queue may have, seconds.")
     ] = DEFAULT_HOP_SECONDS,
-    receivers: Annotated[int, typer.Option(help="Parallel receive loops per queue.")] = 2,
+    receivers: Annotated[
+        int | None,
+        typer.Option(
+            help="Parallel receive loops per queue; left out, as many as there is work for.",
+            show_default=False,
+        ),
+    ] = None,
     wait: Wait = MAX_RECEIVE_WAIT_SECONDS,
     visibility: Annotated[
         int,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ALL_COMPLETED, Future, wait
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import tenacity
 
@@ -26,18 +25,17 @@ from sqsdelay.limits import (
     DEFAULT_MAX_DELAY_SECONDS,
     MAX_RECEIVE_WAIT_SECONDS,
     SHORT_CALL_ATTEMPTS,
-    STOP_SECONDS,
     WORKER_VISIBILITY_SECONDS,
 )
 from sqsdelay.parking.parking import Stores
 from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS, parking_settings
+from sqsdelay.relaying.concurrency import MOST_RECEIVERS
 from sqsdelay.relaying.due_relay import DueRelay
-from sqsdelay.relaying.gathering import Gathering
 from sqsdelay.relaying.mover import Mover
 from sqsdelay.relaying.outcome import Outcome
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.relaying.settings import DEFAULT_MAX_RECEIVES, RelaySettings
-from sqsdelay.relaying.visibility import InHand, Visibility
+from sqsdelay.relaying.visibility import Visibility
 from sqsdelay.sending.endpoint_conflicts import refuse_collision
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.endpoints import (
@@ -46,22 +44,20 @@ from sqsdelay.sqs.endpoints import (
     waiting_problems,
 )
 from sqsdelay.sqs.queues import SqsQueues
+from sqsdelay.sqs.receivers import Receivers, in_thread, processed, retrying_until
+from sqsdelay.sqs.shared_batches import SharedBatches
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
     from sqsdelay.core.clock import Clock
     from sqsdelay.ledger.events import Ledger
+    from sqsdelay.ports.queues import Queues
     from sqsdelay.ports.stores import ParkingPlace
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_RECEIVERS: Final = 2
-MAX_PAUSE_SECONDS: Final = 30
 _START_LOOK_SECONDS: Final = 0.02
-_STOP_LOOK_SECONDS: Final = 0.05
-_LAST_POLL_SECONDS: Final = 1.0
-"""What SQS has to hand out it hands out at once: a poll that takes longer will bring nothing."""
 
 
 class DelayConsumer:
@@ -72,7 +68,9 @@ class DelayConsumer:
         client: a boto3 SQS client; made from the default session when left out. A client that
             you pass keeps its own time limits; a long poll needs a read limit above ``wait_seconds``.
         hop_seconds: the shortest delivery delay the delay queue may have.
-        receivers: receive loops side by side, for each queue.
+        receivers: receive loops side by side, for each queue. Left out, `run` finds the number itself: two
+            while there is little to do, up to 32 while the delay queue has more and the processor has
+            time, at most the client's connections.
         wait_seconds: long poll, 0 to 20.
         visibility_seconds: how long copies stay hidden if this consumer dies, 1 to 180; it
             extends that while it works on them.
@@ -94,7 +92,7 @@ class DelayConsumer:
         client: SQSClient | None = None,
         *,
         hop_seconds: int = DEFAULT_HOP_SECONDS,
-        receivers: int = DEFAULT_RECEIVERS,
+        receivers: int | None = None,
         wait_seconds: int = MAX_RECEIVE_WAIT_SECONDS,
         visibility_seconds: int = WORKER_VISIBILITY_SECONDS,
         max_receives: int = DEFAULT_MAX_RECEIVES,
@@ -105,7 +103,7 @@ class DelayConsumer:
         ledger: Ledger | None = None,
         clock: Clock | None = None,
     ) -> None:
-        if receivers < 1:
+        if receivers is not None and receivers < 1:
             raise ConfigurationError(f"receivers={receivers}; use 1 or more")
         if not 0 <= wait_seconds <= MAX_RECEIVE_WAIT_SECONDS:
             raise ConfigurationError(
@@ -114,7 +112,11 @@ class DelayConsumer:
         self.endpoint = Endpoint.parse(endpoint)
         self._clock = clock or SystemClock()
         self._longest_wait = wait_seconds if client is None else MAX_RECEIVE_WAIT_SECONDS
-        self._queues = _queues(client, receivers, wait_seconds, self._clock)
+        most = receivers or MOST_RECEIVERS
+        if client is not None:
+            most = min(most, getattr(client.meta.config, "max_pool_connections", most))
+        self._most_receivers = most
+        self._queues = _queues(client, most, wait_seconds, self._clock)
         self._visibility = Visibility(self._queues, self._clock, seconds=visibility_seconds)
         self._receivers = receivers
         self._wait_seconds = wait_seconds
@@ -139,9 +141,12 @@ class DelayConsumer:
             QueueMissing, QueueUnavailable: a queue cannot be asked.
             StoreMissing: the store is not set up.
         """
+        self._start(self._queues)
+
+    def _start(self, queues: Queues) -> None:
         self._check_store()
-        relay = checked_relay(self._queues, self.endpoint, self._settings)
-        self._movers = [relay, *self._due_relays()]
+        relay = checked_relay(queues, self.endpoint, self._settings)
+        self._movers = [relay, *self._due_relays(queues)]
         self._log_limits()
 
     def _log_limits(self) -> None:
@@ -154,13 +159,13 @@ class DelayConsumer:
                 continue
             _refuse(size_problems(self.endpoint, found))
 
-    def _due_relays(self) -> list[DueRelay]:
+    def _due_relays(self, queues: Queues) -> list[DueRelay]:
         if not self.endpoint.fifo:
             return []
         due_queue = self.endpoint.due_queue
-        attributes = self._queues.attributes(self._queues.url(due_queue))
+        attributes = queues.attributes(queues.url(due_queue))
         _refuse(waiting_problems(due_queue.name, attributes))
-        return [DueRelay(self._queues, self.endpoint, self._settings)]
+        return [DueRelay(queues, self.endpoint, self._settings)]
 
     def _check_store(self) -> None:
         """Find out now that the table is missing; an outage is waited for by hopping on."""
@@ -194,46 +199,19 @@ class DelayConsumer:
             )
         return [outcome for mover in self._movers for outcome in self._poll(mover, longest)]
 
-    def _poll_gathering(
-        self, mover: Mover, gathering: Gathering, wait_seconds: int, over: threading.Event
-    ) -> None:
-        """As `_poll`; what is to be parked waits until there is enough of it."""
-        left = gathering.seconds_left()
-        if left is not None:
-            wait_seconds = min(wait_seconds, int(left))
+    def _poll(self, mover: Mover, wait_seconds: int) -> list[Outcome]:
         batch = self._visibility.receive(self._queues.url(mover.source), wait_seconds=wait_seconds)
-        if over.is_set():
-            self._visibility.release(batch)
-            return
-        rest = gathering.keep(batch) if batch.copies else batch
-        if rest.copies:
-            self._worked_on(mover, rest)
-        if gathering.full():
-            self._told(gathering.park())
-
-    def _poll(
-        self, mover: Mover, wait_seconds: int, over: threading.Event | None = None
-    ) -> list[Outcome]:
-        url = self._queues.url(mover.source)
-        batch = self._visibility.receive(url, wait_seconds=wait_seconds)
-        if not batch.copies:
-            return []
-        if over is not None and over.is_set():
-            self._visibility.release(batch)
-            return []
-        return self._worked_on(mover, batch)
-
-    def _worked_on(self, mover: Mover, batch: InHand) -> list[Outcome]:
-        try:
-            outcomes = mover.process(batch.copies, held=batch.held)
-        finally:
-            self._visibility.done(batch)
-        return self._told(outcomes)
+        return self._told(processed(mover, self._visibility, batch)) if batch.copies else []
 
     def _told(self, outcomes: list[Outcome]) -> list[Outcome]:
         if self._on_outcomes is not None and outcomes:
             self._on_outcomes(outcomes)
         return outcomes
+
+    def _shared_queues(self) -> Queues:
+        if self._receivers == 1:
+            return self._queues
+        return SharedBatches(self._queues, lanes=self._most_receivers)
 
     def run(self, stop: threading.Event) -> None:
         """Serve until ``stop`` is set; then finish the batches in hand and return.
@@ -247,84 +225,39 @@ class DelayConsumer:
         Raises:
             ConfigurationError, QueueMissing, StoreMissing: from `start`, before any receive.
         """
-        retrying = _waiting(stop, tenacity.retry_if_exception_type(QueueUnavailable))
-        starting = _in_thread(retrying, self.start)
+        retrying = retrying_until(stop, tenacity.retry_if_exception_type(QueueUnavailable))
+        starting = in_thread(retrying, self._start, self._shared_queues())
         while not starting.done():
             if stop.wait(_START_LOOK_SECONDS):
                 # Its calls end by themselves; a process need not wait for them.
                 return
         starting.result()
-        over = threading.Event()
-        receivers = [
-            _in_thread(self._receive_until, stop, over, mover)
-            for mover in self._movers * self._receivers
-        ]
-        _in_thread(self._extend_until, over)
-        stop.wait()
-        self._finish(receivers)
-        over.set()
-
-    def _receive_until(self, stop: threading.Event, over: threading.Event, mover: Mover) -> None:
-        # Whatever goes wrong with one batch, its copies come back; a receiver must not die of it.
-        waiting = _waiting(stop, tenacity.retry_if_exception_type(Exception))
-        gathering = self._gathering(mover)
-        if gathering is None:
-            while not stop.is_set():
-                waiting(self._poll, mover, self._wait_seconds, over)
-            return
-        while not stop.is_set():
-            waiting(self._poll_gathering, mover, gathering, self._wait_seconds, over)
-        self._told(gathering.park())
-
-    def _gathering(self, mover: Mover) -> Gathering | None:
-        """For a mover that parks in a store which takes groups."""
-        most = mover.stored_at_once if isinstance(mover, Relay) else None
-        if most is None or not isinstance(mover, Relay):
-            return None
-        return Gathering(mover, self._visibility, self._clock, most=most)
-
-    def _extend_until(self, over: threading.Event) -> None:
-        while not over.wait(self._visibility.beat_seconds):
-            self._visibility.extend()
-
-    def _finish(self, receivers: Sequence[Future[None]]) -> None:
-        """Wait for the batches in hand as long as their calls are answered, for long polls a moment."""
-        local = SystemClock()
-        stopped_at = local.monotonic()
-        while not all(receiver.done() for receiver in receivers):
-            touched = self._visibility.last_touched()
-            if touched is None and local.monotonic() - stopped_at > _LAST_POLL_SECONDS:
-                return
-            if touched is not None and self._clock.monotonic() - touched > STOP_SECONDS:
-                logger.warning("stopped while SQS does not answer; copies in hand come back")
-                return
-            wait(receivers, timeout=_STOP_LOOK_SECONDS, return_when=ALL_COMPLETED)
+        Receivers(
+            self._movers,
+            self._visibility,
+            url=lambda mover: self._queues.url(mover.source),
+            clock=self._clock,
+            wait_seconds=self._wait_seconds,
+            number=self._receivers,
+            most=self._most_receivers,
+            told=self._told,
+        ).run(stop)
 
 
 def _queues(client: SQSClient | None, receivers: int, wait_seconds: int, clock: Clock) -> SqsQueues:
     if client is not None:
         return SqsQueues(client, clock=clock)
+    # What they pass on botocore has parsed, or core/ has made: it need not be checked once more.
     return SqsQueues(
-        default_client(connections=4 * receivers),
+        default_client(connections=2 * receivers, parameter_validation=False),
         receiving=default_client(
-            connections=2 * receivers, wait_seconds=wait_seconds, attempts=SHORT_CALL_ATTEMPTS
+            connections=2 * receivers,
+            wait_seconds=wait_seconds,
+            attempts=SHORT_CALL_ATTEMPTS,
+            parameter_validation=False,
         ),
         clock=clock,
     )
-
-
-def _in_thread(work: Callable[..., Any], *arguments: Any) -> Future[Any]:
-    """Do it in a thread that no process waits for when it ends."""
-    result: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            result.set_result(work(*arguments))
-        except BaseException as error:
-            result.set_exception(error)
-
-    threading.Thread(target=run, name="receiver", daemon=True).start()
-    return result
 
 
 def _refuse(problems: Iterable[Problem]) -> None:
@@ -336,7 +269,7 @@ def _refuse(problems: Iterable[Problem]) -> None:
         logger.warning(text)
 
 
-def checked_relay(queues: SqsQueues, endpoint: Endpoint, settings: RelaySettings) -> Relay:
+def checked_relay(queues: Queues, endpoint: Endpoint, settings: RelaySettings) -> Relay:
     """A relay for the delay queue as it is deployed; worker and function start with it.
 
     Raises:
@@ -350,22 +283,3 @@ def checked_relay(queues: SqsQueues, endpoint: Endpoint, settings: RelaySettings
     _refuse(delay_queue_problems(name, attributes, hop_seconds=settings.hop_seconds))
     # Requeueing costs what the queue's delay is, whatever the setting says.
     return Relay(queues, endpoint, replace(settings, hop_seconds=int(attributes["DelaySeconds"])))
-
-
-def _waiting(stop: threading.Event, retry: tenacity.retry_base) -> tenacity.Retrying:
-    """Retries with growing pauses until it works or ``stop`` is set."""
-    return tenacity.Retrying(
-        retry=retry,
-        wait=tenacity.wait_random_exponential(multiplier=1, max=MAX_PAUSE_SECONDS),
-        stop=tenacity.stop_when_event_set(stop),
-        sleep=tenacity.sleep_using_event(stop),
-        before_sleep=_log_pause,
-        retry_error_callback=lambda _: None,
-    )
-
-
-def _log_pause(state: tenacity.RetryCallState) -> None:
-    error = state.outcome.exception() if state.outcome else None
-    logger.warning(
-        "cannot receive, trying again in %.1f s: %s", state.upcoming_sleep, one_line(repr(error))
-    )

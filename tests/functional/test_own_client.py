@@ -1,4 +1,4 @@
-"""The client a sender makes itself does not check parameters again: the sender has checked them all."""
+"""The clients a sender or a worker makes itself do not check parameters: what they pass on was checked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sqsdelay.sqs.client import default_client
 
 
 def client_of(user: Any) -> Any:
-    return user._queues._client
+    return getattr(user, "batches", user)._queues._client
 
 
 def checks_parameters(client: Any) -> bool:
@@ -34,10 +34,11 @@ def checks_parameters(client: Any) -> bool:
     return False
 
 
-def test_only_the_senders_own_client_leaves_parameters_unchecked() -> None:
-    """Whoever else makes a client of the default session may pass on what nobody has checked."""
+def test_only_their_own_clients_leave_parameters_unchecked() -> None:
+    """A sender has checked them, a worker's are botocore's own answers. Whoever else makes a client of
+    the default session may pass on what nobody has checked."""
     assert not checks_parameters(client_of(DelaySender()))
-    assert checks_parameters(client_of(DelayConsumer("orders")))
+    assert not checks_parameters(client_of(DelayConsumer("orders")))
     assert checks_parameters(default_client(connections=1))
 
 

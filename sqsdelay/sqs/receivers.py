@@ -1,0 +1,256 @@
+"""A worker's receive loops: as many as its queues have work for, and the processor time."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ALL_COMPLETED, Future, wait
+from typing import Any, Final
+
+import tenacity
+
+from sqsdelay.core.clock import Clock, SystemClock
+from sqsdelay.core.one_line import one_line
+from sqsdelay.limits import STOP_SECONDS
+from sqsdelay.relaying.concurrency import LEAST_RECEIVERS, Concurrency
+from sqsdelay.relaying.due_relay import DueRelay
+from sqsdelay.relaying.gathering import Gathering
+from sqsdelay.relaying.mover import Mover
+from sqsdelay.relaying.outcome import Outcome
+from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying.visibility import InHand, Visibility
+
+logger = logging.getLogger(__name__)
+
+MAX_PAUSE_SECONDS: Final = 30
+_STOP_LOOK_SECONDS: Final = 0.05
+_LAST_POLL_SECONDS: Final = 1.0
+"""What SQS has to hand out it hands out at once: a poll that takes longer will bring nothing."""
+_EXTRA_WAIT_SECONDS: Final = 1
+"""The long poll of a receiver above the least. A short poll asks some of SQS's servers only, and may come
+back empty from a queue that is not. Source: sqs-short-and-long-polling.html."""
+
+
+class _Served:
+    """A queue and its receivers. Thread-safe."""
+
+    def __init__(self, mover: Mover, concurrency: Concurrency, gathering: Gathering | None) -> None:
+        self.mover = mover
+        self.gathering = gathering
+        self._concurrency = concurrency
+        self._running = 0
+        self._lock = threading.Lock()
+
+    def received(self, copies: int, *, now: float, cpu_seconds: float) -> int:
+        """A receive came back; how many receivers to start, which count as started."""
+        with self._lock:
+            self._concurrency.received(copies, now=now, cpu_seconds=cpu_seconds)
+            return self._to_start()
+
+    def first(self) -> int:
+        """How many to start with, which count as started."""
+        with self._lock:
+            return self._to_start()
+
+    def _to_start(self) -> int:
+        more = max(0, self._concurrency.wanted - self._running)
+        self._running += more
+        return more
+
+    def one_too_many(self) -> bool:
+        """Whether a receiver should end."""
+        with self._lock:
+            return self._running > self._concurrency.wanted
+
+    def ended(self) -> None:
+        with self._lock:
+            self._running -= 1
+
+
+class Receivers:
+    """Receives from each mover's queue, has it work on what came, and keeps it hidden meanwhile.
+
+    The least number of receivers wait in long polls. What is above it is started while receives bring
+    much, and ends with a receive that brings nothing. A due queue keeps the least: more receivers
+    would bring more messages of a group out of order.
+
+    Args:
+        movers: what to serve.
+        visibility: hides what is worked on.
+        url: a mover's queue.
+        clock: the local clock.
+        wait_seconds: long poll.
+        number: of receivers for each queue; None for as many as it takes.
+        most: receivers of a queue at most.
+        told: called with the outcomes of each batch.
+    """
+
+    def __init__(
+        self,
+        movers: Sequence[Mover],
+        visibility: Visibility,
+        *,
+        url: Callable[[Mover], str],
+        clock: Clock,
+        wait_seconds: int,
+        number: int | None,
+        most: int,
+        told: Callable[[list[Outcome]], object],
+    ) -> None:
+        self._visibility = visibility
+        self._url = url
+        self._clock = clock
+        self._wait_seconds = wait_seconds
+        self._told = told
+        self._stop, self._over = threading.Event(), threading.Event()
+        self._running: set[Future[None]] = set()
+        self._lock = threading.Lock()
+        self._served = [
+            _Served(mover, _concurrency(mover, number, most), self._gathering(mover))
+            for mover in movers
+        ]
+
+    def run(self, stop: threading.Event) -> None:
+        """Serve until ``stop`` is set; then finish what is in hand as far as calls are answered."""
+        self._stop = stop
+        for served in self._served:
+            for _ in range(served.first()):
+                self._start(self._receive_until_stopped, served)
+        in_thread(self._extend_until_over)
+        stop.wait()
+        self._finish()
+        self._over.set()
+
+    def _start(self, loop: Callable[[_Served], None], served: _Served) -> None:
+        receiver = in_thread(loop, served)
+        with self._lock:
+            self._running = {each for each in self._running if not each.done()} | {receiver}
+
+    def _receive_until_stopped(self, served: _Served) -> None:
+        # Whatever goes wrong with one batch, its copies come back; a receiver must not die of it.
+        waiting = retrying_until(self._stop, tenacity.retry_if_exception_type(Exception))
+        while not self._stop.is_set():
+            waiting(self._poll, served, self._wait_seconds)
+        self._park(served)
+
+    def _receive_while_busy(self, served: _Served) -> None:
+        """A receiver above the least. In trouble it ends: the others wait until that is over."""
+        try:
+            busy = True
+            while busy and not self._stop.is_set():
+                busy = self._poll(served, min(_EXTRA_WAIT_SECONDS, self._wait_seconds))
+                busy = busy and not served.one_too_many()
+            if self._stop.is_set():
+                self._park(served)
+        except Exception as error:
+            logger.warning("one receiver less: %s", one_line(repr(error)))
+        finally:
+            served.ended()
+
+    def _poll(self, served: _Served, wait_seconds: int) -> bool:
+        """Receive a batch and work on it; whether there was one."""
+        gathering = served.gathering
+        left = None if gathering is None else gathering.seconds_left()
+        if left is not None:
+            wait_seconds = min(wait_seconds, int(left))
+        batch = self._visibility.receive(self._url(served.mover), wait_seconds=wait_seconds)
+        if self._over.is_set():
+            self._visibility.release(batch)
+            return False
+        more = served.received(
+            len(batch.copies), now=self._clock.monotonic(), cpu_seconds=time.process_time()
+        )
+        for _ in range(more):
+            self._start(self._receive_while_busy, served)
+        self._work_on(served, batch)
+        if gathering is not None:
+            self._told(gathering.park_if_full())
+        return bool(batch.copies)
+
+    def _work_on(self, served: _Served, batch: InHand) -> None:
+        if batch.copies and served.gathering is not None:
+            # What is to be parked waits until there is enough of it.
+            batch = served.gathering.keep(batch)
+        if batch.copies:
+            self._told(processed(served.mover, self._visibility, batch))
+
+    def _park(self, served: _Served) -> None:
+        if served.gathering is not None:
+            self._told(served.gathering.park())
+
+    def _gathering(self, mover: Mover) -> Gathering | None:
+        """For a mover that parks in a store which takes groups; all its receivers gather together."""
+        most = mover.stored_at_once if isinstance(mover, Relay) else None
+        if most is None or not isinstance(mover, Relay):
+            return None
+        return Gathering(mover, self._visibility, self._clock, most=most)
+
+    def _extend_until_over(self) -> None:
+        while not self._over.wait(self._visibility.beat_seconds):
+            self._visibility.extend()
+
+    def _finish(self) -> None:
+        """Wait for the batches in hand as long as their calls are answered, for long polls a moment."""
+        local = SystemClock()
+        stopped_at = local.monotonic()
+        while running := self._unfinished():
+            touched = self._visibility.last_touched()
+            if touched is None and local.monotonic() - stopped_at > _LAST_POLL_SECONDS:
+                return
+            if touched is not None and self._clock.monotonic() - touched > STOP_SECONDS:
+                logger.warning("stopped while SQS does not answer; copies in hand come back")
+                return
+            wait(running, timeout=_STOP_LOOK_SECONDS, return_when=ALL_COMPLETED)
+
+    def _unfinished(self) -> set[Future[None]]:
+        with self._lock:
+            return {each for each in self._running if not each.done()}
+
+
+def _concurrency(mover: Mover, number: int | None, most: int) -> Concurrency:
+    if number is not None:
+        return Concurrency(least=number, most=number)
+    return Concurrency(most=LEAST_RECEIVERS if isinstance(mover, DueRelay) else most)
+
+
+def processed(mover: Mover, visibility: Visibility, batch: InHand) -> list[Outcome]:
+    """Have a mover work on a batch; it is in hand until then."""
+    try:
+        return mover.process(batch.copies, held=batch.held)
+    finally:
+        visibility.done(batch)
+
+
+def in_thread(work: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    """Do it in a thread that no process waits for when it ends."""
+    result: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(work(*arguments))
+        except BaseException as error:
+            result.set_exception(error)
+
+    threading.Thread(target=run, name="receiver", daemon=True).start()
+    return result
+
+
+def retrying_until(stop: threading.Event, retry: tenacity.retry_base) -> tenacity.Retrying:
+    """Retries with growing pauses until it works or ``stop`` is set."""
+    return tenacity.Retrying(
+        retry=retry,
+        wait=tenacity.wait_random_exponential(multiplier=1, max=MAX_PAUSE_SECONDS),
+        stop=tenacity.stop_when_event_set(stop),
+        sleep=tenacity.sleep_using_event(stop),
+        before_sleep=_log_pause,
+        retry_error_callback=lambda _: None,
+    )
+
+
+def _log_pause(state: tenacity.RetryCallState) -> None:
+    error = state.outcome.exception() if state.outcome else None
+    logger.warning(
+        "cannot receive, trying again in %.1f s: %s", state.upcoming_sleep, one_line(repr(error))
+    )

@@ -1,0 +1,239 @@
+"""A worker's receivers: as many as there is work for, sharing full batches, none lost when it stops."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import OutgoingMessage, string
+from sqsdelay.core.received_message import ReceivedMessage
+from sqsdelay.parking.settings import ParkingSettings
+from sqsdelay.ports.queues import Failure
+from sqsdelay.relaying.due_relay import DueRelay
+from sqsdelay.relaying.mover import Mover
+from sqsdelay.relaying.outcome import Outcome, Status
+from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying.settings import RelaySettings
+from sqsdelay.relaying.visibility import Visibility
+from sqsdelay.sqs.receivers import Receivers, _concurrency
+from sqsdelay.sqs.shared_batches import SharedBatches
+from sqsdelay.testing import InMemoryStore, ManualClock
+from tests.gated import GatedQueues
+from tests.patience import PATIENCE_SECONDS
+
+DELAY = "orders-delay.fifo"
+
+
+class PolledQueues(GatedQueues):
+    """Long polls wait until something is there, or the worker is stopped. ``polling`` is how many wait,
+    ``most_polling`` the most there were; ``empty`` counts receives that brought nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stop = threading.Event()
+        self.changed = threading.Condition()
+        self.polling = self.most_polling = self.empty = 0
+        self.deletes: list[int] = []
+
+    def receive_batch(self, queue_url: str, **given: Any) -> list[ReceivedMessage]:
+        with self.changed:
+            self.polling += 1
+            self.most_polling = max(self.most_polling, self.polling)
+            self.changed.notify_all()
+            copies = super().receive_batch(queue_url, **given)
+            # An extra receiver's second is over at once: no test waits for it.
+            while not copies and given["wait_seconds"] > 1 and not self.stop.is_set():
+                self.changed.wait()
+                copies = super().receive_batch(queue_url, **given)
+            self.polling -= 1
+            self.empty += not copies
+            return copies
+
+    def delete_batch(
+        self, queue_url: str, copies: Sequence[ReceivedMessage]
+    ) -> list[Failure | None]:
+        self.deletes.append(len(copies))
+        return super().delete_batch(queue_url, copies)
+
+    def put(self, count: int, *, seconds: int = 1000) -> None:
+        """Let so many delayed messages be visible, with so much still to wait."""
+        with self.changed:
+            for n in range(count):
+                name = f"m{seconds}-{n}"
+                due = {"NServiceBus.AmazonSQS.DelaySeconds": string(str(seconds + 900))}
+                entry = OutgoingMessage("x", due, 9, group_id=name, deduplication_id=name)
+                super().send_batch(DELAY, [entry])
+            self.requests.clear()
+            self.clock.advance(900)
+            self.changed.notify_all()
+
+    def await_polling(self, count: int) -> None:
+        """Until so many receivers wait for messages."""
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.polling == count, PATIENCE_SECONDS)
+
+
+@pytest.fixture
+def queues() -> PolledQueues:
+    queues = PolledQueues()
+    queues.create_endpoint("orders")
+    return queues
+
+
+@contextmanager
+def working(
+    queues: PolledQueues,
+    movers: Sequence[Mover],
+    *,
+    number: int | None = None,
+    visibility: Visibility | None = None,
+) -> Iterator[list[Outcome]]:
+    """A worker, stopped with the block; its outcomes."""
+    outcomes: list[Outcome] = []
+
+    def told(some: list[Outcome]) -> None:
+        with queues.changed:
+            outcomes.extend(some)
+            queues.changed.notify_all()
+
+    receivers = Receivers(
+        movers,
+        visibility or Visibility(queues, queues.clock),
+        url=lambda mover: queues.url(mover.source),
+        clock=queues.clock,
+        wait_seconds=20,
+        number=number,
+        most=32,
+        told=told,
+    )
+    worker = threading.Thread(target=receivers.run, args=(queues.stop,))
+    worker.start()
+    try:
+        yield outcomes
+    finally:
+        with queues.changed:
+            queues.stop.set()
+            queues.changed.notify_all()
+        worker.join(PATIENCE_SECONDS)
+        assert not worker.is_alive()
+
+
+def relay(queues: PolledQueues, *, lanes: int = 8, **settings: Any) -> Relay:
+    shared = SharedBatches(queues, lanes=lanes)
+    return Relay(shared, Endpoint.parse("orders"), RelaySettings(**settings))
+
+
+def patient(queues: PolledQueues) -> SharedBatches:
+    """Whose entries never have lingered long enough."""
+    shared = SharedBatches(queues, lanes=8)
+    shared._sends._clock = ManualClock()
+    return shared
+
+
+def await_outcomes(queues: PolledQueues, outcomes: list[Outcome], count: int) -> None:
+    with queues.changed:
+        assert queues.changed.wait_for(lambda: len(outcomes) >= count, PATIENCE_SECONDS)
+
+
+def test_an_idle_queue_has_two_long_polls(queues: PolledQueues) -> None:
+    """As many as ever: each costs a request every 20 s."""
+    with working(queues, [relay(queues)]):
+        queues.await_polling(2)
+    assert queues.most_polling == 2
+
+
+def test_a_backlog_gets_more_receivers_and_they_go_with_it(queues: PolledQueues) -> None:
+    """All is relayed once; then two long polls are left, and no request more."""
+    queues.put(600)
+    with working(queues, [relay(queues)]) as outcomes:
+        await_outcomes(queues, outcomes, 600)
+        queues.await_polling(2)
+    assert [outcome.status for outcome in outcomes] == [Status.REQUEUED] * 600
+    assert len({outcome.copy.message_id for outcome in outcomes}) == 600
+
+
+def test_a_given_number_of_receivers_stays(queues: PolledQueues) -> None:
+    """Five poll, whatever there is to do."""
+    with working(queues, [relay(queues)], number=5) as outcomes:
+        queues.await_polling(5)
+        queues.put(100)
+        await_outcomes(queues, outcomes, 100)
+        queues.await_polling(5)
+
+
+def test_receivers_share_full_requests(queues: PolledQueues) -> None:
+    """Two receives of which half goes on and half is handed over take two full sends, not four."""
+    shared = patient(queues)
+    batches = [[OutgoingMessage(f"{name}{n}", {}, 1) for n in range(5)] for name in "ab"]
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(lambda batch: shared.send_batch("orders", batch), batches))
+    assert [len(request) for request in queues.requests] == [10]
+    assert [len(answer) for answer in answers] == [5, 5]
+
+
+def test_each_receiver_gets_the_answers_to_its_own_entries(queues: PolledQueues) -> None:
+    """Also where a batch is split over two requests, and where one entry fails."""
+    queues.refuse("b3")
+    shared = patient(queues)
+    batches = [
+        [OutgoingMessage(f"{name}{n}", {}, 1) for n in range(count)]
+        for name, count in (("a", 7), ("b", 7), ("c", 6))
+    ]
+    with ThreadPoolExecutor(3) as pool:
+        answers = list(pool.map(lambda batch: shared.send_batch("orders", batch), batches))
+    failed = [[isinstance(each, Failure) for each in answer] for answer in answers]
+    assert failed == [[False] * 7, [n == 3 for n in range(7)], [False] * 6]
+    assert [len(request) for request in queues.requests] == [10, 10]
+
+
+def test_what_goes_to_a_fifo_queue_keeps_its_batches(queues: PolledQueues) -> None:
+    """Split and mixed, it could change places."""
+    shared, sent = SharedBatches(queues, lanes=8), []
+    queues.send_batch = lambda url, entries: sent.append((url, len(entries))) or []  # type: ignore
+    shared.send_batch("orders.fifo", [OutgoingMessage("x", {}, 1, group_id="g")] * 3)
+    assert sent == [("orders.fifo", 3)]
+
+
+def test_a_copy_is_deleted_only_after_its_send_is_confirmed(queues: PolledQueues) -> None:
+    """Shared or not: what is not sent stays."""
+    queues.put(6, seconds=60)
+    queues.refuse("x")
+    with working(queues, [relay(queues)]) as outcomes:
+        await_outcomes(queues, outcomes, 6)
+    assert [outcome.status for outcome in outcomes] == [Status.FAILED] * 6
+    assert queues.deletes == []
+
+
+def test_all_receivers_gather_for_one_group() -> None:
+    """A store that takes groups gets one call for what many receivers brought."""
+    queues = PolledQueues()
+    queues.create_endpoint("orders")
+    calls: list[int] = []
+
+    class Groups(InMemoryStore):
+        stored_at_once = 200
+
+        def store(self, messages: Any, **given: Any) -> list[bool]:
+            calls.append(len(messages))
+            return super().store(messages, **given)
+
+    parking = ParkingSettings(Groups(queues.clock))
+    queues.put(200, seconds=90 * 86_400)
+    with working(queues, [relay(queues, parking=parking)]) as outcomes:
+        await_outcomes(queues, outcomes, 200)
+    assert calls == [200]
+
+
+def test_a_due_queue_keeps_the_least(queues: PolledQueues) -> None:
+    """More receivers would bring more of a group's messages out of order."""
+    served = Endpoint.parse("orders.fifo")
+    due = _concurrency(DueRelay(queues, served), None, 32)
+    for n in range(100):
+        due.received(10, now=float(n), cpu_seconds=0)
+    assert due.wanted == 2
