@@ -26,7 +26,7 @@ from sqsdelay.cost import s3_store as in_s3
 from sqsdelay.cost.lines import DISPATCH_MS, LAMBDA_POLLERS
 from sqsdelay.cost.stored_message import ITEM_BYTES
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.sqs.consumer import DEFAULT_RECEIVERS
+from sqsdelay.relaying.concurrency import LEAST_RECEIVERS
 from sqsdelay.stores.dynamodb.item import item_bytes as item_size
 from sqsdelay.stores.dynamodb.item import item_of
 from sqsdelay.stores.dynamodb.layout import Lane, Layout, Place
@@ -324,4 +324,4 @@ def test_the_s3_stores_figures_are_its_own() -> None:
     """How a worker gathers and polls, and how often a dispatcher looks."""
     assert in_s3.GROUP == MAX_OBJECT_MESSAGES <= S3Store.stored_at_once
     assert in_s3.LOOK_SECONDS == TURN_SECONDS == S3Store.poll_seconds
-    assert in_s3.RECEIVERS == DEFAULT_RECEIVERS < LAMBDA_POLLERS
+    assert in_s3.RECEIVERS == LEAST_RECEIVERS < LAMBDA_POLLERS
