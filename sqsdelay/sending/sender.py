@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Final
@@ -74,6 +75,7 @@ class QueueSender:
         self._queues = queues
         self._concurrency = settings.concurrency
         self._ledger = settings.ledger
+        self._tracing = settings.tracing
         large_bodies = settings.large_bodies
         self._stores = None if settings.parking is None else Stores(settings.parking)
         self._offloading = None if large_bodies is None else Offloading(large_bodies)
@@ -119,14 +121,15 @@ class QueueSender:
             trace_header=trace_header,
         )
         parsed = Endpoint.parse(endpoint)
-        prepared = self._prepare(parsed, message, Asked())
-        if isinstance(prepared, ToStore):
-            (result,) = self._park(parsed, [prepared])
-        else:
-            (outcome,) = self._send_batch(parsed, [(0, prepared)])
-            result = _sent(prepared, outcome)
-        if result.error is not None:
-            raise result.error
+        with self._traced(parsed) as header:
+            prepared = self._prepare(parsed, _with_header(message, header), Asked())
+            if isinstance(prepared, ToStore):
+                (result,) = self._park(parsed, [prepared])
+            else:
+                (outcome,) = self._send_batch(parsed, [(0, prepared)])
+                result = _sent(prepared, outcome)
+            if result.error is not None:
+                raise result.error
         return result
 
     def preview(self, endpoint: str, message: Message) -> SendResult:
@@ -168,7 +171,17 @@ class QueueSender:
         Args:
             note: called in this thread with what became of each message that was sent to a queue.
         """
-        parsed, asked = Endpoint.parse(endpoint), Asked()
+        parsed = Endpoint.parse(endpoint)
+        with self._traced(parsed) as header:
+            return self._send_noting(parsed, (_with_header(m, header) for m in messages), note)
+
+    def _send_noting(
+        self,
+        parsed: Endpoint,
+        messages: Iterable[Message],
+        note: Callable[[SendReceipt | Failure], None],
+    ) -> list[SendResult]:
+        asked = Asked()
         results: list[SendResult] = []
         ready: _Ready = []
         to_store: list[tuple[int, ToStore]] = []
@@ -250,6 +263,9 @@ class QueueSender:
             NoStore, InvalidEndpoint, StoreUnavailable, StoreMissing
         """
         return self._schedule(endpoint).pending(due_from=due_from, due_before=due_before)
+
+    def _traced(self, endpoint: Endpoint) -> AbstractContextManager[str | None]:
+        return nullcontext() if self._tracing is None else self._tracing.sending(endpoint.name)
 
     def _prepare(self, endpoint: Endpoint, given: Message, asked: Asked) -> ToQueue | ToStore:
         message, fitting = self._fitted(endpoint, given)
@@ -363,6 +379,13 @@ class QueueSender:
             kept = [p.stored for p, error in zip(chunk, errors, strict=True) if error is None]
             record_safely(self._ledger, sent_to_store(endpoint.name, kept, at_ms=now_ms))
         return [_parked(p, error) for p, error in zip(chunk, errors, strict=True)]
+
+
+def _with_header(message: Message, header: str | None) -> Message:
+    """The message with the send's trace header, unless its sender named one."""
+    if header is None or message.trace_header is not None:
+        return message
+    return replace(message, trace_header=header)
 
 
 def _paired(

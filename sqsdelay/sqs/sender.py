@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sqsdelay.ledger.events import Ledger
     from sqsdelay.ports.queues import LargeBodies
     from sqsdelay.ports.stores import ParkingPlace
+    from sqsdelay.ports.tracing import Tracing
 
 
 class DelaySender(QueueSender):
@@ -40,6 +41,7 @@ class DelaySender(QueueSender):
             one was cancelled or rescheduled. Only a sender with the store can see that; such a sender
             is always idempotent.
         ledger: where to record what was sent, cancelled and rescheduled; None records nothing.
+        tracing: traces sends, e.g. `sqsdelay.opentelemetry.OpenTelemetryTracing`.
         clock: the local clock.
 
     Raises:
@@ -59,6 +61,7 @@ class DelaySender(QueueSender):
         large_bodies: LargeBodies | None = None,
         idempotent: bool = False,
         ledger: Ledger | None = None,
+        tracing: Tracing | None = None,
         clock: Clock | None = None,
     ) -> None:
         if client is None:
@@ -76,5 +79,6 @@ class DelaySender(QueueSender):
                 large_bodies=large_bodies,
                 idempotent=idempotent,
                 ledger=ledger,
+                tracing=tracing,
             ),
         )
