@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sqsdelay.ledger.events import Ledger
     from sqsdelay.ports.queues import LargeBodies
     from sqsdelay.ports.stores import ParkingPlace
+    from sqsdelay.ports.tracing import Tracing
 
 Boto3 = TypeVar("Boto3", "SQSClient", "SQSServiceResource", "Queue")
 
@@ -37,6 +38,7 @@ def unrestricted(
     park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
     large_bodies: LargeBodies | None = None,
     ledger: Ledger | None = None,
+    tracing: Tracing | None = None,
 ) -> Boto3:
     """The client, with ``DelaySeconds`` of any length in ``send_message`` and ``send_message_batch``.
 
@@ -55,6 +57,7 @@ def unrestricted(
             reached from it sends in this way too. An unrestricted one gets these settings instead.
         hop_seconds, max_delay_seconds, store, park_after_seconds, large_bodies: as for `DelaySender`.
         ledger: where to record the messages sent with long delays.
+        tracing: traces the sends of these messages.
 
     Raises:
         ConfigurationError: not an SQS client or resource; a setting out of range.
@@ -66,6 +69,7 @@ def unrestricted(
         parking=parking_settings(store, park_after_seconds),
         large_bodies=large_bodies,
         ledger=ledger,
+        tracing=tracing,
     )
     given: Any = client
     if iscoroutinefunction(getattr(given, "_make_api_call", None)):

@@ -30,6 +30,7 @@ from sqsdelay.limits import (
     MAX_RECEIVE_WAIT_SECONDS,
     WORKER_VISIBILITY_SECONDS,
 )
+from sqsdelay.opentelemetry import if_installed
 from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.relaying.settings import DEFAULT_MAX_RECEIVES
 
@@ -80,7 +81,8 @@ def consume(
             for outcome in outcomes:
                 print_json(_as_json(outcome))
 
-    name, book = Endpoint.parse(endpoint).name, opened_ledger(ledger)
+    name = Endpoint.parse(endpoint).name
+    tracing, book = if_installed(opened_ledger(ledger))
     with optional_place(name, store, table, schema) as opened:
         consumer = DelayConsumer(
             endpoint,
@@ -94,6 +96,7 @@ def consume(
             park_after_seconds=park_after,
             on_outcomes=report,
             ledger=book,
+            tracing=tracing,
         )
         stop = stop_on_signals()
         served = consumer.endpoint.delay_queue.name

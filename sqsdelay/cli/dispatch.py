@@ -31,9 +31,11 @@ from sqsdelay.dispatching.settings import DEFAULT_BATCH, DispatchSettings
 from sqsdelay.dispatching.settlement import Round
 from sqsdelay.errors import CriticalError
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.opentelemetry import if_installed
 
 if TYPE_CHECKING:
     from sqsdelay.ports.stores import DelayedMessageStore
+    from sqsdelay.ports.tracing import Tracing
     from sqsdelay.rabbitmq import RabbitMqOutbox
     from sqsdelay.sqs.outbox import SqsOutbox
 
@@ -99,10 +101,10 @@ def dispatch(
         maximum_recovery_failures_per_second=recovery_failures,
     )
     counts: Counter[str] = Counter()
-    book = opened_ledger(ledger)
+    tracing, book = if_installed(opened_ledger(ledger))
     with (
         opened_store(parsed.name, store, table, schema) as opened,
-        closing(_outbox(parsed, to, opened)) as outbox,
+        closing(_outbox(parsed, to, opened, tracing)) as outbox,
     ):
         dispatcher = Dispatcher(
             opened,
@@ -127,7 +129,7 @@ def _summary(counts: Counter[str]) -> str:
 
 
 def _outbox(
-    endpoint: Endpoint, to: str | None, store: DelayedMessageStore
+    endpoint: Endpoint, to: str | None, store: DelayedMessageStore, tracing: Tracing | None
 ) -> SqsOutbox | RabbitMqOutbox:
     if to is not None:
         from sqsdelay.rabbitmq import RabbitMqOutbox
@@ -140,7 +142,8 @@ def _outbox(
     from sqsdelay.sqs.outbox import DEFAULT_CONCURRENCY, SqsOutbox
     from sqsdelay.sqs.queues import SqsQueues
 
-    return SqsOutbox(SqsQueues(default_client(connections=DEFAULT_CONCURRENCY)), endpoint)
+    queues = SqsQueues(default_client(connections=DEFAULT_CONCURRENCY))
+    return SqsOutbox(queues, endpoint, tracing=tracing)
 
 
 def _report(done: Round, counts: Counter[str], *, as_json: bool) -> None:

@@ -10,8 +10,14 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.hop import Reject
 from sqsdelay.core.identity import fits, with_identity
 from sqsdelay.core.message import Attribute, OutgoingMessage, size_of, string, text_of
-from sqsdelay.core.outgoing import handed_over, trace_header_to_pass_on, users_attributes
-from sqsdelay.core.received_message import ReceivedMessage
+from sqsdelay.core.outgoing import (
+    arrival_ms,
+    handed_over,
+    trace_header_to_pass_on,
+    users_attributes,
+)
+from sqsdelay.core.received_message import ReceivedMessage, whole_number
+from sqsdelay.core.trace_header import of_new_trace
 from sqsdelay.core.wire import DEDUPLICATION_ID, DUE_AT, GROUP_ID, WAS_DUE_AT
 from sqsdelay.limits import ID
 
@@ -111,5 +117,8 @@ def delivered(copy: ReceivedMessage, ids: FifoIds) -> OutgoingMessage:
         size=size_of(copy.body, attributes),
         group_id=ids.group_id,
         deduplication_id=ids.deduplication_id,
-        trace_header=trace_header_to_pass_on(copy.trace_header),
+        trace_header=of_new_trace(
+            copy.trace_header,
+            at_ms=arrival_ms(copy, whole_number(text_of(copy.attributes, DUE_AT))),
+        ),
     )

@@ -9,6 +9,7 @@ from sqsdelay.core.delayed_message import DelayedMessage
 from sqsdelay.core.identity import fits, identity, waiting_identity, with_identity, with_message_id
 from sqsdelay.core.message import Attribute, OutgoingMessage, check_limits, size_of, string, text_of
 from sqsdelay.core.received_message import ReceivedMessage
+from sqsdelay.core.trace_header import of_new_trace
 from sqsdelay.core.wire import (
     DEDUPLICATION_ID,
     DELAY_ATTRIBUTES,
@@ -105,7 +106,7 @@ def handed_over(
         size=size_of(copy.body, attributes),
         delay_seconds=delay_seconds,
         group_id=group if group and ID.fullmatch(group) else None,
-        trace_header=trace_header_to_pass_on(copy.trace_header),
+        trace_header=of_new_trace(copy.trace_header, at_ms=arrival_ms(copy, message.due_ms)),
     )
 
 
@@ -146,6 +147,11 @@ def check_whole_way(
 def users_attributes(copy: ReceivedMessage) -> dict[str, Attribute]:
     """The copy's attributes without ours: those of its delay, and those an earlier life left on it."""
     return {name: value for name, value in copy.attributes.items() if name not in DELAY_ATTRIBUTES}
+
+
+def arrival_ms(copy: ReceivedMessage, due_ms: int | None) -> int:
+    """About when a copy arrives that is sent to its destination now, epoch milliseconds."""
+    return max(due_ms or 0, copy.first_receive_ms or copy.sent_ms or 0)
 
 
 def trace_header_to_pass_on(header: str | None) -> str | None:

@@ -36,6 +36,7 @@ SOURCES: Final = (
     "sqsdelay/ports/*.py",
     "sqsdelay/ledger/*.py",
     "sqsdelay/processes/*.py",
+    "sqsdelay/opentelemetry/*.py",
     "sqsdelay/sending/*.py",
     "sqsdelay/relaying/*.py",
     "sqsdelay/parking/*.py",

@@ -176,7 +176,7 @@ class Mover(ABC):
                 continue
             for move in batch:
                 self._set_timer(move)
-            answered = list(zip(batch, self._send_batch(batch), strict=True))
+            answered = list(zip(batch, self._send_traced(batch), strict=True))
             settled = [(move.settled, move.entry) for move, failure in answered if failure is None]
             self._record(settled, received, batch=len(batch))
             for move, failure in answered:
@@ -218,6 +218,26 @@ class Mover(ABC):
             and move.target != self._endpoint.error_queue
             and (move.copy.receive_count or 0) >= self._settings.max_receives
         )
+
+    def _send_traced(self, batch: list[Move]) -> list[Failure | None]:
+        """Send; what goes to the destination begins a new trace there."""
+        tracing = self._settings.tracing
+        if tracing is None or batch[0].target != self._endpoint.queue:
+            return self._send_batch(batch)
+        deliveries = []
+        for move in batch:
+            delivery = tracing.delivering(
+                self._endpoint.name,
+                move.copy.message_id,
+                sent_with=move.copy.trace_header,
+                due_ms=move.settled.due_ms,
+            )
+            move.entry.trace_header = delivery.header or move.entry.trace_header
+            deliveries.append(delivery)
+        outcomes = self._send_batch(batch)
+        for delivery, failure in zip(deliveries, outcomes, strict=True):
+            delivery.end(None if failure is None else str(failure.error))
+        return outcomes
 
     def _send_batch(self, batch: list[Move]) -> list[Failure | None]:
         try:

@@ -10,6 +10,7 @@ from sqsdelay.errors import ConfigurationError
 from sqsdelay.ledger.events import Ledger
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.parking.settings import ParkingSettings
+from sqsdelay.ports.tracing import Tracing
 
 DEFAULT_MAX_RECEIVES: Final = 5
 
@@ -26,6 +27,7 @@ class RelaySettings:
         through_parking_queue: what is to be parked goes to the endpoint's parking queue, for a `Parker`
             to park many at once.
         ledger: where to record what became of copies; None records nothing.
+        tracing: traces deliveries; None makes no spans.
 
     Raises:
         ConfigurationError: a setting out of range.
@@ -37,6 +39,7 @@ class RelaySettings:
     parking: ParkingSettings | None = None
     through_parking_queue: bool = False
     ledger: Ledger | None = None
+    tracing: Tracing | None = None
 
     def __post_init__(self) -> None:
         check_hop(self.hop_seconds)

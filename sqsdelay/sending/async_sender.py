@@ -22,7 +22,7 @@ from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.parking.schedule import Change
 from sqsdelay.sending.batches import SendResult
-from sqsdelay.sending.sender import QueueSender
+from sqsdelay.sending.sender import QueueSender, with_header
 
 DEFAULT_LINGER_MS: Final = 5.0
 DEFAULT_MAX_WAITING: Final = 10_000
@@ -197,9 +197,11 @@ class AsyncQueueSender:
             trace_header=trace_header,
         )
         parsed = Endpoint.parse(endpoint)
-        result = await self._sends_here().send(parsed, checked(message, fifo=parsed.fifo))
-        if result.error is not None:
-            raise result.error
+        with self._sender.traced(parsed) as header:
+            ready = checked(with_header(message, header), fifo=parsed.fifo)
+            result = await self._sends_here().send(parsed, ready)
+            if result.error is not None:
+                raise result.error
         return result
 
     async def send_many(self, endpoint: str, messages: Iterable[Message]) -> list[SendResult]:

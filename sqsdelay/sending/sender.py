@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -36,6 +38,7 @@ class QueueSender:
         self.concurrency = settings.concurrency
         self.batches = BatchSender(queues, settings)
         self._ledger = settings.ledger
+        self._tracing = settings.tracing
         self._linger_ms = settings.linger_ms
         self._begin_anew()
 
@@ -91,14 +94,19 @@ class QueueSender:
             trace_header=trace_header,
         )
         parsed = Endpoint.parse(endpoint)
-        ready = checked(message, fifo=parsed.fifo)
-        if self._shared is None:
-            (result,) = self.batches.send(parsed, [ready])
-        else:
-            result = self._send_shared(self._shared, parsed, ready)
-        if result.error is not None:
-            raise result.error
+        with self.traced(parsed) as header:
+            ready = checked(with_header(message, header), fifo=parsed.fifo)
+            if self._shared is None:
+                (result,) = self.batches.send(parsed, [ready])
+            else:
+                result = self._send_shared(self._shared, parsed, ready)
+            if result.error is not None:
+                raise result.error
         return result
+
+    def traced(self, endpoint: Endpoint) -> AbstractContextManager[str | None]:
+        """The span of a send, and the trace header that its messages are to carry."""
+        return nullcontext() if self._tracing is None else self._tracing.sending(endpoint.name)
 
     def preview(self, endpoint: str, message: Message) -> SendResult:
         """What `send` would do with a message now, without sending it: its id, route and due time.
@@ -136,22 +144,27 @@ class QueueSender:
         Raises:
             InvalidEndpoint: nothing was sent.
         """
-        return self.batches.send(Endpoint.parse(endpoint), messages, concurrency=self.concurrency)
+        return self.send_noting(endpoint, messages, None)
 
     def send_noting(
         self,
         endpoint: str,
         messages: Iterable[Message],
-        note: Callable[[SendReceipt | Failure], None],
+        note: Callable[[SendReceipt | Failure], None] | None,
     ) -> list[SendResult]:
         """As `send_many`, for callers that need the broker's own answers.
 
         Args:
             note: called in this thread with what became of each message that was sent to a queue.
         """
-        return self.batches.send(
-            Endpoint.parse(endpoint), messages, concurrency=self.concurrency, note=note
-        )
+        parsed = Endpoint.parse(endpoint)
+        with self.traced(parsed) as header:
+            return self.batches.send(
+                parsed,
+                (with_header(message, header) for message in messages),
+                concurrency=self.concurrency,
+                note=note,
+            )
 
     def cancel(self, endpoint: str, message_id: str) -> Change:
         """Cancel a message that waits; see `Change` for the answers.
@@ -224,3 +237,10 @@ class QueueSender:
                 "the same store"
             )
         return Schedule(self.batches.stores.of(name), endpoint=name, ledger=self._ledger)
+
+
+def with_header(message: Message, header: str | None) -> Message:
+    """The message with the send's trace header, unless its sender named one."""
+    if header is None or message.trace_header is not None:
+        return message
+    return replace(message, trace_header=header)

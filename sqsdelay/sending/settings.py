@@ -12,6 +12,7 @@ from sqsdelay.ledger.events import Ledger
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.parking.settings import ParkingSettings
 from sqsdelay.ports.queues import LargeBodies
+from sqsdelay.ports.tracing import Tracing
 
 DEFAULT_CONCURRENCY: Final = 8
 
@@ -35,6 +36,7 @@ class SenderSettings:
     idempotent: bool = False
     ledger: Ledger | None = None
     linger_ms: float = 0
+    tracing: Tracing | None = None
 
     def __post_init__(self) -> None:
         check_hop(self.hop_seconds)

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from sqsdelay.ledger.events import Ledger
     from sqsdelay.ports.queues import Queues
     from sqsdelay.ports.stores import ParkingPlace
+    from sqsdelay.ports.tracing import Tracing
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +81,7 @@ class DelayConsumer:
         park_after_seconds: messages with more than this remaining are parked.
         on_outcomes: called after each batch, from the receivers' threads.
         ledger: where to record what became of copies; None records nothing.
+        tracing: traces deliveries, e.g. `sqsdelay.opentelemetry.OpenTelemetryTracing`.
         clock: the local clock.
 
     Raises:
@@ -101,6 +103,7 @@ class DelayConsumer:
         park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
         on_outcomes: Callable[[Sequence[Outcome]], None] | None = None,
         ledger: Ledger | None = None,
+        tracing: Tracing | None = None,
         clock: Clock | None = None,
     ) -> None:
         if receivers is not None and receivers < 1:
@@ -126,6 +129,7 @@ class DelayConsumer:
             max_delay_seconds=max_delay_seconds,
             parking=parking_settings(store, park_after_seconds),
             ledger=ledger,
+            tracing=tracing,
         )
         self._on_outcomes = on_outcomes
         self._movers: list[Mover] = []

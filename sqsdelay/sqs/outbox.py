@@ -16,11 +16,13 @@ from sqsdelay.core.message import OutgoingMessage, check_body, check_limits, str
 from sqsdelay.core.one_line import one_line
 from sqsdelay.core.rejection import rejected_stored
 from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.trace_header import of_new_trace
 from sqsdelay.core.wire import DEDUPLICATION_ID
 from sqsdelay.errors import InvalidMessage, QueueUnavailable, SqsDelayError
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.ports.queues import Failure, Queues, Released, SendReceipt
 from sqsdelay.ports.size_limits import send_fitting
+from sqsdelay.ports.tracing import Delivery, Tracing
 from sqsdelay.processes.forks import in_each_child
 
 logger = logging.getLogger(__name__)
@@ -37,16 +39,23 @@ class SqsOutbox:
         queues: the queue service.
         endpoint: whose error queue takes what cannot be delivered.
         concurrency: batches in flight.
+        tracing: traces deliveries; None makes no spans.
     """
 
     max_ahead_seconds: Final = MAX_MESSAGE_TIMER_SECONDS
 
     def __init__(
-        self, queues: Queues, endpoint: Endpoint, *, concurrency: int = DEFAULT_CONCURRENCY
+        self,
+        queues: Queues,
+        endpoint: Endpoint,
+        *,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        tracing: Tracing | None = None,
     ) -> None:
         self._queues = queues
         self._endpoint = endpoint
         self._concurrency = concurrency
+        self._tracing = tracing
         self._begin_anew()
         in_each_child(self, SqsOutbox._begin_anew)
 
@@ -82,9 +91,19 @@ class SqsOutbox:
             outage = QueueUnavailable(f"the broker's time is unknown: {error}")
             return [_failure(outage)] * len(messages)
 
+        deliveries: dict[int, Delivery] = {}
+
         def to_destination(message: StoredMessage) -> tuple[QueueRef, OutgoingMessage]:
             destination = Endpoint.parse(message.destination)
             released = _released(message, seconds_until(message.due_ms, now_ms), destination)
+            if self._tracing is not None and not destination.fifo:
+                delivery = deliveries[id(message)] = self._tracing.delivering(
+                    destination.name,
+                    message.message_id,
+                    sent_with=message.trace_header,
+                    due_ms=message.due_ms,
+                )
+                released.trace_header = delivery.header or released.trace_header
             return destination.hand_over_queue, released
 
         def set_timer(position: int, entry: OutgoingMessage) -> None:
@@ -94,7 +113,12 @@ class SqsOutbox:
                 seconds = seconds_until(messages[position].due_ms, clock.now_ms())
                 entry.delay_seconds = min(entry.delay_seconds or 0, seconds)
 
-        return self._send_all(messages, to_destination, set_timer=set_timer)
+        outcomes = self._send_all(messages, to_destination, set_timer=set_timer)
+        for message, outcome in zip(messages, outcomes, strict=True):
+            if id(message) in deliveries:
+                failed = str(outcome.error) if isinstance(outcome, Failure) else None
+                deliveries[id(message)].end(failed)
+        return outcomes
 
     def reject(self, messages: Sequence[tuple[StoredMessage, str]]) -> list[Failure | None]:
         def to_error_queue(entry: tuple[StoredMessage, str]) -> tuple[QueueRef, OutgoingMessage]:
@@ -191,7 +215,7 @@ def _released(message: StoredMessage, delay_seconds: int, destination: Endpoint)
         size=check_limits(body, attributes),
         delay_seconds=delay_seconds,
         group_id=message.group_id,
-        trace_header=message.trace_header,
+        trace_header=of_new_trace(message.trace_header, at_ms=message.due_ms),
     )
 
 

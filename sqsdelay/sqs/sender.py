@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sqsdelay.ledger.events import Ledger
     from sqsdelay.ports.queues import LargeBodies
     from sqsdelay.ports.stores import ParkingPlace
+    from sqsdelay.ports.tracing import Tracing
 
 ASYNC_CONCURRENCY: Final = 16
 """Requests in flight of an `AsyncDelaySender` that makes its own sender."""
@@ -51,6 +52,7 @@ class DelaySender(QueueSender):
         linger_ms: how long a message of `send` waits for those of other threads, 0 to 1,000: what meets
             shares requests of up to ten, at most ``concurrency`` of them in flight. 0 turns it off.
         ledger: where to record what was sent, cancelled and rescheduled; None records nothing.
+        tracing: traces sends, e.g. `sqsdelay.opentelemetry.OpenTelemetryTracing`.
         clock: the local clock.
 
     Raises:
@@ -71,6 +73,7 @@ class DelaySender(QueueSender):
         idempotent: bool = False,
         linger_ms: float = 0,
         ledger: Ledger | None = None,
+        tracing: Tracing | None = None,
         clock: Clock | None = None,
     ) -> None:
         if client is None:
@@ -89,6 +92,7 @@ class DelaySender(QueueSender):
                 idempotent=idempotent,
                 linger_ms=linger_ms,
                 ledger=ledger,
+                tracing=tracing,
             ),
         )
         in_each_child(self, DelaySender._begin_anew)

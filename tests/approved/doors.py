@@ -23,6 +23,7 @@ DOORS: Final = (
     "sqsdelay.celery",
     "sqsdelay.dramatiq",
     "sqsdelay.taskiq",
+    "sqsdelay.opentelemetry",
     "sqsdelay.spark",
     "sqsdelay.cost",
     "sqsdelay.testing",

@@ -15,6 +15,9 @@ import boto3
 import pytest
 import time_machine
 from moto import mock_aws
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage
@@ -22,6 +25,7 @@ from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import QueueUnavailable, StoreMissing
 from sqsdelay.lambdas.dispatcher import handler as module
 from sqsdelay.ledger.events import EventKind, from_json
+from sqsdelay.opentelemetry import OpenTelemetryTracing
 from sqsdelay.ports.queues import Failure
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores.dynamodb import DynamoDbStore
@@ -84,6 +88,24 @@ def test_releases_what_is_due_within_a_message_timer(sqs: Any, store: DynamoDbSt
     (received,) = sqs.receive_message(QueueUrl=url, MessageAttributeNames=["All"])["Messages"]
     assert received["Body"] == "body of now"
     assert received["MessageAttributes"]["sqsdelay.MessageId"]["StringValue"] == "now"
+
+
+def test_a_release_begins_a_trace_linked_to_the_send(
+    sqs: Any, store: DynamoDbStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The header that the message was stored with names the span of its send."""
+    spans = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    monkeypatch.setattr(
+        module, "if_installed", lambda ledger: (OpenTelemetryTracing(provider), ledger)
+    )
+    header = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
+    store.store([replace(parked("now", -5), trace_header=header)])
+    assert module.handler({}, Context())["released"] == 1
+    (span,) = spans.get_finished_spans()
+    assert (span.name, span.parent) == ("deliver orders", None)
+    assert [f"{link.context.span_id:016x}" for link in span.links] == ["53995c3f42cd8ad8"]
 
 
 def test_what_cannot_be_sent_is_rejected_with_a_reason(sqs: Any, store: DynamoDbStore) -> None:

@@ -16,11 +16,15 @@ import boto3
 import pytest
 import time_machine
 from moto import mock_aws
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError, InvalidEndpoint, MalformedMessage, SqsDelayError
 from sqsdelay.lambdas.delay_consumer import handler as module
 from sqsdelay.ledger.events import EventKind, from_json
+from sqsdelay.opentelemetry import OpenTelemetryTracing
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores import open_store
 from tests.patience import PATIENCE_SECONDS
@@ -227,6 +231,25 @@ def test_lambdas_own_trace_header_does_not_travel_on(
     module.handler({"Records": [record("now", "900")]}, None)
     assert calls
     assert not [headers for headers in calls if "x-amzn-trace-id" in headers]
+
+
+def test_a_delivery_begins_a_trace_linked_to_the_send(
+    sqs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the layer that traces functions brings OpenTelemetry."""
+    spans = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    monkeypatch.setattr(
+        module, "if_installed", lambda ledger: (OpenTelemetryTracing(provider), ledger)
+    )
+    due = record("now", "900")
+    header = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
+    due["attributes"]["AWSTraceHeader"] = header
+    assert module.handler({"Records": [due]}, None) == {"batchItemFailures": []}
+    (span,) = spans.get_finished_spans()
+    assert (span.name, span.parent) == ("deliver orders", None)
+    assert [f"{link.context.span_id:016x}" for link in span.links] == ["53995c3f42cd8ad8"]
 
 
 DUE_ARN = "arn:aws:sqs:us-east-1:123456789012:orders-due"

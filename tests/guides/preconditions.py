@@ -142,6 +142,7 @@ BEFORE: Final[dict[tuple[str, int], Step]] = {
     ("docs/deploy.md", 8): a_bucket_and_a_file,
     ("docs/large-bodies.md", 0): a_bucket_and_a_file,
     ("docs/large-bodies.md", 2): a_received_pointer,
+    ("docs/opentelemetry.md", 1): orders,
     ("docs/operations.md", 0): orders,
     ("docs/operations.md", 2): rejected_messages,
     ("docs/parking.md", 0): a_postgres,

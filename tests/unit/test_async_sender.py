@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -297,6 +298,35 @@ def test_without_a_store_there_is_nothing_to_list(queues: GatedQueues) -> None:
                 _ = [message async for message in sends.pending("orders")]
 
     run(work)
+
+
+def test_each_task_has_its_own_trace(queues: GatedQueues) -> None:
+    """Though they share a request: a span a send, and its header on its message."""
+
+    class Traces:
+        """Numbers the sends."""
+
+        def __init__(self) -> None:
+            self.sent = 0
+
+        @contextmanager
+        def sending(self, endpoint: str) -> Iterator[str]:
+            self.sent += 1
+            yield f"Root=1-00000000-{self.sent:024d}"
+
+        def delivering(self, *given: Any, **named: Any) -> Any:
+            raise AssertionError("nothing is delivered here")
+
+    settings = SenderSettings(tracing=Traces())
+
+    async def work() -> None:
+        async with AsyncDelaySender(QueueSender(queues, settings), linger_ms=LONG) as sends:
+            await asyncio.gather(*(sends.send("orders", "x") for _ in range(10)))
+
+    run(work)
+    assert len(queues.requests) == 1
+    copies = queues.receive_batch("orders", wait_seconds=0)
+    assert len({copy.trace_header for copy in copies}) == 10
 
 
 def test_send_many_from_asyncio() -> None:

@@ -54,6 +54,7 @@ SURFACES = {
     "console",
     "cost",
     "lambdas",
+    "opentelemetry",
     "spark",
     "testing",
 }

@@ -15,6 +15,8 @@ from sqsdelay.core import wire
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import Attribute, OutgoingMessage, string
 from sqsdelay.core.received_message import ReceivedMessage
+from sqsdelay.core.trace_header import TraceHeader
+from sqsdelay.core.wire import WAS_DUE_AT
 from sqsdelay.errors import ConfigurationError, QueueUnavailable, SendFailed
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.relaying.mover import backoff_seconds
@@ -346,16 +348,25 @@ def test_lambda_deletes_for_itself(clock: ManualClock, queues: FaultyQueues, rel
 def test_trace_header_and_fair_queue_group_reach_the_destination(
     clock: ManualClock, queues: FaultyQueues, relay: Relay
 ) -> None:
-    """What the sender gave beside the body survives every hop."""
+    """What the sender gave beside the body survives every hop; the delivery begins a trace of its own."""
     QueueSender(queues).send(
-        "orders", "x", delay=2000, message_group_id="tenant-7", trace_header="Root=1-a;Lineage=b:1"
+        "orders",
+        "x",
+        delay=2000,
+        message_group_id="tenant-7",
+        trace_header="Root=1-67891233-abcdef012345678912345678;Parent=53995c3f42cd8ad8;Sampled=1",
     )
     for _ in range(2):
         clock.advance(900)
         poll(queues, relay)
     clock.advance(200)
     (copy,) = arrived(queues)
-    assert (copy.group_id, copy.trace_header) == ("tenant-7", "Root=1-a")
+    assert copy.group_id == "tenant-7"
+    told = TraceHeader.read(copy.trace_header)
+    assert told is not None
+    assert (told.span_id, told.sampled) == (None, True)
+    # X-Ray reads the time of a trace in its id: this one's is the due time.
+    assert int(told.trace_id[:8], 16) == int(copy.attributes[WAS_DUE_AT]["StringValue"]) // 1000
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from sqsdelay.limits import (
     SHORT_CALL_ATTEMPTS,
     SHORT_CALL_SECONDS,
 )
+from sqsdelay.opentelemetry import if_installed
 from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS, parking_settings
 from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.relaying.due_relay import DueRelay
@@ -72,7 +73,7 @@ def function() -> Function:
     client.meta.events.register("request-created.sqs", _drop_trace_header)
     metrics = Metrics(namespace=contract.METRIC_NAMESPACE, service=endpoint.name)
     logger = Logger(service=endpoint.name)
-    ledger = ledger_if_on(contract.LEDGER_VARIABLE, endpoint.name)
+    tracing, ledger = if_installed(ledger_if_on(contract.LEDGER_VARIABLE, endpoint.name))
     queues = SqsQueues(client)
     park_after = whole_setting(contract.PARK_AFTER_SECONDS_VARIABLE, DEFAULT_PARK_AFTER_SECONDS)
     settings = RelaySettings(
@@ -85,6 +86,7 @@ def function() -> Function:
         parking=parking_settings(_store(endpoint), park_after),
         through_parking_queue=switch(contract.PARKING_QUEUE_VARIABLE),
         ledger=ledger,
+        tracing=tracing,
     )
     relay = checked_relay(queues, endpoint, settings)
     expected = whole_setting(contract.HOP_SECONDS_VARIABLE, DEFAULT_HOP_SECONDS)

@@ -30,6 +30,7 @@ from sqsdelay.limits import (
     MAX_MESSAGE_TIMER_SECONDS,
     SHORT_CALL_ATTEMPTS,
 )
+from sqsdelay.opentelemetry import if_installed
 from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS, ParkingSettings
 from sqsdelay.ports.stores import DelayedMessageStore
 from sqsdelay.relaying.outcome import Status
@@ -74,8 +75,9 @@ def function() -> Function:
     """Wire the function from its environment, once, on the first invocation."""
     endpoint = Endpoint.parse(os.environ[contract.ENDPOINT_VARIABLE])
     store = open_store(os.environ[contract.STORE_VARIABLE], endpoint=endpoint.name)
+    tracing, ledger = if_installed(ledger_if_on(contract.LEDGER_VARIABLE, endpoint.name))
     queues = SqsQueues(_client())
-    outbox = SqsOutbox(queues, endpoint, concurrency=CONCURRENT_SENDS)
+    outbox = SqsOutbox(queues, endpoint, concurrency=CONCURRENT_SENDS, tracing=tracing)
     settings = DispatchSettings(
         number_of_retries=int(os.environ.get(contract.NUMBER_OF_RETRIES_VARIABLE, 0)),
         release_ahead_seconds=int(
@@ -84,7 +86,6 @@ def function() -> Function:
         batch_size=BATCH,
     )
     logger = Logger(service=endpoint.name)
-    ledger = ledger_if_on(contract.LEDGER_VARIABLE, endpoint.name)
     dispatcher = Dispatcher(
         store,
         outbox,
@@ -104,6 +105,7 @@ def function() -> Function:
             whole_setting(relay_names.PARK_AFTER_SECONDS_VARIABLE, DEFAULT_PARK_AFTER_SECONDS),
         ),
         ledger=ledger,
+        tracing=tracing,
     )
     parker = Parker(queues, endpoint, parking)
     metrics = Metrics(namespace=contract.METRIC_NAMESPACE, service=endpoint.name)

@@ -1,0 +1,57 @@
+"""The worker in a process that has OpenTelemetry set up, as `opentelemetry-instrument` does."""
+
+from __future__ import annotations
+
+import json
+import sys
+import uuid
+
+from sqsdelay import DelaySender
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.trace_header import TraceHeader
+from sqsdelay.sqs import create_endpoint
+from sqsdelay.testing import LocalAws
+from tests.patience import PATIENCE_SECONDS
+from tests.services.processes import running
+
+THEIRS = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
+INSTRUMENTED = """
+from opentelemetry import metrics, trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, PeriodicExportingMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
+
+spans = TracerProvider()
+one_line = lambda span: span.to_json(indent=None) + "\\n"
+spans.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter(formatter=one_line)))
+trace.set_tracer_provider(spans)
+exporter = ConsoleMetricExporter(formatter=lambda data: data.to_json(indent=None) + "\\n")
+metrics.set_meter_provider(MeterProvider([PeriodicExportingMetricReader(exporter, 500)]))
+
+from sqsdelay.cli import main
+
+main()
+"""
+
+
+def test_a_worker_traces_its_deliveries_and_counts(local_aws: LocalAws) -> None:
+    """Of a message that another sender's header came with: a root, linked; the hand-over counted."""
+    name = f"traced-{uuid.uuid4().hex[:8]}"
+    client = local_aws.client("sqs")
+    create_endpoint(client, Endpoint.parse(name), hop_seconds=1)
+    DelaySender(client, hop_seconds=1).send(name, "x", delay=2.5, trace_header=THEIRS)
+    program = [sys.executable, "-c", INSTRUMENTED, "consume", name, "--hop", "1", "--wait", "1"]
+    with running(env=local_aws.environment(), program=program) as worker:
+        worker.wait_for(f'"deliver {name}"')
+        worker.wait_for('"sqsdelay.event": "handed-over"', timeout=PATIENCE_SECONDS)
+    (span,) = [json.loads(line) for line in worker.lines if f'"deliver {name}"' in line]
+    assert span["parent_id"] is None
+    assert [link["context"]["span_id"] for link in span["links"]] == ["0x53995c3f42cd8ad8"]
+    url = client.get_queue_url(QueueName=name)["QueueUrl"]
+    (message,) = client.receive_message(
+        QueueUrl=url, WaitTimeSeconds=20, MessageSystemAttributeNames=["All"]
+    )["Messages"]
+    told = TraceHeader.read(message["Attributes"]["AWSTraceHeader"])
+    assert told is not None
+    assert told.trace_id == span["context"]["trace_id"].removeprefix("0x")
