@@ -7,6 +7,7 @@ import time
 import uuid
 from collections import Counter
 from contextlib import closing
+from dataclasses import dataclass
 
 from botocore.config import Config
 
@@ -22,15 +23,52 @@ from sqsdelay.testing.local_aws import LocalAws
 from tests.patience import PATIENCE_SECONDS
 
 MESSAGES = 3_000
-FIRST_MS, SPREAD_MS = 10_000, 28_000
+CANCELLED = 10
 
 
 def test_thousands_through_all_levels(local_aws: LocalAws) -> None:
     """Each arrives once, none early, none that was cancelled; coarse slots were split on the way, and
     nothing stays in the bucket but decisions."""
+    played = play(local_aws, MESSAGES, first_seconds=10, spread_seconds=28)
+    assert played.wrong() == []
+    assert played.levels == {24, 6, 2}
+
+
+@dataclass(frozen=True)
+class Played:
+    """What became of the messages of one run."""
+
+    expected: set[str]
+    arrived: Counter[str]
+    early: list[str]
+    levels: set[int]
+    left: int
+    latest_ms: int
+
+    def wrong(self) -> list[str]:
+        """Promises that were broken."""
+        found = {
+            "lost": len(self.expected - self.arrived.keys()),
+            "arrived though cancelled": len(self.arrived.keys() - self.expected),
+            "arrived more than once": sum(count > 1 for count in self.arrived.values()),
+            "early": len(self.early),
+            "left in the bucket": self.left,
+        }
+        return [f"{count} {what}" for what, count in found.items() if count]
+
+
+def play(
+    aws: LocalAws,
+    messages: int,
+    *,
+    first_seconds: int,
+    spread_seconds: int,
+    patience_seconds: float = PATIENCE_SECONDS,
+) -> Played:
+    """Store, cancel some, and release with two dispatchers as the time comes."""
     clock = SystemClock()
     bucket = f"wheel-{uuid.uuid4().hex[:8]}"
-    client = local_aws.client("s3", config=Config(max_pool_connections=40))
+    client = aws.client("s3", config=Config(max_pool_connections=40))
 
     def opened() -> S3Store:
         return S3Store(
@@ -44,21 +82,25 @@ def test_thousands_through_all_levels(local_aws: LocalAws) -> None:
 
     with closing(opened()) as store, closing(opened()) as other:
         store.set_up()
-        start_ms = clock.now_ms() + FIRST_MS
-        messages = [_message(start_ms + SPREAD_MS * n // MESSAGES, n) for n in range(MESSAGES)]
+        start_ms = clock.now_ms() + first_seconds * 1000
+        sent = [
+            _message(start_ms + spread_seconds * 1000 * n // messages, n) for n in range(messages)
+        ]
         for start in range(6):
-            assert all(store.store(messages[start::6]))
-        last = [m.message_id for m in messages[-400::40]]
-        assert store.cancel(last) == [True] * 10
+            assert all(store.store(sent[start::6]))
+        cancelled = [m.message_id for m in sent[-400 :: 400 // CANCELLED]]
+        assert store.cancel(cancelled) == [True] * CANCELLED
         levels = _levels(client, bucket)
         outbox = InMemoryOutbox(clock)
         early: list[str] = []
+        late_ms = [0]
 
-        def note_early(message: StoredMessage) -> None:
+        def note(message: StoredMessage) -> None:
+            late_ms[0] = max(late_ms[0], clock.now_ms() - message.due_ms)
             if message.due_ms > clock.now_ms():
                 early.append(message.message_id)
 
-        outbox.fail = note_early
+        outbox.fail = note
         stop = threading.Event()
         settings = DispatchSettings(release_ahead_seconds=0, batch_size=300, poll_seconds=0.2)
         threads = [
@@ -67,20 +109,21 @@ def test_thousands_through_all_levels(local_aws: LocalAws) -> None:
         ]
         for thread in threads:
             thread.start()
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while len(outbox.sent) < MESSAGES - 10 and time.monotonic() < deadline:
+        deadline = time.monotonic() + patience_seconds
+        while len(outbox.sent) < messages - CANCELLED and time.monotonic() < deadline:
             time.sleep(0.2)
             levels |= _levels(client, bucket)
         stop.set()
         for thread in threads:
             thread.join()
-        arrived = Counter(sent.message_id for sent in outbox.sent)
-        assert set(arrived) == {m.message_id for m in messages} - set(last)
-        assert set(arrived.values()) == {1}
-        assert early == []
-        assert levels == {24, 6, 2}
-        assert store.pending_count() == 0
-        assert store.pending(10) == []
+        return Played(
+            {m.message_id for m in sent} - set(cancelled),
+            Counter(each.message_id for each in outbox.sent),
+            early,
+            levels,
+            store.pending_count() + len(store.pending(10)),
+            late_ms[0],
+        )
 
 
 def _message(due_ms: int, n: int) -> StoredMessage:

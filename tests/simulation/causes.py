@@ -27,6 +27,9 @@ class Cause(StrEnum):
     AGAIN_LATE = "again after 5 minutes"
     """It went to a FIFO queue (the delay queue, or a FIFO destination), and the answer or the delete
     after it failed; tried again after the deduplication interval, it went there a second time."""
+    CLAIM_BROKEN = "claim broken before its checkpoint"
+    """A dispatcher sent a batch and could not note it in the store; or a store's answer was lost, and its
+    messages were stored again."""
 
 
 def forks(key: str, journal: Journal) -> list[tuple[Step, Step]]:

@@ -12,6 +12,7 @@ from typing import Final
 
 from sqsdelay.testing import LocalAws
 from tests.services.processes import ROOT
+from tests.simulation.s3_scenarios import S3, S3Scenario
 from tests.simulation.scenarios import REAL, VIRTUAL, RealScenario, VirtualScenario
 from tests.simulation.tally import Tally
 
@@ -37,8 +38,8 @@ HEADER: Final = (
     "why",
 )
 
-Scenario = RealScenario | VirtualScenario
-SCENARIOS: Final[tuple[Scenario, ...]] = (*VIRTUAL, *REAL)
+Scenario = RealScenario | S3Scenario | VirtualScenario
+SCENARIOS: Final[tuple[Scenario, ...]] = (*VIRTUAL, *S3, *REAL)
 """In the table's order."""
 
 
@@ -97,7 +98,7 @@ def run_all(*, messages: int, seeds: int, stretch: float) -> Iterator[tuple[Scen
     Raises:
         AssertionError: a promise was broken.
     """
-    for virtual in VIRTUAL:
+    for virtual in (*VIRTUAL, *S3):
         yield virtual, virtual.run(seeds=range(1, seeds + 1), messages=300)
     with LocalAws() as aws, ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         runs = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.simulation.s3_scenarios import S3, S3Scenario
 from tests.simulation.scenarios import VIRTUAL, VirtualScenario
 from tests.simulation.virtual_party import Trouble
 from tests.simulation.virtual_world import Plan, Run
@@ -22,6 +23,15 @@ def test_the_promise_is_kept(scenario: VirtualScenario) -> None:
     assert counted.hops > 4 * counted.sent or spared
     if scenario.plan.chances:
         assert counted.injected > 50
+
+
+@pytest.mark.parametrize("scenario", S3, ids=lambda scenario: scenario.fault)
+def test_the_s3_store_keeps_it(scenario: S3Scenario) -> None:
+    """Broken at its calls: nothing lost or early, and repeated no more than a batch for each break."""
+    counted = scenario.run(seeds=SEEDS[:1], messages=MESSAGES)
+    counted.check()
+    assert counted.sent > MESSAGES / 4
+    assert counted.injected > 20
 
 
 def test_the_same_seed_is_the_same_run() -> None:

@@ -1,0 +1,164 @@
+"""Releasing from S3 beside DynamoDB, up to the send: messages a CPU second of the dispatcher, in one run.
+
+Both stores are the local AWS's, on this machine; what the server uses is not counted. Then messages that
+are all due in the same second are released by dispatchers that claim at the same time, and a million of
+them in the simulation of docs/capacity.md. Exits with 1 if a message is released twice or never, if the
+ratio is below 5, or if one of the million is late.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+from benchmarks.capacity.figures import DEPLOYED, SQS_SECONDS
+from benchmarks.capacity.store_simulation import Dispatcher, Simulation
+from benchmarks.support.body import BODY
+from sqsdelay.core.message_id import new_message_id
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.ports.stores import DelayedMessageStore
+from sqsdelay.stores.dynamodb import DynamoDbStore
+from sqsdelay.stores.s3 import S3Store
+from sqsdelay.testing import LocalAws, ManualClock
+from tests.services.in_memory_s3 import InMemoryS3
+
+BATCH = 1000
+AIM = 5
+MILLION = 10**6
+SEND_SECONDS = 0.0003
+"""Assumed of a dispatcher's processor for sending one message: what docs/capacity.md measured for both."""
+
+S3_SECONDS = 0.03
+"""Assumed for one answer of S3: tens of milliseconds for small objects."""
+
+ANSWERS = 4
+"""Of S3 in a claim of a batch: listing, lease, look, checkpoint; objects are read once in five claims."""
+
+
+def messages(count: int, due_ms: int) -> Iterator[StoredMessage]:
+    """All due in the same second."""
+    for n in range(count):
+        at_ms = due_ms + n % 1000
+        yield StoredMessage(
+            message_id=new_message_id(at_ms),
+            destination="orders",
+            due_ms=at_ms,
+            body=BODY.encode(),
+        )
+
+
+def per_cpu_second(parker: DelayedMessageStore, store: DelayedMessageStore, count: int) -> float:
+    """Park long ago what is due now, and release all of it, but for the send."""
+    now_ms = time.time_ns() // 1_000_000
+    given = list(messages(count, now_ms - 1000))
+    parker.set_up()
+    for start in range(0, count, 5000):
+        assert all(parker.store(given[start : start + 5000]))
+    arrived: Counter[str] = Counter()
+    started = time.process_time()
+    while len(arrived) < count:
+        with store.claim(BATCH, due_by_ms=now_ms) as claim:
+            names = [message.message_id for message in claim.messages]
+            assert all(claim.remove(names))
+        arrived.update(names)
+    spent = time.process_time() - started
+    assert set(arrived.values()) == {1}
+    return count / spent
+
+
+def shares(count: int, dispatchers: int) -> list[int]:
+    """How many each of so many releases that claim while the others hold their claims."""
+    clock, objects = ManualClock(), dict[str, bytes]()
+    client: Any = InMemoryS3(objects)
+    stores = [
+        S3Store("parked", endpoint="orders", client=client, clock=clock) for _ in range(dispatchers)
+    ]
+    due_ms = clock.now_ms() + 600_000
+    given = list(messages(count, due_ms))
+    for start in range(0, count, 5000):
+        stores[0].store(given[start : start + 5000])
+    arrived: Counter[str] = Counter()
+    each = [0] * dispatchers
+    while len(arrived) < count:
+        with ExitStack() as held:
+            claims = [held.enter_context(s.claim(BATCH, due_by_ms=due_ms + 1000)) for s in stores]
+            for number, claim in enumerate(claims):
+                names = [message.message_id for message in claim.messages]
+                assert all(claim.remove(names))
+                arrived.update(names)
+                each[number] += len(names)
+    for store in stores:
+        store.close()
+    assert set(arrived.values()) == {1}
+    assert len(arrived) == count
+    return each
+
+
+def deployed(rate: float) -> Dispatcher:
+    """The function as it is deployed, with the processor's time measured here."""
+    runs, every = DEPLOYED.dispatcher_runs, DEPLOYED.dispatcher_every_seconds
+    lost = (
+        DEPLOYED.dispatcher_kept_back_seconds + every * runs - DEPLOYED.dispatcher_timeout_seconds
+    )
+    lanes = runs - lost / every
+    sends = math.ceil(BATCH / DEPLOYED.batch / DEPLOYED.dispatcher_sends)
+    return Dispatcher(
+        name="function on S3",
+        claim=BATCH,
+        parts={
+            "processor": BATCH * (1 / rate + SEND_SECONDS) / lanes,
+            "answers of S3": ANSWERS * S3_SECONDS / lanes,
+            "answers of SQS": sends * SQS_SECONDS.value / lanes,
+        },
+        every_seconds=every,
+        run_seconds=every,
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--messages", type=int, default=10_000)
+    options = parser.parse_args()
+    with LocalAws() as aws:
+        s3, dynamodb = aws.client("s3"), aws.client("dynamodb")
+        ago = ManualClock(time.time_ns() // 1_000_000 - 7_200_000)
+        stores: dict[str, list[DelayedMessageStore]] = {
+            "S3": [
+                S3Store("parked", endpoint="orders", client=s3, clock=clock, gather_seconds=0)
+                for clock in (ago, None)
+            ],
+            "DynamoDB": [
+                DynamoDbStore("parked", endpoint="orders", client=dynamodb, clock=clock)
+                for clock in (ago, None)
+            ],
+        }
+        rates: dict[str, float] = {}
+        for name, (parker, store) in stores.items():
+            rates[name] = per_cpu_second(parker, store, options.messages)
+            parker.close()
+            store.close()
+            print(
+                f"{name}: {rates[name]:,.0f} messages a CPU second of the dispatcher, up to the send"
+            )
+    ratio = rates["S3"] / rates["DynamoDB"]
+    print(f"S3 / DynamoDB: {ratio:.1f}")
+    print(f"due in one second, four dispatchers at once: shares {shares(40_000, 4)}")
+    simulated = deployed(rates["S3"])
+    burst = Simulation(simulated, [3600.0] * (MILLION // BATCH), messages=BATCH).run(math.inf)
+    late = burst.late_share(1)
+    print(
+        f"a million due in one second, as deployed: {simulated.throughput:,.0f} a second, released in "
+        f"{MILLION / simulated.throughput:,.0f} s of the {DEPLOYED.ahead_seconds} ahead; the last "
+        f"{late:.2f} s late (timers are rounded up)"
+    )
+    # A timer is whole seconds, rounded up.
+    return int(ratio < AIM or late >= 1)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
