@@ -20,7 +20,7 @@ from sqsdelay.cli.local import local
 from sqsdelay.cli.receive import receive
 from sqsdelay.cli.send import send
 from sqsdelay.cli.serve_console import serve_console
-from sqsdelay.cli.settings import with_aws
+from sqsdelay.cli.settings import verbose, with_aws
 from sqsdelay.cli.status import status
 from sqsdelay.cli.timeout_manager import timeout_manager
 from sqsdelay.cli.waiting import cancel, pending, reschedule
@@ -55,8 +55,8 @@ def options(
 app.add_typer(endpoint.app, name="endpoint")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(rabbitmq.app, name="rabbitmq")
-app.command()(demo)
-app.command()(local)
+app.command()(verbose(demo))
+app.command()(verbose(local))
 app.command()(with_aws(send))
 app.command()(with_aws(consume))
 app.command()(with_aws(receive))

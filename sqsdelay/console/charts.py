@@ -121,7 +121,7 @@ def cost_chart(found: Sequence[Series], delay_seconds: int) -> LineChart:
         (round(100 * (high - power) / (high - low), 3), in_words(Fraction(10) ** power))
         for power in range(high, low - 1, -1)
     ]
-    marks = (900, 3600, 86_400, 30 * 86_400, 364 * 86_400, DELAYS[-1])
+    marks = (900, 6 * 3600, 86_400, 30 * 86_400, 364 * 86_400, DELAYS[-1])
     columns = [(x(seconds), age(seconds).split(" ")[0] + _unit(seconds)) for seconds in marks]
     chosen = min(max(delay_seconds, DELAYS[0]), DELAYS[-1])
     return LineChart(lines, rows, columns, x(chosen))

@@ -159,6 +159,8 @@ def _cost(source: Source, route: Route, seconds: int, size: int) -> tuple[str | 
     url = source.store_url or ""
     if url.startswith("dynamodb:"):
         return price_of_one("stored", seconds=seconds, size=size), "SQS, DynamoDB and Lambda"
+    if url.startswith("s3:"):
+        return price_of_one("stored-in-s3", seconds=seconds, size=size), "SQS, S3 and Lambda"
     if url.startswith("scheduler:"):
         cost = price_of_one("scheduled-by-sender", seconds=seconds, size=size)
         return cost, "SQS, EventBridge Scheduler and Lambda"

@@ -35,6 +35,11 @@ ELSEWHERE: Final = (
         "runs until it is interrupted",
         "tests/acceptance/test_deploy_local.py",
     ),
+    Elsewhere(
+        r"sqsdelay console .*|curl .*http://127\.0\.0\.1:8710/.*",
+        "serves until it is stopped, and is asked meanwhile",
+        "tests/functional/console/test_processes.py",
+    ),
     Elsewhere(r"make demo\b.*", "takes half a minute", "tests/acceptance/test_worker.py"),
     Elsewhere(
         r"\.venv/bin/sqsdelay local|export AWS_ENDPOINT_URL=\S+:4566 .*|"

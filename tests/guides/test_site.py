@@ -47,9 +47,18 @@ def test_the_site_is_built_of_every_page(site: Path) -> None:
     """And without the tool that builds it."""
     pages = {path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")}
     built = {path.relative_to(site).with_suffix(".md") for path in site.rglob("*.html")}
-    assert built - pages == {Path("404.md")}
+    assert built - pages == {Path("404.md"), Path("changelog.md"), Path("security.md")}
     assert pages <= built
     assert not (site / "docstrings.py").exists()
+
+
+def test_every_command_and_option_is_in_the_reference(site: Path) -> None:
+    """A section each, as the program has them now; and the search index knows it."""
+    page, index = (site / "commands.html").read_text(), (site / "search" / "search_index.json")
+    for command in ("send", "consume", "endpoint check", "store migrate", "pipeline schedule"):
+        assert f">sqsdelay {command}<" in page
+    assert "--park-after" in page
+    assert "--park-after" in index.read_text()
 
 
 def test_nothing_is_loaded_from_the_network(site: Path) -> None:

@@ -7,6 +7,7 @@ import inspect
 import re
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
@@ -98,3 +99,27 @@ def test_no_argument_is_forgotten() -> None:
                         if isinstance(part, ast.Constant) and isinstance(part.value, str):
                             found |= set(re.findall(r"\b([a-z]+(?:_[a-z]+)*)=$", part.value))
     assert found - NO_OPTION - set(OPTIONS) == set()
+
+
+OFFLINE = {"cost", "functions", "pipeline cost", "pipeline events", "pipeline report"}
+"""What asks no service."""
+
+
+def test_every_command_that_calls_a_service_tells_more_when_asked() -> None:
+    """``--verbose`` on each; ``--profile`` and ``--region`` where it is the user's AWS that is called."""
+    commands = typer.main.get_command(app)
+    found: dict[str, set[str]] = {}
+
+    def walk(command: Any, path: tuple[str, ...]) -> None:
+        for name, below in getattr(command, "commands", {}).items():
+            walk(below, (*path, name))
+        if not getattr(command, "commands", {}):
+            found[" ".join(path)] = {each.name for each in command.params}
+
+    walk(commands, ())
+    assert set(found) >= OFFLINE
+    for path, names in found.items():
+        if path not in OFFLINE:
+            assert "verbose" in names, path
+            own = path in ("demo", "local") or path.startswith("rabbitmq")
+            assert own or {"profile", "region"} <= names, path

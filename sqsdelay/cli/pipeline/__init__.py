@@ -9,11 +9,12 @@ from sqsdelay.cli.pipeline.events import events
 from sqsdelay.cli.pipeline.reconcile import reconcile, replay
 from sqsdelay.cli.pipeline.report import report
 from sqsdelay.cli.pipeline.schedule import schedule
+from sqsdelay.cli.settings import with_aws
 
 app = typer.Typer(help="Spark jobs over millions of messages.", no_args_is_help=True)
-app.command()(schedule)
-app.command()(reconcile)
-app.command()(replay)
+app.command()(with_aws(schedule))
+app.command()(with_aws(reconcile))
+app.command()(with_aws(replay))
 app.command()(report)
 app.command()(events)
 app.command()(cost)
