@@ -1,4 +1,4 @@
-"""The table in docs/reliability.md, made from the scenarios' tallies: `make faults` rewrites it."""
+"""The tables in docs/reliability.md, made from the scenarios' tallies: `make faults` rewrites them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Final
 
 from sqsdelay.testing import LocalAws
 from tests.services.processes import ROOT
+from tests.simulation import store_faults
 from tests.simulation.s3_scenarios import S3, S3Scenario
 from tests.simulation.scenarios import REAL, VIRTUAL, RealScenario, VirtualScenario
 from tests.simulation.tally import Tally
@@ -19,6 +20,8 @@ from tests.simulation.tally import Tally
 DOCUMENT: Final = ROOT / "docs" / "reliability.md"
 BEGIN: Final = "<!-- made by make faults: begin -->"
 END: Final = "<!-- made by make faults: end -->"
+STORE_BEGIN: Final = "<!-- made by make faults: begin store -->"
+STORE_END: Final = "<!-- made by make faults: end store -->"
 SIDE_BY_SIDE: Final = 8
 """Real-time scenarios mostly wait."""
 
@@ -78,18 +81,18 @@ def summary(tallies: Sequence[Tally]) -> str:
     )
 
 
-def cells(document: str) -> list[dict[str, str]]:
-    """The table's rows as a document has them."""
-    text = document.partition(BEGIN)[2].partition(END)[0]
-    lines = [line for line in text.splitlines() if line.startswith("| ")][1:]
-    split = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    return [dict(zip(HEADER, values, strict=True)) for values in split]
+def cells(document: str, *, begin: str = BEGIN, end: str = END) -> list[dict[str, str]]:
+    """A table's rows as a document has them."""
+    text = document.partition(begin)[2].partition(end)[0]
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    header, *split = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [dict(zip(header, values, strict=True)) for values in split]
 
 
-def rewritten(document: str, made: str) -> str:
+def rewritten(document: str, made: str, *, begin: str = BEGIN, end: str = END) -> str:
     """The document with another table."""
-    before, _, rest = document.partition(BEGIN)
-    return f"{before}{BEGIN}\n{made}\n{END}{rest.partition(END)[2]}"
+    before, _, rest = document.partition(begin)
+    return f"{before}{begin}\n{made}\n{end}{rest.partition(end)[2]}"
 
 
 def run_all(*, messages: int, seeds: int, stretch: float) -> Iterator[tuple[Scenario, Tally]]:
@@ -112,17 +115,34 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=200, help="per real-time scenario")
     parser.add_argument("--seeds", type=int, default=10, help="per virtual-time scenario")
+    parser.add_argument("--store-seeds", type=int, default=10, help="per scenario of the store")
+    parser.add_argument("--only-store", action="store_true", help="only the store's table")
     parser.add_argument("--stretch", type=float, default=3, help="of the longest real-time delays")
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
     os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
+    rows = []
+    for broken in store_faults.SCENARIOS:
+        counted_store = broken.run(options.store_seeds)
+        rows.append(store_faults.row(broken, counted_store))
+        _tell(rows[-1])
+        counted_store.check()
+    made = store_faults.table(rows)
+    DOCUMENT.write_text(rewritten(DOCUMENT.read_text(), made, begin=STORE_BEGIN, end=STORE_END))
+    if options.only_store:
+        return
     tallies = []
-    for scenario, counted in run_all(**vars(options)):
-        sys.stdout.write(row(scenario, counted) + "\n")
-        sys.stdout.flush()
+    runs = run_all(messages=options.messages, seeds=options.seeds, stretch=options.stretch)
+    for scenario, counted in runs:
+        _tell(row(scenario, counted))
         counted.check()
         tallies.append((scenario, counted))
     DOCUMENT.write_text(rewritten(DOCUMENT.read_text(), table(tallies)))
+
+
+def _tell(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -78,14 +78,22 @@ class DynamoDbWorld:
         seed: replays a run.
         fault_share: of the calls that break.
         kinds: what can happen at a call.
+        only_at: it happens once, at this point of those before and after calls; None is by chance.
     """
 
     def __init__(
-        self, seed: int, *, fault_share: float = 0.03, kinds: Sequence[str] = FAULTS
+        self,
+        seed: int,
+        *,
+        fault_share: float = 0.03,
+        kinds: Sequence[str] = FAULTS,
+        only_at: int | None = None,
     ) -> None:
         self.chance = random.Random(seed)
         self.fault_share = fault_share
         self.kinds = kinds
+        self.only_at = only_at
+        self.points = 0
         self.now_ms = 1_800_000_000_000 + self.chance.randrange(HOUR_MS)
         self.known: dict[str, Known] = {}
         self.delivered: Counter[str] = Counter()
@@ -143,7 +151,7 @@ class DynamoDbWorld:
             raise ReadTimeoutError(endpoint_url="dynamodb")
 
     def _fault(self, *kinds: str) -> str | None:
-        if self._deep > 1 or self.chance.random() >= self.fault_share:
+        if self._deep > 1 or not self._breaks_here():
             return None
         possible = [kind for kind in kinds if kind in self.kinds]
         if self._locked():
@@ -162,6 +170,14 @@ class DynamoDbWorld:
                 self.act()
             self._deep -= 1
         return kind
+
+    def _breaks_here(self) -> bool:
+        if not self.fault_share:
+            return False
+        self.points += 1
+        if self.only_at is not None:
+            return self.points == self.only_at
+        return self.chance.random() < self.fault_share
 
     def _locked(self) -> bool:
         """Whether a store registers its shards: its other threads would wait; here is only one."""
@@ -311,6 +327,11 @@ class DynamoDbWorld:
     def lost(self) -> list[str]:
         """Confirmed, never delivered."""
         return [n for n, k in self.known.items() if k.confirmed and not self.delivered[n]]
+
+    @property
+    def early(self) -> list[str]:
+        """Released further ahead than a message timer reaches."""
+        return [told for told in self.wrong if told.endswith("ms ahead")]
 
     @property
     def repeated(self) -> int:

@@ -2,35 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import closing, nullcontext
-from typing import Any
-
 import pytest
-from moto import mock_aws
 
-from tests.simulation.model.dynamodb_world import BATCH, FAULTS, DynamoDbWorld
+from tests.simulation.model.dynamodb_world import FAULTS
+from tests.simulation.store_faults import EachPoint, StoreTally, played
 
 SEEDS = range(3)
-ACTIONS = 35
-
-
-@pytest.fixture(autouse=True)
-def _no_thread_renews_leases(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would go by the machine's own time, and by its speed."""
-    monkeypatch.setattr(
-        "sqsdelay.stores.dynamodb.dynamodb_store.kept_alive",
-        lambda renew, lease_seconds: nullcontext(),
-    )
-
-
-def played(seed: int, *, actions: int = ACTIONS, **told: Any) -> DynamoDbWorld:
-    """A world after so many actions, and after all that waits was served."""
-    with mock_aws(), closing(DynamoDbWorld(seed, **told)) as world:
-        for _ in range(actions):
-            world.act()
-            world.now_ms += world.chance.choice([0, 10, 5000, 60_000, 600_000])
-        world.drain()
-    return world
 
 
 def test_a_seed_replays() -> None:
@@ -52,10 +29,16 @@ def test_broken_at_any_call(seed: int, capsys: pytest.CaptureFixture[str]) -> No
             f"\nseed {seed}: {len(world.known)} messages; {told}; {len(world.lost)} lost, "
             f"{world.repeated} repeated after {world.breaks} broken claims and writes"
         )
-    assert world.wrong == []
-    assert world.lost == []
-    assert world.repeated <= BATCH * world.breaks
+    StoreTally.of(world).check()
     assert sum(world.faults.values()) > 0
+
+
+def test_killed_at_a_point() -> None:
+    """Once, and at that one; the table in the docs has every point."""
+    counted = EachPoint(fault="every fortieth").run(every=40)
+    counted.check()
+    assert counted.faults > 2
+    assert counted.stored > 0
 
 
 @pytest.mark.parametrize("seed", [5])
