@@ -1,6 +1,7 @@
-"""The Spark jobs, measured: ``sink`` against plain boto3, ``report`` beside DuckDB.
+"""The Spark jobs, measured: ``sink`` against plain boto3, ``throttled`` too, ``report`` beside
+DuckDB.
 
-``python -m benchmarks.spark`` runs both; name one to run it alone, with options of its own. Each has a
+``python -m benchmarks.spark`` runs all; name one to run it alone, with options of its own. Each has a
 process of its own: Spark starts once in one.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-PARTS = ("sink", "report")
+PARTS = ("sink", "throttled", "report")
 
 
 def run(part: str, *options: str) -> int:

@@ -12,9 +12,12 @@ import os
 import statistics
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,12 +38,22 @@ ROWS = {
     # About equally long rounds, so that the cost of starting a Spark job weighs the same.
     ("send_message", 0): 6_000,
     ("send_message_batch", 0): 40_000,
+    ("32 threads", 0): 40_000,
     ("sink", 0): 40_000,
     ("send_message", 20): 250,
     ("send_message_batch", 20): 2_500,
+    ("32 threads", 20): 40_000,
     ("sink", 20): 40_000,
 }
-AIMS = {("send_message", 0): 8.0, ("send_message_batch", 0): 1.0, ("send_message_batch", 20): 15.0}
+RIVALS = ("send_message", "send_message_batch", "32 threads")
+THREADS = 32
+AIMS = {
+    ("send_message", 0): 8.0,
+    ("send_message_batch", 0): 1.0,
+    ("send_message_batch", 20): 15.0,
+    ("32 threads", 0): 1.0,
+    ("32 threads", 20): 1.0,
+}
 """The sink's speed as a multiple of another's, per latency in milliseconds."""
 
 Save = Callable[["DataFrame"], None]
@@ -104,6 +117,34 @@ def plain(url: str, *, batched: bool) -> Save:
     return lambda rows: rows.foreachPartition(send)
 
 
+def threaded(url: str) -> Save:
+    """What one writes by hand for speed: as many batches in flight as the sink has."""
+    queue_url = f"{url}/000000000000/orders-delay.fifo"
+
+    def send(rows: Iterator[Row]) -> None:
+        import boto3
+        from botocore.config import Config
+
+        config = Config(max_pool_connections=THREADS)
+        client = boto3.client("sqs", endpoint_url=url, region_name=REGION, config=config)
+
+        def flush(batch: list[Row]) -> None:
+            entries: Any = [entry(row, number) for number, row in enumerate(batch)]
+            if client.send_message_batch(QueueUrl=queue_url, Entries=entries).get("Failed"):
+                raise RuntimeError("the stub failed entries")
+
+        flying: deque[Future[None]] = deque()
+        with ThreadPoolExecutor(THREADS) as pool:
+            while batch := list(islice(rows, MAX_BATCH_ENTRIES)):
+                flying.append(pool.submit(flush, batch))
+                if len(flying) == 2 * THREADS:
+                    flying.popleft().result()
+            while flying:
+                flying.popleft().result()
+
+    return lambda rows: rows.foreachPartition(send)
+
+
 def sink(url: str) -> Save:
     """The data source, as the guide shows it."""
 
@@ -151,14 +192,23 @@ def measure(spark: SparkSession, stub: Stub, save: Save, rows: DataFrame, number
 
 
 def compare(
-    spark: SparkSession, stub: Stub, cores: int, latency_ms: int, *, rounds: int, share: float
+    spark: SparkSession,
+    stub: Stub,
+    cores: int,
+    latency_ms: int,
+    *,
+    rounds: int,
+    share: float,
+    against: Sequence[str] = RIVALS,
 ) -> None:
     """All contestants at one latency, and the sink's ratios to the others."""
     contestants = {
         "send_message": plain(stub.url, batched=False),
         "send_message_batch": plain(stub.url, batched=True),
+        "32 threads": threaded(stub.url),
         "sink": sink(stub.url),
     }
+    contestants = {name: save for name, save in contestants.items() if name in {*against, "sink"}}
     numbers = {
         name: max(MAX_BATCH_ENTRIES * cores, round(ROWS[name, latency_ms] * share) * cores)
         for name in contestants
@@ -192,6 +242,15 @@ def line(name: str, rows: int, latency_ms: int, turns: Sequence[dict[str, Round]
     return f"{line}   sink is {faster:.2f} x as fast{verdict}"
 
 
+def in_workers() -> None:
+    """Set what Spark's workers inherit: keys, since botocore asks for some, and where these modules are."""
+    os.environ.update(
+        AWS_ACCESS_KEY_ID="stub",
+        AWS_SECRET_ACCESS_KEY="stub",
+        PYTHONPATH=str(Path(__file__).parents[2]),
+    )
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.spark sink", description=__doc__.splitlines()[0]
@@ -199,13 +258,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each, taking turns")
     parser.add_argument("--share", type=float, default=1.0, help="part of the rows of each round")
     parser.add_argument("--cores", type=int, nargs="+", default=CORES)
+    parser.add_argument("--against", nargs="+", choices=RIVALS, default=RIVALS)
     options = parser.parse_args(arguments)
-    # Spark's workers inherit these: keys, since botocore asks for some, and where these modules are.
-    os.environ.update(
-        AWS_ACCESS_KEY_ID="stub",
-        AWS_SECRET_ACCESS_KEY="stub",
-        PYTHONPATH=str(Path(__file__).parents[2]),
-    )
+    in_workers()
     with running_stub() as stub:
         for cores in options.cores:
             with session("benchmark", master=f"local[{cores}]") as spark:
@@ -218,6 +273,7 @@ def main(arguments: Sequence[str]) -> int:
                         latency_ms,
                         rounds=options.rounds,
                         share=options.share,
+                        against=options.against,
                     )
     return 0
 

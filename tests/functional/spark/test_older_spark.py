@@ -1,4 +1,5 @@
-"""`sqsdelay.spark.send` on the Sparks that AWS runs, 3.5 (Glue 5) and 4.0 (EMR): a process each."""
+"""`sqsdelay.spark.send` on the Sparks that AWS runs, 3.5 (Glue 5) and 4.0 (EMR), and over Spark Connect: a
+process each."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,23 +19,19 @@ from tests.patience import PATIENCE_SECONDS
 from tests.services.processes import ROOT, environment
 
 
-@pytest.mark.parametrize("version", ["3.5", "4.0"])
-def test_send_on_older_sparks(version: str, one_stub: Stub, tmp_path: Path) -> None:
-    """Rejects, receipts and counts as on the newest; run again, only what was not sent is tried."""
-    folder = ROOT / "build" / f"pyspark-{version}"
-    if not folder.exists():
-        pytest.skip(f"no {folder}: make older-spark")
-    one_stub.keep()
+def run(script: str, packages: Path, stub: Stub, tmp_path: Path) -> Any:
+    """What a script of this folder prints, with other packages before those of this Python."""
+    stub.keep()
     settings = {
-        "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}",
+        "PYTHONPATH": f"{packages}{os.pathsep}{ROOT}",
         "PYSPARK_PYTHON": sys.executable,
-        "AWS_ENDPOINT_URL": one_stub.url,
+        "AWS_ENDPOINT_URL": stub.url,
         "AWS_ACCESS_KEY_ID": "test",
         "AWS_SECRET_ACCESS_KEY": "test",
         "AWS_DEFAULT_REGION": REGION,
     }
     done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("older_spark.py")), str(tmp_path)],
+        [sys.executable, str(Path(__file__).with_name(script)), str(tmp_path)],
         env=environment(settings),
         cwd=tmp_path,
         capture_output=True,
@@ -42,7 +40,16 @@ def test_send_on_older_sparks(version: str, one_stub: Stub, tmp_path: Path) -> N
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    used, first, second, rejected, streamed = json.loads(done.stdout.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("version", ["3.5", "4.0"])
+def test_send_on_older_sparks(version: str, one_stub: Stub, tmp_path: Path) -> None:
+    """Rejects, receipts and counts as on the newest; run again, only what was not sent is tried."""
+    folder = ROOT / "build" / f"pyspark-{version}"
+    if not folder.exists():
+        pytest.skip(f"no {folder}: make older-spark")
+    used, first, second, rejected, streamed = run("older_spark.py", folder, one_stub, tmp_path)
     assert used.startswith(version)
     assert (first["sent"], first["rejected"]) == (99, 1)
     assert (second["sent"], second["already_sent"], second["rejected"]) == (0, 99, 1)
@@ -50,3 +57,18 @@ def test_send_on_older_sparks(version: str, one_stub: Stub, tmp_path: Path) -> N
     assert streamed == [1]
     older = {derived_id("older", n): 1 for n in range(100) if n != 7}
     assert ids(one_stub) == older | {derived_id("arrivals", 1): 1}
+
+
+def test_send_over_spark_connect(one_stub: Stub, tmp_path: Path) -> None:
+    """The newest Spark, behind a server of its own; with pandas, which Connect needs, of an older one."""
+    older = ROOT / "build" / "pyspark-4.0"
+    if not older.exists():
+        pytest.skip(f"no {older}: make older-spark")
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    for name in ("pandas", "pytz"):
+        (packages / name).symlink_to(older / name)
+    first, second = run("over_connect.py", packages, one_stub, tmp_path)
+    assert (first["sent"], first["rejected"]) == (19, 1)
+    assert (second["sent"], second["already_sent"], second["rejected"]) == (0, 19, 1)
+    assert ids(one_stub) == {derived_id("connect", n): 1 for n in range(20) if n != 7}
