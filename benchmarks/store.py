@@ -299,7 +299,7 @@ class Postgres:
             return fill(self._store, many, due_ms=now_ms + 2 * FAR_MS, prefix=self._prefix())
 
         def copied() -> float:
-            many = self._options.rows
+            many: int = self._options.rows
             started = time.perf_counter()
             with psycopg.connect(self._conninfo, autocommit=True) as connection:
                 for chunk in messages(many, due_ms=now_ms + 2 * FAR_MS, prefix=self._prefix()):
