@@ -3,13 +3,17 @@
 What a batch's decision says, ``committed`` or ``aborted``, never changes: whoever decides first does so
 by a write that demands that there is none yet. So a writer who stood still for hours cannot commit what
 others have given up, and whoever finds him standing still can give his batch up.
+
+A batch of many writers, of which some may have begun a second time, is committed with the names of the
+attempts that count: what others have written of it never does.
 """
 
 from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from sqsdelay.errors import StoreUnavailable
@@ -26,6 +30,22 @@ ABORTED: Final = "aborted"
 _REMEMBERED: Final = 10_000
 
 
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What became of a batch.
+
+    Args:
+        attempts: whose objects count; None for all of the batch.
+    """
+
+    committed: bool
+    attempts: frozenset[str] | None = None
+
+    def counts(self, name: ObjectName) -> bool:
+        """Whether an object of the batch does."""
+        return self.committed and (self.attempts is None or name.attempt in self.attempts)
+
+
 class Batches:
     """The decisions of one endpoint.
 
@@ -36,25 +56,33 @@ class Batches:
     def __init__(self, bucket: ObjectBucket, prefix: str) -> None:
         self._bucket = bucket
         self._prefix = f"{prefix}decided/"
-        self._known: dict[str, str] = {}
+        self._known: dict[str, Decision] = {}
 
     def _key(self, batch: str) -> str:
         return f"{self._prefix}{batch}"
 
-    def decision(self, batch: str) -> str | None:
+    def decision(self, batch: str) -> Decision | None:
         """What was decided; None while nothing is."""
         known = self._known.get(batch)
         if known is None:
             found = self._bucket.get(self._key(batch))
             if found is None:
                 return None
-            known = self._remember(batch, str(json.loads(found[0])["decision"]))
+            fields = json.loads(found[0])
+            attempts = fields.get("attempts")
+            known = self._remember(
+                batch,
+                Decision(
+                    fields["decision"] == COMMITTED,
+                    None if attempts is None else frozenset(attempts),
+                ),
+            )
         return known
 
     def committed(self, batch: str) -> bool | None:
         """True, False where it was given up, None while nothing is decided."""
         decision = self.decision(batch)
-        return None if decision is None else decision == COMMITTED
+        return None if decision is None else decision.committed
 
     def commit(self, batch: str) -> None:
         """Make all of it visible.
@@ -68,23 +96,34 @@ class Batches:
                 "stored: try again"
             )
 
-    def commits(self, batch: str) -> bool:
-        """As `commit`; False where it was given up."""
-        return self._decide(batch, COMMITTED)
+    def commits(self, batch: str, attempts: Collection[str] | None = None) -> bool:
+        """As `commit`; False where it was given up.
+
+        Args:
+            attempts: whose objects count; None for all of the batch.
+        """
+        return self._decide(batch, COMMITTED, attempts)
 
     def abort(self, batch: str) -> bool:
         """Give it up; False where it is committed."""
         return self._decide(batch, ABORTED)
 
-    def _decide(self, batch: str, decision: str) -> bool:
+    def _decide(self, batch: str, decision: str, attempts: Collection[str] | None = None) -> bool:
         """Whether this is what it comes to."""
-        body = json.dumps({"decision": decision, "write": secrets.token_hex(6)}).encode()
+        fields: dict[str, object] = {"decision": decision, "write": secrets.token_hex(6)}
+        if attempts is not None:
+            fields["attempts"] = sorted(attempts)
+        kept = None if attempts is None else frozenset(attempts)
         try:
-            self._bucket.put(self._key(batch), body)
-            self._remember(batch, decision)
+            self._bucket.put(self._key(batch), json.dumps(fields).encode())
+            self._remember(batch, Decision(decision == COMMITTED, kept))
             return True
         except Changed:
-            return self.decision(batch) == decision
+            return self.committed(batch) == (decision == COMMITTED)
+
+    def forget(self, batch: str) -> None:
+        """Delete its decision: no object can refer to it any more."""
+        self._bucket.delete(self._key(batch))
 
     def visible(self, name: ObjectName) -> bool | None:
         """Whether an object counts; False where it never will, None while that is not decided."""
@@ -95,8 +134,10 @@ class Batches:
             if self._bucket.clock.now_ms() - begun_ms_of(name.batch) < BATCH_SECONDS * 1000:
                 return None
             # Its writer is dead, or will find that it was given up.
-            return not self.abort(name.batch)
-        return decision == COMMITTED
+            if self.abort(name.batch):
+                return False
+            decision = self.decision(name.batch)
+        return decision is not None and decision.counts(name)
 
     def sweep(self, decided: Sequence[str], first: Slot | None) -> None:
         """Forget decisions that no object can refer to any more.
@@ -121,7 +162,7 @@ class Batches:
                 break
         return keys
 
-    def _remember(self, batch: str, decision: str) -> str:
+    def _remember(self, batch: str, decision: Decision) -> Decision:
         if len(self._known) >= _REMEMBERED:
             self._known.clear()
         self._known[batch] = decision

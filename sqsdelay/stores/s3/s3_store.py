@@ -17,6 +17,7 @@ from sqsdelay.stores.s3.amendments import Amendments
 from sqsdelay.stores.s3.bucket import ObjectBucket
 from sqsdelay.stores.s3.changes import Changes
 from sqsdelay.stores.s3.claim import MAX_OBJECTS, S3Claim, new_owner
+from sqsdelay.stores.s3.jobs import sweep_jobs
 from sqsdelay.stores.s3.lines import line_of
 from sqsdelay.stores.s3.listing import Listing
 from sqsdelay.stores.s3.slots import DEFAULT_SLOTS, Hierarchy
@@ -184,9 +185,11 @@ class S3Store:
             near_ms = now_ms + 1000 * max(*self._wheel.hierarchy.seconds[1:], 1)
             objects = self._listing.objects(until_ms=max(near_ms, due_by_ms), fresh=True)
             if sweeps:
-                self._wheel.batches.sweep(
-                    decided, min((e.name.slot for e in objects), default=None)
-                )
+                first = min((e.name.slot for e in objects), default=None)
+                # Where what is listed first does not count, more may wait behind it.
+                if first is not None or self._wheel.is_empty():
+                    self._wheel.batches.sweep(decided, first)
+                    sweep_jobs(self._wheel, first)
                 self._swept_ms = now_ms
             if not self._turner.turn(objects):
                 self._turned_ms = now_ms

@@ -64,7 +64,7 @@ class ObjectName:
     Args:
         first_ms, last_ms: the earliest and the latest due time in it.
         count: how many messages it holds.
-        part: what makes the name unique.
+        part: what makes the name unique; where one of many attempts wrote it, ``<attempt>.<number>``.
         batch: the batch it was written in, which is committed as a whole; empty for an object alone.
     """
 
@@ -74,6 +74,11 @@ class ObjectName:
     count: int
     part: str
     batch: str = ""
+
+    @property
+    def attempt(self) -> str:
+        """Who of a batch's writers wrote it."""
+        return self.part.partition(".")[0]
 
     @property
     def _stem(self) -> str:

@@ -108,14 +108,24 @@ class Wheel:
         for name in states:
             if name not in kept:
                 self._forget_state_alone(name)
+        undecided: set[str] = set()
         return [
             Waiting(name, states.get(name))
             for name in names
-            if name not in self._unreadable and self._counts(name)
+            if name not in self._unreadable and self._counts(name, undecided)
         ]
 
-    def _counts(self, name: ObjectName) -> bool:
+    def is_empty(self) -> bool:
+        """Whether there is no object at all, of which it matters whether it counts."""
+        return next(iter(self.bucket.listed(self.slots_prefix)), None) is None
+
+    def _counts(self, name: ObjectName, undecided: set[str]) -> bool:
+        if name.batch in undecided:
+            return False
         visible = self.batches.visible(name)
+        if visible is None:
+            # A job's batch may have thousands of objects: it is asked about once.
+            undecided.add(name.batch)
         if visible is False:
             self.bucket.delete(self.key(name), self.state_key(name))
         return visible is True

@@ -1,0 +1,282 @@
+"""Jobs that write to the wheel in bulk: many attempts stage objects, one decision publishes them.
+
+What a run of a job stages is one batch. It counts once the batch is decided, with the names of the
+attempts that Spark has committed: a task that ran twice has written twice, and counts once. A job may
+be run again under its name, so what earlier runs have stored is kept beside the wheel::
+
+    <prefix><endpoint>/jobs/<hash of the name>/record.json              the batches of its runs
+    <prefix><endpoint>/jobs/<hash of the name>/<batch>~<attempt>.marks  ids and contents, 64 bits each
+
+A batch gets into the record before it is decided, under the condition that the record is still the one
+that all of its tasks have read. So of two runs at a time one is told to begin anew, and a run that was
+killed between the two writes is finished by the next that reads the record.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from sqsdelay.errors import StoreUnavailable
+from sqsdelay.stores.s3.batches import BATCH_SECONDS
+from sqsdelay.stores.s3.bucket import Changed, ObjectBucket, digest
+from sqsdelay.stores.s3.listing import Listing
+from sqsdelay.stores.s3.slots import Hierarchy, Slot, begun_ms_of, new_batch
+from sqsdelay.stores.s3.url import settings_of
+from sqsdelay.stores.s3.wheel import Wheel
+
+JOB_SECONDS: Final = 86_400
+"""How long a run may take before others may give up what it has staged."""
+
+_KEPT_MS: Final = 86_400_000
+_LATEST_MS: Final = 10**15 - 1
+"""What a job's batch tells for its latest due time, which is known only at the end."""
+
+_FULL: Final = 1 << 64
+_RECORD: Final = "record.json"
+
+
+def wheel_of(url: str, endpoint: str) -> Wheel | None:
+    """The wheel of one endpoint in the store of a URL, to write to in bulk.
+
+    Returns:
+        None where the URL names no S3 store, or one with look-up objects, which take a request for each
+        message: such a store is written to as any other.
+
+    Raises:
+        ConfigurationError, StoreMissing, StoreUnavailable
+        SchemaMismatch: a newer sqsdelay wrote to it.
+    """
+    parts = urlsplit(url)
+    if parts.scheme != "s3":
+        return None
+    settings = settings_of(parts)
+    if settings.get("lookup"):
+        return None
+    prefix = settings.get("prefix", "")
+    hierarchy = Hierarchy(settings["slots"]) if "slots" in settings else Hierarchy()
+    wheel = Wheel(
+        ObjectBucket(parts.netloc, None, None),
+        endpoint,
+        prefix=f"{prefix}/" if prefix else "",
+        hierarchy=hierarchy,
+    )
+    wheel.bucket.check()
+    Listing(wheel).check_version()
+    return wheel
+
+
+def new_job_batch(now_ms: int) -> str:
+    """A batch's name for one run of a job: it may be written to for `JOB_SECONDS`."""
+    return new_batch(_LATEST_MS, now_ms + (JOB_SECONDS - BATCH_SECONDS) * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What one attempt on a task has written of a batch.
+
+    Args:
+        attempt: its name, which no other attempt has.
+        messages: how many.
+        total: the sum of the marks of all of them, of 64 bits: of the same messages it is the same.
+        last_ms: the latest due time among them.
+        keys: the objects.
+        known: the batches of earlier runs that the attempt knew of.
+    """
+
+    attempt: str
+    messages: int
+    total: int
+    last_ms: int
+    keys: tuple[str, ...]
+    known: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A run that has staged all it had."""
+
+    batch: str
+    attempts: tuple[str, ...]
+    messages: int
+    total: int
+    last_ms: int
+
+
+class Job:
+    """What a job has stored of one endpoint.
+
+    Args:
+        name: the job's name; None for one that cannot be run again, and needs no record.
+    """
+
+    def __init__(self, wheel: Wheel, name: str | None) -> None:
+        self._wheel = wheel
+        self._name = name
+        self._prefix = f"{wheel.prefix}jobs/{digest(name or '')}/"
+
+    def stored(self) -> tuple[frozenset[str], array[int], array[int]]:
+        """The batches that count, and of their messages the ids and the contents, as marks.
+
+        A batch that was only to be decided when its driver was killed is decided here.
+        """
+        runs = self._counting(self._read()[0])
+        ids, contents = array("q"), array("q")
+        keys = [self._marks(run.batch, attempt) for run in runs for attempt in run.attempts]
+        for key, found in zip(
+            keys, self._wheel.bucket.each(self._wheel.bucket.get, keys), strict=True
+        ):
+            if found is None:
+                raise StoreUnavailable(
+                    f"{key} in bucket {self._wheel.bucket.name} is gone, which tells what the job has "
+                    "stored; give the job another name"
+                )
+            half = len(found[0]) // 2
+            ids.frombytes(found[0][:half])
+            contents.frombytes(found[0][half:])
+        return frozenset(run.batch for run in runs), ids, contents
+
+    def mark(self, batch: str, attempt: str, ids: array[int], contents: array[int]) -> None:
+        """Keep the marks of what an attempt has staged."""
+        if self._name is not None and ids:
+            self._wheel.bucket.put(self._marks(batch, attempt), ids.tobytes() + contents.tobytes())
+
+    def commit(self, batch: str, staged: Sequence[Staged]) -> bool:
+        """Publish what these attempts have staged.
+
+        Returns:
+            False where another run has stored the very same messages meanwhile: these are given up.
+
+        Raises:
+            StoreUnavailable: another run has stored others, or it took longer than `JOB_SECONDS`. Nothing
+                is stored.
+        """
+        run = _Run(
+            batch,
+            tuple(each.attempt for each in staged),
+            sum(each.messages for each in staged),
+            sum(each.total for each in staged) % _FULL,
+            max(each.last_ms for each in staged),
+        )
+        if self._name is None or self._note(run, staged):
+            if not self._wheel.batches.commits(batch, run.attempts):
+                raise StoreUnavailable(
+                    f"the job took longer than {JOB_SECONDS} s and was given up; none of its messages "
+                    "is in the store: run it again"
+                )
+            return True
+        return False
+
+    def _note(self, run: _Run, staged: Sequence[Staged]) -> bool:
+        """Put a run into the record; False where another has stored the same."""
+        first, *more = {each.known for each in staged}
+        while True:
+            runs, etag = self._read()
+            counting = self._counting(runs)
+            if run in counting:
+                return True
+            others = [each for each in counting if each.batch not in first]
+            if more or others or not first <= {each.batch for each in counting}:
+                self.abort(run.batch, staged)
+                stored = sum(each.messages for each in others), sum(e.total for e in others) % _FULL
+                if not more and stored == (run.messages, run.total):
+                    return False
+                raise StoreUnavailable(
+                    f"another run of the job {self._name!r} has stored messages at the same time; none "
+                    "of this run's is in the store: run it again, and it stores those that are missing"
+                )
+            try:
+                self._write([*counting, run], etag)
+                return True
+            except Changed:
+                continue
+
+    def abort(self, batch: str, staged: Iterable[Staged]) -> None:
+        """Give a run up, and delete what is known of it."""
+        if self._wheel.batches.abort(batch):
+            keys = [key for each in staged for key in each.keys]
+            marks = [self._marks(batch, each.attempt) for each in staged]
+            self._wheel.bucket.each(self._wheel.bucket.delete, keys + marks)
+
+    def _counting(self, runs: Sequence[_Run]) -> list[_Run]:
+        return [run for run in runs if self._counts(run)]
+
+    def _counts(self, run: _Run) -> bool:
+        """Whether a run in the record is published; it is now, if its driver did not come to that."""
+        batches = self._wheel.batches
+        committed = batches.committed(run.batch)
+        return batches.commits(run.batch, run.attempts) if committed is None else committed
+
+    def _marks(self, batch: str, attempt: str) -> str:
+        return f"{self._prefix}{batch}~{attempt}.marks"
+
+    def _read(self) -> tuple[list[_Run], str | None]:
+        if self._name is None:
+            return [], None
+        found = self._wheel.bucket.get(self._prefix + _RECORD)
+        return ([], None) if found is None else (_runs(found[0]), found[1])
+
+    def _write(self, runs: Sequence[_Run], over: str | None) -> None:
+        fields: dict[str, Any] = {
+            "job": self._name,
+            "runs": [
+                {"batch": r.batch, "attempts": r.attempts, "messages": r.messages}
+                | {"total": r.total, "last_ms": r.last_ms}
+                for r in runs
+            ],
+            "write": secrets.token_hex(6),
+        }
+        self._wheel.bucket.put(self._prefix + _RECORD, json.dumps(fields).encode(), over=over)
+
+
+def _runs(body: bytes) -> list[_Run]:
+    return [
+        _Run(r["batch"], tuple(r["attempts"]), r["messages"], r["total"], r["last_ms"])
+        for r in json.loads(body)["runs"]
+    ]
+
+
+def sweep_jobs(wheel: Wheel, first: Slot | None, *, most: int = 1000) -> None:
+    """Forget jobs of which nothing waits any more, and what runs that were given up have left.
+
+    Args:
+        first: the first slot that holds anything; None for none.
+        most: how many objects are looked at. It begins at a place of chance, so that all have their turn.
+    """
+    prefix, now_ms = f"{wheel.prefix}jobs/", wheel.now_ms()
+    starts = (f"{prefix}{secrets.token_hex(4)}", prefix)
+    found = (
+        each.key for start in starts for each in wheel.bucket.listed(prefix, start_after=start)
+    )
+    for key in islice(found, most):
+        job, _, name = key.rpartition("/")
+        if name == _RECORD:
+            _sweep_record(wheel, key, first, now_ms)
+        elif (
+            name.endswith(".marks")
+            and begun_ms_of(name) < now_ms - _KEPT_MS
+            and not _is_recorded(wheel, f"{job}/{_RECORD}", name.partition("~")[0])
+        ):
+            wheel.bucket.delete(key)
+
+
+def _sweep_record(wheel: Wheel, key: str, first: Slot | None, now_ms: int) -> None:
+    body = wheel.bucket.get(key)
+    runs = [] if body is None else _runs(body[0])
+    last_ms = max((run.last_ms for run in runs), default=0)
+    begun_ms = max((begun_ms_of(run.batch) for run in runs), default=0)
+    if (first is None or last_ms < first.start_ms) and max(last_ms, begun_ms) < now_ms - _KEPT_MS:
+        wheel.bucket.delete(key)
+        for run in runs:
+            wheel.batches.forget(run.batch)
+
+
+def _is_recorded(wheel: Wheel, record: str, batch: str) -> bool:
+    found = wheel.bucket.get(record)
+    return found is not None and batch in {run.batch for run in _runs(found[0])}
