@@ -26,6 +26,7 @@ from sqsdelay.spark.sink.columns import DELAY, Columns, checked_columns
 from sqsdelay.spark.sink.delay_start import micro_batch_ms
 from sqsdelay.spark.sink.job import Reports, Sink, Times, attempt, context
 from sqsdelay.spark.sink.options import Options
+from sqsdelay.spark.sink.run import run_of
 from sqsdelay.spark.sink.summary import TaskReport
 from sqsdelay.spark.stored.reader import COLUMNS, SCHEMA, Source, StoreReader
 
@@ -113,6 +114,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
+        # Made once for a micro-batch, before its tasks: they are to agree on it.
+        self._now_ms = SystemClock().now_ms()
+        self._run = run_of(sink.options, self._now_ms)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         current = context()
@@ -121,7 +125,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         delay_start_ms = 0
         if self._sink.columns.has(DELAY):
             delay_start_ms = micro_batch_ms(self._sink.options.checkpoint, batch_id)
-        times = Times(delay_start_ms=delay_start_ms, began_ms=SystemClock().now_ms())
+        run = None if self._run is None else self._run.of_stream(write_id)
+        times = Times(delay_start_ms=delay_start_ms, began_ms=SystemClock().now_ms(), run=run)
         return self._sink.send(iterator, attempt(write_id, batch_id), times)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

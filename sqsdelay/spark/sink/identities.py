@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
@@ -75,6 +75,20 @@ class SeenIds:
             if len(self._contents) > self._tracked:
                 self._level, self._contents = _thinned(self._level, self._contents, self._tracked)
         return before
+
+    def note_all(self, ids: Sequence[int], contents: Sequence[int]) -> bool:
+        """Note messages of which none repeats an id; False, and nothing noted, if one may."""
+        new = dict(zip(ids, contents, strict=True))
+        if self._level or len(new) < len(ids) or not self._contents.keys().isdisjoint(new):
+            return False
+        self._contents.update(new)
+        if len(self._contents) > self._tracked:
+            self._level, self._contents = _thinned(self._level, self._contents, self._tracked)
+        return True
+
+    def has(self, message_id: int) -> bool:
+        """Whether an id came before, as far as that is known."""
+        return message_id in self._contents
 
     def sample(self, most: int = _REPORTED) -> IdSample:
         """What the driver is told."""

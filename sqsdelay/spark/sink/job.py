@@ -9,6 +9,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import Route
 from sqsdelay.errors import NotAllSent
 from sqsdelay.spark.locations import opened
 from sqsdelay.spark.sink.columns import Columns
@@ -18,8 +20,10 @@ from sqsdelay.spark.sink.plan import plan_of
 from sqsdelay.spark.sink.receipts import Receipts
 from sqsdelay.spark.sink.rejects import Part, RejectsFolder
 from sqsdelay.spark.sink.rows import Rows
+from sqsdelay.spark.sink.run import Run, StagedPart, given_up, published, run_of
 from sqsdelay.spark.sink.summary import Counts, TaskReport, counted, total, write_summary
 from sqsdelay.spark.sink.worker import Attempt, sender_client, task_of, throttled
+from sqsdelay.stores.s3.jobs import wheel_of
 
 Reports = Sequence[TaskReport | None]
 
@@ -30,6 +34,8 @@ class Times:
 
     delay_start_ms: int
     began_ms: int
+    run: Run | None = None
+    """Of a job that stages rows in an S3 store."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +58,13 @@ class Sink:
         if options.summary is not None:
             opened(options.summary, "summary")
         now_ms = planned_ms(options, sender_client(options))
+        run = run_of(options, now_ms)
+        if run is not None and options.endpoint is not None:
+            wheel_of(str(options.store), Endpoint.parse(options.endpoint).name)
         if options.receipts is None or options.plan:
-            return Times(delay_start_ms=now_ms, began_ms=now_ms)
+            return Times(delay_start_ms=now_ms, began_ms=now_ms, run=run)
         receipts = Receipts(options.receipts, str(options.job), batch=options.batch)
-        return Times(delay_start_ms=receipts.delay_start_ms(now_ms), began_ms=now_ms)
+        return Times(delay_start_ms=receipts.delay_start_ms(now_ms), began_ms=now_ms, run=run)
 
     def send(self, batches: Iterable[pa.RecordBatch], attempt: Attempt, times: Times) -> TaskReport:
         """Send a task's rows, and keep those that cannot be in a file of this attempt."""
@@ -65,10 +74,11 @@ class Sink:
             delay_start_ms=times.delay_start_ms,
             refused_before_ms=times.began_ms if self.options.past_due == "reject" else None,
         )
-        task, before = task_of(rows, attempt, times.began_ms), throttled.calls
+        task, before = task_of(rows, attempt, times.began_ms, times.run), throttled.calls
         part = self._keep(task.send(batches), attempt)
         task.counts.throttled = throttled.calls - before
-        return TaskReport(attempt.write_id, task.counts, part, task.ids)
+        staged = attempt.file_name if times.run and self.options.receipts else None
+        return TaskReport(attempt.write_id, task.counts, part, task.ids, task.staged, staged)
 
     def _keep(self, rejected: Iterator[pa.RecordBatch], attempt: Attempt) -> Part | None:
         first = next(rejected, None)
@@ -92,7 +102,12 @@ class Sink:
         Raises:
             NotAllSent: rows were rejected, and there is no rejects table.
         """
+        already = published(_staged(reports), self.options)
+        self._publish_receipts(reports)
         counts = total(reports)
+        if already:
+            counts.routes[str(Route.STORE)] -= already
+            counts.already_sent += already
         lost = counts.rejected and self.options.rejects is None and not self.options.plan
         if summary is not None:
             write_summary(summary, reports, committed=not lost, told=self.told(counts))
@@ -110,17 +125,30 @@ class Sink:
                 [report.write_id for report in done],
             )
 
+    def _publish_receipts(self, reports: Reports) -> None:
+        options = self.options
+        names = {r.receipts for r in reports if r is not None and r.receipts is not None}
+        if names and options.receipts is not None:
+            job, batch, replay = str(options.job), options.batch, options.replay
+            Receipts(options.receipts, job, batch=batch, replay=replay).publish(names)
+
     def told(self, counts: Counts) -> dict[str, Any]:
         """The counts as JSON has them, and of a plan what it comes to."""
         plan = {"plan": plan_of(counts.workload, self.options)} if self.options.plan else {}
         return counted(counts) | plan
 
     def abort(self, reports: Reports, write_ids: Iterable[str], summary: str | None) -> None:
-        """Drop the rejects of a write that failed, and say what its finished tasks sent."""
+        """Drop the rejects of a write that failed and what it staged, and say what its finished tasks
+        sent."""
+        given_up(_staged(reports), self.options)
         if summary is not None:
             write_summary(summary, reports, committed=False, told=self.told(total(reports)))
         if self.options.rejects is not None:
             RejectsFolder(self.options.rejects).drop(write_ids)
+
+
+def _staged(reports: Reports) -> list[StagedPart]:
+    return [part for report in reports if report is not None for part in report.staged]
 
 
 def context() -> TaskContext:

@@ -8,10 +8,11 @@ none: its rows are sent again, with the same ids and due times.
 from __future__ import annotations
 
 import json
+import re
 import time
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
@@ -30,6 +31,10 @@ _FLUSH_SECONDS: Final = 1.0
 """A task that is killed sends again what it sent since the last file, at most."""
 
 _READERS: Final = 16
+_STAGED: Final = "_staged-"
+_STAGED_NAME: Final = re.compile(r"-\d{5}-\d+$")
+"""What a task adds to the name of its write."""
+
 _SCHEMA: Final = pa.schema(
     {
         "message_id": pa.string(),
@@ -131,6 +136,26 @@ class Receipts:
     def writer(self, name: str, **more: Any) -> ReceiptsWriter:
         """A writer of one attempt on a task, under a name that no other attempt has."""
         return ReceiptsWriter(self._fs, f"{self._root}/part-{name}", **more)
+
+    def staging(self, name: str, **more: Any) -> ReceiptsWriter:
+        """A writer of an attempt whose rows are staged: they count when the driver commits it."""
+        return ReceiptsWriter(self._fs, f"{self._root}/{_STAGED}{name}", **more)
+
+    def publish(self, names: Collection[str]) -> None:
+        """Let what these attempts have staged count; what other attempts of their writes left goes.
+
+        Args:
+            names: as given to `staging`.
+        """
+        writes = "|".join({re.escape(_STAGED_NAME.sub("", name)) for name in names})
+        of_ours = re.compile(rf"{_STAGED}(({writes})-\d{{5}}-\d+)(-\d{{5}})?\.parquet")
+        selector = fs.FileSelector(self._root, allow_not_found=True)
+        for info in self._fs.get_file_info(selector):
+            found = of_ours.fullmatch(info.base_name)
+            if found is not None and found[1] in names:
+                self._fs.move(info.path, f"{self._root}/part-{found[1]}-staged.parquet")
+            elif found is not None:
+                self._fs.delete_file(info.path)
 
     def _files(self) -> list[str]:
         selector = fs.FileSelector(self._root, allow_not_found=True)

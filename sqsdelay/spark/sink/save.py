@@ -38,10 +38,11 @@ def save(rows: DataFrame, *, unique: bool = False, **options: Any) -> dict[str, 
     spark.dataSource.register(SqsDelayDataSource)
     at_a_time = int(context.defaultParallelism)
     texts = {name: str(value) for name, value in ({"tasks": at_a_time} | options).items()}
-    columns = checked_columns(rows.schema, Options.parse(texts))
+    parsed = Options.parse(texts)
+    columns = checked_columns(rows.schema, parsed)
     if unique:
         check_unique(rows, columns)
-    rows = shared_out(rows, columns, tasks=at_a_time)
+    rows = shared_out(rows, columns, tasks=at_a_time, options=parsed)
     with TemporaryDirectory(prefix="sqsdelay-") as folder:
         # Spark commits in a process of its own, on this machine.
         summary = Path(folder) / "summary.json"

@@ -64,7 +64,7 @@ def send(rows: DataFrame, *, unique: bool = False, **options: Any) -> dict[str, 
         check_unique(rows, columns)
     write_id = uuid.uuid4().hex if parsed.batch is None else f"{parsed.job}-{parsed.batch}"
     task = partial(_task, sink, write_id, sink.begin())
-    shared = shared_out(rows, columns, tasks=parsed.tasks or at_a_time or 1)
+    shared = shared_out(rows, columns, tasks=parsed.tasks or at_a_time or 1, options=parsed)
     return _sent(shared, task, sink, write_id)
 
 

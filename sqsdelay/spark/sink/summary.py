@@ -13,6 +13,7 @@ from sqsdelay.sending.sender import SendResult
 from sqsdelay.spark.locations import opened
 from sqsdelay.spark.sink.identities import IdSample, repeated_across
 from sqsdelay.spark.sink.rejects import Part
+from sqsdelay.spark.sink.run import StagedPart
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import WriterCommitMessage as _Message
@@ -86,6 +87,8 @@ class TaskReport(_Message):
     counts: Counts
     part: Part | None
     ids: IdSample | None = None
+    staged: tuple[StagedPart, ...] = ()
+    receipts: str | None = None
 
 
 def total(reports: Sequence[TaskReport | None]) -> Counts:

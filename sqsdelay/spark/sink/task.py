@@ -20,12 +20,14 @@ from sqsdelay.errors import (
     StoreUnavailable,
 )
 from sqsdelay.sending.sender import QueueSender, SendResult
+from sqsdelay.spark.sink.bulk import Bulk
 from sqsdelay.spark.sink.identities import IdSample, Mark, SeenIds
 from sqsdelay.spark.sink.pace import Pace
 from sqsdelay.spark.sink.plan import Planned
 from sqsdelay.spark.sink.receipts import ReceiptsWriter, SentBefore
 from sqsdelay.spark.sink.rejects import rejected
 from sqsdelay.spark.sink.rows import Rows
+from sqsdelay.spark.sink.run import StagedPart
 from sqsdelay.spark.sink.summary import Counts
 
 CHUNK_BYTES: Final = 32 * 1024 * 1024
@@ -34,6 +36,7 @@ CHUNK_BYTES: Final = 32 * 1024 * 1024
 _RETRY_WAIT: Final = tenacity.wait_random_exponential(multiplier=0.5, max=10)
 _Row = tuple[int, Message, Mark]
 _Waiting = list[_Row]
+_Read = Message | SqsDelayError
 
 
 class Task:
@@ -51,6 +54,7 @@ class Task:
         slice_rows: rows given to the sender at a time; None for all that Spark hands over.
         rate: messages a second that this task sends at most.
         planned: where to sum up what is sent; None for a job that is no plan.
+        bulk: where rows due far ahead are staged; None where they are sent as all others.
     """
 
     def __init__(
@@ -67,6 +71,7 @@ class Task:
         slice_rows: int | None = None,
         rate: float | None = None,
         planned: Planned | None = None,
+        bulk: Bulk | None = None,
     ) -> None:
         self._rows = rows
         self._sender = sender
@@ -80,8 +85,10 @@ class Task:
         self._slice_rows = slice_rows
         self._pace = Pace(rate, clock=self._clock, sleep=sleep)
         self._planned = planned
+        self._bulk = bulk
         self._seen = SeenIds()
         self.counts = Counts()
+        self.staged: tuple[StagedPart, ...] = ()
 
     @property
     def ids(self) -> IdSample:
@@ -102,7 +109,11 @@ class Task:
                     if errors:
                         positions = sorted(errors)
                         yield rejected(chunk, positions, [str(errors[row]) for row in positions])
+            if self._bulk is not None:
+                self.staged = self._bulk.close()
         finally:
+            if self._bulk is not None:
+                self._bulk.give_up()
             if self._receipts is not None:
                 self._receipts.close()
         if self._planned is not None:
@@ -110,39 +121,68 @@ class Task:
 
     def _send_chunk(self, chunk: pa.RecordBatch) -> dict[int, SqsDelayError]:
         errors: dict[int, SqsDelayError] = {}
-        by_endpoint: dict[str, _Waiting] = {}
-        for row, (endpoint, message) in enumerate(self._rows.read(chunk)):
+        by_endpoint: dict[tuple[str, bool], _Waiting] = {}
+        for row, (endpoint, message) in self._left(chunk):
             if isinstance(message, SqsDelayError):
                 errors[row] = message
                 continue
-            mark = Mark.of(endpoint, message)
+            far = self._bulk is not None and self._bulk.is_far(message)
             try:
-                if self._is_new(mark, message):
-                    by_endpoint.setdefault(endpoint, []).append((row, message, mark))
+                mark = self._mark(endpoint, message, far=far)
+                if self._is_new(mark, endpoint, message):
+                    by_endpoint.setdefault((endpoint, far), []).append((row, message, mark))
             except SqsDelayError as not_ours:
+                if _may_pass(not_ours):
+                    raise
                 errors[row] = not_ours
-        for endpoint, waiting in by_endpoint.items():
+        for (endpoint, far), waiting in by_endpoint.items():
             step = self._slice_rows or len(waiting)
             for start in range(0, len(waiting), step):
-                errors.update(self._send_waiting(endpoint, waiting[start : start + step]))
+                sent = self._send_waiting(endpoint, waiting[start : start + step], far=far)
+                errors.update(sent)
         for error in errors.values():
             self.counts.count_rejected(error)
         return errors
 
-    def _is_new(self, mark: Mark, message: Message) -> bool:
+    def _left(self, chunk: pa.RecordBatch) -> Iterator[tuple[int, tuple[str, _Read]]]:
+        """The rows that are to be looked at one by one, with their places in the chunk."""
+        if self._bulk is None:
+            yield from enumerate(self._rows.read(chunk))
+            return
+        left = self._bulk.take(chunk, self._seen, self.counts)
+        if left:
+            yield from zip(left, self._rows.read(chunk.take(pa.array(left))), strict=True)
+
+    def _mark(self, endpoint: str, message: Message, *, far: bool) -> Mark:
+        if self._bulk is None or not far:
+            return Mark.of(endpoint, message)
+        return self._bulk.mark(endpoint, message)
+
+    def _sent(self, mark: Mark, endpoint: str, message: Message) -> int | None:
+        """The content that an earlier run of the job sent under an id, marked as this one is."""
+        sent = self._sent_before.content(mark.message_id)
+        if self._bulk is None:
+            return sent
+        stored = self._bulk.stored(endpoint, mark.message_id)
+        if stored is not None:
+            same = stored == self._bulk.content(endpoint, message)
+            return mark.content if same else ~mark.content
+        return mark.content if sent == Mark.of(endpoint, message).content else sent
+
+    def _is_new(self, mark: Mark, endpoint: str, message: Message) -> bool:
         """Whether a row is still to be sent; one like it may have been.
 
         Raises:
             InvalidMessage: its id is another message's.
         """
         original = self._original.content(mark.message_id)
-        if original is not None and original != mark.content:
+        if original is not None and original != Mark.of(endpoint, message).content:
             raise InvalidMessage(
                 f"the row of id {message.message_id!r} is not the one that was sent: its body, due time, "
                 "endpoint or attributes are others; replay the table as it was"
             )
         before = self._seen.note(mark)
-        sent = self._sent_before.content(mark.message_id)
+        sent = self._sent(mark, endpoint, message)
         if before is not None:
             self.counts.repeated += 1
         elif sent == mark.content:
@@ -158,7 +198,9 @@ class Task:
             f"{where}; receivers would take one for the other: give each message an id of its own"
         )
 
-    def _send_waiting(self, endpoint: str, waiting: _Waiting) -> dict[int, SqsDelayError]:
+    def _send_waiting(
+        self, endpoint: str, waiting: _Waiting, *, far: bool
+    ) -> dict[int, SqsDelayError]:
         """Send rows to one endpoint; those that may be taken later, again until they are.
 
         Failing the task instead would send all its other rows again too.
@@ -173,7 +215,7 @@ class Task:
             reraise=True,
         ):
             with attempt:
-                later = self._send_once(endpoint, waiting, errors)
+                later = self._send_once(endpoint, waiting, errors, far=far)
                 if len(later) < len(waiting):
                     self._progress_at = self._clock.monotonic()
                 waiting = [waiting[position] for position, _ in later]
@@ -191,12 +233,16 @@ class Task:
         return self._clock.monotonic() - self._progress_at >= self._retry_seconds
 
     def _send_once(
-        self, endpoint: str, waiting: _Waiting, errors: dict[int, SqsDelayError]
+        self, endpoint: str, waiting: _Waiting, errors: dict[int, SqsDelayError], *, far: bool
     ) -> list[tuple[int, SqsDelayError]]:
         """Send; notes what cannot be sent in ``errors``, returns which may be later and why not now."""
-        self._pace.wait(len(waiting))
+        sender, receipts = self._sender, self._receipts
+        if self._bulk is not None and far:
+            sender, receipts = self._bulk.sender, self._bulk.receipts
+        else:
+            self._pace.wait(len(waiting))
         try:
-            results = self._sender.send_many(endpoint, [message for _, message, _ in waiting])
+            results = sender.send_many(endpoint, [message for _, message, _ in waiting])
         except SqsDelayError as error:
             results = [SendResult(error=error)] * len(waiting)
         later: list[tuple[int, SqsDelayError]] = []
@@ -207,8 +253,10 @@ class Task:
                 self.counts.count_sent(result)
                 if self._planned is not None:
                     self._planned.add(message)
-                if self._receipts is not None:
-                    self._receipts.add(endpoint, message, str(result.route), mark)
+                if receipts is not None:
+                    if far:  # What is staged is marked otherwise.
+                        mark = Mark.of(endpoint, message)
+                    receipts.add(endpoint, message, str(result.route), mark)
             elif isinstance(result.error, ConfigurationError):
                 raise result.error
             elif _may_pass(result.error):

@@ -15,15 +15,19 @@ from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.ports.queues import Queues
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.settings import SenderSettings
+from sqsdelay.spark.sink.bulk import Bulk
 from sqsdelay.spark.sink.options import Options
 from sqsdelay.spark.sink.plan import Planned, UnsentQueues
-from sqsdelay.spark.sink.receipts import Receipts, SentBefore
+from sqsdelay.spark.sink.receipts import Receipts, ReceiptsWriter, SentBefore
 from sqsdelay.spark.sink.rows import Rows
+from sqsdelay.spark.sink.run import Run, run_of
 from sqsdelay.spark.sink.task import Task
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.sqs.sender import DelaySender
 from sqsdelay.stores import open_store
+from sqsdelay.stores.s3.jobs import wheel_of
+from sqsdelay.stores.s3.wheel import Wheel
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -33,6 +37,9 @@ _ATTEMPTS: Final = 10
 
 _BATCHES_BETWEEN_RECEIPTS: Final = 10
 """Times the batches in flight: so many that threads seldom wait for the last of them."""
+
+_NEVER: Final = 10**10
+"""Seconds, above any delay."""
 
 _THROTTLING: Final = ("RequestThrottled", "ThrottlingException", "Throttling", "KmsThrottled")
 """Source: SendMessageBatch API reference, Errors; Common Errors."""
@@ -53,8 +60,7 @@ def sender_client(options: Options) -> SQSClient:
 @lru_cache(maxsize=1)
 def _sender(options: Options) -> QueueSender:
     """This process's sender: Spark uses its Python workers for one task after another."""
-    client = sender_client(options)
-    client.meta.events.register("needs-retry.sqs", throttled.note)
+    client = _client(options)
     url = options.store
     if options.plan:
         queues = UnsentQueues(SqsQueues(client))
@@ -65,7 +71,8 @@ def _sender(options: Options) -> QueueSender:
         concurrency=options.concurrency,
         idempotent=True,  # a task that is run again sends the same messages
         store=None if url is None else lambda name: open_store(url, endpoint=name),
-        park_after_seconds=options.park_after,
+        # What a run stages never gets to this sender.
+        park_after_seconds=_NEVER if run_of(options, 0) else options.park_after,
         ledger=None if options.ledger is None else worker_ledger(Path(options.ledger)),
     )
 
@@ -111,24 +118,34 @@ class Attempt:
     batch: int | None = None
     """Of a stream."""
 
+    @property
+    def file_name(self) -> str:
+        """What its files are named by: no other attempt's are."""
+        return f"{self.write_id}-{self.partition:05d}-{self.task_id}"
 
-def task_of(rows: Rows, attempt: Attempt, now_ms: int) -> Task:
-    """A task of this process."""
+
+def task_of(rows: Rows, attempt: Attempt, now_ms: int, run: Run | None = None) -> Task:
+    """A task of this process.
+
+    Args:
+        run: of a job that stages rows in an S3 store.
+    """
     options = rows.options
     sender = _sender(options)
     _spare_the_collector()
     in_flight = options.concurrency * MAX_BATCH_ENTRIES
     rate = None if options.rate is None else options.rate / (options.tasks or 1)
     slices = []
-    before = original = writer = None
+    before = original = writer = staged_receipts = None
     if options.receipts is not None:
         job, batch, replay = str(options.job), attempt.batch, options.replay
         receipts = Receipts(options.receipts, job, batch=batch, replay=replay)
         before = _sent_before(receipts, options, attempt)
         if replay is not None:
             original = _original(options)
-        name = f"{attempt.write_id}-{attempt.partition:05d}-{attempt.task_id}"
-        writer = None if options.plan else receipts.writer(name)
+        writer = None if options.plan else receipts.writer(attempt.file_name)
+        if run is not None:
+            staged_receipts = receipts.staging(attempt.file_name)
         slices.append(in_flight * _BATCHES_BETWEEN_RECEIPTS)
     if rate is not None and not options.plan:
         slices.append(max(MAX_BATCH_ENTRIES, int(rate)))
@@ -142,6 +159,7 @@ def task_of(rows: Rows, attempt: Attempt, now_ms: int) -> Task:
         slice_rows=min(slices, default=None),
         rate=None if options.plan else rate,
         planned=Planned(options, now_ms) if options.plan else None,
+        bulk=None if run is None else _bulk(rows, run, attempt, before, staged_receipts),
     )
 
 
@@ -150,6 +168,38 @@ def _original(options: Options) -> SentBefore:
     """What the job sent that is replayed: no run of it goes on meanwhile."""
     assert options.receipts is not None, "checked with the options"
     return Receipts(options.receipts, str(options.job)).load()
+
+
+def _bulk(
+    rows: Rows,
+    run: Run,
+    attempt: Attempt,
+    before: SentBefore | None,
+    receipts: ReceiptsWriter | None,
+) -> Bulk:
+    options = rows.options
+    return Bulk(
+        rows,
+        run,
+        SqsQueues(_client(options)),
+        attempt=f"{attempt.partition}x{attempt.task_id}",
+        receipts=receipts,
+        ledger=None if options.ledger is None else worker_ledger(Path(options.ledger)),
+        sent_before=before,
+        open_wheel=_wheel,
+    )
+
+
+@lru_cache(maxsize=64)
+def _wheel(url: str, endpoint: str) -> Wheel | None:
+    return wheel_of(url, endpoint)
+
+
+@lru_cache(maxsize=1)
+def _client(options: Options) -> SQSClient:
+    client = sender_client(options)
+    client.meta.events.register("needs-retry.sqs", throttled.note)
+    return client
 
 
 _loaded: dict[object, SentBefore] = {}

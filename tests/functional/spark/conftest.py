@@ -11,6 +11,7 @@ import pytest
 from benchmarks.support.sqs_stub import Stub, running_stub
 from sqsdelay.spark.session import LOGGING_OPTION, session
 from tests.services.processes import ROOT
+from tests.services.s3_server import S3Server, running_s3
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +34,13 @@ def one_stub() -> Iterator[Stub]:
 
 
 @pytest.fixture(scope="session")
-def spark(own_aws_settings: None, one_stub: Stub) -> Iterator[SparkSession]:
+def one_s3() -> Iterator[S3Server]:
+    with running_s3() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def spark(own_aws_settings: None, one_stub: Stub, one_s3: S3Server) -> Iterator[SparkSession]:
     """A session whose workers know the stub as SQS: they have the environment it is started in.
 
     Nobody registers the data source: Spark finds ``pyspark_sqsdelay``, here on Python's path as it
@@ -43,8 +50,16 @@ def spark(own_aws_settings: None, one_stub: Stub) -> Iterator[SparkSession]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PYTHONPATH", str(ROOT))
             patch.setenv("AWS_ENDPOINT_URL", one_stub.url)
+            patch.setenv("AWS_ENDPOINT_URL_S3", one_s3.url)
             started = stack.enter_context(session("tests", master="local[2,4]", settings=SETTINGS))
         yield started
+
+
+@pytest.fixture
+def s3(one_s3: S3Server) -> S3Server:
+    """An empty bucket."""
+    one_s3.reset()
+    return one_s3
 
 
 @pytest.fixture

@@ -5,12 +5,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shlex
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+from typer.testing import CliRunner
+
 from benchmarks.support.sqs_stub import Stub
 from sqsdelay import DelayConsumer
+from sqsdelay.cli import app
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.spark.sink.columns import COLUMNS
 from sqsdelay.spark.sink.options import Options
@@ -18,6 +23,7 @@ from sqsdelay.spark.sink.rows import derived_id
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.testing.local_aws import REGION, LocalAws
 from tests.functional.spark.sent import ids
+from tests.services.s3_server import S3Server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,6 +48,24 @@ def test_the_guides_programs_run(spark: SparkSession, sqs: Stub, tmp_path: Path)
         derived_id("renewals-2027", "order-2"),
         derived_id("arrivals", 1),
     }
+
+
+def test_the_guides_s3_store_takes_and_counts(
+    spark: SparkSession, sqs: Stub, s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The two commands of its section, one after the other."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3.url)
+    table = tmp_path / "renewals.csv"
+    table.write_text("order_id,delay_seconds,body\n1,8640000,a\n2,8640000,b\n")
+    section = GUIDE.partition("### Into an S3 store")[2].partition("\n### ")[0]
+    told = ""
+    for command in re.findall(r"```\nsqsdelay (.*?)\n```", section, re.DOTALL):
+        given = shlex.split(command.replace("renewals.csv", str(table)))
+        done = CliRunner().invoke(app, given, catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        told = done.stdout
+    assert re.search(r"^ *orders +\d{4}-\d\d-\d\d +2 ", told, re.M)
+    assert sqs.kept() == []
 
 
 def test_the_guide_names_every_column_and_option() -> None:

@@ -1,0 +1,290 @@
+"""The part of a task's rows that goes into an S3 store's wheels, staged there until the job commits.
+
+Rows that are plain are staged column by column; others go through the sender, one by one, whose store
+is the place that stages them. Whether a row is due far enough ahead is decided by an instant that the
+driver fixes: all attempts on a row decide alike.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Final, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sqsdelay.core.checked_message import checked
+from sqsdelay.core.delay import due_at_ms, utc
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import Message, Route
+from sqsdelay.core.stored_message import StoredMessage, as_stored
+from sqsdelay.errors import InvalidEndpoint
+from sqsdelay.ledger.events import Ledger
+from sqsdelay.limits import MIN_QUEUE_LIMIT_BYTES
+from sqsdelay.parking.settings import ParkingSettings
+from sqsdelay.ports.queues import Queues
+from sqsdelay.ports.size_limits import SizeLimits
+from sqsdelay.ports.stores import ParkingPlace
+from sqsdelay.sending.sender import QueueSender
+from sqsdelay.sending.settings import SenderSettings
+from sqsdelay.spark.sink.columns import DELAY
+from sqsdelay.spark.sink.identities import Mark, SeenIds
+from sqsdelay.spark.sink.lines import Plain, due_column, plain_rows, spelled
+from sqsdelay.spark.sink.receipts import ReceiptsWriter, SentBefore
+from sqsdelay.spark.sink.rows import Rows
+from sqsdelay.spark.sink.run import Run, StagedPart
+from sqsdelay.spark.sink.staging import Staging
+from sqsdelay.spark.sink.summary import Counts
+from sqsdelay.stores.s3.jobs import Job, wheel_of
+from sqsdelay.stores.s3.lines import line_of
+from sqsdelay.stores.s3.wheel import Wheel
+
+_PROBE: Final = "sqsdelay-looks-whether-this-endpoint-can-be-sent-to"
+
+
+class _Place:
+    """An endpoint's wheel, as a task's sender sees its store."""
+
+    def __init__(self, wheel: Wheel, run: Run, attempt: str, *, since_ms: int, retry: int) -> None:
+        job = Job(wheel, run.job)
+        known, ids, contents = job.stored()
+        order = pc.sort_indices(pa.array(ids, pa.int64()))
+        self.stored = SentBefore(
+            ids=array("q", pa.array(ids, pa.int64()).take(order).to_pylist()),
+            contents=array("q", pa.array(contents, pa.int64()).take(order).to_pylist()),
+        )
+        self.staging = Staging(
+            wheel, job, run.batch, attempt, now_ms=run.now_ms, known=known, retry_seconds=retry
+        )
+        self._since_ms = since_ms
+
+    def store(self, messages: Sequence[StoredMessage]) -> list[bool]:
+        """Stage messages."""
+        found = [m for m in messages if m.message_id != _PROBE]
+        if found:
+            lines = [line_of(m).text + b"\n" for m in found]
+            self.staging.add(
+                pa.array([m.due_ms for m in found], pa.int64()),
+                pa.array(lines, pa.large_binary()),
+                array("q", (number(m.message_id.encode()) for m in found)),
+                array("q", (content_of(m, self._since_ms) for m in found)),
+            )
+        return [True] * len(messages)
+
+
+class Bulk:
+    """What a task stages.
+
+    Args:
+        rows: how rows are read.
+        queues: the queue service, which is asked about endpoints.
+        attempt: this attempt's name.
+        receipts: where to note what is staged.
+        ledger: where to record it: then rows are staged one by one, as those of a replay are.
+        sent_before: what the receipts show as sent.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        run: Run,
+        queues: Queues,
+        *,
+        attempt: str,
+        receipts: ReceiptsWriter | None = None,
+        ledger: Ledger | None = None,
+        sent_before: SentBefore | None = None,
+        open_wheel: Callable[[str, str], Wheel | None] = wheel_of,
+    ) -> None:
+        self._rows = rows
+        self._run = run
+        self._attempt = attempt
+        self._open_wheel = open_wheel
+        # A replay compares each row with the receipts.
+        self._quick = ledger is None and rows.options.replay is None
+        self._sent_before = sent_before or SentBefore()
+        self._limits = SizeLimits(queues)
+        self._places: dict[str, _Place] = {}
+        self._usable: dict[str, Endpoint | None] = {}
+        # A delay counts from another instant when the job is run again without receipts.
+        self._since_ms = rows.delay_start_ms if rows.columns.has(DELAY) else 0
+        self.receipts = receipts
+        parking = ParkingSettings(
+            lambda name: cast(ParkingPlace, self._place(name)), after_seconds=0
+        )
+        self.sender = QueueSender(
+            queues,
+            SenderSettings(
+                hop_seconds=rows.options.hop_seconds,
+                parking=parking,
+                idempotent=True,
+                ledger=ledger,
+            ),
+        )
+
+    def is_far(self, message: Message) -> bool:
+        """Whether a message is to be staged."""
+        return message.due_at is not None and due_at_ms(message.due_at) > self._run.after_ms
+
+    def mark(self, endpoint: str, message: Message) -> Mark:
+        """The mark of a message that is staged.
+
+        Raises:
+            SqsDelayError: it cannot be stored.
+        """
+        return Mark(number(str(message.message_id).encode()), self.content(endpoint, message))
+
+    def content(self, endpoint: str, message: Message) -> int:
+        """A message's content as it is kept with what the job has stored."""
+        parsed = Endpoint.parse(endpoint)
+        stored = as_stored(
+            checked(message, fifo=parsed.fifo), parsed.address, now_ms=self._run.now_ms
+        )
+        return content_of(stored, self._since_ms)
+
+    def stored(self, endpoint: str, message_id: int) -> int | None:
+        """The content that earlier runs of the job have stored under an id; None for none."""
+        return self._place(Endpoint.parse(endpoint).name).stored.content(message_id)
+
+    def take(self, chunk: pa.RecordBatch, seen: SeenIds, counts: Counts) -> list[int]:
+        """Stage what is plain; the positions of the rows that are left."""
+        if not self._quick:
+            return list(range(chunk.num_rows))
+        batch = spelled(chunk, self._rows.columns.spelled)
+        run = self._run
+        dues = due_column(self._rows, batch)
+        plain = plain_rows(self._rows, batch, dues, after_ms=run.after_ms, now_ms=run.now_ms)
+        left = set(range(chunk.num_rows))
+        if plain is not None:
+            for name in pc.unique(plain.endpoints).to_pylist():
+                here = plain.where(pc.equal(plain.endpoints, name))
+                endpoint = self._endpoint(name)
+                if endpoint is not None and len(here.positions):
+                    done = self._stage(endpoint, here, seen, counts)
+                    self._note(chunk, done)
+                    left -= set(done)
+        return sorted(left)
+
+    def _note(self, chunk: pa.RecordBatch, positions: list[int]) -> None:
+        """Leave receipts of rows that are staged, as of those that are sent."""
+        if self.receipts is None or not positions:
+            return
+        for endpoint, message in self._rows.read(chunk.take(pa.array(positions))):
+            assert isinstance(message, Message), "plain rows are messages"
+            mark = Mark.of(endpoint, message)
+            if self._sent_before.content(mark.message_id) is None:
+                self.receipts.add(endpoint, message, str(Route.STORE), mark)
+        self.receipts.flush()
+
+    def _stage(self, endpoint: Endpoint, plain: Plain, seen: SeenIds, counts: Counts) -> list[int]:
+        """Stage rows to one endpoint; the positions of those that are done with."""
+        longest = pc.max(plain.sizes).as_py()
+        if longest > MIN_QUEUE_LIMIT_BYTES:
+            limit = self._limits.of(endpoint.queue, size=longest)
+            plain = plain.where(pc.less_equal(plain.sizes, limit))
+        place = self._place(endpoint.name)
+        ids = [number(text.encode()) for text in plain.ids.to_pylist()]
+        lines = plain.lines(endpoint.address)
+        since = plain.lines(endpoint.address, self._since_ms) if self._since_ms else lines
+        contents = [number(line) for line in since.to_pylist()]
+        new, done = self._new(place, ids, contents, seen, counts)
+        positions = plain.positions.to_pylist()
+        dues = plain.dues
+        if len(new) < len(ids):
+            some = pa.array(new, pa.int64())
+            lines, dues = lines.take(some), dues.take(some)
+            ids, contents = [ids[n] for n in new], [contents[n] for n in new]
+        if new:
+            place.staging.add(dues, lines, array("q", ids), array("q", contents))
+            counts.routes[str(Route.STORE)] += len(new)
+        return [positions[n] for n in done]
+
+    def _new(
+        self, place: _Place, ids: list[int], contents: list[int], seen: SeenIds, counts: Counts
+    ) -> tuple[list[int], list[int]]:
+        """Which rows are to be staged, and which of all are done with then: others repeat an id."""
+        if not (place.stored.ids or self._sent_before.ids) and seen.note_all(ids, contents):
+            every = list(range(len(ids)))
+            return every, every
+        new, done = [], []
+        for n, (each, content) in enumerate(zip(ids, contents, strict=True)):
+            stored = place.stored.content(each)
+            if stored not in (None, content):
+                continue
+            if stored is None and self._sent_before.content(each) is not None:
+                continue
+            if seen.has(each):
+                continue
+            seen.note(Mark(each, content))
+            done.append(n)
+            if stored is None:
+                new.append(n)
+            else:
+                counts.already_sent += 1
+        return new, done
+
+    def close(self) -> tuple[StagedPart, ...]:
+        """Write all that is staged.
+
+        Raises:
+            StoreUnavailable
+        """
+        if self.receipts is not None:
+            self.receipts.close()
+        parts = []
+        for name, place in self._places.items():
+            staged = place.staging.close()
+            if staged is not None:
+                parts.append(StagedPart(name, self._run, staged))
+        return tuple(parts)
+
+    def give_up(self) -> None:
+        """The task has failed."""
+        for place in self._places.values():
+            place.staging.give_up()
+
+    def _place(self, name: str) -> _Place:
+        place = self._places.get(name)
+        if place is None:
+            options = self._rows.options
+            wheel = self._open_wheel(str(options.store), name)
+            assert wheel is not None, "a run stages in S3 stores only"
+            place = self._places[name] = _Place(
+                wheel,
+                self._run,
+                self._attempt,
+                since_ms=self._since_ms,
+                retry=options.retry_seconds,
+            )
+        return place
+
+    def _endpoint(self, name: str) -> Endpoint | None:
+        """The endpoint, if it is one whose rows can be staged without a closer look at each."""
+        if name not in self._usable:
+            self._usable[name] = self._looked_at(name)
+        return self._usable[name]
+
+    def _looked_at(self, name: str) -> Endpoint | None:
+        try:
+            endpoint = Endpoint.parse(name)
+        except InvalidEndpoint:
+            return None
+        if endpoint.fifo:
+            return None
+        probe = Message("x", due_at=utc(self._run.after_ms + 86_400_000), message_id=_PROBE)
+        (result,) = self.sender.send_many(name, [probe])
+        return endpoint if result.error is None else None
+
+
+def number(text: bytes) -> int:
+    """64 bits of its BLAKE2b hash, with a sign."""
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), signed=True)
+
+
+def content_of(message: StoredMessage, since_ms: int) -> int:
+    """A message's content, its due time counted from an instant, as a number of 64 bits."""
+    since = replace(message, due_ms=max(0, message.due_ms - since_ms))
+    return number(line_of(since).text + b"\n")

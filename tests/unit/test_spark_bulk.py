@@ -1,0 +1,190 @@
+"""What a task stages: by slot, in due order, in objects that are neither small nor too large."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from sqsdelay.core.delay import utc
+from sqsdelay.core.endpoint import QueueRef
+from sqsdelay.core.message import Message
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.errors import StoreUnavailable
+from sqsdelay.spark.sink import staging
+from sqsdelay.spark.sink.bulk import Bulk
+from sqsdelay.spark.sink.columns import Columns
+from sqsdelay.spark.sink.identities import Mark
+from sqsdelay.spark.sink.options import Options
+from sqsdelay.spark.sink.receipts import Receipts
+from sqsdelay.spark.sink.rows import Rows
+from sqsdelay.spark.sink.run import Run
+from sqsdelay.spark.sink.task import Task
+from sqsdelay.stores.s3 import S3Store
+from sqsdelay.stores.s3.bucket import ObjectBucket
+from sqsdelay.stores.s3.jobs import Job, new_job_batch
+from sqsdelay.stores.s3.slots import Hierarchy, parse
+from sqsdelay.stores.s3.wheel import Wheel
+from sqsdelay.testing import InMemoryQueues, ManualClock
+from tests.services.in_memory_s3 import InMemoryS3
+
+DAY = 86_400
+COLUMNS = ("body", "delay_seconds", "message_id", "endpoint", "message_group_id")
+
+
+class Driver:
+    """A job, its bucket and its queues."""
+
+    def __init__(self, *endpoints: str) -> None:
+        self.clock = ManualClock()
+        self.s3 = InMemoryS3()
+        self.queues = InMemoryQueues(self.clock)
+        for endpoint in endpoints:
+            self.queues.create_endpoint(endpoint)
+        now_ms = self.clock.now_ms()
+        self.run = Run(
+            batch=new_job_batch(now_ms), job="j", now_ms=now_ms, after_ms=now_ms + 7_200_000
+        )
+
+    def wheel(self, _: str, endpoint: str) -> Wheel:
+        client: Any = self.s3
+        bucket = ObjectBucket("parked", client, self.clock)
+        return Wheel(bucket, endpoint, prefix="", hierarchy=Hierarchy())
+
+    def task(self, batches: list[pa.RecordBatch], receipts: Receipts | None = None) -> Task:
+        """One attempt, run to its end."""
+        staged = None if receipts is None else receipts.staging("w-00000-7")
+        rows = Rows(
+            columns=Columns(names=frozenset(COLUMNS), key=None),
+            options=Options(store="s3://parked", endpoint="orders", retry_seconds=0),
+            delay_start_ms=self.clock.now_ms(),
+        )
+        before = None if receipts is None else receipts.load()
+        bulk = Bulk(
+            rows,
+            self.run,
+            self.queues,
+            attempt="0x1",
+            receipts=staged,
+            sent_before=before,
+            open_wheel=self.wheel,
+        )
+        task = Task(
+            rows, bulk.sender, retry_seconds=0, clock=self.clock, bulk=bulk, sent_before=before
+        )
+        self.rejected = [each for batch in task.send(batches) for each in batch.to_pylist()]
+        return task
+
+    def commit(self, task: Task) -> None:
+        for part in task.staged:
+            Job(self.wheel("", part.endpoint), "j").commit(self.run.batch, [part.staged])
+
+    def pending(self, endpoint: str = "orders") -> list[StoredMessage]:
+        client: Any = self.s3
+        store = S3Store("parked", endpoint=endpoint, client=client, clock=self.clock)
+        return store.pending(100_000)
+
+
+def table(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    types = [pa.string(), pa.int64(), pa.string(), pa.string(), pa.string()]
+    columns = list(zip(*rows, strict=True))
+    arrays = [pa.array(c, t) for c, t in zip(columns, types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, names=list(COLUMNS))
+
+
+def test_endpoints_and_routes_of_all_kinds() -> None:
+    """FIFO and standard, given by name and by URL, in one task; an endpoint that is none is a reject."""
+    driver = Driver("orders", "bills.fifo")
+    url = driver.queues.url(QueueRef("orders"))
+    task = driver.task(
+        [
+            table(
+                [
+                    ("a", DAY, "1", None, None),
+                    ("b", DAY, "2", url, None),
+                    ("c", DAY, "3", "bills.fifo", "g"),
+                    ("d", DAY, "4", "no queue", None),
+                    ("a", DAY, "1", None, None),
+                    ("other", DAY, "1", None, None),
+                ]
+            )
+        ]
+    )
+    driver.commit(task)
+    assert sorted(m.message_id for m in driver.pending()) == ["1", "2"]
+    (fifo,) = driver.pending("bills.fifo")
+    assert (fifo.message_id, fifo.group_id) == ("3", "g")
+    assert [row["message_id"] for row in driver.rejected] == ["4", "1"]
+    assert (task.counts.sent, task.counts.repeated, task.counts.rejected) == (3, 2, 2)
+
+
+def test_receipts_count_once_the_job_is_committed(tmp_path: Path) -> None:
+    """Of rows staged in either way, marked as those that are sent; what another attempt noted is gone."""
+    receipts = Receipts(str(tmp_path), "j")
+    rows = [("a", DAY, "1", None, None), ("b", DAY, "2", None, "g")]
+    other = receipts.staging("w-00000-3")
+    other.add("orders", Message("a", message_id="1"), "store", Mark(5, 5))
+    other.close()
+    driver = Driver("orders")
+    driver.commit(driver.task([table(rows)], receipts))
+    assert not receipts.load().ids
+    receipts.publish({"w-00000-7"})
+    due_at = utc(driver.clock.now_ms() + DAY * 1000)
+    marks = [
+        Mark.of("orders", Message(body, due_at=due_at, message_id=name, message_group_id=group))
+        for body, _, name, _, group in rows
+    ]
+    assert dict(zip(receipts.load().ids, receipts.load().contents, strict=True)) == {
+        mark.message_id: mark.content for mark in marks
+    }
+    assert not list((tmp_path / "j").glob("_staged*"))
+    driver.run = replace(driver.run, batch=new_job_batch(driver.clock.now_ms()), job="renamed")
+    again = driver.task([table(rows)], receipts)
+    assert (again.counts.sent, again.counts.already_sent, again.staged) == (0, 2, ())
+
+
+def test_objects_are_full_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of all slots in any order, more than are kept in memory: objects of one slot each."""
+    monkeypatch.setattr(staging, "GATHERED_BYTES", 200_000)
+    monkeypatch.setattr(staging, "KEPT_BYTES", 400_000)
+    monkeypatch.setattr(staging, "MAX_OBJECT_MESSAGES", 500)
+    driver = Driver("orders")
+    rows = [
+        (json.dumps({"n": n}), DAY // 2 + (n * 7_919_777) % (300 * DAY), f"m{n}", None, None)
+        for n in range(9_000)
+    ]
+    batches = [table(rows[start : start + 1000]) for start in range(0, len(rows), 1000)]
+    task = driver.task(batches)
+    driver.commit(task)
+    assert {m.message_id for m in driver.pending()} == {f"m{n}" for n in range(9_000)}
+    keys = [key for key in driver.s3.objects if key.endswith(".gz")]
+    assert len(keys) < 120
+    for key in keys:
+        named = parse(key.removeprefix("orders/v1/"))
+        assert named is not None
+        name = named[0]
+        dues = [
+            json.loads(line)["due_ms"]
+            for line in gzip.decompress(driver.s3.objects[key]).splitlines()
+        ]
+        assert dues == sorted(dues)
+        assert (dues[0], dues[-1], len(dues)) == (name.first_ms, name.last_ms, name.count)
+        assert name.slot.start_ms <= dues[0] <= dues[-1] < name.slot.end_ms
+        assert len(dues) <= 500
+
+
+def test_an_object_that_s3_does_not_take_fails_the_task() -> None:
+    """Spark tries it again; nothing is committed."""
+    driver = Driver("orders")
+    driver.s3 = InMemoryS3(around=lambda name, call: _refused() if name == "PutObject" else call())
+    with pytest.raises(StoreUnavailable, match="slow"):
+        driver.task([table([("a", DAY, "1", None, None)])])
+
+
+def _refused() -> Any:
+    raise StoreUnavailable("slow down")
