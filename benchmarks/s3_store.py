@@ -2,7 +2,8 @@
 
 Delay consumer, store and dispatcher are the ones that run in production, on queues and a bucket in memory
 and under virtual time: messages of 204 bytes are received from the delay queue and parked in groups,
-wait for a year, go through all levels of slots, and are released. Prices are sqsdelay's own file. Exits
+wait for a year, go through all levels of slots, and are released. With ``--spark`` a Spark job writes them
+instead, over HTTP, and its requests are counted where they arrive. Prices are sqsdelay's own file. Exits
 with 1 if anything is lost, released twice or early, or dearer than it should be.
 """
 
@@ -51,7 +52,7 @@ DELAY_QUEUE = "delay queue: send, receive, delete"
 SEND_MS = Fraction(2, 10)
 """Assumed of a dispatcher's processor for a message's share of a batch send."""
 PUTS = ("PutObject", "ListObjectsV2")
-GETS = ("GetObject", "HeadObject")
+GETS = ("GetObject", "HeadObject", "HeadBucket")
 
 
 @dataclass
@@ -82,10 +83,8 @@ class Wheel:
         self.chance = random.Random(7)
 
     def year(self) -> Released:
-        """Park them in groups, wait, release."""
-        for start in range(0, self.messages, GROUP):
-            count = min(GROUP, self.messages - start)
-            self.store.store([self._message() for _ in range(count)])
+        """Park them, wait, release."""
+        self.park()
         done = Released(
             messages=self.messages,
             parking=Counter(self.s3.requests),
@@ -98,7 +97,14 @@ class Wheel:
         done.waiting["ListObjectsV2"] -= done.looks
         return done
 
-    def _message(self) -> StoredMessage:
+    def park(self) -> None:
+        """In groups."""
+        for start in range(0, self.messages, GROUP):
+            count = min(GROUP, self.messages - start)
+            self.store.store([self.message() for _ in range(count)])
+
+    def message(self) -> StoredMessage:
+        """One that is due in a year."""
         due_ms = self.clock.now_ms() + YEAR * 1000
         due_ms += self.chance.randrange(self.spread_seconds * 1000)
         return StoredMessage(
@@ -138,6 +144,20 @@ class Wheel:
         elif self.s3.requests["PutObject"] == before["PutObject"]:
             done.looks += self.s3.requests["ListObjectsV2"] - before["ListObjectsV2"]
         return bool(ids)
+
+
+class SparkWheel(Wheel):
+    """The same, written by a Spark job."""
+
+    def __init__(self, messages: int, spread_seconds: int) -> None:
+        super().__init__(messages, spread_seconds)
+        self.clock.advance((time.time_ns() // 1_000_000 - self.clock.now_ms()) / 1000)
+
+    def park(self) -> None:
+        """One job."""
+        from benchmarks.spark.year import written
+
+        written(self.s3, [self.message() for _ in range(self.messages)])
 
 
 class Queueing:
@@ -297,17 +317,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=50_000)
     parser.add_argument("--spread", type=int, default=DAY // 2, help="seconds they are due within")
+    parser.add_argument("--spark", action="store_true", help="written by a Spark job")
     options = parser.parse_args()
     prices = shipped_prices()
     started = time.process_time()
-    done = Wheel(options.messages, options.spread).year()
+    wheel = SparkWheel if options.spark else Wheel
+    done = wheel(options.messages, options.spread).year()
     paid = parts(done, prices)
     looks = Fraction(YEAR, TURN_SECONDS) * prices.s3_put
     print(
         f"{done.messages:,} messages of {len(BODY)} bytes, a year each, due within "
-        f"{options.spread:,} s; parked {GROUP:,} at a time"
+        f"{options.spread:,} s; "
+        + ("written by a Spark job" if options.spark else f"parked {GROUP:,} at a time")
     )
     print(f"compressed and stored: {done.stored_bytes / done.messages:.0f} bytes a message")
+    if options.spark:
+        del paid[DELAY_QUEUE]
+        direct = _print_parts("written by a Spark job", paid)
+        return _failed(done, Fraction(), direct)
     queue = _print_parts("through the delay queue, a worker parks", paid)
     functions = _print_parts("through the delay queue, as deployed", function_parts(done, prices))
     direct = queue - paid[DELAY_QUEUE]
@@ -333,12 +360,17 @@ def main() -> int:
     rate = done.messages / done.cpu_seconds
     print(f"\nreleased up to the send: {rate:,.0f} messages a CPU second (an S3 in memory)")
     print(f"in all {time.process_time() - started:.0f} s of CPU")
+    return _failed(done, max(queue, functions), direct)
+
+
+def _failed(done: Released, queue: Fraction, direct: Fraction) -> bool:
+    """Tell what is not as it should be; whether anything is."""
     wrong = dearer_than_told(done)
     if len(done.arrived) != done.messages or set(done.arrived.values()) != {1}:
         wrong.append(f"{len(done.arrived)} arrived, {sum(done.arrived.values())} times")
     if done.early or done.late:
         wrong.append(f"{done.early} early, {done.late} late")
-    if max(queue, functions) > AIM_QUEUE_USD or direct > AIM_DIRECT_USD:
+    if queue > AIM_QUEUE_USD or direct > AIM_DIRECT_USD:
         wrong.append(
             f"dearer than {float(AIM_QUEUE_USD)} and {float(AIM_DIRECT_USD)} USD per million"
         )
