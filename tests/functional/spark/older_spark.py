@@ -1,4 +1,4 @@
-"""Run by another Spark's Python: `sqsdelay.spark.send` on a table, then a second time."""
+"""Run by another Spark's Python: `sqsdelay.spark.send` on a table, then a second time; into S3 likewise."""
 
 from __future__ import annotations
 
@@ -36,7 +36,12 @@ def main(folder: str) -> None:
     second = send(rows, **given)
     rejected = [row.order_id for row in spark.read.parquet(f"{folder}/rejects").collect()]
     streamed = stream(spark, folder)
-    told = json.dumps([pyspark.__version__, first, second, rejected, streamed])
+    given |= {"job": "stored", "store": "s3://parked/delays"}
+    stored = []
+    for _ in range(2):
+        counts = send(rows, **given)
+        stored.append([counts["sent"], counts["already_sent"]])
+    told = json.dumps([pyspark.__version__, first, second, rejected, streamed, stored])
     sys.stdout.write(told + "\n")
     spark.stop()
 

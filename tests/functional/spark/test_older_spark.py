@@ -14,12 +14,14 @@ import pytest
 
 from benchmarks.support.sqs_stub import REGION, Stub
 from sqsdelay.spark.sink.rows import derived_id
+from sqsdelay.stores.s3 import S3Store
 from tests.functional.spark.sent import ids
 from tests.patience import PATIENCE_SECONDS
 from tests.services.processes import ROOT, environment
+from tests.services.s3_server import S3Server
 
 
-def run(script: str, packages: Path, stub: Stub, tmp_path: Path) -> Any:
+def run(script: str, packages: Path, stub: Stub, tmp_path: Path, **more: str) -> Any:
     """What a script of this folder prints, with other packages before those of this Python."""
     stub.keep()
     settings = {
@@ -29,6 +31,7 @@ def run(script: str, packages: Path, stub: Stub, tmp_path: Path) -> Any:
         "AWS_ACCESS_KEY_ID": "test",
         "AWS_SECRET_ACCESS_KEY": "test",
         "AWS_DEFAULT_REGION": REGION,
+        **more,
     }
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name(script)), str(tmp_path)],
@@ -44,16 +47,25 @@ def run(script: str, packages: Path, stub: Stub, tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize("version", ["3.5", "4.0"])
-def test_send_on_older_sparks(version: str, one_stub: Stub, tmp_path: Path) -> None:
-    """Rejects, receipts and counts as on the newest; run again, only what was not sent is tried."""
+def test_send_on_older_sparks(version: str, one_stub: Stub, s3: S3Server, tmp_path: Path) -> None:
+    """Rejects, receipts and counts as on the newest; run again, only what was not sent is tried. Into an
+    S3 store likewise."""
     folder = ROOT / "build" / f"pyspark-{version}"
     if not folder.exists():
         pytest.skip(f"no {folder}: make older-spark")
-    used, first, second, rejected, streamed = run("older_spark.py", folder, one_stub, tmp_path)
+    used, first, second, rejected, streamed, stored = run(
+        "older_spark.py", folder, one_stub, tmp_path, AWS_ENDPOINT_URL_S3=s3.url
+    )
     assert used.startswith(version)
     assert (first["sent"], first["rejected"]) == (99, 1)
     assert (second["sent"], second["already_sent"], second["rejected"]) == (0, 99, 1)
     assert rejected == [7, 7]
+    assert stored == [[99, 0], [0, 99]]
+    client: Any = s3.s3
+    store = S3Store("parked", endpoint="orders", prefix="delays", client=client)
+    assert {m.message_id for m in store.pending(200)} == {
+        derived_id("stored", n) for n in range(100) if n != 7
+    }
     assert streamed == [1]
     older = {derived_id("older", n): 1 for n in range(100) if n != 7}
     assert ids(one_stub) == older | {derived_id("arrivals", 1): 1}
