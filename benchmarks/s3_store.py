@@ -151,7 +151,9 @@ class SparkWheel(Wheel):
 
     def __init__(self, messages: int, spread_seconds: int) -> None:
         super().__init__(messages, spread_seconds)
-        self.clock.advance((time.time_ns() // 1_000_000 - self.clock.now_ms()) / 1000)
+        self.clock = ManualClock(time.time_ns() // 1_000_000)
+        client: Any = self.s3
+        self.store = S3Store("parked", endpoint="orders", client=client, clock=self.clock)
 
     def park(self) -> None:
         """One job."""
