@@ -121,7 +121,9 @@ def soak(seconds: float, *, program: Sequence[str] = SQSDELAY) -> list[Sample]:
     samples = []
     with running_stub(latency_ms=LATENCY_MS) as stub:
         stub.supply(10**12, remaining_seconds=REMAINING_SECONDS)
-        with running("consume", ENDPOINT, env=_environment(stub), program=program) as worker:
+        with running(
+            "consume", ENDPOINT, "--receivers", "2", env=_environment(stub), program=program
+        ) as worker:
             worker.wait_for("consuming")
             process = psutil.Process(worker.process.pid)
             started = time.monotonic()

@@ -402,4 +402,4 @@ def test_every_command_has_help(cli: Cli) -> None:
     for command in app.registered_commands:
         assert command.callback is not None
         assert command.callback.__doc__
-        assert command.callback.__name__.replace("_", "-") in out
+        assert (command.name or command.callback.__name__.replace("_", "-")) in out

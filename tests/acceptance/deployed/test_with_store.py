@@ -117,7 +117,12 @@ def test_schedule_runs_the_dispatcher_every_minute(aws: LocalAws, stored: dict[s
         FunctionName=stored["DispatcherName"]
     )
     events = aws.client("events")
-    [rule] = [r for r in events.list_rules()["Rules"] if "ScheduleExpression" in r]
+    scheduled = [r for r in events.list_rules()["Rules"] if "ScheduleExpression" in r]
+    targets = {r["Name"]: events.list_targets_by_rule(Rule=r["Name"])["Targets"] for r in scheduled}
+    # Other stacks of this AWS have rules of their own.
+    [rule] = [
+        r
+        for r in scheduled
+        if [target["Arn"] for target in targets[r["Name"]]] == [function["FunctionArn"]]
+    ]
     assert (rule["ScheduleExpression"], rule["State"]) == ("rate(1 minute)", "ENABLED")
-    [target] = events.list_targets_by_rule(Rule=rule["Name"])["Targets"]
-    assert target["Arn"] == function["FunctionArn"]
