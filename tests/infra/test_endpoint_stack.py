@@ -294,7 +294,14 @@ def test_docs_say_what_each_alarm_means(endpoint_template: Templates) -> None:
     alarms = endpoint_template("orders.fifo", store="dynamodb").find_resources(
         "AWS::CloudWatch::Alarm"
     )
-    assert len(rows) == len(alarms) == 9
+    in_s3 = endpoint_template(store="s3").find_resources("AWS::CloudWatch::Alarm")
+    [parking] = [
+        alarm["Properties"]["Threshold"]
+        for name, alarm in in_s3.items()
+        if "ParkingMessage" in name
+    ]
+    assert f"oldest parking message (older than {parking} s; `store=s3`)" in section
+    assert len(rows) == len(alarms) + 1 == 10
     thresholds = {alarm["Properties"]["Threshold"] for alarm in alarms.values()}
     assert thresholds == {0, MAX_MESSAGE_TIMER_SECONDS + OVERDUE_MARGIN_SECONDS, OVERDUE_MS}
     assert f"the hop + {OVERDUE_MARGIN_SECONDS} s" in section
