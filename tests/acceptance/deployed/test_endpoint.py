@@ -183,12 +183,12 @@ def test_destroy_removes_queues_when_told_to(
 def test_existing_queue_gets_delays(aws: LocalAws, cdk: CdkCommand) -> None:
     """With queueArn the destination is left as it is, and messages arrive in it."""
     sqs = aws.client("sqs")
-    url = sqs.create_queue(QueueName="theirs")["QueueUrl"]
+    url = sqs.create_queue(QueueName="existing")["QueueUrl"]
     arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"][
         "QueueArn"
     ]
     cdk.deploy("-c", f"queueArn={arn}", "-c", f"hopSeconds={HOP_SECONDS}")
-    sender(aws).send("theirs", "hello", delay=3)
+    sender(aws).send("existing", "hello", delay=3)
     [message] = receive(aws, url, count=1)
     assert message["Body"] == "hello"
-    assert queues(aws, "theirs-dead-letter") == []
+    assert queues(aws, "existing-dead-letter") == []
