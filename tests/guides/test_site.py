@@ -8,12 +8,17 @@ import pkgutil
 import re
 import subprocess
 import sys
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.wait import WebDriverWait
 
 import sqsdelay
 from sqsdelay import limits
@@ -22,6 +27,7 @@ from sqsdelay.cost.bill import dollars
 from sqsdelay.rabbitmq import MAX_DELAY_SECONDS
 from tests.guides.page import ROOT
 from tests.patience import PATIENCE_SECONDS
+from tests.services.chromium import chromium
 
 _LOADED = re.compile(r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"?([^\"\s>]+)|<link\b([^>]*)>")
 
@@ -59,6 +65,22 @@ def test_every_command_and_option_is_in_the_reference(site: Path) -> None:
         assert f">sqsdelay {command}<" in page
     assert "--park-after" in page
     assert "--park-after" in index.read_text()
+
+
+def test_the_search_finds_an_option_as_it_is_written(site: Path) -> None:
+    """Dashes and all, which the search would take for "without this word"."""
+    handler = partial(SimpleHTTPRequestHandler, directory=str(site))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, chromium() as browser:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        browser.get(f"http://127.0.0.1:{server.server_port}/index.html")
+        field = browser.find_element(By.CSS_SELECTOR, "input.md-search__input")
+        browser.execute_script("arguments[0].focus()", field)
+        field.send_keys("--park-after")
+        found = (By.CSS_SELECTOR, ".md-search-result__item")
+        WebDriverWait(browser, PATIENCE_SECONDS).until(
+            lambda shown: any("park-after" in each.text for each in shown.find_elements(*found))
+        )
+        server.shutdown()
 
 
 def test_nothing_is_loaded_from_the_network(site: Path) -> None:
