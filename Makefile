@@ -123,7 +123,7 @@ templates: setup setup-node  ## Make cloudformation/ and terraform/ anew from th
 lock:  ## Renew requirements.txt and what is taken from it for demo and functions (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --all-extras --generate-hashes \
 	  --no-emit-package sqsdelay --output-file requirements.txt pyproject.toml
-	echo 'setuptools>=77' | uv pip compile --quiet --universal --python-version 3.11 --extra demo --generate-hashes \
+	echo 'setuptools>=77' | uv pip compile --quiet --universal --python-version 3.11 --extra demo --extra console --generate-hashes \
 	  --no-emit-package sqsdelay --constraint requirements.txt --output-file requirements-demo.txt pyproject.toml -
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	  --constraint requirements.txt --output-file sqsdelay/lambdas/requirements.txt sqsdelay/lambdas/requirements.in
