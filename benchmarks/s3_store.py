@@ -14,6 +14,7 @@ import json
 import random
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
@@ -336,6 +337,7 @@ def main() -> int:
     if options.spark:
         del paid[DELAY_QUEUE]
         direct = _print_parts("written by a Spark job", paid)
+        # The cost command reckons with a worker's groups; a job's smaller objects are read more often.
         return _failed(done, Fraction(), direct)
     queue = _print_parts("through the delay queue, a worker parks", paid)
     functions = _print_parts("through the delay queue, as deployed", function_parts(done, prices))
@@ -362,13 +364,14 @@ def main() -> int:
     rate = done.messages / done.cpu_seconds
     print(f"\nreleased up to the send: {rate:,.0f} messages a CPU second (an S3 in memory)")
     print(f"in all {time.process_time() - started:.0f} s of CPU")
-    return _failed(done, max(queue, functions), direct)
+    return _failed(done, max(queue, functions), direct, dearer_than_told(done))
 
 
-def _failed(done: Released, queue: Fraction, direct: Fraction) -> bool:
+def _failed(
+    done: Released, queue: Fraction, direct: Fraction, reckoned: Sequence[str] = ()
+) -> bool:
     """Tell what is not as it should be; whether anything is."""
-    # The cost command reckons with a worker's groups: a job writes smaller objects, which are read more.
-    wrong = [] if options.spark else dearer_than_told(done)
+    wrong = list(reckoned)
     if len(done.arrived) != done.messages or set(done.arrived.values()) != {1}:
         wrong.append(f"{len(done.arrived)} arrived, {sum(done.arrived.values())} times")
     if done.early or done.late:
