@@ -117,7 +117,8 @@ class Parking:
             due_ms = amendment.new_due_ms(first_sent_ms)
             if due_ms is not None:
                 self._store.reschedule(message_id, due_ms)
-        except (StoreError, InvalidMessage) as error:
+        except (StoreError, InvalidMessage, ConfigurationError) as error:
+            # The last: a store that cannot find such an id. The message itself is safe.
             logger.error(
                 "amendment of parked %s not applied: %s", one_line(message_id), one_line(error)
             )

@@ -51,6 +51,33 @@ def poll(queues: InMemoryQueues, relay: Relay) -> list[Outcome]:
     return relay.process(queues.receive_batch(DELAY, wait_seconds=0))
 
 
+def test_a_store_that_refuses_a_late_cancellation_stops_nothing(
+    queues: InMemoryQueues,
+    store: FaultyStore,
+    relay: Relay,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Left while the message is parked, for an id by which an S3 store without look-up finds nothing."""
+    keep = store.store
+
+    def cancelled_meanwhile(messages: Sequence[StoredMessage], **given: Any) -> list[bool]:
+        done = keep(messages, **given)
+        store.amend([Amendment(message_id="order-7", at_ms=clock.true_ms)])
+        return done
+
+    def refuse(message_ids: Sequence[str]) -> list[bool]:
+        raise ConfigurationError(f"{message_ids[0]} does not tell where it lies")
+
+    monkeypatch.setattr(store, "store", cancelled_meanwhile)
+    monkeypatch.setattr(store, "cancel", refuse)
+    QueueSender(queues).send("orders", "far", delay=10 * DAY, message_id="order-7")
+    clock.advance(900)
+    assert [outcome.status for outcome in poll(queues, relay)] == [Status.PARKED]
+    assert "amendment of parked order-7 not applied" in caplog.text
+
+
 def test_an_id_used_again_for_another_message_is_refused_by_the_sender(
     queues: InMemoryQueues, store: FaultyStore
 ) -> None:
