@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Generator
+from enum import StrEnum
 from typing import Final
 
 from sqsdelay.console.broker import Broker
@@ -106,6 +107,7 @@ class Sends:
         message_id = message.message_id or str(uuid.uuid4())
 
         def run() -> Generator[Outcome]:
+            route: StrEnum | None
             if self._broker is not None:
                 answer = self._broker.send(
                     source.name,
@@ -126,7 +128,7 @@ class Sends:
                     message_id=message_id,
                     message_group_id=message.message_group_id,
                 )
-                route, due = result.route, result.due  # type: ignore[assignment]
+                route, due = result.route, result.due
             when = "" if due is None else f", due {due.isoformat(timespec='milliseconds')}"
             yield Outcome(message_id=message_id, result=Result.DONE, text=f"sent ({route}){when}")
 
