@@ -86,7 +86,7 @@ def test_the_command_reads_csv_and_writes_parquet(spark: SparkSession, tmp_path:
         "up to 30 days": 1,
     }
     best = {each["band"]: each["way"] for each in estimates if each["cheapest"]}
-    assert best["up to 30 days"] == "eventbridge-scheduler"
+    assert best["up to 30 days"] == "parked after 1 h"
     assert set(best) == {"up to 1 min", "up to 15 min", "up to 30 days"}
     (file,) = (tmp_path / "out").glob("*.parquet")
     rows = parquet.read_table(file).to_pylist()
