@@ -15,7 +15,8 @@ from sqsdelay.cli.options import (
     JsonLines,
     LedgerFile,
     MaxDelay,
-    OptionalStoreUrl,
+    OptionalPlaceUrl,
+    ParkAfter,
     Schema,
     Table,
     Wait,
@@ -60,12 +61,10 @@ def consume(
         typer.Option(help="Receives after which a message SQS refuses goes to the error queue."),
     ] = DEFAULT_MAX_RECEIVES,
     max_delay: MaxDelay = DEFAULT_MAX_DELAY,
-    store: OptionalStoreUrl = None,
+    store: OptionalPlaceUrl = None,
     table: Table = None,
     schema: Schema = None,
-    park_after: Annotated[
-        int, typer.Option(help="Park messages due later than this in the store, seconds.")
-    ] = DEFAULT_PARK_AFTER_SECONDS,
+    park_after: ParkAfter = DEFAULT_PARK_AFTER_SECONDS,
     ledger: LedgerFile = None,
     as_json: JsonLines = False,
 ) -> None:

@@ -41,7 +41,7 @@ def local(
     endpoint: Annotated[str, typer.Argument(help="The destination queue's name.")] = "orders",
     hop: Hop = DEFAULT_HOP,
     port: Annotated[
-        int, typer.Option(min=0, max=65_535, help="Port of the local AWS; 0: any that is free.")
+        int, typer.Option(min=0, max=65_535, help="Port of the local AWS; 0: any free port.")
     ] = PORT,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the environment and the commands as JSON.")

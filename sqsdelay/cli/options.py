@@ -65,8 +65,19 @@ DEFAULT_MAX_DELAY: Final = f"{DEFAULT_MAX_DELAY_SECONDS // 86_400}d"
 
 # Stores and ledgers.
 _STORE_HELP: Final = "sqlite:///FILE, postgresql://…, dynamodb://TABLE or s3://BUCKET/PREFIX."
+PLACE_HELP: Final = (
+    "sqlite:///FILE, postgresql://…, dynamodb://TABLE, s3://BUCKET/PREFIX or "
+    "scheduler://GROUP?role=ARN."
+)
 StoreUrl = Annotated[str, typer.Option(envvar="SQSDELAY_STORE", help=_STORE_HELP)]
 OptionalStoreUrl = Annotated[str | None, typer.Option(envvar="SQSDELAY_STORE", help=_STORE_HELP)]
+PlaceUrl = Annotated[str, typer.Option("--store", envvar="SQSDELAY_STORE", help=PLACE_HELP)]
+OptionalPlaceUrl = Annotated[
+    str | None, typer.Option("--store", envvar="SQSDELAY_STORE", help=PLACE_HELP)
+]
+ParkAfter = Annotated[
+    int, typer.Option(help="Park messages due later than this in the store, seconds.")
+]
 Table = Annotated[str | None, typer.Option(help="The store's table; default: <endpoint>.delayed.")]
 Schema = Annotated[
     str | None, typer.Option(help="The table's schema in PostgreSQL; default: public.")

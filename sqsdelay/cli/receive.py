@@ -41,7 +41,9 @@ def receive(
     ] = False,
     whole: Annotated[
         bool,
-        typer.Option("--whole", help="Print whole bodies on a terminal, too; in a pipe they are."),
+        typer.Option(
+            "--whole", help="Print whole bodies on a terminal too; a pipe always gets them."
+        ),
     ] = False,
     bucket: Annotated[
         str | None,

@@ -20,6 +20,7 @@ from sqsdelay.cli.message_file import (
 )
 from sqsdelay.cli.options import (
     DEFAULT_MAX_DELAY,
+    PLACE_HELP,
     Attributes,
     Body,
     Delay,
@@ -31,11 +32,17 @@ from sqsdelay.cli.options import (
     LedgerFile,
     MaxDelay,
     MessagesFile,
+    ParkAfter,
+    Schema,
+    Table,
     max_delay_seconds,
     opened_ledger,
+    optional_place,
 )
+from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
+from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.sending.sender import SendResult
 from sqsdelay.sending.settings import DEFAULT_CONCURRENCY
 
@@ -63,6 +70,13 @@ def send(
         str | None, typer.Option(help="S3 bucket for bodies too large for SQS.")
     ] = None,
     concurrency: Annotated[int, typer.Option(help="Batches in flight.")] = DEFAULT_CONCURRENCY,
+    # No variable: one that is set for `pending` or `consume` must not change where messages wait.
+    store: Annotated[
+        str | None, typer.Option(help=f"Park in this store what is due far ahead: {PLACE_HELP}")
+    ] = None,
+    table: Table = None,
+    schema: Schema = None,
+    park_after: ParkAfter = DEFAULT_PARK_AFTER_SECONDS,
     ledger: LedgerFile = None,
     as_json: JsonLines = False,
 ) -> None:
@@ -71,29 +85,32 @@ def send(
     from sqsdelay.sqs.sender import DelaySender
 
     defaults = checked_input(body, file, delay, due_at, message_id, group, attribute)
-    sender = DelaySender(
-        hop_seconds=hop,
-        max_delay_seconds=max_delay_seconds(max_delay),
-        concurrency=concurrency,
-        large_bodies=None if bucket is None else Bucket(bucket),
-        ledger=opened_ledger(ledger),
-    )
-    if body is not None:
-        result = sender.send(
-            endpoint,
-            body,
-            delay=defaults.delay,
-            due_at=defaults.due_at,
-            message_id=message_id,
-            message_group_id=group,
-            attributes=given_attributes(attribute),
+    with optional_place(Endpoint.parse(endpoint).name, store, table, schema) as place:
+        sender = DelaySender(
+            hop_seconds=hop,
+            max_delay_seconds=max_delay_seconds(max_delay),
+            concurrency=concurrency,
+            large_bodies=None if bucket is None else Bucket(bucket),
+            store=place,
+            park_after_seconds=park_after,
+            ledger=opened_ledger(ledger),
         )
-        _print_one(result, as_json=as_json)
-    elif file is not None:
-        with opened_lines(file) as lines:
-            failed = _send_file(sender, endpoint, lines, defaults, as_json=as_json)
-        if failed:
-            raise typer.Exit(1)
+        if body is not None:
+            result = sender.send(
+                endpoint,
+                body,
+                delay=defaults.delay,
+                due_at=defaults.due_at,
+                message_id=message_id,
+                message_group_id=group,
+                attributes=given_attributes(attribute),
+            )
+            _print_one(result, as_json=as_json)
+        elif file is not None:
+            with opened_lines(file) as lines:
+                failed = _send_file(sender, endpoint, lines, defaults, as_json=as_json)
+            if failed:
+                raise typer.Exit(1)
 
 
 def _print_one(result: SendResult, *, as_json: bool) -> None:

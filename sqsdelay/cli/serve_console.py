@@ -61,7 +61,7 @@ def serve_console(
         typer.Option(help="Address to listen on; other than loopback only with a token or proxy."),
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(min=0, max=65_535, help="Port to listen on; 0: any that is free.")
+        int, typer.Option(min=0, max=65_535, help="Port to listen on; 0: any free port.")
     ] = PORT,
     allowed_host: Annotated[
         list[str] | None,

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from sqsdelay.cli.console import folding, out, print_json, tell
-from sqsdelay.cli.options import EndpointName, Json, OptionalStoreUrl, Schema, Table
+from sqsdelay.cli.options import EndpointName, Json, OptionalPlaceUrl, Schema, Table
 from sqsdelay.cli.parked import parked_messages
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import age, instant
@@ -19,7 +19,7 @@ from sqsdelay.operating.status import EndpointStatus, StoreStatus, endpoint_stat
 
 def status(
     endpoint: EndpointName,
-    store: OptionalStoreUrl = None,
+    store: OptionalPlaceUrl = None,
     table: Table = None,
     schema: Schema = None,
     as_json: Json = False,

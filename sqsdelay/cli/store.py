@@ -74,7 +74,7 @@ DEFAULT_CUT_OFF_MS: Final = 24 * 3600 * 1000
 def create(
     endpoint: EndpointName, store: StoreUrl, table: Table = None, schema: Schema = None
 ) -> None:
-    """Create the store's table and index if they do not exist, or upgrade older ones."""
+    """Create what the store needs: its table, bucket or file; or upgrade an older one."""
     name = Endpoint.parse(endpoint).name
     with opened_store(name, store, table, schema, create=True) as opened:
         opened.set_up()

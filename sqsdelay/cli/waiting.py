@@ -19,9 +19,9 @@ from sqsdelay.cli.options import (
     JsonLines,
     LedgerFile,
     MaxDelay,
+    PlaceUrl,
     ReleasedTo,
     Schema,
-    StoreUrl,
     Table,
     max_delay_seconds,
     opened_ledger,
@@ -54,7 +54,7 @@ _OUTCOMES: Final = {
 
 def pending(
     endpoint: EndpointName,
-    store: StoreUrl,
+    store: PlaceUrl,
     table: Table = None,
     schema: Schema = None,
     limit: Annotated[int, typer.Option(min=1, help="How many to list, earliest first.")] = 50,
@@ -96,7 +96,7 @@ def pending(
 def cancel(
     endpoint: EndpointName,
     message_ids: Annotated[list[str], typer.Argument(help="The message ids.")],
-    store: StoreUrl,
+    store: PlaceUrl,
     table: Table = None,
     schema: Schema = None,
     to: ReleasedTo = None,
@@ -121,7 +121,7 @@ def cancel(
 def reschedule(
     endpoint: EndpointName,
     message_id: Annotated[str, typer.Argument(help="The message id.")],
-    store: StoreUrl,
+    store: PlaceUrl,
     table: Table = None,
     schema: Schema = None,
     delay: Delay = None,

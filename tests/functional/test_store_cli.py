@@ -104,6 +104,37 @@ def test_a_stored_message_is_listed_moved_and_cancelled(cli: CommandLine) -> Non
     assert listed(cli) == []
 
 
+def test_send_parks_what_is_due_far_ahead(cli: CommandLine, local_aws: LocalAws) -> None:
+    """With a store, a long delay waits there, a short one in the queue; a mistyped file is refused."""
+    name = f"parked-{uuid.uuid4().hex[:8]}"
+    create_endpoint(local_aws.client("sqs"), Endpoint.parse(name))
+    cli.ok("store", "create", name)
+    lines = [
+        {"body": "a", "delay": "30d"},
+        {"body": "b", "delay": "2h"},
+        {"body": "c", "delay": 60},
+    ]
+    file = cli.folder / "messages.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    store = ["--store", cli.environment["SQSDELAY_STORE"]]
+    sent = cli.ok("send", name, "--file", str(file), "--json", *store)
+    assert [json.loads(line)["route"] for line in sent.splitlines()] == [
+        "store",
+        "delay-queue",
+        "direct",
+    ]
+    near = ["send", name, "--body", "d", "--delay", "2h"]
+    assert "  delay-queue  " in cli.ok(*near)
+    assert "  store  " in cli.ok(*near, "--park-after", "3600", *store)
+    waiting = [json.loads(line) for line in cli.ok("pending", name, "--json").splitlines()]
+    assert len(waiting) == 2
+    typed = ["send", name, "--body", "e", "--delay", "30d", "--store", "sqlite:///typo.db"]
+    refused = cli.run(*typed)
+    assert (refused.returncode, "typo.db" in refused.stderr) == (1, True)
+    without = cli.run(*near, "--schema", "x")
+    assert (without.returncode, "require --store" in without.stderr) == (2, True)
+
+
 def test_a_file_of_messages(cli: CommandLine) -> None:
     """Good lines are stored, bad ones named; the exit code tells."""
     cli.ok("store", "create", "orders")
