@@ -400,7 +400,8 @@ def test_the_task_before_a_link_that_cannot_be_sent_fails(site: Site) -> None:
         return 1
 
     task: Any = site.app.task(name="shop.first")(first)
-    link = dict(signature("shop.second", immutable=True, app=site.app).set(countdown=HOUR))
+    second = signature("shop.second", immutable=True, app=site.app)
+    link = dict(second.set(countdown=HOUR, task_id="second"))
     run: Any = build_tracer(task.name, task, app=site.app)
     request = {"id": "first", "chain": [link], "delivery_info": {}, "retries": 0}
     with pytest.warns(RuntimeWarning, match="DelayQueueMissing"):
