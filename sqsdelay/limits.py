@@ -84,6 +84,10 @@ SHORT_CALL_SECONDS: Final = SHORT_CALL_ATTEMPTS * ANSWER_SECONDS + 1
 STOP_SECONDS: Final = 4
 """Longest that a stopped worker waits for a call to be answered. Docker kills 10 s after SIGTERM."""
 
+POSTGRES_ANSWER_SECONDS: Final = 60
+"""Longest that a store waits while PostgreSQL says nothing, setting up apart. Ours: statements take
+milliseconds, to count some hundred million messages takes half a minute."""
+
 WORKER_VISIBILITY_SECONDS: Final = 30
 """How long a worker's copies stay hidden when it dies; it extends that while it works on them. More
 than one call may take, so that a network that stalls makes no second consumer."""

@@ -42,6 +42,10 @@ class Broker:
         self._endpoints = endpoints
         self._sample = Sampled(self._ask, fresh_seconds=FRESH_SECONDS)
 
+    def start(self) -> None:
+        """Ask, and do not wait."""
+        self._sample.start()
+
     def put_queues(self, view: EndpointView) -> int | None:
         """Add what is known of an endpoint's queues; returns when it was asked for."""
         sample = self._sample.get()

@@ -101,7 +101,7 @@ def of_messages(
 
 def _releases(source: Source) -> str:
     """Who sends what is due."""
-    place, _ = told(source.place)
+    place, _ = told(lambda: source.of_store(lambda found: found).get())
     if place is not None and not isinstance(place, DelayedMessageStore):
         return "Their schedules fire, and the delay consumer hands them over."
     status = source.store_sample.get().value

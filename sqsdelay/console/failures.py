@@ -37,6 +37,7 @@ def looked_at(source: Source, *, again: bool = False) -> ErrorsView:
     """
     if again:
         source.errors_sample.forget()
+    source.queues_sample.start()
     sample = source.errors_sample.get()
     status = source.queues_sample.get().value if source.on_sqs else None
     grouped: dict[str, list[Rejection]] = {}

@@ -15,13 +15,17 @@ from sqsdelay.core.message import Route, size_of
 from sqsdelay.core.readable import instant
 from sqsdelay.core.rejection import Rejection
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.errors import InvalidDelay, NoStore, SqsDelayError
+from sqsdelay.errors import InvalidDelay, NoStore, SqsDelayError, StoreUnavailable
 from sqsdelay.ledger.events import Event, EventKind
 from sqsdelay.operating.listing import Listing, parse_cursor
 from sqsdelay.parking.schedule import Change
+from sqsdelay.ports.stores import ParkingPlace
 
 PAGE: Final = 50
 MOST_ON_A_PAGE: Final = 500
+
+MOST_LOST: Final = 3
+"""Messages in a row whose store did not answer, after which the others of a change are left alone."""
 
 _TOO_LATE: Final = "too late: it is being released at this moment, and will arrive"
 _ELSEWHERE: Final = (
@@ -49,9 +53,13 @@ def listed(
         due_from_ms=due_from_ms,
         due_before_ms=due_before_ms,
     )
-    place = source.place()
-    messages = [_parked(message) for message in listing.read(place, limit)]
-    more = len(messages) == limit and listing.has_more(place)
+
+    def read(place: ParkingPlace) -> tuple[list[ParkedView], bool]:
+        messages = [_parked(message) for message in listing.read(place, limit)]
+        return messages, len(messages) == limit and listing.has_more(place)
+
+    source.store_sample.start()
+    messages, more = source.of_store(read).get()
     status = source.store_sample.get().value
     return ParkedPage(
         endpoint=source.name,
@@ -80,6 +88,8 @@ def found(source: Source, message_id: str, ledger: LedgerFile | None) -> Message
         state="nothing is known of it",
         where="unknown",
     )
+    if source.on_sqs:
+        source.queues_sample.start()
     stored, trouble = _in_store(source, message_id)
     if trouble is not None:
         view.trouble.append(f"Store: {trouble}")
@@ -100,7 +110,7 @@ def found(source: Source, message_id: str, ledger: LedgerFile | None) -> Message
 
 def _in_store(source: Source, message_id: str) -> tuple[StoredMessage | None, str | None]:
     try:
-        return source.place().find(message_id), None
+        return source.of_store(lambda place: place.find(message_id)).get(), None
     except NoStore:
         return None, None
     except SqsDelayError as error:
@@ -244,12 +254,23 @@ def _each(
     chosen: Sequence[ChosenMessage],
     change: Callable[[ChosenMessage], Outcome],
 ) -> Generator[Outcome]:
+    lost = 0
     for message in chosen:
         try:
-            yield _as_seen(source, message) or change(message)
+            outcome = _as_seen(source, message) or change(message)
+        except StoreUnavailable as error:
+            lost += 1
+            text = f"perhaps not done, look again: {error}"
+            yield Outcome(message_id=message.id, result=Result.NOT_DONE, text=text)
+            if lost == MOST_LOST:
+                # One that hangs would take many seconds for each of the others.
+                raise
         except SqsDelayError as error:
             text = f"not done: {error}"
             yield Outcome(message_id=message.id, result=Result.NOT_DONE, text=text)
+        else:
+            lost = 0
+            yield outcome
 
 
 def _as_seen(source: Source, message: ChosenMessage) -> Outcome | None:

@@ -71,6 +71,8 @@ class Overview:
             source.store_sample.start()
             if source.on_sqs:
                 source.queues_sample.start()
+        if self._broker is not None:
+            self._broker.start()
         endpoints = [self.of(source) for source in self._sources]
         recent, trouble = told(self._recent)
         return OverviewView(
@@ -90,6 +92,8 @@ class Overview:
             asked.append(sample.at_ms)
             if sample.trouble:
                 view.trouble.append(f"SQS: {sample.trouble}")
+            if source.ages_trouble:
+                view.trouble.append(f"Ages of the oldest messages: {source.ages_trouble}")
             self._put_queues(view, status)
         elif self._broker is not None:
             asked.append(self._broker.put_queues(view))

@@ -7,15 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+from sqsdelay.console import patience
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.one_line import one_line
 from sqsdelay.errors import SqsDelayError
 
 T = TypeVar("T")
-
-PATIENCE_SECONDS: Final = 4.0
-"""Longest that a page waits for an answer. What is asked has a longer limit of its own, after which it
-fails; a page shows what is known meanwhile."""
 
 COST_SHARE: Final = 20
 """An answer stays fresh for so many times what it took: a slow store is asked a twentieth of the time."""
@@ -43,7 +40,7 @@ class Sampled(Generic[T]):
         ask: gets the answer.
         fresh_seconds: how long an answer is good for, at least.
         clock: tells when.
-        patience_seconds: how long to wait for an answer.
+        patience_seconds: how long to wait for an answer; None as long as any page waits.
     """
 
     def __init__(
@@ -52,7 +49,7 @@ class Sampled(Generic[T]):
         *,
         fresh_seconds: float,
         clock: Clock | None = None,
-        patience_seconds: float = PATIENCE_SECONDS,
+        patience_seconds: float | None = None,
     ) -> None:
         self._ask = ask
         self._fresh_seconds = fresh_seconds
@@ -82,7 +79,12 @@ class Sampled(Generic[T]):
             asking, asked_at = self._asking, self._asked_at
         if asking is not None:
             waited = self._clock.monotonic() - asked_at
-            asking.wait(max(0.0, self._patience_seconds - waited))
+            given = self._patience_seconds
+            asking.wait(max(0.0, (patience.PATIENCE_SECONDS if given is None else given) - waited))
+        return self.known()
+
+    def known(self) -> Sample[T]:
+        """The last answer, without asking."""
         with self._lock:
             if self._asking is None:
                 return self._sample

@@ -52,7 +52,8 @@ class Sends:
         size = size_of(message.body, attributes_of(message.attributes))
         if self._broker is not None:
             return self._through_rabbitmq(source, message, size)
-        found = source.sender().preview(source.endpoint.address, message)
+        sender = source.sender()
+        found = source.of_sqs(lambda: sender.preview(source.endpoint.address, message))
         assert found.route is not None
         assert found.due is not None
         due_ms = due_at_ms(found.due)

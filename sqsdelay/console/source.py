@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from sqsdelay.console.outlook_spans import Span, edges_of
+from sqsdelay.console.patience import Answer, Patience
 from sqsdelay.console.sampling import Sampled
 from sqsdelay.console.settings import ConsoleSettings
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.one_line import one_line
 from sqsdelay.core.rejection import Rejection
-from sqsdelay.errors import ConfigurationError, NoStore, SqsDelayError, StoreError
+from sqsdelay.errors import (
+    ConfigurationError,
+    NoStore,
+    QueueUnavailable,
+    SqsDelayError,
+    StoreError,
+    StoreUnavailable,
+)
 from sqsdelay.ledger import FileLedger
 from sqsdelay.limits import SHORT_CALL_ATTEMPTS
 from sqsdelay.operating.broker_time import latest_of_sqs
@@ -40,6 +49,10 @@ AGES_FRESH_SECONDS: Final = 60.0
 ERRORS_FRESH_SECONDS: Final = 60.0
 """To look at an error queue is to receive from it: its messages' receive counts grow."""
 ERRORS_LOOKED_AT: Final = 500
+AGES_PATIENCE_SECONDS: Final = 1.0
+"""Counts are not held up by ages, which come from another service."""
+CLOCK_UNKNOWN_SECONDS: Final = 30.0
+"""How long a clock that could not be asked is not asked again."""
 NO_STORE_SECONDS: Final = 60.0
 """How long a deployed store that was not there is not looked for again."""
 
@@ -58,11 +71,16 @@ class Source:
         self.endpoint = endpoint
         self.settings = settings
         self._clock = SystemClock()
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
+        # A store that hangs while it is opened keeps nobody from SQS.
+        self._opening = threading.Lock()
+        self._store_patience = Patience(f"the store of {endpoint.name}", StoreUnavailable)
+        self._sqs_patience = Patience("SQS", QueueUnavailable)
+        self._clock_unknown_until = float("-inf")
         self._queues: Queues | None = None
         self._sender: DelaySender | None = None
         self._place: ParkingPlace | None = None
-        self._no_place_until = float("-inf")
+        self._no_place: tuple[float, StoreError | NoStore] | None = None
         self._url = settings.stores.get(endpoint.name)
         self._ledger = None if settings.ledger is None else FileLedger(settings.ledger)
         self._ages: Sampled[Mapping[QueueRef, int]] | None = None
@@ -109,7 +127,9 @@ class Source:
                 # Those of the due queue too, where there is one; the destination's are its receivers'.
                 asked = [self.endpoint.delay_queue, self.endpoint.hand_over_queue]
                 self._ages = Sampled(
-                    lambda: ages.oldest_seconds(asked), fresh_seconds=AGES_FRESH_SECONDS
+                    lambda: ages.ask(asked),
+                    fresh_seconds=AGES_FRESH_SECONDS,
+                    patience_seconds=AGES_PATIENCE_SECONDS,
                 )
             return self._queues
 
@@ -122,13 +142,17 @@ class Source:
         """
         from sqsdelay.stores import open_place
 
-        with self._lock:
+        if self._place is not None:
+            return self._place
+        with self._opening:
             if self._place is not None:
                 return self._place
             url, found = self._url, True
             if url is None:
-                if self._clock.monotonic() < self._no_place_until or not self.on_sqs:
+                if not self.on_sqs:
                     raise self._no_store()
+                if self._no_place is not None and self._clock.monotonic() < self._no_place[0]:
+                    raise self._no_place[1]
                 url, found = deployed_store(self.endpoint), False
             place = open_place(
                 url,
@@ -142,11 +166,25 @@ class Source:
                     place.pending_count()
                 except StoreError as error:
                     place.close()
-                    self._no_place_until = self._clock.monotonic() + NO_STORE_SECONDS
-                    raise self._no_store() from error
+                    found_none = error if _hangs(error) else self._no_store()
+                    seconds = self._clock.monotonic() + NO_STORE_SECONDS
+                    self._no_place = seconds, found_none
+                    raise found_none from error
                 self._url = url
             self._place = place
             return place
+
+    def of_store(self, ask: Callable[[ParkingPlace], T]) -> Answer[T]:
+        """Ask its store; the answer raises what `place` does, and where there is none in seconds."""
+        return self._store_patience.begin(lambda: ask(self.place()))
+
+    def of_sqs(self, ask: Callable[[], T]) -> T:
+        """Ask SQS.
+
+        Raises:
+            QueueUnavailable: there is no answer in seconds.
+        """
+        return self._sqs_patience.ask(ask)
 
     def _no_store(self) -> NoStore:
         return NoStore(
@@ -184,10 +222,9 @@ class Source:
         from sqsdelay.sqs.client import default_client
         from sqsdelay.sqs.sender import DelaySender
 
-        try:
-            place = self.place()
-        except NoStore:
-            place = None
+        place: ParkingPlace | None = None
+        with suppress(NoStore):
+            place = self.of_store(lambda found: found).get()
         with self._lock:
             if self._sender is None:
                 self._sender = DelaySender(
@@ -215,11 +252,14 @@ class Source:
 
         from sqsdelay.stores.clock import StoreClock
 
+        if self._clock.monotonic() < self._clock_unknown_until:
+            return self._clock.now_ms()
         try:
             if self.on_sqs:
-                return latest_of_sqs(self.queues(), self.endpoint.queue)
-            return StoreClock(self.place()).latest_ms()
+                return self.of_sqs(lambda: latest_of_sqs(self.queues(), self.endpoint.queue))
+            return self.of_store(lambda place: StoreClock(place).latest_ms()).get()
         except (SqsDelayError, BotoCoreError):
+            self._clock_unknown_until = self._clock.monotonic() + CLOCK_UNKNOWN_SECONDS
             return self._clock.now_ms()
 
     def changed(self) -> None:
@@ -231,9 +271,9 @@ class Source:
 
     def close(self) -> None:
         """Let go of connections."""
-        with self._lock:
-            if self._place is not None:
-                self._place.close()
+        # Without a lock, which a question that hangs may hold.
+        if self._place is not None:
+            self._place.close()
 
     def _ask_queues(self) -> EndpointStatus:
         return endpoint_status(self.queues(), self.endpoint, _Known(self._ages))
@@ -254,9 +294,21 @@ class Source:
         return self.errors().look(ERRORS_LOOKED_AT)
 
     @property
+    def ages_trouble(self) -> str | None:
+        """Why it is not known how old messages are."""
+        return None if self._ages is None else self._ages.known().trouble
+
+    @property
     def counts_due(self) -> bool:
         """Whether its store counts without reading."""
         return isinstance(self._place, CountsDue)
+
+
+def _hangs(error: StoreError) -> bool:
+    """Whether a table may be there, and was not told of: DynamoDB did not answer."""
+    from botocore.exceptions import ConnectTimeoutError, ReadTimeoutError
+
+    return isinstance(error.__cause__, ConnectTimeoutError | ReadTimeoutError)
 
 
 class _Known(QueueAges):

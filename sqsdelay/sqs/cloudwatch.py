@@ -15,6 +15,7 @@ from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import QueueRef
 from sqsdelay.core.one_line import one_line
+from sqsdelay.errors import QueueUnavailable
 from sqsdelay.limits import ANSWER_SECONDS, CONNECT_SECONDS, SHORT_CALL_ATTEMPTS
 
 logger = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ class CloudWatchAges:
     """The `QueueAges` port over CloudWatch: the last value of the past ten minutes.
 
     Needs ``cloudwatch:GetMetricData``. Where it is denied or CloudWatch does not answer, no age is
-    line, and a warning is logged.
+    known, and a warning is logged.
 
     Args:
         client: a boto3 CloudWatch client of the queues' region.
@@ -45,6 +46,18 @@ class CloudWatchAges:
         self._clock = clock or SystemClock()
 
     def oldest_seconds(self, queues: Sequence[QueueRef]) -> Mapping[QueueRef, int]:
+        try:
+            return self.ask(queues)
+        except QueueUnavailable as error:
+            logger.warning("ages of the oldest messages are not known: %s", one_line(error))
+            return {}
+
+    def ask(self, queues: Sequence[QueueRef]) -> Mapping[QueueRef, int]:
+        """The same, for callers that tell a denial, which is an answer, from none.
+
+        Raises:
+            QueueUnavailable: CloudWatch does not answer.
+        """
         now = utc(self._clock.now_ms())
         try:
             answer = self._client.get_metric_data(
@@ -53,7 +66,9 @@ class CloudWatchAges:
                 EndTime=now + _PERIOD,
                 ScanBy="TimestampDescending",
             )
-        except (ClientError, BotoCoreError) as error:
+        except BotoCoreError as error:
+            raise QueueUnavailable(f"CloudWatch: {error}") from error
+        except ClientError as error:
             logger.warning("ages of the oldest messages are not known: %s", one_line(error))
             return {}
         last = {result["Id"]: _last(result) for result in answer["MetricDataResults"]}

@@ -7,8 +7,10 @@ import logging
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import urlsplit
 
 import boto3
 import pytest
@@ -126,6 +128,24 @@ def test_other_services_are_given_up_too(
         store = open_store("dynamodb://table", endpoint="orders")
         with pytest.raises(StoreUnavailable):
             store.amendments(["m-1"])
+
+
+def test_a_postgresql_that_says_nothing_is_given_up(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its host lives on, so that no keepalive tells; the next question gets another connection."""
+    limit = "sqsdelay.stores.postgres.pool.POSTGRES_ANSWER_SECONDS"
+    with DeafProxy(urlsplit(postgres).port or 0) as proxy:
+        url = urlsplit(postgres)._replace(netloc=f"postgres@127.0.0.1:{proxy.port}").geturl()
+        with closing(open_store(url, endpoint="silent")) as store:
+            store.set_up()
+            with monkeypatch.context() as short:
+                short.setattr(limit, SHORT)
+                proxy.swallowing.set()
+                with pytest.raises(StoreUnavailable, match=r"no answer for 0\.2 s"):
+                    store.pending_count()
+            proxy.swallowing.clear()
+            assert store.pending_count() == 0
 
 
 def test_a_worker_stops_while_nothing_answers(black_hole: str) -> None:

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 CONCURRENCY: Final = 16
 """Calls in flight."""
 
+CONNECT_SECONDS: Final = 2
+ANSWER_SECONDS: Final = 3
+"""Longest that one of three attempts waits for DynamoDB, which answers within tens of milliseconds."""
+
 OLD_KEY: Final = "store_key"
 """The partition key of the earlier layout, with an index and a claim per message."""
 
@@ -294,8 +298,8 @@ def _threads() -> ThreadPoolExecutor:
 def _default_client() -> DynamoDBClient:
     # A table that does not answer must fail well within a function's 30 s, so that messages go on.
     config = Config(
-        connect_timeout=2,
-        read_timeout=3,
+        connect_timeout=CONNECT_SECONDS,
+        read_timeout=ANSWER_SECONDS,
         retries={"mode": "standard", "max_attempts": 2},
         max_pool_connections=CONCURRENCY,
         tcp_keepalive=True,

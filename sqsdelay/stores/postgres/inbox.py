@@ -73,7 +73,7 @@ class PostgresInbox:
         self._pool = PostgresPool(conninfo, table=table, connections=connections, remedy=_REMEDY)
 
     def set_up(self) -> None:
-        with self._pool.connection() as connection, connection.transaction():
+        with self._pool.setting_up() as connection, connection.transaction():
             connection.execute(self._sql["limit_waits"], {})
             connection.execute(self._sql["lock_set_up"], {"name": self._lock_name})
             found = self._found_version(connection)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Final
@@ -14,7 +15,7 @@ from psycopg import IsolationLevel
 from psycopg_pool import ConnectionPool
 
 from sqsdelay.errors import ConfigurationError, StoreError, StoreMissing, StoreUnavailable
-from sqsdelay.limits import MAX_POSTGRES_NAME_BYTES
+from sqsdelay.limits import MAX_POSTGRES_NAME_BYTES, POSTGRES_ANSWER_SECONDS
 from sqsdelay.processes.forks import in_each_child
 from sqsdelay.stores.schema_version import mismatch
 
@@ -55,6 +56,36 @@ _SESSION: Final = ";".join(
 _TRANSACTION: Final = ";".join(
     f"SET LOCAL {name} = {value}" for name, value in SERVER_SETTINGS.items()
 )
+
+
+class TimedConnection(psycopg.Connection[tuple[Any, ...]]):
+    """Gives up a server that says nothing for `POSTGRES_ANSWER_SECONDS`.
+
+    Keepalives notice a host that is gone, not a proxy or a stopped server whose host lives on; psycopg
+    itself waits for an answer without end.
+    """
+
+    patient = False
+    """Whether statements may take as long as they take."""
+
+    def wait(self, gen: Generator[Any, Any, Any], *args: Any, **kwargs: Any) -> Any:
+        return super().wait(gen if self.patient else self._timed(gen), *args, **kwargs)
+
+    def _timed(self, talk: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+        heard = time.monotonic()
+        try:
+            state = next(talk)
+            while True:
+                ready = yield state
+                if ready:
+                    heard = time.monotonic()
+                elif time.monotonic() - heard > POSTGRES_ANSWER_SECONDS:
+                    # Whatever it would answer still belongs to this statement.
+                    self.pgconn.finish()
+                    raise psycopg.OperationalError(f"no answer for {POSTGRES_ANSWER_SECONDS:g} s")
+                state = talk.send(ready)
+        except StopIteration as end:
+            return end.value
 
 
 def begin_session(connection: Connection) -> bool:
@@ -111,8 +142,9 @@ class PostgresPool:
                 "postgresql://user:password@host:5432/db, with %40 for an @ in the password"
             ) from None
         self._make_pool = partial(
-            ConnectionPool,
+            ConnectionPool[TimedConnection],
             conninfo,
+            connection_class=TimedConnection,
             min_size=1,
             max_size=connections,
             open=False,
@@ -122,8 +154,8 @@ class PostgresPool:
             configure=self._configure,
             name=f"sqsdelay-{table}",
         )
-        self._inherited: list[ConnectionPool] = []
-        self._pool: ConnectionPool = self._make_pool()
+        self._inherited: list[ConnectionPool[TimedConnection]] = []
+        self._pool: ConnectionPool[TimedConnection] = self._make_pool()
         self._opening = threading.Lock()
         self._own_sessions = True
         in_each_child(self, PostgresPool._begin_anew)
@@ -139,7 +171,7 @@ class PostgresPool:
         if not begin_session(connection):
             self._own_sessions = False
 
-    def taken(self) -> Connection:
+    def taken(self) -> TimedConnection:
         """A connection, to be given back.
 
         Raises:
@@ -156,9 +188,21 @@ class PostgresPool:
         except psycopg.Error as error:
             raise self.error(error) from error
 
-    def give_back(self, connection: Connection) -> None:
+    def give_back(self, connection: TimedConnection) -> None:
         """One that broke, or was left inside a transaction, the pool replaces."""
         self._pool.putconn(connection)
+
+    @contextmanager
+    def setting_up(self) -> Iterator[Connection]:
+        """A connection that waits as long as it takes: to index a long table takes minutes."""
+        connection = self.taken()
+        connection.patient = True
+        try:
+            with self.translated():
+                yield connection
+        finally:
+            connection.patient = False
+            self.give_back(connection)
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:

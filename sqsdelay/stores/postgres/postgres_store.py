@@ -112,7 +112,7 @@ class PostgresStore:
         )
 
     def set_up(self) -> None:
-        with self._pool.connection() as connection, connection.transaction():
+        with self._pool.setting_up() as connection, connection.transaction():
             connection.execute(self._sql["limit_waits"], {})
             connection.execute(self._sql["lock_set_up"], {"channel": self._channel})
             found = self._found_version(connection)

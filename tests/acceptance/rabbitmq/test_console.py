@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pika
+import pytest
 
 from sqsdelay.console.services import Services
 from sqsdelay.console.settings import Access, ConsoleSettings
@@ -15,6 +17,7 @@ from sqsdelay.rabbitmq import bind, declare
 from sqsdelay.stores import open_store
 from tests.acceptance.rabbitmq.broker import Broker
 from tests.functional.console.conftest import client_of
+from tests.services.deaf_proxy import DeafProxy
 
 
 def test_counts_sends_and_changes(broker: Broker, tmp_path: Path) -> None:
@@ -56,6 +59,28 @@ def test_counts_sends_and_changes(broker: Broker, tmp_path: Path) -> None:
         assert refused.status_code == 400
         for path in ("/", "/messages", "/errors", "/send"):
             assert client.get(path).status_code == 200
+
+
+def test_a_broker_that_hangs_is_said(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It accepts connections and never answers; the store is shown."""
+    monkeypatch.setattr("sqsdelay.console.patience.PATIENCE_SECONDS", 0.5)
+    url = f"sqlite:///{tmp_path}/store.db"
+    with DeafProxy(urlsplit(broker.url).port or 0) as proxy:
+        proxy.swallowing.set()
+        hangs = urlsplit(broker.url)._replace(netloc=f"guest:guest@127.0.0.1:{proxy.port}").geturl()
+        settings = ConsoleSettings(endpoints=("orders",), stores={"orders": url}, rabbitmq=hangs)
+        with (
+            closing(open_store(url, endpoint="orders")) as store,
+            closing(Services(settings, Access())) as services,
+        ):
+            store.set_up()
+            client = client_of(services)
+            view = client.get("/api/v1/endpoints/orders").json()
+            assert any(each.startswith("RabbitMQ: no answer") for each in view["trouble"])
+            for path in ("/", "/messages", "/errors", "/send"):
+                assert client.get(path).status_code == 200
 
 
 def test_a_broker_that_is_gone_is_said(tmp_path: Path) -> None:

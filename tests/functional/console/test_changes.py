@@ -314,6 +314,11 @@ def test_a_lost_store_is_said_and_the_rest_is_shown(
     assert "is gone" in pages(running, "/message", id="a").text
     job = running.done(running.api("messages/cancel", messages=[{"id": "a"}, {"id": "b"}]))
     assert job["counts"] == {"not-done": 2}
+    assert "perhaps not done" in job["outcomes"][0]["text"]
+    many = [{"id": f"m{n}"} for n in range(9)]
+    ended = running.done(running.api("messages/cancel", messages=many))
+    assert ended["counts"] == {"not-done": 3}, "the others were not tried"
+    assert "is gone" in ended["error"]
     assert running.client.get(f"/api/v1/endpoints/{running.endpoint}/messages").status_code == 503
     monkeypatch.undo()
     source.changed()

@@ -1,0 +1,156 @@
+"""Servers that accept connections and never answer, while the console is open: a page is there in
+seconds and says which one hangs, what does not hang is shown and changed, and it recovers by itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from sqsdelay.console.app import create_app
+from sqsdelay.testing.local_aws import LocalAws
+from tests.functional.console.conftest import PORT, Running, browser
+from tests.patience import PATIENCE_SECONDS
+from tests.services.deaf_proxy import DeafProxy
+
+Start = Callable[..., Running]
+FOREVER = 10 * PATIENCE_SECONDS
+"""What a driver would wait: a test that depends on it does not end in time."""
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page's patience is a moment, a driver's has no end."""
+    monkeypatch.setattr("sqsdelay.console.patience.PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr("sqsdelay.console.source.AGES_PATIENCE_SECONDS", 0.1)
+    for name in ("sqs.client", "sqs.cloudwatch", "stores.dynamodb.table"):
+        monkeypatch.setattr(f"sqsdelay.{name}.ANSWER_SECONDS", FOREVER)
+    monkeypatch.setattr("sqsdelay.stores.postgres.pool.POSTGRES_ANSWER_SECONDS", FOREVER)
+
+
+@pytest.fixture
+def deaf(
+    aws_here: LocalAws, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[str], DeafProxy]]:
+    """A service of AWS behind a proxy that can stop to answer."""
+    with ExitStack() as open_:
+
+        def place(service: str) -> DeafProxy:
+            proxy = open_.enter_context(DeafProxy(aws_here.port))
+            monkeypatch.setenv(
+                f"AWS_ENDPOINT_URL_{service.upper()}", f"http://127.0.0.1:{proxy.port}"
+            )
+            return proxy
+
+        yield place
+
+
+Ask = Callable[[Callable[[], Any]], Any]
+
+
+@pytest.fixture
+def in_time() -> Iterator[Ask]:
+    """Call something that must not take as long as a driver's patience."""
+    pool = ThreadPoolExecutor(1)
+    yield lambda call: pool.submit(call).result(PATIENCE_SECONDS)
+    pool.shutdown(wait=False, cancel_futures=True)
+
+
+def shown(running: Running, path: str, *words: str, gone: str = "", **query: str) -> str:
+    """A page of this endpoint, once it says this, and that no more: what does not hang may be slow."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        answer = running.client.get(path, params={"endpoint": running.endpoint, **query})
+        assert answer.status_code == 200, answer.text
+        if all(word in answer.text for word in words) and not (gone and gone in answer.text):
+            return str(answer.text)
+        assert time.monotonic() < until, answer.text
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("kind", ["postgres", "dynamodb"])
+def test_a_store_that_hangs(
+    kind: str,
+    start: Start,
+    request: pytest.FixtureRequest,
+    deaf: Callable[[str], DeafProxy],
+    in_time: Ask,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The queues, the error queue and what can be done there are as ever; more visitors do not make it
+    worse; once the store answers again, it is shown again."""
+    with ExitStack() as running_:
+        if kind == "postgres":
+            conninfo = request.getfixturevalue("postgres")
+            proxy = running_.enter_context(DeafProxy(urlsplit(conninfo).port or 0))
+            url = urlsplit(conninfo)._replace(netloc=f"postgres@127.0.0.1:{proxy.port}").geturl()
+        else:
+            proxy, url = deaf("dynamodb"), "dynamodb://{name}"
+        running = start(url)
+        running.park("a")
+        running.reject("bad")
+        while shown(running, "/").count("<dd>1</dd>") != 2:
+            pass
+        proxy.swallowing.set()
+        running.services.source(running.endpoint).changed()
+
+        page = in_time(lambda: shown(running, "/", "Store: no answer for"))
+        assert page.count("<dd>1</dd>") == 2, "what was known, and the error queue"
+        hangs = f"the store of {running.endpoint} has not answered"
+        in_time(lambda: shown(running, "/messages", hangs))
+        in_time(lambda: shown(running, "/message", hangs, id="a"))
+        in_time(lambda: running.api("send/preview", body="x", delay="1d"))
+        in_time(lambda: shown(running, "/errors", "bad"))
+        retried = running.done(in_time(lambda: running.api("errors/retry", all=True)))
+        assert retried["counts"] == {"done": 1}
+        job = in_time(lambda: running.api("messages/cancel", messages=[{"id": "a"}])).json()
+        assert not job["finished"]
+
+        app = create_app(running.services, port=PORT)
+        with ThreadPoolExecutor(12) as pool:
+            path = f"/messages?endpoint={running.endpoint}"
+            answers = [pool.submit(browser(app).get, path) for _ in range(12)]
+            assert {each.result(PATIENCE_SECONDS).status_code for each in answers} == {200}
+
+        monkeypatch.setattr("sqsdelay.console.patience.PATIENCE_SECONDS", PATIENCE_SECONDS)
+        proxy.swallowing.clear()
+        proxy.down()
+        proxy.up()
+        shown(running, "/", gone="Store:")
+        running.park("b")
+        shown(running, "/messages", ">b</a>")
+
+
+@pytest.mark.parametrize("service", ["sqs", "cloudwatch"])
+def test_aws_that_hangs(
+    service: str, start: Start, deaf: Callable[[str], DeafProxy], in_time: Ask
+) -> None:
+    """What is parked is shown and changed."""
+    proxy = deaf(service)
+    running = start()
+    due_ms = running.park("a", "b")
+    if service == "sqs":
+        shown(running, "/", "<dd>2</dd>", "idle")
+    proxy.swallowing.set()
+    running.services.source(running.endpoint).changed()
+    if service == "sqs":
+        in_time(lambda: shown(running, "/", "SQS: no answer", "<dd>2</dd>"))
+        in_time(lambda: shown(running, "/errors", "no answer"))
+        refused = in_time(lambda: running.api("send/preview", body="x", delay="1d"))
+        assert "SQS has not answered" in refused.text
+    else:
+        ages = "Ages of the oldest messages: no answer"
+        in_time(lambda: shown(running, "/", ages, "<dd>2</dd>", gone="SQS:"))
+    in_time(lambda: shown(running, "/messages", ">a</a>"))
+    in_time(lambda: shown(running, "/message", "waits in the store", id="a"))
+    chosen = [{"id": "a", "due_ms": due_ms}]
+    move = in_time(lambda: running.api("messages/reschedule", messages=chosen, delay="2d"))
+    assert running.done(move)["counts"] == {"done": 1}
+    cancel = in_time(lambda: running.api("messages/cancel", messages=[{"id": "b"}]))
+    assert running.done(cancel)["counts"] == {"done": 1}
+    assert [each.message_id for each in running.store.pending(9)] == ["a"]
