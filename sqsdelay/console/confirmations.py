@@ -10,10 +10,9 @@ from sqsdelay.console.failures import kind_of
 from sqsdelay.console.schemas import ChosenMessage
 from sqsdelay.console.shown import text_of
 from sqsdelay.console.source import Source, told
-from sqsdelay.core.readable import instant
+from sqsdelay.core.readable import age, instant
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.operating.overdue import overdue_remedy
-from sqsdelay.ports.stores import DelayedMessageStore
 
 SHOWN: Final = 20
 """Messages named in a confirmation; the others are counted."""
@@ -101,9 +100,13 @@ def of_messages(
 
 def _releases(source: Source) -> str:
     """Who sends what is due."""
-    place, _ = told(lambda: source.of_store(lambda found: found).get())
-    if place is not None and not isinstance(place, DelayedMessageStore):
-        return "Their schedules fire, and the delay consumer hands them over."
+    told(lambda: source.of_store(lambda found: found).get())
+    soonest = source.soonest_seconds
+    if soonest is not None:
+        return (
+            f"But this store makes nothing due sooner than in {age(soonest)}: they will stay as they are. "
+            "Cancel them and send them anew instead."
+        )
     status = source.store_sample.get().value
     if status is not None and status.overdue:
         remedy = overdue_remedy(source.endpoint, source.store_url or "")

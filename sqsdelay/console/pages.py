@@ -93,6 +93,7 @@ def list_messages(
             "endpoint": source.name,
             "found": found,
             "trouble": trouble,
+            "can_release": source.soonest_seconds is None,
             "after": after,
             "due_from": due_from or "",
             "due_before": due_before or "",
@@ -120,6 +121,7 @@ def message(request: Request, id: str, endpoint: str | None = None) -> HTMLRespo
             "endpoint": source.name,
             "view": view,
             "can_change": can_change,
+            "can_release": source.soonest_seconds is None,
             "has_ledger": services.ledger is not None,
         },
     )

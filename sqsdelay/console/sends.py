@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Generator
 from enum import StrEnum
 from typing import Final
@@ -18,6 +17,7 @@ from sqsdelay.core.due_time import due_time
 from sqsdelay.core.given_attributes import attributes_of_texts
 from sqsdelay.core.hop import too_far
 from sqsdelay.core.message import Message, Route, attributes_of, size_of
+from sqsdelay.core.message_id import new_message_id
 from sqsdelay.core.readable import instant
 from sqsdelay.cost import Workload
 from sqsdelay.errors import InvalidDelay, InvalidMessage
@@ -104,8 +104,9 @@ class Sends:
             InvalidMessage, InvalidDelay: it cannot be one.
         """
         message = _message(source, request)
-        # Named now: who asks twice with one key gets one message, and knows its id.
-        message_id = message.message_id or str(uuid.uuid4())
+        # Named now: who asks twice with one key gets one message, and knows its id. It tells when the
+        # message is due, so that every store finds it by its id.
+        message_id = message.message_id or _new_id(message, source.latest_ms())
 
         def run() -> Generator[Outcome]:
             route: StrEnum | None
@@ -153,6 +154,12 @@ def _message(source: Source, request: SendRequest) -> Message:
         message_group_id=request.group or None,
         attributes=attributes,
     )
+
+
+def _new_id(message: Message, now_ms: int) -> str:
+    if message.delay is None and message.due_at is None:
+        return new_message_id(now_ms)
+    return new_message_id(due_time(message.delay, message.due_at).due_ms(now_ms))
 
 
 def _cost(source: Source, route: Route, seconds: int, size: int) -> tuple[str | None, str]:

@@ -33,7 +33,7 @@ from sqsdelay.operating.overdue import deployed_store
 from sqsdelay.operating.status import EndpointStatus, StoreStatus, endpoint_status, store_status
 from sqsdelay.parking.schedule import Schedule
 from sqsdelay.ports.queues import QueueAges, Queues
-from sqsdelay.ports.stores import CountsDue, ParkingPlace
+from sqsdelay.ports.stores import CountsDue, ParkingPlace, ParksFarAhead
 
 if TYPE_CHECKING:
     from sqsdelay.sqs.sender import DelaySender
@@ -297,6 +297,11 @@ class Source:
     def ages_trouble(self) -> str | None:
         """Why it is not known how old messages are."""
         return None if self._ages is None else self._ages.known().trouble
+
+    @property
+    def soonest_seconds(self) -> int | None:
+        """Its store can make nothing due sooner than that; None where it can."""
+        return self._place.soonest_seconds if isinstance(self._place, ParksFarAhead) else None
 
     @property
     def counts_due(self) -> bool:

@@ -145,7 +145,8 @@ class PostgresStore:
                 f"transaction is a {type(transaction).__name__}; give the psycopg.Connection"
             )
         # Not `connection`: each layer less is felt in a call this short.
-        connection = transaction or self._pool.taken()
+        own = self._pool.taken() if transaction is None else None
+        connection = transaction or own
         try:
             if transaction is not None:
                 return self._insert(connection, messages)
@@ -154,8 +155,8 @@ class PostgresStore:
         except psycopg.Error as error:
             raise self._pool.error(error) from None
         finally:
-            if transaction is None:
-                self._pool.give_back(connection)
+            if own is not None:
+                self._pool.give_back(own)
 
     def _insert(self, connection: Connection, messages: Sequence[StoredMessage]) -> list[bool]:
         rows = [

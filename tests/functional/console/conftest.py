@@ -100,9 +100,11 @@ class Running:
             wire.DUE_AT: string(str(time.time_ns() // 1_000_000)),
         }
         for each in ids:
+            fifo = {wire.GROUP_ID: string("g"), wire.DEDUPLICATION_ID: string(each)}
             copy = ReceivedMessage(
                 body=body,
-                attributes=dict(dated) if due else {},
+                attributes=(dict(dated) if due else {})
+                | (fifo if self.endpoint.endswith(".fifo") else {}),
                 receipt_handle="r",
                 sqs_message_id=f"sqs-{each}",
                 received_at=0,
@@ -155,8 +157,8 @@ def start(aws_here: LocalAws, tmp_path: Path) -> Iterator[Callable[..., Running]
     """Start a console of a new endpoint, on a store of that URL."""
     with ExitStack() as running:
 
-        def begin(url: str | None = None, **access: Any) -> Running:
-            name = f"orders-{uuid.uuid4().hex[:8]}"
+        def begin(url: str | None = None, *, fifo: bool = False, **access: Any) -> Running:
+            name = f"orders-{uuid.uuid4().hex[:8]}{'.fifo' if fifo else ''}"
             create_endpoint(aws_here.client("sqs"), Endpoint.parse(name))
             url = (url or f"sqlite:///{tmp_path}/store.db").format(name=name)
             store = open_place(url, endpoint=name)
