@@ -17,6 +17,13 @@ class Span(StrEnum):
     MONTHS = "months"
 
 
+class When(StrEnum):
+    """Which parked messages to list."""
+
+    OVERDUE = "overdue"
+    DAY = "day"
+
+
 HOURS: Final = 24
 DAYS: Final = 30
 MONTHS: Final = 12
@@ -34,6 +41,12 @@ def edges_of(span: Span, now_ms: int) -> list[int]:
     else:
         ends = [_month(now, n + 1) for n in range(MONTHS)]
     return [0, now_ms, *(due_at_ms(end) for end in ends)]
+
+
+def bounds_of(when: When, now_ms: int) -> tuple[int, int]:
+    """From which due time on, and before which: what the outlook counts as that."""
+    edges = edges_of(Span.HOURS, now_ms)
+    return (edges[0], edges[1]) if when is When.OVERDUE else (edges[1], edges[-1])
 
 
 def _month(now: datetime, ahead: int) -> datetime:

@@ -11,11 +11,12 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from sqsdelay.console import costs, failures, messages
 from sqsdelay.console.api import services_of
 from sqsdelay.console.charts import cost_chart, outlook_chart
-from sqsdelay.console.outlook_spans import Span
+from sqsdelay.console.outlook_spans import Span, When, bounds_of
 from sqsdelay.console.rendering import page, wire
 from sqsdelay.console.schemas import ParkedPage
 from sqsdelay.console.services import Services, job_view
 from sqsdelay.console.source import Source
+from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.delay import due_at_ms, parse_due_at
 from sqsdelay.core.one_line import one_line
 from sqsdelay.cost import Workload
@@ -66,6 +67,7 @@ def list_messages(
     after: str | None = None,
     due_from: str | None = None,
     due_before: str | None = None,
+    when: When | None = None,
     id: str | None = None,
 ) -> Response:
     """Parked messages, or one that is looked for."""
@@ -77,12 +79,15 @@ def list_messages(
         )
     found: ParkedPage | None = None
     trouble = None
+    source.outlooks[Span.HOURS].start()
+    if when is None:
+        from_ms = due_at_ms(parse_due_at(utc_input(due_from))) if due_from else None
+        before_ms = due_at_ms(parse_due_at(utc_input(due_before))) if due_before else None
+    else:
+        from_ms, before_ms = bounds_of(when, SystemClock().now_ms())
     try:
         found = messages.listed(
-            source,
-            after=after or None,
-            due_from_ms=due_at_ms(parse_due_at(utc_input(due_from))) if due_from else None,
-            due_before_ms=due_at_ms(parse_due_at(utc_input(due_before))) if due_before else None,
+            source, after=after or None, due_from_ms=from_ms, due_before_ms=before_ms
         )
     except (StoreError, NoStore) as error:
         trouble = one_line(error)
@@ -94,11 +99,26 @@ def list_messages(
             "found": found,
             "trouble": trouble,
             "can_release": source.soonest_seconds is None,
+            "filters": _filters(services, source, None if found is None else found.total),
+            "when": when,
             "after": after,
             "due_from": due_from or "",
             "due_before": due_before or "",
         },
     )
+
+
+def _filters(
+    services: Services, source: Source, total: int | None
+) -> list[tuple[When | None, str, int | None]]:
+    """Which of the parked messages may be listed, and how many these are, where that is counted."""
+    view = services.overview.outlook(source, Span.HOURS)
+    counts = [bar.count for bar in view.bars] if view.complete_until is None else []
+    return [
+        (None, "All", total),
+        (When.OVERDUE, "Overdue", counts[0] if counts else None),
+        (When.DAY, "Next 24 hours", sum(counts[1:]) if counts else None),
+    ]
 
 
 def utc_input(text: str) -> str:

@@ -23,6 +23,14 @@
     all.form.querySelectorAll(`input[name="${name}"]`).forEach((box) => { box.checked = all.checked; });
   });
 
+  document.addEventListener("change", (event) => {
+    const form = event.target.form;
+    const told = form?.querySelector("output[data-chosen]");
+    if (!told) return;
+    const count = form.querySelectorAll(`input[name="${told.dataset.chosen}"]:checked`).length;
+    told.textContent = count ? `${count} chosen` : "";
+  });
+
   // A region is not refreshed under somebody's hands, nor where nobody looks.
   document.addEventListener("htmx:beforeRequest", (event) => {
     const region = event.detail.elt;

@@ -193,6 +193,13 @@ def test_pages_of_messages(running: Running) -> None:
         if after is None:
             break
     assert seen == [*(f"m{n:02}" for n in range(7)), "later"]
+    running.park("late", due_in_ms=-HOUR_MS)
+    filtered = pages(running, "/messages", when="overdue").text
+    assert (">late</a>" in filtered, ">m00</a>" in filtered) == (True, False)
+    filtered = pages(running, "/messages", when="day").text
+    assert (">late</a>" in filtered, ">later</a>" in filtered) == (False, False)
+    assert "Overdue <b>1</b>" in filtered
+    running.store.cancel(["late"])
     until = running.get("messages", due_before=utc(first + 1).isoformat())
     assert len(until["messages"]) == 7
     refused = pages(running, "/messages", after="nonsense")

@@ -1,0 +1,259 @@
+"""The console's parts by themselves: answers that are shared, jobs that are stopped, a ledger's file."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sqsdelay.console.jobs import Jobs, Outcome, Result
+from sqsdelay.console.ledger_file import LedgerFile
+from sqsdelay.console.patience import MOST_UNANSWERED, Patience
+from sqsdelay.console.sampling import COST_SHARE, Sampled
+from sqsdelay.errors import ConfigurationError, StoreUnavailable
+from sqsdelay.ledger import Event, EventKind, FileLedger, Source
+from sqsdelay.testing import ManualClock
+from tests.patience import PATIENCE_SECONDS
+
+NOW_MS = 1_800_000_000_000
+
+
+class Counting:
+    """Answers with how often it was asked; holds its answer back until it may be given."""
+
+    def __init__(self, clock: ManualClock, *, takes_ms: int = 0) -> None:
+        self.asked = 0
+        self.may = threading.Event()
+        self.may.set()
+        self.error: Exception | None = None
+        self._clock = clock
+        self._takes_ms = takes_ms
+
+    def __call__(self) -> int:
+        self.asked += 1
+        answer = self.asked
+        assert self.may.wait(PATIENCE_SECONDS)
+        self._clock.advance(self._takes_ms / 1000)
+        if self.error is not None:
+            raise self.error
+        return answer
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(NOW_MS)
+
+
+def sampled(ask: Callable[[], int], clock: ManualClock) -> Sampled[int]:
+    return Sampled(ask, fresh_seconds=2, clock=clock, patience_seconds=PATIENCE_SECONDS)
+
+
+def test_an_answer_is_shared_while_it_is_fresh(clock: ManualClock) -> None:
+    """And asked for again afterwards, or once something was changed."""
+    ask = Counting(clock)
+    sample = sampled(ask, clock)
+    assert [sample.get().value for _ in range(3)] == [1, 1, 1]
+    clock.advance(2.1)
+    assert sample.get().value == 2
+    assert sample.get().at_ms == NOW_MS + 2100
+    sample.forget()
+    assert sample.get().value == 3
+
+
+def test_a_slow_store_is_asked_seldom(clock: ManualClock) -> None:
+    """It stays fresh for a multiple of what it took."""
+    ask = Counting(clock, takes_ms=1000)
+    sample = sampled(ask, clock)
+    sample.get()
+    clock.advance(COST_SHARE - 1)
+    assert sample.get().value == 1
+    clock.advance(2)
+    assert sample.get().value == 2
+
+
+def test_a_failure_keeps_the_last_answer(clock: ManualClock) -> None:
+    """With when it was asked for, and what went wrong since; whatever that is."""
+    ask = Counting(clock)
+    sample = sampled(ask, clock)
+    sample.get()
+    for error, words in (
+        (StoreUnavailable("gone\nfor now"), "gone\\x0afor now"),
+        (KeyError("x"), "KeyError: 'x'"),
+    ):
+        ask.error = error
+        clock.advance(3)
+        found = sample.get()
+        assert (found.value, found.at_ms, found.trouble) == (1, NOW_MS, words)
+    ask.error = None
+    clock.advance(3)
+    assert sample.get().trouble is None
+
+
+def test_an_answer_that_does_not_come_is_not_asked_for_twice(clock: ManualClock) -> None:
+    """The last one is shown meanwhile; one from before a change does not count as fresh."""
+    ask = Counting(clock)
+    sample = Sampled(ask, fresh_seconds=2, clock=clock, patience_seconds=0)
+    sample.get()
+    until_known(sample, 1)
+    clock.advance(3)
+    ask.may.clear()
+    for seconds in (0, 5):
+        clock.advance(seconds)
+        found = sample.get()
+        assert found.value == 1
+        assert found.trouble == f"no answer for {seconds} s; still waiting"
+    assert ask.asked == 2
+    sample.forget()
+    ask.may.set()
+    until_known(sample, 2)
+    sample.start()
+    until_known(sample, 3)
+
+
+def until_known(sample: Sampled[int], value: int) -> None:
+    """Wait for a thread to have it."""
+    over = threading.Event()
+    for _ in range(PATIENCE_SECONDS * 100):
+        known = sample.known()
+        if known.value == value and known.trouble is None:
+            return
+        over.wait(0.01)
+    raise AssertionError(sample.known())
+
+
+def test_who_waits_is_let_go_and_the_server_is_not_overrun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So many questions wait at a time; the next is refused; an answer frees its place."""
+    monkeypatch.setattr("sqsdelay.console.patience.PATIENCE_SECONDS", 0.01)
+    patience, may = Patience("the store", StoreUnavailable), threading.Event()
+    late = [patience.begin(lambda: may.wait(PATIENCE_SECONDS)) for _ in range(MOST_UNANSWERED)]
+    with pytest.raises(StoreUnavailable, match="the store has not answered for 0 s"):
+        late[0].get()
+    with pytest.raises(StoreUnavailable, match="has not answered 8 earlier questions"):
+        patience.ask(lambda: True)
+    monkeypatch.setattr("sqsdelay.console.patience.PATIENCE_SECONDS", PATIENCE_SECONDS)
+    may.set()
+    assert patience.ask(lambda: "now") == "now"
+    with pytest.raises(KeyError):
+        patience.ask(lambda: {}["x"])
+
+
+def test_a_stopped_console_ends_its_jobs_after_what_they_are_at() -> None:
+    """What has an outcome keeps it, the rest was not touched, and what it held is let go."""
+    jobs, first, let_go = Jobs(), threading.Event(), threading.Event()
+    may = threading.Event()
+
+    def work() -> Generator[Outcome]:
+        try:
+            for n in range(9):
+                first.set()
+                assert may.wait(PATIENCE_SECONDS)
+                yield Outcome(message_id=f"m{n}", result=Result.DONE, text="done")
+        finally:
+            let_go.set()
+
+    job = jobs.start(work, what="retry", endpoint="orders", who="me", total=9)
+    assert first.wait(PATIENCE_SECONDS)
+    stopping = threading.Thread(target=jobs.stop)
+    stopping.start()
+    while not jobs._stop.is_set():
+        pass
+    may.set()
+    stopping.join(PATIENCE_SECONDS)
+    assert job.finished.wait(PATIENCE_SECONDS)
+    assert job.done == 1
+    assert job.error == "the console was stopped; what has no outcome was not touched"
+    assert let_go.is_set()
+
+
+def test_a_console_with_a_job_that_hangs_stops_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is not waited for to its end."""
+    monkeypatch.setattr("sqsdelay.console.jobs.STOP_SECONDS", 0.01)
+    jobs, may = Jobs(), threading.Event()
+
+    def work() -> Generator[Outcome]:
+        assert may.wait(PATIENCE_SECONDS)
+        yield Outcome(message_id="m", result=Result.DONE, text="done")
+
+    job = jobs.start(work, what="retry", endpoint="orders", who="me", total=1)
+    jobs.stop()
+    assert not job.finished.is_set()
+    may.set()
+    assert job.finished.wait(PATIENCE_SECONDS)
+
+
+def event(message_id: str, kind: EventKind, at_ms: int, **more: Any) -> Event:
+    given = {"endpoint": "orders", "source": Source.CONSUMER} | more
+    return Event(kind=kind, at_ms=at_ms, message_id=message_id, **given)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.jsonl"
+
+
+def test_a_ledger_is_read_while_it_grows(path: Path) -> None:
+    """No file yet is an empty one; a line that is half written, or none, is passed over."""
+    ledger = LedgerFile(path)
+    assert ledger.tail() == ()
+    assert ledger.history("orders", "a").events == ()
+    writer = FileLedger(path)
+    writer.record([event("a", EventKind.SENT, 1)])
+    assert [each.message_id for each in ledger.tail()] == ["a"]
+    with path.open("ab") as file:
+        file.write(b'no event\n{"event": "sen')
+    assert [each.message_id for each in ledger.tail()] == ["a"]
+    assert ledger.last_seen_ms("orders", Source.CONSUMER) == 1
+    assert ledger.last_seen_ms("orders", Source.DISPATCHER) is None
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        LedgerFile(path.parent).tail()
+
+
+def test_lateness_counts_each_message_once(path: Path) -> None:
+    """By who handed it over, not by when its receiver came to it."""
+    writer = FileLedger(path)
+    for n in range(1, 101):
+        writer.record([event(f"m{n}", EventKind.HANDED_OVER, n, late_ms=n)])
+    writer.record([event("m1", EventKind.RECEIVED, 200, late_ms=9_999)])
+    writer.record([event("x", EventKind.HANDED_OVER, 200, late_ms=5_000, endpoint="others")])
+    found = LedgerFile(path).lateness("orders")
+    assert found is not None
+    assert (found.messages, found.median_ms, found.p99_ms, found.worst_ms) == (100, 50, 99, 100)
+    assert LedgerFile(path).lateness("nobody") is None
+
+
+def test_only_the_end_of_a_long_file_is_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the first whole line on; a history says that it may have begun earlier."""
+    writer = FileLedger(path)
+    writer.record([event(f"m{n}", EventKind.HOP, n) for n in range(50)])
+    size = path.stat().st_size // 50
+    monkeypatch.setattr("sqsdelay.console.ledger_file.TAIL_BYTES", 10 * size)
+    monkeypatch.setattr("sqsdelay.console.ledger_file.MOST_SEARCHED_BYTES", 10 * size)
+    ledger = LedgerFile(path)
+    assert [each.message_id for each in ledger.tail()][-1] == "m49"
+    assert 8 <= len(ledger.tail()) <= 10
+    assert [each.at_ms for each in ledger.recent(["orders"], 3)] == [49, 48, 47]
+    assert not ledger.history("orders", "m0").events
+    found = ledger.history("orders", "m49")
+    assert (found.hops, found.whole) == (1, False)
+
+
+def test_a_history_of_a_year_of_hops_keeps_both_ends(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All hops are counted; ids are found whatever is in them, and by SQS's id."""
+    monkeypatch.setattr("sqsdelay.console.ledger_file.MOST_EVENTS", 4)
+    writer, odd = FileLedger(path), 'é"\\'
+    writer.record([event(odd, EventKind.HOP, n) for n in range(9)])
+    writer.record([event(odd, EventKind.HANDED_OVER, 9, sqs_message_id="sqs-1")])
+    writer.record([event("other", EventKind.HOP, 3)])
+    found = LedgerFile(path).history("orders", odd)
+    assert [each.at_ms for each in found.events] == [0, 1, 8, 9]
+    assert (found.hops, found.left_out, found.whole) == (9, 6, True)
+    assert len(LedgerFile(path).history("orders", "sqs-1").events) == 1
