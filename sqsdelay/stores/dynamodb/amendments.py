@@ -12,6 +12,7 @@ from typing import Final
 from sqsdelay.core.amendments import Amendment, latest_amendments
 from sqsdelay.stores.dynamodb.item import number
 from sqsdelay.stores.dynamodb.layout import EXPIRY, PARTITION, Item, Layout
+from sqsdelay.stores.dynamodb.leases import LOOKED_AT_MS
 from sqsdelay.stores.dynamodb.table import Table
 
 LEFT_AT: Final = "a"
@@ -40,6 +41,8 @@ class Amendments:
         self._table = table
         self._layout = layout
         self._told_until = 0
+        self._told = (0, 0)
+        """When that was last seen, and in which of the tables of this name."""
         self._some_until = 0
 
     def put(self, amendments: Sequence[Amendment], *, now_ms: int) -> None:
@@ -53,7 +56,7 @@ class Amendments:
     def _tell(self, until: int) -> None:
         """Say that there are amendments, before there are: whoever reads that there are none reads it
         before the first of them is written."""
-        if until <= self._told_until:
+        if until <= self._told_until and self._is_told():
             return
         until += _TOLD_AHEAD_SECONDS
         # Not where another process has said so for longer.
@@ -64,6 +67,18 @@ class Amendments:
             ExpressionAttributeValues={":until": number(until)},
         )
         self._told_until = until
+        self._told = self._table.clock.now_ms(), self._table.made_anew
+
+    def _is_told(self) -> bool:
+        """Whether it is said still: the table may be another one by now."""
+        now_ms, seen = self._table.clock.now_ms(), self._told
+        if seen[1] != self._table.made_anew:
+            return False
+        if not 0 <= now_ms - seen[0] < LOOKED_AT_MS:
+            if not self._table.get([self._layout.amended]):
+                return False
+            self._told = now_ms, seen[1]
+        return True
 
     def _put(self, amendment: Amendment, now_ms: int) -> None:
         """One that moves what was cancelled before keeps when that was."""

@@ -9,6 +9,7 @@ look-up       endpoint/id/id             ``=``                       lane and du
 hour          endpoint/hours             hour                        ``t``
 lease         endpoint/leases            ``shard`` and its number    owner, until, cursor, taken up to
 shards        endpoint/leases            ``count`` and the number    since when they are written to
+format        endpoint/leases            ``format``                  version; where it is absent: 1
 amendment     endpoint/mark/id           ``=``                       left at, due, cancelled, ``t``
 amended       endpoint/marks             ``=``                       ``t``
 ============  =========================  ==========================  ==============================
@@ -163,6 +164,11 @@ class Layout:
     def count(self, shards: int) -> Key:
         """The key of the item that says that so many shards are written to."""
         return key(self.leases, f"count {shards:05d}")
+
+    @property
+    def format(self) -> Key:
+        """The key of the item that says in which version of this layout things lie."""
+        return key(self.leases, "format")
 
     def waiting(self, owner: str) -> Key:
         """The key of the item that says that a dispatcher found no free shard."""

@@ -28,6 +28,7 @@ from sqsdelay.stores.dynamodb.layout import (
     position,
 )
 from sqsdelay.stores.dynamodb.table import Table
+from sqsdelay.stores.schema_version import refuse_newer
 
 OWNER: Final = "o"
 UNTIL: Final = "r"
@@ -37,6 +38,13 @@ TAKEN_FAR: Final = "u"
 TAKEN_NEAR: Final = "n"
 SINCE: Final = "f"
 TOKEN: Final = "k"
+
+FORMAT: Final = 1
+"""The version of the layout that is written and understood here."""
+
+LOOKED_AT_MS: Final = 10_000
+"""How long it is taken for granted that the table is the one that was written to. One that was deleted and
+made anew knows of no shards, no hours and no amendments: it has to be told again."""
 
 _WAITING_MS: Final = 30_000
 """How long a dispatcher that found too few free shards is left room for."""
@@ -124,7 +132,9 @@ class LeaseBook:
         self._shards = shards
         self.lease_seconds = lease_seconds
         self._waits_until_ms = 0
-        self._registered = False
+        self._checked_ms: int | None = None
+        self._registered: tuple[int, int] | None = None
+        """When, and in which of the tables of this name."""
         self._lock = threading.Lock()
         in_each_child(self, LeaseBook._begin_anew)
 
@@ -137,18 +147,30 @@ class LeaseBook:
         return self._owner
 
     def register(self) -> None:
-        """Have dispatchers know of the shards, before anything is written to them."""
-        if self._registered:
-            return
-        with self._lock:
-            if not self._registered:
-                self._register()
-                self._registered = True
+        """Have dispatchers know of the shards, before anything is written to them.
+
+        Raises:
+            SchemaMismatch: a newer version's table.
+        """
+        if not self._is_registered():
+            with self._lock:
+                if not self._is_registered():
+                    self._register()
+                    self._registered = self._table.clock.now_ms(), self._table.made_anew
+
+    def _is_registered(self) -> bool:
+        if self._registered is None or self._registered[1] != self._table.made_anew:
+            return False
+        return 0 <= self._table.clock.now_ms() - self._registered[0] < LOOKED_AT_MS
 
     def _register(self) -> None:
         key = self._layout.count(self._shards)
-        if self._table.get([key]):
+        items = {item[SORT]["S"]: item for item in self._table.get([key, self._layout.format])}
+        self._check(items.get(self._layout.format[SORT]["S"]))
+        if key[SORT]["S"] in items:
             return
+        if self._registered is not None:
+            self._table.made_anew += 1
         # The read told DynamoDB's time; nothing far can be due before.
         since = number(self._table.clock.now_ms())
         self._table.put({**key, SINCE: since}, only_new=True)
@@ -160,7 +182,25 @@ class LeaseBook:
         for page in self._table.pages(self._layout.leases, ConsistentRead=True):
             items += page["Items"]
             read_ms = read_ms or self._table.clock.read(page)
+        mark = self._layout.format[SORT]["S"]
+        self._check(next((item for item in items if item[SORT]["S"] == mark), None))
+        items = [item for item in items if item[SORT]["S"] != mark]
         return _leases(items, read_ms, self._table.clock.now_ms(), self._shards)
+
+    def check(self) -> None:
+        """Refuse a table that a newer version writes to; asked for every ten seconds at most.
+
+        Raises:
+            SchemaMismatch
+        """
+        now_ms = self._table.clock.now_ms()
+        if self._checked_ms is None or not 0 <= now_ms - self._checked_ms < LOOKED_AT_MS:
+            self._check(next(iter(self._table.get([self._layout.format])), None))
+
+    def _check(self, mark: Item | None) -> None:
+        if mark is not None:
+            refuse_newer(int(mark[VERSION]["N"]), FORMAT, table=self._table.name)
+        self._checked_ms = self._table.clock.now_ms()
 
     def one(self, shard: int) -> Lease:
         """One shard's lease now; a shard never served has an empty cursor."""

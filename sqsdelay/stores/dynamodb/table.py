@@ -81,6 +81,9 @@ class Table:
 
     def __init__(self, name: str, client: DynamoDBClient | None, clock: Clock | None) -> None:
         self.name = name
+        self.made_anew = 0
+        """How often the table was found to be gone, or another one of its name: what is remembered of it
+        counts until then."""
         self._owned = client is None
         self.client = client or _default_client()
         self.clock = TableClock(clock)
@@ -262,6 +265,7 @@ class Table:
         if code == "TransactionConflictException":
             return _Conflict(f"DynamoDB store {self.name}: {error}")
         if code == "ResourceNotFoundException":
+            self.made_anew += 1
             return StoreMissing(
                 f"DynamoDB table {self.name} does not exist; run sqsdelay store create (set_up()), "
                 "or deploy it"

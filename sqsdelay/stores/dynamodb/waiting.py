@@ -63,6 +63,7 @@ class Waiting:
         self._shards = shards
         self._lookup = lookup
         self._hours_known: set[int] = set()
+        self._hours_of = table.made_anew
 
     def items(self, messages: Iterable[StoredMessage]) -> list[tuple[Place, StoredMessage]]:
         """Where messages are to be written; all are checked.
@@ -87,6 +88,9 @@ class Waiting:
         """Register the shards, and the hours that these far messages are due in, before they are
         written: listing goes by those."""
         self._book.register()
+        if self._hours_of != self._table.made_anew:
+            self._hours_of = self._table.made_anew
+            self._hours_known.clear()
         hours = {place.due_ms // HOUR_MS for place in places if place.lane is Lane.FAR}
         new = sorted(hours - self._hours_known)
         self._table.each(self._put_hour, new)
@@ -147,7 +151,9 @@ class Waiting:
 
         Raises:
             ConfigurationError: an id that does not tell its place, and no look-up items are kept.
+            SchemaMismatch: a newer version's table.
         """
+        self._book.check()
         entries = [entry_of(self._layout, *found) for found in self._candidates(message_id)]
         for entry in sorted(entries, key=lambda entry: entry.place.lane is Lane.FAR):
             if entry.place.lane is Lane.NEAR:

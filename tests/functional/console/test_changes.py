@@ -198,7 +198,7 @@ def test_pages_of_messages(running: Running) -> None:
     assert (">late</a>" in filtered, ">m00</a>" in filtered) == (True, False)
     filtered = pages(running, "/messages", when="day").text
     assert (">late</a>" in filtered, ">later</a>" in filtered) == (False, False)
-    assert "Overdue <b>1</b>" in filtered
+    assert 'Overdue <span class="n">1</span>' in filtered
     running.store.cancel(["late"])
     until = running.get("messages", due_before=utc(first + 1).isoformat())
     assert len(until["messages"]) == 7

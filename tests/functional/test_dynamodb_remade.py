@@ -1,0 +1,161 @@
+"""A DynamoDB table that is deleted and made anew under living processes, and one of a newer format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from sqsdelay.core.amendments import Amendment
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.errors import SchemaMismatch, StoreMissing
+from sqsdelay.ports.stores import TransactionMode
+from sqsdelay.stores.dynamodb import DynamoDbStore
+from sqsdelay.stores.dynamodb.leases import FORMAT, LOOKED_AT_MS
+from sqsdelay.testing import ManualClock
+
+TABLE = "orders.parked"
+MANY_SHARDS = 8
+HOUR_MS = 3_600_000
+
+Make = Callable[..., DynamoDbStore]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def make(clock: ManualClock) -> Iterator[Make]:
+    """Makes processes' stores on one table."""
+    made: list[DynamoDbStore] = []
+
+    def make(shards: int = 1) -> DynamoDbStore:
+        client = boto3.client("dynamodb", region_name="us-east-1")
+        made.append(
+            DynamoDbStore(TABLE, endpoint="orders", client=client, clock=clock, shards=shards)
+        )
+        return made[-1]
+
+    with mock_aws():
+        make().set_up()
+        yield make
+        for store in made:
+            store.close()
+
+
+def remake() -> None:
+    """The table is deleted, and made anew at once: nobody meets its absence."""
+    boto3.client("dynamodb", region_name="us-east-1").delete_table(TableName=TABLE)
+    with_client = DynamoDbStore(
+        TABLE, endpoint="orders", client=boto3.client("dynamodb", region_name="us-east-1")
+    )
+    with_client.set_up()
+    with_client.close()
+
+
+def parked(store: DynamoDbStore, clock: ManualClock, count: int, in_ms: int) -> list[str]:
+    """Messages of many shards, due then."""
+    due_ms = clock.now_ms() + in_ms
+    ids = [f"{in_ms}-{n}" for n in range(count)]
+    messages = [
+        StoredMessage(message_id=each, destination="orders", due_ms=due_ms, body=b"x")
+        for each in ids
+    ]
+    assert all(store.store(messages))
+    return ids
+
+
+def released(store: DynamoDbStore, clock: ManualClock) -> list[str]:
+    """What a dispatcher gets until nothing is due, and that it is due."""
+    found: list[str] = []
+    while True:
+        with store.claim(100, due_by_ms=clock.now_ms()) as claim:
+            if not claim.messages:
+                return sorted(found)
+            assert all(m.due_ms <= clock.now_ms() for m in claim.messages), "early"
+            ids = [m.message_id for m in claim.messages]
+            assert all(claim.remove(ids))
+            found += ids
+
+
+@pytest.mark.parametrize("met", [False, True])
+def test_a_living_writer_registers_its_shards_again(
+    make: Make, clock: ManualClock, met: bool
+) -> None:
+    """A dispatcher that counts on fewer shards, and comes when all is overdue, finds all that was parked
+    since. The writer need not have met the table's absence."""
+    writer, dispatcher = make(MANY_SHARDS), make(1)
+    parked(writer, clock, 3, HOUR_MS)
+    if met:
+        client = boto3.client("dynamodb", region_name="us-east-1")
+        client.delete_table(TableName=TABLE)
+        with pytest.raises(StoreMissing):
+            parked(writer, clock, 1, HOUR_MS)
+        make().set_up()
+    else:
+        remake()
+        clock.advance(LOOKED_AT_MS / 1000)
+    ids = parked(writer, clock, 12, 2 * HOUR_MS)
+    assert sorted(m.message_id for m in dispatcher.pending(99)) == sorted(ids)
+    clock.advance(3 * 3600)
+    assert released(dispatcher, clock) == sorted(ids)
+
+
+def test_a_living_dispatcher_begins_anew(make: Make, clock: ManualClock) -> None:
+    """It remembers no cursor and no lease; what it had in hand it cannot settle any more."""
+    writer, dispatcher = make(4), make(4)
+    parked(writer, clock, 5, 2000_000)
+    clock.advance(2001)
+    with dispatcher.claim(9, due_by_ms=clock.now_ms()) as claim:
+        in_hand = [m.message_id for m in claim.messages]
+        remake()
+        assert not any(claim.remove(in_hand))
+    clock.advance(LOOKED_AT_MS / 1000)
+    ids = parked(writer, clock, 5, 3000_000)
+    assert released(dispatcher, clock) == []
+    clock.advance(3001)
+    assert released(dispatcher, clock) == sorted(ids)
+
+
+def test_a_cancellation_is_heeded_in_the_new_table(make: Make, clock: ManualClock) -> None:
+    """Whoever left amendments in the old one says in the new one that there are some."""
+    canceller, consumer = make(), make()
+    canceller.amend([Amendment(message_id="a", at_ms=clock.now_ms())])
+    assert consumer.amendments(["a"])
+    remake()
+    clock.advance(LOOKED_AT_MS / 1000)
+    assert consumer.amendments(["a"]) == {}
+    canceller.amend([Amendment(message_id="b", at_ms=clock.now_ms())])
+    assert make().amendments(["b"]).keys() == {"b"}
+    assert consumer.amendments(["b"]).keys() == {"b"}
+
+
+def test_a_newer_format_is_refused_by_a_process_that_lives_on(
+    make: Make, clock: ManualClock
+) -> None:
+    """A function that was not replaced yet neither writes nor releases: what it knows of the format may
+    be wrong by now. Once the mark is as it knows it, all is there."""
+    old = make(4)
+    ids = parked(old, clock, 3, HOUR_MS)
+    mark = old._layout.format
+    old._table.put({**mark, "v": {"N": str(FORMAT + 1)}})
+    clock.advance(LOOKED_AT_MS / 1000)
+    for act in (
+        lambda: parked(old, clock, 1, HOUR_MS),
+        lambda: old.claim(9, due_by_ms=clock.now_ms()).__enter__(),
+        lambda: old.initialize(TransactionMode.AT_LEAST_ONCE),
+        lambda: old.next_due_ms(),
+        lambda: old.cancel(ids),
+        lambda: parked(make(4), clock, 1, HOUR_MS),
+    ):
+        with pytest.raises(
+            SchemaMismatch, match=rf"version {FORMAT + 1}, made by a newer sqsdelay"
+        ):
+            act()
+    old._table.put({**mark, "v": {"N": str(FORMAT)}})
+    clock.advance(2 * 3600)
+    assert released(old, clock) == ids
