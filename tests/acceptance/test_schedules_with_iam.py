@@ -1,7 +1,8 @@
 """The grants for schedules, on a local AWS that enforces IAM: enough, and none that nobody needs.
 
 They are the guide's, which another test compares with those that are deployed. The local AWS takes every
-schedule for one of the group ``default``, and checks neither ``iam:PassRole`` nor who may assume a role.
+schedule for one of the group ``default``, and checks neither ``iam:PassRole`` nor who may assume a role:
+see ``tests/infra/test_schedule_permissions.py`` for those.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ def test_who_waits_is_let_go_and_the_server_is_not_overrun(
     may.set()
     assert patience.ask(lambda: "now") == "now"
     with pytest.raises(KeyError):
-        patience.ask(lambda: {}["x"])
+        patience.ask(lambda: dict[str, str]()["x"])
 
 
 def test_a_stopped_console_ends_its_jobs_after_what_they_are_at() -> None:

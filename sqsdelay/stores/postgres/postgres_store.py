@@ -145,8 +145,12 @@ class PostgresStore:
                 f"transaction is a {type(transaction).__name__}; give the psycopg.Connection"
             )
         # Not `connection`: each layer less is felt in a call this short.
-        own = self._pool.taken() if transaction is None else None
-        connection = transaction or own
+        own = None
+        connection: Connection
+        if transaction is None:
+            connection = own = self._pool.taken()
+        else:
+            connection = transaction
         try:
             if transaction is not None:
                 return self._insert(connection, messages)

@@ -1,0 +1,159 @@
+"""Who may use the schedules' role and group, by the rules of IAM: the local AWS enforces neither
+``iam:PassRole`` nor a trust policy's conditions nor a schedule's group, but its evaluator knows them."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from aws_cdk.assertions import Template
+from ministack.core.iam_evaluator import (
+    EvalContext,
+    evaluate,
+    evaluate_resource_policy,
+    parse_policy_document,
+)
+
+from sqsdelay.lambdas.delay_consumer import contract
+from tests.infra.resources import Templates, logical_id, only
+
+ACCOUNT, REGION = "123456789012", "eu-west-1"
+GROUP = f"arn:aws:scheduler:{REGION}:{ACCOUNT}:schedule-group/orders"
+SERVICE = "scheduler.amazonaws.com"
+
+Policy = dict[str, Any]
+
+
+@pytest.fixture
+def template(endpoint_template: Templates) -> Template:
+    """Endpoint `orders` with a schedule group."""
+    return endpoint_template(store="scheduler")
+
+
+def role_arn(name: str) -> str:
+    return f"arn:aws:iam::{ACCOUNT}:role/{name}"
+
+
+def resolved(value: Any, template: Template) -> Any:
+    """What CloudFormation makes of a value of these templates."""
+    if isinstance(value, list):
+        return [resolved(each, template) for each in value]
+    if not isinstance(value, dict):
+        return value
+    pseudo = {"AWS::AccountId": ACCOUNT, "AWS::Region": REGION, "AWS::Partition": "aws"}
+    match value:
+        case {"Ref": name} if name in pseudo:
+            return pseudo[name]
+        case {"Ref": name} | {"Fn::GetAtt": [name, "Arn"]}:
+            if name == logical_id(template, "AWS::Scheduler::ScheduleGroup"):
+                return "orders" if "Ref" in value else GROUP
+            kind = template.to_json()["Resources"][name]["Type"]
+            return role_arn(name) if kind == "AWS::IAM::Role" else f"arn:of:{name}"
+        case {"Fn::Join": [between, parts]}:
+            return between.join(resolved(parts, template))
+    return {key: resolved(each, template) for key, each in value.items()}
+
+
+def roles(template: Template) -> tuple[str, Policy, Policy]:
+    """The schedules' role, its trust policy, and what the delay consumer may do."""
+    found = template.find_resources("AWS::IAM::Role")
+    name = next(each for each in found if "Schedules" in each)
+    trust = resolved(found[name]["Properties"]["AssumeRolePolicyDocument"], template)
+    function = only(template, "AWS::Lambda::Function", Handler=contract.HANDLER)["Properties"]
+    [policy] = found[function["Role"]["Fn::GetAtt"][0]]["Properties"]["Policies"]
+    return role_arn(name), trust, resolved(policy["PolicyDocument"], template)
+
+
+def asked(action: str, resource: str, **more: str) -> EvalContext:
+    """A request, with what the service says of it."""
+    return EvalContext(
+        principal_arn=f"arn:aws:sts::{ACCOUNT}:assumed-role/consumer/function",
+        principal_type="AssumedRole",
+        principal_account=ACCOUNT,
+        action=action,
+        resource_arn=resource,
+        region=REGION,
+        source_ip="10.0.0.1",
+        secure_transport=True,
+        service_context=more,
+    )
+
+
+def assumes(trust: Policy, role: str, *, service: str, account: str, source: str) -> bool:
+    """Whether a service may take the role, for a schedule of that account and group."""
+    more = {"aws:sourceaccount": account, "aws:sourcearn": source}
+    request = asked("sts:AssumeRole", role, **more)
+    request.principal_arn = f"arn:aws:iam::{account}:service-role/{service}"
+    answer = evaluate_resource_policy(json.dumps(trust), request, service)
+    return bool(answer.decision == "Allow")
+
+
+RIGHT = {"service": SERVICE, "account": ACCOUNT, "source": GROUP}
+WRONG: dict[str, dict[str, str]] = {
+    "another service": {"service": "lambda.amazonaws.com"},
+    "a schedule of another account": {"account": "999999999999"},
+    "another group": {"source": GROUP.replace("/orders", "/invoices")},
+    "a group whose name begins alike": {"source": f"{GROUP}-2"},
+    "another account's group of this name": {"source": GROUP.replace(ACCOUNT, "999999999999")},
+}
+
+
+def test_schedules_of_this_group_alone_may_use_the_role(template: Template) -> None:
+    """Not another's, who knows its name: the deputy is not confused."""
+    role, trust, _ = roles(template)
+    assert assumes(trust, role, **RIGHT)
+    for who, wrong in WRONG.items():
+        assert not assumes(trust, role, **(RIGHT | wrong)), who
+
+
+@pytest.mark.parametrize(
+    ("condition", "let_in"),
+    [
+        ("aws:SourceAccount", "a schedule of another account"),
+        ("aws:SourceArn", "another group"),
+    ],
+)
+def test_each_condition_keeps_somebody_out(template: Template, condition: str, let_in: str) -> None:
+    """Without it they would be let in."""
+    role, trust, _ = roles(template)
+    open_ = copy.deepcopy(trust)
+    del open_["Statement"][0]["Condition"]["StringEquals"][condition]
+    assert assumes(open_, role, **(RIGHT | WRONG[let_in]))
+
+
+def test_who_parks_passes_this_role_to_this_service_alone(template: Template) -> None:
+    """Neither another role to Scheduler, nor this one to a function of its own."""
+    role, _, policy = roles(template)
+    rules = [parse_policy_document(policy)]
+
+    def passes(passed: str, to: str) -> bool:
+        request = asked("iam:PassRole", passed, **{"iam:passedtoservice": to})
+        return bool(evaluate(request, rules).decision == "Allow")
+
+    assert passes(role, SERVICE)
+    assert not passes(role, "lambda.amazonaws.com")
+    assert not passes(role_arn("admin"), SERVICE)
+    kept = [each for each in policy["Statement"] if each["Action"] != "iam:PassRole"]
+    rules = [parse_policy_document(policy | {"Statement": kept})]
+    assert not passes(role, SERVICE)
+
+
+def test_who_parks_writes_to_this_group_alone(template: Template) -> None:
+    """All four calls, and none on another group's schedules, whose name begins alike either."""
+    _, _, policy = roles(template)
+    rules = [parse_policy_document(policy)]
+
+    def may(call: str, group: str, region: str = REGION) -> bool:
+        schedule = f"arn:aws:scheduler:{region}:{ACCOUNT}:schedule/{group}/m.abc"
+        return bool(evaluate(asked(f"scheduler:{call}", schedule), rules).decision == "Allow")
+
+    for call in ("CreateSchedule", "GetSchedule", "UpdateSchedule", "DeleteSchedule"):
+        assert may(call, "orders")
+        assert not may(call, "orders-2")
+        assert not may(call, "default")
+        assert not may(call, "orders", "us-east-1")
+    group = evaluate(asked("scheduler:GetScheduleGroup", GROUP), rules).decision
+    assert group == "Allow"
+    assert evaluate(asked("scheduler:DeleteScheduleGroup", GROUP), rules).decision != "Allow"
