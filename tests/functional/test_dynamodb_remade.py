@@ -11,7 +11,6 @@ from moto import mock_aws
 from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import SchemaMismatch, StoreMissing
-from sqsdelay.ports.stores import TransactionMode
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.stores.dynamodb.leases import FORMAT, LOOKED_AT_MS
 from sqsdelay.testing import ManualClock
@@ -147,7 +146,6 @@ def test_a_newer_format_is_refused_by_a_process_that_lives_on(
     for act in (
         lambda: parked(old, clock, 1, HOUR_MS),
         lambda: old.claim(9, due_by_ms=clock.now_ms()).__enter__(),
-        lambda: old.initialize(TransactionMode.AT_LEAST_ONCE),
         lambda: old.next_due_ms(),
         lambda: old.cancel(ids),
         lambda: parked(make(4), clock, 1, HOUR_MS),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from aws_cdk.assertions import Template
-from ministack.core.iam_evaluator import (
+from ministack.core.iam_evaluator import (  # type: ignore[import-untyped]
     EvalContext,
     evaluate,
     evaluate_resource_policy,

@@ -113,7 +113,6 @@ class DynamoDbStore:
                 f"{TransactionMode.AT_LEAST_ONCE}, or a SQLite or PostgreSQL store"
             )
         self._table.check()
-        self._book.check()
 
     def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
         if transaction is not None:
