@@ -40,6 +40,7 @@ NAMES = ("orders", "invoices")
 SHOTS = (
     ("overview", "", "light", 1280, 860),
     ("messages", "messages", "light", 1280, 640),
+    ("message", "message?endpoint=orders&id=order-10005", "dark", 1280, 620),
     ("errors", "errors", "light", 1280, 760),
     ("cost", "cost?delay=12&messages=6&batch=10", "dark", 1280, 760),
     ("narrow", "", "light", 400, 860),
