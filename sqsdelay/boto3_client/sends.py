@@ -78,7 +78,7 @@ class LongDelays:
         entry = _plain_bytes(kwargs)
         messages = _messages(client, "SendMessage", kwargs["QueueUrl"], [entry])
         seen = Seen()
-        (result,) = self._sender.send_noting(kwargs["QueueUrl"], messages, seen.note)
+        (result,) = self._results(kwargs["QueueUrl"], messages, seen)
         if result.error is not None:
             raise refusal(client, "SendMessage", result.error, entry["MessageBody"])
         return {**_answer(entry, result, seen), "ResponseMetadata": seen.metadata or _NO_REQUEST}
@@ -102,7 +102,7 @@ class LongDelays:
         # First, since what it raises then means that nothing was sent.
         direct = send_direct(**{**kwargs, "Entries": others}) if others else {}
         seen = Seen()
-        results = self._sender.send_noting(queue_url, messages, seen.note)
+        results = self._results(queue_url, messages, seen)
         errors = [result.error for result in results]
         if not others and errors[0] is not None and all(map(_call_failed, errors)):
             raise refusal(client, _BATCH, errors[0], "")
@@ -115,6 +115,17 @@ class LongDelays:
                 answers["Failed"].append(failed_entry(entry["Id"], raised))
         metadata = direct.get("ResponseMetadata") or seen.metadata or _NO_REQUEST
         return {**_in_order(answers, entries), "ResponseMetadata": metadata}
+
+    def _results(
+        self, queue_url: str, messages: Sequence[Message | InvalidMessage], seen: Seen
+    ) -> list[SendResult]:
+        """A result for each, those that are no messages included."""
+        good = [message for message in messages if isinstance(message, Message)]
+        sent = iter(self._sender.send_noting(queue_url, good, seen.note))
+        return [
+            next(sent) if isinstance(message, Message) else SendResult(error=message)
+            for message in messages
+        ]
 
 
 def _in_order(
@@ -131,11 +142,11 @@ def _in_order(
 
 def _messages(
     client: Any, operation: str, queue_url: str, entries: Sequence[Mapping[str, Any]]
-) -> list[Message]:
-    """The entries as messages of ours, all that cannot be told per entry checked.
+) -> list[Message | InvalidMessage]:
+    """The entries as messages of ours; what is wrong with one in its place.
 
     Raises:
-        ClientError
+        ClientError: what is wrong with all of them.
     """
     try:
         fifo = Endpoint.parse(queue_url).fifo
@@ -145,7 +156,7 @@ def _messages(
     raise refused
 
 
-def _message(entry: Mapping[str, Any], *, fifo: bool) -> Message:
+def _message(entry: Mapping[str, Any], *, fifo: bool) -> Message | InvalidMessage:
     deduplication_id = entry.get("MessageDeduplicationId")
     if fifo and deduplication_id is None:
         # Content-based deduplication: this is how SQS derives the id, from the body.
@@ -154,7 +165,7 @@ def _message(entry: Mapping[str, Any], *, fifo: bool) -> Message:
     system = entry.get("MessageSystemAttributes", {})
     for name in system:
         if name != _TRACE_HEADER or "StringValue" not in system[name]:
-            raise InvalidMessage(
+            return InvalidMessage(
                 f"message system attribute {name!r}; SQS takes {_TRACE_HEADER!r} only, as a String"
             )
     return Message(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from importlib.metadata import version
 from typing import Annotated
@@ -9,7 +11,7 @@ from typing import Annotated
 import typer
 
 from sqsdelay.cli import endpoint, errors, pipeline, rabbitmq, store
-from sqsdelay.cli.advice import exit_code, in_options
+from sqsdelay.cli.advice import EXIT_REFUSED, exit_code, in_options
 from sqsdelay.cli.console import err, out
 from sqsdelay.cli.consume import consume
 from sqsdelay.cli.cost import cost
@@ -82,3 +84,10 @@ def main() -> None:
     except SqsDelayError as error:
         print(f"sqsdelay: {in_options(one_line(error))}", file=sys.stderr)  # noqa: T201
         sys.exit(exit_code(error))
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            raise
+        # What stdout still holds cannot be written, either: Python would try once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"sqsdelay: the output cannot be written: {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(EXIT_REFUSED)

@@ -23,6 +23,7 @@ EXIT_BAD_VALUE: Final = 2
 
 OPTIONS: Final = {
     "announce_again_seconds": "--announce-again",
+    "attributes": "--attribute",
     "batch": "--batch",
     "batch_size": "--batch",
     "concurrency": "--concurrency",

@@ -11,6 +11,7 @@ import typer
 
 from sqsdelay.core.delay import delay_ms, parse_delay
 from sqsdelay.core.hop import checked_max_delay
+from sqsdelay.errors import InvalidDelay
 from sqsdelay.ledger import FileLedger
 from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS
 
@@ -110,9 +111,14 @@ def max_delay_seconds(text: str) -> int:
     """The value of --max-delay in seconds.
 
     Raises:
-        InvalidDelay, ConfigurationError
+        BadParameter: no length of time.
+        ConfigurationError: out of range.
     """
-    return checked_max_delay(-(-delay_ms(parse_delay(text)) // 1000))
+    try:
+        seconds = -(-delay_ms(parse_delay(text)) // 1000)
+    except InvalidDelay as error:
+        raise typer.BadParameter(str(error), param_hint="--max-delay") from error
+    return checked_max_delay(seconds)
 
 
 @contextmanager
@@ -135,16 +141,16 @@ def opened_store(
 
 @contextmanager
 def opened_place(
-    endpoint: str, url: str, table: str | None, schema: str | None
+    endpoint: str, url: str, table: str | None, schema: str | None, *, create: bool = False
 ) -> Iterator[ParkingPlace]:
     """Where the messages of the endpoint of that name wait, closed at the end.
 
     Raises:
-        StoreMissing: a SQLite file that does not exist: its name may be mistyped.
+        StoreMissing: a SQLite file that does not exist, unless ``create``: its name may be mistyped.
     """
     from sqsdelay.stores import open_place
 
-    place = open_place(url, endpoint=endpoint, table=table, schema=schema, create=False)
+    place = open_place(url, endpoint=endpoint, table=table, schema=schema, create=create)
     with closing(place):
         yield place
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -18,7 +19,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Attribute, text_of
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.wire import MESSAGE_ID
-from sqsdelay.errors import SqsDelayError
+from sqsdelay.errors import ConfigurationError, SqsDelayError
 from sqsdelay.ledger.events import record_safely
 from sqsdelay.ledger.receipts import lateness_ms, received_events, waited_ms
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_RECEIVE_WAIT_SECONDS
@@ -71,6 +72,10 @@ def receive(
     from sqsdelay.sqs.queues import SqsQueues
 
     parsed, book = Endpoint.parse(endpoint), opened_ledger(ledger)
+    if delete and sys.stdout is None:
+        raise ConfigurationError(
+            "stdout is closed: messages would be deleted and never shown; open it, or leave out --delete"
+        )
     queues = SqsQueues(default_client(connections=1, wait_seconds=MAX_RECEIVE_WAIT_SECONDS))
     reader = None if bucket is None else BodyReader(bucket)
     arriving = _Arriving(queues, queues.url(parsed.queue), count=count, idle=idle)

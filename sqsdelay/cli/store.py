@@ -28,12 +28,12 @@ from sqsdelay.cli.options import (
     Group,
     JsonLines,
     MessagesFile,
+    PlaceUrl,
     ReleasedTo,
     Schema,
     StoreUrl,
     Table,
     opened_place,
-    opened_store,
 )
 from sqsdelay.cli.settings import with_aws
 from sqsdelay.core.clock import SystemClock
@@ -72,11 +72,11 @@ DEFAULT_CUT_OFF_MS: Final = 24 * 3600 * 1000
 @app.command()
 @with_aws
 def create(
-    endpoint: EndpointName, store: StoreUrl, table: Table = None, schema: Schema = None
+    endpoint: EndpointName, store: PlaceUrl, table: Table = None, schema: Schema = None
 ) -> None:
-    """Create what the store needs: its table, bucket or file; or upgrade an older one."""
+    """Create what the store needs: its table, bucket, file or schedule group; or upgrade an older one."""
     name = Endpoint.parse(endpoint).name
-    with opened_store(name, store, table, schema, create=True) as opened:
+    with opened_place(name, store, table, schema, create=True) as opened:
         opened.set_up()
     say(f"the store of {name} is ready")
 

@@ -75,8 +75,8 @@ def pending(
     """
     listing = Listing(
         after=None if after is None else _cursor(after),
-        due_from_ms=None if due_from is None else due_at_ms(parse_due_at(due_from)),
-        due_before_ms=None if due_before is None else due_at_ms(parse_due_at(due_before)),
+        due_from_ms=_time("--due-from", due_from),
+        due_before_ms=_time("--due-before", due_before),
     )
     with opened_place(Endpoint.parse(endpoint).name, store, table, schema) as opened:
         if as_json:
@@ -169,6 +169,18 @@ def sqs_latest_ms(endpoint: str) -> int:
         line = f"using this machine's clock, because SQS did not give its time: {error}"
         tell(line)
         return SystemClock().now_ms()
+
+
+def _time(option: str, text: str | None) -> int | None:
+    """Epoch milliseconds.
+
+    Raises:
+        BadParameter: it is no time with its offset.
+    """
+    try:
+        return None if text is None else due_at_ms(parse_due_at(text))
+    except InvalidDelay as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
 
 
 def _cursor(text: str) -> Cursor:

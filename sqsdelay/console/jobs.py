@@ -56,6 +56,7 @@ class Job:
         endpoint: on whose messages.
         who: for whom.
         total: about how many messages it is for; None where that is not known.
+        request: what was asked for, to tell a repeated request from another one.
     """
 
     key: str
@@ -64,6 +65,7 @@ class Job:
     who: str
     total: int | None
     started_ms: int
+    request: object = None
     counts: Counter[Result] = field(default_factory=Counter)
     outcomes: list[Outcome] = field(default_factory=list)
     error: str | None = None
@@ -97,11 +99,13 @@ class Jobs:
         who: str,
         total: int | None,
         key: str | None = None,
+        request: object = None,
         at_end: Callable[[], None] = lambda: None,
     ) -> Job:
-        """Begin, unless a job of that key was begun before: that one is returned then.
+        """Begin, unless the same was asked for with that key before: that job is returned then.
 
         Args:
+            request: all that was asked for, compared by ``==``.
             at_end: called once it has ended, however it did.
 
         Raises:
@@ -110,14 +114,15 @@ class Jobs:
         key = key or new_key()
         with self._lock:
             known = self._jobs.get(key)
-            if known is not None and (known.what, known.endpoint) == (what, endpoint):
+            asked = (what, endpoint, request)
+            if known is not None and (known.what, known.endpoint, known.request) == asked:
                 return known
             if known is not None:
                 raise ConfigurationError(
                     f"key {key!r} was given for another change ({known.what} on {known.endpoint}); give "
                     "each change a key of its own"
                 )
-            job = Job(key, what, endpoint, who, total, self._clock.now_ms())
+            job = Job(key, what, endpoint, who, total, self._clock.now_ms(), request)
             self._jobs[key] = job
             ended = [k for k, each in self._jobs.items() if each.finished.is_set()]
             for old in ended[: max(0, len(self._jobs) - KEPT)]:

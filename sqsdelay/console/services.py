@@ -78,13 +78,13 @@ class Services:
         """Cancel parked messages."""
         source = self.source(endpoint)
         work = messages.cancelled(source, request.messages)
-        return self._start(source, work, "cancel", who, len(request.messages), request.key)
+        return self._start(source, work, "cancel", who, len(request.messages), request)
 
     def release(self, endpoint: str, request: ChangeRequest, who: str) -> Job:
         """Release parked messages now."""
         source = self.source(endpoint)
         work = messages.released(source, request.messages)
-        return self._start(source, work, "release now", who, len(request.messages), request.key)
+        return self._start(source, work, "release now", who, len(request.messages), request)
 
     def move(self, endpoint: str, request: MoveRequest, who: str) -> Job:
         """Give parked messages another due time.
@@ -95,7 +95,7 @@ class Services:
         source = self.source(endpoint)
         due_ms = self.new_due_ms(source, request.delay, request.due_at)
         work = messages.moved(source, request.messages, due_ms)
-        return self._start(source, work, "reschedule", who, len(request.messages), request.key)
+        return self._start(source, work, "reschedule", who, len(request.messages), request)
 
     def new_due_ms(self, source: Source, delay: str | None, due_at: str | None) -> int:
         """The due time that a delay from now or a due time names, epoch milliseconds.
@@ -114,19 +114,19 @@ class Services:
         """Send messages of the error queue on."""
         source = self.source(endpoint)
         work = failures.retried(source, request, undated_now=request.undated_now)
-        return self._start(source, work, "retry", who, _total(source, request), request.key)
+        return self._start(source, work, "retry", who, _total(source, request), request)
 
     def discard(self, endpoint: str, request: ErrorsRequest, who: str) -> Job:
         """Delete messages of the error queue."""
         source = self.source(endpoint)
         work = failures.discarded(source, request)
-        return self._start(source, work, "discard", who, _total(source, request), request.key)
+        return self._start(source, work, "discard", who, _total(source, request), request)
 
     def send(self, endpoint: str, request: SendRequest, who: str) -> Job:
         """Send a message."""
         source = self.source(endpoint)
         work = self.sends.send(source, request)
-        return self._start(source, work, "send", who, 1, request.key)
+        return self._start(source, work, "send", who, 1, request)
 
     def _start(
         self,
@@ -135,7 +135,7 @@ class Services:
         what: str,
         who: str,
         total: int | None,
-        key: str | None,
+        request: ChangeRequest | ErrorsRequest | SendRequest,
     ) -> Job:
         job = self.jobs.start(
             work,
@@ -143,7 +143,8 @@ class Services:
             endpoint=source.name,
             who=who,
             total=total,
-            key=key,
+            key=request.key,
+            request=request,
             at_end=source.changed,
         )
         job.finished.wait(SOON_SECONDS)

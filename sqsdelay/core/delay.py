@@ -165,5 +165,7 @@ def parse_due_at(text: str) -> datetime:
         raise InvalidDelay(
             f"due time {text!r} is not ISO 8601; write e.g. 2027-01-31T09:00:00Z"
         ) from error
+    if due_at.tzinfo is None:
+        raise InvalidDelay(f"due time {text!r} has no time zone; write e.g. 2027-01-31T09:00:00Z")
     due_at_ms(due_at)
     return due_at

@@ -113,8 +113,12 @@ def attributes_of(given: Mapping[str, AttributeInput]) -> dict[str, Attribute]:
     own, so that neither a former due time nor a former id rules it.
 
     Raises:
-        InvalidMessage: a name, type or value SQS refuses.
+        InvalidMessage: no mapping, or a name, type or value SQS refuses.
     """
+    if not isinstance(given, Mapping):
+        raise InvalidMessage(
+            f"attributes={given!r} is a {type(given).__name__}; give a dict of names and values"
+        )
     return {
         name: _attribute(name, value) for name, value in given.items() if not carries_delay(name)
     }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.errors import ConfigurationError, QueueMissing, QueueUnavailable, QueueUnreachable
-from sqsdelay.limits import DUE_QUEUE_SUFFIX, FIFO_SUFFIX
+from sqsdelay.limits import DUE_QUEUE_SUFFIX, FIFO_SUFFIX, PARKING_QUEUE_SUFFIX
 from sqsdelay.ports.queues import Queues
 
 
@@ -31,18 +33,23 @@ def collision(queues: Queues, endpoint: Endpoint) -> str | None:
             f"{endpoint.name} would share the delay queue {endpoint.delay_queue.name} with "
             f"{endpoint.twin.name}, which exists; rename one of them"
         )
-    owner = _owner(endpoint.queue)
-    if owner is not None and _exists(queues, owner.queue) and _exists(queues, owner.delay_queue):
-        return f"{endpoint.name} is the due queue of the endpoint {owner.name}; rename the endpoint"
+    for what, owner in _owners(endpoint.queue):
+        if _exists(queues, owner.queue) and _exists(queues, owner.delay_queue):
+            return f"{endpoint.name} is the {what} queue of the endpoint {owner.name}; rename the endpoint"
     return None
 
 
-def _owner(queue: QueueRef) -> Endpoint | None:
-    """The FIFO endpoint whose due queue would have this name."""
-    if not queue.name.endswith(DUE_QUEUE_SUFFIX):
-        return None
-    name = queue.name.removesuffix(DUE_QUEUE_SUFFIX) + FIFO_SUFFIX
-    return Endpoint(QueueRef(name, queue.account_id, queue.region))
+def _owners(queue: QueueRef) -> Iterator[tuple[str, Endpoint]]:
+    """The endpoints that would have a queue of this name, and what it would be to them."""
+    owned = {
+        "due": (DUE_QUEUE_SUFFIX, (FIFO_SUFFIX,)),
+        "parking": (PARKING_QUEUE_SUFFIX, ("", FIFO_SUFFIX)),
+    }
+    for what, (suffix, kinds) in owned.items():
+        if queue.name.endswith(suffix):
+            for kind in kinds:
+                name = queue.name.removesuffix(suffix) + kind
+                yield what, Endpoint(QueueRef(name, queue.account_id, queue.region))
 
 
 def _exists(queues: Queues, queue: QueueRef) -> bool:

@@ -118,6 +118,11 @@ def open_store(
     if parts.scheme == "sqlite" and not parts.netloc and len(parts.path) > 1:
         from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 
+        if "?" in url or "#" in url:
+            raise ConfigurationError(
+                "the store's URL is not valid: a SQLite store has no settings; write '?' in a file's "
+                "name as %3F and '#' as %23"
+            )
         path = unquote(parts.path[1:])
         if not create:
             _check_exists(path)

@@ -40,6 +40,17 @@ def test_what_is_no_store_is_refused(url: str) -> None:
         open_store(url, endpoint="orders")
 
 
+@pytest.mark.parametrize("mark", ["?", "#"])
+def test_a_sqlite_file_is_not_cut_at_a_mark(tmp_path: Path, mark: str) -> None:
+    """Another file than the one that was named would be opened."""
+    with pytest.raises(ConfigurationError, match="has no settings; write"):
+        open_store(f"sqlite:///{tmp_path}/we{mark}ird.db", endpoint="orders")
+    assert not list(tmp_path.iterdir())
+    quoted = {"?": "%3F", "#": "%23"}[mark]
+    open_store(f"sqlite:///{tmp_path}/we{quoted}ird.db", endpoint="orders").close()
+    assert [path.name for path in tmp_path.iterdir()] == [f"we{mark}ird.db"]
+
+
 def test_a_password_is_not_shown() -> None:
     """Error messages end up in logs."""
     for url in (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
 import uuid
 from collections.abc import Iterator
 
@@ -16,7 +18,8 @@ from sqsdelay.core.rejection import rejected
 from sqsdelay.core.wire import DELAY_SECONDS, MESSAGE_ID
 from sqsdelay.sqs import SqsQueues, create_endpoint
 from sqsdelay.testing.local_aws import LocalAws
-from tests.services.processes import environment, run
+from tests.patience import PATIENCE_SECONDS
+from tests.services.processes import SQSDELAY, environment, run
 
 REASON = "SQS refused it: " + "because it said so, and went on to say, " * 20 + "the end"
 BODY = "begin " + "0123456789 " * 400 + "end"
@@ -43,6 +46,42 @@ def ok(aws: LocalAws, *arguments: str) -> str:
 def test_nothing_sets_a_width() -> None:
     """Or these tests would not see what a user sees."""
     assert not {"COLUMNS", "TERMINAL_WIDTH"} & environment({}).keys()
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["cost", "--delay", "1d", "--json"]])
+def test_a_full_disk_is_one_line(arguments: list[str]) -> None:
+    """Not a trace; the exit code says that it failed."""
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [*SQSDELAY, *arguments],
+            env=environment({}),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("sqsdelay: the output cannot be written: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_nothing_is_deleted_that_cannot_be_shown(local_aws: LocalAws, orders: Endpoint) -> None:
+    """With stdout closed, as a service manager may start it."""
+    queues = SqsQueues(local_aws.client("sqs"))
+    url = queues.url(orders.queue)
+    queues.send_batch(url, [OutgoingMessage("kept", {}, size=4)])
+    receive = shlex.join([*SQSDELAY, "receive", orders.name, "--delete", "--count", "1"])
+    done = subprocess.run(
+        ["bash", "-c", f"{receive} >&-"],
+        env=environment(local_aws.environment()),
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert (done.returncode, "stdout is closed" in done.stderr) == (1, True)
+    assert [copy.body for copy in queues.receive_batch(url, wait_seconds=1)] == ["kept"]
 
 
 def test_errors_list_loses_no_reason(local_aws: LocalAws, orders: Endpoint) -> None:

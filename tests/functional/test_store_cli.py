@@ -184,6 +184,9 @@ def test_pages_within_a_time(cli: CommandLine) -> None:
     naive = cli.run("pending", "orders", "--due-from", "2035-01-02")
     assert naive.returncode == 2
     assert "has no time zone" in naive.stderr
+    vague = cli.run("pending", "orders", "--due-before", "2035-01-31")
+    assert (vague.returncode, "--due-at" in vague.stderr) == (2, False)
+    assert "--due-before" in vague.stderr
 
 
 def test_errors_are_one_line(cli: CommandLine) -> None:

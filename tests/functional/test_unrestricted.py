@@ -304,6 +304,18 @@ def test_an_error_of_ours_is_a_client_error(
     assert shop.sends() == []
 
 
+def test_one_entrys_bad_system_attribute_fails_that_entry(shop: Shop, sqs: Any) -> None:
+    """The other entries, delayed and not, are sent."""
+    bad = {"MessageSystemAttributes": {"Mine": TRACE["AWSTraceHeader"]}}
+    parts: list[dict[str, Any]] = [{}, {"DelaySeconds": YEAR}, {"DelaySeconds": YEAR} | bad]
+    entries = [{"Id": str(n), "MessageBody": "x"} | part for n, part in enumerate(parts)]
+    answer = sqs.send_message_batch(QueueUrl=shop.url, Entries=entries)
+    assert [done["Id"] for done in answer["Successful"]] == ["0", "1"]
+    (failed,) = answer["Failed"]
+    assert (failed["Id"], failed["Code"]) == ("2", "InvalidParameterValue")
+    assert "'Mine'" in failed["Message"]
+
+
 def test_what_sqs_refuses_is_raised_as_boto3_raised_it(shop: Shop, sqs: Any) -> None:
     """Denied access keeps its code, a lost connection its class."""
     with Stubber(shop.client) as stub:

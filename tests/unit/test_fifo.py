@@ -407,6 +407,20 @@ def test_a_due_queue_is_no_endpoint(queues: InMemoryQueues) -> None:
     assert QueueSender(queues).send("payments-due", "x", delay=5000).route is Route.DELAY_QUEUE
 
 
+@pytest.mark.parametrize("owner", ["orders", FIFO])
+def test_a_parking_queue_is_no_endpoint(queues: InMemoryQueues, owner: str) -> None:
+    """Its dispatcher function would take what arrives there for copies to park."""
+    queues.create_endpoint(owner)
+    queues.create_queue("orders-parking")
+    queues.create_queue("orders-parking-delay.fifo")
+    with pytest.raises(
+        ConfigurationError, match=r"orders-parking is the parking queue of .*orders"
+    ):
+        QueueSender(queues).send("orders-parking", "x", delay=5000)
+    queues.create_endpoint("car-parking")
+    assert QueueSender(queues).send("car-parking", "x", delay=5000).route is Route.DELAY_QUEUE
+
+
 def test_who_may_not_ask_for_the_twin_sends_all_the_same() -> None:
     """A policy that names the endpoint's own queues is no reason to send nothing."""
 

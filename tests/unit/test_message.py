@@ -170,3 +170,10 @@ def test_what_a_receiver_got_is_passed_on_without_what_carried_its_delay() -> No
         "NServiceBus.AmazonSQS.Headers": string("{}"),
     }
     assert attributes_of(users | {name: string("1") for name in ours}) == users
+
+
+@pytest.mark.parametrize("given", [[("a", "b")], "a=b", 7])
+def test_attributes_that_are_no_mapping_are_one_messages_error(given: Any) -> None:
+    """`send_many` gives it to that message and sends the others."""
+    with pytest.raises(InvalidMessage, match=r"attributes=.*give a dict"):
+        attributes_of(given)

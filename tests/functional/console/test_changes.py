@@ -102,6 +102,9 @@ def test_a_key_is_for_one_change(running: Running) -> None:
     refused = running.api("messages/cancel", messages=chosen, key="mine")
     assert refused.status_code == 400
     assert "another change" in refused.json()["message"]
+    running.park("b")
+    refused = running.api("messages/release", messages=[{"id": "b"}], key="mine")
+    assert refused.status_code == 400
 
 
 def test_two_consoles_on_one_message(running: Running, start: Start) -> None:
