@@ -89,18 +89,24 @@ def dispatcher_line(load: Workload, prices: Prices) -> Line:
     )
 
 
-def schedule_lines(load: Workload, prices: Prices) -> tuple[Line, ...]:
+def schedule_lines(
+    load: Workload,
+    prices: Prices,
+    *,
+    every_seconds: int = SCHEDULE_SECONDS,
+    schedule: str = "dispatcher's schedule",
+) -> tuple[Line, ...]:
     """The runs of the dispatcher function for the whole delay, as if they found nothing."""
-    runs = load.delay_seconds // SCHEDULE_SECONDS
+    runs = load.delay_seconds // every_seconds
     return (
         Line(
-            what="Lambda requests (dispatcher's schedule)",
+            what=f"Lambda requests ({schedule})",
             quantity=runs,
             unit_price=prices.lambda_request,
             fixed=True,
         ),
         Line(
-            what="Lambda GB-seconds (dispatcher's schedule)",
+            what=f"Lambda GB-seconds ({schedule})",
             quantity=runs * _gb_seconds(DISPATCHER_MEMORY_MB, FUNCTION_MS),
             unit_price=prices.lambda_arm64_gb_second,
             fixed=True,

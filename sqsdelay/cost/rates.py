@@ -10,6 +10,7 @@ from math import lcm
 from typing import Final
 
 from sqsdelay.cost.prices import Prices
+from sqsdelay.cost.s3_store import stored_in_s3, stored_in_s3_by_id
 from sqsdelay.cost.strategies import eventbridge_scheduler, parked, relay
 from sqsdelay.cost.workload import Workload
 from sqsdelay.errors import ConfigurationError
@@ -22,6 +23,8 @@ _FULL_BATCHES: Final = lcm(*range(1, MAX_BATCH_ENTRIES + 1))
 _STRATEGIES: Final = {
     "relay": relay,
     "parked": parked,
+    "stored-in-s3": stored_in_s3,
+    "stored-in-s3-by-id": stored_in_s3_by_id,
     "eventbridge-scheduler": eventbridge_scheduler,
 }
 
@@ -31,24 +34,28 @@ class Way:
     """A strategy, and how many messages share a request.
 
     With ``park_after_seconds`` the delay consumer parks, at the first hop, a message that has more
-    than that remaining; others hop on.
+    than that remaining; others hop on. With ``stored`` the sender puts it into a store at once.
     """
 
     name: str
     strategy: str
     batch: int
     park_after_seconds: int | None = None
+    stored: str | None = None
 
     @property
     def parks_above_seconds(self) -> int | None:
         """The delays above which messages are parked."""
         after = self.park_after_seconds
-        return None if after is None else max(_HOP, after + _HOP)
+        if after is None:
+            return None
+        return max(_HOP, after + (0 if self.stored else _HOP))
 
     def strategy_of(self, delay_seconds: int) -> str:
         """What becomes of a message."""
         above = self.parks_above_seconds
-        return "parked" if above is not None and delay_seconds > above else self.strategy
+        parks = above is not None and delay_seconds > above
+        return (self.stored or "parked") if parks else self.strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +91,17 @@ def ways(park_after_seconds: Sequence[int]) -> list[Way]:
         *parking,
         Way(name="eventbridge-scheduler", strategy="eventbridge-scheduler", batch=1),
     ]
+
+
+def stored_in_s3_at_once(park_after_seconds: int, *, lookup: bool = False) -> Way:
+    """Put into an S3 store by the sender, where more than that remains; else relayed in full batches."""
+    return Way(
+        name=f"stored in S3 after {park_after_seconds / 3600:g} h",
+        strategy="relay",
+        batch=MAX_BATCH_ENTRIES,
+        park_after_seconds=park_after_seconds,
+        stored="stored-in-s3-by-id" if lookup else "stored-in-s3",
+    )
 
 
 @lru_cache(maxsize=100_000)

@@ -1,4 +1,4 @@
-"""Which way to deploy for a workload: hops alone, a DynamoDB store, or EventBridge Scheduler."""
+"""Which way to deploy for a workload: hops alone, a DynamoDB or S3 store, or EventBridge Scheduler."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Final
 
 from sqsdelay.cost.bill import Bill
 from sqsdelay.cost.prices import Prices
-from sqsdelay.cost.s3_store import parked_in_s3
+from sqsdelay.cost.s3_store import parked_in_s3, parked_in_s3_by_functions
 from sqsdelay.cost.strategies import parked, relay, scheduled
 from sqsdelay.cost.workload import Workload
 
 DEPLOYED: Final[Mapping[str, Callable[[Workload, Prices], Bill]]] = {
     "no store": relay,
     "-c store=dynamodb": parked,
+    "-c store=s3": parked_in_s3_by_functions,
     "-c store=scheduler": scheduled,
 }
 """What `cdk deploy` is told, and what a message then costs that its sender sends to the delay queue."""
@@ -28,8 +29,8 @@ class Recommendation:
         deploy: what to tell ``cdk deploy``.
         bill: what it costs.
         others: the other ways that can hold the messages, the cheaper first.
-        in_s3: what it costs with an S3 store, which the CDK does not deploy: a worker and a dispatcher
-            run on a machine, whose price is not in the bill.
+        in_s3: what it costs with an S3 store and no functions: a worker and a dispatcher run on a
+            machine, whose price is not in the bill.
     """
 
     deploy: str

@@ -1,16 +1,25 @@
-"""What a message costs that waits in S3, many to an object; worker and dispatcher run on a machine."""
+"""What a message costs that waits in S3, many to an object."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Final
 
 from sqsdelay.cost.bill import Bill, Line
-from sqsdelay.cost.lines import hop_requests, idle_polling, last_send
+from sqsdelay.cost.lines import (
+    dispatcher_line,
+    hop_lines,
+    hop_requests,
+    idle_polling,
+    last_send,
+    schedule_lines,
+)
 from sqsdelay.cost.prices import Prices
 from sqsdelay.cost.stored_message import MONTH_SECONDS
-from sqsdelay.cost.workload import Workload
-from sqsdelay.limits import MAX_BATCH_ENTRIES
+from sqsdelay.cost.workload import CHUNK_BYTES, Workload
+from sqsdelay.limits import GATHERING_SECONDS, MAX_BATCH_ENTRIES
+from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS
 
 GROUP: Final = 5_000
 """Messages a worker writes as one object, where many arrive together."""
@@ -46,6 +55,66 @@ def parked_in_s3(load: Workload, prices: Prices) -> Bill:
 def stored_in_s3(load: Workload, prices: Prices) -> Bill:
     """Put into the S3 store by the sender itself."""
     return _in_s3("stored-in-s3", load, prices, hops=0)
+
+
+def stored_in_s3_by_id(load: Workload, prices: Prices) -> Bill:
+    """The same with a look-up object for each message, whose id is its sender's."""
+    bill = stored_in_s3(load, prices)
+    if load.hops == 0:
+        return bill
+    line = Line(
+        what="S3 PUT requests (look-up objects)",
+        quantity=load.messages,
+        unit_price=prices.s3_put,
+    )
+    return replace(bill, lines=(*bill.lines, line))
+
+
+def parked_in_s3_by_functions(load: Workload, prices: Prices) -> Bill:
+    """As ``-c store=s3`` deploys it: one hop, the parking queue, then S3 until the dispatcher function
+    sends it. What is due sooner than is parked hops on."""
+    strategy = "parked-in-s3-by-functions"
+    if load.hops == 0:
+        return Bill(strategy=strategy, lines=(last_send(load, prices),))
+    parks = load.delay_seconds > DEFAULT_PARK_AFTER_SECONDS + load.hop_seconds
+    stored = (
+        _parking_queue(load, prices),
+        *_store_lines(load, prices),
+        dispatcher_line(load, prices),
+    )
+    return Bill(
+        strategy=strategy,
+        lines=(
+            *hop_lines(load, 1 if parks else load.hops, prices),
+            *(stored if parks else ()),
+            last_send(load, prices),
+            idle_polling(load, prices),
+            Line(
+                what=f"SQS standard requests (parking queue, every {GATHERING_SECONDS} s)",
+                quantity=load.delay_seconds // GATHERING_SECONDS,
+                unit_price=prices.sqs_standard_request,
+                fixed=True,
+            ),
+            *schedule_lines(
+                load, prices, every_seconds=GATHERING_SECONDS, schedule="parking schedule"
+            ),
+            _looks(load, prices),
+            *schedule_lines(load, prices),
+        ),
+    )
+
+
+def _parking_queue(load: Workload, prices: Prices) -> Line:
+    """Copies that shared a request to the delay queue share a message; ten of these are received and
+    deleted at a time, and a receive is billed for each 64 KiB begun."""
+    together = MAX_BATCH_ENTRIES if load.batch == MAX_BATCH_ENTRIES else 1
+    calls = -(-load.requests // together)
+    received = max(calls, -(-load.messages * load.message_bytes // CHUNK_BYTES))
+    return Line(
+        what="SQS standard requests (parking queue: send, receive, delete)",
+        quantity=load.billed_requests + received + calls,
+        unit_price=prices.sqs_standard_request,
+    )
 
 
 def _in_s3(strategy: str, load: Workload, prices: Prices, *, hops: int) -> Bill:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, replace
 from datetime import date
 from fractions import Fraction
 from typing import Any
@@ -276,12 +277,20 @@ def test_what_is_due_too_soon_for_a_schedule_hops() -> None:
 
 
 @pytest.mark.parametrize(
-    ("delay_seconds", "deploy"),
-    [(600, "no store"), (3_600, "no store"), (YEAR, "-c store=scheduler")],
+    ("delay_seconds", "millions", "deploy"),
+    [
+        (600, 1, "no store"),
+        (3_600, 1, "no store"),
+        (YEAR, 1, "-c store=scheduler"),
+        (YEAR, 30, "-c store=s3"),
+    ],
 )
-def test_the_cheapest_deployment_is_recommended(delay_seconds: int, deploy: str) -> None:
-    """Hops while they are few; nothing that runs where messages wait for long."""
-    advice = recommend(Workload(delay_seconds=delay_seconds, messages=1_000_000, batch=10), PRICES)
+def test_the_cheapest_deployment_is_recommended(
+    delay_seconds: int, millions: int, deploy: str
+) -> None:
+    """Hops while they are few; nothing that runs where few messages wait for long; S3 for many."""
+    load = Workload(delay_seconds=delay_seconds, messages=millions * 1_000_000, batch=10)
+    advice = recommend(load, PRICES)
     assert advice.deploy == deploy
     totals = [advice.bill.total, *(bill.total for _, bill in advice.others)]
     assert totals == sorted(totals)
@@ -318,6 +327,26 @@ def test_what_waits_in_s3_shares_its_objects() -> None:
     assert quantities(apart, "checkpoint") == [2 * 10**6]
     assert quantities(apart, "SQS FIFO") == []
     assert not [line for line in together.lines if "Lambda" in line.what]
+
+
+def test_s3_is_priced_as_it_is_deployed() -> None:
+    """Ten copies in a message of the parking queue, ten of which are received and deleted at a time; a
+    dispatcher that runs each minute, and one more that parks. What is due soon is not parked."""
+    load = Workload(delay_seconds=YEAR, messages=10**6, message_bytes=204, batch=10)
+    bill = in_s3.parked_in_s3_by_functions(load, PRICES)
+    parking_queue = "parking queue: send"
+    assert quantities(bill, parking_queue) == [120_000]
+    assert usd("0.38") < bill.for_messages < usd("0.45")
+    fixed = {line.what: line.quantity for line in bill.lines if line.fixed}
+    assert fixed["Lambda requests (parking schedule)"] == YEAR // 300
+    assert fixed["Lambda requests (dispatcher's schedule)"] == YEAR // 60
+    large = replace(load, message_bytes=64 * 1024)
+    assert quantities(in_s3.parked_in_s3_by_functions(large, PRICES), parking_queue) == [
+        large.billed_requests + 1_000_000 + 10_000
+    ]
+    soon = replace(load, delay_seconds=9_000)
+    hops = in_s3.parked_in_s3_by_functions(soon, PRICES)
+    assert hops.for_messages == bill_of("relay", **asdict(soon)).for_messages
 
 
 def test_the_s3_stores_figures_are_its_own() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 
 from sqsdelay.core.message import Message
@@ -33,6 +34,25 @@ def test_relaying_what_could_be_parked_is_warned_of() -> None:
     assert "--store" in warning
     stored = plan_of(workload, Options(store="dynamodb://t"), PRICES)
     assert (stored["way"], stored["relayed"], stored["warnings"]) == ("parked after 2.25 h", 0, [])
+
+
+def test_an_s3_store_is_priced_as_spark_writes_to_it() -> None:
+    """No hop and no request for each message; with look-up objects a PUT for each. What is due sooner
+    hops as ever."""
+    days = {key: [n * 10**6 for n in sums] for key, sums in planned(Options(), 86_400).items()}
+    costs = {}
+    for url in ("s3://b", "s3://b?lookup=on"):
+        options = Options(store=url)
+        workload = {k: [n * 10**6 for n in v] for k, v in planned(options, 86_400).items()}
+        plan = plan_of(workload, options, PRICES)
+        assert (plan["way"], plan["relayed"]) == ("stored in S3 after 2.25 h", 0)
+        costs[url] = Decimal(plan["costs"][plan["way"]])
+    bulk, looked_up = costs.values()
+    assert Decimal("0.10") < bulk < Decimal("0.20")
+    assert looked_up - bulk == 5
+    assert "stored in S3 after 2.25 h" not in plan_of(days, Options(), PRICES)["costs"]
+    soon = plan_of(planned(options, 8_000), options, PRICES)
+    assert soon["relayed"] == 1
 
 
 def test_more_than_the_relay_holds_is_warned_of() -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from sqsdelay.core.message import Message, OutgoingMessage, size_of, string
 from sqsdelay.cost import Prices, shipped_prices
-from sqsdelay.cost.rates import Way, ways
+from sqsdelay.cost.rates import Way, stored_in_s3_at_once, ways
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.ports.queues import Failure, Queues, SendReceipt
 from sqsdelay.spark.estimate import amounts_of, edges_of, hop_count
 from sqsdelay.spark.sink.options import Options
+from sqsdelay.stores.s3.url import settings_of
 
 _CALLS_A_SECOND: Final = 2_400
 """A FIFO queue with high throughput, in most regions. Source: docs/capacity.md, "Quoted"."""
@@ -50,7 +52,7 @@ class Planned:
     """
 
     def __init__(self, options: Options, now_ms: int) -> None:
-        self._edges = edges_of(_compared(options))
+        self._edges = edges_of(_compared(options)[0])
         self._now_ms = now_ms
         self.workload: Workload = {}
 
@@ -69,10 +71,9 @@ class Planned:
 
 def plan_of(workload: Workload, options: Options, prices: Prices | None = None) -> dict[str, Any]:
     """What each way costs, how long sending takes, whether the relay holds it; a warning or None."""
-    used, compared = prices or shipped_prices(), _compared(options)
+    used, (compared, chosen) = prices or shipped_prices(), _compared(options)
     edges = edges_of(compared)
     costs = _costs(workload, edges, compared, used)
-    chosen = compared[1] if options.store is None else compared[2]
     possible = {name: cost for name, cost in costs.items() if cost is not None}
     cheapest = min(possible, key=lambda name: possible[name], default=None)
     total = sum(sums[0] for sums in workload.values())
@@ -90,12 +91,24 @@ def plan_of(workload: Workload, options: Options, prices: Prices | None = None) 
         "seconds_at_quota": -(-total // (_CALLS_A_SECOND * MAX_BATCH_ENTRIES)),
         "relayed": relayed,
         "relay_holds": RELAY_HOLDS,
-        "warnings": _warnings(costs, chosen.name, cheapest, relayed, used.currency),
+        "warnings": _warnings(
+            costs, chosen.name, cheapest, relayed, used.currency, stores=options.store is not None
+        ),
     }
 
 
-def _compared(options: Options) -> list[Way]:
-    return ways([options.park_after])
+def _compared(options: Options) -> tuple[list[Way], Way]:
+    """The ways that are priced, and the job's own."""
+    compared = ways([options.park_after])
+    _, relayed, parked, _ = compared
+    if options.store is None:
+        return compared, relayed
+    parts = urlsplit(options.store)
+    if parts.scheme != "s3":
+        return compared, parked
+    ahead = max(options.park_after, options.hop_seconds)
+    stored = stored_in_s3_at_once(ahead, lookup=settings_of(parts).get("lookup", False))
+    return [*compared, stored], stored
 
 
 def _costs(
@@ -117,6 +130,8 @@ def _warnings(
     cheapest: str | None,
     relayed: int,
     currency: str,
+    *,
+    stores: bool,
 ) -> list[str]:
     told = []
     mine, least = costs[chosen], None if cheapest is None else costs[cheapest]
@@ -124,7 +139,11 @@ def _warnings(
     if mine is not None and least is not None and far and mine > _FAR_DEARER * least:
         told.append(
             f"{chosen} costs {mine:.2f} {currency}, {cheapest} {least:.2f}: "
-            "give a store (--store) to park messages due far ahead"
+            + (
+                "docs/cost.md compares the stores"
+                if stores
+                else "give a store (--store) to park messages due far ahead"
+            )
         )
     if relayed > RELAY_HOLDS:
         told.append(
