@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from sqsdelay.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from sqsdelay.ports.stores import TransactionMode
 from sqsdelay.stores import open_store
 from sqsdelay.stores.s3 import S3Store
+from sqsdelay.stores.s3.slots import MONTH, ObjectName, Slot
 from sqsdelay.testing import ManualClock
 from tests.services.in_memory_s3 import InMemoryS3
 
@@ -143,3 +145,28 @@ def test_what_does_not_fit_is_refused_at_once(store: S3Store, s3: InMemoryS3) ->
             open_store(url, endpoint="orders")
     with pytest.raises(ConfigurationError, match="bucket and prefix"):
         open_store("s3://bucket", endpoint="orders", table="t")
+
+
+def test_what_is_not_near_costs_a_dispatcher_nothing(clock: ManualClock) -> None:
+    """A billion messages in 200,000 objects of later months are not listed, beyond the page that what is
+    near is on: a day of turns and releases makes the requests that it makes without them."""
+    begun_ms = clock.now_ms()
+    far_ms = (begun_ms // (30 * DAY_MS) + 3) * 30 * DAY_MS
+    asked: list[Counter[str]] = []
+    for waiting in (0, 3_000):
+        time, s3 = ManualClock(begun_ms), InMemoryS3(page=100)
+        client: Any = s3
+        store = S3Store("parked", endpoint="orders", client=client, clock=time)
+        for n in range(waiting):
+            name = ObjectName(Slot.of(far_ms, MONTH), far_ms + n, far_ms + n, 5_000, f"{n}")
+            s3.objects[f"orders/v1/{name.path}"] = b""
+        store.store([message(begun_ms + 3_600_000 * n) for n in range(24)])
+        found: list[str] = []
+        while time.now_ms() < begun_ms + DAY_MS:
+            found += released(store, time)
+            time.advance(600)
+        assert len(found) == 24
+        store.close()
+        asked.append(s3.requests)
+    none, many = asked
+    assert many - none == Counter()

@@ -39,6 +39,9 @@ MAX_OBJECT_MESSAGES: Final = 5_000
 MAX_OBJECT_BYTES: Final = 8 * 2**20
 """Bytes in one object, before it is compressed, unless a single message is larger."""
 
+_FIRST_OBJECTS: Final = 100
+"""Of a slot that is far away: enough to know the earliest, however many there are."""
+
 _KEPT_BYTES: Final = 64 * 2**20
 """Of lines read, kept in memory."""
 
@@ -86,7 +89,8 @@ class Wheel:
 
         Args:
             until_ms: None for all.
-            or_first: where there are none, those of the first slot that has any.
+            or_first: where there are none, those of the first slot that has any; where it has many, the
+                earliest, as if none of their messages had gone.
 
         What was left behind by writers that were given up is deleted on the way.
         """
@@ -104,6 +108,8 @@ class Wheel:
                 states[name] = found.etag
             else:
                 names.append(name)
+                if beyond and len(names) == _FIRST_OBJECTS:
+                    break
         kept = set(names)
         for name in states:
             if name not in kept:
