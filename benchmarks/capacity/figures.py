@@ -92,6 +92,12 @@ PARTITION_READS: Final = Figure(
     unit="units/s",
     source="DynamoDB TroubleshootingThrottlingOnDemand.html",
 )
+S3_WRITES: Final = Figure(
+    name="one prefix of an S3 bucket: writes, at least",
+    value=3_500,
+    unit="writes/s",
+    source="S3 optimizing-performance.html",
+)
 QUOTAS: Final = (
     FIFO_CALLS,
     FIFO_CALLS_ELSEWHERE,
@@ -101,6 +107,7 @@ QUOTAS: Final = (
     FULL_PROCESSOR_MB,
     TABLE_READS,
     PARTITION_READS,
+    S3_WRITES,
 )
 
 SQS_SECONDS: Final = Figure(
@@ -114,6 +121,12 @@ DYNAMODB_SECONDS: Final = Figure(
     value=0.005,
     unit="s",
     source="“single-digit milliseconds”, DynamoDB on-demand-capacity-mode.html",
+)
+S3_SECONDS: Final = Figure(
+    name="answer of S3",
+    value=0.150,
+    unit="s",
+    source="“roughly 100-200 milliseconds”, S3 optimizing-performance.html",
 )
 POSTGRES_SECONDS: Final = Figure(
     name="round trip to PostgreSQL, commit included", value=0.002, unit="s", source="our guess"
@@ -133,6 +146,7 @@ READ_UNITS: Final = Figure(
 ASSUMPTIONS: Final = (
     SQS_SECONDS,
     DYNAMODB_SECONDS,
+    S3_SECONDS,
     POSTGRES_SECONDS,
     INVOKE_SECONDS,
     READ_UNITS,

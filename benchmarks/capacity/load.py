@@ -12,6 +12,8 @@ from benchmarks.capacity.figures import DEPLOYED
 from benchmarks.support.sqs_stub import BODY, REGION, Stub
 
 ENDPOINT: Final = "orders"
+GROUP: Final = 5_000
+"""Messages that are parked together: an object on S3."""
 
 
 def environment(stub: Stub, **more: str) -> dict[str, str]:
@@ -84,16 +86,23 @@ def fill_due(store: Any, count: int, prefix: str) -> None:
         store.store(messages[start : start + 1000])
 
 
-def fill_parked(table: str, count: int, *, due_in_seconds: int) -> None:
-    """Messages on DynamoDB that were parked two hours ago, as most are: far away then, due now."""
+def fill_parked(url: str, count: int, *, due_in_seconds: int) -> None:
+    """Messages that were parked two hours ago, as most are: far away then, due now.
+
+    Args:
+        url: of a DynamoDB or an S3 store.
+    """
     from sqsdelay.core.message_id import new_message_id
     from sqsdelay.core.stored_message import StoredMessage
     from sqsdelay.stores.dynamodb import DynamoDbStore
+    from sqsdelay.stores.s3 import S3Store
     from sqsdelay.testing import ManualClock
 
     now_ms = time.time_ns() // 1_000_000
     due_ms = now_ms + 1000 * due_in_seconds
-    store = DynamoDbStore(table, endpoint=ENDPOINT, clock=ManualClock(now_ms - 7_200_000))
+    kind, _, place = url.partition("://")
+    store_of = {"dynamodb": DynamoDbStore, "s3": S3Store}[kind]
+    store = store_of(place, endpoint=ENDPOINT, clock=ManualClock(now_ms - 7_200_000))
     messages = [
         StoredMessage(
             message_id=new_message_id(due_ms),
@@ -103,8 +112,8 @@ def fill_parked(table: str, count: int, *, due_in_seconds: int) -> None:
         )
         for _ in range(count)
     ]
-    for start in range(0, count, 1000):
-        store.store(messages[start : start + 1000])
+    for start in range(0, count, GROUP):
+        store.store(messages[start : start + GROUP])
     store.close()
 
 

@@ -1,7 +1,7 @@
 """Measures what a message costs the parts that move it: requests, CPU time, memory of their process.
 
-Each part runs in a process of its own. SQS is the stub, DynamoDB is ministack, PostgreSQL is real;
-what these servers use is not counted.
+Each part runs in a process of its own. SQS is the stub, DynamoDB and S3 are ministack's, PostgreSQL is
+real; what these servers use is not counted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from benchmarks.support.fresh_process import in_process, stdout_away
 from benchmarks.support.sqs_stub import Stub, running_stub
 from sqsdelay.testing import LocalAws
 
-TABLE: Final = "orders.parked"
+STORES: Final = {"": "dynamodb://orders.parked", " on S3": "s3://orders-parked"}
+"""The dispatcher function's, by what its name ends with."""
+
 FAR_SECONDS: Final = 10 * 24 * 3600
 NEAR_SECONDS: Final = 5 * 3600
 """Not far enough to be parked."""
@@ -110,8 +112,8 @@ class _Context:
         return DEPLOYED.dispatcher_timeout_seconds * 1000
 
 
-def dispatcher_function(_: Stub, messages: int) -> Cost:
-    """The dispatcher's handler on a DynamoDB table, with messages that were parked long ago."""
+def dispatcher_function(_: Stub, url: str, messages: int) -> Cost:
+    """The dispatcher's handler on a DynamoDB or S3 store, with messages that were parked long ago."""
     calls = _count_requests()
     with stdout_away():
         from sqsdelay.lambdas.dispatcher.handler import handler
@@ -119,9 +121,9 @@ def dispatcher_function(_: Stub, messages: int) -> Cost:
         def run() -> int:
             return handler({}, _Context())["released"]
 
-        fill_parked(TABLE, WARM_UP, due_in_seconds=-3600)
+        fill_parked(url, WARM_UP, due_in_seconds=-3600)
         assert run() == WARM_UP
-        fill_parked(TABLE, messages, due_in_seconds=DEPLOYED.ahead_seconds - 30)
+        fill_parked(url, messages, due_in_seconds=DEPLOYED.ahead_seconds - 30)
 
         def release() -> int:
             released = run()
@@ -148,15 +150,25 @@ def measure(messages: int) -> dict[str, Cost]:
     costs: dict[str, Cost] = {}
     with running_stub() as stub, LocalAws() as aws, database() as conninfo:
         plain = environment(stub)
-        parked = environment(
-            stub, SQSDELAY_STORE=f"dynamodb://{TABLE}", AWS_ENDPOINT_URL_DYNAMODB=aws.endpoint_url
-        )
+        parked = {
+            kind: environment(
+                stub,
+                SQSDELAY_STORE=url,
+                AWS_ENDPOINT_URL_DYNAMODB=aws.endpoint_url,
+                AWS_ENDPOINT_URL_S3=aws.endpoint_url,
+            )
+            for kind, url in STORES.items()
+        }
         costs["worker"] = in_process(plain, worker, stub, messages)
         near_and_last = [NEAR_SECONDS, LAST_SECONDS]
         costs["function"] = in_process(plain, function, stub, messages, near_and_last)
-        in_process(parked, _create_table)
-        costs["function, parking"] = in_process(parked, function, stub, messages, [FAR_SECONDS])
-        costs["dispatcher function"] = in_process(parked, dispatcher_function, stub, messages)
+        for kind, url in STORES.items():
+            in_process(parked[kind], _create, url)
+        costs["function, parking"] = in_process(parked[""], function, stub, messages, [FAR_SECONDS])
+        for kind, url in STORES.items():
+            costs[f"dispatcher function{kind}"] = in_process(
+                parked[kind], dispatcher_function, stub, url, messages
+            )
         costs["dispatcher worker"] = in_process(plain, dispatcher_worker, conninfo, messages)
     return costs
 
@@ -170,10 +182,10 @@ def stored(costs: Mapping[str, Cost], *, today: str) -> dict[str, Any]:
     }
 
 
-def _create_table() -> None:
+def _create(url: str) -> None:
     from sqsdelay.stores import open_store
 
-    open_store(f"dynamodb://{TABLE}", endpoint=ENDPOINT).set_up()
+    open_store(url, endpoint=ENDPOINT).set_up()
 
 
 def _machine() -> str:

@@ -50,7 +50,7 @@ def draw(systems: Systems, folder: Path) -> None:
                     partial(_minute_late, consumer, together),
                 )
             )
-    for dispatcher in (systems.dispatcher, systems.dispatcher_worker()):
+    for dispatcher in (systems.dispatcher, systems.s3_dispatcher, systems.dispatcher_worker()):
         due.append(
             (
                 f"parked: {dispatcher.name}",

@@ -123,11 +123,13 @@ class Simulation:
             self._late.append(max(0.0, self._env.now + timer - due))
 
 
-def due_in_a_minute(dispatcher: Dispatcher, due: int, *, cohorts: int = 2000) -> Emptied:
-    """``due`` messages due within one minute, an hour ahead, and nothing else."""
-    number = _cohorts(dispatcher, due, 60.0, cohorts)
+def due_in_a_minute(
+    dispatcher: Dispatcher, due: int, *, cohorts: int = 2000, seconds: float = 60.0
+) -> Emptied:
+    """``due`` messages due within one minute (or so many seconds), an hour ahead, and nothing else."""
+    number = _cohorts(dispatcher, due, seconds, cohorts)
     first = 3600.0
-    times = [first + 60 * i / number for i in range(number)]
+    times = [first + seconds * i / number for i in range(number)]
     return Simulation(dispatcher, times, messages=math.ceil(due / number)).run(math.inf)
 
 

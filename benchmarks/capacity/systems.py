@@ -25,6 +25,8 @@ from benchmarks.capacity.figures import (
     PLAIN_FIFO_CALLS,
     POSTGRES_SECONDS,
     READ_UNITS,
+    S3_SECONDS,
+    S3_WRITES,
     SQS_SECONDS,
     TABLE_READS,
     Cost,
@@ -35,6 +37,10 @@ from benchmarks.capacity.store_simulation import Dispatcher
 
 ON_TIME_SECONDS: Final = 3.0
 """Latest that still counts as on time: a second for rounding up, and two for a simulated cohort's size."""
+
+S3_ANSWERS: Final = 5
+"""Of S3 in a claim, one after the other: listing, an object (in one claim of five), its lease, whether it
+is still there, the checkpoint."""
 
 _OVERLOAD: Final = 2
 _BISECTIONS: Final = 7
@@ -128,30 +134,68 @@ class Systems:
             self.dispatcher_function("15 runs at once, 15 shards or more", runs=15, shards=15),
         ]
 
+    @cached_property
+    def all_dispatchers(self) -> list[Dispatcher]:
+        """Those on S3 and PostgreSQL, too."""
+        return [*self.dispatchers, self.s3_dispatcher, self.dispatcher_worker()]
+
+    @cached_property
+    def s3_dispatcher(self) -> Dispatcher:
+        """The dispatcher function as deployed, on S3: what it asks in a claim is asked one after the
+        other."""
+        requests = self.measured.costs["dispatcher function on S3"].requests
+        writes = requests["PutObject"] / 1000
+        return self._dispatcher_function(
+            "function on S3 (as deployed)",
+            "dispatcher function on S3",
+            ("answers of S3", S3_ANSWERS * S3_SECONDS.value),
+            runs=DEPLOYED.dispatcher_runs,
+            releases_per_second=S3_WRITES.value / writes,
+        )
+
     def dispatcher_function(
         self, name: str, *, runs: int, shards: int = DEPLOYED.shards
     ) -> Dispatcher:
-        """So many runs at once, which share out the shards. They are under way from the start here; in
-        truth one more is started each minute."""
+        """So many runs at once on DynamoDB, which share out the shards."""
+        return self._dispatcher_function(
+            f"function on DynamoDB ({name})",
+            "dispatcher function",
+            # Leases, what is due, lease, messages, lease.
+            ("answers of DynamoDB", 5 * DYNAMODB_SECONDS.value),
+            runs=runs,
+            releases_per_second=min(self.store_limits(shards).values()),
+        )
+
+    def _dispatcher_function(
+        self,
+        name: str,
+        measured: str,
+        answers: tuple[str, float],
+        *,
+        runs: int,
+        releases_per_second: float,
+    ) -> Dispatcher:
+        """So many runs at once. They are under way from the start here; in truth one more is started
+        each minute."""
         claim = DEPLOYED.dispatcher_claim
         sends = math.ceil(claim / DEPLOYED.batch / DEPLOYED.dispatcher_sends)
-        cpu = self.measured.costs["dispatcher function"].cpu_of(claim)
+        cpu = self.measured.costs[measured].cpu_of(claim)
         processor = DEPLOYED.dispatcher_memory_mb / FULL_PROCESSOR_MB.value
         every = DEPLOYED.dispatcher_every_seconds
         lost = DEPLOYED.dispatcher_kept_back_seconds + every * runs - self._timeout(runs)
         lanes = runs - lost / every
+        store_name, store_seconds = answers
         return Dispatcher(
-            name=f"function on DynamoDB ({name})",
+            name=name,
             claim=claim,
             parts={
                 f"processor ({DEPLOYED.dispatcher_memory_mb} MB)": cpu / processor / lanes,
-                # Leases, what is due, lease, messages, lease.
-                "answers of DynamoDB": 5 * DYNAMODB_SECONDS.value / lanes,
+                store_name: store_seconds / lanes,
                 "answers of SQS": sends * SQS_SECONDS.value / lanes,
             },
             every_seconds=every,
             run_seconds=every,
-            releases_per_second=min(self.store_limits(shards).values()),
+            releases_per_second=releases_per_second,
         )
 
     @staticmethod

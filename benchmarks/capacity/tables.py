@@ -12,6 +12,7 @@ from benchmarks.capacity.figures import ASSUMPTIONS, DEPLOYED, QUOTAS, READ_ON, 
 from benchmarks.capacity.systems import ON_TIME_SECONDS, Systems, checked, most
 
 YEAR: Final = 365 * 24 * 3600
+MILLION: Final = 1_000_000
 PENDING: Final = (100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000)
 DUE: Final = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 PARKED: Final = (
@@ -80,7 +81,7 @@ def answers(systems: Systems) -> str:
                 can.saturates,
             )
         )
-    for dispatcher in (*systems.dispatchers, systems.dispatcher_worker()):
+    for dispatcher in systems.all_dispatchers:
         many = round(dispatcher.throughput * DEPLOYED.ahead_seconds)
         at_once = most(partial(store.minute_late, dispatcher), many)
         rows.append(
@@ -103,7 +104,16 @@ def answers(systems: Systems) -> str:
     )
     return (
         f"{_table(header, rows)}\n\nThe deployed function parks {_about(systems.parked_a_second)} messages "
-        "a second."
+        f"a second. {_in_one_second(systems.s3_dispatcher)}"
+    )
+
+
+def _in_one_second(dispatcher: store.Dispatcher) -> str:
+    run = store.due_in_a_minute(dispatcher, MILLION, seconds=1)
+    takes = _about(MILLION / dispatcher.throughput)
+    return (
+        f"Of a million messages due in the same second, the {dispatcher.name} releases all in {takes} s "
+        f"of the {DEPLOYED.ahead_seconds} s ahead (half / the last late: {_late(run)})."
     )
 
 
@@ -128,7 +138,7 @@ def due(systems: Systems) -> str:
         for together, how in ((False, "sent at any time"), (True, "sent together")):
             runs = [relay.due_in_a_minute(consumer, n, together=together) for n in DUE]
             rows.append((f"relay: {consumer.name}, {how}", *(_late(run) for run in runs)))
-    for dispatcher in (*systems.dispatchers, systems.dispatcher_worker()):
+    for dispatcher in systems.all_dispatchers:
         released = [store.due_in_a_minute(dispatcher, n) for n in DUE]
         rows.append((f"parked: {dispatcher.name}", *(_late(run) for run in released)))
     return _table(("", *(_about(n) for n in DUE)), rows)
@@ -140,12 +150,17 @@ def parked(systems: Systems) -> str:
     for number, over, seconds in PARKED:
         rate = number / seconds
         cells = []
-        for dispatcher in (systems.dispatcher, systems.dispatcher_worker()):
+        for dispatcher in (
+            systems.dispatcher,
+            systems.s3_dispatcher,
+            systems.dispatcher_worker(),
+        ):
             run = store.steady(dispatcher, rate)
             overdue = f", {_about(run.overdue)} overdue" if run.overdue else ""
             cells.append(_late(run) + overdue)
         rows.append((_about(number), over, f"{rate:,.1f}", *cells))
-    header = ("parked", "due over", "due a second", "function on DynamoDB", "worker on PostgreSQL")
+    stores = ("function on DynamoDB", "function on S3", "worker on PostgreSQL")
+    header = ("parked", "due over", "due a second", *stores)
     return _table(header, rows)
 
 
