@@ -167,6 +167,21 @@ def test_a_job_has_one_instant(tmp_path: Path) -> None:
         Receipts(str(tmp_path), "job").delay_start_ms(9000)
 
 
+def test_ids_are_noted_together_as_one_by_one() -> None:
+    """Where a sample is kept, too: what is in it is noticed when it comes again, and told alike."""
+    ids = [n * 2654435761 % 2**40 for n in range(1000)]
+    together, one_by_one = SeenIds(tracked=64), SeenIds(tracked=64)
+    for start in range(0, 1000, 100):
+        assert together.note_all(ids[start : start + 100], ids[start : start + 100])
+    for each in ids:
+        one_by_one.note(Mark(each, each))
+    assert together.sample() == one_by_one.sample()
+    (known, *_) = together.sample().ids
+    assert not together.note_all([1, known], [1, 2])
+    assert not together.note_all([1, 1], [1, 1])
+    assert not together.has(1)
+
+
 def test_ids_that_two_tasks_had_are_counted() -> None:
     """Exactly where the samples are whole, about where a task had too many ids for that."""
     marks = [Mark.of("orders", Message("x", message_id=f"m{n}")) for n in range(3000)]

@@ -7,8 +7,9 @@ driver fixes: all attempts on a row decide alike.
 
 from __future__ import annotations
 
+import sys
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Final, cast
@@ -186,10 +187,10 @@ class Bulk:
             limit = self._limits.of(endpoint.queue, size=longest)
             plain = plain.where(pc.less_equal(plain.sizes, limit))
         place = self._place(endpoint.name)
-        ids = [number(text.encode()) for text in plain.ids.to_pylist()]
+        ids = _numbers(map(str.encode, plain.ids.to_pylist()))
         lines = plain.lines(endpoint.address)
         since = plain.lines(endpoint.address, self._since_ms) if self._since_ms else lines
-        contents = [number(line) for line in since.to_pylist()]
+        contents = _numbers(since.to_pylist())
         new, done = self._new(place, ids, contents, seen, counts)
         positions = plain.positions.to_pylist()
         dues = plain.dues
@@ -282,6 +283,14 @@ class Bulk:
 def number(text: bytes) -> int:
     """64 bits of its BLAKE2b hash, with a sign."""
     return int.from_bytes(blake2b(text, digest_size=8).digest(), signed=True)
+
+
+def _numbers(texts: Iterable[bytes]) -> list[int]:
+    """The number of each."""
+    found = array("q", b"".join([blake2b(text, digest_size=8).digest() for text in texts]))
+    if sys.byteorder == "little":
+        found.byteswap()
+    return found.tolist()
 
 
 def content_of(message: StoredMessage, since_ms: int) -> int:

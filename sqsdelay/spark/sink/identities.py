@@ -79,7 +79,12 @@ class SeenIds:
     def note_all(self, ids: Sequence[int], contents: Sequence[int]) -> bool:
         """Note messages of which none repeats an id; False, and nothing noted, if one may."""
         new = dict(zip(ids, contents, strict=True))
-        if self._level or len(new) < len(ids) or not self._contents.keys().isdisjoint(new):
+        if len(new) < len(ids):
+            return False
+        if self._level:
+            mask = (1 << self._level) - 1
+            new = {each: content for each, content in new.items() if not each & mask}
+        if not self._contents.keys().isdisjoint(new):
             return False
         self._contents.update(new)
         if len(self._contents) > self._tracked:
