@@ -105,6 +105,20 @@ def test_schedules_send_under_the_key(endpoint_template: Templates) -> None:
     assert all(allowed == set(USE_QUEUE) for allowed in uses.values())
 
 
+def test_an_s3_store_is_under_the_key(endpoint_template: Templates) -> None:
+    """Its bucket and the parking queue; the consumer and the dispatcher may use it for both."""
+    template = endpoint_template(store="s3", hosting=Hosting(kms_key_arn=KEY)).to_json()
+    queues = properties(template, "AWS::SQS::Queue").values()
+    assert {queue["KmsMasterKeyId"] for queue in queues} == {KEY}
+    assert any("parking" in json.dumps(queue["QueueName"]) for queue in queues)
+    [bucket] = properties(template, "AWS::S3::Bucket").values()
+    [rule] = bucket["BucketEncryption"]["ServerSideEncryptionConfiguration"]
+    assert rule["ServerSideEncryptionByDefault"]["KMSMasterKeyID"] == KEY
+    uses = uses_of_the_key(template)
+    assert len(uses) == 2
+    assert all(allowed == set(USE_QUEUE) for allowed in uses.values())
+
+
 def test_nothing_given_changes_nothing(endpoint_template: Templates) -> None:
     """No network, no traces, a month of logs, the services' own keys, and no policy beside the roles'."""
     template = endpoint_template(store="dynamodb", large_bodies=True).to_json()
