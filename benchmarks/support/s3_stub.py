@@ -66,6 +66,12 @@ def _serve(pipe: Connection) -> None:
             if self.command != "HEAD":
                 self.wfile.write(body)
 
+        def handle_expect_100(self) -> bool:
+            # botocore holds a body back for a second, unless it is told at once to go on.
+            done = super().handle_expect_100()
+            self.wfile.flush()
+            return done
+
         def do_PUT(self) -> None:
             kept.put(self._key(), self.rfile.read(int(self.headers["Content-Length"] or 0)))
             self._answer(200)
