@@ -4,32 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
-import subprocess
 import tarfile
 import threading
-import time
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from sqsdelay import DelayConsumer
-from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message_id import due_ms_of_id
-from sqsdelay.core.wire import DELAY_SECONDS, MESSAGE_ID
-from sqsdelay.limits import DELAY_QUEUE_SUFFIX, MAX_MESSAGE_TIMER_SECONDS
-from sqsdelay.sqs import create_endpoint
+from sqsdelay.core.wire import MESSAGE_ID
 from sqsdelay.testing import LocalAws
-from tests.guides.page import ROOT, Block, blocks
+from tests.acceptance.contract_site import HOP, Site, attribute, block, is_relayed, run
+from tests.guides.page import ROOT
 from tests.patience import PATIENCE_SECONDS
-from tests.services.processes import environment
-
-PAGE = "docs/senders-contract.md"
-HOP = 1
 
 
 @pytest.fixture(scope="module")
@@ -48,59 +38,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(*command: str, cwd: Path, env: dict[str, str] | None = None) -> str:
-    done = subprocess.run(
-        command,
-        cwd=cwd,
-        env=environment(env or {}) | {"NODE_OPTIONS": "--disable-warning=Warning"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr
-    return done.stdout
-
-
-class Site:
-    """An endpoint with a short hop, relayed by a consumer."""
-
-    def __init__(self, local_aws: LocalAws, name: str) -> None:
-        self.aws = local_aws
-        self.name = name
-        self.sqs = local_aws.client("sqs")
-        create_endpoint(self.sqs, Endpoint.parse(name), hop_seconds=HOP)
-        self.url = self.sqs.get_queue_url(QueueName=name)["QueueUrl"]
-
-    def waiting(self) -> dict[str, Any]:
-        """The one message in the delay queue, once it is visible there."""
-        url = self.sqs.get_queue_url(QueueName=f"{self.name}{DELAY_QUEUE_SUFFIX}")["QueueUrl"]
-        (message,) = self._receive(url)
-        return message
-
-    def arrived(self, count: int) -> dict[str, dict[str, Any]]:
-        """What arrives, by its body, each with the time it came."""
-        found: dict[str, dict[str, Any]] = {}
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while len(found) < count:
-            assert time.monotonic() < deadline, found
-            for message in self._receive(self.url):
-                self.sqs.delete_message(QueueUrl=self.url, ReceiptHandle=message["ReceiptHandle"])
-                assert message["Body"] not in found
-                found[message["Body"]] = message | {"at": datetime.now(UTC)}
-        return found
-
-    def _receive(self, url: str) -> list[dict[str, Any]]:
-        answer = self.sqs.receive_message(
-            QueueUrl=url,
-            MaxNumberOfMessages=10,
-            WaitTimeSeconds=5,
-            MessageAttributeNames=["All"],
-            MessageSystemAttributeNames=["All"],
-        )
-        return list(answer.get("Messages", []))
-
-
 @pytest.fixture
 def site(local_aws: LocalAws) -> Site:
     return Site(local_aws, f"node-{uuid.uuid4().hex[:8]}")
@@ -115,10 +52,6 @@ def relayed(site: Site) -> Iterator[Site]:
     yield site
     stop.set()
     relaying.join(PATIENCE_SECONDS)
-
-
-def attribute(message: dict[str, Any], name: str) -> str:
-    return str(message["MessageAttributes"][name]["StringValue"])
 
 
 def test_the_packed_package_keeps_the_contract(project: Path) -> None:
@@ -210,21 +143,7 @@ def _ms(text: str) -> int:
     return round(datetime.fromisoformat(text).timestamp() * 1000)
 
 
-def block(language: str, part: str) -> Block:
-    (found,) = (b for b in blocks(PAGE) if b.language == language and part in b.text)
-    return found
-
-
-@pytest.fixture
-def orders(local_aws: LocalAws) -> Iterator[Site]:
-    """The page's endpoint; its hop is short, so that what waits can be looked at."""
-    site = Site(local_aws, "orders")
-    yield site
-    for url in site.sqs.list_queues(QueueNamePrefix="orders").get("QueueUrls", []):
-        site.sqs.delete_queue(QueueUrl=url)
-
-
-def test_the_pages_javascript_runs(orders: Site, project: Path) -> None:
+def test_the_pages_javascript_runs(local_aws: LocalAws, project: Path) -> None:
     """With the package, and with the SDK alone: relayed ones wait in the delay queue, others do not."""
     package, bare = block("js", "DelaySender"), block("js", "GetQueueUrlCommand")
     (project / "bare.mjs").write_text(bare.text)
@@ -234,43 +153,7 @@ def test_the_pages_javascript_runs(orders: Site, project: Path) -> None:
         + 'const { sendDelayed } = await import("./bare.mjs");\n'
         + 'await sendDelayed("bare", 86400, "bare-1");\nawait sendDelayed("now", 0);\n'
     )
-    run("node", "page.mjs", cwd=project, env=orders.aws.environment())
-    url = orders.sqs.get_queue_url(QueueName=f"orders{DELAY_QUEUE_SUFFIX}")["QueueUrl"]
-    waiting: dict[str, dict[str, Any]] = {}
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while len(waiting) < 5:
-        assert time.monotonic() < deadline, waiting
-        waiting |= {message["Body"]: message for message in orders._receive(url)}
-    assert attribute(waiting["bare"], DELAY_SECONDS) == "86400"
-    assert attribute(waiting["bare"], MESSAGE_ID) == "bare-1"
-    assert waiting["bare"]["Attributes"]["MessageGroupId"] == "bare-1"
-    assert set(orders.arrived(1)) == {"now"}
-
-
-def test_the_pages_request_of_the_aws_cli_is_accepted_and_read(orders: Site) -> None:
-    """Its options are SendMessage's fields; boto3 sends them, and the delay consumer reads the copy."""
-    words = shlex.split(block("console", "aws sqs send-message").text.replace("\\\n", " "))
-    assert words[:3] == ["aws", "sqs", "send-message"]
-    names = [word.removeprefix("--").title().replace("-", "") for word in words[3::2]]
-    given: dict[str, Any] = dict(zip(names, words[4::2], strict=True))
-    queue = re.search(r"--queue-name (\S+)", given["QueueUrl"])
-    assert queue is not None
-    given["QueueUrl"] = orders.sqs.get_queue_url(QueueName=queue[1])["QueueUrl"]
-    given["MessageAttributes"] = json.loads(given["MessageAttributes"])
-    orders.sqs.send_message(**given)
-    message = orders.waiting()
-    assert attribute(message, DELAY_SECONDS) == str(30 * 86_400)
-    assert attribute(message, MESSAGE_ID) == message["Attributes"]["MessageGroupId"] == "order-7"
-
-
-@pytest.mark.parametrize("language", ["php", "ruby", "java", "go", "csharp"])
-def test_a_snippet_that_is_not_run_names_what_is_on_the_wire(language: str) -> None:
-    """A renamed attribute or queue, or another limit, would be found here."""
-    code = block(language, "").text
-    for word in (
-        DELAY_SECONDS,
-        MESSAGE_ID,
-        f"orders{DELAY_QUEUE_SUFFIX}",
-        f"> {MAX_MESSAGE_TIMER_SECONDS}",
-    ):
-        assert word in code, word
+    with Site(local_aws, "orders") as orders:
+        run("node", "page.mjs", cwd=project, env=orders.aws.environment())
+        is_relayed(orders.waiting(5)["bare"], delay=86_400, message_id="bare-1")
+        assert set(orders.arrived(1)) == {"now"}

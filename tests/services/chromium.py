@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from tempfile import TemporaryDirectory
@@ -12,6 +10,8 @@ from tempfile import TemporaryDirectory
 from selenium import webdriver
 from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.chrome.service import Service
+
+from tests.services import debian
 
 _FLAGS = (
     "--headless",
@@ -28,22 +28,10 @@ _FLAGS = (
 
 def install() -> None:
     """Install Debian's packages where they are missing."""
-    if shutil.which("chromium") and shutil.which("chromedriver"):
-        return
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for command in (
-        ["apt-get", "update", "-qq"],
-        [
-            "apt-get",
-            "install",
-            "-y",
-            "-qq",
-            "--no-install-recommends",
-            "chromium",
-            "chromium-driver",
-        ],
-    ):
-        subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+    programs = ("chromium", "chromedriver")
+    debian.install(
+        "chromium", "chromium-driver", unless=lambda: all(shutil.which(p) for p in programs)
+    )
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from pathlib import Path
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from sqsdelay.testing.local_aws import free_port
+from tests.services import debian
 
 _TARGET = ("host", "port", "user", "password")
 _PROGRAM = "/usr/sbin/pgbouncer"
@@ -69,10 +70,5 @@ def _wait_for(port: int, process: subprocess.Popen[bytes], seconds: float = 30) 
 
 def _installed() -> str:
     """The program; Debian's package is installed where there is none."""
-    if not Path(_PROGRAM).exists():
-        if os.geteuid() != 0:
-            raise RuntimeError("no PgBouncer: apt-get install pgbouncer")
-        environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-        for command in (["update"], ["install", "-y", "--no-install-recommends", "pgbouncer"]):
-            subprocess.run(["apt-get", "-qq", *command], env=environment, check=True, timeout=280)
+    debian.install("pgbouncer", unless=Path(_PROGRAM).exists)
     return _PROGRAM

@@ -16,6 +16,7 @@ from typing import Final
 
 from sqsdelay.testing.local_aws import free_port
 from tests.patience import PATIENCE_SECONDS
+from tests.services import debian
 
 VARIABLE = "SQSDELAY_TEST_POSTGRES"
 """``postgresql://user@host:port/database`` of a server to use instead; the user may create databases."""
@@ -160,14 +161,9 @@ def postgres_conninfo() -> Iterator[str]:
 
 def _installed() -> Path:
     """The newest installed server's programs; Debian's package is installed where there is none."""
-    found = sorted(_LIBRARY.glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
-    if not found:
-        if os.geteuid() != 0:
-            raise RuntimeError(
-                f"no PostgreSQL server: apt-get install postgresql, or set {VARIABLE}"
-            )
-        environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-        for command in (["update"], ["install", "-y", "--no-install-recommends", "postgresql"]):
-            subprocess.run(["apt-get", "-qq", *command], env=environment, check=True, timeout=280)
-        return _installed()
-    return found[-1].parent
+
+    def found() -> list[Path]:
+        return sorted(_LIBRARY.glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+
+    debian.install("postgresql", unless=lambda: bool(found()), instead=f", or set {VARIABLE}")
+    return found()[-1].parent

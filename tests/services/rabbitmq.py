@@ -20,6 +20,7 @@ from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from pika.exceptions import AMQPError
 
 from sqsdelay.testing.local_aws import free_port
+from tests.services import debian
 
 SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 CTL = SERVER.with_name("rabbitmqctl")
@@ -39,12 +40,7 @@ def install() -> None:
         POLICY.write_text("#!/bin/sh\nexit 101\n")
         POLICY.chmod(0o755)
     try:
-        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        for command in (
-            ["apt-get", "update", "-qq"],
-            ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "rabbitmq-server"],
-        ):
-            subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+        debian.install("rabbitmq-server", unless=SERVER.exists)
     finally:
         if own_policy:
             POLICY.unlink()

@@ -1,0 +1,103 @@
+"""docs/senders-contract.md's code, run by programs of other languages, and the endpoint it sends to."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Self
+
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.wire import DELAY_SECONDS, MESSAGE_ID
+from sqsdelay.limits import DELAY_QUEUE_SUFFIX
+from sqsdelay.sqs import create_endpoint
+from sqsdelay.testing import LocalAws
+from tests.guides.page import Block, blocks
+from tests.patience import PATIENCE_SECONDS
+from tests.services.processes import environment
+
+PAGE: Final = "docs/senders-contract.md"
+HOP: Final = 1
+
+
+def block(language: str, part: str = "") -> Block:
+    """The page's one block in a language that has this in it."""
+    (found,) = (b for b in blocks(PAGE) if b.language == language and part in b.text)
+    return found
+
+
+def run(*command: str | Path, cwd: Path, env: dict[str, str] | None = None) -> str:
+    """Run a program to its end; returns what it printed."""
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env=environment(env or {}) | {"NODE_OPTIONS": "--disable-warning=Warning"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr
+    return done.stdout
+
+
+def attribute(message: dict[str, Any], name: str) -> str:
+    return str(message["MessageAttributes"][name]["StringValue"])
+
+
+class Site:
+    """An endpoint; its hop is short, so that what waits can be looked at. Gone after a ``with``."""
+
+    def __init__(self, local_aws: LocalAws, name: str) -> None:
+        self.aws = local_aws
+        self.name = name
+        self.sqs = local_aws.client("sqs")
+        create_endpoint(self.sqs, Endpoint.parse(name), hop_seconds=HOP)
+        self.url = self.sqs.get_queue_url(QueueName=name)["QueueUrl"]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for url in self.sqs.list_queues(QueueNamePrefix=self.name).get("QueueUrls", []):
+            self.sqs.delete_queue(QueueUrl=url)
+
+    def waiting(self, count: int) -> dict[str, dict[str, Any]]:
+        """What is in the delay queue, by its body, once it is visible there."""
+        url = self.sqs.get_queue_url(QueueName=f"{self.name}{DELAY_QUEUE_SUFFIX}")["QueueUrl"]
+        found: dict[str, dict[str, Any]] = {}
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while len(found) < count:
+            assert time.monotonic() < deadline, found
+            found |= {message["Body"]: message for message in self._receive(url)}
+        return found
+
+    def arrived(self, count: int) -> dict[str, dict[str, Any]]:
+        """What arrives, by its body, each with the time it came."""
+        found: dict[str, dict[str, Any]] = {}
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while len(found) < count:
+            assert time.monotonic() < deadline, found
+            for message in self._receive(self.url):
+                self.sqs.delete_message(QueueUrl=self.url, ReceiptHandle=message["ReceiptHandle"])
+                assert message["Body"] not in found
+                found[message["Body"]] = message | {"at": datetime.now(UTC)}
+        return found
+
+    def _receive(self, url: str) -> list[dict[str, Any]]:
+        answer = self.sqs.receive_message(
+            QueueUrl=url,
+            MaxNumberOfMessages=10,
+            WaitTimeSeconds=5,
+            MessageAttributeNames=["All"],
+            MessageSystemAttributeNames=["All"],
+        )
+        return list(answer.get("Messages", []))
+
+
+def is_relayed(message: dict[str, Any], *, delay: int, message_id: str) -> None:
+    """The message says what the contract asks for."""
+    assert attribute(message, DELAY_SECONDS) == str(delay)
+    assert attribute(message, MESSAGE_ID) == message_id
+    assert message["Attributes"]["MessageGroupId"] == message_id

@@ -1,0 +1,111 @@
+"""docs/senders-contract.md's snippets for other languages, run with what Debian and PyPI have of them.
+
+The one for the JavaScript SDK is run beside the npm package, in `test_typescript`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sqsdelay.core.wire import DELAY_SECONDS, MESSAGE_ID
+from sqsdelay.limits import DELAY_QUEUE_SUFFIX, MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.testing import LocalAws
+from tests.acceptance.contract_site import Site, block, is_relayed, run
+from tests.services import languages
+
+DAY = 86_400
+
+PHP_SENDS = f"""<?php
+require 'snippet.php';
+$sqs = new AsyncAws\\Sqs\\SqsClient(['endpoint' => getenv('AWS_ENDPOINT_URL'), 'region' => 'us-east-1']);
+sendDelayed($sqs, 'relayed', {DAY}, 'order-7');
+sendDelayed($sqs, 'now', 0);
+"""
+
+GO_SENDS = f"""package main
+
+import (
+	"context"
+	"math"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+	"github.com/google/uuid"
+)
+
+func main() {{
+	keys := func(context.Context) (aws.Credentials, error) {{
+		return aws.Credentials{{AccessKeyID: "test", SecretAccessKey: "test"}}, nil
+	}}
+	client := sqs.New(sqs.Options{{
+		Region:           "us-east-1",
+		Credentials:      aws.CredentialsProviderFunc(keys),
+		EndpointResolver: sqs.EndpointResolverFromURL(os.Getenv("AWS_ENDPOINT_URL")),
+	}})
+	send := func(body, id string, delay time.Duration) {{
+		if err := sendDelayed(context.Background(), client, body, id, delay); err != nil {{
+			panic(err)
+		}}
+	}}
+	send("relayed", "order-7", {DAY}*time.Second)
+	send("now", "order-8", 0)
+}}
+"""
+
+
+def php(folder: Path, env: dict[str, str]) -> None:
+    (folder / "vendor").mkdir()
+    (folder / "vendor" / "autoload.php").write_text(f"<?php require_once '{languages.php()}';\n")
+    (folder / "snippet.php").write_text(block("php").text)
+    (folder / "send.php").write_text(PHP_SENDS)
+    run("php", "send.php", cwd=folder, env=env)
+
+
+def go(folder: Path, env: dict[str, str]) -> None:
+    (folder / "main.go").write_text(GO_SENDS + "\n" + block("go").text)
+    run("go", "run", "main.go", cwd=folder, env=env | languages.go())
+
+
+@pytest.fixture
+def orders(local_aws: LocalAws) -> Iterator[Site]:
+    """The page's endpoint."""
+    with Site(local_aws, "orders") as site:
+        yield site
+
+
+@pytest.mark.parametrize("send", [php, go])
+def test_a_snippet_sends(
+    orders: Site, tmp_path: Path, send: Callable[[Path, dict[str, str]], None]
+) -> None:
+    """What is due tomorrow waits in the delay queue as the contract asks, what is due now is there."""
+    send(tmp_path, orders.aws.environment())
+    is_relayed(orders.waiting(1)["relayed"], delay=DAY, message_id="order-7")
+    assert set(orders.arrived(1)) == {"now"}
+
+
+def test_the_aws_cli_sends(orders: Site, tmp_path: Path) -> None:
+    """The page's line, in a shell. Version 1 of the CLI needs to be told where its SQS is."""
+    aws = f'aws() {{ {languages.aws_cli()} --endpoint-url "$AWS_ENDPOINT_URL" "$@"; }}\n'
+    line = block("console", "aws sqs send-message").text
+    run("bash", "-euc", aws + line, cwd=tmp_path, env=orders.aws.environment())
+    is_relayed(orders.waiting(1)['{"remind": 7}'], delay=30 * DAY, message_id="order-7")
+
+
+@pytest.mark.parametrize("language", ["ruby", "java", "csharp"])
+def test_a_snippet_that_is_not_run_names_what_is_on_the_wire(language: str) -> None:
+    """A renamed attribute or queue, or another limit, would be found here."""
+    code = block(language).text
+    for word in (
+        DELAY_SECONDS,
+        MESSAGE_ID,
+        f"orders{DELAY_QUEUE_SUFFIX}",
+        f"> {MAX_MESSAGE_TIMER_SECONDS}",
+    ):
+        assert word in code, word
