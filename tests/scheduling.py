@@ -2,31 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from xdist.scheduler import LoadScopeScheduling
 
+if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController
+
 TOGETHER: Final = (
+    "tests/functional/spark/",
     "tests/acceptance/deployed/",
     "tests/acceptance/rabbitmq/",
-    "tests/functional/spark/",
     "tests/infra/",
 )
-"""Folders whose tests share what is slow to start: an account, a broker, a Spark session, the CDK."""
+"""Folders whose tests share what is slow to start: a Spark session, an account, a broker, the CDK.
+The longest first."""
+
+ALONE: Final = (
+    "tests/functional/spark/test_older_spark.py",
+    "tests/functional/spark/test_cluster.py",
+)
+"""Long files of these folders that start processes of their own and share nothing."""
 
 
 class FilesAndFolders(LoadScopeScheduling):
     """A file's tests stay together, and so do those of a folder that shares a costly fixture.
 
-    In the order of collection (``--no-loadscope-reorder``): acceptance tests first and unit tests last,
-    so that no process is left alone with something long.
+    Those folders first, each in a process of its own, and such files; then in the order of collection
+    (``--no-loadscope-reorder``), acceptance tests first and unit tests last: so that no process is left
+    alone with something long.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         return scope(nodeid)
 
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        longest = next((each for each in (*TOGETHER, *ALONE) if each in self.workqueue), None)
+        if longest is not None:
+            self.workqueue.move_to_end(longest, last=False)
+        super()._assign_work_unit(node)
+
 
 def scope(nodeid: str) -> str:
     """The folder, or the file, that a test stays together with."""
     file = nodeid.partition("::")[0]
+    if file in ALONE:
+        return file
     return next((folder for folder in TOGETHER if file.startswith(folder)), file)

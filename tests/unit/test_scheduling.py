@@ -1,17 +1,50 @@
-"""What `make test` keeps in one process."""
+"""What `make test` keeps in one process, and begins with."""
 
 from __future__ import annotations
 
-from tests.scheduling import TOGETHER, scope
+from types import SimpleNamespace
+from typing import Any
+
+from tests.scheduling import ALONE, TOGETHER, FilesAndFolders, scope
 from tests.services.processes import ROOT
 
 
 def test_a_folder_that_shares_something_costly_is_one_piece() -> None:
-    """Any other test stays with its file."""
+    """Any other test stays with its file, and so does one that shares nothing with its folder."""
     assert scope("tests/infra/test_app.py::test_app_is_thin") == "tests/infra/"
+    assert scope(f"{ALONE[0]}::test_it") == ALONE[0]
     assert scope("tests/unit/test_delay.py::test_a[b::c]") == "tests/unit/test_delay.py"
 
 
 def test_each_such_folder_exists() -> None:
-    """A folder that moved would silently be torn apart."""
+    """A folder that moved would silently be torn apart, and a file would stay with the others."""
+    assert [file for file in ALONE if not (ROOT / file).exists()] == []
     assert [folder for folder in TOGETHER if not list((ROOT / folder).glob("test_*.py"))] == []
+
+
+def test_the_longest_come_first_and_apart() -> None:
+    """However late they are collected: else one process ends long after the others."""
+    tests = [f"tests/{name}::test_it[{n}]" for name in "abcd" for n in range(3)]
+    tests += [f"{folder}test_a.py::test_it[{n}]" for folder in reversed(TOGETHER) for n in range(3)]
+    config: Any = SimpleNamespace(
+        getvalue=lambda name: ["popen"] * 2, option=SimpleNamespace(loadscopereorder=False)
+    )
+    scheduler = FilesAndFolders(config)
+    begun: list[str] = []
+
+    class Node:
+        shutting_down = False
+        gateway = SimpleNamespace(id="gw")
+
+        def send_runtest_some(self, indices: list[int]) -> None:
+            begun.append(scope(tests[indices[0]]))
+
+    nodes: list[Any] = [Node(), Node()]
+    for each in nodes:
+        scheduler.add_node(each)
+        scheduler.add_node_collection(each, tests)
+    scheduler.schedule()
+    assert begun == list(TOGETHER[:2])
+    for done in list(scheduler.assigned_work[nodes[0]][TOGETHER[0]]):
+        scheduler.mark_test_complete(nodes[0], tests.index(done))
+    assert begun[2] == TOGETHER[2]
