@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from tests.simulation.causes import Cause
-from tests.simulation.model.s3_world import BATCH, FAULTS, S3World
+from tests.simulation.model.s3_world import FAULTS, S3World
+from tests.simulation.model.store_world import BATCH
 from tests.simulation.tally import Tally
 
-_PAUSES_MS: Final = (0, 10, 5000, 60_000, 600_000)
 _ACTIONS: Final = 60
 
 
@@ -31,13 +31,9 @@ class S3Scenario:
 
     def _tally(self, seed: int, messages: int) -> Tally:
         world = S3World(seed, kinds=self.kinds)
-        for _ in range(_ACTIONS * messages // 100):
-            world.act()
-            world.pass_ms(world.chance.choice(_PAUSES_MS))
-        world.drain()
+        world.play(["act"] * (_ACTIONS * messages // 100))
         world.close()
         accepted = [known for known in world.known.values() if known.confirmed]
-        early = [text for text in world.wrong if text.endswith("ms ahead")]
         bounded = world.repeated <= BATCH * world.breaks
         return Tally(
             sent=len(accepted),
@@ -45,8 +41,8 @@ class S3Scenario:
             hops=0,
             injected=sum(world.faults.values()),
             lost=world.lost,
-            early=early,
-            strange=[text for text in world.wrong if text not in early],
+            early=world.early,
+            strange=world.strange,
             duplicated=world.repeated,
             causes=Counter({Cause.CLAIM_BROKEN: world.repeated} if world.repeated else {}),
             undocumented=[] if bounded else [f"{world.repeated} after {world.breaks} breaks"],

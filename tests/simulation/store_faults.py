@@ -11,7 +11,8 @@ from unittest.mock import patch
 
 from moto import mock_aws
 
-from tests.simulation.model.dynamodb_world import BATCH, FAULTS, DynamoDbWorld
+from tests.simulation.model.dynamodb_world import FAULTS, DynamoDbWorld
+from tests.simulation.model.store_world import BATCH
 
 ACTIONS: Final = 35
 SCRIPT: Final = ("park", "park", "dispatch", "change", "dispatch")
@@ -54,7 +55,7 @@ class StoreTally:
             broken=world.breaks,
             lost=world.lost,
             early=world.early,
-            wrong=[told for told in world.wrong if told not in world.early],
+            wrong=world.strange,
             again=world.repeated,
         )
 
@@ -107,10 +108,7 @@ def played(
         mock_aws(),
         closing(DynamoDbWorld(seed, **told)) as world,
     ):
-        for action in script or ["act"] * actions:
-            getattr(world, action)()
-            world.now_ms += world.chance.choice([0, 10, 5000, 60_000, 600_000])
-        world.drain()
+        world.play(script or ["act"] * actions)
     return world
 
 

@@ -14,7 +14,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from sqsdelay.core.clock import Clock
 from sqsdelay.errors import ConfigurationError, StoreError, StoreMissing, StoreUnavailable
 from sqsdelay.processes.forks import in_each_child
-from sqsdelay.stores.dynamodb.dates import TableClock
+from sqsdelay.stores.dates import ServiceClock
 from sqsdelay.stores.dynamodb.layout import EXPIRY, PARTITION, SORT, Item, Key
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Table:
         counts until then."""
         self._owned = client is None
         self.client = client or _default_client()
-        self.clock = TableClock(clock)
+        self.clock = ServiceClock(clock)
         self._threads = _threads()
         in_each_child(self, Table._begin_anew)
 

@@ -17,7 +17,7 @@ from sqsdelay.core.clock import Clock
 from sqsdelay.errors import StoreError, StoreMissing, StoreUnavailable
 from sqsdelay.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS
 from sqsdelay.processes.forks import in_each_child
-from sqsdelay.stores.s3.dates import BucketClock
+from sqsdelay.stores.dates import ServiceClock
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -69,12 +69,13 @@ class ObjectBucket:
     def __init__(self, name: str, client: S3Client | None, clock: Clock | None) -> None:
         self.name = name
         self.client = client or default_client()
-        self.clock = BucketClock(clock)
+        self.clock = ServiceClock(clock)
         self._own = client is None
         self._pool: ThreadPoolExecutor | None = None
         in_each_child(self, ObjectBucket._begin_anew)
 
     def _begin_anew(self) -> None:
+        self.clock.begin_anew()
         self._pool = None
         if self._own:
             self.client = default_client()

@@ -1,88 +1,36 @@
-"""S3 stores under virtual time, broken before and after any of their calls, from one seed.
-
-Parkers, dispatchers (who split and merge as they go) and people who change their minds work on one
-bucket in memory. Each call of theirs may be refused (503), lose its answer, find its process dead or
-frozen for longer than a lease, or let somebody else do something first.
-"""
+"""S3 stores in a world that breaks: dispatchers split and merge as they go, on one bucket in memory."""
 
 from __future__ import annotations
 
-import random
-from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 from botocore.exceptions import ClientError, ReadTimeoutError
 
-from sqsdelay.core.message_id import new_message_id
-from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.errors import StoreError
 from sqsdelay.stores.s3 import S3Store
 from tests.services.in_memory_s3 import InMemoryS3
-
-HOUR_MS = 3_600_000
-BATCH = 12
-"""Messages in a claim, and in a call of ``store``: what may be repeated for each break."""
+from tests.simulation.model.store_world import LEASE_SECONDS, StoreWorld
 
 FAULTS = ("503", "answer lost", "killed", "frozen", "meanwhile")
-LEASE_SECONDS = 60
-AHEAD_MS = 900_000
 SLOTS = (6 * 3600, 3600, 900)
 
 
-class Killed(BaseException):
-    """The process dies here."""
+class S3World(StoreWorld):
+    """Its stores have one clock."""
 
-
-@dataclass
-class Known:
-    """What its sender knows of a message."""
-
-    message: StoredMessage
-    confirmed: bool = False
-    cancelled: bool = False
-    changes: int = 0
-    dues: set[int] = field(default_factory=set)
-
-
-class S3World:
-    """Everything that happens, judged as it happens.
-
-    Args:
-        seed: replays a run.
-        fault_share: of the calls that break.
-        kinds: what can happen at a call.
-    """
+    apart_ms = 0
 
     def __init__(
         self, seed: int, *, fault_share: float = 0.03, kinds: Sequence[str] = FAULTS
     ) -> None:
-        self.chance = random.Random(seed)
-        self.fault_share = fault_share
-        self.kinds = kinds
-        self._now_ms = 1_800_000_000_000 + self.chance.randrange(HOUR_MS)
-        self.known: dict[str, Known] = {}
-        self.delivered: Counter[str] = Counter()
-        self.in_hand: set[str] = set()
-        self.faults: Counter[str] = Counter()
-        self.breaks = 0
-        self.wrong: list[str] = []
-        self._deep = 0
+        super().__init__(seed, fault_share=fault_share, kinds=kinds)
         self.objects: dict[str, bytes] = {}
-        self.lookup = seed % 2 == 1
-        self.stores = [self._store() for _ in range(4)]
+        self.own_ids = seed % 2 == 1
+        self._stores = [self._store() for _ in range(4)]
 
-    def now_ms(self) -> int:
-        return self._now_ms
-
-    def monotonic(self) -> float:
-        return self._now_ms / 1000
-
-    def pass_ms(self, milliseconds: int) -> None:
-        """Time passes."""
-        self._now_ms += milliseconds
+    @property
+    def stores(self) -> list[S3Store]:
+        return self._stores
 
     def _store(self) -> S3Store:
         client: Any = InMemoryS3(self.objects, around=self._broken, page=50)
@@ -91,7 +39,7 @@ class S3World:
             endpoint="orders",
             client=client,
             slots=SLOTS,
-            lookup=self.lookup,
+            lookup=self.own_ids,
             lease_seconds=LEASE_SECONDS,
             split_messages=8,
             clock=self,
@@ -100,8 +48,6 @@ class S3World:
         # One after the other, so that a seed replays.
         bucket.each = lambda do, items: [do(item) for item in items]
         return store
-
-    # What breaks.
 
     def _broken(self, name: str, call: Callable[[], Any]) -> Any:
         self.pass_ms(self.chance.randrange(30))
@@ -115,159 +61,5 @@ class S3World:
             raise ReadTimeoutError(endpoint_url="s3")
         return answer
 
-    def _fault(self, *kinds: str) -> str | None:
-        if self._deep > 1 or self.chance.random() >= self.fault_share:
-            return None
-        kind = self.chance.choice([kind for kind in kinds if kind in self.kinds])
-        self.faults[kind] += 1
-        if kind == "killed":
-            raise Killed
-        if kind == "frozen":
-            self.pass_ms(self.chance.choice([70_000, 1_200_000, 3 * HOUR_MS]))
-        if kind == "meanwhile":
-            self._deep += 1
-            with suppress(Killed):
-                self.act()
-            self._deep -= 1
-        return kind
-
-    # What people and processes do.
-
-    def act(self) -> None:
-        """Somebody does something."""
-        doing: Sequence[Callable[[], None]] = (self.park, self.dispatch, self.dispatch, self.change)
-        self.chance.choice(doing)()
-
-    def park(self) -> None:
-        """Park some messages, or again some that were not confirmed."""
-        store = self.chance.choice(self.stores)
-        unsure = [k for k in self.known.values() if not (k.confirmed or k.changes)]
-        again = [k.message for k in unsure if k.message.message_id not in self.in_hand]
-        messages = again[:3] if again and self.chance.random() < 0.5 else self._new()
-        done, names = False, {message.message_id for message in messages}
-        self.in_hand |= names
-        with suppress(StoreError, Killed):
-            store.store(messages)
-            done = True
-        self.in_hand -= names
-        if not done:
-            self.breaks += 1
-        for message in messages:
-            known = self.known[message.message_id]
-            known.confirmed |= done and not known.changes
-
-    def _new(self) -> list[StoredMessage]:
-        made = []
-        for _ in range(self.chance.randrange(1, BATCH)):
-            due_ms = self._now_ms + self.chance.choice(
-                [0, 60_000, 950_000, 1_001_000, 1_010_000, HOUR_MS, 5 * HOUR_MS, 20 * HOUR_MS]
-            )
-            due_ms += self.chance.randrange(60_000)
-            own = self.lookup and self.chance.random() < 0.3
-            name = f"own-{len(self.known)}" if own else new_message_id(due_ms)
-            message = StoredMessage(message_id=name, destination="orders", due_ms=due_ms, body=b"x")
-            self.known[name] = Known(message, dues={due_ms})
-            made.append(message)
-        return made
-
-    def change(self) -> None:
-        """Cancel or move a message."""
-        waiting = [name for name in self.known if not self.delivered[name]]
-        if not waiting:
-            return
-        name = self.chance.choice(waiting)
-        known, store = self.known[name], self.chance.choice(self.stores)
-        known.changes += 1
-        mine = known.changes
-        sent_before = self.delivered[name]
-        if self.chance.random() < 0.5:
-            done = None
-            with suppress(StoreError, Killed):
-                done = store.cancel([name]) == [True]
-            if done is None or done:
-                # Unconfirmed, it may be either.
-                known.confirmed = False
-            if done and not self.breaks and name not in self.in_hand:
-                known.cancelled = True
-                if self.delivered[name] > sent_before:
-                    self.wrong.append(f"{name} was cancelled and sent")
-            return
-        due_ms = self._now_ms + self.chance.choice([30_000, 1_100_000, 9 * HOUR_MS])
-        known.dues.add(due_ms)
-        moved = None
-        with suppress(StoreError, Killed):
-            moved = store.reschedule(name, due_ms)
-        known.dues.add(due_ms)
-        if moved and not self.breaks and name not in self.in_hand and known.changes == mine:
-            known.dues = {due_ms}
-
-    def dispatch(self) -> None:
-        """One claim, and what becomes of it."""
-        store = self.chance.choice(self.stores)
-        before = self.faults["killed"] + self.faults["frozen"]
-        claiming = store.claim(BATCH, due_by_ms=self._now_ms + AHEAD_MS)
-        try:
-            with claiming as claim:
-                self._send(claim)
-        except (StoreError, Killed):
-            self.breaks += 1
-        else:
-            self.breaks += self.faults["killed"] + self.faults["frozen"] > before
-
-    def _send(self, claim: Any) -> None:
-        names = [m.message_id for m in claim.messages]
-        failing = [x for x in names if self.chance.random() < 0.1]
-        for message in claim.messages:
-            if message.message_id not in failing:
-                self._deliver(message)
-        claim.remove([x for x in names if x not in failing])
-        if self.chance.random() < 0.5:
-            claim.hold(failing, seconds=5)
-        else:
-            claim.count_failures(failing, retry_after_seconds=20)
-
-    def _deliver(self, message: StoredMessage) -> None:
-        name = message.message_id
-        known = self.known[name]
-        if message.due_ms > self._now_ms + AHEAD_MS:
-            self.wrong.append(f"{name} is released {message.due_ms - self._now_ms} ms ahead")
-        if message.due_ms not in known.dues:
-            self.wrong.append(f"{name} is released with a due time that it has no more")
-        if known.cancelled:
-            self.wrong.append(f"{name} is released, and was cancelled")
-        self.delivered[name] += 1
-
-    def drain(self) -> None:
-        """Nothing breaks any more: serve until nothing is left."""
-        self.fault_share = 0.0
-        for _ in range(1000):
-            waiting = self.stores[1].pending(1)
-            if not waiting:
-                return
-            # Leases of the dead end, and what is held comes free.
-            self._now_ms = max(self._now_ms + 100_000, waiting[0].due_ms - 300_000)
-            for n in (0, 3):
-                while self._drain_some(self.stores[n]):
-                    pass
-        self.wrong.append(f"{self.stores[1].pending_count()} messages stay")
-
-    def _drain_some(self, store: S3Store) -> bool:
-        with store.claim(BATCH, due_by_ms=self._now_ms + AHEAD_MS) as claim:
-            for message in claim.messages:
-                self._deliver(message)
-            claim.remove([m.message_id for m in claim.messages])
-        return bool(claim.messages)
-
-    def close(self) -> None:
-        for store in self.stores:
-            store.close()
-
-    @property
-    def lost(self) -> list[str]:
-        """Confirmed, never delivered."""
-        return [n for n, k in self.known.items() if k.confirmed and not self.delivered[n]]
-
-    @property
-    def repeated(self) -> int:
-        """How many deliveries were one too many."""
-        return sum(count - 1 for count in self.delivered.values() if count > 1)
+    def _excused(self, name: str) -> bool:
+        return super()._excused(name) or name in self.in_hand

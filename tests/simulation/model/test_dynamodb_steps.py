@@ -15,7 +15,7 @@ def test_a_seed_replays() -> None:
     first, again = (played(5, actions=8) for _ in range(2))
     assert first.delivered == again.delivered
     assert first.faults == again.faults
-    assert first.now_ms == again.now_ms
+    assert first.now_ms() == again.now_ms()
     assert first.delivered
 
 

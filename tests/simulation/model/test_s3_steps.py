@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.model.s3_world import BATCH, FAULTS, S3World
+from tests.simulation.model.s3_world import FAULTS, S3World
+from tests.simulation.model.store_world import BATCH
 
 SEEDS = range(10)
 ACTIONS = 60
 
 
 def played(world: S3World) -> S3World:
-    for _ in range(ACTIONS):
-        world.act()
-        world.pass_ms(world.chance.choice([0, 10, 5000, 60_000, 600_000]))
-    world.drain()
+    world.play(["act"] * ACTIONS)
     world.close()
     return world
 

@@ -1,4 +1,4 @@
-"""DynamoDB's own clock, by the dates of its answers: no clock of ours decides what a cursor may pass."""
+"""A service's own clock, by the dates of its answers: all who use one table or bucket go by it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _APART_MS: Final = 3_000
 More, and the machine's monotonic clock has run away."""
 
 
-class TableClock:
-    """DynamoDB's now.
+class ServiceClock:
+    """The service's now, epoch milliseconds.
 
     Args:
         given: tests only: this clock instead of the dates of answers.
@@ -35,7 +35,8 @@ class TableClock:
         self._lock = threading.Lock()
 
     def read(self, response: Mapping[str, Any]) -> int:
-        """When an answer was written, epoch milliseconds; cut off to the second where it is a date."""
+        """When an answer was written, epoch milliseconds; cut off to the second where it is a date
+        (RFC 9110, 5.6.7)."""
         if self._given is not None:
             return self._given.now_ms()
         date = response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
@@ -49,7 +50,7 @@ class TableClock:
         return read_ms
 
     def now_ms(self) -> int:
-        """About DynamoDB's now; the machine's own clock until it has answered."""
+        """About the service's now; the machine's own clock until it has answered."""
         if self._given is not None:
             return self._given.now_ms()
         best = self._best
