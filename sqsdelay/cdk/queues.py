@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from aws_cdk import Duration, RemovalPolicy
+from aws_cdk import Duration
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
@@ -71,82 +71,51 @@ class EndpointQueue(sqs.Queue):
 
 
 def delay_queue(
-    scope: Construct,
-    *,
-    endpoint: str,
-    hop_seconds: int,
-    removal_policy: RemovalPolicy,
-    encryption_key: kms.IKey | None = None,
+    scope: Construct, *, endpoint: str, hop_seconds: int, **settings: Any
 ) -> EndpointQueue:
     """Where a message waits, hop by hop: high-throughput FIFO, delivery delay of one hop."""
-    return EndpointQueue(
+    return _waiting_queue(
         scope,
         "DelayQueue",
-        no_redrive=_ONLY_WAITING,
         queue_name=beside(endpoint, DELAY_QUEUE_SUFFIX),
         fifo=True,
         deduplication_scope=sqs.DeduplicationScope.MESSAGE_GROUP,
         fifo_throughput_limit=sqs.FifoThroughputLimit.PER_MESSAGE_GROUP_ID,
         delivery_delay=Duration.seconds(hop_seconds),
-        visibility_timeout=Duration.seconds(DELAY_QUEUE_VISIBILITY_SECONDS),
-        removal_policy=removal_policy,
-        encryption_key=encryption_key,
+        **settings,
     )
 
 
-def due_queue(
-    scope: Construct,
-    *,
-    endpoint: str,
-    removal_policy: RemovalPolicy,
-    encryption_key: kms.IKey | None = None,
-) -> EndpointQueue:
+def due_queue(scope: Construct, *, endpoint: str, **settings: Any) -> EndpointQueue:
     """Where the message timers of a FIFO endpoint run: a standard queue."""
-    return EndpointQueue(
-        scope,
-        "DueQueue",
-        no_redrive=_ONLY_WAITING,
-        queue_name=beside(endpoint, DUE_QUEUE_SUFFIX),
-        visibility_timeout=Duration.seconds(DELAY_QUEUE_VISIBILITY_SECONDS),
-        removal_policy=removal_policy,
-        encryption_key=encryption_key,
-    )
+    name = beside(endpoint, DUE_QUEUE_SUFFIX)
+    return _waiting_queue(scope, "DueQueue", queue_name=name, **settings)
 
 
-def parking_queue(
-    scope: Construct,
-    *,
-    endpoint: str,
-    removal_policy: RemovalPolicy,
-    encryption_key: kms.IKey | None = None,
-) -> EndpointQueue:
+def parking_queue(scope: Construct, *, endpoint: str, **settings: Any) -> EndpointQueue:
     """Where what is to be parked gathers: a standard queue, for it is received thousands at a time."""
+    name = beside(endpoint, PARKING_QUEUE_SUFFIX)
+    return _waiting_queue(scope, "ParkingQueue", queue_name=name, **settings)
+
+
+def _waiting_queue(scope: Construct, construct_id: str, **settings: Any) -> EndpointQueue:
     return EndpointQueue(
         scope,
-        "ParkingQueue",
+        construct_id,
         no_redrive=_ONLY_WAITING,
-        queue_name=beside(endpoint, PARKING_QUEUE_SUFFIX),
         visibility_timeout=Duration.seconds(DELAY_QUEUE_VISIBILITY_SECONDS),
-        removal_policy=removal_policy,
-        encryption_key=encryption_key,
+        **settings,
     )
 
 
-def error_queue(
-    scope: Construct,
-    *,
-    endpoint: str,
-    removal_policy: RemovalPolicy,
-    encryption_key: kms.IKey | None = None,
-) -> EndpointQueue:
+def error_queue(scope: Construct, *, endpoint: str, **settings: Any) -> EndpointQueue:
     """What could not be delivered, with the reason, for a person to read."""
     return EndpointQueue(
         scope,
         "ErrorQueue",
         no_redrive="The last stop: nothing but a person reads it.",
         queue_name=beside(endpoint, ERROR_QUEUE_SUFFIX),
-        removal_policy=removal_policy,
-        encryption_key=encryption_key,
+        **settings,
     )
 
 
@@ -154,6 +123,9 @@ class DestinationQueue(Construct):
     """The queue, with a dead-letter queue for what the endpoint's own consumers cannot handle.
 
     Both are FIFO if the endpoint's name says so.
+
+    Args:
+        settings: of both, as `EndpointQueue` takes them: the removal policy, and a key if one is given.
 
     Raises:
         InvalidEndpoint: no room in the name for the suffix of a FIFO dead-letter queue.
@@ -165,8 +137,7 @@ class DestinationQueue(Construct):
         construct_id: str,
         *,
         endpoint: str,
-        removal_policy: RemovalPolicy,
-        encryption_key: kms.IKey | None = None,
+        **settings: Any,
     ) -> None:
         super().__init__(scope, construct_id)
         # SQS does not take FifoQueue=false: a standard queue says nothing.
@@ -177,8 +148,7 @@ class DestinationQueue(Construct):
             no_redrive="A dead-letter queue itself.",
             queue_name=_dead_letter_queue_name(endpoint),
             fifo=fifo,
-            removal_policy=removal_policy,
-            encryption_key=encryption_key,
+            **settings,
         )
         self.queue = EndpointQueue(
             self,
@@ -189,8 +159,7 @@ class DestinationQueue(Construct):
             dead_letter_queue=sqs.DeadLetterQueue(
                 queue=self.dead_letter_queue, max_receive_count=RECEIVES_BEFORE_DEAD_LETTER
             ),
-            removal_policy=removal_policy,
-            encryption_key=encryption_key,
+            **settings,
         )
 
 
