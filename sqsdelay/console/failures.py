@@ -39,7 +39,9 @@ def looked_at(source: Source, *, again: bool = False) -> ErrorsView:
         source.errors_sample.forget()
     source.queues_sample.start()
     sample = source.errors_sample.get()
-    status = source.queues_sample.get().value if source.on_sqs else None
+    # Not waited for where SQS has just not answered.
+    asked = source.queues_sample.known if sample.trouble else source.queues_sample.get
+    status = asked().value if source.on_sqs else None
     grouped: dict[str, list[Rejection]] = {}
     for rejection in sample.value or ():
         grouped.setdefault(kind_of(rejection.reason), []).append(rejection)

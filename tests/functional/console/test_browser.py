@@ -139,6 +139,7 @@ def test_it_refreshes_itself_and_not_under_ones_hands(
     assert browser.execute_script("return window.same")
     box = browser.find_element(By.CSS_SELECTOR, "input[aria-label='Choose order-9']")
     box.click()
+    assert says("1 chosen")(browser)
     running.park("order-10")
     time.sleep(6)  # longer than it takes to refresh
     assert box.is_selected()
