@@ -161,6 +161,7 @@ def _put_body(view: MessageView, body: str, size: int) -> None:
 _STATES: Final[dict[EventKind, str]] = {
     EventKind.SENT: "was sent",
     EventKind.HOP: "hops through the delay queue",
+    EventKind.FORWARDED: "waits in the parking queue for the store",
     EventKind.PARKED: "was parked",
     EventKind.RELEASED: "was released to its destination",
     EventKind.HANDED_OVER: "was handed over to its destination",

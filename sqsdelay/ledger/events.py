@@ -28,6 +28,8 @@ class EventKind(StrEnum):
     SENT = "sent"
     HOP = "hop"
     """It ended one pass through the delay queue and waits on: for another, or in the due queue."""
+    FORWARDED = "forwarded"
+    """It left the delay queue for the parking queue, to be parked with others."""
     PARKED = "parked"
     RELEASED = "released"
     HANDED_OVER = "handed-over"

@@ -17,7 +17,7 @@ from sqsdelay.core.one_line import one_line
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import rejected
 from sqsdelay.errors import SqsDelayError
-from sqsdelay.ledger.events import record_safely
+from sqsdelay.ledger.events import Source, record_safely
 from sqsdelay.limits import MAX_BACKOFF_SECONDS, MAX_BATCH_ENTRIES
 from sqsdelay.ports.queues import Failure, Queues
 from sqsdelay.ports.size_limits import send_fitting
@@ -200,6 +200,7 @@ class Mover(ABC):
         ledger = self._settings.ledger
         if ledger is None:
             return
+        parks = self.source == self._endpoint.parking_queue
         record_safely(
             ledger,
             settled_copies(
@@ -207,8 +208,9 @@ class Mover(ABC):
                 settled,
                 at_ms=self._queues.broker_clock.now_ms(),
                 batch=batch,
-                receive_batch=received,
-                to_due_queue=self._endpoint.fifo and self.source == self._endpoint.delay_queue,
+                receive_batch=None if parks else received,
+                source=Source.DISPATCHER if parks else Source.CONSUMER,
+                to_due_queue=self._endpoint.fifo and self.source != self._endpoint.due_queue,
             ),
         )
 

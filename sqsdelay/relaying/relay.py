@@ -113,11 +113,15 @@ class Relay(Mover):
         if not far:
             return []
         return [
-            Outcome(copy, Status.FORWARDED)
+            Outcome(copy, Status.FORWARDED, self._due_ms(copy))
             if failure is None
             else self._failed(copy, str(failure.error))
             for copy, failure in zip(far, self._forwarding.forward(far), strict=True)
         ]
+
+    def _due_ms(self, copy: ReceivedMessage) -> int | None:
+        message = self._read(copy)
+        return None if isinstance(message, Reject) else message.due_ms
 
     def _read(self, copy: ReceivedMessage) -> DelayedMessage | Reject:
         return fifo.misdirected(copy, self._endpoint) or read_delay(copy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from sqsdelay.core.copy_group import group_of, packed, unpacked
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import OutgoingMessage, size_of, string
 from sqsdelay.core.received_message import ReceivedMessage
+from sqsdelay.core.wire import DEDUPLICATION_ID, GROUP_ID
 from sqsdelay.errors import ConfigurationError, StoreUnavailable
+from sqsdelay.ledger.events import Event, EventKind, Source
 from sqsdelay.parking.settings import ParkingSettings
 from sqsdelay.relaying.forwarding import GROUP_BYTES
 from sqsdelay.relaying.outcome import Outcome, Status
@@ -54,9 +57,16 @@ class Site:
         self.relay = Relay(
             self.queues,
             self.endpoint,
-            RelaySettings(parking=parking, through_parking_queue=True),
+            RelaySettings(parking=parking, through_parking_queue=True, ledger=self),
         )
-        self.parker = Parker(self.queues, self.endpoint, RelaySettings(parking=parking))
+        self.parker = Parker(
+            self.queues, self.endpoint, RelaySettings(parking=parking, ledger=self)
+        )
+        self.told: list[Event] = []
+
+    def record(self, events: Sequence[Event]) -> None:
+        """As a ledger."""
+        self.told += events
 
     def send(self, name: str, seconds: int, body: str = "x", **attributes: Any) -> None:
         delay = {"NServiceBus.AmazonSQS.DelaySeconds": string(str(seconds)), **attributes}
@@ -264,3 +274,36 @@ def test_a_parking_queue_without_a_store_is_refused() -> None:
     """The setting would do nothing."""
     with pytest.raises(ConfigurationError, match="has no effect without parking"):
         RelaySettings(through_parking_queue=True)
+
+
+def test_the_ledger_tells_where_a_message_waits() -> None:
+    """Forwarded by the consumer, who shares its requests; parked, or moved on, by the dispatcher, however
+    many thousands it received together."""
+    site = Site()
+    for number in range(12):
+        site.send(f"m{number}", DAY)
+    site.relayed()
+    assert {(event.kind, event.source) for event in site.told} == {
+        (EventKind.FORWARDED, Source.CONSUMER)
+    }
+    assert [event.batch for event in site.told] == [10] * 10 + [2] * 2
+    assert all(event.due_ms is not None and event.size is None for event in site.told)
+    site.told.clear()
+    site.parked()
+    assert {(event.kind, event.source, event.receive_batch) for event in site.told} == {
+        (EventKind.PARKED, Source.DISPATCHER, None)
+    }
+    assert len(site.told) == 12
+
+
+def test_what_is_due_by_then_waits_in_a_fifo_endpoints_due_queue() -> None:
+    """It has not arrived: the ledger tells a hop with a message timer, as of any other."""
+    site = Site("orders.fifo")
+    ids: dict[str, Any] = {GROUP_ID: string("g"), DEDUPLICATION_ID: string("d")}
+    site.send("a", 3 * 3600, **ids)
+    assert site.relayed() == [Status.FORWARDED]
+    site.clock.advance(3 * 3600 - 1000)
+    site.parked()
+    (told,) = [event for event in site.told if event.kind is not EventKind.FORWARDED]
+    assert (told.kind, told.source, told.late_ms) == (EventKind.HOP, Source.DISPATCHER, None)
+    assert told.timer_seconds

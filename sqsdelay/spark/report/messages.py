@@ -47,8 +47,8 @@ CLOCK_TOLERANCE_MS: Final = 1000
 has whole seconds. A lateness told by an event itself is exact."""
 
 _ORDER: Final = [kind.value for kind in (
-    EventKind.SENT, EventKind.RESCHEDULED, EventKind.HOP, EventKind.PARKED, EventKind.RELEASED,
-    EventKind.HANDED_OVER, EventKind.REJECTED, EventKind.CANCELLED, EventKind.RECEIVED,
+    EventKind.SENT, EventKind.RESCHEDULED, EventKind.HOP, EventKind.FORWARDED, EventKind.PARKED,
+    EventKind.RELEASED, EventKind.HANDED_OVER, EventKind.REJECTED, EventKind.CANCELLED, EventKind.RECEIVED,
 )]  # fmt: skip
 """Of events at the same millisecond."""
 

@@ -57,6 +57,7 @@ def place() -> Column:
     return (
         F.when(waits_on | sent_by(Route.DUE_QUEUE), "due queue")
         .when(event_is(EventKind.HOP) | sent_by(Route.DELAY_QUEUE), "delay queue")
+        .when(event_is(EventKind.FORWARDED), "parking queue")
         .when(event_is(EventKind.PARKED, EventKind.RESCHEDULED) | sent_by(Route.STORE), "store")
         .when(event_is(EventKind.RELEASED), fifo_or)
         .when(event_is(EventKind.HANDED_OVER) | sent_by(Route.DIRECT), "destination queue")
@@ -86,6 +87,7 @@ def _settled_by_consumer() -> Column:
     return (F.col("source") == Source.CONSUMER.value) & event_is(
         EventKind.HOP,
         EventKind.HANDED_OVER,
+        EventKind.FORWARDED,
         EventKind.PARKED,
         EventKind.REJECTED,
         EventKind.CANCELLED,
@@ -98,7 +100,13 @@ def _leaves_due_queue() -> Column:
 
 def _sends() -> Column:
     """The message was sent to some queue, the error queue included."""
-    moved = event_is(EventKind.HOP, EventKind.HANDED_OVER, EventKind.RELEASED, EventKind.REJECTED)
+    moved = event_is(
+        EventKind.HOP,
+        EventKind.HANDED_OVER,
+        EventKind.FORWARDED,
+        EventKind.RELEASED,
+        EventKind.REJECTED,
+    )
     return moved | sent_by(Route.DIRECT, Route.DELAY_QUEUE, Route.DUE_QUEUE)
 
 

@@ -170,6 +170,9 @@ def test_what_a_store_releases_has_arrived_or_waits_in_the_due_queue(
     forwarded = told.sent("forwarded", endpoint="orders.fifo", **parked)
     release = told.by_sender(forwarded, EventKind.RELEASED, after=9400, due_ms=forwarded.due_ms)
     events += [forwarded, release, told.handed_over(forwarded, after=10_000, late_ms=70)]
+    # An S3 store's, as a function parks: the parking queue was the last to have it.
+    gathered_there = told.sent("gathers", delay=10_000)
+    events += [gathered_there, told.consumed(gathered_there, EventKind.FORWARDED, after=900)]
     ledger = tmp_path / "ledger.jsonl"
     ledger.write_text("\n".join(to_json(event) for event in events))
     rows = gathered(read_ledger(spark, str(ledger)).events)
@@ -184,7 +187,10 @@ def test_what_a_store_releases_has_arrived_or_waits_in_the_due_queue(
         ("orders.fifo", "told"): ("lost", False, None),
         ("orders.fifo", "untold"): ("lost", False, None),
         ("orders.fifo", "forwarded"): ("handed-over", False, 70),
+        ("orders", "gathers"): ("lost", False, None),
     }
+    (gathers,) = [row for row in known if row.message_id == "gathers"]
+    assert (gathers.last_seen, gathers.hops) == ("parking queue", 1)
 
 
 def test_requests_cost_what_the_cost_model_says(spark: SparkSession, tmp_path: Path) -> None:
