@@ -198,22 +198,33 @@ def compare(spark: SparkSession, options: argparse.Namespace, s3: S3Stub, folder
             rows = table(spark, numbers[name], options.cores)
             turn[name] = measure(spark, name, way, rows, numbers[name], s3)
         turns.append(turn)
+        # Of the turns so far: a run that is stopped has told what it found.
+        tell(turns)
+    return 0
+
+
+def tell(turns: Sequence[dict[str, tuple[float, float]]]) -> None:
+    """Medians of what the ways come to beside each other, where all were taken."""
     if len(turns[0]) < len(WAYS):
-        return 0
-    faster = statistics.median(t["wheel"][0] / t["queue sink"][0] for t in turns)
-    lighter = statistics.median(t["queue sink"][1] / t["wheel"][1] for t in turns)
-    longer = statistics.median(t["write.json"][0] / t["wheel"][0] for t in turns)
+        return
+
+    def median(of: str, to: str, figure: int) -> float:
+        return statistics.median(turn[of][figure] / turn[to][figure] for turn in turns)
+
+    lighter = median("queue sink", "wheel", 1)
     met = "met" if lighter >= AIM_SINK else "MISSED"
     print(
-        f"the wheel takes {faster:.1f} x the rows of the queue sink a second, and {lighter:.1f} x a "
-        f"second of processor time (aim {AIM_SINK:g}: {met})"
+        f"the wheel takes {median('wheel', 'queue sink', 0):.1f} x the rows of the queue sink a second, and "
+        f"{lighter:.1f} x a second of processor time (aim {AIM_SINK:g}: {met})"
     )
-    met = "met" if longer <= AIM_PLAIN else "MISSED"
-    print(f"and {longer:.2f} x the time of the plain write (aim {AIM_PLAIN:g}: {met})")
-    work = statistics.median(t["wheel"][1] / t["write.json"][1] for t in turns)
-    shared = statistics.median(t["wheel, shared"][1] / t["write.json"][1] for t in turns)
-    print(f"and {work:.2f} x its processor time; {shared:.2f} x when it is shared out before")
-    return 0
+    for name in ("wheel", "wheel, shared"):
+        longer = median("write.json", name, 0)
+        met = "met" if longer <= AIM_PLAIN else "MISSED"
+        print(
+            f"{name}: {longer:.2f} x the time of the plain write (aim {AIM_PLAIN:g}: {met}), "
+            f"{median(name, 'write.json', 1):.2f} x its processor time",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":
