@@ -63,6 +63,7 @@ docs: setup  ## Build the documentation site; a broken link fails it
 bench: setup  ## Accuracy over a virtual year; throughput; stores; RabbitMQ; what delays cost; import time (about 12 minutes)
 	$(BIN)/python -m benchmarks.accuracy
 	$(BIN)/python -m benchmarks.throughput
+	$(BIN)/python -m benchmarks.request_cost
 	$(BIN)/python -m benchmarks.async_send
 	$(BIN)/python -m benchmarks.store
 	$(BIN)/python -m benchmarks.dynamodb_dispatchers

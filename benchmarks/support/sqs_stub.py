@@ -14,13 +14,14 @@ import argparse
 import asyncio
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from email.utils import formatdate
 from http.client import HTTPConnection
@@ -114,8 +115,13 @@ class Stub:
 
 
 @contextmanager
-def running_stub(*, latency_ms: float = 0) -> Iterator[Stub]:
-    """A stub in its own process on a free loopback port; it ends with the block."""
+def running_stub(*, latency_ms: float = 0, apart: bool = False) -> Iterator[Stub]:
+    """A stub in its own process on a free loopback port; it ends with the block.
+
+    Args:
+        apart: the stub has one processor to itself, and this process one other, as far as there are two
+            and the system can tell them apart: then neither takes time from the other.
+    """
     command = [sys.executable, __file__, "--latency-ms", str(latency_ms)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -125,7 +131,23 @@ def running_stub(*, latency_ms: float = 0) -> Iterator[Stub]:
         if not port:
             raise RuntimeError("the SQS stub did not start; its message is above")
         # Leaving the inner block closes the stub's stdin, which is what it waits for.
-        yield Stub(url=f"http://127.0.0.1:{port}")
+        with _apart(process.pid) if apart else nullcontext():
+            yield Stub(url=f"http://127.0.0.1:{port}")
+
+
+@contextmanager
+def _apart(other: int) -> Iterator[None]:
+    """This process on one processor, another on one other."""
+    processors = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    if len(processors) < 2:
+        yield
+        return
+    os.sched_setaffinity(other, processors[-1:])
+    os.sched_setaffinity(0, processors[:1])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, processors)
 
 
 def _is_collision(name: str) -> bool:

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import tenacity
 
@@ -38,6 +38,7 @@ from sqsdelay.relaying.settings import DEFAULT_MAX_RECEIVES, RelaySettings
 from sqsdelay.relaying.visibility import Visibility
 from sqsdelay.sending.endpoint_conflicts import refuse_collision
 from sqsdelay.sqs.client import default_client
+from sqsdelay.sqs.curl import request_by_curl
 from sqsdelay.sqs.endpoints import (
     delay_queue_problems,
     size_problems,
@@ -66,8 +67,9 @@ class DelayConsumer:
 
     Args:
         endpoint: the destination queue's name, URL or ARN.
-        client: a boto3 SQS client; made from the default session when left out. A client that
-            you pass keeps its own time limits; a long poll needs a read limit above ``wait_seconds``.
+        client: a boto3 SQS client; made from the default session when left out, with libcurl for its
+            requests where pycurl is installed (the extra ``curl``). A client that you pass keeps its
+            own time limits; a long poll needs a read limit above ``wait_seconds``.
         hop_seconds: the shortest delivery delay the delay queue may have.
         receivers: receive loops side by side, for each queue. Left out, `run` finds the number itself: two
             while there is little to do, up to 32 while the delay queue has more and the processor has
@@ -251,17 +253,20 @@ class DelayConsumer:
 def _queues(client: SQSClient | None, receivers: int, wait_seconds: int, clock: Clock) -> SqsQueues:
     if client is not None:
         return SqsQueues(client, clock=clock)
-    # What they pass on botocore has parsed, or core/ has made: it need not be checked once more.
     return SqsQueues(
-        default_client(connections=2 * receivers, parameter_validation=False),
-        receiving=default_client(
-            connections=2 * receivers,
-            wait_seconds=wait_seconds,
-            attempts=SHORT_CALL_ATTEMPTS,
-            parameter_validation=False,
+        _own_client(connections=2 * receivers),
+        receiving=_own_client(
+            connections=2 * receivers, wait_seconds=wait_seconds, attempts=SHORT_CALL_ATTEMPTS
         ),
         clock=clock,
     )
+
+
+def _own_client(**settings: Any) -> SQSClient:
+    # What they pass on botocore has parsed, or core/ has made: it need not be checked once more.
+    client = default_client(parameter_validation=False, **settings)
+    request_by_curl(client)
+    return client
 
 
 def _refuse(problems: Iterable[Problem]) -> None:

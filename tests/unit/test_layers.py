@@ -32,7 +32,7 @@ USE_CASES: dict[str, set[str]] = {
 
 ADAPTERS: dict[str, set[str]] = {
     "processes": set(),
-    "sqs": {"boto3", "botocore", "tenacity", "mypy_boto3_sqs"},
+    "sqs": {"boto3", "botocore", "tenacity", "mypy_boto3_sqs", "pycurl"},
     "rabbitmq": {"pika", "tenacity"},
     "s3": {"boto3", "botocore", "mypy_boto3_s3"},
     "stores": set(),

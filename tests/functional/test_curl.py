@@ -1,0 +1,302 @@
+"""Requests by libcurl: signed and answered as botocore's own, and whatever goes wrong is botocore's."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import boto3
+import pytest
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.config import Config
+from botocore.credentials import Credentials
+from botocore.exceptions import ClientError, NoCredentialsError, SSLError
+
+from sqsdelay import DelayConsumer
+from sqsdelay.sqs import curl
+from sqsdelay.testing import ManualClock
+from sqsdelay.testing.local_aws import LocalAws
+
+QUEUE = "https://sqs.eu-west-1.amazonaws.com/1/orders"
+DELETE: dict[str, Any] = {"QueueUrl": QUEUE, "Entries": [{"Id": "0", "ReceiptHandle": "r"}]}
+DELETED = {"Successful": [{"Id": "0"}], "Failed": []}
+OWN_HEADER = "amz-sdk-invocation-id"
+"""Only botocore's own requests have it."""
+
+
+class Server(ThreadingHTTPServer):
+    """Keeps each request, and answers with what it is told, else with what a delete is answered with."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answers)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.requests: list[tuple[dict[str, str], bytes, tuple[str, int]]] = []
+        self.answers: list[tuple[int, bytes] | None] = []
+
+    def by(self) -> list[str]:
+        """Who made each request."""
+        return ["botocore" if OWN_HEADER in headers else "curl" for headers, *_ in self.requests]
+
+
+class Answers(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Server
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        self.server.requests.append((headers, body, self.client_address))
+        told = self.server.answers.pop(0) if self.server.answers else (200, json.dumps(DELETED))
+        if told is None:
+            self.close_connection = True
+            return
+        status, answer = told
+        content = answer if isinstance(answer, bytes) else answer.encode()
+        self.send_response(status)
+        self.send_header("x-amzn-RequestId", "request-1")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """Nothing on the way to it, and no moto, which another test may have imported."""
+    monkeypatch.setattr(curl, "BUILTIN_HANDLERS", [])
+    monkeypatch.setattr(curl, "getproxies", dict)
+    with Server() as running:
+        threading.Thread(target=running.serve_forever, args=(0.02,), daemon=True).start()
+        yield running
+        running.shutdown()
+
+
+def client_of(server: Server, **settings: Any) -> Any:
+    defaults: dict[str, Any] = {
+        "endpoint_url": server.url,
+        "region_name": "eu-west-1",
+        "aws_access_key_id": "AKIDEXAMPLE",
+        "aws_secret_access_key": "se/cr+et:=",
+        "config": Config(connect_timeout=5, read_timeout=5, retries={"total_max_attempts": 2}),
+    }
+    return boto3.client("sqs", **defaults | settings)
+
+
+def curl_client(server: Server, **settings: Any) -> Any:
+    client = client_of(server, **settings)
+    assert curl.request_by_curl(client)
+    return client
+
+
+def signature_of(headers: dict[str, str], body: bytes, url: str, token: str | None) -> str:
+    """What botocore signs the same request with."""
+    signed = headers["authorization"].split("SignedHeaders=")[1].split(",")[0].split(";")
+    request = AWSRequest("POST", f"{url}/", {name: headers[name] for name in signed}, body)
+    request.context["timestamp"] = headers["x-amz-date"]
+    auth = SigV4Auth(Credentials("AKIDEXAMPLE", "se/cr+et:=", token), "sqs", "eu-west-1")
+    to_sign = auth.string_to_sign(request, auth.canonical_request(request))
+    return str(auth.signature(to_sign, request))
+
+
+@pytest.mark.parametrize("token", [None, "a//long+token=="])
+@pytest.mark.parametrize("text", ["☀ x", "y" * 1_040_000])
+def test_the_signature_is_botocores(server: Server, token: str | None, text: str) -> None:
+    """With the keys of a role or without, for a small and for a large body."""
+    client = curl_client(server, aws_session_token=token)
+    entries = [{"Id": "0", "MessageBody": text}]
+    client.send_message_batch(QueueUrl=QUEUE, Entries=entries)
+    ((headers, body, _),) = server.requests
+    assert server.by() == ["curl"]
+    assert json.loads(body) == {"QueueUrl": QUEUE, "Entries": entries}
+    assert headers["authorization"].startswith("AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/")
+    assert "/eu-west-1/sqs/aws4_request" in headers["authorization"]
+    assert headers.get("x-amz-security-token") == token
+    assert headers["x-amz-target"] == "AmazonSQS.SendMessageBatch"
+    assert "Boto3/" in headers["user-agent"]
+    assert "expect" not in headers
+    told = headers["authorization"].rpartition("Signature=")[2]
+    assert told == signature_of(headers, body, server.url, token)
+
+
+def test_the_answers_are_botocores(local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each action, binary attributes and failed entries among them."""
+    monkeypatch.setattr(curl, "BUILTIN_HANDLERS", [])
+    plain, quick = local_aws.client("sqs"), local_aws.client("sqs")
+    assert curl.request_by_curl(quick)
+    made: list[str] = []
+    quick.meta.events.register("before-send.sqs", lambda request, **_: made.append(request.url))
+    url = plain.create_queue(QueueName="by-curl")["QueueUrl"]
+    attributes: Any = {
+        "binary": {"DataType": "Binary", "BinaryValue": b"\x00\xff"},
+        "text": {"DataType": "String", "StringValue": "☀"},
+    }
+    sends: Any = [{"Id": "0", "MessageBody": "☀", "MessageAttributes": attributes}]
+    sent = quick.send_message_batch(QueueUrl=url, Entries=sends)["Successful"]
+
+    def received(client: Any) -> Any:
+        (message,) = client.receive_message(
+            QueueUrl=url,
+            VisibilityTimeout=0,
+            AttributeNames=["SentTimestamp"],
+            MessageAttributeNames=["All"],
+        )["Messages"]
+        return {name: value for name, value in message.items() if name != "ReceiptHandle"}
+
+    assert received(quick) == received(plain)
+    assert received(quick)["MessageAttributes"] == attributes
+    assert received(quick)["MessageId"] == sent[0]["MessageId"]
+
+    def settled(client: Any, call: str, **more: Any) -> Any:
+        message = client.receive_message(QueueUrl=url, VisibilityTimeout=0)["Messages"][0]
+        entries = [
+            {"Id": "good", "ReceiptHandle": message["ReceiptHandle"], **more},
+            {"Id": "bad", "ReceiptHandle": "none of SQS's", **more},
+        ]
+        answer = getattr(client, call)(QueueUrl=url, Entries=entries)
+        metadata = answer.pop("ResponseMetadata")
+        assert metadata["HTTPStatusCode"] == 200
+        assert metadata["RequestId"]
+        return answer
+
+    hide = "change_message_visibility_batch"
+    assert settled(quick, hide, VisibilityTimeout=0) == settled(plain, hide, VisibilityTimeout=0)
+    assert settled(quick, "delete_message_batch")["Successful"] == [{"Id": "good"}]
+    nothing = quick.receive_message(QueueUrl=url, WaitTimeSeconds=0)
+    assert "Messages" not in nothing
+    assert made == []
+
+
+GONE = json.dumps({"__type": "com.amazonaws.sqs#QueueDoesNotExist", "message": "gone"}).encode()
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [None, (503, b"{}"), (200, b"<html>sign in first</html>"), (200, b"[]"), (302, b"")],
+    ids=["lost", "503", "html", "list", "redirect"],
+)
+def test_what_goes_wrong_botocore_does_again(
+    server: Server, trouble: tuple[int, bytes] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And all else for five seconds: an outage costs one attempt more, not one for each call."""
+    clock = ManualClock()
+    monkeypatch.setattr(curl, "SystemClock", lambda: clock)
+    client = curl_client(server)
+    server.answers.append(trouble)
+    assert client.delete_message_batch(**DELETE)["Successful"] == DELETED["Successful"]
+    client.delete_message_batch(**DELETE)
+    assert server.by() == ["curl", "botocore", "botocore"]
+    clock.advance(curl.PAUSE_SECONDS)
+    client.delete_message_batch(**DELETE)
+    assert server.by()[3:] == ["curl"]
+
+
+def test_an_error_is_botocores(server: Server) -> None:
+    """Its class, its code, its text: callers tell a missing queue from an outage by them."""
+    client = curl_client(server)
+    server.answers += [(400, GONE), (400, GONE)]
+    with pytest.raises(client.exceptions.QueueDoesNotExist) as raised:
+        client.delete_message_batch(**DELETE)
+    assert isinstance(raised.value, ClientError)
+    assert raised.value.response["Error"]["Code"] == "QueueDoesNotExist"
+
+
+def test_a_connection_is_kept_open_and_no_others_is_used(server: Server) -> None:
+    """Two threads have two; a forked child has its own, and leaves its parent's alone."""
+    client = curl_client(server)
+    for _ in range(3):
+        client.delete_message_batch(**DELETE)
+    assert len({port for *_, port in server.requests}) == 1
+    child = os.fork()
+    if not child:
+        try:
+            client.delete_message_batch(**DELETE)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    client.delete_message_batch(**DELETE)
+    ports = [port for *_, port in server.requests]
+    assert ports[:3] == [ports[0]] * 3 == [ports[4]] * 3
+    assert ports[3] != ports[0]
+    assert server.by() == ["curl"] * 5
+
+
+def test_without_keys_the_error_is_botocores(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    keys = {"aws_access_key_id": None, "aws_secret_access_key": None}
+    client = curl_client(server, **keys)
+    with pytest.raises(NoCredentialsError):
+        client.delete_message_batch(**DELETE)
+    assert server.requests == []
+
+
+def behind_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(curl, "getproxies", lambda: {"https": "http://proxy:3128"})
+
+
+def under_moto(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(curl, "BUILTIN_HANDLERS", [("before-send", lambda **_: None)])
+
+
+def without_pycurl(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pycurl", None)
+
+
+@pytest.mark.parametrize("case", [behind_a_proxy, under_moto, without_pycurl])
+def test_where_it_cannot_it_stands_aside(
+    server: Server, monkeypatch: pytest.MonkeyPatch, case: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    """A test's fake AWS gets the requests meant for it, and a proxy's user goes through the proxy."""
+    curl._installed.cache_clear()
+    case(monkeypatch)
+    client = client_of(server)
+    assert not curl.request_by_curl(client)
+    client.delete_message_batch(**DELETE)
+    assert server.by() == ["botocore"]
+    curl._installed.cache_clear()
+
+
+def test_a_workers_own_clients_use_it(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that is given is used as it is."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    DelayConsumer("orders")._queues.delete_batch(QUEUE, [])
+    DelayConsumer("orders")._queues.receive_batch(QUEUE, wait_seconds=0)
+    DelayConsumer("orders", client_of(server))._queues.receive_batch(QUEUE, wait_seconds=0)
+    assert server.by() == ["curl", "curl", "botocore"]
+
+
+def test_a_server_is_known_by_the_certificates_botocore_trusts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those of AWS_CA_BUNDLE, where that is set, and no others."""
+    monkeypatch.setattr(curl, "BUILTIN_HANDLERS", [])
+    made: list[str] = []
+    with LocalAws({"USE_SSL": "1"}) as aws:
+        for name, value in aws.environment().items():
+            monkeypatch.setenv(name, value)
+        queue = aws.client("sqs").create_queue(QueueName="tls")["QueueUrl"]
+
+        def receive() -> None:
+            client = boto3.client("sqs", config=Config(retries={"total_max_attempts": 1}))
+            assert curl.request_by_curl(client)
+            client.meta.events.register("before-send.sqs", lambda request, **_: made.append("x"))
+            client.receive_message(QueueUrl=queue)
+
+        receive()
+        assert made == []
+        monkeypatch.delenv("AWS_CA_BUNDLE")
+        with pytest.raises(SSLError):
+            receive()
+        assert made == ["x"]
