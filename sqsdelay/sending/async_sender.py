@@ -154,12 +154,12 @@ class AsyncQueueSender:
         self._sender = sender
         self._linger = checked_linger(linger_ms)
         self._max_waiting = max_waiting
+        self._closed = False
         self._begin_anew()
 
     def _begin_anew(self) -> None:
         """In a forked process: what waits there belongs to tasks of the parent."""
         self._sends: _LoopSends | None = None
-        self._closed = False
 
     async def send(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -366,3 +367,35 @@ def test_settings_out_of_range_are_refused(queues: GatedQueues, argument: str) -
     """With the value and what to use."""
     with pytest.raises(ConfigurationError, match=rf"{argument}=-1; use "):
         sender(queues, **{argument: -1})
+
+
+def test_a_forked_process_does_not_send_its_parents_messages(queues: GatedQueues) -> None:
+    """What waits when a process forks belongs to tasks that the child does not run. The child sends its
+    own, by threads of its own; what its parent has closed stays closed."""
+
+    async def of_child(sends: AsyncDelaySender, closed: AsyncDelaySender) -> None:
+        with pytest.raises(ConfigurationError, match="closed"):
+            await closed.send("orders", "never")
+        async with asyncio.timeout(30), sends:
+            await asyncio.gather(*(sends.send("orders", "child's") for _ in range(10)))
+
+    async def work() -> None:
+        closed = sender(queues)
+        await closed.aclose()
+        async with sender(queues) as sends:
+            # A thread has sent before: the child does not have it.
+            await asyncio.gather(*(sends.send("orders", "before", delay=DAY) for _ in range(10)))
+            waiting = asyncio.create_task(sends.send("orders", "parent's"))
+            await asyncio.sleep(0)
+            queues.requests.clear()
+            child = os.fork()
+            if child == 0:
+                try:
+                    asyncio.run(of_child(sends, closed))
+                finally:
+                    os._exit(0 if queues.requests == [["child's"] * 10] else 1)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert (await waiting).sqs_message_id
+
+    run(work)
+    assert queues.requests == [["parent's"]]
