@@ -1,7 +1,7 @@
 """Coalescing: what different callers send within a few milliseconds of each other shares requests.
 
 Pure logic: time is an argument, and nothing here waits or sends. Threads (`SharedCalls`) and asyncio
-(`AsyncQueueSender`) drive it.
+(`LoopCalls`) drive it.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ if find_spec("pika") is None:
 
 if TYPE_CHECKING:
     from sqsdelay.core.problem import Problem
+    from sqsdelay.rabbitmq.async_sender import AsyncRabbitMqSender
     from sqsdelay.rabbitmq.infrastructure import bind, declare, teardown
     from sqsdelay.rabbitmq.message import RabbitMqMessage
     from sqsdelay.rabbitmq.outbox import RabbitMqOutbox
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RabbitMqSender",
+    "AsyncRabbitMqSender",
     "MAX_DELAY_SECONDS",
     "RabbitMqMessage",
     "Problem",
@@ -44,6 +46,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AsyncRabbitMqSender": "async_sender",
     "RabbitMqSender": "sender",
     "MAX_DELAY_SECONDS": "topology",
     "RabbitMqMessage": "message",

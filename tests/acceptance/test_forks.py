@@ -76,6 +76,21 @@ def test_a_rabbitmq_sender(broker: Broker) -> None:
     assert Counter(body.decode() for _, _, body in broker.drain("orders")) == expected()
 
 
+def test_an_asyncio_rabbitmq_sender(broker: Broker) -> None:
+    """Each process has an event loop, threads and a connection of its own."""
+    broker.queue("orders")
+    assert broker.cli("declare").returncode == 0
+    run(
+        "import asyncio, os\n"
+        "from sqsdelay.rabbitmq import AsyncRabbitMqSender, RabbitMqSender\n"
+        "sender = AsyncRabbitMqSender(RabbitMqSender(os.environ['URL']), linger_ms=1)\n"
+        "def use(text): asyncio.run(sender.send('orders', text))\n",
+        URL=broker.url,
+    )
+    assert broker.wait_count("orders", len(expected())) == len(expected())
+    assert Counter(body.decode() for _, _, body in broker.drain("orders")) == expected()
+
+
 def test_a_closed_rabbitmq_sender_stays_closed(broker: Broker) -> None:
     """And a child's closing does not end its parent's connection."""
     broker.queue("orders")

@@ -1,0 +1,186 @@
+"""Tasks that make calls for one item each share calls: a few threads make them, each for several tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Generic, TypeVar
+
+from sqsdelay.core.coalescing import Coalescer, Waiting, checked_linger
+from sqsdelay.core.shared_calls import Work
+from sqsdelay.errors import ConfigurationError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+DEFAULT_LINGER_MS: Final = 5.0
+DEFAULT_MAX_WAITING: Final = 10_000
+
+
+@dataclass(eq=False, slots=True)
+class _Item(Generic[T, R]):
+    """A task's item, and the result it waits for."""
+
+    item: T
+    result: asyncio.Future[R]
+
+
+class _OneLoop(Generic[T, R]):
+    """What waits and is in flight on one event loop."""
+
+    def __init__(
+        self, work: Work[T, R], *, linger_seconds: float, lanes: int, max_waiting: int
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._room = asyncio.Semaphore(max_waiting)
+        self._calls = 0
+        self._idle: asyncio.Future[None] | None = None
+        self._work = work
+        self._coalescer = Coalescer[_Item[T, R]](linger_seconds=linger_seconds, lanes=lanes)
+        self._threads = ThreadPoolExecutor(lanes, thread_name_prefix="delay-sender")
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def call(self, key: Hashable, item: T, *, size: int, most: int) -> R:
+        self._calls += 1
+        try:
+            async with self._room:
+                return await self._called(key, item, size, most)
+        finally:
+            self._calls -= 1
+            if self._idle is not None and not self._calls and not self._idle.done():
+                self._idle.set_result(None)
+
+    async def _called(self, key: Hashable, item: T, size: int, most: int) -> R:
+        result: asyncio.Future[R] = self.loop.create_future()
+        waiting = self._coalescer.add(
+            key, _Item(item, result), size=size, most=most, now=self.loop.time()
+        )
+        self._go_on()
+        try:
+            return await result
+        finally:
+            self._coalescer.withdraw(waiting)
+
+    def _go_on(self) -> None:
+        """Make the calls that may be made, and look again when others may."""
+        while group := self._coalescer.take(self.loop.time()):
+            work = partial(self._work, group[0].key, [each.item.item for each in group])
+            making = self.loop.run_in_executor(self._threads, work)
+            making.add_done_callback(partial(self._settle, group))
+        at = self._coalescer.next_at()
+        if self._timer is not None:
+            if self._timer.when() == at:
+                return
+            self._timer.cancel()
+        self._timer = None if at == math.inf else self.loop.call_at(at, self._on_time)
+
+    def _on_time(self) -> None:
+        self._timer = None
+        self._go_on()
+
+    def _settle(
+        self, group: list[Waiting[_Item[T, R]]], making: asyncio.Future[Sequence[R]]
+    ) -> None:
+        self._coalescer.done(group)
+        error = making.exception()
+        for position, waiting in enumerate(group):
+            result = waiting.item.result
+            if result.done():
+                continue  # Its task was cancelled meanwhile.
+            if error is not None:
+                result.set_exception(error)
+            else:
+                result.set_result(making.result()[position])
+        self._go_on()
+
+    async def finish(self) -> None:
+        """Let what waits leave at once, and wait for all results."""
+        self._coalescer.hurry()
+        self._go_on()
+        if self._calls:
+            self._idle = self.loop.create_future()
+            await self._idle
+        self.end()
+
+    def end(self) -> None:
+        """Let the threads go; they end with what they are doing."""
+        self._threads.shutdown(wait=False)
+
+
+class LoopCalls(Generic[T, R]):
+    """Makes calls for the tasks of one event loop at a time, until it is closed.
+
+    Args:
+        work: makes one call for the items of a key, in a thread; a result for each, in order.
+        linger_ms: how long an item waits for others; 0 lets each have a call of its own.
+        lanes: calls under way, and threads.
+        max_waiting: items that wait or are in flight; further ones wait until one is done.
+
+    Raises:
+        ConfigurationError: a setting out of range.
+    """
+
+    def __init__(self, work: Work[T, R], *, linger_ms: float, lanes: int, max_waiting: int) -> None:
+        if max_waiting < 1:
+            raise ConfigurationError(f"max_waiting={max_waiting}; use 1 or more")
+        self._work = work
+        self._linger = checked_linger(linger_ms)
+        self._lanes = lanes
+        self._max_waiting = max_waiting
+        self._closed = False
+        self._here: _OneLoop[T, R] | None = None
+
+    def begin_anew(self) -> None:
+        """In a forked process: what waits there belongs to tasks of the parent."""
+        self._here = None
+
+    async def call(self, key: Hashable, item: T, *, size: int, most: int) -> R:
+        """The item's own result; cancelled while it waits, it does not leave.
+
+        Args:
+            key: what it shares with those it may leave with.
+            size: its bytes.
+            most: how many one call takes.
+
+        Raises:
+            ConfigurationError: closed, or in use on another event loop.
+            What ``work`` raised.
+        """
+        return await self._on_this_loop().call(key, item, size=size, most=most)
+
+    async def close(self) -> None:
+        """Let what waits leave at once, and wait for the results; further calls are refused."""
+        self._closed = True
+        here, self._here = self._here, None
+        if here is not None and here.loop is asyncio.get_running_loop():
+            await here.finish()
+
+    def check_open(self) -> None:
+        """
+        Raises:
+            ConfigurationError: closed.
+        """
+        if self._closed:
+            raise ConfigurationError("this sender is closed; make another one")
+
+    def _on_this_loop(self) -> _OneLoop[T, R]:
+        self.check_open()
+        here = self._here
+        if here is None or here.loop is not asyncio.get_running_loop():
+            if here is not None and not here.loop.is_closed():
+                raise ConfigurationError(
+                    "this sender is in use on another event loop; make one for each loop"
+                )
+            if here is not None:
+                here.end()
+            here = self._here = _OneLoop(
+                self._work,
+                linger_seconds=self._linger,
+                lanes=self._lanes,
+                max_waiting=self._max_waiting,
+            )
+        return here
