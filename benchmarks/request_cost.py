@@ -111,7 +111,7 @@ def by_urllib3(stub: Stub) -> Call:
 
     def send(request: AWSRequest) -> bytes:
         headers = dict(request.headers)
-        return pool.urlopen("POST", request.url, body=request.data, headers=headers).data
+        return pool.urlopen("POST", str(request.url), body=request.data, headers=headers).data
 
     return Signed(stub, send)
 
@@ -121,7 +121,7 @@ def by_httpx(stub: Stub, closing: ExitStack) -> Call:
 
     def send(request: AWSRequest) -> bytes:
         headers = dict(request.headers)
-        return client.post(request.url, content=request.data, headers=headers).content
+        return client.post(str(request.url), content=request.data, headers=headers).content
 
     return Signed(stub, send)
 
@@ -139,7 +139,7 @@ def by_aiohttp(stub: Stub, closing: ExitStack) -> Call:
 
     async def post(request: AWSRequest) -> bytes:
         headers = dict(request.headers)
-        async with session.post(request.url, data=request.data, headers=headers) as answer:
+        async with session.post(str(request.url), data=request.data, headers=headers) as answer:
             return await answer.read()
 
     return Signed(stub, lambda request: loop.run_until_complete(post(request)))

@@ -12,7 +12,7 @@ import json
 import logging
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.request import getproxies
 
 from botocore.awsrequest import AWSResponse
@@ -97,7 +97,7 @@ class _Requests:
         request_signer: Any,
         context: Mapping[str, Any],
         **_: Any,
-    ) -> tuple[AWSResponse, dict[str, Any]] | None:
+    ) -> Any:  # Types of botocore's know no handler that answers.
         """The answer to a request that botocore has put together; None leaves it to botocore."""
         if self._clock.monotonic() < self._paused_until:
             return None
@@ -125,7 +125,7 @@ class _Requests:
             "HTTPHeaders": headers,
             "RetryAttempts": 0,
         }
-        return AWSResponse(params["url"], status, headers, None), answer
+        return AWSResponse(params["url"], status, cast(Any, headers), None), answer
 
     def _made(
         self, params: Mapping[str, Any], credentials: Any, scope: str
