@@ -12,11 +12,18 @@ import statistics
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 
 import aio_pika
 
 from benchmarks.rabbitmq import BODY, OURS, delays, private_broker, queues
-from sqsdelay.rabbitmq import AsyncRabbitMqSender, RabbitMqMessage, RabbitMqSender, declare
+from sqsdelay.rabbitmq import (
+    AsyncRabbitMqSender,
+    RabbitMqMessage,
+    RabbitMqSender,
+    declare,
+    teardown,
+)
 from sqsdelay.rabbitmq.routing_keys import entry_level, routing_key
 
 QUEUE = "ours"
@@ -98,13 +105,17 @@ async def compare(url: str, options: argparse.Namespace) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--url", help="amqp://…; a private broker when left out")
     parser.add_argument("--messages", type=int, default=5000, help="messages a round")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each, taking turns")
     options = parser.parse_args()
-    with private_broker() as url:
+    with private_broker() if options.url is None else nullcontext(options.url) as url:
         declare(url, OURS)
         queues(url, QUEUE)
-        return 0 if asyncio.run(compare(url, options)) else 1
+        met = asyncio.run(compare(url, options))
+        teardown(url, OURS, force=True)
+        queues(url, QUEUE, delete=True)
+    return 0 if met else 1
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from botocore.config import Config
 from botocore.credentials import Credentials
 from botocore.httpsession import URLLib3Session
 
-from benchmarks.support.sqs_stub import REGION, Stub, running_stub
+from benchmarks.support.sqs_stub import REGION, Stub, forget_proxies, running_stub
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.sqs.client import client_config
 from sqsdelay.sqs.curl import request_by_curl
@@ -78,7 +78,7 @@ def by_client(stub: Stub, config: Config | None, *, curl: bool = False) -> Call:
     """A boto3 client."""
     client = stub.client(config=config)
     if curl and not request_by_curl(client):
-        raise SystemExit("libcurl cannot be used here: unset the proxy variables")
+        raise SystemExit("libcurl cannot be used here")
     return lambda action, parameters: getattr(client, ACTIONS[action])(**parameters)
 
 
@@ -210,6 +210,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=300, help="requests a round")
     parser.add_argument("--rounds", type=int, default=9, help="rounds of each, taking turns")
     options = parser.parse_args()
+    forget_proxies()
     turns = max(1, options.requests // len(ACTIONS))
     with running_stub(apart=True) as stub, ExitStack() as closing:
         queue_url = f"{stub.url}/000000000000/{QUEUE}"

@@ -19,7 +19,7 @@ from typing import Any
 
 from botocore.config import Config
 
-from benchmarks.support.sqs_stub import BODY, Stub, running_stub
+from benchmarks.support.sqs_stub import BODY, Stub, forget_proxies, running_stub
 from sqsdelay import DelayConsumer, DelaySender, Message
 from sqsdelay.core import wire
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
@@ -348,6 +348,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.messages < MAX_BATCH_ENTRIES or options.rounds < 1:
         parser.error(f"use at least {MAX_BATCH_ENTRIES} messages and 1 round")
+    forget_proxies()
     worst = 0.0
     with running_stub(apart=True) as stub:
         for latency_ms in options.latency_ms:

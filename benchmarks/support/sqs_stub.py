@@ -135,6 +135,13 @@ def running_stub(*, latency_ms: float = 0, apart: bool = False) -> Iterator[Stub
             yield Stub(url=f"http://127.0.0.1:{port}")
 
 
+def forget_proxies() -> None:
+    """The stub is on this machine, and libcurl makes no requests where a proxy is set."""
+    for name in list(os.environ):
+        if name.lower().endswith("_proxy"):
+            del os.environ[name]
+
+
 @contextmanager
 def _apart(other: int) -> Iterator[None]:
     """This process on one processor, another on one other."""

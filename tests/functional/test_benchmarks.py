@@ -44,6 +44,15 @@ def test_accuracy_fails_a_relay_that_drifts(
     assert re.search(r"FAILED: \d{4,5} ms late", capsys.readouterr().out)
 
 
+def test_the_cost_of_a_request_is_printed_for_each_way() -> None:
+    """A small run: each way works against the stub, and has its ratio to plain boto3."""
+    done = run("request_cost", "--requests", "3", "--rounds", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    ways = re.findall(r"^(\S.*?)  +\d+ µs CPU +\d+\.\d\d x boto3$", done.stdout, re.M)
+    assert len(ways) == 11
+    assert {"boto3, its defaults", "sqsdelay's own client, by libcurl"} <= set(ways)
+
+
 def test_throughput_runs_and_the_consumer_needs_three_requests() -> None:
     """Receive, send, delete: three requests for 10 messages and hop, counted by the server."""
     done = run("throughput", "--messages", "200", "--rounds", "1", "--latency-ms", "0", "1")
@@ -52,8 +61,8 @@ def test_throughput_runs_and_the_consumer_needs_three_requests() -> None:
     assert done.stdout.count("plain boto3, parameter_validation=False") == 2
     assert done.stdout.count("send_many, concurrency=1, given client") == 2
     assert done.stdout.count("send_many, concurrency=1 ") == 2
-    polls = re.findall(r"DelayConsumer\.poll .* ([\d.]+) requests/10", done.stdout)
-    assert polls == ["3.00", "3.00", "4.00"] * 2
+    polls = re.findall(r"DelayConsumer\.poll, \w+ client .* ([\d.]+) requests/10", done.stdout)
+    assert polls == ["3.00", "3.00", "3.00", "3.00", "4.00", "4.00"] * 2
 
 
 def test_coalesced_sends_take_a_tenth_of_the_requests() -> None:

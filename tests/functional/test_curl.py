@@ -70,11 +70,15 @@ class Answers(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
 
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """Nothing on the way to it, and no moto, which another test may have imported."""
+@pytest.fixture(autouse=True)
+def nothing_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No proxy, and no moto, which another test may have imported."""
     monkeypatch.setattr(curl, "BUILTIN_HANDLERS", [])
     monkeypatch.setattr(curl, "getproxies", dict)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
     with Server() as running:
         threading.Thread(target=running.serve_forever, args=(0.02,), daemon=True).start()
         yield running
@@ -128,9 +132,8 @@ def test_the_signature_is_botocores(server: Server, token: str | None, text: str
     assert told == signature_of(headers, body, server.url, token)
 
 
-def test_the_answers_are_botocores(local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_answers_are_botocores(local_aws: LocalAws) -> None:
     """For each action, binary attributes and failed entries among them."""
-    monkeypatch.setattr(curl, "BUILTIN_HANDLERS", [])
     plain, quick = local_aws.client("sqs"), local_aws.client("sqs")
     assert curl.request_by_curl(quick)
     made: list[str] = []
@@ -281,7 +284,6 @@ def test_a_server_is_known_by_the_certificates_botocore_trusts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Those of AWS_CA_BUNDLE, where that is set, and no others."""
-    monkeypatch.setattr(curl, "BUILTIN_HANDLERS", [])
     made: list[str] = []
     with LocalAws({"USE_SSL": "1"}) as aws:
         for name, value in aws.environment().items():

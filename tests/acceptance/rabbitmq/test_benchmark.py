@@ -37,6 +37,22 @@ def test_the_benchmark_prints_both_and_leaves_nothing(broker: Broker) -> None:
                 connection.channel().queue_declare(name, passive=True)
 
 
+def test_the_asyncio_benchmark_prints_all_beside_each_other(broker: Broker) -> None:
+    """A small run: a rate for each, the ratios, and the verdict as exit code."""
+    program = [sys.executable, "-m", "benchmarks.rabbitmq_async", "--url", broker.url]
+    done = subprocess.run(
+        [*program, "--messages", "100", "--rounds", "1"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+    )
+    ratios = re.findall(r"asyncio against [\w-]+: ([\d.]+) \(aim >= ([\d.]+)\)", done.stdout)
+    assert len(ratios) == 2, done.stderr
+    assert len(re.findall(r"^  \S.*  +[\d,]+$", done.stdout, re.M)) == 3
+    assert done.returncode in (0, 1), done.stderr
+
+
 def test_the_dead_letter_worker_benchmark_prints_both_beside_each_other() -> None:
     """A small run of its quick half: rates of the default and of the other, and their ratio."""
     program = [sys.executable, "-m", "benchmarks.rabbitmq_dead_letter_worker"]
