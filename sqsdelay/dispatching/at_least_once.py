@@ -13,6 +13,8 @@ from sqsdelay.ports.stores import Claim, TransactionMode
 
 _REMEMBERED: Final = 100_000
 
+_Key = tuple[str, int, int]
+
 
 class AtLeastOnce:
     """The `Destination` of an outbox.
@@ -27,7 +29,7 @@ class AtLeastOnce:
     def __init__(self, outbox: Outbox, destinations: Destinations) -> None:
         self._outbox = outbox
         self._destinations = destinations
-        self._sent: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self._sent: OrderedDict[_Key, None] = OrderedDict()
 
     @property
     def max_ahead_seconds(self) -> int:
@@ -50,7 +52,7 @@ class AtLeastOnce:
                 self._remember(key)
         return [unreadable(m) or outcomes.get(_key(m), SENT_BEFORE) for m in claim.messages]
 
-    def _remember(self, key: tuple[str, int]) -> None:
+    def _remember(self, key: _Key) -> None:
         self._sent[key] = None
         if len(self._sent) > _REMEMBERED:
             self._sent.popitem(last=False)
@@ -67,5 +69,6 @@ class AtLeastOnce:
         return self._outbox.reject(messages)
 
 
-def _key(message: StoredMessage) -> tuple[str, int]:
-    return message.message_id, message.due_ms
+def _key(message: StoredMessage) -> _Key:
+    # In a store for which an id is no key, another message may have the same id and due time.
+    return message.message_id, message.due_ms, hash(message.body)

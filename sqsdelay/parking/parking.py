@@ -19,7 +19,13 @@ from sqsdelay.errors import (
     StoreError,
 )
 from sqsdelay.parking.settings import ParkingSettings
-from sqsdelay.ports.stores import LimitsSize, ParkingPlace, ParksFarAhead, TakesGroups
+from sqsdelay.ports.stores import (
+    FindsByDueTime,
+    LimitsSize,
+    ParkingPlace,
+    ParksFarAhead,
+    TakesGroups,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -49,16 +55,17 @@ class Parking:
         """How many messages the store prefers in one call; None if it does not matter."""
         return self._store.stored_at_once if isinstance(self._store, TakesGroups) else None
 
-    def park(self, messages: Sequence[StoredMessage]) -> list[SqsDelayError | None]:
-        """Store in one call; per message an error, or None if the store now has it.
+    def park(self, messages: Sequence[StoredMessage]) -> list[bool | SqsDelayError]:
+        """Store in one call; per message whether it is new in the store, which has it now, or an error.
 
         A message the store cannot keep (too large) fails alone; an outage fails them all.
         """
         try:
-            new: Sequence[bool | StoreError] = self._stored(messages)
+            answered = list(zip(messages, self._stored(messages), strict=True))
+            new = [message for message, outcome in answered if outcome is True]
             return [
-                outcome if isinstance(outcome, StoreError) else self._refused(message, outcome)
-                for message, outcome in zip(messages, new, strict=True)
+                outcome if isinstance(outcome, StoreError) else self._refused(message, outcome, new)
+                for message, outcome in answered
             ]
         except InvalidMessage as error:
             if len(messages) == 1:
@@ -77,8 +84,33 @@ class Parking:
         except StoredInPart as error:
             return error.outcomes
 
-    def _refused(self, message: StoredMessage, is_new: bool) -> SqsDelayError | None:
-        return None if is_new else refused(message, self._store.find(message.message_id))
+    def _refused(
+        self, message: StoredMessage, is_new: bool, new: Sequence[StoredMessage]
+    ) -> bool | SqsDelayError:
+        """Whether a message is new; why it was not stored if another has its id.
+
+        Args:
+            new: what the call has stored. A message of it may have the same id; not every store could
+                find it by that.
+        """
+        if is_new:
+            return True
+        stored_now = [each for each in new if each.message_id == message.message_id]
+        try:
+            kept = stored_now or [self._find(message)]
+        except ConfigurationError as error:
+            return error
+        conflict = None
+        for each in kept:
+            conflict = refused(message, each)
+            if conflict is None:
+                return False
+        return conflict or False
+
+    def _find(self, message: StoredMessage) -> StoredMessage | None:
+        if isinstance(self._store, FindsByDueTime):
+            return self._store.find_due(message.message_id, message.due_ms)
+        return self._store.find(message.message_id)
 
     def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
         """The amendments of these messages; none while the store is unavailable.
@@ -94,7 +126,8 @@ class Parking:
             return {}
 
     def apply_amendments(self, parked: Mapping[str, int | None]) -> set[str]:
-        """Apply amendments to messages that were just parked; returns the ids of those cancelled.
+        """Apply amendments to messages that were just parked, and were not there before; returns the ids
+        of those cancelled. (What was there before may have been sent later than the amendment was left.)
 
         A cancellation first leaves an amendment and then looks into the store: either it finds the
         parked message there, or the amendment is found here.

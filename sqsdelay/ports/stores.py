@@ -178,6 +178,15 @@ class LimitsSize(Protocol):
 
 
 @runtime_checkable
+class FindsByDueTime(Protocol):
+    """A `ParkingPlace` that may be unable to find a message by its id alone."""
+
+    def find_due(self, message_id: str, due_ms: int) -> StoredMessage | None:
+        """As ``find``; where the id alone is not enough, the message of that id that is due then."""
+        ...
+
+
+@runtime_checkable
 class ParksFarAhead(Protocol):
     """A `ParkingPlace` that refuses messages due soon."""
 

@@ -212,22 +212,24 @@ class Relay(Mover):
         """Park in one call; what the store does not take hops on, which loses nothing."""
         if self._parking is None or not given:
             return []
-        errors = [
-            self._met_again(each, error) if isinstance(error, MessageConflict) else error
-            for each, error in zip(
+        answered = [
+            (each, self._met_again(each, is_new) if isinstance(is_new, MessageConflict) else is_new)
+            for each, is_new in zip(
                 given, self._parking.park([each.stored for each in given]), strict=True
             )
         ]
-        answered = list(zip(given, errors, strict=True))
-        in_store = {
-            each.message.message_id: each.copy.first_sent_ms
-            for each, error in answered
-            if error is None
-        }
-        cancelled = self._parking.apply_amendments(in_store) if in_store else set()
+        # What was there already may be another message of this id, sent after the amendment was left.
+        new = {each.message.message_id for each, is_new in answered if is_new is True}
+        last_sent: dict[str, int | None] = {}
+        for each, _ in sorted(answered, key=lambda one: one[0].copy.first_sent_ms or 0):
+            if each.message.message_id in new:
+                last_sent[each.message.message_id] = each.copy.first_sent_ms
+        cancelled = self._parking.apply_amendments(last_sent) if last_sent else set()
         return [
-            self._parked(each, cancelled) if error is None else self._not_parked(each, error)
-            for each, error in answered
+            self._not_parked(each, is_new)
+            if isinstance(is_new, SqsDelayError)
+            else self._parked(each, cancelled)
+            for each, is_new in answered
         ]
 
     def _parked(self, each: ToStore, cancelled: Collection[str]) -> Outcome:
@@ -247,12 +249,12 @@ class Relay(Mover):
 
         return self._or_failed(each.copy, requeue)
 
-    def _met_again(self, each: ToStore, conflict: MessageConflict) -> SqsDelayError | None:
-        """None where the store has the same message, rescheduled since its amendments were read."""
+    def _met_again(self, each: ToStore, conflict: MessageConflict) -> bool | SqsDelayError:
+        """No error where the store has the same message, rescheduled since its amendments were read."""
         assert self._parking is not None
         amendment = self._amendments([each.message]).get(each.message.message_id)
         due_ms = None if amendment is None else amendment.new_due_ms(each.copy.first_sent_ms)
         if due_ms is None:
             return conflict
-        (error,) = self._parking.park([replace(each.stored, due_ms=due_ms)])
-        return error
+        (is_new,) = self._parking.park([replace(each.stored, due_ms=due_ms)])
+        return is_new

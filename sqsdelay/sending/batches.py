@@ -224,7 +224,8 @@ class BatchSender:
                 results[position] = result
 
     def _park(self, endpoint: Endpoint, chunk: Sequence[ToStore]) -> list[SendResult]:
-        errors = chunk[0].parking.park([prepared.stored for prepared in chunk])
+        parked = chunk[0].parking.park([prepared.stored for prepared in chunk])
+        errors = [each if isinstance(each, SqsDelayError) else None for each in parked]
         if self._ledger is not None:
             now_ms = self._queues.broker_clock.now_ms()
             kept = [p.stored for p, error in zip(chunk, errors, strict=True) if error is None]

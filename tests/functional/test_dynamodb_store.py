@@ -16,8 +16,15 @@ import pytest
 from sqsdelay.core.message_id import new_message_id
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher
-from sqsdelay.errors import ConfigurationError, MessageTooLarge, StoreMissing, StoreUnavailable
+from sqsdelay.errors import (
+    ConfigurationError,
+    MessageConflict,
+    MessageTooLarge,
+    StoreMissing,
+    StoreUnavailable,
+)
 from sqsdelay.limits import MAX_DYNAMODB_ITEM_BYTES
+from sqsdelay.parking.parking import Parking
 from sqsdelay.ports.stores import TransactionMode
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.stores.dynamodb.layout import FAR_FROM_MS, FAR_MS, HOUR_MS
@@ -216,6 +223,23 @@ def test_without_look_ups(make: Make, store: DynamoDbStore, clock: ManualClock) 
     assert plain.cancel([made.message_id]) == [True]
     clock.advance(DAY_MS / 1000)
     assert released(plain, clock) == ["order-7"]
+
+
+def test_without_look_ups_a_message_parked_again_is_the_same(
+    make: Make, store: DynamoDbStore, clock: ManualClock
+) -> None:
+    """Its copy came back because a delete was lost: neither it nor those of its batch may fail."""
+    parking = Parking(make(lookup=False), after_seconds=900)
+    mine = message("order-7", clock.now_ms() + DAY_MS)
+    assert parking.park([mine]) == [True]
+    other = message("order-7", mine.due_ms, b"other")
+    *outcomes, conflict = parking.park([mine, made_up(mine.due_ms), other])
+    assert outcomes == [False, True]
+    assert isinstance(conflict, MessageConflict)
+    assert store.pending_count() == 2
+    soon = message("order-8", clock.now_ms() + 60_000)
+    assert parking.park([soon, soon]) == [True, False]
+    assert parking.park([soon]) == [False]
 
 
 def test_failing_far_messages_stop_no_cursor(store: DynamoDbStore, clock: ManualClock) -> None:

@@ -32,12 +32,18 @@ from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
+from tests.faulty import FaultyStore
 
 DAY = 86_400
 ORDERS = Endpoint.parse("orders")
 DELAY = ORDERS.delay_queue.name
 ERRORS = ORDERS.error_queue.name
 N_ID = "NServiceBus.MessageId"
+
+
+@pytest.fixture
+def store(clock: ManualClock) -> FaultyStore:
+    return FaultyStore(clock)
 
 
 def put(queues: InMemoryQueues, attributes: dict[str, Attribute], message_id: str) -> None:
@@ -307,6 +313,54 @@ def test_an_amendment_of_a_former_message_leaves_a_parked_one_alone(
     clock.advance(900)
     assert statuses(queues, relay) == [Status.PARKED]
     assert [message.due_ms for message in store.pending(9)] == [due_ms]
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_an_old_copy_takes_no_later_message_of_its_id_away(
+    queues: InMemoryQueues, clock: ManualClock, store: FaultyStore, when: str
+) -> None:
+    """Cancelled, and sent anew by a sender with the store: long before, and the consumer cannot read the
+    amendment once; or between its reading and its parking."""
+    sender, relay = amended(queues, store)
+    due_at = utc(clock.true_ms + 2 * DAY * 1000)
+    QueueSender(queues).send("orders", "x", due_at=due_at, message_id="m")
+    clock.advance(900)
+
+    def cancel_and_send_anew() -> None:
+        assert sender.cancel("orders", "m") is Change.REQUESTED
+        clock.advance(2)
+        sender.send("orders", "x", due_at=due_at, message_id="m")
+
+    if when == "before":
+        cancel_and_send_anew()
+        store.down, store.failures = {"amendments"}, 1
+    else:
+        keep = store.store
+
+        def meanwhile(messages: Any, **given: Any) -> list[bool]:
+            store.store = keep  # type: ignore[method-assign]
+            cancel_and_send_anew()
+            return keep(messages, **given)
+
+        store.store = meanwhile  # type: ignore[method-assign]
+    assert statuses(queues, relay) == [Status.PARKED]
+    assert [message.message_id for message in store.pending(9)] == ["m"]
+
+
+def test_an_old_copy_beside_the_message_sent_anew_takes_it_not_away(
+    queues: InMemoryQueues, clock: ManualClock, store: FaultyStore
+) -> None:
+    """Both hop, and are parked in one call, while the amendment cannot be read before but after."""
+    sender, relay = amended(queues, store)
+    due_at = utc(clock.true_ms + 2 * DAY * 1000)
+    QueueSender(queues).send("orders", "x", due_at=due_at, message_id="m")
+    sender.cancel("orders", "m")
+    clock.advance(2)
+    QueueSender(queues).send("orders", "x", due_at=due_at, message_id="m")
+    clock.advance(900)
+    store.down, store.failures = {"amendments"}, 1
+    assert statuses(queues, relay) == [Status.PARKED] * 2
+    assert [message.message_id for message in store.pending(9)] == ["m"]
 
 
 # Another message of its id.

@@ -91,9 +91,10 @@ def test_a_line_that_is_no_message_is_one_that_cannot_be_sent(
     store.store([message(clock.now_ms(), "a")])
     (key,) = objects(s3)
     s3.objects[key] = gzip.compress(b'{"due_ms": 5}\nnonsense\n')
-    with store.claim(10, due_by_ms=clock.now_ms()) as claim:
-        assert [bool(each.unreadable) for each in claim.messages] == [True, True]
-        assert claim.remove([each.message_id for each in claim.messages]) == [True, True]
+    for _ in range(2):  # neither has an id, and a claim is settled by ids
+        with store.claim(10, due_by_ms=clock.now_ms()) as claim:
+            assert [bool(each.unreadable) for each in claim.messages] == [True]
+            assert claim.remove([each.message_id for each in claim.messages]) == [True]
     assert store.pending_count() == 0
 
 

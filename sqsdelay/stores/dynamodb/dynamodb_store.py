@@ -183,6 +183,11 @@ class DynamoDbStore:
         entry = self._waiting.find(message_id)
         return None if entry is None else entry.message
 
+    def find_due(self, message_id: str, due_ms: int) -> StoredMessage | None:
+        """As `find`; with ``lookup=False``, an id of the user's own is found by its due time."""
+        entry = self._waiting.find(message_id, due_ms)
+        return None if entry is None else entry.message
+
     def cancel(self, message_ids: Sequence[str]) -> list[bool]:
         return self._table.each(self._waiting.cancel, message_ids)
 

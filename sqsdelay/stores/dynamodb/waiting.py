@@ -146,15 +146,18 @@ class Waiting:
         lease = self._book.one(place.shard)
         return place.position > max(lease.cursor, lease.taken_far)
 
-    def find(self, message_id: str) -> Entry | None:
+    def find(self, message_id: str, due_ms: int | None = None) -> Entry | None:
         """A message that is not released yet.
 
+        Args:
+            due_ms: when it is due, if that is known: where nothing else tells its place, this does.
+
         Raises:
-            ConfigurationError: an id that does not tell its place, and no look-up items are kept.
+            ConfigurationError: nothing tells its place, and no look-up items are kept.
             SchemaMismatch: a newer version's table.
         """
         self._book.check()
-        entries = [entry_of(self._layout, *found) for found in self._candidates(message_id)]
+        entries = [entry_of(self._layout, *found) for found in self._candidates(message_id, due_ms)]
         for entry in sorted(entries, key=lambda entry: entry.place.lane is Lane.FAR):
             if entry.place.lane is Lane.NEAR:
                 return entry
@@ -162,9 +165,11 @@ class Waiting:
                 return entry
         return None
 
-    def _candidates(self, message_id: str) -> list[tuple[Item, Lane]]:
+    def _candidates(self, message_id: str, due_ms: int | None) -> list[tuple[Item, Lane]]:
         """The items that may be the message: by a look-up item, or where its id says."""
         told = due_ms_of_id(message_id)
+        if told is None and not self._lookup:
+            told = due_ms
         if told is None and not self._lookup:
             raise ConfigurationError(
                 f"message_id {message_id!r} does not tell when its message is due, and this store "

@@ -49,13 +49,16 @@ class S3Claim:
         self._lease_ms = lease_ms
         self._lock = threading.RLock()
         self._leased: list[Leased] = []
-        self._places: dict[str, list[tuple[Leased, int]]] = {}
+        self._places: dict[str, tuple[Leased, int]] = {}
         self.messages: list[StoredMessage] = []
 
     def take(
         self, waiting: Waiting, limit: int, *, due_by_ms: int, closed: Collection[str]
     ) -> None:
-        """Lease an object if nobody has it and it holds something due; up to ``limit`` messages."""
+        """Lease an object if nobody has it and it holds something due; up to ``limit`` messages.
+
+        Of messages that share an id, one: a claim is settled by ids. The others are for later claims.
+        """
         wheel, now_ms = self._wheel, self._wheel.now_ms()
         state, etag = wheel.state(waiting)
         if state.leased(now_ms):
@@ -68,7 +71,15 @@ class S3Claim:
         if len(settled.gone) >= len(lines):
             wheel.finish(waiting.name)
             return
-        chosen = _due(lines, settled, limit, due_by_ms=due_by_ms, now_ms=now_ms, closed=closed)
+        chosen = _due(
+            lines,
+            settled,
+            limit,
+            due_by_ms=due_by_ms,
+            now_ms=now_ms,
+            closed=closed,
+            taken=self._places.keys(),
+        )
         if not chosen:
             return
         mine = replace(
@@ -88,7 +99,7 @@ class S3Claim:
         leased = Leased(waiting, mine, etag, lines)
         self._leased.append(leased)
         for position, message in chosen:
-            self._places.setdefault(message.message_id, []).append((leased, position))
+            self._places[message.message_id] = (leased, position)
             self.messages.append(message)
 
     def _given_up(self, state: State) -> State | None:
@@ -115,12 +126,14 @@ class S3Claim:
         noted = [
             message_id
             for message_id, removed in zip(message_ids, answers, strict=True)
-            if removed
-            for leased, position in self._places[message_id]
-            if found_by_id(leased.lines[position])
+            if removed and self._found_by_id(message_id)
         ]
         self._changes.forget_ids(noted)
         return answers
+
+    def _found_by_id(self, message_id: str) -> bool:
+        leased, position = self._places[message_id]
+        return found_by_id(leased.lines[position])
 
     def count_failures(
         self, message_ids: Sequence[str], *, retry_after_seconds: float
@@ -149,7 +162,8 @@ class S3Claim:
                 here = [
                     (message_id, position)
                     for message_id in message_ids
-                    for place, position in self._places.get(message_id, ())
+                    if message_id in self._places
+                    for place, position in [self._places[message_id]]
                     if place is leased and position in leased.state.hand
                 ]
                 positions = frozenset(position for _, position in here)
@@ -221,17 +235,20 @@ def _due(
     due_by_ms: int,
     now_ms: int,
     closed: Collection[str],
+    taken: Collection[str],
 ) -> list[tuple[int, StoredMessage]]:
-    """What of an object may be released: the earliest, by position."""
+    """What of an object may be released: the earliest, by position, each id once."""
     chosen: list[tuple[int, StoredMessage]] = []
+    ids = set(taken)
     for position, line in enumerate(lines):
         if line.due_ms > due_by_ms or len(chosen) == limit:
             break
         if position in state.gone or state.held.get(position, 0) > now_ms:
             continue
         message = message_of(line)
-        if message.destination in closed:
+        if message.destination in closed or message.message_id in ids:
             continue
+        ids.add(message.message_id)
         failures = message.failures + state.failures.get(position, 0)
         chosen.append((position, replace(message, failures=failures)))
     return chosen

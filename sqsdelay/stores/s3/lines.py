@@ -90,9 +90,8 @@ def moved(line: Line, due_ms: int, failures: int) -> Line:
 
 
 def ordered(lines: Iterable[Line]) -> list[Line]:
-    """By due time and id; of a message that is there twice, one."""
-    unique = {(line.due_ms, line.message_id): line for line in lines}
-    return [unique[place] for place in sorted(unique)]
+    """By due time and id; of a message that is there twice, one. What differs in anything is another."""
+    return sorted(set(lines), key=lambda line: (line.due_ms, line.message_id, line.text))
 
 
 def packed(lines: Sequence[Line]) -> bytes:

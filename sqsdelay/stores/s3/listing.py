@@ -104,9 +104,9 @@ class Listing:
         due_from_ms: int | None,
         due_before_ms: int | None,
     ) -> list[StoredMessage]:
-        """Messages by due time and id."""
+        """Messages by due time and id. All that share the last one's are on its page: it may be longer."""
         from_ms, from_id, before_ms = page_bounds(after, due_from_ms, due_before_ms)
-        found: dict[tuple[int, str], tuple[Line, int]] = {}
+        found: dict[tuple[int, str, bytes], tuple[Line, int]] = {}
         for waiting in sorted(self._until(before_ms), key=lambda each: each.name.first_ms):
             if waiting.name.last_ms < from_ms or waiting.name.first_ms >= before_ms:
                 continue
@@ -115,8 +115,12 @@ class Listing:
             for position, line, state in self._wheel.present(waiting):
                 place = (line.due_ms, line.message_id)
                 if place > (from_ms, from_id) and line.due_ms < before_ms:
-                    found[place] = (line, state.failures.get(position, 0))
-        return [_message(*found[place]) for place in sorted(found)[:limit]]
+                    found[*place, line.text] = (line, state.failures.get(position, 0))
+        places = sorted(found)
+        end = limit
+        while 0 < end < len(places) and places[end][:2] == places[end - 1][:2]:
+            end += 1
+        return [_message(*found[place]) for place in places[:end]]
 
 
 def _message(line: Line, failures: int) -> StoredMessage:

@@ -12,13 +12,12 @@ from sqsdelay.core.stored_message import StoredMessage, check_stored_due
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.ports.stores import Claim, TransactionMode
 from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS, checked_lease, kept_alive
-from sqsdelay.stores.results import new_once
 from sqsdelay.stores.s3.amendments import Amendments
 from sqsdelay.stores.s3.bucket import ObjectBucket
 from sqsdelay.stores.s3.changes import Changes
 from sqsdelay.stores.s3.claim import MAX_OBJECTS, S3Claim, new_owner
 from sqsdelay.stores.s3.jobs import sweep_jobs
-from sqsdelay.stores.s3.lines import line_of
+from sqsdelay.stores.s3.lines import Line, line_of
 from sqsdelay.stores.s3.listing import Listing
 from sqsdelay.stores.s3.slots import DEFAULT_SLOTS, Hierarchy
 from sqsdelay.stores.s3.turning import SPLIT_MESSAGES, Turner
@@ -116,28 +115,35 @@ class S3Store:
     def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
         """Keep messages: an object for each slot, or none at all.
 
-        Without ``lookup`` an id is not looked for among those stored before: a message that is stored
-        again for the same due time is one when its slot's objects are merged, and else two. What
-        is not known to be there already is answered True.
+        Without ``lookup`` an id is no key: messages that differ in anything are different messages,
+        and what was stored before is not looked for. A message that is stored again for the same due
+        time is one when its slot's objects are merged, and else two. What is not known to be there
+        already is answered True.
         """
         if transaction is not None:
             raise ConfigurationError(
                 "an S3 store takes no transaction=; leave it out, or use SQLite or PostgreSQL"
             )
-        first: dict[str, StoredMessage] = {}
+        by_id: dict[str, StoredMessage] = {}
         for message in messages:
-            first.setdefault(message.message_id, message)
-        asked = [m for m, message in first.items() if self._changes.needs_lookup(message)]
-        announced = self._bucket.each(lambda m: self._changes.announce(first[m]), asked)
-        noted = set(asked)
-        taken = {m for m, is_new in zip(asked, announced, strict=True) if not is_new}
-        new = [m for m in first.values() if m.message_id not in taken]
-        if new:
-            lines = [line_of(m, found_by_id=m.message_id in noted) for m in new]
-            self._wheel.write(lines, now_ms=self._wheel.now_ms())
+            if self._changes.needs_lookup(message):
+                by_id.setdefault(message.message_id, message)
+        announced = self._bucket.each(self._changes.announce, by_id.values())
+        free = {m for m, is_new in zip(by_id, announced, strict=True) if is_new}
+        lines: dict[Line, None] = {}
+        new = []
+        for message in messages:
+            noted = self._changes.needs_lookup(message)
+            line = line_of(message, found_by_id=noted)
+            first = message.message_id in free and by_id[message.message_id] is message
+            new.append(line not in lines and (first or not noted))
+            if new[-1]:
+                lines[line] = None
+        if lines:
+            self._wheel.write(list(lines), now_ms=self._wheel.now_ms())
             self._listing.forget()
             self._wake()
-        return new_once(messages, [m.message_id for m in new])
+        return new
 
     @contextmanager
     def claim(

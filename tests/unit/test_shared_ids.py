@@ -1,0 +1,183 @@
+"""Two messages of one id in an S3 store without look-up: both arrive, and no other pays for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sqsdelay import Message
+from sqsdelay.core.delay import utc
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.dispatching.dispatcher import Dispatcher
+from sqsdelay.dispatching.settings import DispatchSettings
+from sqsdelay.errors import (
+    ConfigurationError,
+    MessageConflict,
+    QueueUnavailable,
+    StoreUnavailable,
+)
+from sqsdelay.parking.parking import Parking
+from sqsdelay.parking.settings import ParkingSettings
+from sqsdelay.ports.queues import Failure
+from sqsdelay.relaying.outcome import Status
+from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying.settings import RelaySettings
+from sqsdelay.sending.sender import QueueSender
+from sqsdelay.sending.settings import SenderSettings
+from sqsdelay.sqs.outbox import SqsOutbox
+from sqsdelay.stores.s3 import S3Store
+from sqsdelay.testing import InMemoryOutbox, InMemoryStore, ManualClock
+from tests.faulty import FaultyQueues, FaultyStore
+from tests.services.in_memory_s3 import InMemoryS3
+
+ORDERS = Endpoint.parse("orders")
+DAY = 86_400
+TRANSIENT = Failure("InternalError", QueueUnavailable("try again"), transient=True)
+
+
+class Site:
+    """An endpoint whose store is S3, and all who serve it."""
+
+    def __init__(self, *, lookup: bool = False, s3: InMemoryS3 | None = None) -> None:
+        self.clock = ManualClock()
+        self.queues = FaultyQueues(self.clock)
+        self.queues.create_endpoint("orders")
+        client: Any = s3 or InMemoryS3()
+        self.store = S3Store(
+            "parked", endpoint="orders", client=client, clock=self.clock, lookup=lookup
+        )
+        parking = ParkingSettings(self.store)
+        self.relay = Relay(self.queues, ORDERS, RelaySettings(parking=parking))
+        self.sender = QueueSender(self.queues, SenderSettings(parking=parking))
+        self.plain = QueueSender(self.queues)
+        outbox = SqsOutbox(self.queues, ORDERS)
+        settings = DispatchSettings(number_of_retries=99)
+        self.dispatcher = Dispatcher(self.store, outbox, settings=settings, clock=self.clock)
+        self.due_at = utc(self.clock.true_ms + 3 * DAY * 1000)
+        self.arrived: list[str] = []
+
+    def poll(self) -> list[Status]:
+        copies = self.queues.receive_batch(ORDERS.delay_queue.name, wait_seconds=0)
+        return [outcome.status for outcome in self.relay.process(copies)]
+
+    def run(self, seconds: int, *, tick: int = 60) -> list[str]:
+        """Serve the endpoint; the bodies that have arrived so far, in order of their text."""
+        for _ in range(0, seconds, tick):
+            self.clock.advance(tick)
+            while self.poll():
+                pass
+            while self.dispatcher.dispatch().claimed:
+                pass
+            copies = self.queues.receive_batch("orders", wait_seconds=0)
+            self.arrived += [copy.body for copy in copies]
+            self.queues.delete_batch("orders", copies)
+        return sorted(self.arrived)
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+def test_a_batch_with_one_id_twice_is_parked(site: Site) -> None:
+    """Nothing raises in the consumer, and what was received with them is parked, too."""
+    for body, name in (("one", "x"), ("two", "x"), ("one", "x"), ("other", None)):
+        site.plain.send("orders", body, due_at=site.due_at, message_id=name)
+    site.clock.advance(900)
+    assert site.poll() == [Status.PARKED] * 4
+    assert sorted(m.body for m in site.store.pending(9)) == [b"one", b"other", b"two"]
+    assert site.run(3 * DAY, tick=600) == ["one", "other", "two"]
+
+
+def test_a_call_with_one_id_twice_has_a_result_for_each(site: Site) -> None:
+    """An equal message is the same one."""
+    given = [
+        Message(body, due_at=site.due_at, message_id=name)
+        for body, name in (("one", "x"), ("one", "x"), ("two", "x"), ("z", "z"))
+    ]
+    results = site.sender.send_many("orders", given)
+    assert [(r.message_id, r.error) for r in results] == [
+        ("x", None),
+        ("x", None),
+        ("x", None),
+        ("z", None),
+    ]
+    assert site.run(3 * DAY, tick=600) == ["one", "two", "z"]
+
+
+def test_a_store_that_cannot_find_an_id_fails_that_message_alone(clock: ManualClock) -> None:
+    """A store of somebody's own, which has this id already and cannot say what it is."""
+
+    class Blind(InMemoryStore):
+        def find(self, message_id: str) -> StoredMessage | None:
+            raise ConfigurationError(f"{message_id} cannot be found")
+
+    def message(name: str, body: bytes = b"x") -> StoredMessage:
+        due_ms = clock.true_ms + DAY * 1000
+        return StoredMessage(message_id=name, destination="orders", due_ms=due_ms, body=body)
+
+    store = Blind(clock)
+    store.store([message("known")])
+    given = [message("known"), message("a"), message("a"), message("a", b"other"), message("b")]
+    first, *others = Parking(store, after_seconds=900).park(given)
+    assert isinstance(first, ConfigurationError)
+    assert others[:2] + others[3:] == [True, False, True]
+    assert isinstance(others[2], MessageConflict)
+
+
+@pytest.mark.parametrize("apart", [0, 1])
+def test_messages_of_one_id_are_not_merged_into_one(site: Site, apart: int) -> None:
+    """Four small objects of a slot are: their messages differ in the body alone, or in the due time."""
+    bodies = [f"b{n}" for n in range(4)]
+    for n, body in enumerate(bodies):
+        due_at = utc(site.clock.true_ms + (3 * DAY + n * apart) * 1000)
+        site.sender.send("orders", body, due_at=due_at, message_id="x")
+    for limit in (1, 2, 4):
+        assert len(list(pages(site.store, limit))) == 4
+    site.clock.advance(3 * DAY - 3600)
+    assert site.run(2 * 3600) == bodies
+    assert site.store.pending_count() == 0
+
+
+def pages(store: S3Store, limit: int) -> Iterator[StoredMessage]:
+    after = None
+    while page := store.pending(limit, after=after):
+        yield from page
+        after = (page[-1].due_ms, page[-1].message_id)
+
+
+@pytest.mark.parametrize("apart", [0, 1])
+def test_a_failed_send_is_that_message_s_alone(site: Site, apart: int) -> None:
+    """The other one of its id is released: what is noted for one is not for both."""
+    for n, body in enumerate(("one", "two")):
+        due_at = utc(site.clock.true_ms + (3 * DAY + n * apart) * 1000)
+        site.sender.send("orders", body, due_at=due_at, message_id="x")
+    site.clock.advance(3 * DAY - 3600)
+    site.queues.failing["two"] = TRANSIENT
+    assert site.run(3600 + 600) == ["one"]
+    site.queues.failing.clear()
+    assert site.run(3600) == ["one", "two"]
+    assert site.store.pending_count() == 0
+
+
+def test_a_removal_that_failed_is_remembered_of_that_message_alone(clock: ManualClock) -> None:
+    """Another of its id and due time, claimed next, was not sent before."""
+
+    store = FaultyStore(clock, down={"remove"})
+    outbox = InMemoryOutbox(clock)
+    dispatcher = Dispatcher(store, outbox, clock=clock)
+    given = [
+        StoredMessage(message_id="x", destination="orders", due_ms=clock.true_ms, body=body)
+        for body in (b"one", b"two")
+    ]
+    store.store(given[:1])
+    with pytest.raises(StoreUnavailable):
+        dispatcher.dispatch()
+    store.down.clear()
+    store.cancel(["x"])
+    store.store(given[1:])
+    dispatcher.dispatch()
+    assert [message.body for message in outbox.sent] == [b"one", b"two"]
