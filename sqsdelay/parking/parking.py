@@ -95,16 +95,16 @@ class Parking:
         """
         if is_new:
             return True
-        stored_now = [each for each in new if each.message_id == message.message_id]
+        kept: list[StoredMessage | None] = [m for m in new if m.message_id == message.message_id]
         try:
-            kept = stored_now or [self._find(message)]
+            kept = kept or [self._find(message)]
         except ConfigurationError as error:
             return error
         conflict = None
         for each in kept:
             conflict = refused(message, each)
             if conflict is None:
-                return False
+                break
         return conflict or False
 
     def _find(self, message: StoredMessage) -> StoredMessage | None:

@@ -10,7 +10,7 @@ from typing import Final
 
 from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.delay import due_at_ms
-from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.stored_message import StoredMessage, check_stored_id
 from sqsdelay.errors import InvalidMessage
 from sqsdelay.ledger.events import Event, EventKind, Ledger, Source, record_safely
 from sqsdelay.ports.stores import ParkingPlace, ParksFarAhead
@@ -61,8 +61,10 @@ class Schedule:
 
         Raises:
             InvalidMessage: not an id that a store can keep.
+            ConfigurationError: this store cannot find such an id; nothing is cancelled.
             StoreUnavailable, StoreMissing: the outcome is unknown; repeating the call is safe.
         """
+        self._check_can_be_found(message_id)
         self._amend(message_id, now_ms)
         change = self._change(message_id, self._store.cancel([message_id]) == [True])
         self._record(change, message_id, now_ms)
@@ -76,6 +78,7 @@ class Schedule:
 
         Raises:
             InvalidMessage: an id or due time that a store cannot keep, or sooner than it can release.
+            ConfigurationError: this store cannot find such an id; nothing is moved.
             StoreUnavailable, StoreMissing: the outcome is unknown; repeating the call is safe.
         """
         self._check_far_ahead(message_id, due_ms, now_ms)
@@ -84,12 +87,18 @@ class Schedule:
         self._record(change, message_id, now_ms, due_ms)
         return change
 
+    def _check_can_be_found(self, message_id: str) -> StoredMessage | None:
+        """Before an amendment is left: it would apply although the call was refused."""
+        check_stored_id(message_id)
+        return self._store.find(message_id)
+
     def _check_far_ahead(self, message_id: str, due_ms: int, now_ms: int) -> None:
         """Before an amendment is left: it would apply to the message when that comes out, too late."""
-        if not isinstance(self._store, ParksFarAhead):
+        kept = self._check_can_be_found(message_id)
+        if not isinstance(self._store, ParksFarAhead) or kept is None:
             return
         least = self._store.soonest_seconds
-        if due_ms - now_ms < least * 1000 and self._store.find(message_id) is not None:
+        if due_ms - now_ms < least * 1000:
             raise InvalidMessage(
                 f"message {message_id} waits where it cannot be released within {least} s; cancel it, and "
                 "send it anew with the short delay"

@@ -155,6 +155,11 @@ class Router:
             if not parking.too_large(stored):
                 self._check_arrival(endpoint, message)
                 return ToStore(parking, stored)
+        if not message.due.absolute:
+            # The queue service has been asked about the endpoint: a first send, too, knows its clock now,
+            # and the id that is made up tells the due time by it.
+            now_ms = self._queues.broker_clock.now_ms()
+            due_ms = message.due.due_ms(now_ms)
         return self._through_delay_queue(endpoint, message, due_ms, due_ms - now_ms, asked)
 
     def expected_route(self, endpoint: Endpoint, message: CheckedMessage) -> Route:

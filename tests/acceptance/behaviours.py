@@ -188,9 +188,9 @@ def _park(site: Site, store: DynamoDbStore, tries: Tries) -> None:
             ]
         )
         with tries("park"):
-            assert parking.park([new]) == [None]
+            assert parking.park([new]) == [True]
         with tries("park again"):
-            assert parking.park([known]) == [None]
+            assert parking.park([known]) == [False]
         with tries("read amendments"):
             assert set(parking.amendments([cancelled.message_id])) == {cancelled.message_id}
         parking.apply_amendments(dict.fromkeys([cancelled.message_id, moved.message_id]))

@@ -242,6 +242,18 @@ def test_without_look_ups_a_message_parked_again_is_the_same(
     assert parking.park([soon]) == [False]
 
 
+def test_without_look_ups_a_message_moved_before_it_was_parked_is_found(
+    make: Make, store: DynamoDbStore, clock: ManualClock
+) -> None:
+    """Its id, made up by sqsdelay, tells the former due time."""
+    plain = make(lookup=False)
+    moved = message(new_message_id(clock.now_ms() + DAY_MS), clock.now_ms() + 2 * DAY_MS)
+    plain.store([moved])
+    assert plain.find(moved.message_id) == moved
+    assert plain.cancel([moved.message_id]) == [True]
+    assert store.pending_count() == 0
+
+
 def test_failing_far_messages_stop_no_cursor(store: DynamoDbStore, clock: ManualClock) -> None:
     """Held and failed ones wait among the near ones, with their due time; those behind are released."""
     messages = [made_up(clock.now_ms() + DAY_MS + n) for n in range(30)]

@@ -82,8 +82,8 @@ def test_the_delay_consumer_parks_there_and_is_granted_the_calls_it_makes(
     messages = [
         StoredMessage(message_id=n, destination="orders", due_ms=due_ms, body=b"x") for n in "ab"
     ]
-    assert parking.park(messages) == [None, None]
-    assert parking.park(messages[:1]) == [None]
+    assert parking.park(messages) == [True, True]
+    assert parking.park(messages[:1]) == [False]
     store.amend(
         [
             Amendment(message_id="a", at_ms=clock.true_ms),

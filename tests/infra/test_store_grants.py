@@ -112,8 +112,8 @@ def test_delay_consumer_is_granted_the_calls_it_makes(
     """Parking, once more when a copy comes back; a cancellation and a new due time that came meanwhile."""
     parking = Parking(store, after_seconds=DEFAULT_PARK_AFTER_SECONDS)
     moved = new_message_id(MAX_DUE_MS)
-    assert parking.park([stored("cancelled"), stored(moved)]) == [None, None]
-    assert parking.park([stored(moved)]) == [None]
+    assert parking.park([stored("cancelled"), stored(moved)]) == [True, True]
+    assert parking.park([stored(moved)]) == [False]
     now_ms = SystemClock().now_ms()
     store.amend(
         [

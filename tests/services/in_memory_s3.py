@@ -87,8 +87,13 @@ class InMemoryS3:
 
         return self._do("HeadObject", head)  # type: ignore[no-any-return]
 
-    def delete_object(self, *, Bucket: str, Key: str) -> dict[str, Any]:
+    def delete_object(self, *, Bucket: str, Key: str, IfMatch: str | None = None) -> dict[str, Any]:
         def delete() -> dict[str, Any]:
+            there = self.objects.get(Key)
+            if IfMatch is not None and there is None:
+                raise _error("NoSuchKey", 404)
+            if IfMatch is not None and there is not None and etag(there) != IfMatch:
+                raise _error("PreconditionFailed", 412)
             self.objects.pop(Key, None)
             return {}
 

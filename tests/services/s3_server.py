@@ -65,7 +65,7 @@ class S3Server:
         if method == "HEAD" and key:
             return 200, {"ETag": s3.head_object(**there)["ETag"]}, b""
         if method == "DELETE":
-            s3.delete_object(**there)
+            s3.delete_object(**there, IfMatch=headers["If-Match"])
             return 204, {}, b""
         return 200, {}, b""  # The bucket is there.
 

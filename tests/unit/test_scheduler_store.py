@@ -235,8 +235,8 @@ def test_an_id_is_one_message() -> None:
         body=b"x",
     )
     parking = Parking(world.store, after_seconds=7_200)
-    assert parking.park([due, due]) == [None, None]
-    assert parking.park([due]) == [None]
+    assert parking.park([due, due]) == [True, False]
+    assert parking.park([due]) == [False]
     for other in (replace(due, body=b"y"), replace(due, due_ms=due.due_ms + 1)):
         (error,) = parking.park([other])
         assert "m1" in str(error)

@@ -104,7 +104,9 @@ class Waiting:
 
     def put(self, place: Place, message: StoredMessage) -> bool:
         """Write a message; whether it is new."""
-        needed = self._lookup and not tells_its_place(message.message_id, message.due_ms)
+        # An id made up by sqsdelay can always be found, also if its message was moved before it came here.
+        wanted = self._lookup or due_ms_of_id(message.message_id) is not None
+        needed = wanted and not tells_its_place(message.message_id, message.due_ms)
         if needed and not self._announce(place):
             return False
         return self._put(place, message, needed)

@@ -153,6 +153,19 @@ class ObjectBucket:
             with self.translated():
                 self.clock.read(self.client.delete_object(Bucket=self.name, Key=key))
 
+    def delete_unchanged(self, key: str, etag: str) -> None:
+        """Delete an object if it still is the one with that ETag."""
+        try:
+            with self.translated():
+                answer = self.client.delete_object(Bucket=self.name, Key=key, IfMatch=etag)
+        except Changed:
+            return
+        except StoreUnavailable as error:
+            if isinstance(error.__cause__, ClientError) and _code(error.__cause__) in _NO_KEY:
+                return
+            raise
+        self.clock.read(answer)
+
     def listed(self, prefix: str, *, start_after: str = "") -> Iterator[Listed]:
         """Objects by key, the keys in order; read page by page."""
         more: dict[str, Any] = {"StartAfter": start_after} if start_after else {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
@@ -12,7 +12,7 @@ from sqsdelay.core.message_id import due_ms_of_id
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import ConfigurationError, StoreUnavailable
 from sqsdelay.stores.s3.bucket import Changed, digest
-from sqsdelay.stores.s3.lines import Line, found_by_id, message_of, moved
+from sqsdelay.stores.s3.lines import Line, message_of, moved
 from sqsdelay.stores.s3.slots import new_batch, new_part
 from sqsdelay.stores.s3.state import State
 from sqsdelay.stores.s3.wheel import Waiting, Wheel
@@ -51,16 +51,25 @@ class Changes:
         self._lookup = lookup
 
     def needs_lookup(self, message: StoredMessage) -> bool:
-        """Whether an object of its own is to tell when the message is due."""
-        return self._lookup and not tells_due(message.message_id, message.due_ms)
+        """Whether an object of its own is to tell when the message is due.
+
+        An id made up by sqsdelay can always be found. So it has one whatever ``lookup`` says if it
+        tells another due time: of a message that was moved before it came here, or by a wrong clock.
+        """
+        wanted = self._lookup or due_ms_of_id(message.message_id) is not None
+        return wanted and not tells_due(message.message_id, message.due_ms)
 
     def announce(self, message: StoredMessage) -> bool:
         """Write when the message is due, before it is stored; False where its id is stored already.
 
         What is there without a message is of somebody who died before he had written it.
         """
-        if not self._note_due(message.message_id, message.due_ms):
-            return self.find(message.message_id) is None
+        if self._note_due(message.message_id, message.due_ms):
+            return True
+        if self.find(message.message_id) is not None:
+            return False
+        # Whoever has just removed the former one may be about to forget what he found noted of it.
+        self._note_due(message.message_id, message.due_ms)
         return True
 
     def _note_due(self, message_id: str, due_ms: int) -> bool:
@@ -80,9 +89,18 @@ class Changes:
         found = self._wheel.bucket.get(self._id_key(message_id))
         return ([], None) if found is None else (json.loads(found[0])["due_ms"], found[1])
 
-    def forget_ids(self, message_ids: list[str]) -> None:
-        """The messages have left the store."""
-        self._wheel.bucket.each(self._wheel.bucket.delete, [self._id_key(m) for m in message_ids])
+    def notes(self, message_ids: Iterable[str]) -> dict[str, str]:
+        """What is noted of messages that are about to leave the store: the ETag of each one's object."""
+        ids = list(message_ids)
+        found = self._wheel.bucket.each(self._noted, ids)
+        return {m: etag for m, (_, etag) in zip(ids, found, strict=True) if etag is not None}
+
+    def forget(self, notes: Mapping[str, str]) -> None:
+        """The messages have left the store. What was noted since is of others with their ids."""
+        self._wheel.bucket.each(
+            lambda note: self._wheel.bucket.delete_unchanged(self._id_key(note[0]), note[1]),
+            notes.items(),
+        )
 
     def _id_key(self, message_id: str) -> str:
         return f"{self._wheel.prefix}ids/{digest(message_id)}"
@@ -128,6 +146,7 @@ class Changes:
         """Remove a message unless it is being released."""
         gone = False
         for _ in range(_ATTEMPTS):
+            notes = self.notes([message_id])
             copies = self._copies(message_id)
             if not copies:
                 return gone
@@ -136,9 +155,8 @@ class Changes:
                 return False
             if self._write(copies[0], state.without([copies[0].position]), etag):
                 gone = True
-                if found_by_id(copies[0].line):
-                    self.forget_ids([message_id])
                 if len(copies) == 1:
+                    self.forget(notes)
                     return True
         raise _busy(message_id)
 

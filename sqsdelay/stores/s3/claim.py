@@ -122,16 +122,15 @@ class S3Claim:
         return nullcontext()
 
     def remove(self, message_ids: Sequence[str]) -> list[bool]:
+        notes = self._changes.notes(m for m in message_ids if self._found_by_id(m))
         answers = self._settle(message_ids, lambda state, positions: state.without(positions))
-        noted = [
-            message_id
-            for message_id, removed in zip(message_ids, answers, strict=True)
-            if removed and self._found_by_id(message_id)
-        ]
-        self._changes.forget_ids(noted)
+        gone = [m for m, removed in zip(message_ids, answers, strict=True) if removed]
+        self._changes.forget({m: notes[m] for m in gone if m in notes})
         return answers
 
     def _found_by_id(self, message_id: str) -> bool:
+        if message_id not in self._places:
+            return False
         leased, position = self._places[message_id]
         return found_by_id(leased.lines[position])
 
