@@ -17,6 +17,7 @@ from sqsdelay.errors import (
     StoreUnavailable,
 )
 from sqsdelay.parking.parking import Parking
+from sqsdelay.parking.schedule import Change
 from sqsdelay.ports.queues import Failure
 from sqsdelay.relaying.outcome import Status
 from sqsdelay.stores.s3 import S3Store
@@ -97,6 +98,15 @@ def pages(store: S3Store, limit: int) -> Iterator[StoredMessage]:
     while page := store.pending(limit, after=after):
         yield from page
         after = (page[-1].due_ms, page[-1].message_id)
+
+
+def test_moving_one_of_two_leaves_the_other(site: Site) -> None:
+    """Somebody gave an id that sqsdelay made up to another message: neither is lost."""
+    mine = site.sender.send("orders", "one", due_at=site.due_at).message_id or ""
+    site.sender.send("orders", "two", due_at=site.due_at, message_id=mine)
+    site.sender.send("orders", "two", due_at=site.due_at, message_id=mine)
+    assert site.sender.reschedule("orders", mine, delay=4 * DAY) is Change.DONE
+    assert set(site.run(4 * DAY + 1200, tick=600)) == {"one", "two"}
 
 
 @pytest.mark.parametrize("apart", [0, 1])
