@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
 from sqsdelay.errors import SqsDelayError
-from sqsdelay.testing.local_aws import LocalAws
+from sqsdelay.testing.local_aws import REGION, LocalAws
 
 ROOT: Final = Path(__file__).parents[1]
 CDK: Final = ROOT / "node_modules" / ".bin" / "cdk"
+LOCAL_ACCOUNT: Final = "000000000000"
+"""The one account of a local AWS."""
 
 
 class CdkFailed(SqsDelayError):
@@ -32,7 +35,7 @@ class CdkCommand:
         self._folder = folder
 
     def run(self, *arguments: str, checkout: Path = ROOT) -> str:
-        """Run one command to its end; returns what it printed.
+        """Run one command to its end in a checkout; returns what it printed.
 
         Raises:
             CdkFailed: it ended with an error, or is not installed.
@@ -40,10 +43,14 @@ class CdkCommand:
         if not CDK.exists():
             raise CdkFailed(f"{CDK.relative_to(ROOT)} is missing; run: npm ci")
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "CDK_"))}
+        output = () if "--output" in arguments else ("--output", str(self._folder / "cdk.out"))
+        # CloudFormation's own validation of the templates takes longer than all the rest of a
+        # synthesis. tests/infra/test_app.py has it; the nag packs run here, too.
+        quick = {"CDK_HOME": str(self._folder / "home"), "CDK_VALIDATION": "false"}
         done = subprocess.run(
-            [str(CDK), *arguments, "--output", str(self._folder / "cdk.out")],
+            [str(CDK), *arguments, *output],
             cwd=checkout,
-            env=inherited | self._aws.environment() | {"CDK_HOME": str(self._folder / "home")},
+            env=inherited | self._aws.environment() | quick,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -56,8 +63,12 @@ class CdkCommand:
             )
         return done.stdout
 
-    def deploy(self, *arguments: str, checkout: Path = ROOT) -> dict[str, str]:
-        """Deploy every stack the arguments ask for; returns the outputs of the last."""
+    def bootstrap(self) -> None:
+        """Prepare the account; from a folder without an app, which would be synthesised in vain."""
+        self.run("bootstrap", f"aws://{LOCAL_ACCOUNT}/{REGION}", checkout=self._folder)
+
+    def deploy(self, *context: str, checkout: Path = ROOT) -> dict[str, str]:
+        """Deploy every stack of the app under a context; returns the outputs of the last."""
         outputs = self._folder / "outputs.json"
         outputs.unlink(missing_ok=True)
         self.run(
@@ -65,12 +76,25 @@ class CdkCommand:
             "--all",
             "--require-approval=never",
             f"--outputs-file={outputs}",
-            *arguments,
+            *self.app(*context, checkout=checkout),
             checkout=checkout,
         )
         stacks: dict[str, dict[str, str]] = json.loads(outputs.read_text())
         return list(stacks.values())[-1]
 
-    def destroy(self, *arguments: str) -> None:
-        """Remove every stack the arguments ask for."""
-        self.run("destroy", "--all", "--force", *arguments)
+    def destroy(self, *context: str) -> None:
+        """Remove every stack of the app under a context."""
+        self.run("destroy", "--all", "--force", *self.app(*context))
+
+    def app(self, *context: str, checkout: Path = ROOT) -> tuple[str, ...]:
+        """What to give a command for the app under a context: synthesised once, which is half of a
+        command's time."""
+        assembly = self.assembly(*context, checkout=checkout)
+        if (assembly / "manifest.json").exists():
+            return "--app", str(assembly)
+        return *context, "--output", str(assembly)
+
+    def assembly(self, *context: str, checkout: Path = ROOT) -> Path:
+        """The folder of what is synthesised under a context."""
+        name = sha256(repr((str(checkout), context)).encode()).hexdigest()[:16]
+        return self._folder / f"cdk.out-{name}"

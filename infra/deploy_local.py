@@ -23,7 +23,7 @@ def main() -> None:
         with LocalAws() as aws, tempfile.TemporaryDirectory(prefix="sqsdelay-cdk-") as folder:
             cdk = CdkCommand(aws, Path(folder))
             _say(f"local AWS on {aws.endpoint_url}; cdk bootstrap …")
-            cdk.run("bootstrap")
+            cdk.bootstrap()
             _say(f"cdk deploy -c endpoint={ENDPOINT} -c hopSeconds={HOP_SECONDS} …")
             outputs = cdk.deploy("-c", f"endpoint={ENDPOINT}", "-c", f"hopSeconds={HOP_SECONDS}")
             for name, value in sorted(outputs.items()):

@@ -187,14 +187,14 @@ def aws() -> Iterator[LocalAws]:
 @pytest.fixture(scope="module")
 def shop(aws: LocalAws, tmp_path_factory: pytest.TempPathFactory) -> Shop:
     """The deployed stack; its policies know the local AWS's names of batch calls, too."""
-    folder = tmp_path_factory.mktemp("cdk")
-    cdk = CdkCommand(aws, folder)
-    cdk.run("bootstrap")
+    cdk = CdkCommand(aws, tmp_path_factory.mktemp("cdk"))
+    cdk.bootstrap()
     outputs = cdk.deploy("--app", PRODUCER_APP)
     # Its runs would release what the tests put into the table.
     for rule in aws.client("events").list_rules()["Rules"]:
         aws.client("events").disable_rule(Name=rule["Name"])
-    read = Shop.read(aws, outputs, folder / "cdk.out" / f"{STACK}.template.json")
+    template = cdk.assembly("--app", PRODUCER_APP) / f"{STACK}.template.json"
+    read = Shop.read(aws, outputs, template)
     user, iam = outputs["ProducerName"], aws.client("iam")
     [name] = iam.list_user_policies(UserName=user)["PolicyNames"]
     document = in_local_words(read.deployed["producer"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -25,23 +24,11 @@ def aws() -> Iterator[LocalAws]:
 
 
 @pytest.fixture(scope="package")
-def cdk_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the command line writes."""
-    return tmp_path_factory.mktemp("cdk")
-
-
-@pytest.fixture(scope="package")
-def cdk(aws: LocalAws, cdk_folder: Path) -> CdkCommand:
+def cdk(aws: LocalAws, tmp_path_factory: pytest.TempPathFactory) -> CdkCommand:
     """The command line, in a bootstrapped account."""
-    command = CdkCommand(aws, cdk_folder)
-    command.run("bootstrap")
+    command = CdkCommand(aws, tmp_path_factory.mktemp("cdk"))
+    command.bootstrap()
     return command
-
-
-@pytest.fixture(scope="package")
-def as_synthesised(cdk_folder: Path) -> tuple[str, str]:
-    """The app as the command before made it: half of a command's time is a synthesis."""
-    return "--app", str(cdk_folder / "cdk.out")
 
 
 @pytest.fixture(scope="package")
