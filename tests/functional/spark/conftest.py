@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from benchmarks.support.sqs_stub import Stub, running_stub
-from sqsdelay.spark.session import LOGGING_OPTION, session
+from sqsdelay.spark.session import session
 from tests.services.processes import ROOT
 from tests.services.s3_server import S3Server, running_s3
 
@@ -23,8 +23,18 @@ SETTINGS: Final = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
-    "spark.driver.extraJavaOptions": f"{LOGGING_OPTION} -XX:TieredStopAtLevel=1",
 }
+QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For processes that live for seconds: no costly compiling."""
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quick_java() -> Iterator[None]:
+    """Of whatever Spark is started here, also by a command in a process of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
+            patch.setenv(name, QUICK_JAVA)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +50,9 @@ def one_s3() -> Iterator[S3Server]:
 
 
 @pytest.fixture(scope="session")
-def spark(own_aws_settings: None, one_stub: Stub, one_s3: S3Server) -> Iterator[SparkSession]:
+def spark(
+    own_aws_settings: None, quick_java: None, one_stub: Stub, one_s3: S3Server
+) -> Iterator[SparkSession]:
     """A session whose workers know the stub as SQS: they have the environment it is started in.
 
     Nobody registers the data source: Spark finds ``pyspark_sqsdelay``, here on Python's path as it

@@ -21,6 +21,7 @@ import pytest
 
 from benchmarks.support.sqs_stub import REGION, Stub
 from sqsdelay.spark.sink.rows import derived_id
+from tests.functional.spark.conftest import QUICK_JAVA
 from tests.functional.spark.sent import due_ms, ids
 from tests.patience import PATIENCE_SECONDS
 from tests.services.processes import ROOT, environment, run
@@ -28,8 +29,6 @@ from tests.services.processes import ROOT, environment, run
 FILES, ROWS = 4, 1_000
 JOB = "renewals-2027"
 DUE_AT = datetime(2035, 1, 1, tzinfo=UTC)
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For processes that live for seconds: no costly compiling."""
 
 
 @pytest.fixture
