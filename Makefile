@@ -7,14 +7,15 @@ BIN := $(VENV)/bin
 MINUTES ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help older-spark setup setup-node demo deploy-local test check docs bench faults fuzz mutants capacity soak audit lint templates lock clean
+.PHONY: help older-spark setup setup-node demo deploy-local test all-tests check docs bench faults fuzz mutants capacity soak audit lint style types templates lock clean
 
 help:  ## Show these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: $(VENV)/.installed  ## Make .venv: sqsdelay editable, and all that demo and tests need
 
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+# Compiled below, by as many processes as there are cores: pip has one for 360 MB of modules.
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 count = $$(grep -c '^[a-z].*==' $(1))
 
 # What the demo needs is a tenth of the packages: it is there before anybody loses patience.
@@ -31,6 +32,7 @@ $(VENV)/.demo: requirements-demo.txt pyproject.toml
 $(VENV)/.installed: $(VENV)/.demo requirements.txt pyproject.toml
 	@echo "installing $(call count,requirements.txt) packages for tests, CDK, Spark and documentation (minutes)"
 	@$(PIP) --require-hashes -r requirements.txt
+	@$(BIN)/python -W ignore -m compileall -q -j 0 $(VENV)/lib > /dev/null || true  # templates are no Python
 	@touch $@
 
 setup-node: node_modules/.installed  ## The CDK's command line, pinned, in node_modules (needs Node)
@@ -46,10 +48,15 @@ demo: $(VENV)/.demo  ## Send delayed messages through a local AWS and watch them
 deploy-local: setup setup-node  ## cdk deploy to a local AWS and leave it running to try
 	$(BIN)/python -m infra.deploy_local
 
-test: setup setup-node lint older-spark  ## Everything: lint, types, all tests
+test:  ## Everything: lint, types, all tests
+	@# Side by side, for pip fetches and unpacks one package after the other, mypy is one process, and tests wait.
+	+@$(MAKE) --no-print-directory --jobs 4 setup setup-node older-spark
+	+@$(MAKE) --no-print-directory --jobs 2 style types all-tests
+
+all-tests:
 	@# Where CI is set, pytest's closing list has whole messages: the names of what failed get lost in them.
 	@# Three processes, also on two cores: acceptance tests wait more than they compute.
-	env -u CI -u BUILD_NUMBER $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+	env -u CI -u BUILD_NUMBER -u MAKEFLAGS $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 check: setup lint docs  ## Fast: lint, types, documentation, unit tests
 	$(BIN)/pytest tests/unit
@@ -105,17 +112,21 @@ audit:  ## Known vulnerabilities in the locked dependencies (asks PyPI and npm; 
 	build/audit/bin/pip-audit --strict --disable-pip --require-hashes -r requirements.txt -r sqsdelay/lambdas/requirements.txt
 	npm audit --package-lock-only
 
-lint: setup
+lint: style types
+
+style: setup
 	$(BIN)/ruff check --output-format concise .
 	$(BIN)/ruff format --check .
+
+types: setup
 	$(BIN)/mypy
 
 older-spark: build/pyspark-3.5/.installed build/pyspark-4.0/.installed  ## The Sparks that AWS runs, for their tests
 
 build/pyspark-3.5/.installed: PACKAGES := pyspark==3.5.6 py4j==0.10.9.7
 build/pyspark-4.0/.installed: PACKAGES := pyspark==4.0.1 py4j==0.10.9.9
-build/pyspark-%/.installed: | setup
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(@D) $(PACKAGES) pandas==2.3.3 pytz
+build/pyspark-%/.installed: | $(VENV)/.demo
+	$(PIP) --no-deps --upgrade --target $(@D) $(PACKAGES) pandas==2.3.3 pytz
 	touch $@
 
 templates: setup setup-node  ## Make cloudformation/ and terraform/ anew from the construct
