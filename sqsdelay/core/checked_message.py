@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sqsdelay.core.due_time import DueTime, due_time
@@ -40,6 +40,9 @@ class CheckedMessage:
         fifo: its destination is a FIFO queue.
         message_id: the sender's.
         deduplication_id: the sender's.
+
+    Attributes:
+        size: bytes SQS counts, without what sqsdelay adds.
     """
 
     body: str
@@ -51,11 +54,10 @@ class CheckedMessage:
     group_id: str | None
     deduplication_id: str | None
     trace_header: str | None
+    size: int = field(init=False)
 
-    @property
-    def size(self) -> int:
-        """Bytes SQS counts, without what sqsdelay adds."""
-        return size_of(self.body, self.attributes)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", size_of(self.body, self.attributes))
 
     @property
     def named(self) -> bool:

@@ -104,11 +104,14 @@ class BrokerClock:
 
     def now_ms(self) -> int:
         """The broker's now, epoch milliseconds; the local clock's until an answer has been seen."""
+        proven = self.proven_ms()
+        return self.local.now_ms() if proven is None else proven
+
+    def proven_ms(self) -> int | None:
+        """The broker's now, epoch milliseconds; None while no proof holds."""
         mono = self.local.monotonic()
         best = self._usable(mono)
-        if best is None:
-            return self.local.now_ms()
-        return best.broker_ms + self._least_ms(mono - best.taken_at)
+        return None if best is None else best.broker_ms + self._least_ms(mono - best.taken_at)
 
     def after_ms(self, broker_ms: int, taken_at: float) -> int:
         """The broker's now, never ahead, from one proof: what its clock read at ``taken_at``.

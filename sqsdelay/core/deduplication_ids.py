@@ -23,18 +23,20 @@ def send_deduplication_id(message_id: str, body: str, wired: Attributes) -> str:
     Args:
         wired: the attributes, as `delayed` made them.
     """
-    digest = hashlib.sha256()
     left_out = {MESSAGE_ID, DELAY_SECONDS} if DUE_AT in wired else {MESSAGE_ID}
     parts: list[str | bytes] = [message_id, body]
     for name in sorted(wired.keys() - left_out):
         value = wired[name]
         parts += [name, value["DataType"]]
         parts.append(value["BinaryValue"] if "BinaryValue" in value else value["StringValue"])
-    for part in parts:
-        coded = part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
-        digest.update(b"%d:" % len(coded))
-        digest.update(coded)
-    return f"send.{digest.hexdigest()}"
+    counted = b"".join(map(_counted, parts))
+    return f"send.{hashlib.sha256(counted).hexdigest()}"
+
+
+def _counted(part: str | bytes) -> bytes:
+    """A part behind its length: no other parts, joined, come to the same."""
+    coded = part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
+    return b"%d:%b" % (len(coded), coded)
 
 
 def after_amendment(deduplication_id: str, amended_ms: int) -> str:

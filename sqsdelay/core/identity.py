@@ -64,15 +64,27 @@ def without_identity(entry: OutgoingMessage) -> OutgoingMessage | None:
     return replace(entry, attributes=left, size=size_of(entry.body, left))
 
 
-def with_message_id(body: str, attributes: Attributes, message_id: str) -> dict[str, Attribute]:
-    """The attributes of a copy for the delay queue, with the message id as far as limits leave room.
+def with_message_id(
+    attributes: Attributes, message_id: str, *, size: int
+) -> tuple[dict[str, Attribute], int]:
+    """The attributes of a copy for the delay queue, with the message id as far as limits leave room;
+    and the copy's size.
 
     A hop by an NServiceBus endpoint overwrites message group and deduplication id and adds an
     attribute of its own: without room for both there is none for ours.
+
+    Args:
+        attributes: without the message id.
+        size: of body and attributes, bytes.
     """
-    identified = {**attributes, MESSAGE_ID: string(message_id)}
-    after_their_hop = {NSERVICEBUS_ID: SQS_ID} | identified
-    return identified if fits(body, after_their_hop) else dict(attributes)
+    ours = {MESSAGE_ID: string(message_id)}
+    theirs = {} if NSERVICEBUS_ID in attributes else {NSERVICEBUS_ID: SQS_ID}
+    identified = {**attributes, **ours}
+    larger = size + size_of("", ours)
+    after_their_hop = larger + size_of("", theirs)
+    if len(identified) + len(theirs) > MAX_ATTRIBUTES or after_their_hop > MAX_MESSAGE_BYTES:
+        return dict(attributes), size
+    return identified, larger
 
 
 def fits(body: str, attributes: Mapping[str, Attribute], *, limit: int = MAX_MESSAGE_BYTES) -> bool:

@@ -277,8 +277,12 @@ def size_of(body: str, attributes: Attributes) -> int:
     """Bytes SQS counts: body, and names, types and values of the attributes, in UTF-8."""
     size = _utf8_bytes(body)
     for name, attribute in attributes.items():
-        size += _utf8_bytes(name + attribute["DataType"] + attribute.get("StringValue", ""))
-        size += len(attribute.get("BinaryValue", b""))
+        if "StringValue" in attribute:
+            size += _utf8_bytes(name + attribute["DataType"] + attribute["StringValue"])
+        else:
+            size += _utf8_bytes(name + attribute["DataType"]) + len(
+                attribute.get("BinaryValue", b"")
+            )
     return size
 
 

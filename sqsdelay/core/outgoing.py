@@ -75,12 +75,14 @@ def requeued(
     if DUE_AT not in copy.attributes and not fits(copy.body, attributes):
         # A foreign sender left no room: fall back to its own format, which drifts but fits.
         del attributes[DUE_AT]
-    attributes = with_message_id(copy.body, attributes, message.message_id)
+    attributes, size = with_message_id(
+        attributes, message.message_id, size=size_of(copy.body, attributes)
+    )
     told_ms = copy.first_sent_ms if first_sent_ms is None else first_sent_ms
     return OutgoingMessage(
         body=copy.body,
         attributes=attributes,
-        size=size_of(copy.body, attributes),
+        size=size,
         group_id=message.message_id,
         deduplication_id=hop_deduplication_id(copy, message.message_id, told_ms),
         trace_header=trace_header_to_pass_on(copy.trace_header),
@@ -117,17 +119,18 @@ def check_whole_way(
     *,
     message_id: str,
     due_ms: int,
+    size: int,
 ) -> int:
     """The size of a message for the delay queue, if it also fits at every hop and at the destination.
 
     Args:
         attributes: the user's.
         wired: the user's and what `delayed` added.
+        size: of body and ``wired``, bytes.
 
     Raises:
         TooManyAttributes, MessageTooLarge: before anything is sent, not by the relay weeks later.
     """
-    size = size_of(body, wired)
     room_for_all = len(attributes) + MOST_ADDED <= MAX_ATTRIBUTES
     if room_for_all and size + MOST_ADDED_BYTES <= MAX_MESSAGE_BYTES:
         # At no stage are there more of ours. Nearly every message ends here.

@@ -10,14 +10,14 @@ from typing import Any, Final
 
 from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.identity import fits, with_message_id
-from sqsdelay.core.message import Attribute, string, text_of
+from sqsdelay.core.identity import with_message_id
+from sqsdelay.core.message import Attribute, size_of, string, text_of
 from sqsdelay.core.outgoing import delayed, users_attributes
 from sqsdelay.core.received_message import ReceivedMessage, whole_number
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.core.wire import DEDUPLICATION_ID, DUE_AT, GROUP_ID
 from sqsdelay.errors import InvalidMessage, MessageTooLarge, StoreError
-from sqsdelay.limits import FORBIDDEN_BODY_CHARACTER, ID
+from sqsdelay.limits import FORBIDDEN_BODY_CHARACTER, ID, MAX_ATTRIBUTES, MAX_MESSAGE_BYTES
 
 MAX_INPUT_BYTES: Final = 256 * 1024
 """Input of a universal target. Source: EventBridge Scheduler quotas, "Universal target input size"."""
@@ -115,12 +115,14 @@ def _attributes(message: StoredMessage, fires_at: int) -> dict[str, Attribute]:
         deduplication_id=deduplication_id,
     )
     body = _body(message)
-    if not fits(body, wired):
+    size = size_of(body, wired)
+    if len(wired) > MAX_ATTRIBUTES or size > MAX_MESSAGE_BYTES:
         raise InvalidMessage(
             f"message {message.message_id} has {len(users)} attributes, which leaves no room for those "
             "of its delay; use fewer"
         )
-    return with_message_id(body, wired, message.message_id)
+    attributes, _ = with_message_id(wired, message.message_id, size=size)
+    return attributes
 
 
 def _body(message: StoredMessage) -> str:

@@ -169,11 +169,11 @@ class BatchSender:
     ) -> list[SendReceipt | Failure]:
         if self.stores is not None:
             self._heed_amendments(endpoint, [prepared for _, prepared in batch])
-        clock = self._queues.broker_clock
-        if clock.synchronised:
+        now_ms = self._queues.broker_clock.proven_ms()
+        if now_ms is not None:
             # Else the timers stay as they were worked out: by a local clock they could end early.
             for _, prepared in batch:
-                prepared.set_timer(clock.now_ms())
+                prepared.set_timer(now_ms)
         outcomes = self._queues.send_batch(
             batch[0][1].queue_url, [prepared.entry for _, prepared in batch]
         )

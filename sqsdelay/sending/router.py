@@ -22,6 +22,7 @@ from sqsdelay.core.message import (
     OutgoingMessage,
     Route,
     check_limits,
+    size_of,
     string,
 )
 from sqsdelay.core.outgoing import check_whole_way
@@ -35,7 +36,7 @@ from sqsdelay.errors import (
     QueueUnavailable,
     SqsDelayError,
 )
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, MIN_QUEUE_LIMIT_BYTES
 from sqsdelay.parking.parking import Parking
 from sqsdelay.ports.queues import Queues
 from sqsdelay.ports.size_limits import SizeLimits
@@ -136,10 +137,12 @@ class Router:
             InvalidDelay, InvalidMessage, DelayTooLong, ConfigurationError
             DelayQueueMissing, QueueMissing, QueueUnavailable
         """
-        now_ms = self._queues.broker_clock.now_ms()
-        due_ms = message.due.due_ms(now_ms)
         if message.due.absolute:
+            due_ms = message.due.due_ms(0)
             now_ms = self.broker_now(endpoint, asked)
+        else:
+            now_ms = self._queues.broker_clock.now_ms()
+            due_ms = message.due.due_ms(now_ms)
         remaining = seconds_until(due_ms, now_ms)
         self.check_max_delay(due_ms, now_ms)
         if remaining <= self._settings.hop_seconds:
@@ -186,8 +189,10 @@ class Router:
     def broker_now(self, endpoint: Endpoint, asked: Asked) -> int:
         """The broker's now, for an absolute due time; SQS is asked if no recent answer had it."""
         clock = self._queues.broker_clock
-        if not clock.synchronised:
-            asked.once("clock", lambda: self._learn_time(endpoint))
+        proven = clock.proven_ms()
+        if proven is not None:
+            return proven
+        asked.once("clock", lambda: self._learn_time(endpoint))
         return clock.now_ms()
 
     def _learn_time(self, endpoint: Endpoint) -> None:
@@ -276,6 +281,8 @@ class Router:
         """Refuse now, not when the message is due. What sqsdelay adds does not count: it is left out
         rather than the message refused."""
         own = message.size
+        if own <= MIN_QUEUE_LIMIT_BYTES:
+            return  # No queue has a lower limit.
         for queue in {endpoint.hand_over_queue, endpoint.queue}:
             self._limits.check(queue, own)
 
@@ -310,12 +317,18 @@ class Router:
             message_group_id=message.group_id,
             deduplication_id=deduplication_id,
         )
-        wired = with_message_id(message.body, wired, message_id)
+        added = {name: value for name, value in wired.items() if name not in message.attributes}
+        wired, size = with_message_id(wired, message_id, size=message.size + size_of("", added))
         entry = OutgoingMessage(
             body=message.body,
             attributes=wired,
             size=check_whole_way(
-                message.body, message.attributes, wired, message_id=message_id, due_ms=due_ms
+                message.body,
+                message.attributes,
+                wired,
+                message_id=message_id,
+                due_ms=due_ms,
+                size=size,
             ),
             group_id=message_id,
             deduplication_id=self._deduplication_id(message_id, message, wired),

@@ -10,7 +10,7 @@ from sqsdelay.core import wire
 from sqsdelay.core.deduplication_ids import hop_deduplication_id
 from sqsdelay.core.delayed_message import DelayedMessage, read_delay
 from sqsdelay.core.hop import Reject
-from sqsdelay.core.message import Attribute, string
+from sqsdelay.core.message import Attribute, size_of, string
 from sqsdelay.core.outgoing import check_whole_way, handed_over, requeued
 from sqsdelay.core.received_message import ReceivedMessage, from_boto3, from_lambda_event
 from sqsdelay.core.wire import DELAY_SECONDS, DUE_AT, GROUP_ID
@@ -163,5 +163,7 @@ def test_a_message_that_fits_at_its_largest_stage(spare: int) -> None:
     body = "x" * (
         MAX_MESSAGE_BYTES - wire.MOST_ADDED_BYTES - spare - len(DELAY_SECONDS + "String901")
     )
-    size = check_whole_way(body, {}, wired, message_id="m", due_ms=1_800_000_000_000)
+    size = check_whole_way(
+        body, {}, wired, message_id="m", due_ms=1_800_000_000_000, size=size_of(body, wired)
+    )
     assert size == MAX_MESSAGE_BYTES - wire.MOST_ADDED_BYTES - spare

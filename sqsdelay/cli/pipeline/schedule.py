@@ -21,7 +21,14 @@ from rich.progress import (
 )
 
 from sqsdelay.cli.console import err, out, print_json
-from sqsdelay.cli.options import Hop, Master, OptionalStoreUrl
+from sqsdelay.cli.options import (
+    DEFAULT_MAX_DELAY,
+    Hop,
+    Master,
+    MaxDelay,
+    OptionalStoreUrl,
+    max_delay_seconds,
+)
 from sqsdelay.core.delay import delay_ms, parse_delay
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 
@@ -98,6 +105,7 @@ def schedule(
     master: Master = None,
     concurrency: Annotated[int | None, typer.Option(help="Batches in flight per task.")] = None,
     hop: Hop = DEFAULT_HOP_SECONDS,
+    max_delay: MaxDelay = DEFAULT_MAX_DELAY,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Send every row of a table as a delayed message.
@@ -122,6 +130,7 @@ def schedule(
         "ledger": ledger,
         "concurrency": concurrency,
         "hop_seconds": hop,
+        "max_delay_seconds": max_delay_seconds(max_delay),
     }
     options = {name: str(value) for name, value in given.items() if value is not None}
     started = time.monotonic()

@@ -120,6 +120,7 @@ class Bulk:
             queues,
             SenderSettings(
                 hop_seconds=rows.options.hop_seconds,
+                max_delay_seconds=rows.options.max_delay_seconds,
                 parking=parking,
                 idempotent=True,
                 ledger=ledger,

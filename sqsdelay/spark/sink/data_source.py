@@ -22,9 +22,10 @@ from pyspark.sql.types import StructType
 
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.errors import ConfigurationError
+from sqsdelay.spark.sink.attempt import context, this_attempt
 from sqsdelay.spark.sink.columns import DELAY, Columns, checked_columns
 from sqsdelay.spark.sink.delay_start import micro_batch_ms
-from sqsdelay.spark.sink.job import Reports, Sink, Times, attempt, context
+from sqsdelay.spark.sink.job import Reports, Sink, Times
 from sqsdelay.spark.sink.options import Options
 from sqsdelay.spark.sink.run import run_of
 from sqsdelay.spark.sink.summary import TaskReport
@@ -100,7 +101,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._times = sink.begin()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self._sink.send(iterator, attempt(self._write_id, self._batch), self._times)
+        return self._sink.send(iterator, this_attempt(self._write_id, self._batch), self._times)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         self._sink.commit(_reports(messages), self._sink.options.summary)
@@ -127,7 +128,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             delay_start_ms = micro_batch_ms(self._sink.options.checkpoint, batch_id)
         run = None if self._run is None else self._run.of_stream(write_id)
         times = Times(delay_start_ms=delay_start_ms, began_ms=SystemClock().now_ms(), run=run)
-        return self._sink.send(iterator, attempt(write_id, batch_id), times)
+        return self._sink.send(iterator, this_attempt(write_id, batch_id), times)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self._sink.commit(_reports(messages), self._summary(batchId))

@@ -10,7 +10,6 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.spark.locations import opened
 from sqsdelay.spark.sink.options import Options
-from sqsdelay.sqs.queues import SqsQueues
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -34,6 +33,8 @@ def planned_ms(options: Options, client: SQSClient) -> int:
     """
     if options.endpoint is None:
         return SystemClock().now_ms()
+    from sqsdelay.sqs.queues import SqsQueues  # Not for a commit, see `sqsdelay.spark.sink.job`.
+
     queues = SqsQueues(client)
     queues.synchronise(Endpoint.parse(options.endpoint).queue)
     # What an answer's date proves is up to a second in the past: nothing may be due too early.

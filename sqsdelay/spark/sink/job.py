@@ -1,4 +1,8 @@
-"""One write of rows: what its driver and its tasks do, however Spark comes to call them."""
+"""One write of rows: what its driver and its tasks do, however Spark comes to call them.
+
+Spark starts a new Python to begin a write and another to commit it, while all cores wait. So what sends is
+imported where it is needed: a commit is spared boto3 and the sender.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +11,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyspark import TaskContext
 
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Route
 from sqsdelay.errors import NotAllSent
 from sqsdelay.spark.locations import opened
+from sqsdelay.spark.sink.attempt import Attempt
 from sqsdelay.spark.sink.columns import Columns
-from sqsdelay.spark.sink.delay_start import planned_ms
 from sqsdelay.spark.sink.options import Options
-from sqsdelay.spark.sink.plan import plan_of
 from sqsdelay.spark.sink.receipts import Receipts
 from sqsdelay.spark.sink.rejects import Part, RejectsFolder
-from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Run, StagedPart, given_up, published, run_of
 from sqsdelay.spark.sink.summary import Counts, TaskReport, counted, total, write_summary
-from sqsdelay.spark.sink.worker import Attempt, sender_client, task_of, throttled
-from sqsdelay.stores.s3.jobs import wheel_of
 
 Reports = Sequence[TaskReport | None]
 
@@ -52,6 +51,9 @@ class Sink:
             ConfigurationError: a folder cannot be used.
             QueueMissing, QueueUnavailable, InvalidEndpoint: the endpoint cannot be asked.
         """
+        from sqsdelay.spark.sink.client import sender_client
+        from sqsdelay.spark.sink.delay_start import planned_ms
+
         options = self.options
         if options.rejects is not None:
             RejectsFolder(options.rejects).create()
@@ -60,6 +62,8 @@ class Sink:
         now_ms = planned_ms(options, sender_client(options))
         run = run_of(options, now_ms)
         if run is not None and options.endpoint is not None:
+            from sqsdelay.stores.s3.jobs import wheel_of
+
             wheel_of(str(options.store), Endpoint.parse(options.endpoint).name)
         if options.receipts is None or options.plan:
             return Times(delay_start_ms=now_ms, began_ms=now_ms, run=run)
@@ -68,6 +72,9 @@ class Sink:
 
     def send(self, batches: Iterable[pa.RecordBatch], attempt: Attempt, times: Times) -> TaskReport:
         """Send a task's rows, and keep those that cannot be in a file of this attempt."""
+        from sqsdelay.spark.sink.rows import Rows
+        from sqsdelay.spark.sink.worker import task_of, throttled
+
         rows = Rows(
             columns=self.columns,
             options=self.options,
@@ -134,8 +141,11 @@ class Sink:
 
     def told(self, counts: Counts) -> dict[str, Any]:
         """The counts as JSON has them, and of a plan what it comes to."""
-        plan = {"plan": plan_of(counts.workload, self.options)} if self.options.plan else {}
-        return counted(counts) | plan
+        if not self.options.plan:
+            return counted(counts)
+        from sqsdelay.spark.sink.plan import plan_of
+
+        return counted(counts) | {"plan": plan_of(counts.workload, self.options)}
 
     def abort(self, reports: Reports, write_ids: Iterable[str], summary: str | None) -> None:
         """Drop the rejects of a write that failed and what it staged, and say what its finished tasks
@@ -149,22 +159,3 @@ class Sink:
 
 def _staged(reports: Reports) -> list[StagedPart]:
     return [part for report in reports if report is not None for part in report.staged]
-
-
-def context() -> TaskContext:
-    """Spark's, of the task that this worker runs."""
-    found = TaskContext.get()
-    assert found is not None, "tasks of a write run in Spark's workers"
-    return found
-
-
-def attempt(write_id: str, batch: int | None = None) -> Attempt:
-    """This attempt on a task of a write."""
-    current = context()
-    return Attempt(
-        write_id=write_id,
-        partition=current.partitionId(),
-        number=current.attemptNumber(),
-        task_id=current.taskAttemptId(),
-        batch=batch,
-    )

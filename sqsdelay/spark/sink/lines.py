@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 
 from sqsdelay.core.message import DELAY_OF_NSERVICEBUS
 from sqsdelay.limits import (
-    DEFAULT_MAX_DELAY_SECONDS,
     MAX_ATTRIBUTE_NAME_CHARS,
     MAX_ATTRIBUTES,
     MAX_MESSAGE_BYTES,
@@ -40,8 +39,8 @@ OUR_BYTES: Final = 1024
 _OURS: Final = 2
 """Attributes that sqsdelay adds."""
 
-_MAX_DELAY_MS: Final = (DEFAULT_MAX_DELAY_SECONDS - 86_400) * 1000
-_MAX_SECONDS: Final = DEFAULT_MAX_DELAY_SECONDS
+_CLOCKS_APART_SECONDS: Final = 86_400
+"""Rows nearer to the longest delay are left to the sender, which knows SQS's time."""
 
 # In RE2's spelling what `sqsdelay.limits` has in Python's.
 _ID: Final = r"^[!-~]{1,128}$"
@@ -94,16 +93,15 @@ class Plain:
 def due_column(rows: Rows, batch: pa.RecordBatch) -> pa.Int64Array:
     """When rows are due, epoch milliseconds; NULL where that takes a closer look."""
     if rows.columns.has(DELAY):
+        most = rows.options.max_delay_seconds
         delays = batch.column(DELAY)
         if pa.types.is_floating(delays.type):
             delays = delays.cast(pa.float64())
-            fits = pc.and_(
-                pc.greater_equal(delays, 0.0), pc.less_equal(delays, float(_MAX_SECONDS))
-            )
+            fits = pc.and_(pc.greater_equal(delays, 0.0), pc.less_equal(delays, float(most)))
             ms = pc.ceil(pc.multiply(pc.if_else(fits, delays, None), 1000.0)).cast(pa.int64())
         else:
             delays = delays.cast(pa.int64())
-            fits = pc.and_(pc.greater_equal(delays, 0), pc.less_equal(delays, _MAX_SECONDS))
+            fits = pc.and_(pc.greater_equal(delays, 0), pc.less_equal(delays, most))
             ms = pc.multiply(pc.if_else(fits, delays, None), 1000)
         return pc.add(ms, rows.delay_start_ms)
     micros = batch.column(DUE_AT).cast(pa.int64())
@@ -115,7 +113,8 @@ def plain_rows(
     rows: Rows, batch: pa.RecordBatch, dues: pa.Int64Array, *, after_ms: int, now_ms: int
 ) -> Plain | None:
     """The rows of a batch that are plain and due later than ``after_ms``; None for none."""
-    far = pc.and_(pc.greater(dues, after_ms), pc.less(dues, now_ms + _MAX_DELAY_MS))
+    before_ms = now_ms + (rows.options.max_delay_seconds - _CLOCKS_APART_SECONDS) * 1000
+    far = pc.and_(pc.greater(dues, after_ms), pc.less(dues, before_ms))
     for name in (CORRUPT, GROUP_ID, DEDUPLICATION_ID):
         if rows.columns.has(name):
             far = pc.and_(far, pc.is_null(batch.column(name)))

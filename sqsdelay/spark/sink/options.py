@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.hop import check_hop
+from sqsdelay.core.hop import check_hop, checked_max_delay
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.limits import DEFAULT_HOP_SECONDS
+from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.spark.locations import absolute, is_uri
 
@@ -23,6 +23,7 @@ DEFAULT_KEY: Final = "key"
 _LEAST: Final = {
     "concurrency": 1,
     "hop_seconds": 1,
+    "max_delay_seconds": 1,
     "retry_seconds": 0,
     "rate": 1,
     "tasks": 1,
@@ -57,6 +58,7 @@ class Options:
         ledger: folder, on local or shared disks, for a ledger file of each process that sends.
         concurrency: batches one task keeps in flight.
         hop_seconds: the delay queues' delivery delay.
+        max_delay_seconds: how far ahead a row may be due, as the delay consumer has it.
         retry_seconds: how long a task goes on while SQS takes none of its rows.
         region, endpoint_url: as of a boto3 client; left out, as boto3 finds them.
         checkpoint: the stream's checkpoint folder.
@@ -79,6 +81,7 @@ class Options:
     ledger: str | None = None
     concurrency: int = DEFAULT_CONCURRENCY
     hop_seconds: int = DEFAULT_HOP_SECONDS
+    max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS
     retry_seconds: int = DEFAULT_RETRY_SECONDS
     region: str | None = None
     endpoint_url: str | None = None
@@ -115,6 +118,7 @@ class Options:
         options = cls(**values, checkpoint=lowered.get("checkpointlocation"))
         options._check()
         check_hop(options.hop_seconds)
+        checked_max_delay(options.max_delay_seconds)
         if options.endpoint is not None:
             Endpoint.parse(options.endpoint)
         return options

@@ -6,13 +6,15 @@ import json
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from sqsdelay.core.one_line import one_line
 from sqsdelay.errors import StoreError
 from sqsdelay.spark.sink.options import Options
-from sqsdelay.stores.s3.jobs import Job, Staged, new_job_batch, wheel_of
-from sqsdelay.stores.s3.url import settings_of
+
+if TYPE_CHECKING:
+    from sqsdelay.stores.s3.jobs import Job, Staged
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +45,12 @@ def run_of(options: Options, now_ms: int) -> Run | None:
     if options.store is None or options.plan:
         return None
     parts = urlsplit(options.store)
-    if parts.scheme != "s3" or settings_of(parts).get("lookup"):
+    if parts.scheme != "s3":
+        return None
+    from sqsdelay.stores.s3.jobs import new_job_batch
+    from sqsdelay.stores.s3.url import settings_of
+
+    if settings_of(parts).get("lookup"):
         return None
     ahead = max(options.park_after, options.hop_seconds)
     return Run(
@@ -101,6 +108,8 @@ def _by_endpoint(parts: Iterable[StagedPart]) -> dict[tuple[str, Run], Sequence[
 
 
 def _job(endpoint: str, run: Run, options: Options) -> Job:
+    from sqsdelay.stores.s3.jobs import Job, wheel_of
+
     wheel = wheel_of(str(options.store), endpoint)
     assert wheel is not None, "a run stages in S3 stores only"
     return Job(wheel, run.job)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from sqsdelay.errors import ConfigurationError, MissingExtra
+from sqsdelay.spark.sink.attempt import this_attempt
 from sqsdelay.spark.sink.columns import checked_columns
-from sqsdelay.spark.sink.job import Sink, Times, attempt
+from sqsdelay.spark.sink.job import Sink, Times
 from sqsdelay.spark.sink.options import Options
 from sqsdelay.spark.sink.summary import TaskReport, total
 from sqsdelay.spark.sink.table import check_unique, shared_out
@@ -84,7 +85,7 @@ def _task(
     sink: Sink, write_id: str, times: Times, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """What a worker does: a row for what became of its own."""
-    report = sink.send(batches, attempt(write_id, sink.options.batch), times)
+    report = sink.send(batches, this_attempt(write_id, sink.options.batch), times)
     yield pa.RecordBatch.from_pydict({"report": pa.array([pickle.dumps(report)], pa.binary())})
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from sqsdelay.errors import SqsDelayError
-from sqsdelay.sending.sender import SendResult
 from sqsdelay.spark.locations import opened
 from sqsdelay.spark.sink.identities import IdSample, repeated_across
 from sqsdelay.spark.sink.rejects import Part
@@ -17,6 +16,8 @@ from sqsdelay.spark.sink.run import StagedPart
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import WriterCommitMessage as _Message
+
+    from sqsdelay.sending.sender import SendResult
 else:
     try:
         from pyspark.sql.datasource import WriterCommitMessage as _Message

@@ -15,14 +15,15 @@ from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.ports.queues import Queues
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.settings import SenderSettings
+from sqsdelay.spark.sink.attempt import Attempt
 from sqsdelay.spark.sink.bulk import Bulk
+from sqsdelay.spark.sink.client import sender_client
 from sqsdelay.spark.sink.options import Options
 from sqsdelay.spark.sink.plan import Planned, UnsentQueues
 from sqsdelay.spark.sink.receipts import Receipts, ReceiptsWriter, SentBefore
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Run, run_of
 from sqsdelay.spark.sink.task import Task
-from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.sqs.sender import DelaySender
 from sqsdelay.stores import open_store
@@ -31,9 +32,6 @@ from sqsdelay.stores.s3.wheel import Wheel
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
-
-_ATTEMPTS: Final = 10
-"""On one call: a task that is throttled has time."""
 
 _BATCHES_BETWEEN_RECEIPTS: Final = 10
 """Times the batches in flight: so many that threads seldom wait for the last of them."""
@@ -45,18 +43,6 @@ _THROTTLING: Final = ("RequestThrottled", "ThrottlingException", "Throttling", "
 """Source: SendMessageBatch API reference, Errors; Common Errors."""
 
 
-def sender_client(options: Options) -> SQSClient:
-    """The client that the options ask for; raises ConfigurationError as `default_client` does."""
-    return default_client(
-        connections=options.concurrency,
-        parameter_validation=False,  # the sender checks every value
-        paced=True,
-        attempts=_ATTEMPTS,
-        region=options.region,
-        endpoint_url=options.endpoint_url,
-    )
-
-
 @lru_cache(maxsize=1)
 def _sender(options: Options) -> QueueSender:
     """This process's sender: Spark uses its Python workers for one task after another."""
@@ -64,10 +50,14 @@ def _sender(options: Options) -> QueueSender:
     url = options.store
     if options.plan:
         queues = UnsentQueues(SqsQueues(client))
-        return QueueSender(cast(Queues, queues), SenderSettings(hop_seconds=options.hop_seconds))
+        settings = SenderSettings(
+            hop_seconds=options.hop_seconds, max_delay_seconds=options.max_delay_seconds
+        )
+        return QueueSender(cast(Queues, queues), settings)
     return DelaySender(
         client,
         hop_seconds=options.hop_seconds,
+        max_delay_seconds=options.max_delay_seconds,
         concurrency=options.concurrency,
         idempotent=True,  # a task that is run again sends the same messages
         store=None if url is None else lambda name: open_store(url, endpoint=name),
@@ -103,25 +93,6 @@ class Throttled:
 
 
 throttled = Throttled()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Attempt:
-    """One attempt on one task of a write: what names its files."""
-
-    write_id: str
-    partition: int
-    number: int
-    """0 for the first attempt."""
-    task_id: int
-    """Spark's, which no other attempt has."""
-    batch: int | None = None
-    """Of a stream."""
-
-    @property
-    def file_name(self) -> str:
-        """What its files are named by: no other attempt's are."""
-        return f"{self.write_id}-{self.partition:05d}-{self.task_id}"
 
 
 def task_of(rows: Rows, attempt: Attempt, now_ms: int, run: Run | None = None) -> Task:

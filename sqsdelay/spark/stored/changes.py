@@ -16,10 +16,11 @@ from sqsdelay.errors import ConfigurationError, InvalidDelay, InvalidMessage
 from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.parking.schedule import Schedule
 from sqsdelay.spark.locations import absolute
+from sqsdelay.spark.sink.client import sender_client
 from sqsdelay.spark.sink.columns import DUE_AT, MESSAGE_ID
 from sqsdelay.spark.sink.delay_start import planned_ms
 from sqsdelay.spark.sink.options import Options
-from sqsdelay.spark.sink.worker import sender_client, worker_ledger
+from sqsdelay.spark.sink.worker import worker_ledger
 from sqsdelay.stores import open_place
 
 if TYPE_CHECKING:

@@ -101,6 +101,7 @@ def test_a_key_is_text_or_a_whole_number(key: str) -> None:
         ({"concurrency": "0"}, ConfigurationError, "concurrency='0'; use a whole number, 1 or"),
         ({"concurrency": "x"}, ConfigurationError, "concurrency='x'"),
         ({"hop_seconds": "901"}, ConfigurationError, "hop_seconds=901"),
+        ({"max_delay_seconds": "899"}, ConfigurationError, "max_delay_seconds=899; use 900"),
         (
             {"endpoint": "orders", "rejects": "dbfs:/x"},
             ConfigurationError,
