@@ -7,19 +7,22 @@ import zipfile
 from pathlib import Path
 from typing import Final
 
-_PACKAGE: Final = Path(__file__).parents[1]
+import tenacity
+
+_PACKAGES: Final = (Path(__file__).parents[1], Path(tenacity.__file__).parent)
 
 
 def archive(path: str | Path) -> Path:
-    """Write a zip file of sqsdelay, without what it depends on, and return its path.
+    """Write a zip file of sqsdelay and of tenacity, which few clusters have, and return its path.
 
-    Executors need boto3, tenacity and pyarrow installed besides.
+    Executors need boto3 and pyarrow installed besides: neither can be imported from a zip file.
     """
     target = Path(path)
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as file:
-        for source in sorted(_PACKAGE.rglob("*")):
-            if source.is_file() and "__pycache__" not in source.parts:
-                file.write(source, source.relative_to(_PACKAGE.parent).as_posix())
+        for package in _PACKAGES:
+            for source in sorted(package.rglob("*")):
+                if source.is_file() and "__pycache__" not in source.parts:
+                    file.write(source, source.relative_to(package.parent).as_posix())
     return target
 
 

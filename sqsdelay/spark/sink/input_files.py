@@ -16,6 +16,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from sqsdelay.spark.locations import hadoop_uri
 from sqsdelay.spark.sink.columns import ATTRIBUTES, CORRUPT, DELAY, DUE_AT
 
 if TYPE_CHECKING:
@@ -38,9 +39,14 @@ def read_table(spark: SparkSession, path: str, file_format: Format) -> DataFrame
     with the whole line in ``_corrupt_record``. Timestamps without an offset, in Parquet too, are
     read in the session's time zone.
 
+    Args:
+        path: a URI that Hadoop knows, or a path of this machine's, whatever the default file system is.
+
     Raises:
         PySparkException: no such file, or none of this format.
+        ConfigurationError: Hadoop knows no such file system here.
     """
+    path = hadoop_uri(spark, path, "INPUT")
     if file_format is Format.PARQUET:
         return _zoned(spark.read.parquet(path))
     reader = spark.read.option("columnNameOfCorruptRecord", CORRUPT)

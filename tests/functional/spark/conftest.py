@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from benchmarks.support.dynalite import running_dynalite
 from benchmarks.support.sqs_stub import Stub, running_stub
 from sqsdelay.spark.session import session
 from tests.services.processes import ROOT
@@ -50,8 +51,18 @@ def one_s3() -> Iterator[S3Server]:
 
 
 @pytest.fixture(scope="session")
+def one_dynamodb() -> Iterator[str]:
+    with running_dynalite() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
 def spark(
-    own_aws_settings: None, quick_java: None, one_stub: Stub, one_s3: S3Server
+    own_aws_settings: None,
+    quick_java: None,
+    one_stub: Stub,
+    one_s3: S3Server,
+    one_dynamodb: str,
 ) -> Iterator[SparkSession]:
     """A session whose workers know the stub as SQS: they have the environment it is started in.
 
@@ -63,6 +74,7 @@ def spark(
             patch.setenv("PYTHONPATH", str(ROOT))
             patch.setenv("AWS_ENDPOINT_URL", one_stub.url)
             patch.setenv("AWS_ENDPOINT_URL_S3", one_s3.url)
+            patch.setenv("AWS_ENDPOINT_URL_DYNAMODB", one_dynamodb)
             started = stack.enter_context(session("tests", master="local[2,4]", settings=SETTINGS))
         yield started
 

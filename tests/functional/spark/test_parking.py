@@ -1,0 +1,205 @@
+"""Rows due far ahead go into a store directly: PostgreSQL and DynamoDB, each row once by its id."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import boto3
+import pyarrow as pa
+import pytest
+
+from benchmarks.support.sqs_stub import Stub
+from sqsdelay.parking.settings import ParkingSettings
+from sqsdelay.ports.stores import DelayedMessageStore
+from sqsdelay.sending.sender import QueueSender
+from sqsdelay.sending.settings import SenderSettings
+from sqsdelay.spark.sink.columns import Columns
+from sqsdelay.spark.sink.options import Options
+from sqsdelay.spark.sink.rows import Rows, derived_id
+from sqsdelay.spark.sink.task import Task
+from sqsdelay.stores import open_store, table_definition
+from sqsdelay.testing import InMemoryQueues, ManualClock
+from tests.functional.spark.sent import ids
+from tests.services.tcp_proxy import TcpProxy
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DUE_AT = datetime(2035, 1, 1, tzinfo=UTC)
+ROWS, FAR = 1_200, 1_000
+"""A store takes 500 a call: several calls."""
+
+
+class Job:
+    """Jobs that write into one endpoint's store."""
+
+    def __init__(self, url: str, spark: SparkSession, folder: Path) -> None:
+        self.url = url
+        self.endpoint = f"orders-{uuid.uuid4().hex[:12]}"
+        self._spark = spark
+        self._folder = folder
+
+    def rows(self, body: str = "x", due: str = f"timestamp'{DUE_AT.isoformat()}'") -> DataFrame:
+        """Most of them due far ahead, the others within the hour."""
+        near = "current_timestamp() + interval 1 hour"
+        return self._spark.sql(
+            f"select '{body}' body, id order_id, if(id < {FAR}, {due}, {near}) due_at "
+            f"from range(0, {ROWS}, 1, 2)"
+        )
+
+    def run(self, rows: DataFrame, job: str, **options: Any) -> dict[str, Any]:
+        """What a run counts."""
+        given = {"key": "order_id", "job": job, "rejects": self._folder / "rejects"} | options
+        summary = self._folder / "summary.json"
+        writer = rows.write.format("sqsdelay").options(
+            endpoint=self.endpoint, store=self.url, summary=str(summary), **given
+        )
+        writer.mode("append").save()
+        return dict(json.loads(summary.read_text()))
+
+    @contextlib.contextmanager
+    def store(self) -> Any:
+        store = open_store(self.url, endpoint=self.endpoint)
+        try:
+            yield store
+        finally:
+            store.close()
+
+    def waiting(self) -> dict[str, tuple[bytes, int]]:
+        """Body and due time by id."""
+        with self.store() as store:
+            found = store.pending(10 * ROWS)
+        assert len({m.message_id for m in found}) == len(found)
+        return {m.message_id: (m.body, m.due_ms) for m in found}
+
+
+@pytest.fixture(params=["postgres", "dynamodb"])
+def job(
+    request: pytest.FixtureRequest,
+    spark: SparkSession,
+    sqs: Stub,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Job:
+    if request.param == "postgres":
+        found = Job(request.getfixturevalue("postgres"), spark, tmp_path)
+        with found.store() as store:
+            store.set_up()
+        return found
+    url: str = request.getfixturevalue("one_dynamodb")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", url)
+    table = f"parked-{uuid.uuid4().hex[:12]}"
+    client: Any = boto3.client("dynamodb")
+    client.create_table(TableName=table, **table_definition())
+    client.get_waiter("table_exists").wait(TableName=table, WaiterConfig={"Delay": 1})
+    return Job(f"dynamodb://{table}", spark, tmp_path)
+
+
+def test_each_row_is_stored_once(job: Job, sqs: Stub) -> None:
+    """A job run again stores nothing anew, and what has changed is refused; another job's rows are others.
+    None of them passes through the delay queue."""
+    expected = {derived_id("a", n): (b"x", int(DUE_AT.timestamp() * 1000)) for n in range(FAR)}
+    first = job.run(job.rows(), "a")
+    assert first["routes"] == {"store": FAR, "delay-queue": ROWS - FAR}
+    assert job.waiting() == expected
+    assert set(ids(sqs)) == {derived_id("a", n) for n in range(FAR, ROWS)}
+
+    assert job.run(job.rows(), "a")["rejected"] == 0
+    changed = job.run(job.rows("y").where(f"order_id < {FAR}"), "a")
+    assert (changed["sent"], list(changed["reasons"])) == (0, ["MessageConflict"])
+    assert changed["reasons"]["MessageConflict"]["rows"] == FAR
+    assert job.waiting() == expected
+
+    job.run(job.rows(), "b")
+    other = {derived_id("b", n): (b"x", int(DUE_AT.timestamp() * 1000)) for n in range(FAR)}
+    assert job.waiting() == expected | other
+
+
+def test_a_delay_counts_from_the_first_run(job: Job, tmp_path: Path) -> None:
+    """With receipts, a job that is run again keeps the due times of what is stored."""
+    rows = job.rows().selectExpr("body", "order_id", "864000 delay_seconds")
+    receipts = tmp_path / "receipts"
+    job.run(rows.where("order_id < 700"), "a", receipts=receipts)
+    before = job.waiting()
+    again = job.run(rows, "a", receipts=receipts)
+    assert (again["sent"], again["already_sent"], again["rejected"]) == (ROWS - 700, 700, 0)
+    after = job.waiting()
+    assert len(after) == ROWS
+    assert {due for _, due in after.values()} == {due for _, due in before.values()}
+
+
+def test_two_attempts_at_the_same_time(job: Job) -> None:
+    """As a speculative attempt beside the first: the store has each row once, and neither fails."""
+    clock = ManualClock()
+    queues = InMemoryQueues(clock)
+    queues.create_endpoint(job.endpoint)
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "body": ["x"] * FAR,
+            "message_id": [f"m{n}" for n in range(FAR)],
+            "due_at": pa.array([DUE_AT] * FAR, pa.timestamp("us", "UTC")),
+        }
+    )
+
+    def attempt(store: DelayedMessageStore) -> Task:
+        rows = Rows(
+            columns=Columns(names=frozenset(batch.schema.names), key=None),
+            options=Options(endpoint=job.endpoint),
+            delay_start_ms=0,
+        )
+        sender = QueueSender(queues, SenderSettings(parking=ParkingSettings(store)))
+        task = Task(rows, sender, retry_seconds=0)
+        assert list(task.send([batch])) == []
+        return task
+
+    with job.store() as one, job.store() as other, ThreadPoolExecutor(2) as pool:
+        tasks = list(pool.map(attempt, (one, other)))
+    assert [task.counts.sent for task in tasks] == [FAR, FAR]
+    assert set(job.waiting()) == {f"m{n}" for n in range(FAR)}
+
+
+class Outage(TcpProxy):
+    """Cuts connections once so many bytes have passed, and then so many more as soon as they are used."""
+
+    def __init__(self, target_port: int, *, after_bytes: int, cuts: int) -> None:
+        super().__init__(target_port)
+        self.cuts_left = cuts
+        self._bytes_left = after_bytes
+
+    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        with source, sink, contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                self._bytes_left -= len(data)
+                if self._bytes_left < 0 and self.cuts_left:
+                    self.cuts_left -= 1
+                    for each in (source, sink):
+                        each.shutdown(socket.SHUT_RDWR)
+                    return
+                sink.sendall(data)
+
+
+def test_a_store_that_is_down_for_a_while(
+    spark: SparkSession, sqs: Stub, postgres: str, tmp_path: Path
+) -> None:
+    """In the middle of a job: it waits, goes on, and stores each row once."""
+    server = urlsplit(postgres)
+    assert server.port is not None
+    direct = Job(postgres, spark, tmp_path)
+    with direct.store() as store:
+        store.set_up()
+    with Outage(server.port, after_bytes=200_000, cuts=6) as proxy:
+        job = Job(postgres.replace(f":{server.port}/", f":{proxy.port}/"), spark, tmp_path)
+        job.endpoint = direct.endpoint
+        told = job.run(job.rows("x" * 300), "a")
+    assert proxy.cuts_left == 0
+    assert told["retried"] > 0
+    assert (told["routes"]["store"], told["rejected"]) == (FAR, 0)
+    assert set(direct.waiting()) == {derived_id("a", n) for n in range(FAR)}
