@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -29,7 +29,9 @@ from sqsdelay.spark.sink.job import Reports, Sink, Times
 from sqsdelay.spark.sink.options import Options
 from sqsdelay.spark.sink.run import run_of
 from sqsdelay.spark.sink.summary import TaskReport
-from sqsdelay.spark.stored.reader import COLUMNS, SCHEMA, Source, StoreReader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _BATCH_ID = "streaming.sql.batchId"
 _QUERY_ID = "sql.streaming.queryId"
@@ -46,6 +48,8 @@ class SqsDelayDataSource(DataSource):
 
     def schema(self) -> str:
         """The columns of messages that wait in a store."""
+        from sqsdelay.spark.stored.reader import SCHEMA
+
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -54,6 +58,8 @@ class SqsDelayDataSource(DataSource):
         Raises:
             ConfigurationError, InvalidEndpoint: the options name none; or columns were named.
         """
+        from sqsdelay.spark.stored.reader import COLUMNS, Source, StoreReader
+
         if schema.fieldNames() != COLUMNS:
             raise ConfigurationError(
                 "a store's columns are always the same; leave out schema(…), and select() what you need"

@@ -1,16 +1,14 @@
 """One write of rows: what its driver and its tasks do, however Spark comes to call them.
 
 Spark starts a new Python to begin a write and another to commit it, while all cores wait. So what sends is
-imported where it is needed: a commit is spared boto3 and the sender.
+imported where it is needed: a commit is spared boto3, pyarrow and the sender.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Route
@@ -19,10 +17,14 @@ from sqsdelay.spark.locations import opened
 from sqsdelay.spark.sink.attempt import Attempt
 from sqsdelay.spark.sink.columns import Columns
 from sqsdelay.spark.sink.options import Options
-from sqsdelay.spark.sink.receipts import Receipts
-from sqsdelay.spark.sink.rejects import Part, RejectsFolder
 from sqsdelay.spark.sink.run import Run, StagedPart, given_up, published, run_of
 from sqsdelay.spark.sink.summary import Counts, TaskReport, counted, total, write_summary
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from sqsdelay.spark.sink.receipts import Receipts
+    from sqsdelay.spark.sink.rejects import Part, RejectsFolder
 
 Reports = Sequence[TaskReport | None]
 
@@ -56,7 +58,7 @@ class Sink:
 
         options = self.options
         if options.rejects is not None:
-            RejectsFolder(options.rejects).create()
+            _rejects(options.rejects).create()
         if options.summary is not None:
             opened(options.summary, "summary")
         now_ms = planned_ms(options, sender_client(options))
@@ -67,7 +69,7 @@ class Sink:
             wheel_of(str(options.store), Endpoint.parse(options.endpoint).name)
         if options.receipts is None or options.plan:
             return Times(delay_start_ms=now_ms, began_ms=now_ms, run=run)
-        receipts = Receipts(options.receipts, str(options.job), batch=options.batch)
+        receipts = _receipts(options.receipts, str(options.job), batch=options.batch)
         return Times(delay_start_ms=receipts.delay_start_ms(now_ms), began_ms=now_ms, run=run)
 
     def send(self, batches: Iterable[pa.RecordBatch], attempt: Attempt, times: Times) -> TaskReport:
@@ -95,7 +97,7 @@ class Sink:
             for _ in rejected:
                 pass
             return None
-        folder = RejectsFolder(self.options.rejects)
+        folder = _rejects(self.options.rejects)
         part = folder.part(attempt.write_id, attempt.partition, attempt.task_id)
         with folder.open(part, first.schema) as file:
             file.write_batch(first)
@@ -127,7 +129,7 @@ class Sink:
             )
         if self.options.rejects is not None:
             done = [report for report in reports if report is not None]
-            RejectsFolder(self.options.rejects).commit(
+            _rejects(self.options.rejects).commit(
                 [report.part for report in done if report.part is not None],
                 [report.write_id for report in done],
             )
@@ -137,7 +139,7 @@ class Sink:
         names = {r.receipts for r in reports if r is not None and r.receipts is not None}
         if names and options.receipts is not None:
             job, batch, replay = str(options.job), options.batch, options.replay
-            Receipts(options.receipts, job, batch=batch, replay=replay).publish(names)
+            _receipts(options.receipts, job, batch=batch, replay=replay).publish(names)
 
     def told(self, counts: Counts) -> dict[str, Any]:
         """The counts as JSON has them, and of a plan what it comes to."""
@@ -154,8 +156,20 @@ class Sink:
         if summary is not None:
             write_summary(summary, reports, committed=False, told=self.told(total(reports)))
         if self.options.rejects is not None:
-            RejectsFolder(self.options.rejects).drop(write_ids)
+            _rejects(self.options.rejects).drop(write_ids)
 
 
 def _staged(reports: Reports) -> list[StagedPart]:
     return [part for report in reports if report is not None for part in report.staged]
+
+
+def _rejects(folder: str) -> RejectsFolder:
+    from sqsdelay.spark.sink.rejects import RejectsFolder
+
+    return RejectsFolder(folder)
+
+
+def _receipts(folder: str, job: str, **of: int | None) -> Receipts:
+    from sqsdelay.spark.sink.receipts import Receipts
+
+    return Receipts(folder, job, **of)

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.spark.locations import opened
 from sqsdelay.spark.sink.identities import IdSample, repeated_across
-from sqsdelay.spark.sink.rejects import Part
 from sqsdelay.spark.sink.run import StagedPart
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import WriterCommitMessage as _Message
 
     from sqsdelay.sending.sender import SendResult
+    from sqsdelay.spark.sink.rejects import Part
 else:
     try:
         from pyspark.sql.datasource import WriterCommitMessage as _Message

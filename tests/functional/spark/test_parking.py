@@ -34,15 +34,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 DUE_AT = datetime(2035, 1, 1, tzinfo=UTC)
-ROWS, FAR = 1_200, 1_000
-"""A store takes 500 a call: several calls."""
+NEAR = 200
+"""Rows that go to the delay queue."""
 
 
 class Job:
     """Jobs that write into one endpoint's store."""
 
-    def __init__(self, url: str, spark: SparkSession, folder: Path) -> None:
+    def __init__(self, url: str, spark: SparkSession, folder: Path, *, far: int) -> None:
         self.url = url
+        self.far = far
         self.endpoint = f"orders-{uuid.uuid4().hex[:12]}"
         self._spark = spark
         self._folder = folder
@@ -51,13 +52,14 @@ class Job:
         """Most of them due far ahead, the others within the hour."""
         near = "current_timestamp() + interval 1 hour"
         return self._spark.sql(
-            f"select '{body}' body, id order_id, if(id < {FAR}, {due}, {near}) due_at "
-            f"from range(0, {ROWS}, 1, 2)"
+            f"select '{body}' body, id order_id, if(id < {self.far}, {due}, {near}) due_at "
+            f"from range(0, {self.far + NEAR}, 1, 2)"
         )
 
     def run(self, rows: DataFrame, job: str, **options: Any) -> dict[str, Any]:
         """What a run counts."""
-        given = {"key": "order_id", "job": job, "rejects": self._folder / "rejects"} | options
+        given: dict[str, Any] = {"key": "order_id", "job": job}
+        given |= {"rejects": self._folder / "rejects"} | options
         summary = self._folder / "summary.json"
         writer = rows.write.format("sqsdelay").options(
             endpoint=self.endpoint, store=self.url, summary=str(summary), **given
@@ -76,7 +78,7 @@ class Job:
     def waiting(self) -> dict[str, tuple[bytes, int]]:
         """Body and due time by id."""
         with self.store() as store:
-            found = store.pending(10 * ROWS)
+            found = store.pending(10_000)
         assert len({m.message_id for m in found}) == len(found)
         return {m.message_id: (m.body, m.due_ms) for m in found}
 
@@ -90,7 +92,8 @@ def job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Job:
     if request.param == "postgres":
-        found = Job(request.getfixturevalue("postgres"), spark, tmp_path)
+        # It takes 500 a call: several calls.
+        found = Job(request.getfixturevalue("postgres"), spark, tmp_path, far=1_000)
         with found.store() as store:
             store.set_up()
         return found
@@ -100,26 +103,26 @@ def job(
     client: Any = boto3.client("dynamodb")
     client.create_table(TableName=table, **table_definition())
     client.get_waiter("table_exists").wait(TableName=table, WaiterConfig={"Delay": 1})
-    return Job(f"dynamodb://{table}", spark, tmp_path)
+    return Job(f"dynamodb://{table}", spark, tmp_path, far=60)
 
 
 def test_each_row_is_stored_once(job: Job, sqs: Stub) -> None:
     """A job run again stores nothing anew, and what has changed is refused; another job's rows are others.
     None of them passes through the delay queue."""
-    expected = {derived_id("a", n): (b"x", int(DUE_AT.timestamp() * 1000)) for n in range(FAR)}
+    expected = {derived_id("a", n): (b"x", int(DUE_AT.timestamp() * 1000)) for n in range(job.far)}
     first = job.run(job.rows(), "a")
-    assert first["routes"] == {"store": FAR, "delay-queue": ROWS - FAR}
+    assert first["routes"] == {"store": job.far, "delay-queue": NEAR}
     assert job.waiting() == expected
-    assert set(ids(sqs)) == {derived_id("a", n) for n in range(FAR, ROWS)}
+    assert set(ids(sqs)) == {derived_id("a", n) for n in range(job.far, job.far + NEAR)}
 
     assert job.run(job.rows(), "a")["rejected"] == 0
-    changed = job.run(job.rows("y").where(f"order_id < {FAR}"), "a")
+    changed = job.run(job.rows("y").where(f"order_id < {job.far}"), "a")
     assert (changed["sent"], list(changed["reasons"])) == (0, ["MessageConflict"])
-    assert changed["reasons"]["MessageConflict"]["rows"] == FAR
+    assert changed["reasons"]["MessageConflict"]["rows"] == job.far
     assert job.waiting() == expected
 
     job.run(job.rows(), "b")
-    other = {derived_id("b", n): (b"x", int(DUE_AT.timestamp() * 1000)) for n in range(FAR)}
+    other = {derived_id("b", n): (b"x", int(DUE_AT.timestamp() * 1000)) for n in range(job.far)}
     assert job.waiting() == expected | other
 
 
@@ -127,12 +130,12 @@ def test_a_delay_counts_from_the_first_run(job: Job, tmp_path: Path) -> None:
     """With receipts, a job that is run again keeps the due times of what is stored."""
     rows = job.rows().selectExpr("body", "order_id", "864000 delay_seconds")
     receipts = tmp_path / "receipts"
-    job.run(rows.where("order_id < 700"), "a", receipts=receipts)
+    job.run(rows.where("order_id < 150"), "a", receipts=receipts)
     before = job.waiting()
     again = job.run(rows, "a", receipts=receipts)
-    assert (again["sent"], again["already_sent"], again["rejected"]) == (ROWS - 700, 700, 0)
+    assert (again["sent"], again["already_sent"], again["rejected"]) == (job.far + 50, 150, 0)
     after = job.waiting()
-    assert len(after) == ROWS
+    assert len(after) == job.far + NEAR
     assert {due for _, due in after.values()} == {due for _, due in before.values()}
 
 
@@ -143,9 +146,9 @@ def test_two_attempts_at_the_same_time(job: Job) -> None:
     queues.create_endpoint(job.endpoint)
     batch = pa.RecordBatch.from_pydict(
         {
-            "body": ["x"] * FAR,
-            "message_id": [f"m{n}" for n in range(FAR)],
-            "due_at": pa.array([DUE_AT] * FAR, pa.timestamp("us", "UTC")),
+            "body": ["x"] * job.far,
+            "message_id": [f"m{n}" for n in range(job.far)],
+            "due_at": pa.array([DUE_AT] * job.far, pa.timestamp("us", "UTC")),
         }
     )
 
@@ -162,8 +165,8 @@ def test_two_attempts_at_the_same_time(job: Job) -> None:
 
     with job.store() as one, job.store() as other, ThreadPoolExecutor(2) as pool:
         tasks = list(pool.map(attempt, (one, other)))
-    assert [task.counts.sent for task in tasks] == [FAR, FAR]
-    assert set(job.waiting()) == {f"m{n}" for n in range(FAR)}
+    assert [task.counts.sent for task in tasks] == [job.far, job.far]
+    assert set(job.waiting()) == {f"m{n}" for n in range(job.far)}
 
 
 class Outage(TcpProxy):
@@ -192,14 +195,17 @@ def test_a_store_that_is_down_for_a_while(
     """In the middle of a job: it waits, goes on, and stores each row once."""
     server = urlsplit(postgres)
     assert server.port is not None
-    direct = Job(postgres, spark, tmp_path)
+    direct = Job(postgres, spark, tmp_path, far=1_000)
     with direct.store() as store:
         store.set_up()
-    with Outage(server.port, after_bytes=200_000, cuts=6) as proxy:
-        job = Job(postgres.replace(f":{server.port}/", f":{proxy.port}/"), spark, tmp_path)
+    proxy = Outage(server.port, after_bytes=200_000, cuts=6)
+    with proxy:
+        job = Job(
+            postgres.replace(f":{server.port}/", f":{proxy.port}/"), spark, tmp_path, far=1_000
+        )
         job.endpoint = direct.endpoint
         told = job.run(job.rows("x" * 300), "a")
     assert proxy.cuts_left == 0
     assert told["retried"] > 0
-    assert (told["routes"]["store"], told["rejected"]) == (FAR, 0)
-    assert set(direct.waiting()) == {derived_id("a", n) for n in range(FAR)}
+    assert (told["routes"]["store"], told["rejected"]) == (direct.far, 0)
+    assert set(direct.waiting()) == {derived_id("a", n) for n in range(direct.far)}
