@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 MINUTES ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help older-spark setup setup-node demo deploy-local test all-tests check docs bench faults fuzz mutants capacity soak audit lint style types templates lock clean
+.PHONY: help older-spark setup setup-node demo deploy-local test check docs bench faults fuzz mutants capacity soak audit lint style templates lock clean
 
 help:  ## Show these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -51,12 +51,13 @@ deploy-local: setup setup-node  ## cdk deploy to a local AWS and leave it runnin
 test:  ## Everything: lint, types, all tests
 	@# Side by side, for pip fetches and unpacks one package after the other, mypy is one process, and tests wait.
 	+@$(MAKE) --no-print-directory --jobs 4 setup setup-node older-spark
-	+@$(MAKE) --no-print-directory --jobs 2 style types all-tests
-
-all-tests:
+	+@$(MAKE) --no-print-directory style
+	@# mypy's findings come last, or they would stand far above the tests' own.
 	@# Where CI is set, pytest's closing list has whole messages: the names of what failed get lost in them.
 	@# Three processes, also on two cores: acceptance tests wait more than they compute.
-	env -u CI -u BUILD_NUMBER -u MAKEFLAGS $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+	@mkdir -p build; $(BIN)/mypy > build/types.log 2>&1 & types=$$!; failed=0; \
+	  env -u CI -u BUILD_NUMBER -u MAKEFLAGS $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder || failed=$$?; \
+	  wait $$types || failed=$$?; cat build/types.log; exit $$failed
 
 check: setup lint docs  ## Fast: lint, types, documentation, unit tests
 	$(BIN)/pytest tests/unit
@@ -112,14 +113,12 @@ audit:  ## Known vulnerabilities in the locked dependencies (asks PyPI and npm; 
 	build/audit/bin/pip-audit --strict --disable-pip --require-hashes -r requirements.txt -r sqsdelay/lambdas/requirements.txt
 	npm audit --package-lock-only
 
-lint: style types
+lint: style
+	$(BIN)/mypy
 
 style: setup
 	$(BIN)/ruff check --output-format concise .
 	$(BIN)/ruff format --check .
-
-types: setup
-	$(BIN)/mypy
 
 older-spark: build/pyspark-3.5/.installed build/pyspark-4.0/.installed  ## The Sparks that AWS runs, for their tests
 
