@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.support.dynalite import running_dynalite
 from benchmarks.support.sqs_stub import Stub, running_stub
-from sqsdelay.spark.session import session
+from sqsdelay.spark.session import LOGGING_OPTION, session
 from tests.services.processes import ROOT
 from tests.services.s3_server import S3Server, running_s3
 
@@ -24,18 +24,10 @@ SETTINGS: Final = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
+    "spark.driver.extraJavaOptions": f"{LOGGING_OPTION} -XX:TieredStopAtLevel=1",
 }
 QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For processes that live for seconds: no costly compiling."""
-
-
-@pytest.fixture(autouse=True, scope="session")
-def quick_java() -> Iterator[None]:
-    """Of whatever Spark is started here, also by a command in a process of its own."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
-            patch.setenv(name, QUICK_JAVA)
-        yield
 
 
 @pytest.fixture(scope="session")
