@@ -51,7 +51,6 @@ def one_dynamodb() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def spark(
     own_aws_settings: None,
-    quick_java: None,
     one_stub: Stub,
     one_s3: S3Server,
     one_dynamodb: str,
