@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from typing import Final
 
-PATIENCE_SECONDS: Final[int] = 240
+PATIENCE_SECONDS: Final[int] = 480
 """Ends a hang. Nothing takes this long, even beside fifteen times the work; benchmarks judge speed."""
