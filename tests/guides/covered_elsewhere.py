@@ -92,7 +92,8 @@ WHOLE_PAGES: Final = {
     "docs/celery.md": WholePage(4, "tests/guides/test_celery_guide.py"),
     "docs/report.md": WholePage(5, "tests/functional/spark/test_report_guide.py"),
     "docs/ledger.md": WholePage(9, "tests/guides/test_ledger_guide.py"),
-    "docs/spark.md": WholePage(13, "tests/functional/spark/test_spark_guide.py"),
+    "docs/spark.md": WholePage(14, "tests/functional/spark/test_spark_guide.py"),
+    "docs/spark-clusters.md": WholePage(3, "tests/functional/spark/test_packaged.py"),
     "docs/testing.md": WholePage(6, "tests/guides/test_testing_guide.py"),
     "docs/own-broker.md": WholePage(2, "tests/guides/test_own_broker_guide.py"),
 }

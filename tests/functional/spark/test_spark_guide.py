@@ -8,8 +8,9 @@ import re
 import shlex
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import boto3
 import pytest
 from typer.testing import CliRunner
 
@@ -21,6 +22,7 @@ from sqsdelay.spark.sink.columns import COLUMNS
 from sqsdelay.spark.sink.options import Options
 from sqsdelay.spark.sink.rows import derived_id
 from sqsdelay.sqs import create_endpoint
+from sqsdelay.stores import open_store, table_definition
 from sqsdelay.testing.local_aws import REGION, LocalAws
 from tests.functional.spark.sent import ids
 from tests.services.s3_server import S3Server
@@ -65,6 +67,32 @@ def test_the_guides_s3_store_takes_and_counts(
         assert done.exit_code == 0, done.output
         told = done.stdout
     assert re.search(r"^ *orders +\d{4}-\d\d-\d\d +2 ", told, re.M)
+    assert sqs.kept() == []
+
+
+def test_the_guides_job_into_dynamodb(
+    spark: SparkSession,
+    sqs: Stub,
+    one_dynamodb: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All rows are in the store, and none in the delay queue."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", one_dynamodb)
+    client: Any = boto3.client("dynamodb")
+    client.create_table(TableName="delayed", **table_definition())
+    client.get_waiter("table_exists").wait(TableName="delayed", WaiterConfig={"Delay": 1})
+    table = tmp_path / "renewals.csv"
+    table.write_text("order_id,delay_seconds,body\n1,8640000,a\n2,8640000,b\n")
+    section = GUIDE.partition("### Into PostgreSQL or DynamoDB")[2].partition("\n### ")[0]
+    (command,) = re.findall(r"```\nsqsdelay (.*?)\n```", section, re.DOTALL)
+    given = command.replace("renewals.csv", str(table))
+    given = given.replace("--receipts receipts", f"--receipts {tmp_path}/receipts")
+    done = CliRunner().invoke(app, shlex.split(given), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    store = open_store("dynamodb://delayed", endpoint="orders")
+    assert sorted(m.body for m in store.pending(10)) == [b"a", b"b"]
+    store.close()
     assert sqs.kept() == []
 
 
