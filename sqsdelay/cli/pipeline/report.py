@@ -50,6 +50,12 @@ def report(
             "--format", help="The ledger holds rows, not lines: parquet, delta, iceberg, …"
         ),
     ] = None,
+    state: Annotated[
+        str | None,
+        typer.Option(
+            help="Folder or URI that keeps what is read: the next report reads only new and changed files."
+        ),
+    ] = None,
     prices: PricesFile = None,
     master: Master = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
@@ -66,6 +72,7 @@ def report(
         ledger_format=ledger_format,
         grace=grace,
         as_of_ms=as_of_ms,
+        state=state,
         prices=prices,
         master=master,
     )
@@ -82,6 +89,7 @@ def reported(
     ledger_format: str | None = None,
     grace: int = GRACE_SECONDS,
     as_of_ms: int | None = None,
+    state: str | None = None,
     prices: Path | None = None,
     master: str | None = None,
 ) -> Figures:
@@ -108,6 +116,7 @@ def reported(
             prices=used,
             as_of_ms=as_of_ms,
             grace_seconds=grace,
+            state=state,
         )
 
 
@@ -118,13 +127,14 @@ def check_report(folder: str) -> None:
         MissingExtra: a package is missing.
         ConfigurationError: no Java, or one that is too old; or the folder holds something else.
     """
-    from sqsdelay.spark.report.output_folder import check_replaceable
     from sqsdelay.spark.session import check_java
 
     try:
         import jinja2  # noqa: F401
         import matplotlib  # noqa: F401
         import pyspark  # noqa: F401
+
+        from sqsdelay.spark.report.output_folder import check_replaceable
     except ImportError as error:
         raise MissingExtra(
             f"the report requires further packages ({error}): pip install 'sqsdelay[spark,report]'"

@@ -55,11 +55,8 @@ _ORDER: Final = [kind.value for kind in (
 
 def gathered(events: DataFrame) -> DataFrame:
     """The events of each message in one row; an event that was written twice counts once."""
-    # One shuffle for all that follows, into parts of the size that the files were read in or less:
-    # Spark's own 200 would make a small ledger slow.
-    read_in = events.rdd.getNumPartitions()
-    parts = max(2 * read_in, events.sparkSession.sparkContext.defaultParallelism)
-    distinct = events.repartition(parts, *KEY).dropDuplicates()
+    # One shuffle for all that follows; of a small ledger, adaptive execution makes few parts.
+    distinct = events.repartition(*KEY).dropDuplicates()
     # Known where it was sent, and needed wherever a request carried it.
     of_message = F.max("size").over(Window.partitionBy(*KEY))
     sized = distinct.withColumn("size", F.coalesce("size", of_message))

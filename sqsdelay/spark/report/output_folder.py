@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from pyarrow.fs import FileInfo, FileSelector, FileType, copy_files
+
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.spark.locations import absolute, hadoop_uri, is_uri
+from sqsdelay.spark.locations import absolute, hadoop_uri, is_uri, opened
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,47 +62,91 @@ def replaced(spark: SparkSession, folder: str) -> Iterator[NewFolder]:
     Raises:
         ConfigurationError: as `check_replaceable`, or it cannot be written.
     """
-    check_replaceable(folder)
-    begun = _HadoopFolder(spark, folder) if is_uri(folder) else _LocalFolder(spark, folder)
+    by_java = is_uri(folder) and getattr(spark, "_jsc", None) is not None
+    begun = _HadoopFolder(spark, folder) if by_java else _ArrowFolder(spark, folder)
     try:
         yield begun
+        begun.put_in_place()
     except BaseException:
         begun.drop()
         raise
-    begun.put_in_place()
 
 
-class _LocalFolder:
+class _ArrowFolder:
+    """By pyarrow: on this machine, and over Spark Connect wherever its server and this process reach."""
+
     def __init__(self, spark: SparkSession, folder: str) -> None:
-        self._spark = spark
-        self._whole = Path(absolute(folder)).resolve()
-        self._new, self._old = (
-            self._whole.with_name(f".{self._whole.name}.{word}") for word in ("new", "old")
-        )
+        self._given = folder
+        whole = folder if is_uri(folder) else str(Path(absolute(folder)).resolve())
+        self._fs, self._whole = opened(whole, "--out")
+        self._new, self._old = (_beside(self._whole, word) for word in ("new", "old"))
+        self._uri = _beside(hadoop_uri(spark, whole, "--out").rstrip("/"), "new")
         try:
-            shutil.rmtree(self._new, ignore_errors=True)
-            self._new.mkdir(parents=True)
+            self._check()
+            self._delete(self._new)
+            self._fs.create_dir(self._new)
         except OSError as error:
-            raise ConfigurationError(f"{folder} cannot be written: {error.strerror}") from error
+            told = error.strerror or " ".join(str(error).split())
+            raise ConfigurationError(f"{folder} cannot be written: {told}") from error
+
+    def _check(self) -> None:
+        found = self._fs.get_file_info([self._whole, f"{self._whole}/{MARK}"])
+        if found[0].type is FileType.File:
+            raise _file(self._given)
+        if found[1].type is FileType.NotFound and self._listed(recursive=False):
+            raise _something_else(self._given)
+
+    def _listed(self, *, recursive: bool) -> list[FileInfo]:
+        wanted = FileSelector(self._whole, allow_not_found=True, recursive=recursive)
+        return list(self._fs.get_file_info(wanted))
 
     def uri(self, name: str) -> str:
-        return hadoop_uri(self._spark, str(self._new / name), "--out")
+        return f"{self._uri}/{name}"
 
     def write_text(self, name: str, text: str) -> None:
-        (self._new / name).write_text(text, encoding="utf-8")
+        with self._fs.open_output_stream(f"{self._new}/{name}") as stream:
+            stream.write(text.encode())
 
     def remove(self, name: str) -> None:
-        shutil.rmtree(self._new / name)
+        self._delete(f"{self._new}/{name}")
 
     def drop(self) -> None:
-        shutil.rmtree(self._new, ignore_errors=True)
+        self._delete(self._new)
 
     def put_in_place(self) -> None:
-        shutil.rmtree(self._old, ignore_errors=True)
-        if self._whole.exists():
-            self._whole.rename(self._old)
-        self._new.rename(self._whole)
-        shutil.rmtree(self._old, ignore_errors=True)
+        tables = self._fs.get_file_info(FileSelector(self._new))
+        if not any(each.type is FileType.Directory for each in tables):
+            raise ConfigurationError(
+                f"{self._given} is another folder to Spark's server, which writes the tables, than to this "
+                "process, which writes the page; give --out a URI that both reach"
+            )
+        if self._fs.type_name not in ("local", "hdfs"):
+            self._copy()
+            return
+        self._delete(self._old)
+        if self._fs.get_file_info(self._whole).type is not FileType.NotFound:
+            self._fs.move(self._whole, self._old)
+        self._fs.move(self._new, self._whole)
+        self._delete(self._old)
+
+    def _copy(self) -> None:
+        """Where no folder can be renamed. If this is cut off, the mark lets the next report go on."""
+        for each in self._listed(recursive=True):
+            if each.type is FileType.File and each.path != f"{self._whole}/{MARK}":
+                self._fs.delete_file(each.path)
+        copy_files(
+            self._new, self._whole, source_filesystem=self._fs, destination_filesystem=self._fs
+        )
+        self._delete(self._new)
+
+    def _delete(self, folder: str) -> None:
+        if self._fs.get_file_info(folder).type is not FileType.NotFound:
+            self._fs.delete_dir(folder)
+
+
+def _beside(folder: str, word: str) -> str:
+    parent, _, name = folder.rpartition("/")
+    return f"{parent}/.{name}.{word}"
 
 
 class _HadoopFolder:

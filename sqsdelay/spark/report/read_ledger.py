@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -36,6 +37,7 @@ EVENT: Final = StructType(
     + [StructField(name, LongType()) for name in _NUMBERS]
 )
 _CORRUPT: Final = "_corrupt"
+_FILE: Final = "_metadata.file_path"
 _LINE: Final = (
     StructType(list(EVENT.fields))
     .add("ledger", EVENT)
@@ -54,18 +56,35 @@ _TIMESTAMPED: Final = r"^\d{4}-\d\d-\d\dT[\d:.,+Z-]+\s+(?=\{)"
 class Reading:
     """The lines of a ledger.
 
-    ``events`` has a column for each field of an event; ``aside`` has ``file``, ``line`` and
-    ``reason`` for each line that is none. ``counts`` tells ``lines`` and ``events`` once an action
-    has gone through ``events``.
+    ``by_file`` has a column for each field of an event, and its ``file``; ``aside`` has ``file``, ``line``
+    and ``reason`` for each line that is none. ``counts`` tells ``lines`` and ``events`` once an action
+    has gone through ``by_file``.
     """
 
-    events: DataFrame
+    by_file: DataFrame
     aside: DataFrame
     counts: Observation
 
+    @property
+    def events(self) -> DataFrame:
+        """Without their files."""
+        return self.by_file.drop("file")
+
+    def bad_lines(self) -> DataFrame:
+        """``aside``, once the lines are counted: the ledger need not be read once more to find none."""
+        found = self.counts.get
+        if found["lines"] > found["events"]:
+            return self.aside
+        return self.aside.sparkSession.createDataFrame([], self.aside.schema)
+
 
 def read_ledger(
-    spark: SparkSession, ledger: str | DataFrame, *, ledger_format: str | None = None
+    spark: SparkSession,
+    ledger: str | DataFrame,
+    *,
+    ledger_format: str | None = None,
+    by_file: bool = False,
+    only: Collection[str] | None = None,
 ) -> Reading:
     """Read a ledger, as lines or as rows.
 
@@ -77,6 +96,9 @@ def read_ledger(
     Args:
         ledger: the path or URI of lines, the name of a table, or a DataFrame of rows.
         ledger_format: ``parquet``, ``delta``, ``iceberg`` or another that this Spark loads rows of.
+        by_file: tell rows' files, too, as Spark's ``_metadata.file_path`` names them; lines' are always
+            told.
+        only: read no other files than these.
 
     Raises:
         ConfigurationError: there is no such file, folder, match or format; rows that are no events.
@@ -84,18 +106,19 @@ def read_ledger(
     if not isinstance(ledger, str):
         parsed = _rows(ledger)
     elif ledger_format is not None:
-        parsed = _rows(_loaded(spark, ledger, ledger_format))
+        rows = _only(_loaded(spark, ledger, ledger_format), only)
+        parsed = _rows(rows, F.col(_FILE) if by_file else None)
     elif _is_table(spark, ledger):
         parsed = _rows(spark.table(ledger))
     else:
-        parsed = _parsed(_lines(spark, ledger))
+        parsed = _parsed(_lines(spark, ledger, only))
     counts = Observation("lines")
     counted = parsed.observe(
         counts, F.count(F.lit(1)).alias("lines"), F.count_if("good").alias("events")
     )
     bad = parsed.where(~F.col("good")).select("file", "line")
     return Reading(
-        events=counted.where("good").select("event.*"),
+        by_file=counted.where("good").select("file", "event.*"),
         aside=bad.select(
             "file", F.substring("line", 1, MAX_KEPT_CHARS).alias("line"), _reason("line")
         ),
@@ -107,7 +130,9 @@ def _loaded(spark: SparkSession, ledger: str, ledger_format: str) -> DataFrame:
     # A table of Iceberg's has a name where others have a path.
     place = ledger if _TABLE.fullmatch(ledger) else hadoop_uri(spark, ledger, "ledger")
     try:
-        return spark.read.format(ledger_format).load(place)
+        loaded = spark.read.format(ledger_format).load(place)
+        _ = loaded.columns  # Over Spark Connect nothing is looked at before it is needed.
+        return loaded
     except (PySparkException, Py4JJavaError) as error:
         raise ConfigurationError(
             f"ledger {ledger} cannot be read as {ledger_format}: {cause(error)}"
@@ -123,7 +148,12 @@ def _is_table(spark: SparkSession, ledger: str) -> bool:
         return False
 
 
-def _rows(rows: DataFrame) -> DataFrame:
+def _only(read: DataFrame, files: Collection[str] | None) -> DataFrame:
+    """Spark prunes its list of files by this."""
+    return read if files is None else read.where(F.col(_FILE).isin(list(files)))
+
+
+def _rows(rows: DataFrame, file: Column | None = None) -> DataFrame:
     names = {name.lower(): name for name in rows.columns}
     if missing := [name for name in _NEEDED if name not in names]:
         raise ConfigurationError(
@@ -139,26 +169,26 @@ def _rows(rows: DataFrame) -> DataFrame:
         fields.append(F.expr(f"CAST({known} AS {kind})").alias(field.name))
     version = [] if "v" in names else [F.lit(LEDGER_VERSION).alias("v")]
     found = rows.select(
-        F.lit("").alias("file"),
+        (F.lit("") if file is None else file).alias("file"),
         F.to_json(F.struct(*version, "*")).alias("line"),
         F.struct(*fields).alias("event"),
     )
     return found.withColumn("good", F.coalesce(_is_event(), F.lit(False)))
 
 
-def _lines(spark: SparkSession, ledger: str) -> DataFrame:
+def _lines(spark: SparkSession, ledger: str, only: Collection[str] | None) -> DataFrame:
     try:
         text = spark.read.option("recursiveFileLookup", "true").text(
             hadoop_uri(spark, ledger, "ledger")
         )
+        _ = text.columns
     except AnalysisException as error:
         raise ConfigurationError(
             f"ledger {ledger}: there is no such file, folder or match of a glob; "
             "name JSON lines as sqsdelay's ledger writes them"
         ) from error
-    return text.select(
-        F.col("value").alias("line"), F.col("_metadata.file_path").alias("file")
-    ).where(F.trim("line") != "")
+    told = _only(text, only).select(F.col("value").alias("line"), F.col(_FILE).alias("file"))
+    return told.where(F.trim("line") != "")
 
 
 def _parsed(lines: DataFrame) -> DataFrame:

@@ -23,7 +23,8 @@ from sqsdelay.spark.report.figures import Figures, contents
 from sqsdelay.spark.report.messages import KEY, gathered, judged
 from sqsdelay.spark.report.output_folder import MARK, NewFolder, replaced
 from sqsdelay.spark.report.page import PAGE, render
-from sqsdelay.spark.report.read_ledger import Reading, read_ledger
+from sqsdelay.spark.report.read_ledger import read_ledger
+from sqsdelay.spark.report.state import ReadSoFar, State
 from sqsdelay.spark.report.waiting import waiting
 
 DEFAULT_GRACE_SECONDS: Final = 3600
@@ -52,6 +53,7 @@ def write_report(
     prices: Prices,
     as_of_ms: int | None = None,
     grace_seconds: int = DEFAULT_GRACE_SECONDS,
+    state: str | None = None,
 ) -> Figures:
     """Write the report of a ledger into ``folder``, in place of the report that is there.
 
@@ -67,45 +69,71 @@ def write_report(
         as_of_ms: the instant the report speaks of: later events are left out. The newest event's
             if left out.
         grace_seconds: a message is lost when it was due longer ago and has not arrived.
+        state: a path or URI that keeps what is read: the next report in ``folder`` reads only files that
+            are new or have changed. ``ledger`` must be a path, and ``as_of_ms`` left out.
 
     Raises:
         ConfigurationError: no ledger, no events in it, or a folder that holds something else.
     """
     if grace_seconds < 0:
         raise ConfigurationError(f"grace_seconds={grace_seconds}; use 0 or more")
+    if state is not None and (as_of_ms is not None or not isinstance(ledger, str)):
+        raise ConfigurationError(
+            "a report with a state reads files, and speaks of the newest event: give a path, and no "
+            "as_of; or leave the state out"
+        )
     name = ledger if isinstance(ledger, str) else "the DataFrame"
     with _told_in_one_line(name), replaced(spark, str(folder)) as new, _instants(spark):
-        reading = read_ledger(spark, ledger, ledger_format=ledger_format)
-        rows = _write_gathered(reading, new.uri(_GATHERED), as_of_ms)
-        span = _span(rows, as_of_ms)
+        kept = None if state is None else State.of(spark, state, str(folder))
+        if kept is None:
+            found = _read_once(
+                spark,
+                ledger,
+                new.uri(_GATHERED),
+                ledger_format=ledger_format,
+                as_of_ms=as_of_ms,
+            )
+        else:
+            found = kept.add(str(ledger), ledger_format=ledger_format)
+        span = _span(found.rows, as_of_ms)
         if span is None:
-            raise _no_events(name, reading, as_of_ms)
-        lines = reading.counts.get["lines"]
-        bad_lines = lines - reading.counts.get["events"]
-        known = judged(rows, as_of_ms=span.as_of_ms, grace_ms=grace_seconds * 1000)
+            raise _no_events(name, found, as_of_ms)
+        known = judged(found.rows, as_of_ms=span.as_of_ms, grace_ms=grace_seconds * 1000)
         messages = _write_messages(known, span.messages, new.uri("messages"))
         new.remove(_GATHERED)
         written = _write_tables(messages, new, prices, span)
-        written["bad_lines"] = _write_bad_lines(reading, bad_lines, new.uri("bad_lines"))
+        bad_lines = found.bad_lines.sort("file", "line").coalesce(1)
+        written["bad_lines"] = _written(bad_lines, new.uri("bad_lines"))
         figures = Figures.of(
             written,
             as_of=utc(span.as_of_ms).isoformat(timespec="milliseconds"),
             grace_seconds=grace_seconds,
-            lines=lines,
-            bad_lines=bad_lines,
+            lines=found.lines,
+            bad_lines=found.bad,
         )
         page = render(contents(figures, messages, written, prices, name, as_of_ms=span.as_of_ms))
         new.write_text(PAGE, page)
-        new.write_text(MARK, json.dumps(asdict(figures), indent=2) + "\n")
+        told = asdict(figures) | ({} if kept is None else kept.told())
+        new.write_text(MARK, json.dumps(told, indent=2) + "\n")
     return figures
 
 
-def _write_gathered(reading: Reading, folder: str, as_of_ms: int | None) -> DataFrame:
-    """On disk, since it is read several times, and need not fit in memory."""
+def _read_once(
+    spark: SparkSession,
+    ledger: str | DataFrame,
+    folder: str,
+    *,
+    ledger_format: str | None,
+    as_of_ms: int | None,
+) -> ReadSoFar:
+    """Messages' rows are written, since they are read several times, and need not fit in memory."""
+    reading = read_ledger(spark, ledger, ledger_format=ledger_format)
     events = reading.events
     if as_of_ms is not None:
         events = events.where(F.col("at_ms") <= as_of_ms)
-    return _written(gathered(events), folder)
+    rows = _written(gathered(events), folder)
+    lines, good = (reading.counts.get[name] for name in ("lines", "events"))
+    return ReadSoFar(rows=rows, bad_lines=reading.bad_lines(), lines=lines, bad=lines - good)
 
 
 def _span(rows: DataFrame, as_of_ms: int | None) -> _Span | None:
@@ -143,23 +171,15 @@ def _write_tables(
     return {name: _written(table.coalesce(1), folder.uri(name)) for name, table in made.items()}
 
 
-def _write_bad_lines(reading: Reading, count: int, folder: str) -> DataFrame:
-    aside = reading.aside
-    if not count:
-        # The ledger need not be read once more to find none.
-        aside = aside.sparkSession.createDataFrame([], aside.schema)
-    return _written(aside.sort("file", "line").coalesce(1), folder)
-
-
 def _written(table: DataFrame, folder: str) -> DataFrame:
     table.write.parquet(folder)
     return table.sparkSession.read.schema(table.schema).parquet(folder)
 
 
-def _no_events(ledger: str, reading: Reading, as_of_ms: int | None) -> ConfigurationError:
+def _no_events(ledger: str, found: ReadSoFar, as_of_ms: int | None) -> ConfigurationError:
     until = "" if as_of_ms is None else f" up to {utc(as_of_ms).isoformat()}"
-    first, bad_lines = reading.aside.first(), reading.aside.count()
-    unreadable = "" if first is None else f"; {bad_lines} lines are none, the first: {first.reason}"
+    first = found.bad_lines.first()
+    unreadable = "" if first is None else f"; {found.bad} lines are none, the first: {first.reason}"
     return ConfigurationError(f"ledger {ledger} has no events{until}{unreadable}")
 
 

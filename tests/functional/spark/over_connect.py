@@ -1,18 +1,27 @@
-"""Run by a Python that has pandas: `sqsdelay.spark.send` over Spark Connect, then a second time."""
+"""Run by a Python that has pandas, over Spark Connect: a table sent, then a second time; what became of it,
+and what was lost sent again; and the report of a ledger."""
 
 from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sqsdelay.spark import send
+from sqsdelay.cost import shipped_prices
+from sqsdelay.errors import ConfigurationError
+from sqsdelay.spark import reconcile, replay, send, write_report
+from sqsdelay.spark.report.events_table import write_events
+from tests.functional.spark.conftest import SETTINGS
 
 
 def main(folder: str) -> None:
-    spark = SparkSession.builder.remote("local[2]").getOrCreate()
+    builder = SparkSession.builder.remote("local[2]")
+    for name, value in (SETTINGS | {"spark.ui.enabled": "false"}).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
     rows = spark.range(20).selectExpr(
         "if(id = 7, '', 'x') body", "id order_id", "timestamp '2035-07-01T09:00:00Z' due_at"
     )
@@ -23,8 +32,26 @@ def main(folder: str) -> None:
         "receipts": f"{folder}/receipts",
         "rejects": f"{folder}/rejects",
     }
-    sys.stdout.write(json.dumps([send(rows, **given) for _ in range(2)]) + "\n")
+    sent = [send(rows, **given) for _ in range(2)]
+    ledger = f"{folder}/events"
+    events = write_events(spark, f"{folder}/job.jsonl", ledger)
+    found = reconcile(rows, ledger, ledger_format="parquet", **given)
+    statuses = {row.status: row["count"] for row in found.groupBy("status").count().collect()}
+    again = replay(rows, ledger, ledger_format="parquet", **given)
+    told = {"sent": sent, "events": events, "statuses": statuses, "again": again}
+    sys.stdout.write(json.dumps(told | reported(spark, folder)) + "\n")
     spark.stop()
+
+
+def reported(spark: SparkSession, folder: str) -> dict[str, Any]:
+    """A report; and one line of what cannot be read."""
+    known: dict[str, Any] = {"prices": shipped_prices(), "state": f"{folder}/state"}
+    figures = write_report(spark, f"{folder}/ledger.jsonl", f"{folder}/report", **known)
+    try:
+        write_report(spark, f"{folder}/none", f"{folder}/report", **known)
+    except ConfigurationError as error:
+        refused = str(error)
+    return {"figures": asdict(figures), "refused": refused}
 
 
 if __name__ == "__main__":

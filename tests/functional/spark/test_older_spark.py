@@ -1,5 +1,5 @@
-"""`sqsdelay.spark.send` on the Sparks that AWS runs, 3.5 (Glue 5) and 4.0 (EMR), and over Spark Connect: a
-process each."""
+"""`sqsdelay.spark.send` on the Sparks that AWS runs, 3.5 (Glue 5) and 4.0 (EMR); and it, the report and the
+reconciliation over Spark Connect: a process each."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
+from pyarrow import parquet
 
 from benchmarks.support.sqs_stub import REGION, Stub
+from sqsdelay.ledger.events import Event, EventKind, Source, to_json
 from sqsdelay.spark.sink.rows import derived_id
 from sqsdelay.stores.s3 import S3Store
+from tests.functional.spark import told
 from tests.functional.spark.sent import ids
 from tests.patience import PATIENCE_SECONDS
 from tests.services.processes import ROOT, environment
@@ -71,16 +76,62 @@ def test_send_on_older_sparks(version: str, one_stub: Stub, s3: S3Server, tmp_pa
     assert ids(one_stub) == older | {derived_id("arrivals", 1): 1}
 
 
-def test_send_over_spark_connect(one_stub: Stub, tmp_path: Path) -> None:
-    """The newest Spark, behind a server of its own; with pandas, which Connect needs, of an older one."""
+@pytest.fixture(scope="module")
+def over_connect(
+    one_stub: Stub, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, Any], Counter[str], Path]:
+    """What the newest Spark tells behind a server of its own, with pandas, which Connect needs, of an older
+    one; how often each message was sent; and where the report is."""
     older = ROOT / "build" / "pyspark-4.0"
     if not older.exists():
         pytest.skip(f"no {older}: make older-spark")
-    packages = tmp_path / "packages"
+    folder = tmp_path_factory.mktemp("connect")
+    packages = folder / "packages"
     packages.mkdir()
     for name in ("pandas", "pytz"):
         (packages / name).symlink_to(older / name)
-    first, second = run("over_connect.py", packages, one_stub, tmp_path)
+    (folder / "ledger.jsonl").write_text("\n".join(told.lines()))
+    arrived = [replace(LATE, message_id=derived_id("connect", n)) for n in range(3, 20)]
+    (folder / "job.jsonl").write_text("\n".join(to_json(event) for event in arrived))
+    return run("over_connect.py", packages, one_stub, folder), ids(one_stub), folder / "report"
+
+
+LATE: Final = Event(
+    kind=EventKind.RECEIVED,
+    at_ms=2_100_000_000_000,
+    endpoint="orders",
+    message_id="",
+    source=Source.RECEIVER,
+)
+"""After what the job sent was due."""
+
+
+def test_send_over_spark_connect(
+    over_connect: tuple[dict[str, Any], Counter[str], Path],
+) -> None:
+    """Once, and what was lost once more."""
+    found, sent, _ = over_connect
+    first, second = found["sent"]
     assert (first["sent"], first["rejected"]) == (19, 1)
     assert (second["sent"], second["already_sent"], second["rejected"]) == (0, 19, 1)
-    assert ids(one_stub) == {derived_id("connect", n): 1 for n in range(20) if n != 7}
+    assert found["events"] == [17, 0]
+    assert found["statuses"] == {"delivered": 17, "lost": 3}
+    assert (found["again"]["chosen"], found["again"]["sent"]) == (3, 3)
+    assert sent == {derived_id("connect", n): 2 if n < 3 else 1 for n in range(20) if n != 7}
+
+
+def test_the_report_over_spark_connect(
+    over_connect: tuple[dict[str, Any], Counter[str], Path],
+) -> None:
+    """A page and tables, with the statuses of a classic session; a state is kept."""
+    found, _, report = over_connect
+    expected = {
+        event.message_id: status for status, events in told.everything().items() for event in events
+    }
+    rows = parquet.read_table(report / "messages").to_pylist()
+    assert {row["message_id"]: row["status"] for row in rows} == expected
+    assert found["figures"]["bad_lines"] == len(told.BAD)
+    assert (found["figures"]["messages"], found["figures"]["lost"]) == (13, 2)
+    assert "<title>sqsdelay report" in (report / "report.html").read_text()
+    assert "there is no such file, folder or match" in found["refused"]
+    assert not [path for path in report.parent.iterdir() if path.name.startswith(".report")]

@@ -1,0 +1,153 @@
+"""A report with a state: what was read is not read again, and the tables are those of all that was ever
+read."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sqsdelay.cost import shipped_prices
+from sqsdelay.errors import ConfigurationError
+from sqsdelay.ledger.events import to_json
+from sqsdelay.spark.report import state, write
+from sqsdelay.spark.report.events_table import write_events
+from sqsdelay.spark.report.figures import Figures
+from sqsdelay.spark.report.messages import judged
+from sqsdelay.spark.report.output_folder import _ArrowFolder
+from sqsdelay.spark.report.read_ledger import Reading, read_ledger
+from tests.functional.spark import told
+from tests.functional.spark.test_report import TABLES, table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PRICES = shipped_prices()
+
+
+class Reports:
+    """A ledger that grows, and its report with a state."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self._spark = spark
+        self.folder = folder
+        self.ledger = folder / "ledger"
+        self.ledger.mkdir()
+
+    def add(self, name: str, lines: Sequence[str]) -> Path:
+        with (self.ledger / name).open("a") as file:
+            file.writelines(line + "\n" for line in lines)
+        return self.ledger / name
+
+    def report(self, out: str = "out", **more: Any) -> Figures:
+        known = {"state": str(self.folder / "state")} | more
+        return write.write_report(
+            self._spark, str(self.ledger), self.folder / out, prices=PRICES, **known
+        )
+
+    def killed(self) -> None:
+        """A run that ends when it has read all, and half its report is there."""
+
+        def kill(*_: Any) -> str:
+            raise KeyboardInterrupt
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(write, "render", kill)
+            patch.setattr(_ArrowFolder, "drop", lambda _: None)
+            with pytest.raises(KeyboardInterrupt):
+                self.report()
+        assert (self.folder / ".out.new/messages").exists()
+
+    def reading(self, lines: Sequence[str]) -> Callable[..., Reading]:
+        """A ledger to which a file comes when its files have been listed."""
+
+        def read(*arguments: Any, **named: Any) -> Reading:
+            self.add("3.jsonl", lines)
+            return read_ledger(*arguments, **named)
+
+        return read
+
+    @property
+    def run(self) -> int:
+        told = json.loads((self.folder / "out/report.json").read_text())
+        return int(told["state"]["run"])
+
+
+@pytest.fixture
+def reports(spark: SparkSession, tmp_path: Path) -> Reports:
+    return Reports(spark, tmp_path)
+
+
+def garbled(file: Path) -> None:
+    """Another content of the same size and time: who reads it sees it."""
+    known = file.stat()
+    file.write_bytes(b"#" * known.st_size)
+    os.utime(file, ns=(known.st_atime_ns, known.st_mtime_ns))
+
+
+def test_each_run_reads_what_is_new_and_tells_of_all(reports: Reports) -> None:
+    """Lines that come twice, late events, bad lines, a file that grows, one that comes meanwhile, a run that
+    is killed: the tables are those of the whole ledger. Of what has not changed nothing is read."""
+    lines = told.lines()
+    first = reports.add("1.jsonl", lines[::3] + told.BAD[:2])
+    reports.report()
+    # Events of known messages, earlier and later ones; lines of the day before again.
+    reports.add("2 [b].jsonl", lines[1::3] + lines[:9:3])
+    reports.killed()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(state, "read_ledger", reports.reading(lines[2::3]))
+        reports.report()
+    reports.add("2 [b].jsonl", told.BAD[:1])
+    figures = reports.report()
+    assert reports.run == 3
+    assert figures == reports.report("whole", state=None)
+    for name in TABLES:
+        assert table(reports.folder / "out", name) == table(reports.folder / "whole", name), name
+    garbled(first)
+    late = told.received(told.sent("lost"), late_ms=told.HOUR)
+    reports.add("4.jsonl", [to_json(late)])
+    found = reports.report()
+    assert (found.lost, found.delivered) == (figures.lost - 1, figures.delivered + 1)
+    assert (found.lines, found.bad_lines) == (figures.lines + 1, figures.bad_lines)
+
+
+def test_rows_by_day(spark: SparkSession, tmp_path: Path) -> None:
+    """Of a table that `pipeline events` appends to, the new files are read, and those that are gone stay;
+    of a state whose report is another, everything is read."""
+    expected = {
+        event.message_id: status for status, events in told.everything().items() for event in events
+    }
+    lines, folder = told.lines(), str(tmp_path / "events")
+    for run in range(2):
+        (tmp_path / f"{run}.jsonl").write_text("\n".join(lines[run::2]))
+        write_events(spark, str(tmp_path / f"{run}.jsonl"), folder)
+        begun = state.State.of(spark, str(tmp_path / "state"), str(tmp_path / "out"))
+        assert begun.before == run
+        found = begun.add(folder, ledger_format="parquet")
+        (tmp_path / "out").mkdir(exist_ok=True)
+        (tmp_path / "out/report.json").write_text(json.dumps(begun.told()))
+        for file in (tmp_path / "events").rglob("*.parquet"):
+            file.unlink()
+    rows = judged(found.rows, as_of_ms=told.T0 + 10 * told.HOUR, grace_ms=told.HOUR).collect()
+    assert {row.message_id: row.status for row in rows} == expected
+    assert state.State.of(spark, str(tmp_path / "another"), str(tmp_path / "out")).before == 0
+    assert state.State.of(spark, str(tmp_path / "state"), str(tmp_path / "elsewhere")).before == 0
+
+
+def test_what_has_no_files_has_no_state(spark: SparkSession, reports: Reports) -> None:
+    """A DataFrame, a table's name, an instant of the past: one line each, and nothing is left."""
+    given: dict[str, Any] = {"prices": PRICES, "state": str(reports.folder / "state")}
+    refused: list[tuple[Any, dict[str, Any]]] = [(spark.range(1), {}), ("x", {"as_of_ms": 1})]
+    for ledger, more in refused:
+        with pytest.raises(ConfigurationError, match="a report with a state reads files"):
+            write.write_report(spark, ledger, reports.folder / "out", **(given | more))
+    with pytest.raises(ConfigurationError, match="name one, not a table"):
+        write.write_report(spark, "events", reports.folder / "out", **given)
+    reports.add("1.jsonl", ["x"])
+    with pytest.raises(ConfigurationError, match="has no events; 1 lines are none"):
+        reports.report()
+    assert [path.name for path in reports.folder.iterdir() if path.name != "state"] == ["ledger"]
