@@ -1,7 +1,7 @@
-"""The report over 1 and 10 million events: time and memory, beside DuckDB on the same files.
+"""The report over 1 and 10 million events: time and memory, beside others on the same files; and with a
+state, beside a report of what is new alone.
 
-DuckDB makes the tables of messages, lateness and summary with SQL written for it alone; the report makes
-three more and the page. Their figures must be the same, or the run fails.
+The others are in `benchmarks.spark.report_rivals`. Their figures must be the same, or the run fails.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from typing import Any
 
 import duckdb
 import psutil
+
+from benchmarks.spark.report_rivals import FIGURES, RIVALS
 
 MILLION = 10**6
 EVENTS_A_MESSAGE = 4
@@ -49,36 +51,6 @@ COPY (
 ) TO '{path}' (FORMAT json)
 """
 
-JOIN = """
-CREATE TABLE line AS SELECT DISTINCT * FROM read_json('{ledger}', format = 'newline_delimited', columns = {{
-  v: 'INT', event: 'VARCHAR', at_ms: 'BIGINT', endpoint: 'VARCHAR', message_id: 'VARCHAR',
-  source: 'VARCHAR', due_ms: 'BIGINT', size: 'BIGINT', batch: 'BIGINT', receive_batch: 'BIGINT',
-  route: 'VARCHAR', timer_seconds: 'BIGINT', late_ms: 'BIGINT', sqs_message_id: 'VARCHAR'}});
-CREATE TABLE message AS SELECT endpoint, message_id, min(at_ms) FILTER (event = 'sent') AS sent_ms,
-  arg_max(due_ms, at_ms) AS due_ms, min(at_ms) FILTER (event = 'received') AS received_ms,
-  arg_min(late_ms, at_ms) FILTER (event = 'received') AS late_ms,
-  arg_min(late_ms, at_ms) FILTER (event = 'handed-over') AS hand_over_late_ms,
-  max(size) AS size, count(*) AS events, count(*) FILTER (event IN ('hop', 'handed-over')) AS hops,
-  count(DISTINCT sqs_message_id) FILTER (event = 'received') AS copies,
-  sum(CASE WHEN event = 'sent' THEN 1.0 / batch WHEN event = 'hop' THEN 1.0 / batch + 2.0 / receive_batch
-      WHEN event = 'handed-over' THEN 2.0 / receive_batch END) AS fifo_requests,
-  max(at_ms) AS last_ms
-FROM line GROUP BY endpoint, message_id;
-CREATE TABLE judged AS SELECT *, CASE WHEN received_ms IS NOT NULL THEN 'delivered'
-  WHEN due_ms + 3600000 < (SELECT max(last_ms) FROM message) THEN 'lost' ELSE 'pending' END AS status
-FROM message;
-COPY (FROM judged ORDER BY endpoint, message_id) TO '{out}/messages.parquet';
-COPY (SELECT endpoint, due_ms // 3600000 AS hour, count(*), quantile_cont(late_ms, [0.5, 0.9, 0.99, 1]),
-  quantile_cont(hand_over_late_ms, [0.5, 0.9, 0.99, 1])
-  FROM judged GROUP BY ALL ORDER BY ALL) TO '{out}/lateness.parquet';
-CREATE TABLE summary AS SELECT endpoint, count(*) AS messages,
-  count(*) FILTER (status = 'delivered') AS delivered, count(*) FILTER (status = 'lost') AS lost,
-  count(*) FILTER (status = 'pending') AS pending, count(*) FILTER (copies > 1) AS duplicated,
-  sum(fifo_requests) AS fifo_requests, quantile_cont(late_ms, [0.5, 0.9, 0.99, 1]) AS late
-FROM judged GROUP BY ROLLUP (endpoint);
-COPY summary TO '{out}/summary.parquet';
-"""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
@@ -94,6 +66,7 @@ class Measured:
 
 def generate(folder: Path, events: int) -> None:
     """A ledger of about so many events: each message is sent, hops, is handed over and received."""
+    folder.mkdir()
     messages = events // EVENTS_A_MESSAGE
     for number, first in enumerate(range(0, messages, MESSAGES_A_FILE)):
         path = folder / f"{number:04}.jsonl"
@@ -104,19 +77,6 @@ def generate(folder: Path, events: int) -> None:
             "duplicated": DUPLICATED_ONE_IN,
         }
         duckdb.execute(GENERATE.format(path=path), values)
-
-
-def with_duckdb(ledger: Path, out: Path) -> dict[str, int]:
-    """The same tables, made by DuckDB."""
-    out.mkdir()
-    connection = duckdb.connect(str(out / "database"))
-    connection.execute(JOIN.format(ledger=f"{ledger}/*.jsonl", out=out))
-    names = ("messages", "delivered", "lost", "pending", "duplicated")
-    row = connection.execute(
-        f"SELECT {', '.join(names)} FROM summary WHERE endpoint IS NULL"
-    ).fetchone()
-    assert row is not None
-    return dict(zip(names, row, strict=True))
 
 
 def measure(engine: str, events: int, command: Sequence[str]) -> Measured:
@@ -156,79 +116,100 @@ def tree(pid: int) -> list[psutil.Process]:
         return []
 
 
-def compare(events: int) -> list[Measured]:
-    """Both engines over one ledger."""
+REPORT = [sys.executable, "-c", "from sqsdelay.cli import main; main()", "pipeline", "report"]
+
+
+def compare(events: int, rivals: Sequence[str]) -> list[Measured]:
+    """The report, then its rivals, over one ledger."""
     with TemporaryDirectory(prefix="sqsdelay-") as folder:
         ledger = Path(folder) / "ledger"
-        ledger.mkdir()
         generate(ledger, events)
         size = sum(path.stat().st_size for path in ledger.iterdir())
         print(f"\n{events:,} events, {size / MILLION:,.0f} MB of JSON lines", flush=True)
-        call = [sys.executable, "-c", "from sqsdelay.cli import main; main()"]
-        report = ["pipeline", "report", str(ledger), "--out", f"{folder}/report", "--json"]
-        duck = [
-            sys.executable,
-            "-m",
-            "benchmarks.spark.report",
-            "--duckdb",
-            str(ledger),
-            f"{folder}/duckdb",
+        found = [
+            measured(
+                "report", events, [*REPORT, str(ledger), "--out", f"{folder}/report", "--json"]
+            )
         ]
-        found = []
-        for engine, command in (("Spark", [*call, *report]), ("DuckDB", duck)):
-            found.append(measure(engine, events, command))
-            show(found[-1])
+        for rival in rivals:
+            program = [sys.executable, "-m", "benchmarks.spark.report_rivals", rival, str(ledger)]
+            found.append(measured(rival, events, [*program, f"{folder}/{rival.split()[0]}"]))
         return found
 
 
-def show(measured: Measured) -> None:
+def newest_alone(events: int) -> list[Measured]:
+    """What came last, a tenth of all, with a state of what came before; and a report of it alone."""
+    with TemporaryDirectory(prefix="sqsdelay-") as folder:
+        ledger, newest = Path(folder) / "ledger", Path(folder) / "newest"
+        generate(ledger, events)
+        newest.mkdir()
+        files = sorted(ledger.iterdir())
+        last = files[-max(1, len(files) // 10) :]
+        for path in last:
+            path.rename(newest / path.name)
+        of_all = [*REPORT, str(ledger), "--out", f"{folder}/report", "--json"]
+        of_all += ["--state", f"{folder}/state"]
+        print(
+            f"\n{events:,} events, of which {len(last)} of {len(files)} files are new", flush=True
+        )
+        found = [measured("before", events, of_all)]
+        alone = [*REPORT, str(newest), "--out", f"{folder}/alone", "--json"]
+        found.append(measured("alone", events, alone))
+        for path in last:
+            (newest / path.name).rename(path)
+        return [*found, measured("with state", events, of_all)]
+
+
+def measured(engine: str, events: int, command: Sequence[str]) -> Measured:
+    found = measure(engine, events, command)
     print(
-        f"{measured.engine:8}{measured.seconds:8.1f} s{measured.cpu_seconds:8.1f} s of processor"
-        f"{measured.peak_bytes / 2**20:8,.0f} MiB",
+        f"{engine:11}{found.seconds:8.1f} s{found.cpu_seconds:8.1f} s of processor"
+        f"{found.peak_bytes / 2**20:8,.0f} MiB",
         flush=True,
     )
+    return found
 
 
-def run(sizes: Sequence[int]) -> list[str]:
+def run(sizes: Sequence[int], rivals: Sequence[str]) -> list[str]:
     """Measure each size; what is wrong with the results."""
-    results = {events: compare(events) for events in sizes}
     problems = []
-    print()
-    for events, (spark, duck) in results.items():
-        print(
-            f"{events:,} events: Spark takes {spark.seconds / duck.seconds:.1f} times as long as "
-            f"DuckDB and {spark.peak_bytes / duck.peak_bytes:.1f} times its memory"
-        )
-        if differing := [
-            name for name in duck.figures if duck.figures[name] != spark.figures[name]
-        ]:
-            problems.append(f"{events:,} events: Spark and DuckDB differ in {', '.join(differing)}")
-    if len(sizes) > 1:
-        least, most = results[min(sizes)], results[max(sizes)]
-        for small, large in zip(least, most, strict=True):
+    for events in sizes:
+        ours, *theirs = compare(events, rivals)
+        for each in theirs:
             print(
-                f"{small.engine}: {max(sizes) / min(sizes):g} times the events take "
-                f"{large.seconds / small.seconds:.1f} times as long and "
-                f"{large.peak_bytes / small.peak_bytes:.1f} times the memory"
+                f"{events:,} events: the report takes {ours.seconds / each.seconds:.2f} times as long as "
+                f"{each.engine}, and {ours.peak_bytes / each.peak_bytes:.1f} times its memory"
             )
+            if differing := [n for n in FIGURES if each.figures[n] != ours.figures[n]]:
+                problems.append(
+                    f"{events:,} events: {each.engine} differs in {', '.join(differing)}"
+                )
     return problems
 
 
-def parsed() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    sizes: dict[str, Any] = {"type": int, "nargs": "+", "default": [MILLION, 10 * MILLION]}
-    parser.add_argument("--events", **sizes, help="sizes of the ledgers")
-    parser.add_argument("--duckdb", nargs=2, metavar=("LEDGER", "OUT"), help="DuckDB's part alone")
-    return parser.parse_args()
+def run_newest(sizes: Sequence[int]) -> list[str]:
+    """Measure each size; what is wrong with the results."""
+    problems = []
+    for events in sizes:
+        before, alone, after = newest_alone(events)
+        print(
+            f"{events:,} events: with a state, what is new takes {after.seconds / alone.seconds:.2f} times "
+            f"as long as it alone, and {after.seconds / before.seconds:.2f} times as long as the rest did"
+        )
+        for name in ("messages", "delivered"):
+            if before.figures[name] + alone.figures[name] != after.figures[name]:
+                problems.append(f"{events:,} events: {name} do not add up")
+    return problems
 
 
 def main() -> int:
-    arguments = parsed()
-    if arguments.duckdb:
-        ledger, out = map(Path, arguments.duckdb)
-        print(json.dumps(with_duckdb(ledger, out)))
-        return 0
-    problems = run(arguments.events)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    sizes: dict[str, Any] = {"type": int, "nargs": "+", "default": [MILLION, 10 * MILLION]}
+    parser.add_argument("--events", **sizes, help="sizes of the ledgers")
+    parser.add_argument("--rivals", nargs="*", choices=RIVALS, default=list(RIVALS))
+    parser.add_argument("--newest", action="store_true", help="what is new, with a state")
+    given = parser.parse_args()
+    problems = run_newest(given.events) if given.newest else run(given.events, given.rivals)
     for problem in problems:
         print(f"FAILED: {problem}")
     return 1 if problems else 0
