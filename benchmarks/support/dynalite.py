@@ -91,6 +91,7 @@ class Meter:
     def _ask(self, params: dict[str, Any], context: dict[str, Any], **_: Any) -> dict[str, Any]:
         # dynalite reckons nothing for an empty answer; AWS, the least there is.
         context["least"] = 1.0 if params.get("ConsistentRead") else 0.5
+        context["amendments"] = "/mark" in str(params.get("RequestItems"))
         return params | {"ReturnConsumedCapacity": "TOTAL"}
 
     def _count(self, model: Any, parsed: dict[str, Any], context: Any, **_: Any) -> None:
@@ -107,7 +108,7 @@ class Meter:
     def _kind(self, operation: str, context: Any) -> str:
         if operation in _WRITES:
             return MESSAGE_WRITES if context.get("message") else OTHER_WRITES
-        return AMENDMENTS if operation == "BatchGetItem" else READS
+        return AMENDMENTS if context.get("amendments") else READS
 
     def tell_messages(self, client: Any) -> None:
         """Have writes of messages counted apart from those of leases."""

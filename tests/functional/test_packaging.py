@@ -26,7 +26,7 @@ from tests.services.wheel import build_wheel, install_wheel, package_files, run
 ROOT = Path(__file__).parents[2]
 EXTRAS = {
     "demo", "lambda", "postgres", "cdk", "rabbitmq", "spark", "report", "celery", "dramatiq", "taskiq",
-    "console", "opentelemetry", "docs", "dev",
+    "console", "opentelemetry", "curl", "docs", "dev",
 }  # fmt: skip
 
 
