@@ -1,0 +1,68 @@
+"""The maintainers' pages name what is there: paths, benchmarks, and names in the files they list."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.guides.page import ROOT
+
+PAGES = sorted((ROOT / "docs/maintainers").glob("*.md"))
+_TICKED = re.compile(r"`([^`\n]+)`")
+_FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+_PATH = re.compile(r"(?:[\w.-]+/)+(?:[\w-]+\.\w+)?")
+_BENCHMARK = re.compile(r"python -m (benchmarks\.[\w.]+)\b.*")
+_NAME = re.compile(r"\w+(?:\.\w+)*(?:\(\))?")
+_OTHERS = re.compile(r"[A-Z]\w*-[\w-]+|(?:make|sqsdelay) .+|[<\[].*|.*[:=*].*")
+"""Headers of HTTP, commands (``test_pages`` knows those in blocks), templates and patterns."""
+
+
+def missing(text: str) -> list[str]:
+    """What a page has between backticks and the repository does not have.
+
+    A name, each part of a dotted one, is a word of one of the files that the page lists.
+    """
+    ticked = list(dict.fromkeys(_TICKED.findall(_FENCED.sub("", text))))
+    paths = [each for each in ticked if _PATH.fullmatch(each) and (ROOT / each).exists()]
+    words = [set(re.findall(r"\w+", (ROOT / p).read_text())) for p in paths if (ROOT / p).is_file()]
+
+    def there(each: str) -> bool:
+        if benchmark := _BENCHMARK.fullmatch(each):
+            module = ROOT / benchmark[1].replace(".", "/")
+            return module.with_suffix(".py").is_file() or (module / "__main__.py").is_file()
+        if _NAME.fullmatch(each):
+            parts = set(each.removesuffix("()").split("."))
+            return any(parts <= found for found in words)
+        return each in paths or _OTHERS.fullmatch(each) is not None
+
+    return [each for each in ticked if not there(each)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_names_what_is_there(page: Path) -> None:
+    """Whoever moves or renames something mends the page that sends readers to it."""
+    assert missing(page.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "stale",
+    [
+        "`sqsdelay/core/gone.py`",
+        "`sqsdelay/gone/`",
+        "`python -m benchmarks.gone`",
+        "`sqsdelay/core/hop.py` has `decided`",
+        "`sqsdelay/core/hop.py` has `HandOver.retry_seconds`",
+        "`decide`, in no file that the page names",
+    ],
+)
+def test_what_is_gone_is_noticed(stale: str) -> None:
+    """A path, a folder, a benchmark, a function, a field, a name without its file."""
+    assert len(missing(stale)) == 1
+
+
+def test_contributors_are_sent_to_every_page() -> None:
+    """By the list of what to read before a change."""
+    listed = (ROOT / "CONTRIBUTING.md").read_text()
+    assert [page.name for page in PAGES if f"(docs/maintainers/{page.name})" not in listed] == []
