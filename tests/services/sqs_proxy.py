@@ -35,7 +35,7 @@ _THROTTLING: Final = ("ThrottlingException", "RequestThrottled")
 class Exchange:
     """One request as it went: ``answer`` is SQS's own where SQS acted, ``told`` whether it arrived.
 
-    ``fault`` is None where nothing was done to it.
+    ``fault`` is None where nothing was done to it. ``asked_ms`` is when the request had come.
     """
 
     action: str
@@ -43,6 +43,7 @@ class Exchange:
     answer: Mapping[str, Any] | None
     told: bool
     fault: str | None
+    asked_ms: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +152,7 @@ class _Handler(BaseHTTPRequestHandler):
         if len(body) < length:
             self.close_connection = True  # the client died meanwhile
             return
+        self._asked_ms = time.time_ns() // 1_000_000
         action = self.headers["X-Amz-Target"].rpartition(".")[2]
         proxy = self.server.proxy
         try:
@@ -229,15 +231,31 @@ class _Handler(BaseHTTPRequestHandler):
         fault: str | None,
     ) -> None:
         told = fault not in _AFTER_SQS_ACTED and fault is not Fault.INTERNAL_ERROR
-        self.server.proxy.on_exchange(
-            Exchange(action=action, request=request, answer=answer, told=told, fault=fault)
+        exchange = Exchange(
+            action=action,
+            request=request,
+            answer=answer,
+            told=told and not self._given_up(),
+            fault=fault,
+            asked_ms=self._asked_ms,
         )
+        self.server.proxy.on_exchange(exchange)
         if fault is Fault.STALLED:
             return self._stall()
         if reply is None:
             return self._reset()
         cut = len(reply.body) // 2 if fault is Fault.TRUNCATED else 0
         self._answer(reply, cut)
+
+    def _given_up(self) -> bool:
+        """Whether the client has closed the connection: on a busy machine any answer may come too late."""
+        try:
+            come: bytes = self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return come == b""
 
     def _answer(self, reply: _Reply, cut: int) -> None:
         self.send_response_only(reply.status)

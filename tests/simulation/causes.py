@@ -62,7 +62,8 @@ def _made_ms(send: Step, journal: Journal) -> int:
 
 def _why_not_settled(first: Step, second: Step, journal: Journal) -> Cause | None:
     """Why the copy was there still, to be sent on a second time."""
-    if not first.answered:
+    overtaken = not second.answered and second.asked_ms < first.at_ms
+    if not first.answered or overtaken:
         return Cause.ANSWER_LOST
     deletes = [
         step

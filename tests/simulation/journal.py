@@ -27,7 +27,8 @@ class Step:
 
     ``number`` orders steps by when the queues acted, across parties. ``copy`` is SQS's id of the
     copy that was received, deleted or sent on (None: the sender's own send), ``made`` the one a
-    send made. ``acted`` is whether the queues did it, ``answered`` whether the party knows.
+    send made. ``acted`` is whether the queues did it, ``answered`` whether the party knows. A send
+    was under way from ``asked_ms`` to ``at_ms``.
     """
 
     number: int
@@ -39,6 +40,7 @@ class Step:
     copy: str | None
     acted: bool
     answered: bool
+    asked_ms: int
     made: str | None = None
     timer_seconds: int | None = None
 
@@ -84,7 +86,8 @@ class Journal:
             for copy in copies:
                 key, copy_id = key_of(copy.body), copy.sqs_message_id
                 in_hand[key].append(copy_id)
-                self._copy_of_hop_id[hop_deduplication_id(copy, copy.message_id)] = copy_id
+                hop_id = hop_deduplication_id(copy, copy.message_id, copy.first_sent_ms)
+                self._copy_of_hop_id[hop_id] = copy_id
                 self._add(
                     at_ms, party, Action.RECEIVE, queue, key, copy_id, acted=True, answered=True
                 )
@@ -92,7 +95,14 @@ class Journal:
                 self._in_hand[party, key] = copy_ids
 
     def sent(
-        self, party: str, queue: str, entries: Sequence[Asked], *, at_ms: int, answered: bool
+        self,
+        party: str,
+        queue: str,
+        entries: Sequence[Asked],
+        *,
+        at_ms: int,
+        answered: bool,
+        asked_ms: int | None = None,
     ) -> None:
         """A party's send, of which the queues took the entries that made a copy."""
         with self._lock:
@@ -109,6 +119,7 @@ class Journal:
                     self._sent_on(party, key, entry, place),
                     acted=entry.made is not None,
                     answered=answered,
+                    asked_ms=asked_ms,
                     made=entry.made,
                     timer_seconds=entry.timer_seconds,
                 )
@@ -167,6 +178,7 @@ class Journal:
         *,
         acted: bool,
         answered: bool,
+        asked_ms: int | None = None,
         made: str | None = None,
         timer_seconds: int | None = None,
     ) -> None:
@@ -181,6 +193,7 @@ class Journal:
             copy=copy,
             acted=acted,
             answered=answered,
+            asked_ms=at_ms if asked_ms is None else asked_ms,
             made=made,
             timer_seconds=timer_seconds,
         )

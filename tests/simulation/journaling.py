@@ -44,7 +44,12 @@ class ProxyJournal:
             for entry in ([request] if single else request["Entries"])
         ]
         self._journal.sent(
-            self.party, queue, asked, at_ms=time.time_ns() // 1_000_000, answered=exchange.told
+            self.party,
+            queue,
+            asked,
+            at_ms=time.time_ns() // 1_000_000,
+            answered=exchange.told,
+            asked_ms=exchange.asked_ms,
         )
 
     def _received(self, queue: str, exchange: Exchange) -> None:

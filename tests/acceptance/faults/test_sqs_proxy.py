@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, ReadTimeoutError
 
 from sqsdelay.testing import LocalAws
+from tests.patience import PATIENCE_SECONDS
 from tests.services.fault_plan import Fault, FaultPlan
 from tests.services.sqs_proxy import Exchange, SqsProxy
 
@@ -31,8 +34,8 @@ def queue(local_aws: LocalAws) -> Any:
     made.delete()
 
 
-def client_of(local_aws: LocalAws, proxy: SqsProxy) -> Any:
-    once = Config(retries={"mode": "standard", "total_max_attempts": 1})
+def client_of(local_aws: LocalAws, proxy: SqsProxy, **settings: Any) -> Any:
+    once = Config(retries={"mode": "standard", "total_max_attempts": 1}, **settings)
     return local_aws.client("sqs", endpoint_url=proxy.endpoint_url, config=once)
 
 
@@ -73,6 +76,26 @@ def test_a_500_may_be_told_before_or_after(local_aws: LocalAws, queue: Any) -> N
     acted = [e.request["MessageBody"] for e in exchanges if e.answer is not None]
     assert 0 < len(acted) < 8
     assert sorted(waiting(queue)) == acted
+
+
+def test_a_client_that_has_given_up_is_not_told(local_aws: LocalAws, queue: Any) -> None:
+    """Nothing was broken, and yet its answer is lost: it came after the client's time limit."""
+    exchanges: SimpleQueue[Exchange] = SimpleQueue()
+    over = threading.Event()
+    with SqsProxy(
+        local_aws.port,
+        FaultPlan(seed="x"),
+        on_exchange=exchanges.put,
+        interrupt=lambda _: (over.wait(PATIENCE_SECONDS), None)[1],
+    ) as proxy:
+        with pytest.raises(ReadTimeoutError):
+            client_of(local_aws, proxy, read_timeout=0.1).send_message(
+                QueueUrl=queue.url, MessageBody="x"
+            )
+        over.set()
+        exchange = exchanges.get(timeout=PATIENCE_SECONDS)
+    assert exchange.answer is not None
+    assert (exchange.told, exchange.fault) == (False, None)
 
 
 @pytest.mark.parametrize(("fault", "sender"), [(Fault.PARTIAL, False), (Fault.REFUSED, True)])
