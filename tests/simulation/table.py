@@ -6,8 +6,10 @@ import argparse
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
 from typing import Final
 
 from sqsdelay.testing import LocalAws
@@ -46,7 +48,7 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (*VIRTUAL, *S3, *REAL)
 """In the table's order."""
 
 
-def row(scenario: Scenario, counted: Tally) -> str:
+def line_of(scenario: Scenario, counted: Tally) -> str:
     """A scenario's line."""
     causes = ", ".join(f"{cause} {count}" for cause, count in sorted(counted.causes.items()))
     numbers = (
@@ -60,30 +62,38 @@ def row(scenario: Scenario, counted: Tally) -> str:
         counted.rejected,
         counted.duplicated,
     )
-    cells = (scenario.fault, scenario.time, scenario.consumers, *(f"{n:,}" for n in numbers))
-    return "| " + " | ".join([*cells, causes]) + " |"
+    return "| " + " | ".join([_name(scenario), *(f"{n:,}" for n in numbers), causes]) + " |"
 
 
-def table(tallies: Sequence[tuple[Scenario, Tally]]) -> str:
-    """All lines, and their sum."""
-    lines = ["| " + " | ".join(HEADER) + " |", "|" + "---|" * len(HEADER)]
-    lines += [row(scenario, counted) for scenario, counted in tallies]
-    return "\n".join([*lines, "", summary([counted for _, counted in tallies])])
+def _name(scenario: Scenario) -> str:
+    """A line's first cells, which no other line begins with."""
+    return f"{scenario.fault} | {scenario.time} | {scenario.consumers}"
 
 
-def summary(tallies: Sequence[Tally]) -> str:
-    """One sentence about all scenarios."""
-    counted = sum(tallies[1:], tallies[0])
+def table(rows: Sequence[str]) -> str:
+    """These lines, and their sum."""
+    lines = ["| " + " | ".join(HEADER) + " |", "|" + "---|" * len(HEADER), *rows]
+    return "\n".join([*lines, "", summary("\n".join(lines))])
+
+
+def summary(made: str) -> str:
+    """One sentence about all lines."""
+    total = Counter[str]()
+    for line in _cells(made):
+        total.update({name: int(line[name].replace(",", "")) for name in HEADER[3:-1]})
     return (
-        f"In all: {counted.sent:,} messages sent, {counted.hops:,} hops, {counted.injected:,} faults; "
-        f"lost {len(counted.lost)}, early {len(counted.early)}, altered {len(counted.altered)}, "
-        f"duplicated {counted.duplicated:,}."
+        f"In all: {total['sent']:,} messages sent, {total['hops']:,} hops, {total['faults']:,} faults; "
+        f"lost {total['lost']}, early {total['early']}, altered {total['altered']}, "
+        f"duplicated {total['duplicated']:,}."
     )
 
 
 def cells(document: str, *, begin: str = BEGIN, end: str = END) -> list[dict[str, str]]:
     """A table's rows as a document has them."""
-    text = document.partition(begin)[2].partition(end)[0]
+    return _cells(document.partition(begin)[2].partition(end)[0])
+
+
+def _cells(text: str) -> list[dict[str, str]]:
     lines = [line for line in text.splitlines() if line.startswith("| ")]
     header, *split = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return [dict(zip(header, values, strict=True)) for values in split]
@@ -95,54 +105,58 @@ def rewritten(document: str, made: str, *, begin: str = BEGIN, end: str = END) -
     return f"{before}{begin}\n{made}\n{end}{rest.partition(end)[2]}"
 
 
-def run_all(*, messages: int, seeds: int, stretch: float) -> Iterator[tuple[Scenario, Tally]]:
-    """Every scenario's tally, checked, in the table's order.
-
-    Raises:
-        AssertionError: a promise was broken.
-    """
-    for virtual in (*VIRTUAL, *S3):
-        yield virtual, virtual.run(seeds=range(1, seeds + 1), messages=300)
-    with LocalAws() as aws, ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-        runs = [
-            pool.submit(real.run, aws, seed=1, messages=messages, stretch=stretch) for real in REAL
-        ]
-        for real, run in zip(REAL, runs, strict=True):
-            yield real, run.result()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=200, help="per real-time scenario")
     parser.add_argument("--seeds", type=int, default=10, help="per virtual-time scenario")
-    parser.add_argument("--store-seeds", type=int, default=10, help="per scenario of the store")
-    parser.add_argument("--only-store", action="store_true", help="only the store's table")
     parser.add_argument("--stretch", type=float, default=3, help="of the longest real-time delays")
+    parser.add_argument("--only", choices=["virtual", "real"], help="other rows stay as they are")
     options = parser.parse_args()
+    _prepare()
+    document = DOCUMENT.read_text()
+    real: Sequence[RealScenario] = REAL
+    virtual: Sequence[VirtualScenario | S3Scenario] = (*VIRTUAL, *S3)
+    stores: Sequence[store_faults.EachPoint | store_faults.StoreScenario] = store_faults.SCENARIOS
+    if options.only == "virtual":
+        real = ()
+    elif options.only == "real":
+        virtual = stores = ()
+    # Virtual time computes, real time mostly waits.
+    with (
+        LocalAws() as aws,
+        ThreadPoolExecutor(SIDE_BY_SIDE) as threads,
+        ProcessPoolExecutor(mp_context=get_context("spawn"), initializer=_prepare) as processes,
+    ):
+        store_runs = [processes.submit(each.run, options.seeds) for each in stores]
+        seeds = range(1, options.seeds + 1)
+        runs: list[tuple[Scenario, Future[Tally]]] = []
+        runs += [(s, processes.submit(s.run, seeds=seeds, messages=300)) for s in virtual]
+        told = {"messages": options.messages, "stretch": options.stretch}
+        runs += [(s, threads.submit(s.run, aws, seed=1, **told)) for s in real]
+        rows = [_checked(line_of(scenario, run.result()), run.result()) for scenario, run in runs]
+        store_rows = [
+            _checked(store_faults.row(scenario, run.result()), run.result())
+            for scenario, run in zip(stores, store_runs, strict=True)
+        ]
+    if store_rows:
+        made = store_faults.table(store_rows)
+        document = rewritten(document, made, begin=STORE_BEGIN, end=STORE_END)
+    # What was counted stands before what the document has.
+    known = [*rows, *document.partition(BEGIN)[2].partition(END)[0].splitlines()]
+    rows = [next(r for r in known if r.startswith(f"| {_name(s)} |")) for s in SCENARIOS]
+    DOCUMENT.write_text(rewritten(document, table(rows)))
+
+
+def _prepare() -> None:
     logging.disable(logging.CRITICAL)
     os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
-    rows = []
-    for broken in store_faults.SCENARIOS:
-        counted_store = broken.run(options.store_seeds)
-        rows.append(store_faults.row(broken, counted_store))
-        _tell(rows[-1])
-        counted_store.check()
-    made = store_faults.table(rows)
-    DOCUMENT.write_text(rewritten(DOCUMENT.read_text(), made, begin=STORE_BEGIN, end=STORE_END))
-    if options.only_store:
-        return
-    tallies = []
-    runs = run_all(messages=options.messages, seeds=options.seeds, stretch=options.stretch)
-    for scenario, counted in runs:
-        _tell(row(scenario, counted))
-        counted.check()
-        tallies.append((scenario, counted))
-    DOCUMENT.write_text(rewritten(DOCUMENT.read_text(), table(tallies)))
 
 
-def _tell(line: str) -> None:
+def _checked(line: str, counted: Tally | store_faults.StoreTally) -> str:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
+    counted.check()
+    return line
 
 
 if __name__ == "__main__":

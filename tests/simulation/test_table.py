@@ -13,6 +13,7 @@ from tests.simulation.table import (
     STORE_BEGIN,
     STORE_END,
     cells,
+    line_of,
     rewritten,
     table,
 )
@@ -58,7 +59,7 @@ def test_rewriting_replaces_the_table_alone() -> None:
     """What people wrote around it stays."""
     counted = Tally(sent=1234, unknown=0, hops=9, injected=2, duplicated=1)
     counted.causes[Cause.DIED] += 1
-    made = rewritten(DOCUMENTED, table([(VIRTUAL[0], counted)]))
+    made = rewritten(DOCUMENTED, table([line_of(VIRTUAL[0], counted)]))
     (row,) = cells(made)
     assert (row["sent"], row["lost"], row["why"]) == ("1,234", "0", f"{Cause.DIED} 1")
     assert "In all: 1,234 messages sent, 9 hops, 2 faults; lost 0, early 0, altered 0" in made
