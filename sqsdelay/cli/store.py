@@ -44,7 +44,6 @@ from sqsdelay.core.readable import instant
 from sqsdelay.core.stored_message import StoredMessage, to_store
 from sqsdelay.errors import ConfigurationError, SqsDelayError
 from sqsdelay.operating.migration import (
-    HasAmendments,
     Migrated,
     Migration,
     MigrationStatus,
@@ -168,9 +167,6 @@ def migrate(
         if not live:
             _print_plan(migration.plan(), due_from_ms, as_json=as_json)
             return
-        if target is not None and isinstance(opened, HasAmendments):
-            for amendment in opened.all_amendments():
-                target.amend([amendment])
         counts: Counter[str] = Counter()
         for outcome in migration.run():
             counts[outcome.status] += 1

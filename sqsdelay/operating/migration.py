@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol, runtime_checkable
 
-from sqsdelay.core.amendments import Amendment
+from sqsdelay.core.amendments import Amendment, latest_amendments
 from sqsdelay.core.delay import utc
 from sqsdelay.core.message import Message, text_of
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.core.wire import DEDUPLICATION_ID
-from sqsdelay.errors import InvalidMessage, SqsDelayError
+from sqsdelay.errors import ConfigurationError, InvalidMessage, SqsDelayError
 from sqsdelay.limits import MAX_BATCH_ENTRIES
+from sqsdelay.parking.parking import kept_as, refused
 from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.sending.sender import QueueSender
 
@@ -190,6 +191,25 @@ class Transfer(Migration):
         self._target = target
         self._due_from_ms = due_from_ms
 
+    def run(self) -> Iterator[Migrated]:
+        """Move amendments, then messages; one that the target has no room for under its id stays.
+
+        Raises:
+            StoreError: what was stored last may still be in the first store, too; run it again.
+        """
+        if isinstance(self._store, HasAmendments):
+            for amendment in self._store.all_amendments():
+                self._amend(amendment)
+        yield from super().run()
+
+    def _amend(self, amendment: Amendment) -> None:
+        """Whoever uses the target may have cancelled or moved the message since: the last one stands."""
+        known = self._target.amendments([amendment.message_id])
+        both = sorted([amendment, *known.values()], key=lambda each: each.at_ms)
+        last = latest_amendments(both)
+        if last != known:
+            self._target.amend(list(last.values()))
+
     def _migrate(self, messages: Sequence[StoredMessage]) -> list[Migrated]:
         unreadable = [
             _failed(message, InvalidMessage(message.unreadable))
@@ -200,12 +220,18 @@ class Transfer(Migration):
             readable = [message for message in messages if message.unreadable is None]
             return unreadable + (self._migrate(readable) if readable else [])
         try:
-            self._target.store(messages)
+            stored = self._target.store(messages)
         except InvalidMessage as error:
             if len(messages) == 1:
                 return [_failed(messages[0], error)]
             return [outcome for message in messages for outcome in self._migrate([message])]
-        kept, outcomes = list(messages), list[Migrated]()
+        kept, outcomes = list[StoredMessage](), list[Migrated]()
+        for message, is_new in zip(messages, stored, strict=True):
+            problem = None if is_new else self._taken(message)
+            if problem is None:
+                kept.append(message)
+            else:
+                outcomes.append(_failed(message, problem))
         removed = self._store.cancel([message.message_id for message in kept]) if kept else []
         for message, gone in zip(kept, removed, strict=True):
             if not gone:
@@ -213,6 +239,13 @@ class Transfer(Migration):
                 self._target.cancel([message.message_id])
             outcomes.append(_sent(message, removed=gone))
         return outcomes
+
+    def _taken(self, message: StoredMessage) -> SqsDelayError | None:
+        """Why a message whose id is taken must stay where it is; None if an earlier run stored it."""
+        try:
+            return refused(message, kept_as(self._target, message))
+        except ConfigurationError as error:
+            return error
 
 
 def as_message(stored: StoredMessage) -> Message:

@@ -97,7 +97,7 @@ class Parking:
             return True
         kept: list[StoredMessage | None] = [m for m in new if m.message_id == message.message_id]
         try:
-            kept = kept or [self._find(message)]
+            kept = kept or [kept_as(self._store, message)]
         except ConfigurationError as error:
             return error
         conflict = None
@@ -106,11 +106,6 @@ class Parking:
             if conflict is None:
                 break
         return conflict or False
-
-    def _find(self, message: StoredMessage) -> StoredMessage | None:
-        if isinstance(self._store, FindsByDueTime):
-            return self._store.find_due(message.message_id, message.due_ms)
-        return self._store.find(message.message_id)
 
     def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
         """The amendments of these messages; none while the store is unavailable.
@@ -156,6 +151,18 @@ class Parking:
                 "amendment of parked %s not applied: %s", one_line(message_id), one_line(error)
             )
         return False
+
+
+def kept_as(store: ParkingPlace, message: StoredMessage) -> StoredMessage | None:
+    """What a store has under a message's id; None if it is not to be found.
+
+    Raises:
+        ConfigurationError: this store cannot find such an id.
+        StoreError
+    """
+    if isinstance(store, FindsByDueTime):
+        return store.find_due(message.message_id, message.due_ms)
+    return store.find(message.message_id)
 
 
 def refused(message: StoredMessage, kept: StoredMessage | None) -> SqsDelayError | None:

@@ -26,7 +26,7 @@ USE_CASES: dict[str, set[str]] = {
     "dispatching": set(),
     "timeouts": {"dispatching"},
     "receiving": set(),
-    "operating": {"sending"},
+    "operating": {"parking", "sending"},
 }
 """Each room of use cases, and the other rooms of use cases it stands on."""
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import pytest
 
+from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.fifo import FifoIds, read_fifo_ids
 from sqsdelay.core.message import Message, string
 from sqsdelay.core.stored_message import StoredMessage, to_store
 from sqsdelay.errors import StoreUnavailable
-from sqsdelay.operating.migration import Migration, MigrationStatus
+from sqsdelay.operating.migration import Migration, MigrationStatus, Transfer
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.settings import SenderSettings
-from sqsdelay.testing import InMemoryQueues, ManualClock
+from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 from tests.faulty import FaultyStore
 
 HOUR_MS = 3_600_000
@@ -168,3 +172,45 @@ def test_one_released_at_the_same_moment_is_reported() -> None:
         (outcome,) = world.migration(from_hours=0).run()
     assert outcome.status is MigrationStatus.SENT_NOT_REMOVED
     assert "a later --due-from" in (outcome.error or "")
+
+
+def test_another_message_of_that_id_in_the_target_stays_apart() -> None:
+    """What has an id of the other store's stays where it is; neither message is removed for the other."""
+    world, target = World(count=2), InMemoryStore(ManualClock())
+    other = replace(world.store.pending(1)[0], body=b"y")
+    target.store([other])
+    done = {o.message.message_id: o for o in Transfer(world.store, target, due_from_ms=0).run()}
+    assert done["m0"].status is MigrationStatus.FAILED
+    assert "use a different id" in str(done["m0"].error)
+    assert done["m1"].status is MigrationStatus.MIGRATED
+    assert [message.body for message in world.store.pending(2)] == [b"x"]
+    assert [message.body for message in target.pending(2)] == [b"y", b"x"]
+    assert target.find("m0") == other
+
+
+def test_a_run_that_was_cut_off_is_completed() -> None:
+    """What an earlier run stored and did not remove is the same message, and no other of that id."""
+    world, target = World(count=1), InMemoryStore(ManualClock())
+    target.store(world.store.pending(1))
+    (done,) = Transfer(world.store, target, due_from_ms=0).run()
+    assert done.status is MigrationStatus.MIGRATED
+    assert (world.store.pending_count(), target.pending_count()) == (0, 1)
+
+
+def test_an_older_amendment_does_not_undo_a_later_one() -> None:
+    """A migration is repeated while the target is used: what was cancelled there stays cancelled."""
+
+    class Amended(FaultyStore):
+        def all_amendments(self) -> Iterator[Amendment]:
+            yield Amendment(message_id="moved", at_ms=1_000, due_ms=9_000)
+            yield Amendment(message_id="new", at_ms=clock.true_ms)
+
+    clock = ManualClock()
+    target = InMemoryStore(clock)
+    cancelled = Amendment(message_id="moved", at_ms=clock.true_ms)
+    target.amend([cancelled])
+    assert list(Transfer(Amended(clock), target, due_from_ms=0).run()) == []
+    assert target.amendments(["moved", "new"]) == {
+        "moved": cancelled,
+        "new": replace(cancelled, message_id="new"),
+    }
