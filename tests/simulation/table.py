@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
-from typing import Final
+from typing import Final, TypeVar
 
 from sqsdelay.testing import LocalAws
 from tests.services.processes import ROOT
@@ -44,7 +44,11 @@ HEADER: Final = (
 )
 
 Scenario = RealScenario | S3Scenario | VirtualScenario
-SCENARIOS: Final[tuple[Scenario, ...]] = (*VIRTUAL, *S3, *REAL)
+StoreScenario = store_faults.EachPoint | store_faults.StoreScenario
+STORE: Final[tuple[StoreScenario, ...]] = store_faults.SCENARIOS
+T = TypeVar("T", bound=Scenario | StoreScenario)
+COMPUTED: Final[tuple[VirtualScenario | S3Scenario, ...]] = (*VIRTUAL, *S3)
+SCENARIOS: Final[tuple[Scenario, ...]] = (*COMPUTED, *REAL)
 """In the table's order."""
 
 
@@ -65,8 +69,10 @@ def line_of(scenario: Scenario, counted: Tally) -> str:
     return "| " + " | ".join([_name(scenario), *(f"{n:,}" for n in numbers), causes]) + " |"
 
 
-def _name(scenario: Scenario) -> str:
-    """A line's first cells, which no other line begins with."""
+def _name(scenario: Scenario | StoreScenario) -> str:
+    """A line's first cells, which no other line of its table begins with."""
+    if isinstance(scenario, StoreScenario):
+        return scenario.fault
     return f"{scenario.fault} | {scenario.time} | {scenario.consumers}"
 
 
@@ -110,17 +116,15 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=200, help="per real-time scenario")
     parser.add_argument("--seeds", type=int, default=10, help="per virtual-time scenario")
     parser.add_argument("--stretch", type=float, default=3, help="of the longest real-time delays")
-    parser.add_argument("--only", choices=["virtual", "real"], help="other rows stay as they are")
+    parser.add_argument("line", nargs="*", help="count only the lines that begin with one of these")
     options = parser.parse_args()
     _prepare()
-    document = DOCUMENT.read_text()
-    real: Sequence[RealScenario] = REAL
-    virtual: Sequence[VirtualScenario | S3Scenario] = (*VIRTUAL, *S3)
-    stores: Sequence[store_faults.EachPoint | store_faults.StoreScenario] = store_faults.SCENARIOS
-    if options.only == "virtual":
-        real = ()
-    elif options.only == "real":
-        virtual = stores = ()
+
+    def chosen(scenarios: Sequence[T]) -> list[T]:
+        wanted = tuple(options.line)
+        return [each for each in scenarios if not wanted or _name(each).startswith(wanted)]
+
+    stores = chosen(STORE)
     # Virtual time computes, real time mostly waits.
     with (
         LocalAws() as aws,
@@ -130,21 +134,32 @@ def main() -> None:
         store_runs = [processes.submit(each.run, options.seeds) for each in stores]
         seeds = range(1, options.seeds + 1)
         runs: list[tuple[Scenario, Future[Tally]]] = []
-        runs += [(s, processes.submit(s.run, seeds=seeds, messages=300)) for s in virtual]
+        runs += [(s, processes.submit(s.run, seeds=seeds, messages=300)) for s in chosen(COMPUTED)]
         told = {"messages": options.messages, "stretch": options.stretch}
-        runs += [(s, threads.submit(s.run, aws, seed=1, **told)) for s in real]
+        runs += [(s, threads.submit(s.run, aws, seed=1, **told)) for s in chosen(REAL)]
         rows = [_checked(line_of(scenario, run.result()), run.result()) for scenario, run in runs]
         store_rows = [
             _checked(store_faults.row(scenario, run.result()), run.result())
             for scenario, run in zip(stores, store_runs, strict=True)
         ]
-    if store_rows:
-        made = store_faults.table(store_rows)
-        document = rewritten(document, made, begin=STORE_BEGIN, end=STORE_END)
-    # What was counted stands before what the document has.
-    known = [*rows, *document.partition(BEGIN)[2].partition(END)[0].splitlines()]
-    rows = [next(r for r in known if r.startswith(f"| {_name(s)} |")) for s in SCENARIOS]
+    document = DOCUMENT.read_text()
+    store_rows = _with_earlier(store_rows, STORE, document, STORE_BEGIN, STORE_END)
+    made = store_faults.table(store_rows)
+    document = rewritten(document, made, begin=STORE_BEGIN, end=STORE_END)
+    rows = _with_earlier(rows, SCENARIOS, document, BEGIN, END)
     DOCUMENT.write_text(rewritten(document, table(rows)))
+
+
+def _with_earlier(
+    rows: Sequence[str],
+    scenarios: Sequence[Scenario | StoreScenario],
+    document: str,
+    begin: str,
+    end: str,
+) -> list[str]:
+    """A line for each scenario: what was counted now, else what the document has."""
+    known = [*rows, *document.partition(begin)[2].partition(end)[0].splitlines()]
+    return [next(r for r in known if r.startswith(f"| {_name(s)} |")) for s in scenarios]
 
 
 def _prepare() -> None:
