@@ -102,8 +102,9 @@ class _OneLoop(Generic[T, R]):
         self._coalescer.hurry()
         self._go_on()
         if self._calls:
-            self._idle = self.loop.create_future()
-            await self._idle
+            self._idle = self._idle or self.loop.create_future()
+            # Several may wait for it, and one that gives up ends it for none of the others.
+            await asyncio.shield(self._idle)
         self.end()
 
     def end(self) -> None:
@@ -155,7 +156,7 @@ class LoopCalls(Generic[T, R]):
     async def close(self) -> None:
         """Let what waits leave at once, and wait for the results; further calls are refused."""
         self._closed = True
-        here, self._here = self._here, None
+        here = self._here
         if here is not None and here.loop is asyncio.get_running_loop():
             await here.finish()
 

@@ -201,6 +201,30 @@ def test_closing_sends_what_waits_and_refuses_what_comes(queues: GatedQueues) ->
     assert sum(map(len, queues.requests)) == 5
 
 
+def test_every_close_waits_for_the_results(queues: GatedQueues) -> None:
+    """The second one, too, and one that follows a close that was given up."""
+
+    async def work() -> None:
+        sends = sender(queues)
+        queues.hold("orders")
+        task = asyncio.create_task(sends.send("orders", "m"))
+        await asyncio.sleep(0)
+        given_up, second = (asyncio.create_task(sends.aclose()) for _ in range(2))
+        await asyncio.to_thread(queues.await_arrival)
+        given_up.cancel()
+        third = asyncio.create_task(sends.aclose())
+        with pytest.raises(asyncio.CancelledError):
+            await given_up
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert [closing.done() for closing in (second, third)] == [False, False]
+        queues.let_go("orders")
+        await asyncio.gather(second, third)
+        assert task.done()
+
+    run(work)
+
+
 def test_a_full_buffer_waits(queues: GatedQueues) -> None:
     """What has no room is not taken; it goes when there is some."""
     queues.hold("orders")
