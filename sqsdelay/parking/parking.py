@@ -130,11 +130,19 @@ class Parking:
         Args:
             parked: when each was first sent, by message id; None is before any amendment.
         """
-        return {
-            amendment.message_id
-            for amendment in self.amendments(list(parked)).values()
-            if self._cancelled(amendment, parked[amendment.message_id])
-        }
+        cancelled: set[str] = set()
+        known: dict[str, Amendment] = {}
+        asked = list(parked)
+        while asked:
+            found = self.amendments(asked)
+            changed = [each for each in found.values() if each != known.get(each.message_id)]
+            cancelled |= {a.message_id for a in changed if self._cancelled(a, parked[a.message_id])}
+            known |= found
+            # Whoever left another one meanwhile found the message parked, and moved it before this did.
+            asked = [
+                a.message_id for a in changed if a.new_due_ms(parked[a.message_id]) is not None
+            ]
+        return cancelled
 
     def _cancelled(self, amendment: Amendment, first_sent_ms: int | None) -> bool:
         """Whether the amendment cancelled a parked message; also sets a new due time."""

@@ -20,7 +20,7 @@ from sqsdelay.errors import (
     ConfigurationError,
     InvalidMessage,
 )
-from sqsdelay.parking.schedule import Schedule
+from sqsdelay.parking.schedule import Change, Schedule
 from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS, ParkingSettings, parking_settings
 from sqsdelay.relaying.outcome import Outcome, Status
 from sqsdelay.relaying.relay import Relay
@@ -329,6 +329,28 @@ def test_an_amendment_left_while_a_message_is_being_parked_counts(
     statuses = {o.copy.message_id: o.status for o in poll(queues, relay)}
     assert statuses == {"gone": Status.CANCELLED, "moved": Status.PARKED}
     assert [(m.message_id, m.due_ms) for m in store.pending(9)] == [("moved", clock.true_ms + 7)]
+
+
+def test_the_last_of_two_moves_stands(clock: ManualClock, queues: InMemoryQueues) -> None:
+    """The second is confirmed by the store while the delay consumer applies the first."""
+    first, last = clock.true_ms + DAY * 1000, clock.true_ms + 2 * DAY * 1000
+    confirmed = []
+
+    class Moved(InMemoryStore):
+        def reschedule(self, message_id: str, due_ms: int) -> bool:
+            if due_ms == first and not confirmed:
+                confirmed.append(schedule.reschedule("m-1", last, now_ms=clock.true_ms))
+            return super().reschedule(message_id, due_ms)
+
+    store = Moved(clock)
+    schedule = Schedule(store)
+    put(queues, 3 * DAY)
+    store.amend([Amendment(message_id="m-1", at_ms=clock.true_ms, due_ms=first)])
+    clock.advance(900)
+    settings = RelaySettings(parking=ParkingSettings(store))
+    (outcome,) = poll(queues, Relay(queues, Endpoint.parse("orders"), settings))
+    assert (outcome.status, confirmed) == (Status.PARKED, [Change.DONE])
+    assert [m.due_ms for m in store.pending(9)] == [last]
 
 
 def test_a_queue_without_its_delay_is_not_spun_when_the_store_is_away(
