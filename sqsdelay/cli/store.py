@@ -51,7 +51,7 @@ from sqsdelay.operating.migration import (
     Source,
     Transfer,
 )
-from sqsdelay.parking.parking import refused
+from sqsdelay.parking.parking import kept_as, refused
 from sqsdelay.ports.size_limits import SizeLimits
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ def _store(store: ParkingPlace, messages: list[StoredMessage], *, as_json: bool)
     """Returns how many were not stored, since another message has their id."""
     failed = 0
     for message, new in zip(messages, store.store(messages), strict=True):
-        problem = None if new else refused(message, store.find(message.message_id))
+        problem = None if new else refused(message, kept_as(store, message))
         if problem is not None:
             failed += 1
             tell(f"{message.message_id}: {problem}")

@@ -234,11 +234,16 @@ class Transfer(Migration):
                 outcomes.append(_failed(message, problem))
         removed = self._store.cancel([message.message_id for message in kept]) if kept else []
         for message, gone in zip(kept, removed, strict=True):
-            if not gone:
-                # Whoever serves the first store has it in hand, or it was cancelled there.
-                self._target.cancel([message.message_id])
-            outcomes.append(_sent(message, removed=gone))
+            taken_back = not gone and self._take_back(message)
+            outcomes.append(_not_moved(message) if taken_back else _sent(message, removed=gone))
         return outcomes
+
+    def _take_back(self, message: StoredMessage) -> bool:
+        """Whoever serves the first store has it in hand, or it was cancelled there."""
+        try:
+            return self._target.cancel([message.message_id]) == [True]
+        except ConfigurationError:
+            return False  # The target finds no such id.
 
     def _taken(self, message: StoredMessage) -> SqsDelayError | None:
         """Why a message whose id is taken must stay where it is; None if an earlier run stored it."""
@@ -283,6 +288,14 @@ def _sent(message: StoredMessage, *, removed: bool) -> Migrated:
         status=MigrationStatus.SENT_NOT_REMOVED,
         error="it was released or cancelled in the store meanwhile, but will arrive all the "
         "same; a later --due-from avoids this",
+    )
+
+
+def _not_moved(message: StoredMessage) -> Migrated:
+    return Migrated(
+        message=message,
+        status=MigrationStatus.SENT_NOT_REMOVED,
+        error="it was released or cancelled in the first store meanwhile, and was not moved",
     )
 
 

@@ -130,3 +130,17 @@ def test_a_live_table_is_moved_over(client: Any, old: str, new: DynamoDbStore) -
     again = CliRunner().invoke(app, [*command, "--live"])
     assert "1 sent-not-removed" in again.stderr
     assert new.pending_count() == 151
+
+
+def test_a_file_is_stored_again_without_look_ups(client: Any) -> None:
+    """What was stored before is told from another message of its id, though no id is looked up."""
+    table = f"plain-{uuid.uuid4().hex[:12]}"
+    store = ["--store", f"dynamodb://{table}?lookup=off"]
+    assert CliRunner().invoke(app, ["store", "create", "orders", *store]).exit_code == 0
+    command = ["store", "send", "orders", *store, "--message-id", "order-7"]
+    command += ["--due-at", "2040-01-31T09:00:00Z", "--body"]
+    said = [CliRunner().invoke(app, [*command, body]) for body in ("x", "x", "another")]
+    assert [each.exit_code for each in said] == [0, 0, 1], said[1].output
+    assert "already stored" in said[1].stdout
+    assert "use a different id" in said[2].stderr
+    client.delete_table(TableName=table)

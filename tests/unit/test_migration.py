@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,7 +11,7 @@ from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.fifo import FifoIds, read_fifo_ids
 from sqsdelay.core.message import Message, string
 from sqsdelay.core.stored_message import StoredMessage, to_store
-from sqsdelay.errors import StoreUnavailable
+from sqsdelay.errors import ConfigurationError, StoreUnavailable
 from sqsdelay.operating.migration import Migration, MigrationStatus, Transfer
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.sender import QueueSender
@@ -195,6 +195,25 @@ def test_a_run_that_was_cut_off_is_completed() -> None:
     (done,) = Transfer(world.store, target, due_from_ms=0).run()
     assert done.status is MigrationStatus.MIGRATED
     assert (world.store.pending_count(), target.pending_count()) == (0, 1)
+
+
+@pytest.mark.parametrize(("found", "says"), [(True, "was not moved"), (False, "will arrive all")])
+def test_what_the_first_store_has_in_hand_is_taken_back(found: bool, says: str) -> None:
+    """The outcome says whether the target delivers it as well: not every store finds every id."""
+
+    class Target(InMemoryStore):
+        def cancel(self, message_ids: Sequence[str]) -> list[bool]:
+            if not found:
+                raise ConfigurationError("lookup=off")
+            return super().cancel(message_ids)
+
+    world, target = World(count=1), Target(ManualClock())
+    migration = Transfer(world.store, target, due_from_ms=0)
+    with world.store.claim(1, due_by_ms=world.clock.true_ms + HOUR_MS):
+        (done,) = migration.run()
+    assert done.status is MigrationStatus.SENT_NOT_REMOVED
+    assert says in str(done.error)
+    assert target.pending_count() == (0 if found else 1)
 
 
 def test_an_older_amendment_does_not_undo_a_later_one() -> None:
