@@ -15,18 +15,19 @@ _FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 _PATH = re.compile(r"(?:[\w.-]+/)+(?:[\w-]+\.\w+)?")
 _BENCHMARK = re.compile(r"python -m (benchmarks\.[\w.]+)\b.*")
 _NAME = re.compile(r"\w+(?:\.\w+)*(?:\(\))?")
-_OTHERS = re.compile(r"[A-Z]\w*-[\w-]+|(?:make|sqsdelay) .+|[<\[].*|.*[:=*].*")
-"""Headers of HTTP, commands (``test_pages`` knows those in blocks), templates and patterns."""
+_COMMAND = re.compile(r"(?:make|sqsdelay) .+")
 
 
 def missing(text: str) -> list[str]:
     """What a page has between backticks and the repository does not have.
 
-    A name, each part of a dotted one, is a word of one of the files that the page lists.
+    A name, each part of a dotted one, is a word of one of the files that the page lists; anything
+    else, a key say, stands in one of them as it is.
     """
     ticked = list(dict.fromkeys(_TICKED.findall(_FENCED.sub("", text))))
     paths = [each for each in ticked if _PATH.fullmatch(each) and (ROOT / each).exists()]
-    words = [set(re.findall(r"\w+", (ROOT / p).read_text())) for p in paths if (ROOT / p).is_file()]
+    listed = [(ROOT / path).read_text() for path in paths if (ROOT / path).is_file()]
+    words = [set(re.findall(r"\w+", text)) for text in listed]
 
     def there(each: str) -> bool:
         if benchmark := _BENCHMARK.fullmatch(each):
@@ -35,7 +36,9 @@ def missing(text: str) -> list[str]:
         if _NAME.fullmatch(each):
             parts = set(each.removesuffix("()").split("."))
             return any(parts <= found for found in words)
-        return each in paths or _OTHERS.fullmatch(each) is not None
+        if _PATH.fullmatch(each):
+            return each in paths
+        return _COMMAND.fullmatch(each) is not None or any(each in text for text in listed)
 
     return [each for each in ticked if not there(each)]
 
