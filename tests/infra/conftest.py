@@ -10,17 +10,42 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aws_cdk import App, Stack
+from aws_cdk import App, Stack, Validations
 from aws_cdk.assertions import Template
+from cdk_nag import AwsSolutionsChecks, ServerlessChecks
 
 from infra.cdk_command import ROOT
 from infra.context import Deployment
 from infra.endpoint_stack import EndpointStack, stack_name
+from sqsdelay.cdk.unrestricted_delay import STORES
 from sqsdelay.core.endpoint import Endpoint
 
 CONTEXT: dict[str, Any] = json.loads((ROOT / "cdk.json").read_text())["context"]
 ACCOUNT = "123456789012"
 REGION = "eu-west-1"
+EVERY_PART = {
+    "alarmTopicArn": f"arn:aws:sns:{REGION}:{ACCOUNT}:ops",
+    "removalPolicy": "destroy",
+    "largeBodies": "true",
+}
+KEY = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/11111111-2222-3333-4444-555555555555"
+SUBNET = "subnet-0123456789abcdef"
+GROUP = "sg-0123456789abcdef0"
+BOUNDARY = f"arn:aws:iam::{ACCOUNT}:policy/Boundary"
+WANTED = {
+    "endpoint": "wanted.fifo",
+    "store": "dynamodb",
+    "largeBodies": "true",
+    "kmsKeyArn": KEY,
+    "permissionsBoundaryArn": BOUNDARY,
+    "vpcId": "vpc-0123456789abcdef0",
+    "subnetIds": f"{SUBNET}1,{SUBNET}2",
+    "securityGroupIds": GROUP,
+    "memoryMb": "512",
+    "logRetentionDays": "365",
+    "tracing": "true",
+}
+"""Keys, network, memory, logs, traces and roles as an account wants them."""
 
 
 @pytest.fixture
@@ -49,6 +74,26 @@ def endpoint_template() -> Callable[..., Template]:
         return made[key]
 
     return template
+
+
+@pytest.fixture(scope="session")
+def all_there_is(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the CDK makes of every part with every kind of store, on queues that exist, and of
+    everything an account may want: in one app, for starting one and its validation takes longer than
+    all the stacks."""
+    folder = tmp_path_factory.mktemp("all")
+    app = App(context=CONTEXT, outdir=str(folder))
+    Validations.of(app).add_plugins(AwsSolutionsChecks(app), ServerlessChecks(app))
+    contexts = [
+        EVERY_PART | {"store": store, "queueArn": f"arn:aws:sqs:{REGION}:{ACCOUNT}:orders-{store}"}
+        for store in STORES
+    ]
+    for context in (*contexts, WANTED):
+        deployment = Deployment.read(context.get)
+        [endpoint] = deployment.endpoints
+        EndpointStack(app, stack_name(endpoint), endpoint=endpoint, deployment=deployment)
+    app.synth()
+    return folder
 
 
 @pytest.fixture

@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 
 from infra.cdk_command import ROOT
+from infra.endpoint_stack import stack_name
+from sqsdelay.cdk.unrestricted_delay import STORES
+from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.lambdas.function_code import delay_consumer_code
+from tests.infra.conftest import WANTED
 
 RunApp = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -26,16 +30,6 @@ def findings(folder: Path) -> object:
     return json.loads((folder / "validation-report.json").read_text())["pluginReports"]
 
 
-def test_several_endpoints_are_several_stacks(run_app: RunApp, tmp_path: Path) -> None:
-    """One stack each, nothing printed, and every finding fixed, or acknowledged with a reason."""
-    done = run_app(endpoint="orders,in_voices,ordered.fifo")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    made = {path.name.removesuffix(".template.json") for path in tmp_path.glob("*.template.json")}
-    assert len(made) == 3
-    assert "sqsdelay-orders" in made
-    assert findings(tmp_path) == []
-
-
 def test_bad_context_is_one_line(run_app: RunApp) -> None:
     """No stack trace, and nothing to deploy."""
     done = run_app(endpoint="orders", hopSeconds="901")
@@ -44,35 +38,37 @@ def test_bad_context_is_one_line(run_app: RunApp) -> None:
     assert done.stderr == "sqsdelay: context hopSeconds='901'; use whole seconds, 1 to 900\n"
 
 
-@pytest.mark.parametrize("store", ["dynamodb", "s3", "scheduler"])
-def test_nothing_is_found_in_all_there_is(run_app: RunApp, tmp_path: Path, store: str) -> None:
-    """With every part, on a queue that exists, neither by the nag packs nor by CloudFormation's own
-    validation: else `cdk deploy` ends with an error."""
-    done = run_app(
-        queueArn="arn:aws:sqs:eu-west-1:123456789012:orders",
-        alarmTopicArn="arn:aws:sns:eu-west-1:123456789012:ops",
-        removalPolicy="destroy",
-        store=store,
-        largeBodies="true",
-    )
-    assert done.returncode == 0
-    assert findings(tmp_path) == []
+def test_nothing_is_found_in_all_there_is(all_there_is: Path) -> None:
+    """Neither by the nag packs nor by CloudFormation's own validation: else `cdk deploy` ends with an
+    error."""
+    names = (*(f"orders-{store}" for store in STORES), WANTED["endpoint"])
+    made = {
+        path.name.removesuffix(".template.json") for path in all_there_is.glob("*.template.json")
+    }
+    assert made == {stack_name(Endpoint.parse(name)) for name in names}
+    assert findings(all_there_is) == []
 
 
-def test_nag_packs_would_find_something(run_app: RunApp, tmp_path: Path) -> None:
-    """The packs are at work: a bare queue in the same app fails both of them."""
+def test_nag_packs_would_find_something(
+    run_app: RunApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The packs are at work: a bare queue in the same app, which needs no endpoint for that, fails both
+    of them."""
     source = (ROOT / "app.py").read_text()
     bare = (
         "        from aws_cdk import Stack, aws_sqs\n"
         '        aws_sqs.Queue(Stack(app, "bare"), "Queue")\n'
     )
     changed = tmp_path / "changed.py"
-    marker = "        for endpoint in"
+    marker = "        if not deployment.endpoints"
     changed.write_text(
         f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
         + source.replace("from __future__ import annotations\n", "").replace(marker, bare + marker)
     )
-    run_app(script=str(changed), endpoint="orders")
+    monkeypatch.setenv(
+        "CDK_VALIDATION", "false"
+    )  # CloudFormation's own takes longer than the packs
+    run_app(script=str(changed))
     report = (tmp_path / "validation-report.json").read_text()
     assert "AwsSolutions-SQS3" in report
     assert "Serverless-SQSRedrivePolicy" in report
@@ -103,21 +99,23 @@ def cdk(*arguments: str, output: Path, validated: bool = True) -> subprocess.Com
     )
 
 
-def test_no_endpoint_is_no_failure(tmp_path: Path) -> None:
-    """`cdk ls` and `cdk synth` work in a fresh checkout, and say what to give."""
+def test_no_endpoint_is_no_failure_and_several_are_several_stacks(tmp_path: Path) -> None:
+    """`cdk ls` and `cdk synth` work in a fresh checkout, and say what to give. After this first call
+    nothing is on stderr: no notices, no telemetry, no talk about Node's age or flags. Each endpoint has
+    a stack, in which every finding is fixed, or acknowledged with a reason; and the asset holds code,
+    nothing of what synthesis made."""
     listed = cdk("ls", output=tmp_path, validated=False)
     assert (listed.returncode, listed.stdout) == (0, "sqsdelay-no-endpoint-given\n")
     synthesised = cdk("synth", "--app", str(tmp_path), output=tmp_path)
     assert synthesised.returncode == 0
     assert "use -c endpoint=NAME" in synthesised.stdout
-
-
-def test_second_synth_is_quiet_and_offline(tmp_path: Path) -> None:
-    """Nothing on stderr: no notices, no telemetry, no talk about Node's age or flags;
-    and the asset holds code, nothing of what synthesis made."""
-    first = cdk("synth", "--quiet", "-c", "endpoint=orders", output=tmp_path, validated=False)
-    assert first.returncode == 0
-    done = cdk("synth", "--quiet", "-c", "endpoint=orders", output=tmp_path)
+    several = ("-c", "endpoint=orders,in_voices,ordered.fifo")
+    done = cdk("synth", "--quiet", "sqsdelay-orders", *several, output=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    manifest = json.loads((tmp_path / "manifest.json").read_text())["artifacts"]
+    stacks = [name for name, each in manifest.items() if each["type"] == "aws:cloudformation:stack"]
+    assert len(stacks) == 3
+    assert "sqsdelay-orders" in stacks
+    assert findings(tmp_path) == []
     [asset] = tmp_path.glob("asset.*")
     assert not [p for p in asset.rglob("*") if p.name == "cdk.out" or p.suffix == ".json"]
