@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
-from sqsdelay.testing.local_aws import LocalAws
+from sqsdelay.testing import LocalAws, ManualClock
 from tests.services.postgres import postgres_conninfo
 
 if TYPE_CHECKING:
@@ -50,6 +50,12 @@ def own_aws_settings() -> Iterator[None]:
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         del os.environ[name]
     os.environ.update(kept)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """Virtual time; a file that begins at another has a fixture of its own."""
+    return ManualClock()
 
 
 @pytest.fixture(scope="session")

@@ -33,7 +33,7 @@ from sqsdelay.operating.overdue import deployed_store
 from sqsdelay.operating.status import EndpointStatus, StoreStatus, endpoint_status, store_status
 from sqsdelay.parking.schedule import Schedule
 from sqsdelay.ports.queues import QueueAges, Queues
-from sqsdelay.ports.stores import CountsDue, ParkingPlace, ParksFarAhead
+from sqsdelay.ports.stores import ParkingPlace, ParksFarAhead
 
 if TYPE_CHECKING:
     from sqsdelay.sqs.sender import DelaySender
@@ -302,11 +302,6 @@ class Source:
     def soonest_seconds(self) -> int | None:
         """Its store can make nothing due sooner than that; None where it can."""
         return self._place.soonest_seconds if isinstance(self._place, ParksFarAhead) else None
-
-    @property
-    def counts_due(self) -> bool:
-        """Whether its store counts without reading."""
-        return isinstance(self._place, CountsDue)
 
 
 def _hangs(error: StoreError) -> bool:

@@ -18,7 +18,7 @@ from sqsdelay.dispatching.background import DelayedDelivery
 from sqsdelay.errors import CriticalError
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryOutbox
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, wait_for
 
 
 def soon(message_id: str, in_ms: int = 0) -> StoredMessage:
@@ -31,13 +31,6 @@ def opened(folder: Path) -> Iterator[SqliteStore]:
     with closing(SqliteStore(folder / "store.db", endpoint="orders")) as store:
         store.set_up()
         yield store
-
-
-def wait_for(what: Any, seconds: float = PATIENCE_SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
 
 
 def test_a_callback_that_raises_stops_delivery_loudly(tmp_path: Path) -> None:

@@ -21,11 +21,6 @@ Make = Callable[..., DynamoDbStore]
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def make(clock: ManualClock) -> Iterator[Make]:
     """Makes processes' stores on one table."""
     made: list[DynamoDbStore] = []

@@ -37,11 +37,6 @@ AHEAD_MS = 900_000
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def table() -> str:
     return f"store-{uuid.uuid4().hex[:12]}"
 

@@ -23,11 +23,6 @@ from tests.faulty import AWAY, FaultyQueues
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def queues(clock: ManualClock) -> InMemoryQueues:
     queues = InMemoryQueues(clock)
     queues.create_endpoint("orders")

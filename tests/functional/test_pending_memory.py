@@ -17,10 +17,10 @@ from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.parking.schedule import Schedule
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 
-COUNT = 3_000
-BODY = bytes(4096)
+COUNT = 1_500
+BODY = bytes(8192)
 PAGES_BYTES = 5_000_000
-"""A page of 100 messages of 4 KiB, and a table of 1,000 rows as rich lays it out, take less. All of
+"""A page of 100 messages of 8 KiB, and a table of 1,000 rows as rich lays it out, take less. All of
 them take more than twice as much."""
 
 
@@ -28,11 +28,11 @@ them take more than twice as much."""
 def path(tmp_path: Path) -> Path:
     with closing(SqliteStore(tmp_path / "store.db", endpoint="orders")) as store:
         store.set_up()
-        for start in range(0, COUNT, 1000):
+        for start in range(0, COUNT, 500):
             store.store(
                 [
                     StoredMessage(message_id=f"m{n:032}", destination="orders", due_ms=n, body=BODY)
-                    for n in range(start, start + 1000)
+                    for n in range(start, start + 500)
                 ]
             )
     return tmp_path / "store.db"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
@@ -29,7 +28,7 @@ from sqsdelay.ports.stores import Claim, TransactionMode
 from sqsdelay.stores import open_store
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryOutbox, ManualClock
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import wait_for
 
 
 def message(message_id: str, due_ms: int) -> StoredMessage:
@@ -45,13 +44,6 @@ def opened(folder: Path, **arguments: Any) -> Iterator[SqliteStore]:
     with closing(SqliteStore(folder / "store.db", endpoint="orders", **arguments)) as store:
         store.set_up()
         yield store
-
-
-def wait_for(what: Any, seconds: float = PATIENCE_SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
 
 
 def test_commits_survive_the_power(tmp_path: Path) -> None:

@@ -8,11 +8,6 @@ from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def queues(clock: ManualClock) -> InMemoryQueues:
     queues = InMemoryQueues(clock)
     queues.create_endpoint("orders")

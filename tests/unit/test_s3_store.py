@@ -22,11 +22,6 @@ DAY_MS = 86_400_000
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def s3() -> InMemoryS3:
     return InMemoryS3()
 
