@@ -14,6 +14,7 @@ import boto3
 import pytest
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
+from botocore.client import BaseClient
 from botocore.config import Config
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError, NoCredentialsError, SSLError
@@ -74,7 +75,8 @@ class Answers(BaseHTTPRequestHandler):
 def nothing_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """No proxy, and no moto, which another test may have imported."""
     monkeypatch.setattr(curl, "BUILTIN_HANDLERS", [])
-    monkeypatch.setattr(curl, "getproxies", dict)
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
 
 
 @pytest.fixture
@@ -233,6 +235,24 @@ def test_a_connection_is_kept_open_and_no_others_is_used(server: Server) -> None
     assert server.by() == ["curl"] * 5
 
 
+def test_instrumentations_see_each_call(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of OpenTelemetry and X-Ray wrap this method, and read the answer's metadata."""
+    seen: list[tuple[str, int, str, int]] = []
+    call = BaseClient._make_api_call  # type: ignore[attr-defined]
+
+    def wrapped(client: Any, action: str, params: Any) -> Any:
+        answer = call(client, action, params)
+        told = answer["ResponseMetadata"]
+        seen.append((action, told["HTTPStatusCode"], told["RequestId"], told["RetryAttempts"]))
+        return answer
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", wrapped)
+    client = curl_client(server)
+    client.delete_message_batch(**DELETE)
+    assert server.by() == ["curl"]
+    assert seen == [("DeleteMessageBatch", 200, "request-1", 0)]
+
+
 def test_without_keys_the_error_is_botocores(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,7 +268,7 @@ def test_without_keys_the_error_is_botocores(
 
 
 def behind_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(curl, "getproxies", lambda: {"https": "http://proxy:3128"})
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
 
 
 def under_moto(monkeypatch: pytest.MonkeyPatch) -> None:
