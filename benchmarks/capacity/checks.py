@@ -96,8 +96,9 @@ def _timed_calls() -> list[float]:
     def note_answer(**_: object) -> None:
         took.append(time.perf_counter() - sent.at)
 
-    session.events.register("request-created.sqs", note_sent)
-    session.events.register("response-received.sqs", note_answer)
+    # Around what libcurl does, too, which answers within the first.
+    session.events.register("before-call.sqs", note_sent)
+    session.events.register("after-call.sqs", note_answer)
     return took
 
 
