@@ -6,8 +6,10 @@ import base64
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any, Final
 
 from sqsdelay.core.checked_message import CheckedMessage, checked
@@ -27,9 +29,7 @@ from sqsdelay.core.wire import DEDUPLICATION_ID, GROUP_ID
 from sqsdelay.errors import InvalidMessage
 from sqsdelay.limits import ID, MAX_DUE_MS, MAX_STORED_ID_CHARS
 
-_STORED_ID: Final = re.compile(
-    rf"[^\x00\ud800-\udfff]{{1,{MAX_STORED_ID_CHARS}}}",
-)
+_UNFIT: Final = re.compile("[\0\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +124,53 @@ def from_store(
     )
 
 
+def from_rows(rows: Sequence[tuple[Any, ...]]) -> list[StoredMessage]:
+    """The messages of a store's rows, each as `from_store` makes it; further columns are left alone.
+
+    Where all of them are good and have no headers, as most, it takes a quarter of the time: they are
+    checked column by column, and their fields set without asking each message again.
+    """
+    columns = tuple(zip(*rows, strict=True))[: len(_TYPES)]
+    if not columns or not _all_good(columns):
+        return [from_store(*row[: len(_TYPES)]) for row in rows]
+    ids, destinations, dues, bodies, _, failures = columns
+    messages = list(map(object.__new__, repeat(StoredMessage, len(rows))))
+    values = {
+        "message_id": ids,
+        "destination": destinations,
+        "due_ms": dues,
+        "body": bodies,
+        "attributes": [{} for _ in rows],
+        "group_id": repeat(None),
+        "trace_header": repeat(None),
+        "failures": failures,
+        "unreadable": repeat(None),
+    }
+    for name, column in values.items():
+        # A loop in C: a frozen message takes nine calls otherwise.
+        deque(map(vars(StoredMessage)[name].__set__, messages, column), maxlen=0)
+    return messages
+
+
+_TYPES: Final = (str, str, int, bytes, str, int)
+
+
+def _all_good(columns: Sequence[tuple[Any, ...]]) -> bool:
+    """Whether `from_store` would find nothing amiss in rows of these columns, and no headers."""
+    if any(set(map(type, column)) != {of} for column, of in zip(columns, _TYPES, strict=True)):
+        return False
+    ids, destinations, dues, _, headers, _ = columns
+    return (
+        set(headers) == {"{}"}
+        and all(destinations)
+        and min(dues) >= 0
+        and max(dues) <= MAX_DUE_MS
+        and all(ids)
+        and len(max(ids, key=len)) <= MAX_STORED_ID_CHARS
+        and not _UNFIT.search("".join(ids))
+    )
+
+
 def _as_text(found: Any) -> str:
     if isinstance(found, bytes):
         return found.decode("utf-8", "replace")
@@ -215,7 +262,11 @@ def check_stored_id(message_id: str) -> None:
     Raises:
         InvalidMessage
     """
-    if not isinstance(message_id, str) or not _STORED_ID.fullmatch(message_id):
+    if (
+        not isinstance(message_id, str)
+        or not 1 <= len(message_id) <= MAX_STORED_ID_CHARS
+        or _UNFIT.search(message_id)
+    ):
         raise InvalidMessage(
             f"message_id={message_id!r} cannot be stored; use 1 to {MAX_STORED_ID_CHARS} characters "
             "(no NUL, no lone surrogate)"

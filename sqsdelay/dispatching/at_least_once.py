@@ -29,6 +29,7 @@ class AtLeastOnce:
     def __init__(self, outbox: Outbox, destinations: Destinations) -> None:
         self._outbox = outbox
         self._destinations = destinations
+        self._unconfirmed: list[StoredMessage] = []
         self._sent: OrderedDict[_Key, None] = OrderedDict()
 
     @property
@@ -42,15 +43,24 @@ class AtLeastOnce:
         return self._outbox.now_ms()
 
     def deliver(self, claim: Claim) -> list[Outcome]:
-        # Sent before, only the removal had failed: sending again would duplicate it.
-        new = [m for m in claim.messages if not m.unreadable and _key(m) not in self._sent]
-        outcomes = dict(
-            zip(map(_key, new), self._destinations.send(self._outbox, new), strict=True)
-        )
-        for key, outcome in outcomes.items():
-            if not isinstance(outcome, Failure):
-                self._remember(key)
-        return [unreadable(m) or outcomes.get(_key(m), SENT_BEFORE) for m in claim.messages]
+        # Left from the last claim: sent, but the store failed before they were known to be gone.
+        for message in self._unconfirmed:
+            self._remember(_key(message))
+        aside = {
+            place: unreadable(m) or SENT_BEFORE
+            for place, m in enumerate(claim.messages)
+            # Sent before, only the removal had failed: sending again would duplicate it.
+            if m.unreadable is not None or (self._sent and _key(m) in self._sent)
+        }
+        new = [m for place, m in enumerate(claim.messages) if place not in aside]
+        outcomes = self._destinations.send(self._outbox, new)
+        self._unconfirmed = [
+            m for m, outcome in zip(new, outcomes, strict=True) if not isinstance(outcome, Failure)
+        ]
+        for place, outcome in aside.items():
+            # In the order of their places: what is before each is in already.
+            outcomes.insert(place, outcome)
+        return outcomes
 
     def _remember(self, key: _Key) -> None:
         self._sent[key] = None
@@ -58,8 +68,10 @@ class AtLeastOnce:
             self._sent.popitem(last=False)
 
     def forget(self, messages: Iterable[StoredMessage]) -> None:
-        for message in messages:
-            self._sent.pop(_key(message), None)
+        self._unconfirmed = []
+        if self._sent:
+            for message in messages:
+                self._sent.pop(_key(message), None)
 
     def reject(
         self,

@@ -76,8 +76,10 @@ class Destinations:
         A destination that was out of reach gets a single message first; the rest follow once
         that one has arrived.
         """
-        outcomes: list[Outcome] = [NOT_TRIED] * len(messages)
         closed, probing = self._backoff.closed(), self._backoff.probing()
+        if not closed and not probing:
+            return self._send(outbox, messages)
+        outcomes: list[Outcome] = [NOT_TRIED] * len(messages)
         probes: dict[str, int] = {}
         first: list[int] = []
         for place, message in enumerate(messages):
@@ -87,34 +89,38 @@ class Destinations:
             if name in probing:
                 probes[name] = place
             first.append(place)
-        self._send(outbox, messages, first, outcomes)
+        self._send_some(outbox, messages, first, outcomes)
         passed = {name for name, place in probes.items() if _answered(outcomes[place])}
         then = [
             place
             for place, message in enumerate(messages)
             if message.destination in passed and place != probes[message.destination]
         ]
-        self._send(outbox, messages, then, outcomes)
+        self._send_some(outbox, messages, then, outcomes)
         return outcomes
 
-    def _send(
+    def _send_some(
         self,
         outbox: Outbox,
         messages: Sequence[StoredMessage],
         places: Sequence[int],
         outcomes: list[Outcome],
     ) -> None:
-        if not places:
-            return
-        sent = outbox.send([messages[place] for place in places])
-        well: set[str] = set()
-        failed: dict[str, Failure] = {}
+        sent = self._send(outbox, [messages[place] for place in places])
         for place, outcome in zip(places, sent, strict=True):
             outcomes[place] = outcome
-            if _answered(outcome):
-                well.add(messages[place].destination)
-            elif isinstance(outcome, Failure) and outcome.outage:
-                failed[messages[place].destination] = outcome
+
+    def _send(self, outbox: Outbox, messages: Sequence[StoredMessage]) -> list[Outcome]:
+        if not messages:
+            return []
+        outcomes: list[Outcome] = list(outbox.send(messages))
+        well: set[str] = set()
+        failed: dict[str, Failure] = {}
+        for message, outcome in zip(messages, outcomes, strict=True):
+            if not isinstance(outcome, Failure) or _answered(outcome):
+                well.add(message.destination)
+            elif outcome.outage:
+                failed[message.destination] = outcome
         for name in well:
             self._backoff.succeeded(name)
         for name, failure in failed.items():
@@ -126,6 +132,7 @@ class Destinations:
                     seconds,
                     one_line(failure.error),
                 )
+        return outcomes
 
 
 def _answered(outcome: Outcome) -> bool:

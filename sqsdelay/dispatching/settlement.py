@@ -114,17 +114,14 @@ class Settlement:
         Raises:
             StoreError, CriticalError: the store failed; what was not removed is claimed again.
         """
+        done.released = [
+            message
+            for message, outcome in zip(claim.messages, outcomes, strict=True)
+            if not isinstance(outcome, Failure)
+        ]
         refused: list[tuple[StoredMessage, Failure]] = []
-        for message, outcome in zip(claim.messages, outcomes, strict=True):
-            if not isinstance(outcome, Failure):
-                done.released.append(message)
-            elif outcome is NOT_TRIED:
-                continue
-            elif outcome.outage:
-                done.held.append(message)
-                done.outage = outcome.error
-            else:
-                refused.append((message, outcome))
+        if len(done.released) < len(outcomes):
+            refused = _refused(claim.messages, outcomes, done)
         if done.released:
             removed = claim.remove(_ids(done.released))
             if not all(removed):
@@ -177,6 +174,22 @@ class Settlement:
         except StoreError as error:
             self._on_lost_count(error)
             raise
+
+
+def _refused(
+    messages: Sequence[StoredMessage], outcomes: Sequence[Outcome], done: Round
+) -> list[tuple[StoredMessage, Failure]]:
+    """What failed by itself; notes what an outage holds up."""
+    refused = []
+    for message, outcome in zip(messages, outcomes, strict=True):
+        if not isinstance(outcome, Failure) or outcome is NOT_TRIED:
+            continue
+        if outcome.outage:
+            done.held.append(message)
+            done.outage = outcome.error
+        else:
+            refused.append((message, outcome))
+    return refused
 
 
 def _ids(messages: Sequence[StoredMessage]) -> list[str]:

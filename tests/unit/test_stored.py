@@ -13,7 +13,7 @@ from sqsdelay.core.delayed_message import DelayedMessage
 from sqsdelay.core.message import Message, string
 from sqsdelay.core.message_id import due_ms_of_id
 from sqsdelay.core.received_message import ReceivedMessage
-from sqsdelay.core.stored_message import StoredMessage, from_store, parked, to_store
+from sqsdelay.core.stored_message import StoredMessage, from_rows, from_store, parked, to_store
 from sqsdelay.core.wire import DEDUPLICATION_ID, GROUP_ID
 from sqsdelay.errors import (
     InvalidDelay,
@@ -205,6 +205,29 @@ def test_a_row_written_by_hand_is_put_aside_as_it_was_found(
     assert (message.message_id, message.destination, message.due_ms, message.body) == found
     assert message.failures == 4
     assert (message.unreadable or "").startswith("its row in the store is not a message: ")
+    good = ("b", "orders", NOW_MS, b"x", "{}", 0)
+    assert from_rows([good, (*row, "{}", 4)]) == [from_store(*good), message]
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        ("x" * 250, "o", MAX_DUE_MS, b"", "{}", 7),
+        ("a", "orders", NOW_MS, b"x", '{"group_id": "g"}', 0),
+        ("a", "orders", NOW_MS, b"x", "not JSON", 0),
+        ("a", "orders", NOW_MS, b"x", None, 0),
+        ("a", "orders", NOW_MS, b"x", "{}", "many"),
+        ("a", "orders", MAX_DUE_MS + 1, b"x", "{}", 0),
+    ],
+)
+def test_many_rows_are_read_as_each_alone(last: tuple[object, ...]) -> None:
+    """And what a query returns besides is left alone."""
+    rows: list[tuple[object, ...]] = [(f"m{n}", "orders", n, b"x", "{}", n) for n in range(3)]
+    rows.append(last)
+    together = from_rows([(*row, "besides") for row in rows])
+    assert together == [from_store(*row) for row in rows]
+    assert together[0].attributes is not together[1].attributes
+    assert from_rows([]) == []
 
 
 def test_what_is_no_number_of_failures_is_none() -> None:

@@ -17,6 +17,7 @@ from psycopg_pool import ConnectionPool
 from sqsdelay.errors import ConfigurationError, StoreError, StoreMissing, StoreUnavailable
 from sqsdelay.limits import MAX_POSTGRES_NAME_BYTES, POSTGRES_ANSWER_SECONDS
 from sqsdelay.processes.forks import in_each_child
+from sqsdelay.stores.postgres.row_places import RowPlaces, RowPlacesDumper
 from sqsdelay.stores.schema_version import mismatch
 
 DEFAULT_SCHEMA: Final = "public"
@@ -44,6 +45,9 @@ SERVER_SETTINGS: Final = {
     "tcp_user_timeout": "8000",
     # To compile a claim takes longer than to run it.
     "jit": "off",
+    # While a table is almost empty, the planner would read and sort it whole, and keep that plan for
+    # the session: when a million rows arrive, each claim reads them all.
+    "enable_seqscan": "off",
 }
 _SESSION: Final = ";".join(
     f"SET {name} = {value}"
@@ -170,6 +174,7 @@ class PostgresPool:
     def _configure(self, connection: Connection) -> None:
         if not begin_session(connection):
             self._own_sessions = False
+        connection.adapters.register_dumper(RowPlaces, RowPlacesDumper)
 
     def taken(self) -> TimedConnection:
         """A connection, to be given back.

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from operator import itemgetter
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import psycopg
 from psycopg import sql
@@ -21,11 +21,12 @@ from sqsdelay.core.amendments import (
     latest_amendments,
 )
 from sqsdelay.core.clock import Clock
-from sqsdelay.core.stored_message import StoredMessage, check_stored_due, from_store
+from sqsdelay.core.stored_message import StoredMessage, check_stored_due, from_rows, from_store
 from sqsdelay.dispatching.settings import MAX_POLL_SECONDS
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.ports.stores import Claim, TransactionMode
 from sqsdelay.stores.page import page_bounds
+from sqsdelay.stores.postgres.claim import PostgresClaim
 from sqsdelay.stores.postgres.listener import Listener
 from sqsdelay.stores.postgres.pool import (
     DEFAULT_CONNECTIONS,
@@ -88,8 +89,10 @@ class PostgresStore:
         queries = read_queries("postgres/store.sql")
         self._version = newest_version(queries)
         # psycopg reads %s in a query's text, so a percent sign of a name is written twice.
+        identifier = sql.Identifier(schema.replace("%", "%%"), self._table.replace("%", "%%"))
         names: dict[str, sql.Composable] = {
-            "table": sql.Identifier(schema.replace("%", "%%"), self._table.replace("%", "%%")),
+            "table": identifier,
+            "table_name": sql.Literal(identifier.as_string(None)),
             # An index lives in its table's schema and its name may not be cut off either.
             "index": sql.Identifier(f"sqsdelay_{digest}_due"),
             "qualified_index": sql.Identifier(schema.replace("%", "%%"), f"sqsdelay_{digest}_due"),
@@ -213,7 +216,7 @@ class PostgresStore:
         limit: int,
         due_by_ms: int,
         except_destinations: Collection[str],
-    ) -> _PostgresClaim:
+    ) -> PostgresClaim:
         arguments = {
             "due_by_ms": due_by_ms,
             "limit": limit,
@@ -222,7 +225,9 @@ class PostgresStore:
         }
         query = self._sql["claim_except" if except_destinations else "claim"]
         rows = connection.execute(query, arguments, binary=True).fetchall()
-        return _PostgresClaim(self, connection, [from_store(*row) for row in rows])
+        return PostgresClaim(
+            connection, rows, pool=self._pool, queries=self._sql, now_ms=self._now_ms
+        )
 
     def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
         rows = self._rows(
@@ -249,7 +254,7 @@ class PostgresStore:
         after_ms, after_id, before_ms = page_bounds(after, due_from_ms, due_before_ms)
         bounds = {"after_ms": after_ms, "after_id": after_id, "before_ms": before_ms}
         rows = self._rows("pending", **bounds, limit=limit)
-        return [from_store(*row) for row in rows]
+        return from_rows(rows)
 
     def find(self, message_id: str) -> StoredMessage | None:
         rows = self._rows("find", id=message_id)
@@ -301,36 +306,3 @@ class PostgresStore:
     def _rows(self, query: str, **arguments: object) -> list[tuple[Any, ...]]:
         with self._pool.statement() as connection:
             return connection.execute(self._sql[query], arguments).fetchall()
-
-
-class _PostgresClaim:
-    def __init__(
-        self, store: PostgresStore, connection: Connection, messages: list[StoredMessage]
-    ) -> None:
-        self.messages = messages
-        self.transaction: Any = connection
-        self._store = store
-
-    def attempt(self) -> AbstractContextManager[None]:
-        return cast(AbstractContextManager[None], self.transaction.transaction())
-
-    def remove(self, message_ids: Sequence[str]) -> list[bool]:
-        return self._change("remove", message_ids)
-
-    def count_failures(
-        self, message_ids: Sequence[str], *, retry_after_seconds: float
-    ) -> list[bool]:
-        return self._hold(message_ids, retry_after_seconds, failed=1)
-
-    def hold(self, message_ids: Sequence[str], *, seconds: float) -> list[bool]:
-        return self._hold(message_ids, seconds, failed=0)
-
-    def _hold(self, message_ids: Sequence[str], seconds: float, *, failed: int) -> list[bool]:
-        arguments = {"hold_ms": round(seconds * 1000), "now_ms": self._store._now_ms()}
-        return self._change("hold", message_ids, failed=failed, **arguments)
-
-    def _change(self, query: str, message_ids: Sequence[str], **arguments: object) -> list[bool]:
-        arguments["ids"] = list(message_ids)
-        with self._store._pool.translated():
-            rows = self.transaction.execute(self._store._sql[query], arguments).fetchall()
-        return found_among(message_ids, (row[0] for row in rows))

@@ -16,7 +16,13 @@ from typing import Any, Final
 
 from sqsdelay.core.amendments import AMENDMENT_LIFETIME_MS, Amendment, amendment_from_row
 from sqsdelay.core.clock import Clock, SystemClock
-from sqsdelay.core.stored_message import StoredMessage, check_stored_due, due_found, from_store
+from sqsdelay.core.stored_message import (
+    StoredMessage,
+    check_stored_due,
+    due_found,
+    from_rows,
+    from_store,
+)
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.ports.stores import Claim, TransactionMode
 from sqsdelay.processes.forks import in_each_child
@@ -169,7 +175,7 @@ class SqliteStore:
             limit=limit,
             except_destinations=json.dumps(list(except_destinations)),
         )
-        messages = [from_store(*row) for row in rows if _settled_by(row[0])]
+        messages = from_rows([row for row in rows if _settled_by(row[0])])
         messages.sort(key=lambda message: (message.due_ms, message.message_id))
         return _SqliteClaim(self, token, messages)
 
@@ -213,7 +219,7 @@ class SqliteStore:
             rows = self._connection.execute(
                 self._sql["pending"], bounds | {"limit": limit}
             ).fetchall()
-        return [from_store(*row) for row in rows]
+        return from_rows(rows)
 
     def find(self, message_id: str) -> StoredMessage | None:
         with self._lock, translated(self._name):

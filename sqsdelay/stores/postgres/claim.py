@@ -1,0 +1,77 @@
+"""What a dispatcher holds of a PostgreSQL table: rows locked by an open transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, cast
+
+import psycopg
+
+from sqsdelay.core.stored_message import from_rows
+from sqsdelay.stores.postgres.pool import Connection, PostgresPool
+from sqsdelay.stores.postgres.row_places import RowPlaces
+from sqsdelay.stores.results import found_among
+
+
+class PostgresClaim:
+    """The rows of a claim.
+
+    Args:
+        connection: whose open transaction has locked them.
+        rows: what the query ``claim`` returned.
+        pool: translates errors.
+        queries: the store's, by name.
+        now_ms: the time of holds; None is the database's own.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        rows: Sequence[tuple[Any, ...]],
+        *,
+        pool: PostgresPool,
+        queries: Mapping[str, bytes],
+        now_ms: Callable[[], int | None],
+    ) -> None:
+        self.messages = from_rows(rows)
+        self.transaction: Any = connection
+        self._connection = connection
+        self._pool = pool
+        self._queries = queries
+        self._now_ms = now_ms
+        # A locked row stays where it is, as long as this transaction does not write it.
+        self._places = {row[0]: row[-1] for row in rows}
+
+    def attempt(self) -> AbstractContextManager[None]:
+        self._places.clear()
+        return cast(AbstractContextManager[None], self._connection.transaction())
+
+    def remove(self, message_ids: Sequence[str]) -> list[bool]:
+        places = RowPlaces(self._places.pop(message_id, None) for message_id in message_ids)
+        if places and None not in places:
+            removed = self._execute("remove_places", places=places).rowcount
+            if removed == len(places):
+                return [True] * removed
+        return self._change("remove", message_ids)
+
+    def count_failures(
+        self, message_ids: Sequence[str], *, retry_after_seconds: float
+    ) -> list[bool]:
+        return self._hold(message_ids, retry_after_seconds, failed=1)
+
+    def hold(self, message_ids: Sequence[str], *, seconds: float) -> list[bool]:
+        return self._hold(message_ids, seconds, failed=0)
+
+    def _hold(self, message_ids: Sequence[str], seconds: float, *, failed: int) -> list[bool]:
+        self._places.clear()
+        arguments = {"hold_ms": round(seconds * 1000), "now_ms": self._now_ms()}
+        return self._change("hold", message_ids, failed=failed, **arguments)
+
+    def _change(self, query: str, message_ids: Sequence[str], **arguments: object) -> list[bool]:
+        rows = self._execute(query, ids=list(message_ids), **arguments).fetchall()
+        return found_among(message_ids, (row[0] for row in rows))
+
+    def _execute(self, query: str, **arguments: object) -> psycopg.Cursor[Any]:
+        with self._pool.translated():
+            return self._connection.execute(self._queries[query], arguments)

@@ -1,0 +1,115 @@
+"""How PostgreSQL finds the rows of a claim, and which it removes."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.dispatching.dispatcher import Dispatcher
+from sqsdelay.dispatching.exactly_once import ExactlyOnce
+from sqsdelay.stores.postgres.postgres_store import PostgresStore
+
+LONG_AGO_MS = 1_000
+FAR_MS = 253_402_300_000_000
+
+
+@pytest.fixture
+def table() -> str:
+    return f"orders_{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def store(postgres: str, table: str) -> Iterator[PostgresStore]:
+    with closing(PostgresStore(postgres, endpoint="orders", table=table)) as store:
+        yield store
+
+
+def messages(count: int, due_ms: int, prefix: str) -> list[StoredMessage]:
+    return [
+        StoredMessage(message_id=f"{prefix}{n}", destination="orders", due_ms=due_ms, body=b"x")
+        for n in range(count)
+    ]
+
+
+def run(conninfo: str, query: str, *names: str) -> None:
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute(sql.SQL(query).format(*map(sql.Identifier, names)))
+
+
+def test_a_plan_from_when_the_table_was_empty_reads_no_whole_table(
+    postgres: str, table: str, store: PostgresStore
+) -> None:
+    """PostgreSQL keeps a session's plans. One made for three rows must be good for a million."""
+    store.set_up()
+    run(postgres, "ALTER TABLE {} SET (autovacuum_enabled = off)", table)
+    store.store(messages(3, FAR_MS, "far"))
+    run(postgres, "VACUUM ANALYZE {}", table)
+    query = "SELECT seq_scan, n_tup_del FROM pg_stat_xact_user_tables WHERE relname = %s"
+    with closing(PostgresStore(postgres, endpoint="orders", table=table)) as own:
+        for turn in range(12):
+            store.store(messages(3, LONG_AGO_MS, f"m{turn}-"))
+            with own.claim(500, due_by_ms=LONG_AGO_MS) as claim:
+                assert claim.remove([m.message_id for m in claim.messages]) == [True] * 3
+                scans, removed = claim.transaction.execute(query, [table]).fetchone()
+            assert removed >= 3
+            assert scans == 0, f"claim {turn + 1} read the whole table"
+
+
+def test_of_a_partitioned_table_only_what_was_sent_is_removed(
+    postgres: str, table: str, store: PostgresStore
+) -> None:
+    """Rows of two partitions lie at the same place, each in its own."""
+    columns = (
+        'message_id text COLLATE "C" PRIMARY KEY, destination text NOT NULL, '
+        "due_ms bigint NOT NULL, body bytea NOT NULL, headers text NOT NULL, "
+        "failures integer NOT NULL DEFAULT 0, held_until_ms bigint NOT NULL DEFAULT 0"
+    )
+    run(postgres, f"CREATE TABLE {{}} ({columns}) PARTITION BY HASH (message_id)", table)
+    for part in range(3):
+        values = f"WITH (MODULUS 3, REMAINDER {part})"
+        query = f"CREATE TABLE {{}} PARTITION OF {{}} FOR VALUES {values}"
+        run(postgres, query, f"{table}_{part}", table)
+    store.set_up()
+    store.store(messages(30, LONG_AGO_MS, "due-") + messages(30, FAR_MS, "far-"))
+    with store.claim(10, due_by_ms=LONG_AGO_MS) as claim:
+        claimed = [m.message_id for m in claim.messages]
+        assert claim.remove(claimed) == [True] * 10
+    left = {m.message_id for m in store.pending(100)}
+    assert left == {f"{kind}-{n}" for kind in ("due", "far") for n in range(30)} - set(claimed)
+
+
+def test_an_effect_that_writes_its_own_row_is_removed_with_it(
+    postgres: str, table: str, store: PostgresStore
+) -> None:
+    """Written in the claim's transaction, a row no longer lies where it was claimed."""
+    store.set_up()
+    store.store(messages(3, LONG_AGO_MS, "m"))
+    moved = sql.SQL("UPDATE {} SET failures = failures + 1").format(sql.Identifier(table))
+
+    def deliver(transaction: Any, given: Sequence[StoredMessage]) -> None:
+        assert len(given) == 3
+        transaction.execute(moved)
+
+    dispatcher = Dispatcher(
+        store, ExactlyOnce(deliver=deliver, reject=lambda *_: pytest.fail("rejected"))
+    )
+    assert len(dispatcher.dispatch().released) == 3
+    assert store.pending_count() == 0
+
+
+def test_a_removal_answers_for_each_id(store: PostgresStore) -> None:
+    """Also for one that is not in the claim, or no longer there."""
+    store.set_up()
+    store.store(messages(4, LONG_AGO_MS, "m"))
+    with store.claim(3, due_by_ms=LONG_AGO_MS) as claim:
+        assert claim.hold(["m2"], seconds=0) == [True]
+        assert claim.remove(["m0", "m1"]) == [True, True]
+        assert claim.remove(["m0", "unknown", "m2"]) == [False, False, True]
+    assert [m.message_id for m in store.pending(10)] == ["m3"]
