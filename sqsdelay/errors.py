@@ -48,6 +48,10 @@ class ConfigurationError(SqsDelayError):
     """Settings that contradict each other or the deployed queues; nothing was started."""
 
 
+class InvalidSetting(ConfigurationError):
+    """The value of a setting that cannot be used, whatever is deployed. The command line ends with 2."""
+
+
 class NoStore(ConfigurationError):
     """Listing, cancelling or moving waiting messages requires a delayed message store."""
 

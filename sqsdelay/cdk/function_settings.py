@@ -14,7 +14,7 @@ from aws_cdk import aws_logs as logs
 from constructs import Construct
 
 from sqsdelay.cdk.acknowledgement import acknowledge
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import ConfigurationError, InvalidSetting
 
 MIN_MEMORY_MB: Final = 128
 MAX_MEMORY_MB: Final = 10_240
@@ -60,7 +60,7 @@ class FunctionSettings:
 
     def __post_init__(self) -> None:
         if self.memory_mb is not None and not MIN_MEMORY_MB <= self.memory_mb <= MAX_MEMORY_MB:
-            raise ConfigurationError(
+            raise InvalidSetting(
                 f"memory_mb={self.memory_mb}; Lambda takes {MIN_MEMORY_MB} to {MAX_MEMORY_MB}"
             )
         if self.vpc is None and (self.subnets is not None or self.security_groups):

@@ -12,7 +12,7 @@ from constructs import Construct
 
 from sqsdelay.cdk.acknowledgement import acknowledge, as_nag_writes
 from sqsdelay.cdk.encryption import grant_queues
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import InvalidSetting
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 
 SCHEDULER: Final = "scheduler"
@@ -54,7 +54,7 @@ class ScheduleGroup(Construct):
     ) -> None:
         super().__init__(scope, construct_id)
         if not Token.is_unresolved(endpoint) and len(endpoint) > MAX_GROUP_CHARS:
-            raise ConfigurationError(
+            raise InvalidSetting(
                 f"endpoint {endpoint!r} has {len(endpoint)} characters; a schedule group takes "
                 f"{MAX_GROUP_CHARS}; shorten it, or use store=dynamodb"
             )

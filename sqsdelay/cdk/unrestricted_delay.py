@@ -37,7 +37,7 @@ from sqsdelay.cdk.s3_message_store import S3, S3MessageStore
 from sqsdelay.cdk.schedule_group import SCHEDULER, ScheduleGroup
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.hop import check_hop, checked_max_delay
-from sqsdelay.errors import ConfigurationError, InvalidEndpoint
+from sqsdelay.errors import InvalidEndpoint, InvalidSetting
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.stores.dynamodb.dynamodb_store import DEFAULT_SHARDS, STANDARD
 
@@ -254,7 +254,7 @@ def _name(queue: sqs.IQueue) -> str:
 def _check(queue: sqs.IQueue, endpoint: str, hop_seconds: int, store: str | None) -> None:
     check_hop(hop_seconds)
     if store is not None and store not in (*STORES, NONE):
-        raise ConfigurationError(
+        raise InvalidSetting(
             f"store={store!r}; use {STORES_TO_USE}, leave it out, or use {NONE} to give one up"
         )
     if queue.fifo and Token.is_unresolved(endpoint):

@@ -7,10 +7,10 @@ from datetime import timedelta
 from typing import Final
 
 from sqsdelay.errors import (
-    ConfigurationError,
     InvalidDelay,
     InvalidEndpoint,
     InvalidMessage,
+    InvalidSetting,
     MessageConflict,
     SqsDelayError,
 )
@@ -68,20 +68,11 @@ _TIMEDELTA: Final = re.compile(r"datetime\.timedelta\(([^)]*)\)")
 
 
 def exit_code(error: SqsDelayError) -> int:
-    """1 for what was refused, 2 for a value that cannot be used, whoever found that out.
-
-    A ConfigurationError may also be about what is deployed: one about a value names its argument, or
-    says that it is not valid.
-    """
+    """1 for what was refused, 2 for a value that cannot be used, whoever found that out."""
     if isinstance(error, MessageConflict):
         return EXIT_REFUSED
-    if isinstance(error, InvalidDelay | InvalidEndpoint | InvalidMessage):
-        return EXIT_BAD_VALUE
-    text = str(error)
-    about_a_value = _ARGUMENT.search(text) is not None or " is not valid; " in text
-    return (
-        EXIT_BAD_VALUE if isinstance(error, ConfigurationError) and about_a_value else EXIT_REFUSED
-    )
+    bad = isinstance(error, InvalidDelay | InvalidEndpoint | InvalidMessage | InvalidSetting)
+    return EXIT_BAD_VALUE if bad else EXIT_REFUSED
 
 
 def in_options(text: str) -> str:

@@ -25,7 +25,7 @@ from sqsdelay.cost import (
     shipped_prices,
     shipped_text,
 )
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import InvalidSetting
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 
 _SIZE: Final = re.compile(r"(\d{1,12})\s*(B|K|KB|KIB|M|MB|MIB)?", re.ASCII | re.IGNORECASE)
@@ -118,7 +118,7 @@ def parse_size(text: str) -> int:
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise ConfigurationError(f"size {text!r} is not valid; use bytes (500), 4KB or 1MB")
+        raise InvalidSetting(f"size {text!r} is not valid; use bytes (500), 4KB or 1MB")
     number, unit = match.groups()
     return int(number) * _FACTORS[(unit or "").upper()[:1]]
 
@@ -134,7 +134,7 @@ def read_prices(path: Path | None) -> Prices:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"price file {path} cannot be read: {error}") from error
+        raise InvalidSetting(f"price file {path} cannot be read: {error}") from error
     return parse_prices(text, str(path))
 
 

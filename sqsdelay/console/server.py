@@ -14,7 +14,7 @@ import uvicorn
 
 from sqsdelay.console.app import create_app
 from sqsdelay.console.services import Services
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import ConfigurationError, InvalidSetting
 
 CLOSING_SECONDS: Final = 2
 """How long answers that are being given may take once the console is told to stop."""
@@ -36,7 +36,7 @@ def bound(host: str, port: int) -> socket.socket:
         )[0]
         found = socket.socket(family, socket.SOCK_STREAM)
     except OSError as error:
-        raise ConfigurationError(f"--host {host!r} is not valid; {error.strerror}") from error
+        raise InvalidSetting(f"--host {host!r} is not valid; {error.strerror}") from error
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(address)

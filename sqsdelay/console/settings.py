@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import InvalidSetting
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 
 MIN_TOKEN_CHARS: Final = 24
@@ -44,12 +44,12 @@ class Access:
 
     def __post_init__(self) -> None:
         if self.token is not None and len(self.token) < MIN_TOKEN_CHARS:
-            raise ConfigurationError(
+            raise InvalidSetting(
                 f"the console's token has {len(self.token)} characters; use {MIN_TOKEN_CHARS} or more, "
                 "e.g. of: openssl rand -base64 32"
             )
         if (self.user_header is None) != (not self.proxies):
-            raise ConfigurationError(
+            raise InvalidSetting(
                 "a proxy that authenticates takes both: the header in which it names the user "
                 "(--user-header X-Forwarded-User) and the address it calls from (--proxy 10.0.0.5)"
             )
@@ -57,11 +57,11 @@ class Access:
             try:
                 ip_address(proxy)
             except ValueError as error:
-                raise ConfigurationError(
+                raise InvalidSetting(
                     f"--proxy {proxy!r} is not valid; give the IP address the proxy calls from"
                 ) from error
         if not is_loopback(self.host) and self.token is None and self.user_header is None:
-            raise ConfigurationError(
+            raise InvalidSetting(
                 f"on {self.host} the console would be open to the network; set a token "
                 "(SQSDELAY_CONSOLE_TOKEN), or put it behind a proxy that authenticates "
                 "(--user-header and --proxy), or leave out --host"
@@ -100,11 +100,11 @@ class ConsoleSettings:
 
     def __post_init__(self) -> None:
         if not self.endpoints:
-            raise ConfigurationError("the console has no endpoint to show; give --endpoint NAME")
+            raise InvalidSetting("the console has no endpoint to show; give --endpoint NAME")
         names = [Endpoint.parse(each).name for each in self.endpoints]
         twice = {name for name in names if names.count(name) > 1}
         if twice:
-            raise ConfigurationError(
+            raise InvalidSetting(
                 f"endpoint {min(twice)!r} is named twice; run a console for each account or region"
             )
 
@@ -119,7 +119,7 @@ def stores_of(given: Sequence[str], endpoints: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     shared = [url for url in given if not _ONE.fullmatch(url)]
     if len(shared) > 1:
-        raise ConfigurationError("more than one store without a name; give --store ENDPOINT=URL")
+        raise InvalidSetting("more than one store without a name; give --store ENDPOINT=URL")
     for url in shared:
         found = dict.fromkeys(names, url)
     for each in given:
@@ -127,7 +127,7 @@ def stores_of(given: Sequence[str], endpoints: Sequence[str]) -> dict[str, str]:
         if match is None:
             continue
         if match[1] not in names:
-            raise ConfigurationError(
+            raise InvalidSetting(
                 f"--store {match[1]}=…: {match[1]!r} is not an endpoint of this console; its "
                 f"endpoints are {', '.join(names)}"
             )

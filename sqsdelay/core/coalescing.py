@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import InvalidSetting
 from sqsdelay.limits import MAX_BATCH_BYTES
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ def checked_linger(linger_ms: float) -> float:
         ConfigurationError: not between 0 and 1,000 ms.
     """
     if not 0 <= linger_ms <= MAX_LINGER_MS:
-        raise ConfigurationError(f"linger_ms={linger_ms}; use 0 (off) to {MAX_LINGER_MS}")
+        raise InvalidSetting(f"linger_ms={linger_ms}; use 0 (off) to {MAX_LINGER_MS}")
     return linger_ms / 1000
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sqsdelay.core.delay import seconds_until
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import InvalidSetting
 from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_TIMER_SECONDS
 
 
@@ -47,7 +47,7 @@ def check_hop(hop_seconds: int) -> None:
         ConfigurationError: outside 1 to 900 seconds.
     """
     if not 1 <= hop_seconds <= MAX_MESSAGE_TIMER_SECONDS:
-        raise ConfigurationError(
+        raise InvalidSetting(
             f"hop_seconds={hop_seconds}; use 1 to {MAX_MESSAGE_TIMER_SECONDS}, "
             "the delay queue's delivery delay"
         )
@@ -63,7 +63,7 @@ def checked_max_delay(seconds: int) -> int:
     # From a settings file it may be anything.
     whole = isinstance(seconds, int) and not isinstance(seconds, bool)
     if not whole or not MAX_MESSAGE_TIMER_SECONDS <= seconds <= most:
-        raise ConfigurationError(
+        raise InvalidSetting(
             f"max_delay_seconds={seconds}; use {MAX_MESSAGE_TIMER_SECONDS} (what plain SQS delays) to "
             f"{most} (the year 9999)"
         )

@@ -12,7 +12,7 @@ from typing import Final, Generic, TypeVar
 
 from sqsdelay.core.coalescing import Coalescer, Waiting, checked_linger
 from sqsdelay.core.shared_calls import Work
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import ConfigurationError, InvalidSetting
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -127,7 +127,7 @@ class LoopCalls(Generic[T, R]):
 
     def __init__(self, work: Work[T, R], *, linger_ms: float, lanes: int, max_waiting: int) -> None:
         if max_waiting < 1:
-            raise ConfigurationError(f"max_waiting={max_waiting}; use 1 or more")
+            raise InvalidSetting(f"max_waiting={max_waiting}; use 1 or more")
         self._work = work
         self._linger = checked_linger(linger_ms)
         self._lanes = lanes

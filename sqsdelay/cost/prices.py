@@ -11,7 +11,7 @@ from fractions import Fraction
 from importlib.resources import files
 from typing import Any, Final
 
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import InvalidSetting
 
 _MILLION: Final = 1_000_000
 
@@ -79,16 +79,16 @@ def parse_prices(text: str, source: str) -> Prices:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"price file {source} is not JSON: {error}") from error
+        raise InvalidSetting(f"price file {source} is not JSON: {error}") from error
     if not isinstance(data, dict) or not isinstance(data.get("prices"), dict):
-        raise ConfigurationError(
+        raise InvalidSetting(
             f'price file {source} has no object "prices"; see sqsdelay cost --show-prices'
         )
     listed = data["prices"]
     names = {f.name: _PER_MILLION.get(f.name, f.name) for f in fields(Prices)}
     units = {name: listed_as for name, listed_as in names.items() if name not in _ABOUT}
     if unknown := sorted(set(listed) - set(units.values())):
-        raise ConfigurationError(
+        raise InvalidSetting(
             f"price file {source} names {unknown[0]!r}; known are {', '.join(units.values())}"
         )
     return Prices(
@@ -102,14 +102,14 @@ def parse_prices(text: str, source: str) -> Prices:
 def _price(listed: Mapping[str, Any], name: str, listed_as: str, source: str) -> Fraction:
     given = listed.get(listed_as)
     if given is None:
-        raise ConfigurationError(f"price file {source} has no {listed_as!r}; add it")
+        raise InvalidSetting(f"price file {source} has no {listed_as!r}; add it")
     try:
         # Not a JSON number: 0.0000133334 would lose digits on its way through a float.
         price = Decimal(given) if isinstance(given, str) else Decimal("NaN")
     except InvalidOperation:
         price = Decimal("NaN")
     if not price.is_finite() or price < 0:
-        raise ConfigurationError(
+        raise InvalidSetting(
             f'price file {source}: {listed_as} is {given!r}; write a decimal in quotes, e.g. "0.40"'
         )
     return Fraction(price) / (_MILLION if name in _PER_MILLION else 1)
@@ -118,7 +118,7 @@ def _price(listed: Mapping[str, Any], name: str, listed_as: str, source: str) ->
 def _text(data: Mapping[str, Any], name: str, source: str) -> str:
     value = data.get(name)
     if not isinstance(value, str) or not value:
-        raise ConfigurationError(f"price file {source}: {name} is {value!r}; write it as text")
+        raise InvalidSetting(f"price file {source}: {name} is {value!r}; write it as text")
     return value
 
 
@@ -127,6 +127,6 @@ def _date(data: Mapping[str, Any], source: str) -> date:
     try:
         return date.fromisoformat(value if isinstance(value, str) else "")
     except ValueError as error:
-        raise ConfigurationError(
+        raise InvalidSetting(
             f'price file {source}: read_on is {value!r}; write the day they were read, "2026-11-20"'
         ) from error

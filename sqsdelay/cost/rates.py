@@ -13,7 +13,7 @@ from sqsdelay.cost.prices import Prices
 from sqsdelay.cost.s3_store import stored_in_s3, stored_in_s3_by_id
 from sqsdelay.cost.strategies import eventbridge_scheduler, parked, relay
 from sqsdelay.cost.workload import Workload
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import InvalidSetting
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, MAX_BATCH_ENTRIES
 
 _HOP: Final = DEFAULT_HOP_SECONDS
@@ -74,7 +74,7 @@ def ways(park_after_seconds: Sequence[int]) -> list[Way]:
         ConfigurationError: a negative number of seconds.
     """
     if below := [seconds for seconds in park_after_seconds if seconds < 0]:
-        raise ConfigurationError(f"park_after_seconds={below[0]}; use 0 or more")
+        raise InvalidSetting(f"park_after_seconds={below[0]}; use 0 or more")
     full = MAX_BATCH_ENTRIES
     parking = [
         Way(

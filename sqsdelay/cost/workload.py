@@ -7,7 +7,7 @@ from typing import Final
 
 from sqsdelay.core.message import size_of, string
 from sqsdelay.core.wire import DELAY_SECONDS, DUE_AT
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import InvalidSetting
 from sqsdelay.limits import (
     DEFAULT_HOP_SECONDS,
     MAX_BATCH_BYTES,
@@ -65,7 +65,7 @@ class Workload:
         ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-                raise ConfigurationError(f"{name}={value!r}; use a whole number, {least} to {most}")
+                raise InvalidSetting(f"{name}={value!r}; use a whole number, {least} to {most}")
 
     @property
     def hops(self) -> int:

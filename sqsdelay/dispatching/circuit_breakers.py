@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from sqsdelay.core.clock import Clock
-from sqsdelay.errors import ConfigurationError, CriticalError
+from sqsdelay.errors import CriticalError, InvalidSetting
 
 DEFAULT_TRIGGER_SECONDS: Final = 30.0
 """Seed 001: store, fetch and dispatch breakers trigger after 30 seconds."""
@@ -42,7 +42,7 @@ class CircuitBreaker:
 
     def __init__(self, name: str, seconds: float, clock: Clock) -> None:
         if not seconds > 0:
-            raise ConfigurationError(f"{name} circuit breaker of {seconds} s; use more than 0")
+            raise InvalidSetting(f"{name} circuit breaker of {seconds} s; use more than 0")
         self._name = name
         self._seconds = seconds
         self._clock = clock
@@ -99,7 +99,7 @@ class FailureRateBreaker:
 
     def __init__(self, name: str, per_second: int, clock: Clock) -> None:
         if per_second < 1:
-            raise ConfigurationError(f"{name} breaker of {per_second} a second; use 1 or more")
+            raise InvalidSetting(f"{name} breaker of {per_second} a second; use 1 or more")
         self._name = name
         self._per_second = per_second
         self._clock = clock

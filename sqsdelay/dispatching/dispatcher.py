@@ -23,7 +23,7 @@ from sqsdelay.dispatching.waiting import (
     seconds_to_sleep,
     wait_for,
 )
-from sqsdelay.errors import ConfigurationError, CriticalError, StoreError
+from sqsdelay.errors import CriticalError, InvalidSetting, StoreError
 from sqsdelay.ledger.events import Ledger
 from sqsdelay.ports.queues import Outbox
 from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
@@ -219,7 +219,7 @@ def _checked_ahead(seconds: int | None, most: int) -> int:
     if seconds is None:
         return most
     if not 0 <= seconds <= most:
-        raise ConfigurationError(
+        raise InvalidSetting(
             f"release_ahead_seconds={seconds}; the destination's message timers allow 0 to {most}"
         )
     return seconds

@@ -9,7 +9,7 @@ from sqsdelay.dispatching.circuit_breakers import (
     DEFAULT_FAILURES_PER_SECOND,
     DEFAULT_TRIGGER_SECONDS,
 )
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import InvalidSetting
 
 DEFAULT_BATCH: Final = 500
 MAX_POLL_SECONDS: Final = 3600
@@ -48,10 +48,10 @@ class DispatchSettings:
 
     def __post_init__(self) -> None:
         if self.number_of_retries < 0:
-            raise ConfigurationError(f"number_of_retries={self.number_of_retries}; use 0 or more")
+            raise InvalidSetting(f"number_of_retries={self.number_of_retries}; use 0 or more")
         if self.batch_size < 1:
-            raise ConfigurationError(f"batch_size={self.batch_size}; use 1 or more")
+            raise InvalidSetting(f"batch_size={self.batch_size}; use 1 or more")
         if self.poll_seconds is not None and not 0 < self.poll_seconds <= MAX_POLL_SECONDS:
-            raise ConfigurationError(
+            raise InvalidSetting(
                 f"poll_seconds={self.poll_seconds}; use more than 0, at most {MAX_POLL_SECONDS}"
             )

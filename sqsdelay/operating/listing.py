@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import InvalidSetting
 from sqsdelay.ports.stores import ParkingPlace
 
 PAGE: Final = 100
@@ -27,7 +27,7 @@ def parse_cursor(text: str) -> Cursor:
     """
     found = _CURSOR.fullmatch(text)
     if found is None:
-        raise ConfigurationError(
+        raise InvalidSetting(
             f"{text!r} is not a cursor; give the one below the last page, such as "
             "1893456000000:order-7"
         )

@@ -13,6 +13,7 @@ from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidMessage,
+    InvalidSetting,
     MessageConflict,
     SqsDelayError,
     StoredInPart,
@@ -45,7 +46,7 @@ class Parking:
         self._store = store
         self.after_seconds = after_seconds
         if isinstance(store, ParksFarAhead) and after_seconds < store.soonest_seconds:
-            raise ConfigurationError(
+            raise InvalidSetting(
                 f"park_after_seconds={after_seconds}; this store takes what is due in "
                 f"{store.soonest_seconds} s or later: use {store.soonest_seconds} or more"
             )

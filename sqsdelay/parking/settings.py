@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import InvalidSetting
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.ports.stores import ParkingPlace
 
@@ -38,7 +38,7 @@ class ParkingSettings:
 
     def __post_init__(self) -> None:
         if self.after_seconds < 0:
-            raise ConfigurationError(f"park_after_seconds={self.after_seconds}; use 0 or more")
+            raise InvalidSetting(f"park_after_seconds={self.after_seconds}; use 0 or more")
 
 
 def parking_settings(
@@ -52,7 +52,7 @@ def parking_settings(
     if store is not None:
         return ParkingSettings(store, park_after_seconds)
     if park_after_seconds != DEFAULT_PARK_AFTER_SECONDS:
-        raise ConfigurationError(
+        raise InvalidSetting(
             f"park_after_seconds={park_after_seconds} has no effect without a store; give a store, or "
             "leave it out"
         )

@@ -20,7 +20,13 @@ from pika.exceptions import (
     ProbableAuthenticationError,
 )
 
-from sqsdelay.errors import ConfigurationError, QueueMissing, QueueUnavailable, SqsDelayError
+from sqsdelay.errors import (
+    ConfigurationError,
+    InvalidSetting,
+    QueueMissing,
+    QueueUnavailable,
+    SqsDelayError,
+)
 
 NOT_FOUND = 404
 ACCESS_REFUSED = 403
@@ -69,7 +75,7 @@ def parameters(url: str | Sequence[str]) -> Address:
     urls = url.split(";") if isinstance(url, str) else list(url)
     nodes = tuple(_node(each) for whole in urls for each in _one_host_each(whole.strip()))
     if len({(node.virtual_host, _user(node)) for node in nodes}) != 1:
-        raise ConfigurationError(
+        raise InvalidSetting(
             "the RabbitMQ URLs differ in virtual host or user; all nodes of a broker share both: "
             "write e.g. amqp://user:password@host-a,host-b/vhost"
         )
@@ -88,14 +94,14 @@ def _one_host_each(url: str) -> list[str]:
 
 def _node(url: str) -> pika.URLParameters:
     if not url.startswith(("amqp://", "amqps://")):
-        raise ConfigurationError(
+        raise InvalidSetting(
             f"the RabbitMQ URL does not start with amqp:// or amqps://; write e.g. {_EXAMPLE}"
         )
     try:
         given = pika.URLParameters(url)
         given.client_properties = {**(given.client_properties or {}), "product": "sqsdelay"}
     except Exception as error:  # pika evaluates parts of the URL: anything may go wrong
-        raise ConfigurationError(
+        raise InvalidSetting(
             f"the RabbitMQ URL cannot be used ({type(error).__name__}); write e.g. {_EXAMPLE}"
         ) from None
     return given

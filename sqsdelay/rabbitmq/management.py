@@ -11,7 +11,7 @@ from http.client import HTTPException
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from sqsdelay.errors import ConfigurationError, QueueUnavailable
+from sqsdelay.errors import ConfigurationError, InvalidSetting, QueueUnavailable
 
 TIMEOUT_SECONDS: Final = 10.0
 
@@ -56,7 +56,7 @@ class Management:
         except ValueError:
             fit = False
         if not fit:
-            raise ConfigurationError(
+            raise InvalidSetting(
                 "the management URL does not start with http:// or https:// and a host; "
                 "write e.g. http://user:password@host:15672"
             ) from None

@@ -11,7 +11,13 @@ from typing import Final
 import tenacity
 
 from sqsdelay.core.clock import Clock, SystemClock
-from sqsdelay.errors import ConfigurationError, QueueUnavailable, SqsDelayError, Unconfirmed
+from sqsdelay.errors import (
+    ConfigurationError,
+    InvalidSetting,
+    QueueUnavailable,
+    SqsDelayError,
+    Unconfirmed,
+)
 from sqsdelay.processes.forks import in_each_child
 from sqsdelay.rabbitmq.confirms import Publication
 from sqsdelay.rabbitmq.connection import Address, is_denied, place, translated
@@ -68,7 +74,7 @@ class Publisher:
         clock: Clock | None = None,
     ) -> None:
         if confirm_seconds <= 0 or connect_seconds <= 0:
-            raise ConfigurationError(
+            raise InvalidSetting(
                 f"confirm_seconds={confirm_seconds}, connect_seconds={connect_seconds}; "
                 "both must be more than 0"
             )

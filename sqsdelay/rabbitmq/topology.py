@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import InvalidSetting
 
 LEVELS: Final = 28
 """Delay levels, and bits of a delay. All else about them is derived from this number."""
@@ -98,7 +98,7 @@ class Topology:
     def __post_init__(self) -> None:
         size = len(self.undeliverable.encode("utf-8", "surrogatepass"))
         if not self.prefix or self.prefix.startswith("amq.") or size > MAX_NAME_BYTES:
-            raise ConfigurationError(
+            raise InvalidSetting(
                 f"prefix {self.prefix!r} cannot start a queue's name (it makes {size} bytes of at most "
                 f"{MAX_NAME_BYTES}; 'amq.' is the broker's own); give a short word, e.g. 'acme'"
             )

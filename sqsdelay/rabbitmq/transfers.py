@@ -14,7 +14,7 @@ from pika.exceptions import ChannelClosedByBroker
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.delay import utc
 from sqsdelay.core.received_message import whole_number
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.limits import MAX_DUE_MS
 from sqsdelay.rabbitmq import waiting
 from sqsdelay.rabbitmq.connection import (
@@ -97,7 +97,7 @@ def transfer(
     given, goal = parameters(source_url), parameters(target_url)
     of, to = source or Topology(), target or Topology()
     if given.meets(goal) and of == to:
-        raise ConfigurationError(
+        raise InvalidSetting(
             f"source and target are both {of.prefix!r} on the same virtual host; give another"
         )
     management = _management(given, management_url, force=force)

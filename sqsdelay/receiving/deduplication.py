@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.one_line import one_line
 from sqsdelay.core.wire import MESSAGE_ID
-from sqsdelay.errors import ConfigurationError, MalformedMessage, StoreError
+from sqsdelay.errors import InvalidSetting, MalformedMessage, StoreError
 from sqsdelay.limits import MAX_DUE_MS, MAX_RETENTION_SECONDS
 
 logger = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ class Deduplicator:
             ("remember_seconds", remember_seconds),
         ):
             if not 0 < value <= _LONGEST_SECONDS:
-                raise ConfigurationError(
+                raise InvalidSetting(
                     f"{name}={value}; use more than 0 and up to {_LONGEST_SECONDS}"
                 )
         self._inbox = inbox

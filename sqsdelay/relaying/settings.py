@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sqsdelay.core.hop import check_hop, checked_max_delay
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import InvalidSetting
 from sqsdelay.ledger.events import Ledger
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.parking.settings import ParkingSettings
@@ -45,8 +45,8 @@ class RelaySettings:
         check_hop(self.hop_seconds)
         checked_max_delay(self.max_delay_seconds)
         if self.max_receives < 1:
-            raise ConfigurationError(f"max_receives={self.max_receives}; use 1 or more")
+            raise InvalidSetting(f"max_receives={self.max_receives}; use 1 or more")
         if self.through_parking_queue and self.parking is None:
-            raise ConfigurationError(
+            raise InvalidSetting(
                 "through_parking_queue has no effect without parking; give both, or neither"
             )

@@ -11,7 +11,7 @@ from typing import Final
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.one_line import one_line
 from sqsdelay.core.received_message import ReceivedMessage
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import InvalidSetting
 from sqsdelay.limits import DELAY_QUEUE_VISIBILITY_SECONDS, WORKER_VISIBILITY_SECONDS
 from sqsdelay.ports.queues import Queues
 
@@ -62,7 +62,7 @@ class Visibility:
         self, queues: Queues, clock: Clock, *, seconds: int = WORKER_VISIBILITY_SECONDS
     ) -> None:
         if not 1 <= seconds <= DELAY_QUEUE_VISIBILITY_SECONDS:
-            raise ConfigurationError(
+            raise InvalidSetting(
                 f"visibility_seconds={seconds}; use 1 to {DELAY_QUEUE_VISIBILITY_SECONDS}: a copy that "
                 "comes back later is no longer deduplicated against its first attempt"
             )

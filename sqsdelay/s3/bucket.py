@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sqsdelay.core.body_pointer import Pointer
 from sqsdelay.core.clock import Clock, SystemClock
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import InvalidSetting
 from sqsdelay.limits import MAX_MESSAGE_BYTES
 from sqsdelay.s3.client import default_client
 from sqsdelay.s3.faults import translated
@@ -45,7 +45,7 @@ class Bucket:
         clock: Clock | None = None,
     ) -> None:
         if not 0 <= above_bytes <= MAX_MESSAGE_BYTES:
-            raise ConfigurationError(
+            raise InvalidSetting(
                 f"above_bytes={above_bytes}; use 0 to {MAX_MESSAGE_BYTES}, the limit of SQS"
             )
         self.name = name

@@ -7,7 +7,7 @@ from typing import Final
 
 from sqsdelay.core.coalescing import checked_linger
 from sqsdelay.core.hop import check_hop, checked_max_delay
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import InvalidSetting
 from sqsdelay.ledger.events import Ledger
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.parking.settings import ParkingSettings
@@ -43,9 +43,9 @@ class SenderSettings:
         checked_max_delay(self.max_delay_seconds)
         checked_linger(self.linger_ms)
         if self.concurrency < 1:
-            raise ConfigurationError(f"concurrency={self.concurrency}; use 1 or more")
+            raise InvalidSetting(f"concurrency={self.concurrency}; use 1 or more")
         if not self.unrestricted and self.hop_seconds != DEFAULT_HOP_SECONDS:
-            raise ConfigurationError(
+            raise InvalidSetting(
                 f"hop_seconds={self.hop_seconds} with unrestricted=False; "
                 "without a delay queue there is no hop; leave hop_seconds out"
             )

@@ -13,7 +13,7 @@ from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.cost import Prices
 from sqsdelay.cost.s3_store import READS_PER_MESSAGE, WRITES_PER_MESSAGE
 from sqsdelay.cost.stored_message import MONTH_SECONDS
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import InvalidSetting
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.stores.s3.bucket import ObjectBucket
 from sqsdelay.stores.s3.jobs import wheel_of
@@ -104,7 +104,7 @@ def _listed(url: str, endpoint: str | None) -> Iterator[Part]:
     """The objects that count: their batch is committed with the attempt that wrote them."""
     parts = urlsplit(url)
     if parts.scheme != "s3" or not BUCKET.fullmatch(parts.netloc):
-        raise ConfigurationError("only an S3 store can be read by Spark; give s3://BUCKET/PREFIX")
+        raise InvalidSetting("only an S3 store can be read by Spark; give s3://BUCKET/PREFIX")
     prefix = settings_of(parts).get("prefix", "")
     prefix = f"{prefix}/" if prefix else ""
     bucket = ObjectBucket(parts.netloc, None, None)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from sqsdelay.errors import ConfigurationError, MissingExtra
+from sqsdelay.errors import ConfigurationError, InvalidSetting, MissingExtra
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -111,7 +111,7 @@ def _time_zone(spark: SparkSession, time_zone: str) -> Iterator[None]:
     try:
         spark.conf.set(_TIME_ZONE, time_zone)
     except IllegalArgumentException as error:
-        raise ConfigurationError(
+        raise InvalidSetting(
             f"time zone {time_zone!r} is none that Spark knows; write e.g. Europe/Berlin or +02:00"
         ) from error
     try:

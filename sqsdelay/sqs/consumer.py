@@ -16,6 +16,7 @@ from sqsdelay.core.one_line import one_line
 from sqsdelay.core.problem import Problem
 from sqsdelay.errors import (
     ConfigurationError,
+    InvalidSetting,
     QueueUnavailable,
     SqsDelayError,
     StoreUnavailable,
@@ -109,9 +110,9 @@ class DelayConsumer:
         clock: Clock | None = None,
     ) -> None:
         if receivers is not None and receivers < 1:
-            raise ConfigurationError(f"receivers={receivers}; use 1 or more")
+            raise InvalidSetting(f"receivers={receivers}; use 1 or more")
         if not 0 <= wait_seconds <= MAX_RECEIVE_WAIT_SECONDS:
-            raise ConfigurationError(
+            raise InvalidSetting(
                 f"wait_seconds={wait_seconds}; use 0 to {MAX_RECEIVE_WAIT_SECONDS}"
             )
         self.endpoint = Endpoint.parse(endpoint)
@@ -199,7 +200,7 @@ class DelayConsumer:
             self.start()
         longest = self._wait_seconds if wait_seconds is None else wait_seconds
         if longest > self._longest_wait:
-            raise ConfigurationError(
+            raise InvalidSetting(
                 f"poll(wait_seconds={longest}) is longer than the wait_seconds={self._longest_wait} of "
                 "this consumer; give DelayConsumer the longer one"
             )

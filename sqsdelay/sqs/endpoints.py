@@ -10,7 +10,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.hop import check_hop
 from sqsdelay.core.problem import Problem
-from sqsdelay.errors import ConfigurationError, QueueMissing
+from sqsdelay.errors import ConfigurationError, InvalidSetting, QueueMissing
 from sqsdelay.limits import (
     DEDUPLICATION_INTERVAL_SECONDS,
     DEFAULT_HOP_SECONDS,
@@ -81,7 +81,7 @@ def create_endpoint(
     """
     check_hop(hop_seconds)
     if endpoint.queue.url is not None or endpoint.queue.account_id is not None:
-        raise ConfigurationError(
+        raise InvalidSetting(
             f"endpoint {endpoint.name} is given by URL or ARN, which may lead to another account; "
             "create it by its name, with the credentials and region it belongs to"
         )

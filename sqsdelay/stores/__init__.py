@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
-from sqsdelay.errors import ConfigurationError, StoreMissing
+from sqsdelay.errors import ConfigurationError, InvalidSetting, StoreMissing
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.ports.stores import Claim, DelayedMessageStore, ParkingPlace, TransactionMode
 
@@ -114,12 +114,12 @@ def open_store(
     """
     parts = _parts(url)
     if schema is not None and parts.scheme not in ("postgresql", "postgres"):
-        raise ConfigurationError(f"schema={schema!r}: only PostgreSQL stores have schemas")
+        raise InvalidSetting(f"schema={schema!r}: only PostgreSQL stores have schemas")
     if parts.scheme == "sqlite" and not parts.netloc and len(parts.path) > 1:
         from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 
         if "?" in url or "#" in url:
-            raise ConfigurationError(
+            raise InvalidSetting(
                 "the store's URL is not valid: a SQLite store has no settings; write '?' in a file's "
                 "name as %3F and '#' as %23"
             )
@@ -138,7 +138,7 @@ def open_store(
         return PostgresStore(url, endpoint=endpoint, table=table, schema=schema or DEFAULT_SCHEMA)
     if parts.scheme == "dynamodb" and DYNAMODB_TABLE.fullmatch(parts.netloc) and not parts.path:
         if table is not None:
-            raise ConfigurationError(f"table={table!r}: the URL names the DynamoDB table itself")
+            raise InvalidSetting(f"table={table!r}: the URL names the DynamoDB table itself")
         from sqsdelay.stores.dynamodb import DynamoDbStore
         from sqsdelay.stores.dynamodb.url import settings_of
 
@@ -149,13 +149,11 @@ def open_store(
         from sqsdelay.stores.s3.url import settings_of as s3_settings_of
 
         if table is not None:
-            raise ConfigurationError(
-                f"table={table!r}: an S3 store's place is its bucket and prefix"
-            )
+            raise InvalidSetting(f"table={table!r}: an S3 store's place is its bucket and prefix")
         if BUCKET.fullmatch(parts.netloc) and not parts.fragment:
             return S3Store(parts.netloc, endpoint=endpoint, **s3_settings_of(parts))
     if parts.scheme == SCHEDULER:
-        raise ConfigurationError(
+        raise InvalidSetting(
             "schedules release their messages themselves, so there is nothing to dispatch; give "
             f"{SCHEDULER}://… to senders and to the delay consumer only"
         )
@@ -194,14 +192,12 @@ def open_place(
     if parts.scheme != SCHEDULER:
         return open_store(url, endpoint=endpoint, table=table, schema=schema, create=create)
     if table is not None or schema is not None:
-        raise ConfigurationError(
-            "a schedule group has neither a table nor a schema; leave them out"
-        )
+        raise InvalidSetting("a schedule group has neither a table nor a schema; leave them out")
     settings = parse_qs(parts.query, keep_blank_values=True)
     known = settings.keys() <= {"role", "hop"} and all(len(v) == 1 for v in settings.values())
     hop = settings.get("hop", [str(DEFAULT_HOP_SECONDS)])[0]
     if parts.path or not known or "role" not in settings or not hop.isdigit():
-        raise ConfigurationError(
+        raise InvalidSetting(
             "the URL of a schedule group is not valid; give scheduler://GROUP?role=ROLE_ARN"
         )
     from sqsdelay.stores.scheduler import SchedulerStore
@@ -241,4 +237,4 @@ def _parts(url: str) -> SplitResult:
 def _not_understood(scheme: str) -> ConfigurationError:
     """The error for what is no store's URL; it shows no more than the scheme, for a password's sake."""
     shown = f"the store's URL, of the kind {scheme}:," if scheme else "the store's URL"
-    return ConfigurationError(f"{shown} is not valid; give {SCHEMES}")
+    return InvalidSetting(f"{shown} is not valid; give {SCHEMES}")

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from sqsdelay.core.one_line import one_line
-from sqsdelay.errors import ConfigurationError, StoreError
+from sqsdelay.errors import InvalidSetting, StoreError
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ def checked_lease(seconds: float) -> float:
         ConfigurationError: not above 0.
     """
     if not seconds > 0:
-        raise ConfigurationError(f"lease_seconds={seconds}; use more than 0")
+        raise InvalidSetting(f"lease_seconds={seconds}; use more than 0")
     return seconds
 
 

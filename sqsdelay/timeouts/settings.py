@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import InvalidSetting
 from sqsdelay.limits import MAX_RECEIVE_WAIT_SECONDS, STOP_SECONDS
 
 DEFAULT_OUTAGE_SECONDS: Final = 120.0
@@ -69,10 +69,10 @@ class TimeoutSettings:
         for name in ("outage_seconds", "announce_again_seconds", "batch_size", "poll_seconds"):
             value = getattr(self, name)
             if value is not None and not value > 0:
-                raise ConfigurationError(f"{name}={value}; use more than 0")
+                raise InvalidSetting(f"{name}={value}; use more than 0")
         if self.number_of_retries < 0:
-            raise ConfigurationError(f"number_of_retries={self.number_of_retries}; use 0 or more")
+            raise InvalidSetting(f"number_of_retries={self.number_of_retries}; use 0 or more")
         if not 0 <= self.wait_seconds <= MAX_RECEIVE_WAIT_SECONDS:
-            raise ConfigurationError(
+            raise InvalidSetting(
                 f"wait_seconds={self.wait_seconds}; use 0 to {MAX_RECEIVE_WAIT_SECONDS}"
             )

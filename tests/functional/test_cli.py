@@ -242,6 +242,13 @@ def test_lines_without_a_delay_take_the_one_given(cli: Cli, tmp_path: Path) -> N
         (["consume", "orders", "--wait", "21"], 2, "--wait 21; use 0 to 20"),
         (["receive", "nowhere"], 1, "queue nowhere does not exist"),
         (["demo", "--file", "/nonexistent"], 2, "No such file"),
+        (["pending", "orders", "--store", "mysql://x/y"], 2, "is not valid; give sqlite:///FILE"),
+        (["pending", "orders", "--store", "sqlite:///missing.db"], 1, "there is no SQLite file"),
+        (["pending", "orders", "--store", "dynamodb://t123?x=1"], 2, "are not understood"),
+        (["pending", "orders", "--store", "scheduler://g?role=me"], 2, "is not a role's ARN"),
+        (["pending", "orders", "--store", "dynamodb://t123", "--after", "x"], 2, "--after"),
+        (["rabbitmq", "verify", "--url", "http://x"], 2, "does not start with amqp://"),
+        (["endpoint", "create", "orders", "--hop", "901"], 2, "--hop 901"),
     ],
 )
 def test_bad_input_is_one_line_and_an_exit_code(
@@ -390,7 +397,7 @@ def test_an_endpoint_is_created_by_its_name(cli: Cli) -> None:
         "http://localhost/123456789012/orders",
     ):
         code, _, err = cli("endpoint", "create", endpoint)
-        assert code == 1
+        assert code == 2
         assert "create it by its name" in err
     assert boto3.client("sqs").list_queues().get("QueueUrls") is None
 

@@ -19,6 +19,7 @@ from sqsdelay.errors import (
     ConfigurationError,
     DelayQueueMissing,
     InvalidDelay,
+    InvalidSetting,
     MessageConflict,
     MessageTooLarge,
     QueueUnreachable,
@@ -49,8 +50,8 @@ NO_OPTION = {
     [
         (InvalidDelay("x"), 2),
         (MessageTooLarge("x"), 2),
-        (ConfigurationError("receivers=0; use 1 or more"), 2),
-        (ConfigurationError("the store's URL is not valid; give sqlite:///FILE"), 2),
+        (InvalidSetting("receivers=0; use 1 or more"), 2),
+        (InvalidSetting("the store's URL is not valid; give sqlite:///FILE"), 2),
         (ConfigurationError("the delay queue has a redrive policy; remove it"), 1),
         (MessageConflict("x"), 1),
         (DelayQueueMissing("x"), 1),

@@ -18,7 +18,7 @@ from sqsdelay.cli.options import Master
 from sqsdelay.core.delay import delay_ms, parse_delay
 from sqsdelay.cost import Prices, dollars
 from sqsdelay.cost.rates import ways
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def cost(
     compared = ways([-(-delay_ms(parse_delay(text)) // 1000) for text in park_after])
     used = read_prices(prices)
     if folder is not None and folder.exists():
-        raise ConfigurationError(f"--out {folder} already exists; name a new folder")
+        raise InvalidSetting(f"--out {folder} already exists; name a new folder")
     from sqsdelay.spark.session import LOCAL, session
 
     with (
@@ -104,7 +104,7 @@ def _read(spark: SparkSession, workload: str) -> DataFrame:
     name = Path(workload.removesuffix(".gz").rstrip("/"))
     kind = _FORMATS.get(name.suffix)
     if kind is None:
-        raise ConfigurationError(
+        raise InvalidSetting(
             f"workload {workload}: unknown file type; rename it to end in one of {', '.join(_FORMATS)}"
         )
     reader = spark.read.options(header=True, primitivesAsString=True)

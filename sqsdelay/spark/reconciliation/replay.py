@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from sqsdelay.core.clock import SystemClock
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.spark.reconciliation.planned import identified
 from sqsdelay.spark.reconciliation.reconcile import NOT_SENT, JobTable, reconcile
 from sqsdelay.spark.report.messages import LOST, PENDING, UNKNOWN
@@ -54,7 +54,7 @@ def replay(
         NotAllSent: rows were rejected, and there is no rejects table.
     """
     if unknown := sorted(set(include) - set(REPLAYABLE)):
-        raise ConfigurationError(
+        raise InvalidSetting(
             f"include={unknown[0]!r} is not replayed; use some of {', '.join(REPLAYABLE)}"
         )
     job = JobTable.of(rows, options)

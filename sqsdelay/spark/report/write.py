@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from sqsdelay.core.delay import utc
 from sqsdelay.cost import Prices
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.spark.failure import cause
 from sqsdelay.spark.report import tables
 from sqsdelay.spark.report.figures import Figures, contents
@@ -76,9 +76,9 @@ def write_report(
         ConfigurationError: no ledger, no events in it, or a folder that holds something else.
     """
     if grace_seconds < 0:
-        raise ConfigurationError(f"grace_seconds={grace_seconds}; use 0 or more")
+        raise InvalidSetting(f"grace_seconds={grace_seconds}; use 0 or more")
     if state is not None and (as_of_ms is not None or not isinstance(ledger, str)):
-        raise ConfigurationError(
+        raise InvalidSetting(
             "a report with a state reads files, and speaks of the newest event: give a path, and no "
             "as_of; or leave the state out"
         )

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.spark.sink.options import DEFAULT_KEY, Options
 
 BODY: Final = "body"
@@ -71,7 +71,7 @@ def checked_columns(schema: StructType, options: Options) -> Columns:
             raise ConfigurationError(f"column {name!r} is there twice; drop or rename one")
     key = options.key if options.key in names else None
     if key is None and options.key != DEFAULT_KEY:
-        raise ConfigurationError(
+        raise InvalidSetting(
             f"option key={options.key!r} names no column; there are {', '.join(names)}"
         )
     for name, each in zip(names, schema.fields, strict=True):

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.hop import check_hop, checked_max_delay
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import InvalidSetting
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.spark.locations import absolute, is_uri
@@ -98,7 +98,7 @@ class Options:
         lowered = {name.lower(): value for name, value in given.items()}
         known = {field.name for field in fields(cls)} - {"checkpoint"}
         if unknown := sorted(set(lowered) - known - _SPARKS_OWN):
-            raise ConfigurationError(
+            raise InvalidSetting(
                 f"option {unknown[0]!r} is unknown; known are {', '.join(sorted(known))}"
             )
         values: dict[str, Any] = {name: lowered[name] for name in known if name in lowered}
@@ -111,7 +111,7 @@ class Options:
             if name in values:
                 values[name] = absolute(values[name])
         if is_uri(values.get("ledger", "")):
-            raise ConfigurationError(
+            raise InvalidSetting(
                 f"option ledger={values['ledger']!r} is a URI; ledger files grow line by line, which "
                 "only a disk takes: give a folder on a local or shared disk"
             )
@@ -125,27 +125,25 @@ class Options:
 
     def _check(self) -> None:
         if self.past_due not in ("send", "reject"):
-            raise ConfigurationError(f"option past_due={self.past_due!r}; use send or reject")
+            raise InvalidSetting(f"option past_due={self.past_due!r}; use send or reject")
         if self.receipts is not None and not self.job:
-            raise ConfigurationError(
+            raise InvalidSetting(
                 "receipts are kept under the job's name; give it one: option('job', 'renewals-2027')"
             )
         if self.replay is not None and self.receipts is None:
-            raise ConfigurationError("option replay needs option('receipts', …), the job's")
+            raise InvalidSetting("option replay needs option('receipts', …), the job's")
         if self.rate is not None and self.tasks is None:
-            raise ConfigurationError(
+            raise InvalidSetting(
                 f"option rate={self.rate} is for the whole job; a task sends its share of it if told "
                 "how many run at a time: option('tasks', 8), e.g. the cluster's cores"
             )
         if self.store is None and self.park_after != DEFAULT_PARK_AFTER_SECONDS:
-            raise ConfigurationError(
-                f"option park_after={self.park_after} needs option('store', …)"
-            )
+            raise InvalidSetting(f"option park_after={self.park_after} needs option('store', …)")
 
 
 def _truth(name: str, text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise ConfigurationError(f"option {name}={text!r}; use true or false")
+        raise InvalidSetting(f"option {name}={text!r}; use true or false")
     return text.lower() == "true"
 
 
@@ -155,5 +153,5 @@ def _whole(name: str, text: str, least: int) -> int:
     except ValueError:
         value = least - 1
     if value < least:
-        raise ConfigurationError(f"option {name}={text!r}; use a whole number, {least} or more")
+        raise InvalidSetting(f"option {name}={text!r}; use a whole number, {least} or more")
     return value

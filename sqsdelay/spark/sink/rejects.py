@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import InvalidSetting
 from sqsdelay.spark.locations import opened
 from sqsdelay.spark.sink.columns import REASON
 
@@ -42,7 +42,7 @@ class RejectsFolder:
         try:
             self._fs.create_dir(self._root)
         except OSError as error:
-            raise ConfigurationError(f"option rejects={self._root!r}: {error}") from error
+            raise InvalidSetting(f"option rejects={self._root!r}: {error}") from error
 
     def staging(self, write_id: str) -> str:
         """The hidden folder of one write; Spark's readers pass over a name that starts with '_'."""

@@ -24,7 +24,7 @@ from sqsdelay.core.delay import EPOCH
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.core.wire import DEDUPLICATION_ID
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.limits import MAX_DUE_MS
 from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.spark.sink.columns import ATTRIBUTES, BODY, DUE_AT, ENDPOINT, GROUP_ID, MESSAGE_ID
@@ -97,9 +97,7 @@ class Source:
                 )
         partitions = options.get("partitions", str(DEFAULT_PARTITIONS))
         if not (partitions.isdecimal() and int(partitions) > 0):
-            raise ConfigurationError(
-                f"option partitions={partitions!r}; use a whole number from 1 on"
-            )
+            raise InvalidSetting(f"option partitions={partitions!r}; use a whole number from 1 on")
         return cls(
             store=options["store"],
             endpoint=Endpoint.parse(options["endpoint"]).name,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.stored_message import StoredMessage, check_stored_due
-from sqsdelay.errors import ConfigurationError, MessageTooLarge
+from sqsdelay.errors import ConfigurationError, InvalidSetting, MessageTooLarge
 from sqsdelay.limits import MAX_DYNAMODB_ITEM_BYTES
 from sqsdelay.ports.stores import Claim, TransactionMode
 from sqsdelay.stores.dynamodb.amendments import Amendments
@@ -74,11 +74,9 @@ class DynamoDbStore:
         clock: Clock | None = None,
     ) -> None:
         if not 1 <= shards <= MAX_SHARDS:
-            raise ConfigurationError(f"shards={shards}; use 1 to {MAX_SHARDS}")
+            raise InvalidSetting(f"shards={shards}; use 1 to {MAX_SHARDS}")
         if table_class not in TABLE_CLASSES:
-            raise ConfigurationError(
-                f"table_class={table_class!r}; use {' or '.join(TABLE_CLASSES)}"
-            )
+            raise InvalidSetting(f"table_class={table_class!r}; use {' or '.join(TABLE_CLASSES)}")
         self._table_class = table_class
         self._table = Table(table, client, clock)
         self._layout = Layout(endpoint)

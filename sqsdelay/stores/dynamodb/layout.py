@@ -27,7 +27,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from sqsdelay.core.message_id import due_ms_of_id
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import InvalidSetting
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, MAX_RETENTION_SECONDS
 
 PARTITION: Final = "p"
@@ -122,7 +122,7 @@ class Layout:
 
     def __init__(self, endpoint: str) -> None:
         if not endpoint or "/" in endpoint:
-            raise ConfigurationError(
+            raise InvalidSetting(
                 f"endpoint {endpoint!r} cannot be kept in a DynamoDB table; use a name without '/'"
             )
         self.endpoint = endpoint

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypedDict
 from urllib.parse import parse_qsl
 
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import InvalidSetting
 
 
 class Settings(TypedDict, total=False):
@@ -32,7 +32,7 @@ def settings_of(query: str) -> Settings:
             settings["table_class"] = value
         else:
             # Not shown: it may be a password that got into the wrong URL.
-            raise ConfigurationError(
+            raise InvalidSetting(
                 "the settings behind ? in the store's URL are not understood; a DynamoDB store takes "
                 "shards=NUMBER, lookup=on or off, class=STANDARD or STANDARD_INFREQUENT_ACCESS"
             )

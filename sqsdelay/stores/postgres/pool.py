@@ -14,7 +14,7 @@ import psycopg
 from psycopg import IsolationLevel
 from psycopg_pool import ConnectionPool
 
-from sqsdelay.errors import ConfigurationError, StoreError, StoreMissing, StoreUnavailable
+from sqsdelay.errors import InvalidSetting, StoreError, StoreMissing, StoreUnavailable
 from sqsdelay.limits import MAX_POSTGRES_NAME_BYTES, POSTGRES_ANSWER_SECONDS
 from sqsdelay.processes.forks import in_each_child
 from sqsdelay.stores.postgres.row_places import RowPlaces, RowPlacesDumper
@@ -141,7 +141,7 @@ class PostgresPool:
             psycopg.conninfo.conninfo_to_dict(conninfo)
         except (psycopg.Error, ValueError):
             # Without its cause: libpq repeats the part it does not understand, which may be a password.
-            raise ConfigurationError(
+            raise InvalidSetting(
                 "the PostgreSQL connection string is not valid; use e.g. "
                 "postgresql://user:password@host:5432/db, with %40 for an @ in the password"
             ) from None
@@ -275,7 +275,7 @@ def check_name(name: str) -> None:
     """
     size = len(name.encode("utf-8", "surrogatepass"))
     if not 1 <= size <= MAX_POSTGRES_NAME_BYTES or _UNFIT.search(name):
-        raise ConfigurationError(
+        raise InvalidSetting(
             f"{name!r} has {size} bytes; a PostgreSQL name has 1 to {MAX_POSTGRES_NAME_BYTES} in UTF-8 "
             "and no NUL; give another table="
         )

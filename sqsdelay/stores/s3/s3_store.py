@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.stored_message import StoredMessage, check_stored_due
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.ports.stores import Claim, TransactionMode
 from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS, checked_lease, kept_alive
 from sqsdelay.stores.s3.amendments import Amendments
@@ -78,9 +78,9 @@ class S3Store:
         clock: Clock | None = None,
     ) -> None:
         if gather_seconds < 0:
-            raise ConfigurationError(f"gather_seconds={gather_seconds}; use 0 or more")
+            raise InvalidSetting(f"gather_seconds={gather_seconds}; use 0 or more")
         if split_messages < 1:
-            raise ConfigurationError(f"split_messages={split_messages}; use 1 or more")
+            raise InvalidSetting(f"split_messages={split_messages}; use 1 or more")
         hierarchy = Hierarchy(slots)
         self._bucket = ObjectBucket(bucket, client, clock)
         prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""

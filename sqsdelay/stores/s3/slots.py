@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Final
 
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import InvalidSetting
 
 MONTH: Final = 30 * 86_400
 DAY: Final = 86_400
@@ -144,7 +144,7 @@ class Hierarchy:
         pairs = list(pairwise(seconds))
         if not seconds or min(seconds) < 1 or any(a % b or a == b for a, b in pairs):
             shown = ":".join(map(str, seconds))
-            raise ConfigurationError(
+            raise InvalidSetting(
                 f"slots={shown}; give lengths in seconds, the longest first, each a multiple of the "
                 f"next, e.g. {':'.join(map(str, DEFAULT_SLOTS))}"
             )

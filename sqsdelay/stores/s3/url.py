@@ -6,7 +6,7 @@ import re
 from typing import Final, TypedDict
 from urllib.parse import SplitResult, parse_qsl, unquote
 
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import InvalidSetting
 
 BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
 """Source: Amazon S3 User Guide, "General purpose bucket naming rules"."""
@@ -34,7 +34,7 @@ def settings_of(parts: SplitResult) -> Settings:
             settings["slots"] = tuple(int(seconds) for seconds in value.split(":"))
         else:
             # Not shown: it may be a password that got into the wrong URL.
-            raise ConfigurationError(
+            raise InvalidSetting(
                 "the settings behind ? in the store's URL are not understood; an S3 store takes "
                 "lookup=on or off, slots=SECONDS:SECONDS:…"
             )

@@ -16,7 +16,13 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from sqsdelay.core.clock import BrokerClock, Clock, SystemClock
 from sqsdelay.core.endpoint import QueueRef
-from sqsdelay.errors import ConfigurationError, StoreError, StoreMissing, StoreUnavailable
+from sqsdelay.errors import (
+    ConfigurationError,
+    InvalidSetting,
+    StoreError,
+    StoreMissing,
+    StoreUnavailable,
+)
 from sqsdelay.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS
 from sqsdelay.processes.forks import in_each_child
 
@@ -75,7 +81,7 @@ class Group:
     ) -> None:
         role = _ROLE.fullmatch(role_arn)
         if role is None:
-            raise ConfigurationError(
+            raise InvalidSetting(
                 f"role {role_arn!r} is not a role's ARN; write arn:aws:iam::ACCOUNT:role/NAME"
             )
         self._partition, self._account = role.groups()

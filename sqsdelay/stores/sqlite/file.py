@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from sqsdelay.errors import ConfigurationError, StoreError, StoreMissing, StoreUnavailable
+from sqsdelay.errors import InvalidSetting, StoreError, StoreMissing, StoreUnavailable
 from sqsdelay.stores.schema_version import mismatch
 
 STORE_REMEDY: Final = "run sqsdelay store create (set_up())"
@@ -30,9 +30,7 @@ def opened(path: str | Path, table: str) -> sqlite3.Connection:
     """
     if "\0" in str(path):
         # Not shown: a URL's password could stand in it.
-        raise ConfigurationError(
-            "the SQLite file's name contains a NUL character; correct the path"
-        )
+        raise InvalidSetting("the SQLite file's name contains a NUL character; correct the path")
     with translated(table):
         if str(path) != ":memory:":
             _make_private(Path(path))
@@ -75,7 +73,7 @@ def quoted(name: str) -> str:
         ConfigurationError: SQLite takes no such name.
     """
     if _UNFIT.search(name) or name.lower().startswith("sqlite_"):
-        raise ConfigurationError(
+        raise InvalidSetting(
             f"{name!r} is not a table name; leave out NUL, lone surrogates and 'sqlite_'"
         )
     return '"' + name.replace('"', '""') + '"'

@@ -69,11 +69,11 @@ def test_a_mistake_is_one_line(broker: Broker) -> None:
         (2, ("send", "orders", "--body", "x", "--delay", "268435456"), "exceeds the 268435455 s"),
         (2, ("send", "orders", "--body", "x", "--header", "novalue"), "is not NAME=VALUE"),
         (
-            1,
+            2,
             ("declare", "--url", "http://u:sesame@host"),
             "does not start with amqp:// or amqps://",
         ),
-        (1, ("transfer", "--to", broker.url), "source and target are both 'sqsdelay'"),
+        (2, ("transfer", "--to", broker.url), "source and target are both 'sqsdelay'"),
     ):
         done = broker.cli(*arguments)
         assert done.returncode == code

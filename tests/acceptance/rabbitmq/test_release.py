@@ -184,7 +184,7 @@ def test_a_mistake_is_one_line(broker: Broker, tmp_path: Path) -> None:
     """What is wrong, and what to do; no traceback, no password."""
     nowhere = "amqp://guest:sesame@127.0.0.1:1"
     for to, arguments, code, told in (
-        ("http://u:sesame@host", [], 1, "does not start with amqp:// or amqps://"),
+        ("http://u:sesame@host", [], 2, "does not start with amqp:// or amqps://"),
         (broker.url, ["--release-ahead", "5"], 2, "timers allow 0 to 0"),
         (broker.url, [], 1, "no queue 'orders'"),
         (nowhere, [], 1, "127.0.0.1:1 (virtual host '/') cannot be reached: [Errno 111]"),
