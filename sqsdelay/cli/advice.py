@@ -44,6 +44,7 @@ OPTIONS: Final = {
     "park_after_seconds": "--park-after",
     "poll_seconds": "--poll",
     "receivers": "--receivers",
+    "region_name": "--region",
     "release_ahead_seconds": "--release-ahead",
     "schema": "--schema",
     "table": "--table",
@@ -55,15 +56,20 @@ OPTIONS: Final = {
 _PHRASES: Final = {
     " (set_up())": "",
     "DelaySender(large_bodies=Bucket(…))": "--bucket NAME",
-    "Set AWS_DEFAULT_REGION and AWS_PROFILE": "Give --region and --profile, or set "
+    "set AWS_DEFAULT_REGION and AWS_PROFILE": "give --region and --profile, or set "
     "AWS_DEFAULT_REGION and AWS_PROFILE",
     "a due_at in the past": "a --due-at in the past",
+    "give its due time as due_at": "give its due time as --due-at",
     "give a store,": "give --store URL,",
     "give a timedelta or seconds": "give seconds (90) or 32m5s",
     "give RabbitMqSender(max_message_bytes=…)": "send it with RabbitMqSender in Python",
     "RabbitMqOutbox(max_message_bytes=…)": "dispatch with RabbitMqOutbox in Python",
 }
+_REGION: Final = re.compile(r"boto3\.client\('sqs', region_name='([^']*)'\)")
 _ARGUMENT: Final = re.compile(rf"\b({'|'.join(OPTIONS)})=")
+_SPARK_OPTION: Final = re.compile(
+    r"\.?option\('(?P<named>\w+)', '?(?P<value>[^')]*)'?\)|\boption (?P<given>\w+)="
+)
 _TIMEDELTA: Final = re.compile(r"datetime\.timedelta\(([^)]*)\)")
 
 
@@ -79,8 +85,20 @@ def in_options(text: str) -> str:
     """An error's text, in the words of the command line."""
     for phrase, option in _PHRASES.items():
         text = text.replace(phrase, option)
+    text = _REGION.sub(r"--region \1", text)
     text = _TIMEDELTA.sub(_seconds, text)
+    text = _SPARK_OPTION.sub(_flag, text)
     return _ARGUMENT.sub(lambda found: f"{OPTIONS[found[1]]} ", text)
+
+
+def _flag(found: re.Match[str]) -> str:
+    """An option of Spark's data source, as the option of `sqsdelay pipeline`."""
+    name = found["named"] or found["given"]
+    flag = OPTIONS.get(name, f"--{name.replace('_', '-')}")
+    if found["named"] is None:
+        return f"{flag} "
+    gap = " " if found[0].startswith(".") else ""
+    return f"{gap}{flag}" if found["value"] == "…" else f"{gap}{flag} {found['value']}"
 
 
 def _seconds(found: re.Match[str]) -> str:

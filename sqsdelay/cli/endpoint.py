@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict
-from typing import TYPE_CHECKING
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sqsdelay.cli.advice import in_options
 from sqsdelay.cli.console import folding, out, print_json, say
 from sqsdelay.cli.options import EndpointName, Hop, Json, OptionalStoreUrl, Schema
 from sqsdelay.cli.options import Table as StoreTable
@@ -28,7 +29,11 @@ app = typer.Typer(help="Create or check an endpoint's queues.", no_args_is_help=
 
 @app.command()
 @with_aws
-def create(endpoint: EndpointName, hop: Hop = DEFAULT_HOP_SECONDS, as_json: Json = False) -> None:
+def create(
+    endpoint: Annotated[str, typer.Argument(help="The destination queue's name.")],
+    hop: Hop = DEFAULT_HOP_SECONDS,
+    as_json: Json = False,
+) -> None:
     """Create the destination queue and its delay queues if they do not exist."""
     from sqsdelay.sqs.client import default_client
     from sqsdelay.sqs.endpoints import create_endpoint
@@ -64,6 +69,7 @@ def check(
     client = default_client(connections=1)
     problems = check_endpoint(client, parsed, hop_seconds=hop)
     problems += _store_problems(client, parsed, store, table, schema)
+    problems = [replace(problem, remedy=in_options(problem.remedy)) for problem in problems]
     if as_json:
         print_json({"endpoint": parsed.name, "problems": [asdict(problem) for problem in problems]})
     elif not problems:

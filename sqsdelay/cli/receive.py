@@ -181,9 +181,9 @@ def _print(copy: ReceivedMessage, *, fifo: bool, whole: bool, as_json: bool) -> 
         return
     shown = "-" if late is None else f"{late / 1000:+.3f} s"
     lay = "" if waited is None else f"waited {waited / 1000:.3f} s"
-    at = "-" if arrived is None else f"{arrived:%H:%M:%S.%f}"
+    at = "-" if arrived is None else f"{arrived:%H:%M:%S.%f}"[:-3]
     body = copy.body if whole else start_of(copy.body)
-    say(f"{at:15}  {shown:>10}  {lay:>16}  {sent_id}  {body}")
+    say(f"{at:12}  {shown:>10}  {lay:>16}  {sent_id}  {body}")
 
 
 def _plain(attribute: Attribute) -> dict[str, Any]:

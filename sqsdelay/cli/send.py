@@ -117,7 +117,7 @@ def _print_one(result: SendResult, *, as_json: bool) -> None:
     if as_json:
         print_json(_as_json(None, result))
     else:
-        line = f"{result.message_id}  {result.route}  due {result.due}"
+        line = f"{result.message_id}  {result.route}  due {_due(result)}"
         say(line)
 
 
@@ -127,7 +127,8 @@ def _send_file(
     """Send chunk by chunk with a progress bar; returns how many messages were not sent."""
     sent = failed = 0
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=err, transient=True) as progress:
+    off = not err.is_terminal  # Its last line break is not transient.
+    with Progress(*columns, console=err, transient=True, disable=off) as progress:
         task = progress.add_task("sending", total=None)
         for chunk in _chunks(read_messages(lines, defaults)):
             for number, result in _send_chunk(sender, endpoint, chunk):
@@ -163,12 +164,16 @@ def _send_chunk(
             yield number, next(results)
 
 
+def _due(result: SendResult) -> str | None:
+    return None if result.due is None else result.due.isoformat(timespec="milliseconds")
+
+
 def _as_json(line: int | None, result: SendResult) -> dict[str, Any]:
     return {
         **({} if line is None else {"line": line}),
         "message_id": result.message_id,
         "route": result.route,
-        "due": None if result.due is None else result.due.isoformat(timespec="milliseconds"),
+        "due": _due(result),
         "sqs_message_id": result.sqs_message_id,
         "error": None if result.error is None else str(result.error),
     }

@@ -28,12 +28,12 @@ from sqsdelay.cli.options import (
     opened_place,
 )
 from sqsdelay.core.clock import SystemClock
-from sqsdelay.core.delay import due_at_ms, parse_due_at, utc
+from sqsdelay.core.delay import due_at_ms, parse_due_at
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.hop import too_far
 from sqsdelay.core.readable import instant
 from sqsdelay.core.stored_message import StoredMessage, check_stored_id
-from sqsdelay.errors import ConfigurationError, InvalidDelay, SqsDelayError
+from sqsdelay.errors import ConfigurationError, InvalidDelay, InvalidMessage, SqsDelayError
 from sqsdelay.operating.broker_time import latest_of_sqs
 from sqsdelay.operating.listing import Cursor, Listing, parse_cursor
 from sqsdelay.parking.schedule import Change, Schedule
@@ -93,9 +93,24 @@ def pending(
         tell(line)
 
 
+def _checked_ids(given: list[str] | str) -> list[str] | str:
+    """
+    Raises:
+        BadParameter: one of them cannot be a message's.
+    """
+    for message_id in [given] if isinstance(given, str) else given:
+        try:
+            check_stored_id(message_id)
+        except InvalidMessage as error:
+            raise typer.BadParameter(str(error).removeprefix("message_id=")) from error
+    return given
+
+
 def cancel(
     endpoint: EndpointName,
-    message_ids: Annotated[list[str], typer.Argument(help="The message ids.")],
+    message_ids: Annotated[
+        list[str], typer.Argument(help="The message ids.", callback=_checked_ids)
+    ],
     store: PlaceUrl,
     table: Table = None,
     schema: Schema = None,
@@ -107,8 +122,6 @@ def cancel(
 
     Exit code 1 if any is being released; otherwise 3 if any was not in the store.
     """
-    for message_id in message_ids:
-        check_stored_id(message_id)
     name, book = Endpoint.parse(endpoint).name, opened_ledger(ledger)
     with opened_place(name, store, table, schema) as opened:
         clock = DueClock(endpoint, opened, store, to)
@@ -120,7 +133,7 @@ def cancel(
 
 def reschedule(
     endpoint: EndpointName,
-    message_id: Annotated[str, typer.Argument(help="The message id.")],
+    message_id: Annotated[str, typer.Argument(help="The message id.", callback=_checked_ids)],
     store: PlaceUrl,
     table: Table = None,
     schema: Schema = None,
@@ -136,7 +149,6 @@ def reschedule(
     --delay counts from SQS's clock, or with --to from the store's.
     Exit code 1 if the message is being released, 3 if it was not in the store.
     """
-    check_stored_id(message_id)
     most = max_delay_seconds(max_delay)
     name, book = Endpoint.parse(endpoint).name, opened_ledger(ledger)
     with opened_place(name, store, table, schema) as opened:
@@ -148,7 +160,7 @@ def reschedule(
             raise InvalidDelay(problem)
         schedule = Schedule(opened, endpoint=name, ledger=book)
         change = schedule.reschedule(message_id, due_ms, now_ms=now_ms)
-    _tell({message_id: change}, f"moved to {utc(due_ms).isoformat()}", as_json=as_json)
+    _tell({message_id: change}, f"moved to {instant(due_ms)}", as_json=as_json)
 
 
 def sqs_latest_ms(endpoint: str) -> int:

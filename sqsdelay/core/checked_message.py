@@ -16,6 +16,7 @@ from sqsdelay.core.message import (
     size_of,
 )
 from sqsdelay.core.message_id import new_message_id
+from sqsdelay.errors import InvalidMessage
 
 
 class MessageIds(NamedTuple):
@@ -85,6 +86,8 @@ def checked(message: Message, *, fifo: bool) -> CheckedMessage:
     Raises:
         InvalidDelay, InvalidMessage
     """
+    if not isinstance(message, Message):
+        raise InvalidMessage(f"a {type(message).__name__} is not a Message; give Message(body, …)")
     due = due_time(message.delay, message.due_at)
     check_body(message.body)
     check_ids(message, fifo=fifo)

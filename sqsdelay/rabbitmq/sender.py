@@ -221,11 +221,12 @@ class RabbitMqSender:
         results: list[RabbitMqSendResult] = []
         ready: list[tuple[int, _Prepared]] = []
         for position, message in enumerate(messages):
-            results.append(RabbitMqSendResult(message.message_id))
+            message_id = getattr(message, "message_id", None)
+            results.append(RabbitMqSendResult(message_id))
             try:
                 ready.append((position, self._prepare(endpoint, message)))
             except SqsDelayError as error:
-                results[position] = RabbitMqSendResult(message.message_id, error=error)
+                results[position] = RabbitMqSendResult(message_id, error=error)
         unbound = self._binding_error(endpoint, (prepared for _, prepared in ready), began)
         sendable = []
         for position, prepared in ready:
@@ -280,6 +281,10 @@ class RabbitMqSender:
         self._caught = True
 
     def _prepare(self, endpoint: str, message: RabbitMqMessage) -> _Prepared:
+        if not isinstance(message, RabbitMqMessage):
+            raise InvalidMessage(
+                f"a {type(message).__name__} is not a RabbitMqMessage; give RabbitMqMessage(body, …)"
+            )
         due = due_time(message.delay, message.due_at)
         now_ms = self._clock.now_ms()
         due_ms = due.due_ms(now_ms)

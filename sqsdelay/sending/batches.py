@@ -92,7 +92,7 @@ class BatchSender:
             try:
                 prepared = self._prepare(endpoint, message, asked)
             except SqsDelayError as error:
-                results[position] = SendResult(message.message_id, error=error)
+                results[position] = SendResult(getattr(message, "message_id", None), error=error)
                 continue
             if isinstance(prepared, ToStore):
                 to_store.append((position, prepared))
@@ -136,7 +136,7 @@ class BatchSender:
         self, endpoint: Endpoint, given: Message | CheckedMessage
     ) -> tuple[CheckedMessage, CheckedMessage]:
         """A message as it is, and as it travels: the same, unless its body is to wait elsewhere."""
-        message = checked(given, fifo=endpoint.fifo) if isinstance(given, Message) else given
+        message = given if isinstance(given, CheckedMessage) else checked(given, fifo=endpoint.fifo)
         large = self._offloading
         if large is None:
             return message, message

@@ -241,6 +241,6 @@ class QueueSender:
 
 def with_header(message: Message, header: str | None) -> Message:
     """The message with the send's trace header, unless its sender named one."""
-    if header is None or message.trace_header is not None:
+    if header is None or not isinstance(message, Message) or message.trace_header is not None:
         return message
     return replace(message, trace_header=header)

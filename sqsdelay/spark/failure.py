@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from sqsdelay.errors import SqsDelayError
+from sqsdelay.errors import InvalidSetting, SqsDelayError
 
 _OURS: Final = re.compile(r"^sqsdelay\.errors\.\w+: (.+)$", re.MULTILINE)
 _PYTHONS: Final = re.compile(r"^[\w.]+(?:Error|Exception): .+$", re.MULTILINE)
@@ -25,4 +25,5 @@ def failure(error: Exception) -> SqsDelayError:
     """sqsdelay's own error if that ended the job, or else Python's, or Java's cause."""
     text = str(error)
     reasons = _OURS.findall(text) or _PYTHONS.findall(text) or [cause(error)]
-    return SqsDelayError(reasons[-1])
+    missing = reasons[-1].startswith("[PATH_NOT_FOUND]")
+    return InvalidSetting(reasons[-1]) if missing else SqsDelayError(reasons[-1])

@@ -92,7 +92,8 @@ def default_client(
         client = boto3.client("sqs", config=config, region_name=region, endpoint_url=endpoint_url)
     except (BotoCoreError, ValueError) as error:
         raise ConfigurationError(
-            f"{error} Set AWS_DEFAULT_REGION and AWS_PROFILE (or AWS_ENDPOINT_URL) as for the AWS CLI."
+            f"{str(error).rstrip('.')}; set AWS_DEFAULT_REGION and AWS_PROFILE (or AWS_ENDPOINT_URL) "
+            "as for the AWS CLI"
         ) from error
     client.meta.events.register("needs-retry.sqs", partial(_tell_of_retries, attempts))
     # A closed client opens connections again when it needs them; the parent's are left to the parent.

@@ -92,8 +92,8 @@ class SqsQueues:
         region = self._client.meta.region_name
         if queue.region is not None and queue.region != region:
             raise InvalidEndpoint(
-                f"queue {queue.name} is in {queue.region}, the boto3 client in {region}; "
-                f"use a client of {queue.region}"
+                f"queue {queue.name} is in the region {queue.region}, and the client calls {region}; "
+                f"use boto3.client('sqs', region_name={queue.region!r})"
             )
 
     def _look_up(self, queue: QueueRef) -> str:

@@ -246,7 +246,7 @@ def test_an_arn_names_the_account_and_must_name_the_clients_region() -> None:
         stubber.add_response("get_queue_url", {"QueueUrl": URL}, wanted)
         queues.url(Endpoint.parse("arn:aws:sqs:us-east-1:123456789012:orders").delay_queue)
         stubber.assert_no_pending_responses()
-    with pytest.raises(InvalidEndpoint, match="is in eu-west-1, the boto3 client in us-east-1"):
+    with pytest.raises(InvalidEndpoint, match="eu-west-1, and the client calls us-east-1"):
         queues.url(Endpoint.parse("arn:aws:sqs:eu-west-1:123456789012:orders").queue)
 
 

@@ -85,7 +85,7 @@ def test_a_stored_message_is_listed_moved_and_cancelled(cli: CommandLine) -> Non
     assert "1 of 1 pending" in table
     assert due in table
     moved = cli.ok("reschedule", "orders", "a", "--due-at", "2036-01-31T09:00:00Z")
-    assert moved == "a  moved to 2036-01-31T09:00:00+00:00\n"
+    assert moved == "a  moved to 2036-01-31T09:00:00.000+00:00\n"
     far = cli.run("reschedule", "orders", "a", "--due-at", "2100-01-31T09:00:00Z")
     assert (far.returncode, "--max-delay" in far.stderr) == (2, True)
     (message,) = listed(cli)

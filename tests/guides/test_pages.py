@@ -39,6 +39,13 @@ def test_no_command_hides_in_a_block_that_is_not_run() -> None:
                 assert found == [], f"{page}: name the language of the block with {found[0]!r}"
 
 
+def test_no_blank_line_splits_a_table() -> None:
+    """What follows it would be shown as text with bars, not as rows."""
+    split = re.compile(r"^(\|.*)\n\n\|.*\n(?!\|[ :|-]+\|$)", re.MULTILINE)
+    for page in pages():
+        assert (page, split.findall((ROOT / page).read_text())) == (page, [])
+
+
 def test_what_is_run_elsewhere_is_run_there() -> None:
     """Each exception is needed by some page, and each test it names exists."""
     typed = {

@@ -16,6 +16,7 @@ from sqsdelay.errors import (
     ConfigurationError,
     InvalidDelay,
     InvalidEndpoint,
+    InvalidMessage,
     MessageConflict,
     NoStore,
     SendFailed,
@@ -367,6 +368,9 @@ def test_send_many_from_asyncio() -> None:
                 "orders", (Message(f"m{n}", delay=DAY) for n in range(12))
             )
             assert not any(result.error for result in results)
+            no_message: Any = ["text"]
+            (refused,) = await sends.send_many("orders", no_message)
+            assert isinstance(refused.error, InvalidMessage)
 
     run(work)
     assert len(sqs.drain()) == 12

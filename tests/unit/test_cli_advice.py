@@ -70,6 +70,12 @@ def test_arguments_are_told_as_options() -> None:
     assert in_options("t does not exist; run sqsdelay store create (set_up()), or") == (
         "t does not exist; run sqsdelay store create, or"
     )
+    key = "give a column 'id', or: option('key', 'order_id').option('job', 'renewals')"
+    assert in_options(key) == "give a column 'id', or: --key order_id --job renewals"
+    store = "option park_after=60 needs option('store', …), at option hop_seconds='1'"
+    assert in_options(store) == "--park-after 60 needs --store, at --hop '1'"
+    region = "use boto3.client('sqs', region_name='eu-west-1')"
+    assert in_options(region) == "use --region eu-west-1"
     with pytest.raises(InvalidDelay) as refused:
         delay_ms(timedelta(days=-1))
     assert in_options(str(refused.value)) == (

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pika import BasicProperties
 
+from sqsdelay import Message
 from sqsdelay.errors import InvalidMessage, MessageTooLarge
+from sqsdelay.rabbitmq import RabbitMqSender
 from sqsdelay.rabbitmq.message import RabbitMqMessage, body_of, properties_of
 
 
@@ -114,3 +118,13 @@ def test_bodies() -> None:
         body_of(RabbitMqMessage({}), limit=6)  # type: ignore[arg-type]
     with pytest.raises(InvalidMessage, match="cannot be written in UTF-8"):
         body_of(RabbitMqMessage("\ud800"), limit=6)
+
+
+def test_what_is_not_a_message_is_told_as_its_result() -> None:
+    """Also a message for SQS; nothing is asked of a broker for them."""
+    given: list[Any] = ["x", Message("y", message_id="m")]
+    with RabbitMqSender("amqp://127.0.0.1:1") as sender:
+        text, other = sender.send_many("orders", given)
+    told = "is not a RabbitMqMessage; give RabbitMqMessage(body, …)"
+    assert (str(text.error), other.message_id) == (f"a str {told}", "m")
+    assert str(other.error) == f"a Message {told}"

@@ -27,7 +27,7 @@ from sqsdelay.errors import (
     TooManyAttributes,
 )
 from sqsdelay.ports.queues import Failure, SendReceipt
-from sqsdelay.sending.sender import QueueSender, Route
+from sqsdelay.sending.sender import QueueSender, Route, with_header
 from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.testing import InMemoryQueues, ManualClock
 from tests.faulty import AWAY, FaultyQueues
@@ -65,6 +65,16 @@ def test_the_eight_scenarios(delay: int, sender_enabled: bool, receiver_enabled:
             sender.send("orders", "x", delay=delay)
     else:
         assert sender.send("orders", "x", delay=delay).route is Route.DELAY_QUEUE
+
+
+def test_what_is_not_a_message_is_told_as_its_result(queues: InMemoryQueues) -> None:
+    """In a trace too; the others are sent."""
+    given: list[Any] = [Message("a"), "b", {"body": "c"}]
+    sent, text, mapping = QueueSender(queues).send_many("orders", given)
+    assert (sent.error, len(received(queues, "orders"))) == (None, 1)
+    assert str(text.error) == "a str is not a Message; give Message(body, …)"
+    assert isinstance(mapping.error, InvalidMessage)
+    assert with_header(given[1], "Root=1") == "b"
 
 
 def test_up_to_900_seconds_is_plain_sqs(queues: InMemoryQueues, clock: ManualClock) -> None:

@@ -18,7 +18,7 @@ from sqsdelay.cli.options import Master
 from sqsdelay.core.delay import delay_ms, parse_delay
 from sqsdelay.cost import Prices, dollars
 from sqsdelay.cost.rates import ways
-from sqsdelay.errors import ConfigurationError, InvalidSetting
+from sqsdelay.errors import InvalidSetting
 from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS
 
 if TYPE_CHECKING:
@@ -75,14 +75,15 @@ def cost(
         from pyspark.errors import PySparkException
 
         from sqsdelay.spark.estimate import estimate
-        from sqsdelay.spark.failure import cause
+        from sqsdelay.spark.failure import failure
 
         try:
             found = estimate(_read(spark, workload), used, compared)
             if folder is not None:
                 _write(spark, found, folder)
         except (PySparkException, Py4JJavaError) as error:
-            raise ConfigurationError(f"the cost of {workload} failed: {cause(error)}") from error
+            why = failure(error)
+            raise type(why)(f"the cost of {workload} failed: {why}") from error
     if as_json:
         print_json(_as_json(found, used))
     else:

@@ -16,7 +16,6 @@ from sqsdelay.cli.options import Hop, Master, OptionalStoreUrl
 from sqsdelay.cli.pipeline.report import GRACE_SECONDS
 from sqsdelay.cli.pipeline.schedule import format_of, print_summary
 from sqsdelay.core.delay import due_at_ms, parse_due_at
-from sqsdelay.errors import ConfigurationError
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 
 if TYPE_CHECKING:
@@ -217,7 +216,7 @@ def _on_spark(
         try:
             return run(read_table(spark, table, Format(chosen)))
         except (PySparkException, Py4JJavaError) as error:
-            raise ConfigurationError(str(failure(error))) from error
+            raise failure(error) from error
 
 
 _COLUMNS: Final = (

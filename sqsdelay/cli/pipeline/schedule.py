@@ -204,7 +204,8 @@ def _progress(spark: SparkSession) -> Iterator[None]:
         TimeElapsedColumn(),
     )
     ended = threading.Event()
-    with Progress(*columns, console=err, transient=True) as progress:
+    off = not err.is_terminal  # Its last line break is not transient.
+    with Progress(*columns, console=err, transient=True, disable=off) as progress:
         watcher = threading.Thread(target=_watch, args=(spark, progress, ended), daemon=True)
         watcher.start()
         try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pyarrow.fs import FileInfo, FileSelector, FileType, copy_files
 
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.spark.locations import absolute, hadoop_uri, is_uri, opened
 
 if TYPE_CHECKING:
@@ -205,11 +205,11 @@ class _HadoopFolder:
 
 
 def _file(folder: str) -> ConfigurationError:
-    return ConfigurationError(f"{folder} is a file; name a folder for the report")
+    return InvalidSetting(f"{folder} is a file; name a folder for the report")
 
 
 def _something_else(folder: str) -> ConfigurationError:
-    return ConfigurationError(
+    return InvalidSetting(
         f"{folder} is not empty and holds no report ({MARK} is missing); "
         "name another folder, or empty this one"
     )

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from sqsdelay.core.message import Route
-from sqsdelay.errors import ConfigurationError, MalformedEvent
+from sqsdelay.errors import ConfigurationError, InvalidSetting, MalformedEvent
 from sqsdelay.ledger.events import LEDGER_VERSION, EventKind, Source, from_json
 from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
 from sqsdelay.spark.failure import cause
@@ -183,7 +183,7 @@ def _lines(spark: SparkSession, ledger: str, only: Collection[str] | None) -> Da
         )
         _ = text.columns
     except AnalysisException as error:
-        raise ConfigurationError(
+        raise InvalidSetting(
             f"ledger {ledger}: there is no such file, folder or match of a glob; "
             "name JSON lines as sqsdelay's ledger writes them"
         ) from error

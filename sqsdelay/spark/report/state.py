@@ -15,7 +15,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import InvalidSetting
 from sqsdelay.spark.locations import hadoop_uri
 from sqsdelay.spark.report.messages import KEY, gathered
 from sqsdelay.spark.report.output_folder import MARK
@@ -112,7 +112,7 @@ class State:
             found = reader.load(hadoop_uri(self.spark, ledger, "ledger"))
             _ = found.columns  # Over Spark Connect nothing is looked at before it is needed.
         except AnalysisException as error:
-            raise ConfigurationError(
+            raise InvalidSetting(
                 f"ledger {ledger}: there is no such file, folder or match of a glob; with --state, "
                 "name one, not a table"
             ) from error

@@ -84,7 +84,7 @@ def checked_columns(schema: StructType, options: Options) -> Columns:
         found = "are both there" if DELAY in names else "are both missing"
         raise ConfigurationError(f"columns {DELAY!r} and {DUE_AT!r} {found}; give one of them")
     if ENDPOINT not in names and options.endpoint is None:
-        raise ConfigurationError(
+        raise InvalidSetting(
             f"no endpoint: give option('endpoint', 'orders'), or a column {ENDPOINT!r}"
         )
     _check_identity(names, key, options)
@@ -143,13 +143,13 @@ def _check_identity(names: list[str], key: str | None, options: Options) -> None
             f"the key column is named {REASON!r}, as a column of the rejects table is; rename it"
         )
     if key is None and MESSAGE_ID not in names:
-        raise ConfigurationError(
+        raise InvalidSetting(
             "rows have no message id that stays the same when Spark sends them again; give a column "
             f"{MESSAGE_ID!r}, or name what identifies a row and the job: "
             "option('key', 'order_id').option('job', 'renewals-2027')"
         )
     if key is not None and not options.job:
-        raise ConfigurationError(
+        raise InvalidSetting(
             f"message ids are made of the column {key!r} and the job's name; "
             "give it one: option('job', 'renewals-2027')"
         )

@@ -306,5 +306,5 @@ def _default_client() -> Any:
         return boto3.client("scheduler", config=config)
     except (BotoCoreError, ValueError) as error:
         raise ConfigurationError(
-            f"{error} Set AWS_DEFAULT_REGION and AWS_PROFILE as for the AWS CLI."
+            f"{str(error).rstrip('.')}; set AWS_DEFAULT_REGION and AWS_PROFILE as for the AWS CLI"
         ) from error

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from benchmarks.support.sqs_stub import REGION, Stub
 from sqsdelay.cli import app
-from sqsdelay.errors import SqsDelayError
+from sqsdelay.errors import InvalidSetting, SqsDelayError
 from sqsdelay.ledger.events import EventKind, from_json
 from sqsdelay.spark.sink.rows import derived_id
 from tests.functional.spark.sent import due_ms, ids, message_id
@@ -106,7 +106,7 @@ def test_what_cannot_be_run_is_told_in_one_line(sqs: Stub, tmp_path: Path) -> No
     (tmp_path / "rows.csv").write_text("body,delay_seconds\nx,1\n")
     with pytest.raises(SqsDelayError, match=r"\Arows have no message id .*'renewals-2027'\)\Z"):
         schedule(tmp_path / "rows.csv")
-    with pytest.raises(SqsDelayError, match=r"\A\[PATH_NOT_FOUND\].*nope.csv"):
+    with pytest.raises(InvalidSetting, match=r"\A\[PATH_NOT_FOUND\].*nope.csv"):
         schedule(tmp_path / "nope.csv")
     for name in ("broken.csv.gz", "broken.parquet"):
         (tmp_path / name).write_bytes(b"\x1f\x8b nothing of the kind")

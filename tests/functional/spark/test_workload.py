@@ -18,7 +18,7 @@ from sqsdelay.cli import app
 from sqsdelay.cost import Workload, bills, shipped_prices
 from sqsdelay.cost.rates import ways
 from sqsdelay.cost.workload import BANDS, band_of
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import ConfigurationError, InvalidSetting, SqsDelayError
 from sqsdelay.spark.estimate import estimate, hops_of
 
 if TYPE_CHECKING:
@@ -116,7 +116,8 @@ def test_a_workload_that_cannot_be_read_is_told_in_one_line(tmp_path: Path, name
     for broken in ("broken.csv.gz", "broken.parquet"):
         (tmp_path / broken).write_bytes(b"\x1f\x8b nothing of the kind")
     done = CliRunner().invoke(app, ["pipeline", "cost", str(tmp_path / name)])
-    assert isinstance(done.exception, ConfigurationError)
+    assert isinstance(done.exception, SqsDelayError)
+    assert isinstance(done.exception, InvalidSetting) == (name == "nope.csv")
     assert re.fullmatch(r"the cost of \S+ failed: [^\n]+", str(done.exception))
 
 
