@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -81,17 +82,24 @@ class Broker:
 CLI = [sys.executable, "-c", "from sqsdelay.cli import main; main()", "rabbitmq"]
 
 
-def virtual_host(url: str, management_url: str, name: str, *, method: str = "PUT") -> Broker:
-    """Make (or, with DELETE, unmake) a virtual host."""
+def manage(management_url: str, *path: str, method: str = "PUT", **settings: Any) -> None:
+    """Make something on a broker, as `rabbitmqctl` would in a tenth of its time (or, with DELETE, unmake
+    it)."""
     parts = urlsplit(management_url)
     login = b64encode(f"{parts.username}:{parts.password}".encode()).decode()
     host = parts.netloc.rpartition("@")[2]
     request = urllib.request.Request(
-        f"{parts.scheme}://{host}/api/vhosts/{quote(name, safe='')}",
+        "/".join([f"{parts.scheme}://{host}/api", *(quote(part, safe="") for part in path)]),
+        json.dumps(settings).encode(),
         method=method,
-        headers={"Authorization": f"Basic {login}"},
+        headers={"Authorization": f"Basic {login}", "Content-Type": "application/json"},
     )
     urllib.request.urlopen(request, timeout=PATIENCE_SECONDS).close()
+
+
+def virtual_host(url: str, management_url: str, name: str, *, method: str = "PUT") -> Broker:
+    """Make (or, with DELETE, unmake) a virtual host."""
+    manage(management_url, "vhosts", name, method=method)
     own = urlsplit(url)
     return Broker(f"{own.scheme}://{own.netloc}/{quote(name, safe='')}", management_url)
 

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
-from datetime import UTC, datetime, timedelta
-from ipaddress import IPv4Address
-from pathlib import Path
+from datetime import datetime
+from urllib.parse import unquote
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, declare
-from tests.acceptance.rabbitmq.broker import CLI, Broker, Inbox
+from tests.acceptance.rabbitmq.broker import CLI, Broker, Inbox, manage
 from tests.patience import PATIENCE_SECONDS
 from tests.services.rabbitmq import RabbitNode
 
@@ -130,71 +124,27 @@ def test_an_interrupted_transfer_loses_nothing(broker: Broker) -> None:
     assert len(arrived) <= MANY + 30
 
 
-@pytest.fixture
-def tls_node(tmp_path: Path) -> RabbitNode:
-    """A node that speaks TLS with a certificate of its own."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "sqsdelay test")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False
-        )
-        .sign(key, hashes.SHA256())
-    )
-    (tmp_path / "cert.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    (tmp_path / "key.pem").write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    return RabbitNode(tmp_path / "node", tls_folder=tmp_path)
-
-
-def test_tls_and_credentials_by_url(tls_node: RabbitNode, tmp_path: Path) -> None:
+def test_tls_and_credentials_by_url(
+    fragile: RabbitNode, fragile_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """``amqps://`` checks the certificate against the system's, or OpenSSL's usual SSL_CERT_FILE."""
-    assert tls_node.tls_port is not None
-    try:
-        tls_node.start()
-        tls_node.ctl("add_user", "shop", "p@ss/word")
-        tls_node.ctl("set_permissions", "shop", ".*", ".*", ".*")
-        url = f"amqps://shop:p%40ss%2Fword@127.0.0.1:{tls_node.tls_port}/%2f"
-        broker = Broker(tls_node.url, tls_node.management_url)
-        broker.queue("orders")
-        environment = {**os.environ, "SQSDELAY_RABBITMQ_URL": url}
-        refused = subprocess.run(
-            [*CLI, "declare"],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_SECONDS,
-        )
-        assert refused.returncode == 1
-        assert "TLS with RabbitMQ" in refused.stderr
-        assert "its certificate is not trusted" in refused.stderr
-        assert "CERTIFICATE_VERIFY_FAILED" in refused.stderr
-        plain = broker.cli("declare", "--url", f"amqp://shop:x@127.0.0.1:{tls_node.tls_port}/%2f")
-        assert "if the port uses TLS, write amqps://" in plain.stderr
-        environment["SSL_CERT_FILE"] = str(tmp_path / "cert.pem")
-        for arguments in (["declare"], ["send", "orders", "--body", "hi", "--delay", "1"]):
-            done = subprocess.run(
-                [*CLI, *arguments],
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=PATIENCE_SECONDS,
-            )
-            assert done.returncode == 0, done.stderr
-        assert broker.wait_count("orders", 1) == 1
-    finally:
-        tls_node.stop()
+    broker, here = fragile_broker, unquote(fragile_broker.virtual_host)
+    manage(broker.management_url, "users", "shop", password="p@ss/word", tags="")
+    everything = {"configure": ".*", "write": ".*", "read": ".*"}
+    manage(broker.management_url, "permissions", here, "shop", **everything)
+    place = f"127.0.0.1:{fragile.tls_port}/{broker.virtual_host}"
+    url = f"amqps://shop:p%40ss%2Fword@{place}"
+    broker.queue("orders")
+    secure = Broker(url, broker.management_url)
+    refused = secure.cli("declare")
+    assert refused.returncode == 1
+    assert "TLS with RabbitMQ" in refused.stderr
+    assert "its certificate is not trusted" in refused.stderr
+    assert "CERTIFICATE_VERIFY_FAILED" in refused.stderr
+    plain = broker.cli("declare", "--url", f"amqp://shop:x@{place}")
+    assert "if the port uses TLS, write amqps://" in plain.stderr
+    monkeypatch.setenv("SSL_CERT_FILE", f"{fragile.tls_folder}/cert.pem")
+    for arguments in (["declare"], ["send", "orders", "--body", "hi", "--delay", "1"]):
+        done = secure.cli(*arguments)
+        assert done.returncode == 0, done.stderr
+    assert broker.wait_count("orders", 1) == 1

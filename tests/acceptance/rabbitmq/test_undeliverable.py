@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, bind, declare, verify
-from tests.acceptance.rabbitmq.broker import Broker, Inbox
+from tests.acceptance.rabbitmq.broker import Broker, Inbox, manage
 from tests.patience import PATIENCE_SECONDS
 from tests.services.rabbitmq import RabbitNode
 
@@ -110,8 +110,9 @@ def test_a_policy_that_shortens_delays_is_found(
 ) -> None:
     """The broker takes the smaller of the level's time and a policy's: messages would be early."""
     declare(fragile_broker.url)
-    here = ("-p", unquote(fragile_broker.virtual_host))
-    fragile.ctl("set_policy", *here, "short", r"^sqsdelay\.delay-level-2", '{"message-ttl": 5000}')
+    policy = (fragile.management_url, "policies", unquote(fragile_broker.virtual_host), "short")
+    pattern = r"^sqsdelay\.delay-level-2"
+    manage(*policy, pattern=pattern, definition={"message-ttl": 5000})
     try:
         deadline = time.monotonic() + PATIENCE_SECONDS
         found: list[str] = []
@@ -120,7 +121,7 @@ def test_a_policy_that_shortens_delays_is_found(
             found = [p.subject for p in problems if p.fatal and "message-ttl to 5000" in p.text]
         assert found == [f"queue sqsdelay.delay-level-{level}" for level in range(20, 28)]
     finally:
-        fragile.ctl("clear_policy", *here, "short")
+        manage(*policy, method="DELETE")
 
 
 def test_a_disabled_stream_queue_flag_is_found(tmp_path: Path) -> None:
