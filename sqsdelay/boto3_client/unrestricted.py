@@ -73,7 +73,7 @@ def unrestricted(
     )
     given: Any = client
     if iscoroutinefunction(getattr(given, "_make_api_call", None)):
-        raise ConfigurationError(f"{given!r} is asynchronous; give a client of boto3's")
+        raise ConfigurationError(f"{given!r} is asynchronous; give a boto3 client")
     if isinstance(given, ServiceResource) and given.meta.service_name == "sqs":
         return cast(Boto3, _with_client(given, _unrestricted_client(given.meta.client, settings)))
     if isinstance(given, BaseClient) and given.meta.service_model.service_name == "sqs":

@@ -171,7 +171,7 @@ def job_state(key: str, request: Request) -> JobView:
     job = services_of(request).jobs.get(key)
     if job is None:
         raise HTTPException(
-            404, f"no job {key!r} is known; the console was started anew, or forgot it"
+            404, f"no job {key!r} is known; the console was restarted, or no longer keeps it"
         )
     return job_view(job)
 

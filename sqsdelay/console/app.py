@@ -34,8 +34,8 @@ from sqsdelay.errors import (
 
 _STATIC: Final = Path(__file__).parent / "static"
 _ABOUT: Final = (
-    "What the pages show and do. A change answers with a job, which may be under way still; "
-    "GET /api/v1/jobs/{key} tells how far it is."
+    "Everything the pages show and do. A change returns a job, which may still be in progress; "
+    "GET /api/v1/jobs/{key} reports its progress."
 )
 
 

@@ -59,9 +59,9 @@ def of_messages(
     names = [
         (each.id, "" if each.due_ms is None else instant(each.due_ms)) for each in chosen[:SHOWN]
     ]
-    late = "One that is being released at that moment arrives all the same; the result says which."
+    late = "A message that is being released at that moment still arrives; the result lists it."
     elsewhere = (
-        "One that is in the delay queue instead is changed at its next hop."
+        "A message in the delay queue is changed at its next hop."
         if any(each.due_ms is None for each in chosen)
         else None
     )
@@ -75,15 +75,19 @@ def of_messages(
     elif action == "release":
         title, button = f"Release {some} of {source.name} now?", f"Release {some} now"
         sentences = [
-            f"They become due at once, instead of when they were to be. {_releases(source)}", late,
+            f"They become due at once, whatever their due time. {_releases(source)}", late,
         ]  # fmt: skip
     elif action == "reschedule":
         title = f"Reschedule {some} of {source.name}?"
         button = None if due_ms is None else f"Move {some}"
         when = "at the time you give" if due_ms is None else f"at {instant(due_ms)}"
-        sentences = [f"They will be due {when}, instead of when they were to be.", elsewhere, late]
+        sentences = [
+            f"They will be due {when}, instead of at their present due time.",
+            elsewhere,
+            late,
+        ]
     else:
-        raise ConfigurationError(f"{action!r} is no change of messages")
+        raise ConfigurationError(f"{action!r} is not an action on messages")
     return Confirmation(
         action=action,
         endpoint=source.name,
@@ -104,14 +108,14 @@ def _releases(source: Source) -> str:
     soonest = source.soonest_seconds
     if soonest is not None:
         return (
-            f"But this store makes nothing due sooner than in {age(soonest)}: they will stay as they are. "
-            "Cancel them and send them anew instead."
+            f"But this store cannot make a message due sooner than in {age(soonest)}: they will "
+            "stay as they are. Cancel them and send them again instead."
         )
     status = source.store_sample.get().value
     if status is not None and status.overdue:
         remedy = overdue_remedy(source.endpoint, source.store_url or "")
-        return f"But it seems that no dispatcher is working: they will wait until one is; {remedy}."
-    return "The dispatcher sends them next, within seconds where it runs all the time."
+        return f"But no dispatcher seems to be working: they will wait until one is; {remedy}."
+    return "The dispatcher sends them next, within seconds if it runs continuously."
 
 
 def of_errors(source: Source, action: str, keys: Sequence[str], reason: str | None) -> Confirmation:
@@ -136,14 +140,13 @@ def of_errors(source: Source, action: str, keys: Sequence[str], reason: str | No
     elif action == "discard":
         title, button = f"Discard {some} of {source.name}?", f"Discard {some}"
         sentences = [
-            "They are deleted from the error queue, and nothing else has them. This cannot be undone."
+            "They are deleted from the error queue, and there is no other copy. This cannot be undone."
         ]
     else:
-        raise ConfigurationError(f"{action!r} is no change of an error queue")
+        raise ConfigurationError(f"{action!r} is not an action on an error queue")
     if reason is not None:
         sentences.append(
-            f"{len(chosen):,} of them were seen when the queue was looked at; those that came since are "
-            "included."
+            f"{len(chosen):,} of them were there when the queue was read; newer ones are included."
         )
     names = [(text_of(each.message_id), text_of(each.reason or "")) for each in chosen[:SHOWN]]
     return Confirmation(

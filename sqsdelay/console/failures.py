@@ -81,7 +81,7 @@ def wanted(request: ErrorsRequest) -> Callable[[Rejection], bool]:
     """
     given = (request.keys is not None, request.reason is not None, request.all)
     if sum(given) != 1:
-        raise ConfigurationError("give one of keys, a reason, and all=true")
+        raise ConfigurationError("give keys, a reason or all=true")
     if request.keys is not None:
         keys = set(request.keys)
         return lambda rejection: rejection.copy.sqs_message_id in keys
@@ -150,8 +150,8 @@ def _until_found(
         yield Outcome(
             message_id=key,
             result=Result.NOT_DONE,
-            text="not found: somebody else has taken it, or looks at it and lets go of it within two "
-            "minutes",
+            text="not found: somebody else has received it; unless they delete it, it is back "
+            "within two minutes",
         )
 
 

@@ -41,7 +41,7 @@ def own_form(request: Request, csrf: Annotated[str, Form()] = "") -> None:
     if not hmac.compare_digest(csrf.encode(), visitor_of(request).csrf.encode()):
         raise HTTPException(
             403,
-            "this form is not from this console, or the console was started anew; load the page again",
+            "this form is not from this console, or the console was restarted; load the page again",
         )
 
 
@@ -61,7 +61,7 @@ def chosen(values: list[str]) -> list[ChosenMessage]:
             raise ConfigurationError("the form names no message; load the page again")
         found.append(ChosenMessage(id=unquote(message_id), due_ms=int(due) if due else None))
     if not 1 <= len(found) <= 1000:
-        raise ConfigurationError(f"{len(found)} messages are chosen; choose 1 to 1000 of the list")
+        raise ConfigurationError(f"{len(found)} messages are chosen; choose 1 to 1000 in the list")
     return found
 
 
@@ -114,7 +114,7 @@ def change_messages(
     if action == "reschedule":
         move = MoveRequest(messages=some, key=key, due_at=due_at)
         return _shown_job(services.move(endpoint, move, who))
-    raise ConfigurationError(f"{action!r} is no change of messages")
+    raise ConfigurationError(f"{action!r} is not an action on messages")
 
 
 @router.post("/errors/confirm")
@@ -128,7 +128,7 @@ def confirm_errors(
     """What will happen to messages of the error queue."""
     source = services_of(request).source(endpoint)
     if not m and not reason:
-        text = "choose messages of the list, or all of a reason"
+        text = "choose messages in the list, or all with one reason"
         return page(
             request, "problem.html", {"title": "Nothing is chosen", "text": text}, status=400
         )
@@ -154,7 +154,7 @@ def change_errors(
         return _shown_job(services.retry(endpoint, retry, who))
     if action == "discard":
         return _shown_job(services.discard(endpoint, ErrorsRequest(key=key, **which), who))
-    raise ConfigurationError(f"{action!r} is no change of an error queue")
+    raise ConfigurationError(f"{action!r} is not an action on an error queue")
 
 
 @router.post("/send/preview")
@@ -208,7 +208,7 @@ def send(
 
 def _message(given: dict[str, str], key: str | None) -> SendRequest:
     if not given["body"]:
-        raise ConfigurationError("the body is empty; SQS takes one character or more")
+        raise ConfigurationError("the body is empty; SQS requires at least 1 character")
     return SendRequest(
         body=given["body"],
         delay=given["delay"].strip() or None,

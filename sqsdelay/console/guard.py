@@ -175,16 +175,14 @@ class Guard:
         """Why a request is not looked at at all."""
         host = headers.get("host", "").lower()
         if host not in self._hosts or len(headers.getlist("host")) != 1:
-            text = (
-                f"this console is not called {host!r}; start it with --allowed-host to have it so"
-            )
+            text = f"this console is not called {host!r}; to allow the name, start it with --allowed-host"
             return _refused(scope, 421, text)
         if self._access.user_header is not None:
             client = scope.get("client")
             if client is None or client[0] not in self._access.proxies:
-                return _refused(scope, 403, "ask by way of the proxy that authenticates")
+                return _refused(scope, 403, "use the proxy that authenticates")
             if len(headers.getlist(self._access.user_header)) != 1 or not self._user(headers):
-                return _refused(scope, 403, "the proxy did not say who asks")
+                return _refused(scope, 403, "the proxy did not name the user")
         if scope["method"] in SAFE:
             return None
         if not _same_origin(headers, host):

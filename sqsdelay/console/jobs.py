@@ -157,7 +157,9 @@ class Jobs:
                     line = f"{label}: {outcome.message_id}: {outcome.result}, {outcome.text}"
                     logger.info("%s", one_line(line))
                     if self._stop.is_set():
-                        job.error = "the console was stopped; what has no outcome was not touched"
+                        job.error = (
+                            "the console was stopped; messages without an outcome were not touched"
+                        )
                         break
         except SqsDelayError as error:
             job.error = one_line(error)

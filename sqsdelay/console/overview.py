@@ -183,7 +183,7 @@ class Overview:
         seen = self._seen(source, Recorder.CONSUMER)
         view = WorkerView(name="delay consumer", state="unknown", text="", last_seen=_at(seen))
         if status is None:
-            view.text = "its queues cannot be asked"
+            view.text = "its queues cannot be read"
             return view
         waiting = sum(q.visible for q in status.queues if q.role in (Role.DELAY, Role.DUE))
         if not waiting or status.in_flight:
@@ -196,7 +196,9 @@ class Overview:
             view.state, view.text = "working", "recorded something just now"
         elif unserved > UNSERVED_SECONDS:
             view.state = "not seen"
-            view.text = f"{waiting:,} messages can be received, and nobody has for {unserved:.0f} s"
+            view.text = (
+                f"{waiting:,} messages can be received, and none has been for {unserved:.0f} s"
+            )
         else:
             view.state, view.text = "idle", "no message waits for it"
             if waiting:
@@ -209,7 +211,7 @@ class Overview:
             name="dispatcher", state="idle", text="nothing is due", last_seen=_at(seen)
         )
         if parked is None:
-            view.state, view.text = "unknown", "its store cannot be asked"
+            view.state, view.text = "unknown", "its store cannot be read"
         elif parked.overdue:
             view.state = "not seen"
             view.text = f"the earliest message is {age(parked.late_ms // 1000)} overdue"

@@ -161,8 +161,8 @@ def job(request: Request, key: str) -> HTMLResponse:
     found = services_of(request).jobs.get(key)
     if found is None:
         values = {
-            "title": "Nothing is known of this change",
-            "text": "The console was started anew since, or has forgotten it. Its log tells what it did.",
+            "title": "This change is not known",
+            "text": "The console was restarted, or no longer keeps it. Its log has the result.",
         }
         return page(request, "problem.html", values, status=404)
     return page(request, "job.html", {"endpoint": found.endpoint, "job": job_view(found)})

@@ -75,7 +75,7 @@ class Patience:
         """
         if not self._free.acquire(timeout=PATIENCE_SECONDS):
             raise self._error(
-                f"{self._what} has not answered {MOST_UNANSWERED} earlier questions; try again later"
+                f"{self._what} has not answered {MOST_UNANSWERED} earlier requests; try again later"
             )
         answer: Answer[T] = Answer(self._what, self._error)
 

@@ -72,7 +72,7 @@ class EndpointView(Model):
     queues: list[QueueView] = []
     trouble: list[str] = []
     as_of: str | None = Field(
-        default=None, description="When the oldest of these numbers was asked for."
+        default=None, description="When the oldest of these numbers was read."
     )
 
 
@@ -114,7 +114,8 @@ class OutlookView(Model):
     span: Span
     bars: list[BarView]
     complete_until: str | None = Field(
-        default=None, description="Up to when the counts are whole, of a store that does not count."
+        default=None,
+        description="Up to when the counts are complete, for a store that does not count.",
     )
     trouble: str | None = None
 
@@ -296,7 +297,7 @@ class SendPreview(Model):
     seconds: int
     hops: int
     bytes: int
-    cost: str | None = Field(description="US dollars for this message, without what runs anyway.")
+    cost: str | None = Field(description="US dollars for this message, without fixed costs.")
     cost_of: str
     id: str | None
 

@@ -93,7 +93,7 @@ class Sends:
             hops=0,
             bytes=size,
             cost=None,
-            cost_of="nothing but your broker",
+            cost_of="only your broker",
             id=message.message_id,
         )
 
@@ -145,7 +145,7 @@ def _message(source: Source, request: SendRequest) -> Message:
         request.group
         or any(isinstance(value, dict) and "BinaryValue" in value for value in attributes.values())
     ):
-        raise InvalidMessage("RabbitMQ takes neither message groups nor binary headers from here")
+        raise InvalidMessage("the console cannot send message groups or binary headers to RabbitMQ")
     return Message(
         request.body,
         delay=parse_delay(request.delay) if request.delay else None,
@@ -176,7 +176,7 @@ def _cost(source: Source, route: Route, seconds: int, size: int) -> tuple[str | 
         return cost, "SQS, EventBridge Scheduler and Lambda"
     direct = price_of_one("relay", seconds=0, size=size)
     kind = url.partition(":")[0] or "its"
-    return direct, f"the send to its destination; the {kind} store comes besides"
+    return direct, f"the send to its destination; the {kind} store is extra"
 
 
 def _text(value: object) -> str:

@@ -132,7 +132,7 @@ def _body(message: StoredMessage) -> str:
         body = ""
     if not body or FORBIDDEN_BODY_CHARACTER.search(body):
         raise InvalidMessage(
-            f"the body of {message.message_id} is no text that SQS takes; a schedule sends to SQS: encode "
+            f"the body of {message.message_id} is not text that SQS accepts; a schedule sends to SQS: encode "
             "it, e.g. as base64"
         )
     return body
@@ -179,7 +179,7 @@ def message_of(text: str, destination: str) -> StoredMessage:
             trace_header=copy.trace_header,
         )
     except ValueError as error:
-        raise StoreError(f"a schedule holds no message of sqsdelay: {error!r}") from error
+        raise StoreError(f"the schedule is not a message of sqsdelay: {error!r}") from error
 
 
 def copy_of(text: str) -> ReceivedMessage:
@@ -236,4 +236,4 @@ def amendment_of(message_id: str, description: str) -> Amendment:
             cancelled_ms=told.get("cancelled"),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StoreError(f"a schedule holds no amendment of sqsdelay: {error!r}") from error
+        raise StoreError(f"the schedule is not an amendment of sqsdelay: {error!r}") from error

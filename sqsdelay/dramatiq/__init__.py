@@ -55,7 +55,7 @@ def unrestricted_actors(
     given: Any = broker
     if not (hasattr(given, "sqs") and hasattr(given, "queues")):
         raise ConfigurationError(
-            f"{type(broker).__name__} is no broker on SQS; give a dramatiq_sqs.SQSBroker"
+            f"{type(broker).__name__} is not a broker on SQS; give a dramatiq_sqs.SQSBroker"
         )
     delays = DelaySender(
         given.sqs.meta.client, hop_seconds=hop_seconds, max_delay_seconds=max_delay_seconds

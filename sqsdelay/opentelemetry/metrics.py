@@ -33,7 +33,7 @@ class OpenTelemetryLedger:
     ) -> None:
         meter = metrics.get_meter("sqsdelay", meter_provider=meter_provider)
         self._messages = meter.create_counter(
-            MESSAGES, unit="{message}", description="What befell messages with a delay"
+            MESSAGES, unit="{message}", description="Events of messages with a delay"
         )
         self._lateness = meter.create_histogram(
             LATENESS, unit="s", description="How long after its due time a message arrived"

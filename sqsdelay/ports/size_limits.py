@@ -65,7 +65,7 @@ class SizeLimits:
             return limit_of(self._queues.attributes(self._queues.url(queue)).get(LIMIT))
         except SqsDelayError as error:
             logger.info(
-                "what %s takes is not known, %s is: %s",
+                "the limit of %s is not known, %s is assumed: %s",
                 queue.name,
                 MAX_MESSAGE_BYTES,
                 one_line(error),

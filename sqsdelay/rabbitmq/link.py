@@ -227,7 +227,7 @@ class Link:
             self._note_written()
         error = Unconfirmed(
             f"RabbitMQ at {place(self._given)} did not confirm the message within "
-            f"{self._confirm_seconds:g} s{self.blocked}; it may have it: send again with the same "
+            f"{self._confirm_seconds:g} s{self.blocked}; it may have received it: send again with the same "
             "message_id, and let receivers deduplicate"
         )
         oldest_at = min(self._outstanding.oldest_at, self._binder.oldest_at)

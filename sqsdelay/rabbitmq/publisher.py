@@ -168,8 +168,9 @@ class Publisher:
             "sent: try again later"
         )
         unconfirmed = Unconfirmed(
-            f"RabbitMQ at {where} did not confirm the message within {seconds:.3g} s{blocked}; it may "
-            "have it: send again with the same message_id, and let receivers deduplicate"
+            f"RabbitMQ at {where} did not confirm the message within {seconds:.3g} s{blocked}; "
+            "it may have received it: send again with the same message_id, and let receivers "
+            "deduplicate"
         )
         for publication in call.publications:
             publication.expire(unwritten=unwritten, unconfirmed=unconfirmed)

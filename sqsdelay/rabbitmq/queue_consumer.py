@@ -82,7 +82,7 @@ class QueueConsumer:
                 if self._cancelled:
                     self._drop()
                     raise QueueUnavailable(
-                        f"RabbitMQ at {place(self._given)} ended the receiving from {self._queue}; "
+                        f"RabbitMQ at {place(self._given)} ended the delivery from {self._queue}; "
                         "it is tried again"
                     )
                 if self._arrived or not left:

@@ -177,7 +177,7 @@ def _move(on: Any, sender: RabbitMqSender, chunk: list[_Taken], done: Transfer) 
         if taken.key is None:
             done.left["its routing key is not a delay and an endpoint"] += 1
         elif due_ms is None:
-            done.left["it does not say when it was sent, so the time left is unknown"] += 1
+            done.left["it has no sending time, so the remaining delay is unknown"] += 1
         else:
             message = RabbitMqMessage(taken.body, due_at=utc(due_ms), properties=taken.properties)
             by_endpoint.setdefault(taken.key.endpoint, []).append((taken, message))

@@ -18,7 +18,7 @@ def cause(error: Exception) -> str:
     for mark in ("Caused by:", ":"):
         if reasons := [line for line in lines if line.startswith(mark)]:
             return reasons[0].removeprefix(":").strip()
-    return lines[0] if lines else "Spark does not say why"
+    return lines[0] if lines else "Spark gives no reason"
 
 
 def failure(error: Exception) -> SqsDelayError:

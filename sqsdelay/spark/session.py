@@ -112,7 +112,7 @@ def _time_zone(spark: SparkSession, time_zone: str) -> Iterator[None]:
         spark.conf.set(_TIME_ZONE, time_zone)
     except IllegalArgumentException as error:
         raise InvalidSetting(
-            f"time zone {time_zone!r} is none that Spark knows; write e.g. Europe/Berlin or +02:00"
+            f"time zone {time_zone!r} is not known to Spark; write e.g. Europe/Berlin or +02:00"
         ) from error
     try:
         yield
@@ -139,7 +139,7 @@ def check_java() -> None:
     )
     match = _VERSION.search(done.stderr + done.stdout)
     if match is None:
-        raise _no_java(f"{java} does not tell its version")
+        raise _no_java(f"{java} does not print its version")
     if int(match[1]) < LEAST_JAVA:
         raise _no_java(f"{java} is Java {match[1]}")
 

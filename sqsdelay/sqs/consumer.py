@@ -162,7 +162,7 @@ class DelayConsumer:
             try:
                 found = {queue: self._queues.attributes(self._queues.url(queue))}
             except SqsDelayError as error:
-                logger.info("what %s takes is not known: %s", queue.name, one_line(error))
+                logger.info("the limit of %s is not known: %s", queue.name, one_line(error))
                 continue
             _refuse(size_problems(self.endpoint, found))
 

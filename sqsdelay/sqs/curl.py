@@ -117,7 +117,7 @@ class _Requests:
             _decode_binary(answer)
         except (_NoAnswer, AttributeError, LookupError, TypeError, ValueError) as error:
             self._paused_until = self._clock.monotonic() + PAUSE_SECONDS
-            logger.info("botocore tries again what libcurl could not: %s", one_line(error))
+            logger.info("libcurl's request failed, botocore repeats it: %s", one_line(error))
             return None
         answer["ResponseMetadata"] = {
             "RequestId": headers.get("x-amzn-requestid", ""),

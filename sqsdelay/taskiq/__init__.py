@@ -51,12 +51,12 @@ def unrestricted_tasks(
     given: Any = broker
     if not (hasattr(given, "build_kick_kwargs") and hasattr(given, "_resolve_queue")):
         raise ConfigurationError(
-            f"{type(broker).__name__} is no broker on SQS; give a taskiq_aio_sqs.SQSBroker"
+            f"{type(broker).__name__} is not a broker on SQS; give a taskiq_aio_sqs.SQSBroker"
         )
     if client is None:
         if getattr(given, "_aws_access_key_id", None) is not None:
             raise ConfigurationError(
-                "the broker has keys of its own, which boto3 does not see; "
+                "the broker has its own keys, which boto3 does not see; "
                 "give client=boto3.client('sqs', …) with the same keys"
             )
         client = default_client(
@@ -113,7 +113,7 @@ def _seconds(label: Any) -> float:
     try:
         return float(label or 0)
     except (TypeError, ValueError) as error:
-        raise InvalidDelay(f"the label delay={label!r} is no number; give seconds") from error
+        raise InvalidDelay(f"the label delay={label!r} is not a number; give seconds") from error
 
 
 def _message_id(message: BrokerMessage) -> str | None:

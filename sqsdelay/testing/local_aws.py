@@ -132,7 +132,7 @@ class LocalAws:
         self._folder.cleanup()
         raise LocalAwsError(
             f"ministack did not answer on {self.endpoint_url} within {START_TIMEOUT_SECONDS} s; "
-            f"its last words:\n{tail}"
+            f"its last output:\n{tail}"
         )
 
     def _launch(self) -> None:

@@ -48,7 +48,7 @@ def test_a_start_that_would_fail_again_is_not_tried_again(monkeypatch: pytest.Mo
         return tried[-1]
 
     monkeypatch.setattr(local_aws, "free_port", counted)
-    with pytest.raises(LocalAwsError, match=r"its last words:\n(.|\n)*Traceback"):
+    with pytest.raises(LocalAwsError, match=r"its last output:\n(.|\n)*Traceback"):
         LocalAws({"BIND_HOST": "no-such-host.invalid"}).start()
     assert len(tried) == 1
 

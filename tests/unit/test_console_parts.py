@@ -133,7 +133,7 @@ def test_who_waits_is_let_go_and_the_server_is_not_overrun(
     late = [patience.begin(lambda: may.wait(PATIENCE_SECONDS)) for _ in range(MOST_UNANSWERED)]
     with pytest.raises(StoreUnavailable, match="the store has not answered for 0 s"):
         late[0].get()
-    with pytest.raises(StoreUnavailable, match="has not answered 8 earlier questions"):
+    with pytest.raises(StoreUnavailable, match="has not answered 8 earlier requests"):
         patience.ask(lambda: True)
     monkeypatch.setattr("sqsdelay.console.patience.PATIENCE_SECONDS", PATIENCE_SECONDS)
     may.set()
@@ -166,7 +166,7 @@ def test_a_stopped_console_ends_its_jobs_after_what_they_are_at() -> None:
     stopping.join(PATIENCE_SECONDS)
     assert job.finished.wait(PATIENCE_SECONDS)
     assert job.done == 1
-    assert job.error == "the console was stopped; what has no outcome was not touched"
+    assert job.error == "the console was stopped; messages without an outcome were not touched"
     assert let_go.is_set()
 
 

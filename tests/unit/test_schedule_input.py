@@ -139,7 +139,7 @@ def test_names_are_hashes_of_the_whole_id() -> None:
 )
 def test_what_is_none_of_ours_says_so(text: str) -> None:
     """Somebody's own schedule in our group, or theirs with our name."""
-    with pytest.raises(StoreError, match="holds no message of sqsdelay"):
+    with pytest.raises(StoreError, match="is not a message of sqsdelay"):
         message_of(text, "orders")
     with pytest.raises(ValueError, match=r"no SendMessage|Expecting"):
         copy_of(text)
@@ -157,7 +157,7 @@ def test_an_amendment_is_kept_in_a_description(text: str) -> None:
         assert len(described) <= 512
         assert amendment_of("m", described) == amendment
     assert json.loads(description_of(Amendment(message_id="m", at_ms=5))) == {"at": 5}
-    with pytest.raises(StoreError, match="holds no amendment of sqsdelay"):
+    with pytest.raises(StoreError, match="is not an amendment of sqsdelay"):
         amendment_of("m", text)
 
 

@@ -272,8 +272,8 @@ def _message(world: World, **fields: object) -> StoredMessage:
     ("fields", "error", "text"),
     [
         ({"destination": "invoices"}, InvalidMessage, "use the store of that endpoint"),
-        ({"body": b"\xff"}, InvalidMessage, "no text that SQS takes"),
-        ({"body": b""}, InvalidMessage, "no text that SQS takes"),
+        ({"body": b"\xff"}, InvalidMessage, "not text that SQS accepts"),
+        ({"body": b""}, InvalidMessage, "not text that SQS accepts"),
         ({"body": b"x" * 262_144}, MessageTooLarge, "a bucket for large bodies"),
         ({"message_id": "\N{SNOWMAN}"}, InvalidMessage, "cannot be a message group"),
         ({"due_ms": 1_800_000_600_000}, InvalidMessage, "due in 600 s"),

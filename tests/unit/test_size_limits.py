@@ -133,7 +133,7 @@ def test_who_may_not_ask_can_send(clock: ManualClock, caplog: pytest.LogCaptureF
     for _ in range(3):
         assert sender.send("orders", "x" * (TERRAFORMS + 1), delay=DAY).error is None
     assert sorted(queues.asked) == ["orders", DELAY]
-    told = f"what orders takes is not known, {MAX_MESSAGE_BYTES} is: AccessDenied"
+    told = f"the limit of orders is not known, {MAX_MESSAGE_BYTES} is assumed: AccessDenied"
     assert told in caplog.messages
 
 

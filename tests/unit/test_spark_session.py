@@ -43,7 +43,7 @@ def test_java_17_and_newer_will_do(
     [
         (OPENJDK.format("11.0.2"), "is Java 11:"),
         ('java version "1.8.0_402"', "is Java 8:"),
-        ("something else", "does not tell its version"),
+        ("something else", "does not print its version"),
     ],
 )
 def test_an_old_java_is_refused(
@@ -116,7 +116,7 @@ def test_a_failed_job_is_told_in_one_line(text: str, told: str) -> None:
         ("An error:\n: X: 0 threads\n\tat a.b\n", "X: 0 threads"),
         ("[FAILED] it\n: X\nCaused by: Y: no gzip\nCaused by: Z\n", "Caused by: Y: no gzip"),
         ("[NAMED] it\n\tat a.b\n", "[NAMED] it"),
-        ("", "Spark does not say why"),
+        ("", "Spark gives no reason"),
     ],
 )
 def test_a_java_trace_is_told_in_one_line(text: str, told: str) -> None:

@@ -40,7 +40,7 @@ def job_start_ms(options: Options, columns: Columns) -> int | None:
     if options.receipts is None:
         if columns.has(DELAY):
             raise ConfigurationError(
-                "delay_seconds count from the job's first run, which only its receipts know: "
+                "delay_seconds count from the job's first run, which only its receipts record: "
                 "give option('receipts', …), or a table with due_at"
             )
         return None

@@ -79,7 +79,7 @@ def write_report(
         raise InvalidSetting(f"grace_seconds={grace_seconds}; use 0 or more")
     if state is not None and (as_of_ms is not None or not isinstance(ledger, str)):
         raise InvalidSetting(
-            "a report with a state reads files, and speaks of the newest event: give a path, and no "
+            "a report with a state reads files, and describes the newest event: give a path, and no "
             "as_of; or leave the state out"
         )
     name = ledger if isinstance(ledger, str) else "the DataFrame"
@@ -179,7 +179,9 @@ def _written(table: DataFrame, folder: str) -> DataFrame:
 def _no_events(ledger: str, found: ReadSoFar, as_of_ms: int | None) -> ConfigurationError:
     until = "" if as_of_ms is None else f" up to {utc(as_of_ms).isoformat()}"
     first = found.bad_lines.first()
-    unreadable = "" if first is None else f"; {found.bad} lines are none, the first: {first.reason}"
+    unreadable = (
+        "" if first is None else f"; {found.bad} lines are not events, the first: {first.reason}"
+    )
     return ConfigurationError(f"ledger {ledger} has no events{until}{unreadable}")
 
 

@@ -68,7 +68,7 @@ def checked_columns(schema: StructType, options: Options) -> Columns:
     names = [spelled.get(name, name) for name in schema.fieldNames()]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigurationError(f"column {name!r} is there twice; drop or rename one")
+            raise ConfigurationError(f"column {name!r} occurs twice; drop or rename one")
     key = options.key if options.key in names else None
     if key is None and options.key != DEFAULT_KEY:
         raise InvalidSetting(

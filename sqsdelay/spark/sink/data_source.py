@@ -93,7 +93,9 @@ class SqsDelayDataSource(DataSource):
             )
         options = Options.parse(self.options)
         if options.plan and options.summary is None:
-            raise ConfigurationError("a plan is told in the summary: give option('summary', file)")
+            raise ConfigurationError(
+                "a plan is written to the summary: give option('summary', file)"
+            )
         return options, checked_columns(schema, options)
 
 

@@ -63,5 +63,5 @@ def micro_batch_ms(checkpoint: str | None, batch_id: int) -> int:
         return int(json.loads(metadata)["batchTimestampMs"])
     except (OSError, ValueError, KeyError) as error:
         raise ConfigurationError(
-            f"the micro-batch's time is not to be read from {file} ({error}); {INSTEAD}"
+            f"the micro-batch's time cannot be read from {file} ({error}); {INSTEAD}"
         ) from error

@@ -40,7 +40,7 @@ def check_unique(rows: DataFrame, columns: Columns) -> None:
     if found.ids:
         name = MESSAGE_ID if columns.key is None else columns.key
         raise ConfigurationError(
-            f"{found.ids:,} ids come more than once, in {found.rows:,} rows ({name} {found.worst!r} in "
+            f"{found.ids:,} ids occur more than once, in {found.rows:,} rows ({name} {found.worst!r} in "
             f"{found.most:,}): nothing was sent. Receivers would take such rows for copies; name a key "
             "that is unique, or drop the copies: dropDuplicates"
         )

@@ -178,8 +178,8 @@ class Task:
         original = self._original.content(mark.message_id)
         if original is not None and original != Mark.of(endpoint, message).content:
             raise InvalidMessage(
-                f"the row of id {message.message_id!r} is not the one that was sent: its body, due time, "
-                "endpoint or attributes are others; replay the table as it was"
+                f"the row of id {message.message_id!r} is not the one that was sent: its body, "
+                "due time, endpoint or attributes differ; replay the table as it was"
             )
         before = self._seen.note(mark)
         sent = self._sent(mark, endpoint, message)
@@ -194,8 +194,8 @@ class Task:
             "a row before it in this table" if before is not None else "an earlier run of this job"
         )
         raise InvalidMessage(
-            f"id {message.message_id!r} came with another body, due time, endpoint or attributes in "
-            f"{where}; receivers would take one for the other: give each message an id of its own"
+            f"id {message.message_id!r} came with another body, due time, endpoint or attributes "
+            f"in {where}; receivers would drop one of them: give each message its own id"
         )
 
     def _send_waiting(
@@ -224,7 +224,7 @@ class Task:
                 if later:
                     self.counts.retried += len(later)
                     raise QueueUnavailable(
-                        f"{len(later)} rows for {endpoint} were not taken, and for the "
+                        f"{len(later)} rows for {endpoint} were not accepted, and for the "
                         f"{self._retry_seconds} s of option retry_seconds none was: {later[0][1]}"
                     )
         return errors

@@ -129,9 +129,9 @@ class Table:
         if keys == [OLD_KEY]:
             raise ConfigurationError(
                 f"DynamoDB table {self.name} has sqsdelay's earlier layout (an index, a claim per "
-                "message), which is not served any more; create another table with "
-                "sqsdelay store create, let senders and consumers use it, and bring over what waits "
-                f"here: sqsdelay store migrate ENDPOINT --store dynamodb://{self.name} "
+                "message), which is no longer supported; create another table with "
+                "sqsdelay store create, let senders and consumers use it, and move its messages: "
+                "sqsdelay store migrate ENDPOINT --store dynamodb://{self.name} "
                 "--to dynamodb://NEW --live"
             )
         if keys != [PARTITION, SORT]:

@@ -174,7 +174,7 @@ class Waiting:
             told = due_ms
         if told is None and not self._lookup:
             raise ConfigurationError(
-                f"message_id {message_id!r} does not tell when its message is due, and this store "
+                f"message_id {message_id!r} does not contain its message's due time, and this store "
                 "keeps no look-up items (lookup=off); leave message_id out and use the id that send "
                 "returns, or open the store without lookup=off"
             )

@@ -39,7 +39,7 @@ class Amendments:
             except Changed:
                 continue
         raise StoreUnavailable(
-            f"bucket {self._bucket.name}: others leave amendments all the time; try again"
+            f"bucket {self._bucket.name}: too many concurrent amendments; try again"
         )
 
     def read(self, message_ids: Sequence[str]) -> dict[str, Amendment]:

@@ -133,7 +133,7 @@ class Changes:
         dues, _ = self._noted(message_id)
         if not dues and told is None and not self._lookup:
             raise ConfigurationError(
-                f"message_id {message_id!r} does not tell when its message is due, and this store "
+                f"message_id {message_id!r} does not contain its message's due time, and this store "
                 "keeps no look-up objects; leave message_id out and use the id that send returns, or "
                 "open the store with ?lookup=on before you send"
             )

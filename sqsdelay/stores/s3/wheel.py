@@ -168,8 +168,8 @@ class Wheel:
         """One object that nobody can read must not stop the others: it is passed over from now on."""
         self._unreadable.add(name)
         text = (
-            f"{self.key(name)} in bucket {self.bucket.name}, or the state beside it, cannot be read, and "
-            f"is passed over: {one_line(repr(error))}; restore it, and start anew"
+            f"{self.key(name)} in bucket {self.bucket.name}, or the state beside it, cannot be "
+            f"read, and is skipped: {one_line(repr(error))}; restore it, and restart"
         )
         logger.error(text)
         return StoreUnavailable(text)

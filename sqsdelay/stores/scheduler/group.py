@@ -285,7 +285,7 @@ def fires_at(schedule: Schedule) -> int:
         return int(datetime.strptime(f"{text}+0000", "at(%Y-%m-%dT%H:%M:%S)%z").timestamp())
     except ValueError as error:
         raise StoreError(
-            f"schedule {schedule.get('Name')} is no schedule of sqsdelay: {text}"
+            f"schedule {schedule.get('Name')} is not one of sqsdelay's schedules: {text}"
         ) from error
 
 

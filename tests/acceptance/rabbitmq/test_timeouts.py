@@ -357,7 +357,7 @@ def test_a_queue_deleted_while_it_is_received_from(
     """The receiver is told, and does not wait for messages that can never come."""
     assert transport.receive_timeouts(wait_seconds=0) == []
     broker.delete_queue(TIMEOUTS)
-    with pytest.raises(QueueUnavailable, match=f"ended the receiving from {TIMEOUTS}"):
+    with pytest.raises(QueueUnavailable, match=f"ended the delivery from {TIMEOUTS}"):
         transport.receive_timeouts(wait_seconds=5)
     with pytest.raises(QueueMissing, match=TIMEOUTS):
         transport.receive_timeouts(wait_seconds=5)

@@ -199,7 +199,7 @@ try:
 except ConfigurationError as error:
     print(error)
 """
-    assert "is no broker on SQS; give a " in site.python(code)
+    assert "is not a broker on SQS; give a " in site.python(code)
 
 
 def test_a_dramatiq_retry_that_cannot_be_delayed_is_not_lost(

@@ -170,7 +170,7 @@ def test_a_token_is_asked_for(tmp_path: Path) -> None:
     secret = csrf_of(client, "/sign-in")
     refused = client.post("/sign-in", data={"csrf": secret, "token": "wrong"})
     assert refused.status_code == 403
-    assert "That is not the token" in refused.text
+    assert "Wrong token" in refused.text
     taken = client.post("/sign-in", data={"csrf": secret, "token": TOKEN})
     assert taken.headers["location"] == "/"
     cookie = taken.headers["set-cookie"]

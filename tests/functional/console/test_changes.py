@@ -250,7 +250,7 @@ def test_retry_and_discard_by_forms(running: Running) -> None:
     assert f"sent to {running.endpoint}" in client.get(result.headers["location"]).text
     assert len(running.received()) == 1
     asked = submitted(client, pages(running, "/errors", again="true"), "Discard all…")
-    assert "nothing else has them" in asked.text
+    assert "there is no other copy" in asked.text
     submitted(client, asked, "Discard all messages of this reason")
     left = running.get("errors", again=True)["groups"]
     assert [e["id"] for group in left for e in group["messages"]] == ["c"]
@@ -260,7 +260,7 @@ def test_an_undated_message_stays_or_goes_at_once(running: Running) -> None:
     """As the form's box says."""
     running.reject("c", reason="no due time", due=False)
     asked = submitted(running.client, pages(running, "/errors"), "Retry all…")
-    assert "Deliver at once those that do not say when they are due" in asked.text
+    assert "Deliver messages without a due time at once" in asked.text
     stayed = running.done(running.api("errors/retry", all=True))
     assert "its due time is unknown" in stayed["outcomes"][0]["text"]
     went = running.done(running.api("errors/retry", all=True, undated_now=True))

@@ -117,7 +117,7 @@ def test_a_key_is_text_or_a_whole_number(key: str) -> None:
         ({"endpoint": "o", "past_due": "x"}, ConfigurationError, "past_due='x'; use send or rej"),
         ({"endpoint": "o", "park_after": "9"}, ConfigurationError, "park_after=9 needs option"),
         ({"endpoint": "o", "plan": "yes"}, ConfigurationError, "plan='yes'; use true or false"),
-        ({"endpoint": "o", "plan": "true"}, ConfigurationError, "told in the summary"),
+        ({"endpoint": "o", "plan": "true"}, ConfigurationError, "written to the summary"),
         ({"ledger": "s3://bucket/l"}, ConfigurationError, "ledger='s3://bucket/l' is a URI"),
         ({}, ConfigurationError, "no endpoint"),
     ],

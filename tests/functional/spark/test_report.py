@@ -277,7 +277,7 @@ def test_a_folder_of_something_else_is_left_alone(
         (b"", "has no events$"),
         (
             b"not json\n",
-            "has no events; 1 lines are none, the first: not a line of JSON",
+            "has no events; 1 lines are not events, the first: not a line of JSON",
         ),
     ],
 )

@@ -113,7 +113,7 @@ def test_what_cannot_be_run_is_told_in_one_line(sqs: Stub, tmp_path: Path) -> No
         form = name.split(".")[1]
         with pytest.raises(SqsDelayError, match=r"\A[^\n]+\Z"):
             schedule(tmp_path / name, "--format", form, "--key", "body", "--job", "j")
-    with pytest.raises(SqsDelayError, match="time zone 'Nowhere/City' is none that Spark knows"):
+    with pytest.raises(SqsDelayError, match="time zone 'Nowhere/City' is not known to Spark"):
         schedule(tmp_path / "rows.csv", "--time-zone", "Nowhere/City")
     assert sqs.kept() == []
 
@@ -123,7 +123,7 @@ def test_a_key_that_is_not_unique(sqs: Stub, tmp_path: Path) -> None:
     lines = [f"{n % 80},86400,text {n % 80}" for n in range(100)] + ["7,86400,another text"]
     (tmp_path / "rows.csv").write_text("\n".join(["Order_ID,DELAY_SECONDS,Body", *lines]) + "\n")
     given = (tmp_path / "rows.csv", "--key", "order_id", "--job", "j")
-    with pytest.raises(SqsDelayError, match=r"20 ids come more than once, in 41 rows .*'7' in 3"):
+    with pytest.raises(SqsDelayError, match=r"20 ids occur more than once, in 41 rows .*'7' in 3"):
         schedule(*given, "--unique")
     assert sqs.kept() == []
     done = schedule(*given, "--rejects", tmp_path / "rejects", "--json")
