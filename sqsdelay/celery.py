@@ -42,7 +42,7 @@ less."""
 
 MAX_DELAY_OPTION: Final = "max_delay_seconds"
 """In ``broker_transport_options``: the farthest that a task may be due, ten years unless the delay
-consumer was told another."""
+consumer has another limit."""
 
 
 class Channel(SQS.Channel):

@@ -35,7 +35,7 @@ class MessageStore(Construct):
     Args:
         endpoint: the destination queue's name, which may be a token.
         queue: where released messages go: the destination, or a FIFO endpoint's due queue.
-        alarm_topic: told of every alarm that starts.
+        alarm_topic: notified when an alarm starts.
         removal_policy: what becomes of the table, and the messages in it, when removed.
         code: the dispatcher's code; built from this checkout when left out.
         ledger: has the dispatcher record what it does in its log.

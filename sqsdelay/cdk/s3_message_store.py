@@ -49,7 +49,7 @@ class S3MessageStore(Construct):
             hops on.
         hop_seconds: the delay queue's delivery delay.
         variables: of the delay consumer's environment, those that count for whoever parks, too.
-        alarm_topic: told of every alarm that starts.
+        alarm_topic: notified when an alarm starts.
         removal_policy: what becomes of bucket and parking queue, and the messages in them, when removed.
         code: the dispatcher's code; built from this checkout when left out.
         ledger: has the dispatcher record what it does in its log.

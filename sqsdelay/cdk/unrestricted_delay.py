@@ -59,23 +59,23 @@ class UnrestrictedDelay(Construct):
         max_delay_seconds: what is due later than that goes to the error queue; ten years when left
             out. Senders need the same setting to send farther.
         max_concurrency: batches the function has in hand at once, 2 to 1,000.
-        alarm_topic: told of every alarm that starts.
-        removal_policy: what becomes of our queues, the store's table and the bucket, and what is
+        alarm_topic: notified when an alarm starts.
+        removal_policy: what happens to the queues, the store's table and the bucket, and what is
             in them, when removed.
         code: the delay consumer's code; built from this checkout when left out.
         store: ``dynamodb`` and ``s3`` add a delayed message store to park in, with its dispatcher;
             ``scheduler`` a schedule group, which needs none. Left out, there is none of them, and a
-            deployment that would take one away is refused; ``none`` lets go of it.
+            deployment that would take one away is refused; ``none`` gives it up.
         store_shards: over how many partitions of the store an hour's messages are spread; it can grow
             while messages wait.
         store_class: the store's table class, ``STANDARD`` or ``STANDARD_INFREQUENT_ACCESS``.
         dispatcher_code: the dispatcher's code; built from this checkout when left out.
         large_bodies: adds a bucket for bodies that are too large for a message. Left out, there is
-            none, and a deployment that would take one away is refused; False lets go of it.
-        due_queue: False lets go of the due queue of a queue that was FIFO and is so no more; left
+            none, and a deployment that would take one away is refused; False gives it up.
+        due_queue: False gives up the due queue of a queue that was FIFO and no longer is; left
             out, such a deployment is refused.
         ledger: has the functions record what happens to each message in their logs.
-        encryption_key: a KMS key of yours for our queues, the store's table and the bucket. Those who
+        encryption_key: your KMS key for the queues, the store's table and the bucket. Those who
             are granted something here may use it; if it is imported, its policy has to let them.
         functions: memory, log retention, tracing and network of the functions.
         permissions_boundary: of every role made here.

@@ -62,7 +62,7 @@ class Message:
         attributes: message attributes, plain values or boto3's shape; custom types as in boto3.
             Those of a received message will do: ``sqsdelay.…`` and NServiceBus's delay are replaced.
         message_id: what receivers deduplicate on (at most 128 letters, digits, punctuation);
-            made up when left out.
+            generated when left out.
         message_group_id: message group at the destination: required by a FIFO queue, which keeps
             the order within a group; on a standard queue the fair-queue group.
         message_deduplication_id: FIFO queues only; the message id when left out.

@@ -62,7 +62,7 @@ def shipped_prices() -> Prices:
 
 
 def shipped_text() -> str:
-    """The shipped price file, to start one's own from."""
+    """The shipped price file, as a start for your own."""
     return (files("sqsdelay.cost") / "prices.json").read_text(encoding="utf-8")
 
 

@@ -18,7 +18,7 @@ MAX_POLL_SECONDS: Final = 3600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchSettings:
-    """How a dispatcher works; the defaults are the seed's where it has any.
+    """How a dispatcher works; the defaults are NServiceBus's where it has any.
 
     Args:
         number_of_retries: further attempts on a message that its destination refused, before it

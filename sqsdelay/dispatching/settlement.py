@@ -58,7 +58,7 @@ class Destination(Protocol):
 
 @dataclass(slots=True)
 class Round:
-    """What one claim came to. ``held`` wait for an outage to pass, ``failed`` for a retry.
+    """The result of one claim. ``held`` wait for an outage to pass, ``failed`` for a retry.
 
     What was claimed and is in none of the lists was not tried: its destination is out of reach.
     ``outage`` is why a destination or the error queue could not be used, where that was so.

@@ -45,7 +45,7 @@ def unrestricted_actors(
         broker: a ``dramatiq_sqs.SQSBroker``.
         hop_seconds: the delay queues' delivery delay, 900 unless they were created with less.
         max_delay_seconds: the farthest that a message may be due, ten years unless the delay consumer
-            was told another.
+            has another limit.
 
     Raises:
         ConfigurationError: another broker, or a setting out of range.

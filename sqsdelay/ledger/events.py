@@ -23,7 +23,7 @@ LEDGER_VERSION: Final = 1
 
 
 class EventKind(StrEnum):
-    """What befell a message."""
+    """What happened to a message."""
 
     SENT = "sent"
     HOP = "hop"

@@ -18,7 +18,7 @@ class FileLedger:
 
     The events of one call are one ``write`` to a file that is open for appending: the kernel keeps
     each together, whoever else appends. (Network file systems do not: there, one file per process.)
-    The file is opened anew each time, so it can be moved away at any moment, and a fresh one is
+    The file is reopened each time, so it can be moved away at any moment, and a fresh one is
     begun. What was recorded survives the death of the process, though not of the machine: it is
     handed to the kernel, and not forced to the disk.
 

@@ -83,7 +83,7 @@ class _Way:
 class ErrorQueue:
     """What could not be delivered to an endpoint.
 
-    SQS shows a message only to who receives it. So both methods receive: receive counts grow, and
+    SQS shows a message only to a receiver. So both methods receive: receive counts grow, and
     while they work nobody else sees the messages. What is not sent on is visible again at the end,
     or two minutes after the process has died.
 
@@ -144,7 +144,7 @@ class ErrorQueue:
         *,
         where: Callable[[Rejection], bool] | None = None,
     ) -> Iterator[Discard]:
-        """Delete messages for good; nothing else has them.
+        """Delete messages for good; there is no other copy.
 
         Args:
             message_ids: which; all when left out. Ends when each was found once.

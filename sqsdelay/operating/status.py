@@ -65,7 +65,7 @@ class StoreStatus:
 
     @property
     def overdue(self) -> bool:
-        """Whether due messages seem to be released by nobody."""
+        """Whether due messages seem not to be released."""
         return self.late_ms > OVERDUE_MS
 
 

@@ -237,7 +237,7 @@ class TimeoutTransport(Outbox, Protocol):
         ...
 
     def settle(self, deliveries: Sequence[Delivery[Any]]) -> None:
-        """Be done with them. One that could not be settled is delivered again."""
+        """Acknowledge them. One that could not be settled is delivered again."""
         ...
 
     def give_back(self, deliveries: Sequence[Delivery[Any]], *, seconds: int) -> None:

@@ -28,7 +28,7 @@ class SentMessage(Protocol):
 
     @property
     def error(self) -> SqsDelayError | None:
-        """Why it was not sent; None if and only if its next home has confirmed it."""
+        """Why it was not sent; None if and only if the broker or the store has confirmed it."""
         ...
 
 
@@ -48,7 +48,7 @@ class Sender(Protocol[MessageT]):
         due_at: datetime | None = None,
         message_id: str | None = None,
     ) -> SentMessage:
-        """Send one message; returns once its next home has confirmed it.
+        """Send one message; returns once the broker or the store has confirmed it.
 
         Raises:
             InvalidDelay, InvalidMessage, InvalidEndpoint: nothing was sent.

@@ -60,7 +60,7 @@ class Claim(Protocol):
         ...
 
     def remove(self, message_ids: Sequence[str]) -> list[bool]:
-        """Remove released messages. (The seed's ``Remove``.)"""
+        """Remove released messages. (NServiceBus's ``Remove``.)"""
         ...
 
     def count_failures(
@@ -68,7 +68,7 @@ class Claim(Protocol):
     ) -> list[bool]:
         """Add one to each message's failures; not claimable again before ``retry_after_seconds``.
 
-        (The seed's ``IncrementFailureCount``.)
+        (NServiceBus's ``IncrementFailureCount``.)
         """
         ...
 

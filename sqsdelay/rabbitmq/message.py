@@ -62,7 +62,7 @@ class RabbitMqMessage:
         delay: ``timedelta`` or seconds from when the broker has it; not with ``due_at``.
         due_at: aware ``datetime``, on the local clock; one in the past is sent at once.
         headers: AMQP headers, added to those of ``properties``.
-        message_id: what receivers deduplicate on; made up when left out.
+        message_id: the id receivers deduplicate on; generated when left out.
         properties: any other AMQP properties, e.g. those of a received message to send on.
     """
 

@@ -60,7 +60,7 @@ class RabbitMqOutbox:
         confirm_seconds: how long the broker may take to confirm a message.
         connect_seconds: how long to try to reach the broker before messages fail.
         max_message_bytes: the broker's ``max_message_size``.
-        clock: the local clock, which due times are measured with: RabbitMQ tells no time.
+        clock: the local clock measures due times, because RabbitMQ does not report the time.
 
     Raises:
         ConfigurationError, InvalidEndpoint: no such URL; no usable name.

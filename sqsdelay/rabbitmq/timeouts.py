@@ -111,7 +111,7 @@ class RabbitMqTimeouts(RabbitMqOutbox):
         endpoint: whose timeouts these are.
         confirm_seconds: how long the broker may take to confirm a message.
         connect_seconds: how long to try to reach the broker before messages fail.
-        clock: the local clock, which due times are measured with: RabbitMQ tells no time.
+        clock: the local clock measures due times, because RabbitMQ does not report the time.
 
     Raises:
         ConfigurationError, InvalidEndpoint: no such URL; no usable name.

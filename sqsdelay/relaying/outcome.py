@@ -24,7 +24,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One copy's fate: settled (its next home confirmed it) or failed and to be received again.
+    """A copy's outcome: settled (the next queue or store confirmed it) or failed and to be received again.
 
     ``due_ms`` is None for a copy that does not say when it is due. ``delay_seconds`` is the message
     timer of a hand-over, ``late_ms`` how long after its due time the destination will show it (0 to

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Bucket:
     """A bucket for large bodies; give it to a sender as ``large_bodies``. Thread-safe.
 
-    sqsdelay never deletes a body: whoever received the message may, once nobody needs it.
+    sqsdelay never deletes a body: a receiver may, once it is no longer needed.
 
     Args:
         name: the bucket's name.

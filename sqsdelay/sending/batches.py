@@ -36,7 +36,7 @@ STORED_AT_ONCE: Final = 500
 class SendResult:
     """What became of one message.
 
-    ``message_id`` is what receivers deduplicate on: the id given or made up for a delayed message,
+    ``message_id`` is what receivers deduplicate on: the id given or generated for a delayed message,
     and SQS's own for a direct message without one. ``due`` is exact for ``due_at`` and estimated
     with the broker's clock for ``delay``. A message that was sent has an ``sqs_message_id``, unless
     it was parked; one that was not has an ``error``.

@@ -75,8 +75,8 @@ def create_endpoint(
         The names of the queues that were created.
 
     Raises:
-        ConfigurationError: an existing delay queue is not fit, with what to mend; another endpoint
-            would share it; or a bad hop.
+        ConfigurationError: an existing delay queue is unsuitable (the error names the fix);
+            another endpoint would share it; or a bad hop.
         QueueUnavailable, SendFailed: SQS did not answer or refused.
     """
     check_hop(hop_seconds)

@@ -38,8 +38,8 @@ def unrestricted_tasks(
         client: a boto3 SQS client of the broker's region; made from the default session when left out,
             with the broker's region and endpoint.
         hop_seconds: the delay queues' delivery delay, 900 unless they were created with less.
-        max_delay_seconds: the farthest that a task may be due, ten years unless the delay consumer was
-            told another.
+        max_delay_seconds: the farthest that a task may be due, ten years unless the delay
+            consumer has another limit.
 
     Raises:
         ConfigurationError: another broker, one with keys of its own and no client, or a setting out of

@@ -39,7 +39,7 @@ class TimeoutManager:
         settings: waits and limits.
         on_critical: called in the thread that noticed when the storage has failed for too long;
             if it returns, work goes on. Left out, the CriticalError ends `run`.
-        on_done: told what became of which message ids, from the threads.
+        on_done: called with outcomes and their message ids, from the threads.
         clock: the local clock.
 
     Attributes:

@@ -14,7 +14,7 @@ export interface SendOptions {
   dueAt?: Date | undefined;
   /** Those of a received message will do: sqsdelay's own and NServiceBus's delay are replaced. */
   attributes?: Readonly<Record<string, AttributeInput>> | undefined;
-  /** What receivers deduplicate on: 1 to 128 letters, digits and punctuation; made up when left out. */
+  /** What receivers deduplicate on: 1 to 128 letters, digits and punctuation; generated when left out. */
   messageId?: string | undefined;
   /** Message group at the destination: required by a FIFO queue; a fair-queue group on a standard one. */
   messageGroupId?: string | undefined;

@@ -53,7 +53,7 @@ def reconcile(
         rows: the job's table, as it was sent.
         ledger: see `write_report`.
         ledger_format: see `write_report`.
-        as_of_ms: the instant it speaks of, epoch milliseconds: later events are left out. The newest
+        as_of_ms: the instant it describes, epoch milliseconds: later events are left out. The newest
             event's if left out, so that a ledger that ends early loses nothing.
         grace_seconds: a message is lost when it was due longer ago and has not arrived.
         options: ``endpoint``, ``key``, ``job`` and ``receipts``, as they were for the send.

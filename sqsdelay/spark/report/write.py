@@ -66,7 +66,7 @@ def write_report(
             report's.
         ledger_format: see `read_ledger`.
         prices: what requests cost.
-        as_of_ms: the instant the report speaks of: later events are left out. The newest event's
+        as_of_ms: the instant the report describes: later events are left out. The newest event's
             if left out.
         grace_seconds: a message is lost when it was due longer ago and has not arrived.
         state: a path or URI that keeps what is read: the next report in ``folder`` reads only files that

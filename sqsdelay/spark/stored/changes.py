@@ -59,7 +59,7 @@ def cancel(ids: DataFrame, *, endpoint: str, store: str, **more: Any) -> DataFra
 
     Returns:
         The rows, with ``change``: ``done``, ``released`` (too late), ``requested`` (not in the store: the
-        delay consumer cancels it if it meets it) or ``invalid``, and then the ``reason``.
+        delay consumer cancels it if it receives it) or ``invalid``, and then the ``reason``.
 
     Raises:
         ConfigurationError: no column ``message_id``, or no such store.

@@ -49,7 +49,7 @@ class DynamoDbStore:
             messages wait; fewer takes effect for new messages only.
         lookup: keep a look-up item for each message whose id the user gave, so that it can be found,
             cancelled and moved by it, and is stored once. It costs a write unit. Ids that sqsdelay
-            makes up need none.
+            generates need none.
         table_class: of a table that `set_up` creates.
         lease_seconds: how long the shards of a dispatcher that died stay held.
         clock: tests only: DynamoDB's own time is read from its answers.

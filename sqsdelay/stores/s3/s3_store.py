@@ -47,7 +47,7 @@ class S3Store:
         slots: the lengths of slots in seconds, the longest first, each a multiple of the next.
         lookup: write an object for each message whose id the user gave, so that it can be found,
             cancelled and moved by it, and is stored once. It costs a PUT a message. Ids that sqsdelay
-            makes up need none.
+            generates need none.
         lease_seconds: how long the objects of a dispatcher that died stay held.
         gather_seconds: how long a claim waits for more messages to be worth its requests, at most;
             never longer than two thirds of how far ahead messages are released.

@@ -317,7 +317,7 @@ class SchedulerStore:
         }
 
     def close(self) -> None:
-        """Let go of connections and threads."""
+        """Close connections and threads."""
         self._group.close()
 
 
