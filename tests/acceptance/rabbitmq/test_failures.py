@@ -103,7 +103,7 @@ def test_a_confirm_that_never_comes(broker: Broker) -> None:
         started = time.monotonic()
         # The binding before it is the older one unanswered: either may be the first to be given up.
         told = (
-            r"did not confirm the message within 1 s; it may have it"
+            r"did not confirm the message within 1 s; it may have received it"
             r"|ended before the message was confirmed \(no answer\)"
         )
         with pytest.raises(Unconfirmed, match=told):

@@ -58,7 +58,7 @@ def test_a_good_table_is_taken(ddl: str) -> None:
         (f"{GOOD}, attributes struct<a:string>", "'attributes' is struct<a:string>"),
         (f"{GOOD}, endpoint int", "'endpoint' is int"),
         (f"{GOOD}, price double", "'price' is unknown; known are body, .*option.'key', 'price'"),
-        (f"{GOOD}, body string", "'body' is there twice"),
+        (f"{GOOD}, body string", "'body' occurs twice"),
         ("body string, delay_seconds long", "no message id that stays the same"),
     ],
 )
@@ -134,7 +134,7 @@ def test_wrong_options_are_refused(
 def test_names_of_columns_come_in_any_case() -> None:
     """As Spark's do; two that differ only by it are one."""
     assert check("BODY string, Message_Id string, delay_seconds long") == check(GOOD)
-    with pytest.raises(ConfigurationError, match="'body' is there twice"):
+    with pytest.raises(ConfigurationError, match="'body' occurs twice"):
         check(f"{GOOD}, Body string")
 
 

@@ -148,6 +148,6 @@ def test_what_has_no_files_has_no_state(spark: SparkSession, reports: Reports) -
     with pytest.raises(ConfigurationError, match="name one, not a table"):
         write.write_report(spark, "events", reports.folder / "out", **given)
     reports.add("1.jsonl", ["x"])
-    with pytest.raises(ConfigurationError, match="has no events; 1 lines are none"):
+    with pytest.raises(ConfigurationError, match="has no events; 1 lines are not events"):
         reports.report()
     assert [path.name for path in reports.folder.iterdir() if path.name != "state"] == ["ledger"]
