@@ -47,7 +47,7 @@ def consume(
     receivers: Annotated[
         int | None,
         typer.Option(
-            help="Parallel receive loops per queue; left out, as many as there is work for.",
+            help="Parallel receive loops per queue; default: as many as the work needs.",
             show_default=False,
         ),
     ] = None,

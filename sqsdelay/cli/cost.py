@@ -63,9 +63,7 @@ def cost(
     ] = False,
     advise: Annotated[
         bool,
-        typer.Option(
-            "--recommend", help="Say which deployment is the cheapest for these messages."
-        ),
+        typer.Option("--recommend", help="Name the cheapest deployment for these messages."),
     ] = False,
     prices: PricesFile = None,
     show_prices: Annotated[

@@ -57,7 +57,9 @@ def check(
     schema: Schema = None,
     as_json: Json = False,
 ) -> None:
-    """Report what keeps an endpoint from delaying messages, and the fix. Exit code 1 if anything does.
+    """Report problems that keep an endpoint from delaying messages, each with its fix.
+
+    Exit code 1 if there are any.
 
     Also checks the store: without --store, the DynamoDB table that a deployment creates for the
     endpoint, if it exists and may be read.

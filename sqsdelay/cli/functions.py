@@ -13,7 +13,7 @@ from sqsdelay.errors import ConfigurationError
 
 
 def functions(
-    folder: Annotated[Path, typer.Argument(help="Where to write them; made if it is not there.")],
+    folder: Annotated[Path, typer.Argument(help="Where to write them; created if missing.")],
     as_json: Json = False,
 ) -> None:
     """Write the functions' code, delay_consumer.zip and dispatcher.zip, for a deployment without the CDK."""

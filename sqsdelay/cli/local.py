@@ -49,7 +49,7 @@ def local(
 ) -> None:
     """Run a local AWS with an endpoint and its delay consumer until SIGTERM or Ctrl-C.
 
-    Prints what to paste into another terminal. All that was sent is gone at the end.
+    Prints commands to paste into another terminal. All messages are gone when it ends.
     """
     from sqsdelay.testing.local_aws import LocalAws
 
@@ -100,7 +100,7 @@ def _commands(endpoint: str, hop: int) -> list[str]:
 
 def _print(endpoint: Endpoint, hop: int, exported: dict[str, str], commands: list[str]) -> None:
     say(
-        f"{endpoint.name} takes messages with any delay, on a local AWS that is gone when you stop it."
+        f"{endpoint.name} accepts messages with any delay, on a local AWS that is gone when you stop it."
     )
     say(f"A hop takes {hop} s here, {DEFAULT_HOP_SECONDS} s on AWS. Paste into another terminal:")
     say("")

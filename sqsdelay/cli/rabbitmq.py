@@ -87,7 +87,7 @@ def verify(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Report what keeps the infrastructure from delaying safely. Warnings alone give exit code 0."""
+    """Report problems that keep the infrastructure from delaying safely. Warnings alone give exit code 0."""
     from sqsdelay.rabbitmq import verify as verify_infrastructure
 
     topology = _topology(prefix)
@@ -182,7 +182,7 @@ def teardown(
         typer.Option("--force", help="Do not count messages first: any that are waiting are lost."),
     ] = False,
 ) -> None:
-    """Delete the infrastructure, but no endpoint's queue. Refuses while messages wait in it."""
+    """Delete the infrastructure, but no endpoint's queue. Refuses if messages wait in it."""
     from sqsdelay.rabbitmq import teardown as teardown_infrastructure
 
     topology = _topology(prefix)

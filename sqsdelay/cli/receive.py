@@ -57,8 +57,8 @@ def receive(
 
     They stay in the queue unless --delete is given.
 
-    Lateness ends when the destination queue shows the message; what it then waited there for its
-    receiver stands beside it. Both are known only for relayed messages, which carry their due time. A
+    Lateness ends when the destination queue shows the message; its wait for the receiver is
+    printed beside it. Both are known only for relayed messages, which carry their due time. A
     message sent with a delay of 900 s or less is a plain SQS message and shows "-".
 
     SQS shows messages only by receiving them: their receive counts grow, and other receivers do not see

@@ -72,7 +72,7 @@ def send(
     concurrency: Annotated[int, typer.Option(help="Batches in flight.")] = DEFAULT_CONCURRENCY,
     # No variable: one that is set for `pending` or `consume` must not change where messages wait.
     store: Annotated[
-        str | None, typer.Option(help=f"Park in this store what is due far ahead: {PLACE_HELP}")
+        str | None, typer.Option(help=f"Park messages due far ahead in this store: {PLACE_HELP}")
     ] = None,
     table: Table = None,
     schema: Schema = None,

@@ -51,7 +51,7 @@ def serve_console(
         Path | None,
         typer.Option(
             dir_okay=False,
-            help="The file that senders and workers record in; what is done here is added to it.",
+            help="The file in which senders and workers record; changes made here are added to it.",
         ),
     ] = None,
     hop: Hop = DEFAULT_HOP_SECONDS,
@@ -65,9 +65,7 @@ def serve_console(
     ] = PORT,
     allowed_host: Annotated[
         list[str] | None,
-        typer.Option(
-            help="A name the console may be called by, besides localhost; may be repeated."
-        ),
+        typer.Option(help="Another host name of the console, besides localhost; may be repeated."),
     ] = None,
     user_header: Annotated[
         str | None,
@@ -83,12 +81,12 @@ def serve_console(
         str | None,
         typer.Option(
             envvar="SQSDELAY_CONSOLE_TOKEN",
-            help="What users must know; other users of this machine see it in the process list unless "
-            "it comes from the variable.",
+            help="The token users must enter; other users of this machine see it in the process "
+            "list unless it comes from the variable.",
         ),
     ] = None,
     read_only: Annotated[
-        bool, typer.Option("--read-only", help="Show, and change nothing.")
+        bool, typer.Option("--read-only", help="Show only; refuse all changes.")
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the console's address as JSON.")
@@ -96,7 +94,7 @@ def serve_console(
 ) -> None:
     """Serve a web page on endpoints: what waits, what is late, what failed; cancel, move, retry, send.
 
-    Listens on this machine only, until SIGTERM or Ctrl-C. Every change is logged, with who made it.
+    Listens on this machine only, until SIGTERM or Ctrl-C. Every change is logged with its user.
     """
     from sqsdelay.console.server import serving
     from sqsdelay.console.services import Services
@@ -134,7 +132,7 @@ def serve_console(
             )
         if token is not None:
             tell(
-                "it asks for the token; without TLS before it, the token crosses the network in the clear"
+                "it asks for the token; put TLS before it, or the token crosses the network unencrypted"
             )
         stop.wait()
     tell("stopped")

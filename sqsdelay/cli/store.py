@@ -73,7 +73,7 @@ DEFAULT_CUT_OFF_MS: Final = 24 * 3600 * 1000
 def create(
     endpoint: EndpointName, store: PlaceUrl, table: Table = None, schema: Schema = None
 ) -> None:
-    """Create what the store needs: its table, bucket, file or schedule group; or upgrade an older one."""
+    """Create the store's table, bucket, file or schedule group, or upgrade an older one."""
     name = Endpoint.parse(endpoint).name
     with opened_place(name, store, table, schema, create=True) as opened:
         opened.set_up()
@@ -139,7 +139,7 @@ def migrate(
     due_from: Annotated[
         str | None,
         typer.Option(
-            help="Migrate what is due at or after this time, e.g. 2027-01-31T09:00:00Z; "
+            help="Migrate messages due at or after this time, e.g. 2027-01-31T09:00:00Z; "
             "default: a day from now, or everything with --to."
         ),
     ] = None,

@@ -80,7 +80,9 @@ def timeout_manager(
     ] = DEFAULT_OUTAGE_SECONDS,
     announce_again: Annotated[
         float,
-        typer.Option(help="Seconds before announcing again what another process announced."),
+        typer.Option(
+            help="Seconds before announcing a message again that another process announced."
+        ),
     ] = DEFAULT_ANNOUNCE_AGAIN_SECONDS,
     retries: Retries = DEFAULT_RETRIES,
     wait: Wait = DEFAULT_WAIT_SECONDS,

@@ -59,10 +59,10 @@ def pending(
     schema: Schema = None,
     limit: Annotated[int, typer.Option(min=1, help="How many to list, earliest first.")] = 50,
     due_from: Annotated[
-        str | None, typer.Option(help="List only what is due at or after 2027-01-31T09:00:00Z.")
+        str | None, typer.Option(help="List only messages due at or after 2027-01-31T09:00:00Z.")
     ] = None,
     due_before: Annotated[
-        str | None, typer.Option(help="List only what is due before 2027-02-01T00:00:00Z.")
+        str | None, typer.Option(help="List only messages due before 2027-02-01T00:00:00Z.")
     ] = None,
     after: Annotated[
         str | None, typer.Option(help="Continue after this cursor, printed below the last page.")

@@ -63,7 +63,7 @@ def demo(
         bool,
         typer.Option(
             "--console",
-            help="Show the messages in the console, too, and keep it until SIGTERM or Ctrl-C.",
+            help="Also show the messages in the console; it runs until SIGTERM or Ctrl-C.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,

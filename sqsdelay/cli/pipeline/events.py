@@ -23,7 +23,7 @@ def events(
 ) -> None:
     """Append a ledger's events to a Parquet table, with a partition for each day.
 
-    Read it with `pipeline report FOLDER --format parquet`, or any engine. Lines that are no events are
+    Read it with `pipeline report FOLDER --format parquet`, or any engine. Lines that are not events are
     counted and left out; a report counts an event once, even if it was appended twice.
     """
     from sqsdelay.spark.session import LOCAL, session

@@ -33,10 +33,10 @@ def pending(
         bool, typer.Option("--json", help="Print a JSON line per endpoint and day.")
     ] = False,
 ) -> None:
-    """Count what waits in an S3 store, per endpoint and day (UTC) of the due time.
+    """Count the messages in an S3 store, per endpoint and day (UTC) of the due time.
 
-    It reads the objects themselves, so leave small numbers to `sqsdelay status`. The cost is what they
-    will still cost: storage until they are due, and their release.
+    Reads the objects themselves; for small numbers, use `sqsdelay status`. The cost is the
+    remaining one: storage until the messages are due, and their release.
     """
     used = read_prices(prices)
     name = None if endpoint is None else Endpoint.parse(endpoint).name

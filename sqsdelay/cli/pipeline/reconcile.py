@@ -74,7 +74,7 @@ def reconcile(
     master: Master = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
 ) -> None:
-    """Tell what was planned, sent, released and delivered of a job, and what was lost.
+    """Report what was planned, sent, released and delivered of a job, and what was lost.
 
     Compares the job's table with its receipts and the ledger. Lost messages do not change the exit code.
     """
@@ -111,7 +111,7 @@ def replay(
     receipts: Annotated[
         str,
         typer.Option(
-            help="The folder of receipts that `schedule` was given; replays are noted there."
+            help="The folder of receipts that `schedule` was given; replays are recorded there."
         ),
     ],
     job: Annotated[str, typer.Option(help="The job's name.")],

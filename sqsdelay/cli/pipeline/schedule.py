@@ -69,23 +69,25 @@ def schedule(
     receipts: Annotated[
         str | None,
         typer.Option(
-            help="Folder in which the job (--job) notes what it sent: killed and run again, it sends "
-            "only the rest, with the same due times."
+            help="Folder in which the job (--job) records what it sent: if killed and run again, "
+            "it sends only the rest, with the same due times."
         ),
     ] = None,
     unique: Annotated[
-        bool, typer.Option("--unique", help="Send nothing if an id comes more than once.")
+        bool, typer.Option("--unique", help="Send nothing if an id occurs more than once.")
     ] = False,
     plan: Annotated[
         bool,
         typer.Option(
             "--plan",
-            help="Send nothing: tell rejects, repeated ids, routes, costs and how long it would take.",
+            help="Send nothing: print rejects, repeated ids, routes, costs and how long it would take.",
         ),
     ] = False,
     past_due: Annotated[
         str,
-        typer.Option(help="What becomes of rows whose due_at is past: send (at once) or reject."),
+        typer.Option(
+            help="What to do with rows whose due_at has passed: send (at once) or reject."
+        ),
     ] = "send",
     rate: Annotated[
         int | None, typer.Option(help="Messages a second that the whole job sends at most.")
@@ -110,7 +112,7 @@ def schedule(
 ) -> None:
     """Send every row of a table as a delayed message.
 
-    Exit code 1 if any was not sent, or an id came more than once.
+    Exit code 1 if any was not sent, or an id occurs more than once.
 
     Columns: body; delay_seconds or due_at; message_id, or --key with --job. Optional: endpoint,
     attributes, message_group_id, message_deduplication_id.
@@ -253,7 +255,7 @@ def print_summary(summary: dict[str, Any], seconds: float, rejects: str | None) 
         out.print(f"{summary['already_sent']:,} sent by an earlier run", highlight=False)
     if summary["repeated"]:
         text = (
-            f"{summary['repeated']:,} rows repeat the id of another: receivers take them for copies"
+            f"{summary['repeated']:,} rows repeat the id of another: receivers treat them as copies"
         )
         out.print(text, highlight=False, soft_wrap=True)
     if summary["rejected"]:

@@ -27,7 +27,7 @@ def write_events(
 ) -> tuple[int, int]:
     """Append a ledger's events to a Parquet table, partitioned by the day (UTC) they happened.
 
-    A report counts an event once that was appended twice. Lines that are no events are left out.
+    A report counts an event once that was appended twice. Lines that are not events are left out.
 
     Args:
         spark: a session whose executors see ``folder``.
