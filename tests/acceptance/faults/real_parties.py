@@ -16,6 +16,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.sqs.client import client_config
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.testing import LocalAws
+from tests.patience import PATIENCE_SECONDS
 from tests.services.fault_plan import FaultPlan
 from tests.services.lambda_function import EventSource, LambdaFunction
 from tests.services.processes import Running, running
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
 HOP_SECONDS: Final = 1
 VISIBILITY_SECONDS: Final = 3
 """A worker's own, 30 s by default, and the delay queue's, 180 s."""
-READ_SECONDS: Final = 2.5
-"""How long an answer is waited for, 5 s by default; long polls here take up to a second."""
+STALL_SECONDS: Final = 2.5
+"""How long an answer is waited for where connections stall, 5 s by default; long polls here take up to a
+second. Elsewhere as long as a busy machine needs: who gives up is not told, and sends again."""
 MAX_RECEIVES: Final = 2
 """Refused twice, to the error queue: five refusals with backoff would take more than a minute."""
 _STARTED_SECONDS: Final = 120
@@ -41,9 +43,11 @@ Work = Callable[[threading.Event], None]
 """What a party does until the event is set."""
 
 
-def client_of(aws: LocalAws, endpoint_url: str) -> SQSClient:
+def client_of(
+    aws: LocalAws, endpoint_url: str, *, read_seconds: float = PATIENCE_SECONDS
+) -> SQSClient:
     """A client with the settings `DelaySender` and `DelayConsumer` use for theirs, in small."""
-    config = client_config(connections=16, attempts=6).merge(Config(read_timeout=READ_SECONDS))
+    config = client_config(connections=16, attempts=6).merge(Config(read_timeout=read_seconds))
     with _boto3_lock:
         client: SQSClient = aws.client("sqs", endpoint_url=endpoint_url, config=config)
     return client
@@ -58,6 +62,11 @@ class Network:
     plan: Callable[[str], FaultPlan]
     stack: ExitStack
     denied: set[tuple[str, str]]
+    read_seconds: float
+
+    def client(self, proxy: SqsProxy) -> SQSClient:
+        """A party's client."""
+        return client_of(self.aws, proxy.endpoint_url, read_seconds=self.read_seconds)
 
     def proxy(self, party: str, interrupt: Callable[[str], None] = lambda _: None) -> SqsProxy:
         """A party's own way to SQS, journalled."""
@@ -79,7 +88,7 @@ def worker(network: Network, party: str, endpoint: Endpoint) -> Work:
     """A `DelayConsumer` in a thread."""
     consumer = DelayConsumer(
         endpoint.name,
-        client_of(network.aws, network.proxy(party).endpoint_url),
+        network.client(network.proxy(party)),
         hop_seconds=HOP_SECONDS,
         wait_seconds=1,
         visibility_seconds=VISIBILITY_SECONDS,
@@ -105,7 +114,7 @@ def function(network: Network, party: str, endpoint: Endpoint) -> Work:
     queue_url = SqsQueues(client_of(network.aws, network.aws.endpoint_url)).url(
         endpoint.delay_queue
     )
-    return EventSource(client_of(network.aws, proxy.endpoint_url), queue_url, lambda_function).run
+    return EventSource(network.client(proxy), queue_url, lambda_function).run
 
 
 class MortalWorker:

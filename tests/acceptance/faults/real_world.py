@@ -20,6 +20,7 @@ from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.testing import LocalAws
 from tests.acceptance.faults.real_parties import (
     HOP_SECONDS,
+    STALL_SECONDS,
     VISIBILITY_SECONDS,
     MortalWorker,
     Network,
@@ -28,6 +29,7 @@ from tests.acceptance.faults.real_parties import (
     function,
     worker,
 )
+from tests.patience import PATIENCE_SECONDS
 from tests.services.fault_plan import Fault, FaultPlan
 from tests.simulation.journal import Journal
 from tests.simulation.parcels import Parcel, parcels, send
@@ -113,7 +115,16 @@ class RealWorld:
         def plan(party: str) -> FaultPlan:
             return FaultPlan(seed=f"{self._seed} {party}", chances=self._setting.chances)
 
-        return Network(aws=self._aws, journal=self._journal, plan=plan, stack=stack, denied=set())
+        return Network(
+            aws=self._aws,
+            journal=self._journal,
+            plan=plan,
+            stack=stack,
+            denied=set(),
+            read_seconds=STALL_SECONDS
+            if Fault.STALLED in self._setting.chances
+            else PATIENCE_SECONDS,
+        )
 
     def _consumers(self, network: Network) -> list[Work]:
         setting, endpoint = self._setting, self._endpoint
@@ -129,7 +140,7 @@ class RealWorld:
         return consumers
 
     def _send(self, network: Network) -> list[Parcel]:
-        client = client_of(self._aws, network.proxy("sender").endpoint_url)
+        client = network.client(network.proxy("sender"))
         sender = DelaySender(client, hop_seconds=HOP_SECONDS, concurrency=2, idempotent=True)
         wanted = parcels(self._messages, self._delays_ms, seed=self._seed, now_ms=_now_ms())
         sent: list[Parcel] = []
