@@ -27,7 +27,7 @@ from sqsdelay.ports.stores import TransactionMode
 from sqsdelay.stores import open_store
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
 from sqsdelay.testing import InMemoryOutbox
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, wait_for
 from tests.services.postgres import PostgresServer, postgres_server
 
 
@@ -64,13 +64,6 @@ def dispatching(dispatcher: Dispatcher) -> Iterator[None]:
         finally:
             stop.set()
         running.result(timeout=PATIENCE_SECONDS)
-
-
-def wait_for(what: Any, seconds: float = PATIENCE_SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
 
 
 def test_the_wake_up_comes_with_the_commit(postgres: str, store: PostgresStore) -> None:

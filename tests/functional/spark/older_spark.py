@@ -19,7 +19,7 @@ def main(folder: str) -> None:
         .config("spark.ui.enabled", "false")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
+        .config("spark.sql.shuffle.partitions", "1")
         .getOrCreate()
     )
     rows = spark.range(100).selectExpr(

@@ -91,6 +91,8 @@ def test_an_executor_killed_in_the_middle_of_a_write(
         "local-cluster[2,1,1024]",
         "--conf",
         "spark.driver.host=127.0.0.1",
+        "--conf",
+        "spark.ui.enabled=false",
         *submit.split()[1:],
     ]
     settings = on_the_stub(sqs, python_without_sqsdelay)

@@ -17,6 +17,7 @@ import pytest
 
 from benchmarks.support.sqs_stub import REGION, Stub
 from sqsdelay.spark.sink.rows import derived_id
+from tests.functional.spark.conftest import QUICK_JAVA
 from tests.functional.spark.sent import ids
 from tests.patience import PATIENCE_SECONDS
 from tests.services.processes import ROOT, environment
@@ -79,12 +80,13 @@ def test_a_job_from_one_zip_file(sqs: Stub, tmp_path: Path, clusters_python: Pat
         "AWS_ACCESS_KEY_ID": "test",
         "AWS_SECRET_ACCESS_KEY": "test",
         "AWS_DEFAULT_REGION": REGION,
-        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "JDK_JAVA_OPTIONS": QUICK_JAVA,
     }
     folders = ["rejects", "receipts"]
     command = [
         str(spark / "pyspark" / "bin" / "spark-submit"),
         "--master", "local-cluster[1,1,1024]", "--conf", "spark.driver.host=127.0.0.1",
+        "--conf", "spark.ui.enabled=false",
         *submit[1:4], "renewals.parquet", *folders,
     ]  # fmt: skip
     done = subprocess.run(

@@ -189,7 +189,6 @@ def test_the_guides_command_in_a_process_of_its_own(sqs: Stub, tmp_path: Path) -
         "AWS_ACCESS_KEY_ID": "test",
         "AWS_SECRET_ACCESS_KEY": "test",
         "AWS_DEFAULT_REGION": REGION,
-        "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1",
     }
     done = run(*arguments, env=settings, timeout=PATIENCE_SECONDS)
     assert done.returncode == 0, done.stderr
