@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from benchmarks.support.sqs_stub import BODY, REGION, Stub, running_stub
+from benchmarks.support.sqs_stub import BODY, REGION, Stub, forget_proxies, running_stub
 from sqsdelay.core import wire
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.spark import register
@@ -242,8 +242,15 @@ def line(name: str, rows: int, latency_ms: int, turns: Sequence[dict[str, Round]
     return f"{line}   sink is {faster:.2f} x as fast{verdict}"
 
 
-def in_workers() -> None:
-    """Set what Spark's workers inherit: keys, since botocore asks for some, and where these modules are."""
+def in_workers(*, curl: bool = True) -> None:
+    """Set what Spark's workers inherit: keys, since botocore asks for some, and where these modules are.
+
+    Args:
+        curl: False keeps the sink from libcurl, by a proxy for a protocol that nobody here uses.
+    """
+    forget_proxies()
+    if not curl:
+        os.environ["FTP_PROXY"] = "http://127.0.0.1:9"
     os.environ.update(
         AWS_ACCESS_KEY_ID="stub",
         AWS_SECRET_ACCESS_KEY="stub",
@@ -259,8 +266,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--share", type=float, default=1.0, help="part of the rows of each round")
     parser.add_argument("--cores", type=int, nargs="+", default=CORES)
     parser.add_argument("--against", nargs="+", choices=RIVALS, default=RIVALS)
+    parser.add_argument(
+        "--without-curl", action="store_true", help="as where sqsdelay[curl] is not installed"
+    )
     options = parser.parse_args(arguments)
-    in_workers()
+    in_workers(curl=not options.without_curl)
     with running_stub() as stub:
         for cores in options.cores:
             with session("benchmark", master=f"local[{cores}]") as spark:

@@ -11,7 +11,7 @@ import functools
 import json
 import logging
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.request import getproxies
 
@@ -45,15 +45,25 @@ _LEAST_LIBCURL: Final = 0x080000
 """Earlier ones left headers out of what they sign. Source: curl's changes of 7.86 to 7.88."""
 
 
-def request_by_curl(client: SQSClient) -> bool:
+def request_by_curl(
+    client: SQSClient,
+    *,
+    pause_seconds: float = PAUSE_SECONDS,
+    refused: Callable[[str], None] | None = None,
+) -> bool:
     """Let libcurl make this client's requests, as far as it can; whether it can.
 
     It cannot without pycurl (the extra ``curl``), behind a proxy, or where botocore's requests are
     intercepted before they are sent, as moto does.
+
+    Args:
+        pause_seconds: how long botocore makes all requests once one has failed.
+        refused: called with the error code of each request that SQS refused; botocore, which then makes it
+            again, does not know of it.
     """
     if not _installed() or getproxies() or _intercepted():
         return False
-    requests = _Requests(client)
+    requests = _Requests(client, pause_seconds=pause_seconds, refused=refused)
     for action in ACTIONS:
         client.meta.events.register_last(f"before-call.sqs.{action}", requests.answer)
     return True
@@ -75,8 +85,17 @@ def _intercepted() -> bool:
 class _Requests:
     """A client's requests. Thread-safe: each request has a connection to itself, and keeps it open."""
 
-    def __init__(self, client: SQSClient, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        client: SQSClient,
+        *,
+        pause_seconds: float = PAUSE_SECONDS,
+        refused: Callable[[str], None] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
         config: Any = client.meta.config
+        self._pause_seconds = pause_seconds
+        self._refused = refused
         self._connect_ms = round(config.connect_timeout * 1000)
         self._whole_ms = self._connect_ms + round(config.read_timeout * 1000)
         self._bundle = Session().get_config_variable("ca_bundle") or get_cert_path(True)
@@ -113,10 +132,11 @@ class _Requests:
             status, headers, body = self._made(params, credentials, f"aws:amz:{region}:{service}")
             answer = json.loads(body) if status == 200 else {}
             if status != 200 or not isinstance(answer, dict):
+                self._tell_of_refusal(body)
                 raise _NoAnswer(f"HTTP status {status}")
             _decode_binary(answer)
         except (_NoAnswer, AttributeError, LookupError, TypeError, ValueError) as error:
-            self._paused_until = self._clock.monotonic() + PAUSE_SECONDS
+            self._paused_until = self._clock.monotonic() + self._pause_seconds
             logger.info("libcurl's request failed, botocore repeats it: %s", one_line(error))
             return None
         answer["ResponseMetadata"] = {
@@ -126,6 +146,10 @@ class _Requests:
             "RetryAttempts": 0,
         }
         return AWSResponse(params["url"], status, cast(Any, headers), None), answer
+
+    def _tell_of_refusal(self, body: bytes) -> None:
+        if self._refused is not None:
+            self._refused(str(json.loads(body).get("__type")).rpartition("#")[2])
 
     def _made(
         self, params: Mapping[str, Any], credentials: Any, scope: str

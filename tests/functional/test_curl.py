@@ -215,6 +215,24 @@ def test_an_error_is_botocores(server: Server) -> None:
     assert raised.value.response["Error"]["Code"] == "QueueDoesNotExist"
 
 
+def test_what_is_refused_is_told_and_then_paced_by_botocore(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For as long as a caller wants that sends more than SQS takes; an outage is no refusal."""
+    clock, codes = ManualClock(), list[str]()
+    monkeypatch.setattr(curl, "SystemClock", lambda: clock)
+    client = client_of(server)
+    assert curl.request_by_curl(client, pause_seconds=60, refused=codes.append)
+    server.answers += [(400, json.dumps({"__type": "com.amazonaws.sqs#RequestThrottled"})), None]
+    client.delete_message_batch(**DELETE)
+    clock.advance(59.9)
+    client.delete_message_batch(**DELETE)
+    clock.advance(0.1)
+    client.delete_message_batch(**DELETE)
+    assert server.by() == ["curl", "botocore", "botocore", "botocore", "curl"]
+    assert codes == ["RequestThrottled"]
+
+
 def test_a_connection_is_kept_open_and_no_others_is_used(server: Server) -> None:
     """Two threads have two; a forked child has its own, and leaves its parent's alone."""
     client = curl_client(server)

@@ -24,6 +24,7 @@ from sqsdelay.spark.sink.receipts import Receipts, ReceiptsWriter, SentBefore
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Run, run_of
 from sqsdelay.spark.sink.task import Task
+from sqsdelay.sqs.curl import request_by_curl
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.sqs.sender import DelaySender
 from sqsdelay.stores import open_store
@@ -38,6 +39,10 @@ _BATCHES_BETWEEN_RECEIPTS: Final = 10
 
 _NEVER: Final = 10**10
 """Seconds, above any delay."""
+
+_PACED_SECONDS: Final = 60.0
+"""How long botocore makes all requests once one was throttled: it paces them, and libcurl does not. The
+few that libcurl then makes before one is throttled are lost in those of a minute."""
 
 _THROTTLING: Final = ("RequestThrottled", "ThrottlingException", "Throttling", "KmsThrottled")
 """Source: SendMessageBatch API reference, Errors; Common Errors."""
@@ -88,8 +93,12 @@ class Throttled:
 
     def note(self, *, response: Any = None, **_: Any) -> None:
         """botocore's event after each attempt on a call."""
-        if response is not None and response[1].get("Error", {}).get("Code") in _THROTTLING:
-            self.calls += 1
+        if response is not None:
+            self.refused(response[1].get("Error", {}).get("Code", ""))
+
+    def refused(self, code: str) -> None:
+        """A call was refused, with this error code."""
+        self.calls += code in _THROTTLING
 
 
 throttled = Throttled()
@@ -170,6 +179,7 @@ def _wheel(url: str, endpoint: str) -> Wheel | None:
 def _client(options: Options) -> SQSClient:
     client = sender_client(options)
     client.meta.events.register("needs-retry.sqs", throttled.note)
+    request_by_curl(client, pause_seconds=_PACED_SECONDS, refused=throttled.refused)
     return client
 
 
