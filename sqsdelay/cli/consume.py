@@ -68,7 +68,10 @@ def consume(
     ledger: LedgerFile = None,
     as_json: JsonLines = False,
 ) -> None:
-    """Relay an endpoint's delayed messages until SIGTERM or Ctrl-C; finish those in hand first."""
+    """Relay an endpoint's delayed messages.
+
+    Runs until SIGTERM or Ctrl-C, and finishes the messages in hand first.
+    """
     from sqsdelay.sqs.consumer import DelayConsumer
 
     log_to_stderr()

@@ -71,7 +71,9 @@ def cost(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print every line item as JSON.")] = False,
 ) -> None:
-    """Compare the cost of each way to delay messages, up to arrival in the destination queue.
+    """Compare the cost of each way to delay messages.
+
+    Costs count up to arrival in the destination queue.
 
     Works offline. Excludes free tiers, volume discounts, taxes and data transfer.
     """

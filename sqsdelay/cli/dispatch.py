@@ -85,7 +85,9 @@ def dispatch(
     ledger: LedgerFile = None,
     as_json: JsonLines = False,
 ) -> None:
-    """Release due messages until SIGTERM or Ctrl-C; finish those in hand first.
+    """Release a store's messages when they are due.
+
+    Runs until SIGTERM or Ctrl-C, and finishes the messages in hand first.
 
     Exit code 75 if a circuit breaker triggered: let a supervisor restart the dispatcher.
     """

@@ -34,7 +34,7 @@ def create(
     hop: Hop = DEFAULT_HOP_SECONDS,
     as_json: Json = False,
 ) -> None:
-    """Create the destination queue and its delay queues if they do not exist."""
+    """Create an endpoint's queues where they do not exist."""
     from sqsdelay.sqs.client import default_client
     from sqsdelay.sqs.endpoints import create_endpoint
 
@@ -57,7 +57,7 @@ def check(
     schema: Schema = None,
     as_json: Json = False,
 ) -> None:
-    """Report problems that keep an endpoint from delaying messages, each with its fix.
+    """Report what keeps an endpoint from delaying messages, and the fix.
 
     Exit code 1 if there are any.
 

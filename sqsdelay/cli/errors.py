@@ -80,7 +80,9 @@ def retry(
     ] = False,
     as_json: JsonLines = False,
 ) -> None:
-    """Send messages to their destination, or to the delay queue if they are not due yet.
+    """Send failed messages again.
+
+    Those that are not due yet go to the delay queue.
 
     A message keeps its id and due time; one that is overdue is delivered at once. --delay and
     --due-at apply to messages without a due time. A message is deleted from the error queue only

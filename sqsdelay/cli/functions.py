@@ -16,7 +16,10 @@ def functions(
     folder: Annotated[Path, typer.Argument(help="Where to write them; created if missing.")],
     as_json: Json = False,
 ) -> None:
-    """Write the functions' code, delay_consumer.zip and dispatcher.zip, for a deployment without the CDK."""
+    """Write the functions' code, to deploy it without the CDK.
+
+    The files are delay_consumer.zip and dispatcher.zip.
+    """
     from sqsdelay.lambdas.function_code import write_archives
 
     try:

@@ -47,7 +47,9 @@ def local(
         bool, typer.Option("--json", help="Print the environment and the commands as JSON.")
     ] = False,
 ) -> None:
-    """Run a local AWS with an endpoint and its delay consumer until SIGTERM or Ctrl-C.
+    """Run a local AWS with an endpoint and its delay consumer.
+
+    Runs until SIGTERM or Ctrl-C.
 
     Prints commands to paste into another terminal. All messages are gone when it ends.
     """

@@ -55,7 +55,10 @@ Endpoint = Annotated[str, typer.Argument(help="The destination queue's name.")]
 @app.command()
 @verbose
 def declare(url: Url, prefix: Prefix = None) -> None:
-    """Declare the 28 delay levels and the delivery exchange if they do not exist."""
+    """Declare the 28 delay levels and the delivery exchange.
+
+    What exists stays as it is.
+    """
     from sqsdelay.rabbitmq import declare as declare_infrastructure
     from sqsdelay.rabbitmq.topology import MAX_LEVEL
     from sqsdelay.rabbitmq.verification import uncaught
@@ -121,7 +124,10 @@ def bind(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Bind an existing queue as an endpoint, and forward messages that came due before."""
+    """Bind an existing queue as an endpoint.
+
+    Messages that came due before are forwarded to it.
+    """
     from sqsdelay.rabbitmq import bind as bind_endpoint
 
     sent_on = bind_endpoint(url, endpoint, _topology(prefix), conventional=conventional)
@@ -147,7 +153,7 @@ def send(
     without_alternate_exchange: WithoutAlternateExchange = False,
     as_json: Json = False,
 ) -> None:
-    """Send a message with any delay, and wait for the broker's confirmation."""
+    """Send a message with any delay, and wait until it is confirmed."""
     from sqsdelay.rabbitmq import RabbitMqSender
 
     with RabbitMqSender(
@@ -210,7 +216,9 @@ def transfer(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Move delayed messages, with their remaining delay, to another broker or prefix.
+    """Move delayed messages to another broker or prefix.
+
+    They keep their remaining delay.
 
     Exit code 1 if any had to stay. If interrupted, run it again.
     """

@@ -53,7 +53,7 @@ def receive(
     ledger: LedgerFile = None,
     as_json: JsonLines = False,
 ) -> None:
-    """Print messages as they arrive, how late they were and how long they waited.
+    """Print messages as they arrive, and how late they were.
 
     They stay in the queue unless --delete is given.
 

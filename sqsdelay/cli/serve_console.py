@@ -92,7 +92,9 @@ def serve_console(
         bool, typer.Option("--json", help="Print the console's address as JSON.")
     ] = False,
 ) -> None:
-    """Serve a web page on endpoints: what waits, what is late, what failed; cancel, move, retry, send.
+    """Serve a web page to watch endpoints and act on messages.
+
+    It shows what waits, what is late and what failed, and can cancel, move, retry and send.
 
     Listens on this machine only, until SIGTERM or Ctrl-C. Every change is logged with its user.
     """

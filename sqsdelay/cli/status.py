@@ -24,7 +24,7 @@ def status(
     schema: Schema = None,
     as_json: Json = False,
 ) -> None:
-    """Show how many messages are pending, in flight, failed and parked.
+    """Count an endpoint's pending, failed and parked messages.
 
     Queue counts are SQS's approximations. The age of the oldest message comes from CloudWatch and is
     a few minutes old; "-" means that CloudWatch has none or may not be read. Parked messages and the

@@ -73,7 +73,10 @@ DEFAULT_CUT_OFF_MS: Final = 24 * 3600 * 1000
 def create(
     endpoint: EndpointName, store: PlaceUrl, table: Table = None, schema: Schema = None
 ) -> None:
-    """Create the store's table, bucket, file or schedule group, or upgrade an older one."""
+    """Create what a store needs, or upgrade an older one.
+
+    That is a table, a bucket, a file or a schedule group.
+    """
     name = Endpoint.parse(endpoint).name
     with opened_place(name, store, table, schema, create=True) as opened:
         opened.set_up()
@@ -148,7 +151,7 @@ def migrate(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Move messages from a store to SQS's delay queues, or to another store (--to).
+    """Move messages to SQS's delay queues, or to another store (--to).
 
     Only shows the plan unless --live is given.
     Messages due earlier than --due-from stay for the timeout manager or dispatcher, which may keep

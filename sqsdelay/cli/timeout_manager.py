@@ -88,7 +88,9 @@ def timeout_manager(
     wait: Wait = DEFAULT_WAIT_SECONDS,
     as_json: JsonLines = False,
 ) -> None:
-    """Manage an endpoint's timeouts until SIGTERM or Ctrl-C; finish those in hand first.
+    """Manage an endpoint's timeouts.
+
+    Runs until SIGTERM or Ctrl-C, and finishes the timeouts in hand first.
 
     Exit code 75 if the storage failed for too long: let a supervisor restart the manager.
     """

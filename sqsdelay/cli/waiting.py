@@ -69,7 +69,9 @@ def pending(
     ] = None,
     as_json: JsonLines = False,
 ) -> None:
-    """List the messages in a store by due time; if there are more, print a cursor for --after.
+    """List the messages in a store by due time.
+
+    If there are more, it prints a cursor for --after.
 
     SQS cannot list the messages in the delay queue.
     """
@@ -118,7 +120,9 @@ def cancel(
     ledger: LedgerFile = None,
     as_json: JsonLines = False,
 ) -> None:
-    """Cancel messages in the store; leave the others to the delay consumer.
+    """Cancel messages by id.
+
+    Those that are not in the store are left to the delay consumer.
 
     Exit code 1 if any is being released; otherwise 3 if any was not in the store.
     """
@@ -144,7 +148,9 @@ def reschedule(
     ledger: LedgerFile = None,
     as_json: JsonLines = False,
 ) -> None:
-    """Reschedule a message in the store; if it is not there, leave that to the delay consumer.
+    """Give a message another due time.
+
+    If it is not in the store, that is left to the delay consumer.
 
     --delay counts from SQS's clock, or with --to from the store's.
     Exit code 1 if the message is being released, 3 if it was not in the store.

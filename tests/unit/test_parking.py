@@ -334,7 +334,7 @@ def test_an_amendment_left_while_a_message_is_being_parked_counts(
 def test_the_last_of_two_moves_stands(clock: ManualClock, queues: InMemoryQueues) -> None:
     """The second is confirmed by the store while the delay consumer applies the first."""
     first, last = clock.true_ms + DAY * 1000, clock.true_ms + 2 * DAY * 1000
-    confirmed = []
+    confirmed: list[object] = []
 
     class Moved(InMemoryStore):
         def reschedule(self, message_id: str, due_ms: int) -> bool:

@@ -74,7 +74,8 @@ def test_what_is_not_a_message_is_told_as_its_result(queues: InMemoryQueues) -> 
     assert (sent.error, len(received(queues, "orders"))) == (None, 1)
     assert str(text.error) == "a str is not a Message; give Message(body, …)"
     assert isinstance(mapping.error, InvalidMessage)
-    assert with_header(given[1], "Root=1") == "b"
+    traced: object = with_header(given[1], "Root=1")
+    assert traced == "b"
 
 
 def test_up_to_900_seconds_is_plain_sqs(queues: InMemoryQueues, clock: ManualClock) -> None:

@@ -57,7 +57,9 @@ def cost(
     master: Master = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the estimate as JSON.")] = False,
 ) -> None:
-    """Compare what each way of delaying a table of messages costs, and mark the cheapest per delay.
+    """Compare what each way of delaying a table of messages costs.
+
+    The cheapest way for each delay is marked.
 
     Excludes fixed costs, free tiers, volume discounts and taxes.
     """

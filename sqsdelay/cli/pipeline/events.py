@@ -21,7 +21,7 @@ def events(
     master: Master = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
 ) -> None:
-    """Append a ledger's events to a Parquet table, with a partition for each day.
+    """Append a ledger's events to a Parquet table, by day.
 
     Read it with `pipeline report FOLDER --format parquet`, or any engine. Lines that are not events are
     counted and left out; a report counts an event once, even if it was appended twice.

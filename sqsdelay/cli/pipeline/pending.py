@@ -33,7 +33,7 @@ def pending(
         bool, typer.Option("--json", help="Print a JSON line per endpoint and day.")
     ] = False,
 ) -> None:
-    """Count the messages in an S3 store, per endpoint and day (UTC) of the due time.
+    """Count the messages in an S3 store by endpoint and due day (UTC).
 
     Reads the objects themselves; for small numbers, use `sqsdelay status`. The cost is the
     remaining one: storage until the messages are due, and their release.

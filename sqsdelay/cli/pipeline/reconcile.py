@@ -74,7 +74,9 @@ def reconcile(
     master: Master = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
 ) -> None:
-    """Report what was planned, sent, released and delivered of a job, and what was lost.
+    """Compare what a job planned with what was sent and delivered.
+
+    It shows planned, sent, released, delivered and lost messages.
 
     Compares the job's table with its receipts and the ledger. Lost messages do not change the exit code.
     """
@@ -138,7 +140,9 @@ def replay(
     hop: Hop = DEFAULT_HOP_SECONDS,
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
 ) -> None:
-    """Send again what a job has lost, with the same ids and due times, and nothing else.
+    """Send again what a job has lost, and nothing else.
+
+    Ids and due times stay the same.
 
     Messages that are pending or unknown are sent again only with --include: they may still arrive.
     Exit code 1 if a message was not sent again.

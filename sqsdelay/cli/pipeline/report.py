@@ -60,7 +60,9 @@ def report(
     master: Master = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
-    """Report what happened to each message in a ledger: delivered, lost, duplicated, early, how late.
+    """Report what happened to the messages in a ledger.
+
+    It counts delivered, lost, duplicated and early ones, and shows how late they were.
 
     Writes Parquet tables and a page, report.html. Lost or duplicated messages do not change the exit
     code.
