@@ -60,7 +60,7 @@ def session(
     Raises:
         MissingExtra: pyspark is not installed.
         ConfigurationError: no Java, or one that is too old; a master or a time zone that Spark does
-            not know.
+            not know; a server of Spark Connect's.
     """
     try:
         from pyspark.sql import SparkSession
@@ -74,6 +74,11 @@ def session(
         with _time_zone(running, time_zone):
             yield running
         return
+    if master.lower().startswith("sc:"):
+        raise ConfigurationError(
+            f"--master {master}: the commands do not run over Spark Connect; give a cluster's own master, or "
+            "call write_report, reconcile, replay or write_events from Python with a session of Connect's"
+        )
     check_java()
     chosen = dict(_QUIET)
     if master.startswith("local"):

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.spark.failure import cause, failure
-from sqsdelay.spark.session import check_java
+from sqsdelay.spark.session import check_java, session
 from tests.patience import PATIENCE_SECONDS
 
 OPENJDK = 'openjdk version "{}" 2025-04-15'
@@ -65,6 +65,17 @@ def test_without_java_a_command_says_so_in_one_line(tmp_path: Path) -> None:
         "sqsdelay: Spark needs Java 17 or newer, and there is none: "
         "install one, and set JAVA_HOME or put its java on the PATH\n"
     )
+
+
+def test_spark_connect_is_refused_in_one_line() -> None:
+    """From Python it works; Spark's own error would be a trace of two pages."""
+    with (
+        pytest.raises(
+            ConfigurationError, match=r"\A--master sc://host: [^\n]+ from Python [^\n]+\Z"
+        ),
+        session("tests", master="sc://host"),
+    ):
+        raise AssertionError
 
 
 def test_without_pyspark_a_command_names_the_extra(tmp_path: Path) -> None:
