@@ -58,7 +58,8 @@ def hadoop_uri(spark: SparkSession, path: str, option: str) -> str:
     """A path or URI for Spark's own readers and writers.
 
     A plain path becomes a ``file:`` URI: whatever the cluster's default file system is, it means
-    this machine's disk, as it does for every other command.
+    this machine's disk, as it does for every other command. ``s3:`` becomes ``s3a:`` where Spark knows only
+    that.
 
     Raises:
         ConfigurationError: Hadoop knows no such file system here.
@@ -74,13 +75,18 @@ def hadoop_uri(spark: SparkSession, path: str, option: str) -> str:
 
     jvm = spark._jvm
     assert jvm is not None, "a session with a Java context has its virtual machine"
-    try:
-        jvm.org.apache.hadoop.fs.Path(given).getFileSystem(context.hadoopConfiguration())
-    except Py4JJavaError as error:
-        told = str(error.java_exception).splitlines()[0]
-        raise ConfigurationError(
-            f"{option}={path!r} cannot be used: {told}. Spark has no file system for {scheme[1]}: "
-            f"here; name its package, e.g. spark.jars.packages=org.apache.hadoop:hadoop-aws:… "
-            "for s3a://, or give another folder"
-        ) from error
-    return given
+    # EMR and Glue know S3 by its own name, a plain Spark by the name of Hadoop's connector.
+    names = [given, _S3.sub("s3a", given)] if scheme[1].lower() == "s3" else [given]
+    told = ""
+    for name in names:
+        try:
+            jvm.org.apache.hadoop.fs.Path(name).getFileSystem(context.hadoopConfiguration())
+        except Py4JJavaError as error:
+            told = told or str(error.java_exception).splitlines()[0]
+        else:
+            return name
+    raise ConfigurationError(
+        f"{option}={path!r} cannot be used: {told}. Spark has no file system for {scheme[1]}: "
+        f"here; name its package, e.g. spark.jars.packages=org.apache.hadoop:hadoop-aws:… "
+        "for s3a://, or give another folder"
+    )

@@ -3,8 +3,10 @@ read."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -151,3 +153,49 @@ def test_what_has_no_files_has_no_state(spark: SparkSession, reports: Reports) -
     with pytest.raises(ConfigurationError, match="has no events; 1 lines are not events"):
         reports.report()
     assert [path.name for path in reports.folder.iterdir() if path.name != "state"] == ["ledger"]
+
+
+def test_objects_of_a_stream_by_day(spark: SparkSession, tmp_path: Path) -> None:
+    """As Firehose writes them into S3, some of it twice, beside logs of the time before: read by S3's own
+    name, where Spark has only Hadoop's; of each run the objects that are new; an event counts once."""
+    context: Any = spark._jsc
+    settings = context.hadoopConfiguration()
+    bucket = f"ledgers{uuid.uuid4().hex}"  # Hadoop keeps one file system for each
+    views = "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme"
+    settings.set("fs.s3a.impl", views)
+    settings.set(
+        "fs.viewfs.overload.scheme.target.file.impl", "org.apache.hadoop.fs.LocalFileSystem"
+    )
+    folder = tmp_path / "bucket"
+    folder.mkdir()
+    settings.set(f"fs.viewfs.mounttable.{bucket}.link./ledger", folder.as_uri())
+    good = told.lines()[: -len(told.BAD)]
+
+    def put(name: str, lines: Sequence[str]) -> None:
+        path = folder / "orders" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = "".join(line + "\n" for line in lines).encode()
+        path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+
+    put("day=2026-09-21/events-1-2026-09-21-09-00-00-1.gz", good[::3])
+    put("logs/exported.log", [line for each in good[1:2] for line in told.wrapped(each)])
+    try:
+        read = []
+        for run in range(2):
+            begun = state.State.of(spark, str(tmp_path / "state"), str(tmp_path / "out"))
+            assert begun.before == run
+            found = begun.add(f"s3://{bucket}/ledger/", ledger_format=None)
+            read.append((found.lines, found.bad))
+            (tmp_path / "out").mkdir(exist_ok=True)
+            (tmp_path / "out/report.json").write_text(json.dumps(begun.told()))
+            put("day=2026-09-21/events-1-2026-09-21-09-15-00-2.gz", [*good[::3], *good[1::3]])
+            put("day=2026-09-22/events-1-2026-09-22-00-00-00-3.gz", good[2::3])
+        rows = judged(found.rows, as_of_ms=told.T0 + 10 * told.HOUR, grace_ms=told.HOUR).collect()
+    finally:
+        settings.unset("fs.s3a.impl")
+    first = len(good[::3])
+    assert read == [(first + 4, 0), (first + 4 + len(good), 0)]
+    expected = {
+        event.message_id: status for status, events in told.everything().items() for event in events
+    }
+    assert {row.message_id: row.status for row in rows} == expected
