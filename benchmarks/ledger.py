@@ -8,17 +8,21 @@ system. It depends on the machine and is not judged; a ledger that misses an eve
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 
 from benchmarks.support.sqs_stub import BODY, Stub, running_stub
 from sqsdelay import DelayConsumer, DelaySender, FileLedger, Message
 from sqsdelay.core.message import Route
-from sqsdelay.ledger.events import Event, EventKind, Ledger, Source
+from sqsdelay.lambdas.powertools_ledger import PowertoolsLedger
+from sqsdelay.ledger.events import Event, EventKind, Ledger, Source, to_json
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 
 ENDPOINT = "orders"
@@ -111,6 +115,33 @@ def run(stub: Stub, file: Path, *, messages: int, rounds: int) -> int:
     return missing
 
 
+LOGS_PER_GB: Final = 0.50
+"""Ingestion of CloudWatch Logs, us-east-1; each event counts 26 bytes more. Source: CloudWatch pricing."""
+LOGS_EXTRA_BYTES: Final = 26
+FIREHOSE_PER_GB: Final = 0.029
+"""Ingestion of Firehose by PutRecord, us-east-1, the first 500 TB a month. Source: Firehose pricing."""
+FIREHOSE_STEP_BYTES: Final = 5 * 1024
+"""Each record is rounded up to the next 5 KB. Source: Firehose pricing."""
+
+
+def on_aws() -> str:
+    """What a million events of the functions cost to record, in their logs and in S3 by Firehose."""
+    line = len(to_json(_event(0))) + 1
+    with contextlib.redirect_stdout(io.StringIO()) as log:
+        PowertoolsLedger(ENDPOINT).record([_event(0)])
+    logged = len(log.getvalue()) + LOGS_EXTRA_BYTES
+    lines = [f"a million events, $: {logged} bytes each in a log, {line} in a record"]
+    in_logs = logged * 1e6 / 2**30 * LOGS_PER_GB
+    for batch in (1, MAX_BATCH_ENTRIES, 1000):
+        steps = -(-batch * line // FIREHOSE_STEP_BYTES)
+        by_stream = 1e6 / batch * steps * FIREHOSE_STEP_BYTES / 2**30 * FIREHOSE_PER_GB
+        lines.append(
+            f"  {batch:>5} in a record: logs {in_logs:.3f}, Firehose {by_stream:.3f}, "
+            f"{in_logs / by_stream:.1f} times less"
+        )
+    return "\n".join(lines)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--messages", type=int, default=5000, help="messages a round")
@@ -123,6 +154,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, running_stub() as stub:
         file = Path(folder) / "ledger.jsonl"
         missing = run(stub, file, messages=messages, rounds=options.rounds)
+    print(on_aws())
     if missing:
         print(f"FAILED: {missing} events are missing in the ledger")
         return 1

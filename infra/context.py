@@ -15,6 +15,7 @@ from infra.hosting import KEYS as HOSTING_KEYS
 from infra.hosting import Hosting
 from sqsdelay.cdk.message_store import DYNAMODB
 from sqsdelay.cdk.removal_guard import NONE
+from sqsdelay.cdk.s3_ledger import IN_S3
 from sqsdelay.cdk.unrestricted_delay import STORES, STORES_TO_USE
 from sqsdelay.core.delay import delay_ms, parse_delay
 from sqsdelay.core.endpoint import Endpoint
@@ -33,6 +34,7 @@ from sqsdelay.stores.dynamodb.dynamodb_store import (
 )
 
 _TOPIC_ARN: Final = re.compile(r"arn:[a-z-]+:sns:[a-z0-9-]+:\d{12}:[A-Za-z0-9_-]+", re.ASCII)
+_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
 _REMOVAL_POLICIES: Final = {"retain": RemovalPolicy.RETAIN, "destroy": RemovalPolicy.DESTROY}
 
 KEYS: Final = (
@@ -47,6 +49,7 @@ KEYS: Final = (
     "storeClass",
     "largeBodies",
     "ledger",
+    "ledgerBucket",
     *HOSTING_KEYS,
 )
 """All that `Deployment.read` asks for."""
@@ -66,7 +69,8 @@ class Deployment:
     ``store`` is the kind of store to add to each endpoint; None adds none, and ``none`` lets go of one.
     ``store_shards`` and ``store_class`` are that store's shards and its table's class.
     ``large_bodies`` adds a bucket for large bodies to each endpoint; False lets go of one.
-    ``ledger`` has the functions record what happens to each message in their logs.
+    ``ledger`` has the functions record what happens to each message, in their logs or in S3, there in
+    ``ledger_bucket`` if it is given; False lets go of a bucket.
     ``hosting`` says of keys, network, memory, logs and roles what the account wants.
     """
 
@@ -80,7 +84,8 @@ class Deployment:
     store_shards: int = DEFAULT_SHARDS
     store_class: str = STANDARD
     large_bodies: bool | None = None
-    ledger: bool = False
+    ledger: bool | str | None = None
+    ledger_bucket: str | None = None
     hosting: Hosting = field(default_factory=Hosting)
 
     @classmethod
@@ -112,6 +117,7 @@ class Deployment:
             store_class=_store_class(get("storeClass"), get("store")),
             large_bodies=_large_bodies(get("largeBodies")),
             ledger=_ledger(get("ledger")),
+            ledger_bucket=_ledger_bucket(get("ledgerBucket"), get("ledger")),
             hosting=Hosting.read(get),
         )
 
@@ -284,9 +290,30 @@ def _large_bodies(value: Any) -> bool | None:
     return known[value]
 
 
-def _ledger(value: Any) -> bool:
-    if value is None or value is True or value == "true":
-        return value is not None
-    raise ConfigurationError(
-        f"context ledger={value!r}; use true, or leave it out for no events in the functions' logs"
-    )
+def _ledger(value: Any) -> bool | str | None:
+    if value is None:
+        return None
+    known: dict[Any, bool | str] = {
+        True: True,
+        "true": True,
+        False: False,
+        NONE: False,
+        IN_S3: IN_S3,
+    }
+    if not isinstance(value, str | bool) or value not in known:
+        raise ConfigurationError(
+            f"context ledger={value!r}; use {IN_S3} for a bucket, true for the functions' logs, leave it out "
+            f"for no events, or use {NONE} to give up a bucket"
+        )
+    return known[value]
+
+
+def _ledger_bucket(value: Any, ledger: Any) -> str | None:
+    if value is None:
+        return None
+    if ledger != IN_S3 or _BUCKET.fullmatch(str(value)) is None:
+        raise ConfigurationError(
+            f"context ledgerBucket={value!r}; use the name of a bucket in the stack's region with "
+            f"ledger={IN_S3}, or leave it out for a new bucket"
+        )
+    return str(value)

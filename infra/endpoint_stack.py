@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from aws_cdk import CfnOutput, Stack
+from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
@@ -46,6 +47,7 @@ class EndpointStack(Stack):
         else:
             queue = sqs.Queue.from_queue_arn(self, "Destination", deployment.queue_arn)
         topic_arn = deployment.alarm_topic_arn
+        bucket = deployment.ledger_bucket
         delay = UnrestrictedDelay(
             self,
             "Delay",
@@ -61,6 +63,11 @@ class EndpointStack(Stack):
             store_class=deployment.store_class,
             large_bodies=deployment.large_bodies,
             ledger=deployment.ledger,
+            ledger_bucket=None
+            if bucket is None
+            else s3.Bucket.from_bucket_attributes(
+                self, "LedgerBucket", bucket_name=bucket, encryption_key=encryption_key
+            ),
             encryption_key=encryption_key,
             functions=deployment.hosting.functions(self),
             permissions_boundary=deployment.hosting.boundary(self),
@@ -98,6 +105,8 @@ def _outputs(queue: sqs.IQueue, delay: UnrestrictedDelay) -> dict[str, str]:
         }
     if delay.schedules is not None:
         outputs["StoreUrl"] = delay.schedules.url
+    if delay.ledger is not None:
+        outputs |= {"LedgerUrl": delay.ledger.url, "LedgerStreamName": delay.ledger.stream.ref}
     if delay.body_bucket is not None:
         outputs["BodyBucketName"] = delay.body_bucket.bucket_name
     return outputs

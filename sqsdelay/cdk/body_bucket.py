@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from aws_cdk import RemovalPolicy
+from aws_cdk import Duration, RemovalPolicy
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
@@ -16,6 +16,9 @@ NO_ACCESS_LOG: Final = (
     "An access log would need a bucket of its own, kept for ever as well; whoever has to account for "
     "reads records S3 data events with CloudTrail."
 )
+
+ABANDONED_DAYS: Final = 7
+"""After so many days parts of an upload that was never completed are deleted: they are no object."""
 
 
 def private(encryption_key: kms.IKey | None) -> dict[str, Any]:
@@ -30,6 +33,30 @@ def private(encryption_key: kms.IKey | None) -> dict[str, Any]:
         "enforce_ssl": True,
         "object_ownership": s3.ObjectOwnership.BUCKET_OWNER_ENFORCED,
     }
+
+
+def private_bucket(
+    scope: Construct,
+    construct_id: str,
+    *,
+    removal_policy: RemovalPolicy,
+    encryption_key: kms.IKey | None,
+) -> s3.Bucket:
+    """A private bucket, whose objects no lifecycle rule deletes."""
+    bucket = s3.Bucket(
+        scope,
+        construct_id,
+        lifecycle_rules=[
+            s3.LifecycleRule(
+                id="abandoned-uploads",
+                abort_incomplete_multipart_upload_after=Duration.days(ABANDONED_DAYS),
+            )
+        ],
+        removal_policy=removal_policy,
+        **private(encryption_key),
+    )
+    acknowledge(bucket, "AwsSolutions-S1", reason=NO_ACCESS_LOG)
+    return bucket
 
 
 class BodyBucket(s3.Bucket):

@@ -16,6 +16,7 @@ from sqsdelay.cdk.acknowledgement import acknowledge
 from sqsdelay.cdk.encryption import grant_queues
 from sqsdelay.cdk.function_settings import DEFAULTS, FunctionSettings
 from sqsdelay.cdk.message_store import MessageStore
+from sqsdelay.cdk.s3_ledger import S3Ledger, ledger_setting, ledger_statements
 from sqsdelay.cdk.s3_message_store import S3MessageStore
 from sqsdelay.cdk.schedule_group import ScheduleGroup
 from sqsdelay.lambdas.delay_consumer import contract
@@ -47,7 +48,7 @@ class DelayConsumerFunction(Construct):
         code: the function's code; built from this checkout when left out.
         store: where to park messages that are far away; they hop on when left out.
         due_queue: of a FIFO endpoint, served too.
-        ledger: has it record what it does in its log.
+        ledger: where it records what it does; True is its log.
         settings: where and how it runs.
     """
 
@@ -66,12 +67,13 @@ class DelayConsumerFunction(Construct):
         code: lambda_.Code | None = None,
         store: Place | None = None,
         due_queue: sqs.IQueue | None = None,
-        ledger: bool = False,
+        ledger: S3Ledger | bool = False,
         settings: FunctionSettings = DEFAULTS,
     ) -> None:
         super().__init__(scope, construct_id)
         due_queues = () if due_queue is None else (due_queue,)
         log_group = settings.log_group(self)
+        recorded = ledger_setting(ledger)
         self.role = _role(
             self,
             log_group=log_group,
@@ -79,7 +81,7 @@ class DelayConsumerFunction(Construct):
             consumed=(delay_queue, *due_queues),
             error_queue=error_queue,
             store=store,
-            network=settings.statements(),
+            more=[*settings.statements(), *ledger_statements(ledger, log_group)],
         )
         if isinstance(store, S3MessageStore):
             store.acknowledge_objects(self.role)
@@ -101,7 +103,7 @@ class DelayConsumerFunction(Construct):
                 **max_delay_setting(max_delay_seconds),
                 **({} if store is None else {contract.STORE_VARIABLE: store.url}),
                 **(store.variables() if isinstance(store, S3MessageStore) else {}),
-                **({contract.LEDGER_VARIABLE: "true"} if ledger else {}),
+                **({contract.LEDGER_VARIABLE: recorded} if recorded else {}),
             },
             # Relaying is a loop by design: unless told so, Lambda stops it after about 16 hops.
             recursive_loop=lambda_.RecursiveLoop.ALLOW,
@@ -151,7 +153,7 @@ def _role(
     consumed: Sequence[sqs.IQueue],
     error_queue: sqs.IQueue,
     store: Place | None,
-    network: Sequence[iam.PolicyStatement],
+    more: Sequence[iam.PolicyStatement],
 ) -> iam.Role:
     arns = [each.queue_arn for each in consumed]
     relay = iam.PolicyStatement(
@@ -174,7 +176,7 @@ def _role(
         actions=["logs:CreateLogStream", "logs:PutLogEvents"],
         resources=[log_group.log_group_arn],
     )
-    statements = [relay, consume, log, *([] if store is None else store.statements()), *network]
+    statements = [relay, consume, log, *([] if store is None else store.statements()), *more]
     role = iam.Role(
         scope,
         "Role",

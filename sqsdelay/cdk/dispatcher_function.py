@@ -17,6 +17,7 @@ from constructs import Construct
 from sqsdelay.cdk.acknowledgement import acknowledge
 from sqsdelay.cdk.encryption import grant_queues
 from sqsdelay.cdk.function_settings import DEFAULTS, FunctionSettings
+from sqsdelay.cdk.s3_ledger import S3Ledger, ledger_setting, ledger_statements
 from sqsdelay.lambdas.dispatcher import contract
 from sqsdelay.lambdas.function_code import dispatcher_code
 from sqsdelay.limits import DISPATCHER_MEMORY_MB, SCHEDULE_SECONDS
@@ -45,7 +46,7 @@ class DispatcherFunction(Construct):
         variables: more of its environment.
         concurrency: runs at once.
         code: the function's code; built from this checkout when left out.
-        ledger: has it record what it does in its log.
+        ledger: where it records what it does; True is its log.
         settings: where and how it runs.
     """
 
@@ -62,15 +63,16 @@ class DispatcherFunction(Construct):
         variables: Mapping[str, str] | None = None,
         concurrency: int = CONCURRENCY,
         code: lambda_.Code | None = None,
-        ledger: bool = False,
+        ledger: S3Ledger | bool = False,
         settings: FunctionSettings = DEFAULTS,
     ) -> None:
         super().__init__(scope, construct_id)
         log_group = settings.log_group(self)
+        recorded = ledger_setting(ledger)
         self.role = _role(
             self,
             statements,
-            network=settings.statements(),
+            more=[*settings.statements(), *ledger_statements(ledger, log_group)],
             log_group=log_group,
             queue=queue,
             error_queue=error_queue,
@@ -89,7 +91,7 @@ class DispatcherFunction(Construct):
                 contract.ENDPOINT_VARIABLE: endpoint,
                 contract.STORE_VARIABLE: store_url,
                 **(variables or {}),
-                **({contract.LEDGER_VARIABLE: "true"} if ledger else {}),
+                **({contract.LEDGER_VARIABLE: recorded} if recorded else {}),
             },
             reserved_concurrent_executions=concurrency,
             # A run that failed or was throttled is made up for by the next.
@@ -149,7 +151,7 @@ def _role(
     log_group: logs.LogGroup,
     queue: sqs.IQueue,
     error_queue: sqs.IQueue,
-    network: Sequence[iam.PolicyStatement],
+    more: Sequence[iam.PolicyStatement],
 ) -> iam.Role:
     release = iam.PolicyStatement(
         sid="Release",
@@ -166,7 +168,7 @@ def _role(
         "Role",
         assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
         inline_policies={
-            "Dispatcher": iam.PolicyDocument(statements=[*statements, release, log, *network])
+            "Dispatcher": iam.PolicyDocument(statements=[*statements, release, log, *more])
         },
     )
     grant_queues(role, (queue, error_queue))

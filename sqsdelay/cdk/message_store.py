@@ -16,6 +16,7 @@ from sqsdelay.cdk.alarms import Alarms, store_rules
 from sqsdelay.cdk.dispatcher_function import DispatcherFunction
 from sqsdelay.cdk.encryption import grant_table
 from sqsdelay.cdk.function_settings import DEFAULTS, FunctionSettings
+from sqsdelay.cdk.s3_ledger import S3Ledger
 from sqsdelay.cdk.store_table import StoreTable
 from sqsdelay.stores.dynamodb.dynamodb_store import DEFAULT_SHARDS, STANDARD
 
@@ -38,7 +39,7 @@ class MessageStore(Construct):
         alarm_topic: notified when an alarm starts.
         removal_policy: what becomes of the table, and the messages in it, when removed.
         code: the dispatcher's code; built from this checkout when left out.
-        ledger: has the dispatcher record what it does in its log.
+        ledger: where the dispatcher records what it does; True is its log.
         shards: over how many partitions an hour's messages are spread.
         table_class: the table's, ``STANDARD`` or ``STANDARD_INFREQUENT_ACCESS``.
         encryption_key: of the table; one that AWS manages when None.
@@ -56,7 +57,7 @@ class MessageStore(Construct):
         alarm_topic: sns.ITopic | None = None,
         removal_policy: RemovalPolicy = RemovalPolicy.RETAIN,
         code: lambda_.Code | None = None,
-        ledger: bool = False,
+        ledger: S3Ledger | bool = False,
         shards: int = DEFAULT_SHARDS,
         table_class: str = STANDARD,
         encryption_key: kms.IKey | None = None,

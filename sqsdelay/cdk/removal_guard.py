@@ -74,6 +74,13 @@ LARGE_BODIES: Final = Part(
     "largeBodies=true (large_bodies=True) as before, or largeBodies=none (large_bodies=False) to give "
     "it up",
 )
+LEDGER: Final = Part(
+    path="Ledger/Bucket",
+    resource_type="AWS::S3::Bucket",
+    words="the stack keeps its ledger in a bucket, but this deployment does not, so the record would end "
+    "there; use ledger=s3 as before, or ledger=none (ledger=False) to give it up (the bucket is kept unless "
+    "removalPolicy=destroy)",
+)
 DUE_QUEUE: Final = Part(
     path="DueQueue",
     resource_type="AWS::SQS::Queue",

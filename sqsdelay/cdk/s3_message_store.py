@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from aws_cdk import Duration, RemovalPolicy, Stack
+from aws_cdk import RemovalPolicy, Stack
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_lambda as lambda_
@@ -16,10 +16,11 @@ from constructs import Construct
 from sqsdelay.cdk import queues
 from sqsdelay.cdk.acknowledgement import acknowledge
 from sqsdelay.cdk.alarms import Alarms, parking_rule, store_rules
-from sqsdelay.cdk.body_bucket import NO_ACCESS_LOG, private
+from sqsdelay.cdk.body_bucket import private_bucket
 from sqsdelay.cdk.dispatcher_function import CONCURRENCY, DispatcherFunction
 from sqsdelay.cdk.encryption import grant_queues
 from sqsdelay.cdk.function_settings import DEFAULTS, FunctionSettings
+from sqsdelay.cdk.s3_ledger import S3Ledger
 from sqsdelay.lambdas.delay_consumer import contract
 from sqsdelay.limits import GATHERING_SECONDS
 
@@ -28,9 +29,6 @@ S3: Final = "s3"
 
 KEEP_OBJECTS: Final = ("s3:DeleteObject", "s3:GetObject", "s3:PutObject")
 """What who parks, releases, finds, cancels or moves messages does with objects; and lists them."""
-
-ABANDONED_DAYS: Final = 7
-"""After so many days parts of an upload that was never completed are deleted: they are no object."""
 
 
 class S3MessageStore(Construct):
@@ -52,7 +50,7 @@ class S3MessageStore(Construct):
         alarm_topic: notified when an alarm starts.
         removal_policy: what becomes of bucket and parking queue, and the messages in them, when removed.
         code: the dispatcher's code; built from this checkout when left out.
-        ledger: has the dispatcher record what it does in its log.
+        ledger: where the dispatcher records what it does; True is its log.
         encryption_key: of bucket and parking queue; one that AWS manages when None.
         settings: where and how the dispatcher runs.
     """
@@ -71,24 +69,14 @@ class S3MessageStore(Construct):
         alarm_topic: sns.ITopic | None = None,
         removal_policy: RemovalPolicy = RemovalPolicy.RETAIN,
         code: lambda_.Code | None = None,
-        ledger: bool = False,
+        ledger: S3Ledger | bool = False,
         encryption_key: kms.IKey | None = None,
         settings: FunctionSettings = DEFAULTS,
     ) -> None:
         super().__init__(scope, construct_id)
-        self.bucket = s3.Bucket(
-            self,
-            "Bucket",
-            lifecycle_rules=[
-                s3.LifecycleRule(
-                    id="abandoned-uploads",
-                    abort_incomplete_multipart_upload_after=Duration.days(ABANDONED_DAYS),
-                )
-            ],
-            removal_policy=removal_policy,
-            **private(encryption_key),
+        self.bucket = private_bucket(
+            self, "Bucket", removal_policy=removal_policy, encryption_key=encryption_key
         )
-        acknowledge(self.bucket, "AwsSolutions-S1", reason=NO_ACCESS_LOG)
         self.parking_queue = queues.parking_queue(
             self, endpoint=endpoint, removal_policy=removal_policy, encryption_key=encryption_key
         )

@@ -8,6 +8,7 @@ from aws_cdk import RemovalPolicy, Token
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
@@ -27,12 +28,15 @@ from sqsdelay.cdk.message_store import DYNAMODB, MessageStore
 from sqsdelay.cdk.removal_guard import (
     DUE_QUEUE,
     LARGE_BODIES,
+    LEDGER,
     NONE,
     S3_STORE,
     SCHEDULES,
     STORE,
     RemovalGuard,
 )
+from sqsdelay.cdk.s3_ledger import IN_S3 as LEDGER_IN_S3
+from sqsdelay.cdk.s3_ledger import S3Ledger, check_ledger
 from sqsdelay.cdk.s3_message_store import S3, S3MessageStore
 from sqsdelay.cdk.schedule_group import SCHEDULER, ScheduleGroup
 from sqsdelay.core.endpoint import Endpoint
@@ -74,7 +78,10 @@ class UnrestrictedDelay(Construct):
             none, and a deployment that would take one away is refused; False gives it up.
         due_queue: False gives up the due queue of a queue that was FIFO and no longer is; left
             out, such a deployment is refused.
-        ledger: has the functions record what happens to each message in their logs.
+        ledger: has the functions record what happens to each message: True in their logs, ``s3`` by a
+            Firehose stream in a bucket, for as long as you like. Left out, they do not, and a deployment
+            that would leave such a bucket is refused; False gives it up.
+        ledger_bucket: the bucket of ``ledger="s3"``, which endpoints may share; made when left out.
         encryption_key: your KMS key for the queues, the store's table and the bucket. Those who
             are granted something here may use it; if it is imported, its policy has to let them.
         functions: memory, log retention, tracing and network of the functions.
@@ -83,7 +90,7 @@ class UnrestrictedDelay(Construct):
     Raises:
         InvalidEndpoint: the queue's name is too long for our suffixes, or it is FIFO and has no name
             of its own.
-        ConfigurationError: a hop or a longest delay out of range, an unknown kind of store.
+        ConfigurationError: a hop or a longest delay out of range, an unknown kind of store or ledger.
     """
 
     def __init__(
@@ -104,7 +111,8 @@ class UnrestrictedDelay(Construct):
         dispatcher_code: lambda_.Code | None = None,
         large_bodies: bool | None = None,
         due_queue: bool | None = None,
-        ledger: bool = False,
+        ledger: bool | str | None = None,
+        ledger_bucket: s3.IBucket | None = None,
         encryption_key: kms.IKey | None = None,
         functions: FunctionSettings = DEFAULTS,
         permissions_boundary: iam.IManagedPolicy | None = None,
@@ -112,11 +120,13 @@ class UnrestrictedDelay(Construct):
         super().__init__(scope, construct_id)
         endpoint = _name(queue)
         _check(queue, endpoint, hop_seconds, store)
+        check_ledger(ledger, has_bucket=ledger_bucket is not None)
         left_out = [
             *([STORE] if store not in (DYNAMODB, NONE) else []),
             *([S3_STORE] if store not in (S3, NONE) else []),
             *([SCHEDULES] if store not in (SCHEDULER, NONE) else []),
             *([LARGE_BODIES] if large_bodies is None else []),
+            *([LEDGER] if ledger is None or ledger is True else []),
             *([DUE_QUEUE] if due_queue is None and not queue.fifo else []),
         ]
         self.removal_guard = RemovalGuard(
@@ -132,6 +142,19 @@ class UnrestrictedDelay(Construct):
         )
         self.error_queue = queues.error_queue(self, endpoint=endpoint, **kept)
         self.due_queue = queues.due_queue(self, endpoint=endpoint, **kept) if queue.fifo else None
+        self.ledger = (
+            S3Ledger(
+                self,
+                "Ledger",
+                endpoint=endpoint,
+                bucket=ledger_bucket,
+                alarm_topic=alarm_topic,
+                **kept,
+            )
+            if ledger == LEDGER_IN_S3
+            else None
+        )
+        recorded = self.ledger or bool(ledger)
         self.store = (
             MessageStore(
                 self,
@@ -141,7 +164,7 @@ class UnrestrictedDelay(Construct):
                 error_queue=self.error_queue,
                 alarm_topic=alarm_topic,
                 code=dispatcher_code,
-                ledger=ledger,
+                ledger=recorded,
                 shards=store_shards,
                 table_class=store_class,
                 settings=functions,
@@ -162,7 +185,7 @@ class UnrestrictedDelay(Construct):
                 variables=max_delay_setting(checked_max_delay(max_delay_seconds)),
                 alarm_topic=alarm_topic,
                 code=dispatcher_code,
-                ledger=ledger,
+                ledger=recorded,
                 settings=functions,
                 **kept,
             )
@@ -197,7 +220,7 @@ class UnrestrictedDelay(Construct):
             code=code,
             store=self.store or self.s3_store or self.schedules,
             due_queue=self.due_queue,
-            ledger=ledger,
+            ledger=recorded,
             settings=functions,
         ).function
         # Refused before the delay consumer forgets a store, and not after.

@@ -35,6 +35,7 @@ SOURCES: Final = (
     "sqsdelay/core/*.py",
     "sqsdelay/ports/*.py",
     "sqsdelay/ledger/*.py",
+    "sqsdelay/firehose/*.py",
     "sqsdelay/processes/*.py",
     "sqsdelay/opentelemetry/*.py",
     "sqsdelay/sending/*.py",

@@ -1,21 +1,32 @@
-"""A ledger in a function's log: a line of Powertools' JSON for each event, the event under ``ledger``."""
+"""A function's ledger: a line of Powertools' JSON in its log for each event, or a Firehose stream."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
-from typing import Final
+from dataclasses import dataclass
 
 from aws_lambda_powertools import Logger
 
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.ledger.events import Event, as_fields
+from sqsdelay.lambdas.relay_names import LEDGER_MESSAGE, LEDGER_STREAM_SCHEME
+from sqsdelay.ledger.events import Event, Ledger, as_fields
 
-MESSAGE: Final = "ledger"
+
+@dataclass(slots=True)
+class Until:
+    """When an invocation has to have ended, by the monotonic clock in seconds; set anew by each."""
+
+    at: float = 0
+
+    def seconds_left(self) -> float:
+        return self.at - time.monotonic()
 
 
 class PowertoolsLedger:
-    """Logs events at level INFO, whatever level the environment gives the function's own logger.
+    """Logs events, each under ``ledger``, at level INFO, whatever level the environment gives the
+    function's own logger.
 
     Args:
         endpoint: its name; the lines' service is ``<endpoint>-ledger``.
@@ -27,16 +38,34 @@ class PowertoolsLedger:
 
     def record(self, events: Sequence[Event]) -> None:
         for event in events:
-            self._logger.info(MESSAGE, ledger=as_fields(event))
+            self._logger.info(LEDGER_MESSAGE, ledger=as_fields(event))
 
 
-def ledger_if_on(variable: str, endpoint: str) -> PowertoolsLedger | None:
-    """A ledger if the environment's variable is ``true``, None where it is not set.
+def ledger_if_on(variable: str, endpoint: str, *, until: Until) -> Ledger | None:
+    """The ledger that the environment's variable names, None where it is not set.
+
+    ``true`` is the function's log; ``firehose://NAME`` a Firehose stream, and the log for what the stream
+    does not take.
+
+    Args:
+        until: the invocation's; no call to the stream outlasts it.
 
     Raises:
         ConfigurationError: any other value.
     """
     value = os.environ.get(variable, "")
-    if value not in ("", "true"):
-        raise ConfigurationError(f"{variable}={value!r}; use true, or leave it out for no ledger")
-    return PowertoolsLedger(endpoint) if value else None
+    if not value:
+        return None
+    log = PowertoolsLedger(endpoint)
+    stream = value.removeprefix(LEDGER_STREAM_SCHEME)
+    if stream != value and stream:
+        from sqsdelay.firehose.ledger import CALL_SECONDS, FirehoseLedger
+
+        return FirehoseLedger(
+            stream, otherwise=log, may_call=lambda: until.seconds_left() > CALL_SECONDS
+        )
+    if value != "true":
+        raise ConfigurationError(
+            f"{variable}={value!r}; use true or {LEDGER_STREAM_SCHEME}NAME, or leave it out for no ledger"
+        )
+    return log

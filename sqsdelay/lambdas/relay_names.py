@@ -30,3 +30,12 @@ REJECTED: Final = "Rejected"
 FAILED: Final = "Failed"
 LATENESS: Final = "Lateness"
 """Milliseconds between a message's due time and when its destination shows it."""
+
+LEDGER_STREAM_SCHEME: Final = "firehose://"
+"""Before the name of the stream that the functions' ledger goes to."""
+
+LEDGER_MESSAGE: Final = "ledger"
+"""The message of an event's line in a log."""
+
+LEDGER_IN_LOG: Final = "LedgerInLog"
+"""Events that the stream did not take, counted in the log. Its service is ``<endpoint>-ledger``."""

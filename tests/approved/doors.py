@@ -20,6 +20,7 @@ DOORS: Final = (
     "sqsdelay.rabbitmq",
     "sqsdelay.stores",
     "sqsdelay.s3",
+    "sqsdelay.firehose",
     "sqsdelay.celery",
     "sqsdelay.dramatiq",
     "sqsdelay.taskiq",

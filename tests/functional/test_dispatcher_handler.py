@@ -309,7 +309,15 @@ def test_a_missing_table_is_an_error_each_time(sqs: Any) -> None:
     assert module.handler({}, Context())["released"] == 0
 
 
-@pytest.mark.parametrize(("value", "kinds"), [("", []), ("true", ["rejected", "released"])])
+@pytest.mark.parametrize(
+    ("value", "kinds"),
+    [
+        ("", []),
+        ("true", ["rejected", "released"]),
+        # A stream that does not exist.
+        ("firehose://events", ["rejected", "released"]),
+    ],
+)
 def test_the_ledger_is_in_the_log_and_can_be_read_back(
     sqs: Any, store: DynamoDbStore, monkeypatch: pytest.MonkeyPatch, value: str, kinds: list[str]
 ) -> None:

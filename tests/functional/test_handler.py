@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
@@ -22,6 +23,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError, InvalidEndpoint, MalformedMessage, SqsDelayError
+from sqsdelay.firehose.ledger import CALL_SECONDS
 from sqsdelay.lambdas.delay_consumer import handler as module
 from sqsdelay.ledger.events import EventKind, from_json
 from sqsdelay.opentelemetry import OpenTelemetryTracing
@@ -159,7 +161,12 @@ def test_the_hop_is_the_deployed_queues(sqs: Any, monkeypatch: pytest.MonkeyPatc
         ("SQSDELAY_ENDPOINT", "", "is not a queue name"),
         ("SQSDELAY_HOP_SECONDS", "1.5", "SQSDELAY_HOP_SECONDS='1.5' is not a whole number"),
         ("SQSDELAY_MAX_RECEIVES", "0", "max_receives=0; use 1 or more"),
-        ("SQSDELAY_LEDGER", "file", "SQSDELAY_LEDGER='file'; use true, or leave it out"),
+        (
+            "SQSDELAY_LEDGER",
+            "file",
+            "SQSDELAY_LEDGER='file'; use true or firehose://NAME, or leave",
+        ),
+        ("SQSDELAY_LEDGER", "firehose://", "SQSDELAY_LEDGER='firehose://'; use true or"),
     ],
 )
 def test_a_setting_that_cannot_be_used_is_named(
@@ -377,6 +384,37 @@ def test_the_ledger_is_in_the_log_and_can_be_read_back(
     }
     assert events["now"].due_ms == START_MS + 900_000
     assert events["now"].receive_batch == 3
+
+
+@pytest.mark.parametrize("fault", ["", "no stream", "no time"])
+def test_the_ledger_is_in_a_stream_or_else_in_the_log(
+    sqs: Any, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """Every event, once; and whatever becomes of them, the messages are relayed."""
+    monkeypatch.setenv("SQSDELAY_LEDGER", "firehose://events")
+    s3, firehose = boto3.client("s3"), boto3.client("firehose")
+    s3.create_bucket(Bucket="ledgers")
+    target = {"RoleARN": "arn:aws:iam::123456789012:role/r", "BucketARN": "arn:aws:s3:::ledgers"}
+    if fault != "no stream":
+        firehose.create_delivery_stream(
+            DeliveryStreamName="events", ExtendedS3DestinationConfiguration=target
+        )
+    if fault == "no time":
+        monkeypatch.setattr(module, "FUNCTION_TIMEOUT_SECONDS", CALL_SECONDS)
+    log = function_log(monkeypatch)
+    for _ in range(2):
+        records = [record("now", "900"), record("hops", "5000")]
+        assert module.handler({"Records": records}, None) == {"batchItemFailures": []}
+    objects = s3.list_objects_v2(Bucket="ledgers").get("Contents", [])
+    bodies = [s3.get_object(Bucket="ledgers", Key=each["Key"])["Body"].read() for each in objects]
+    delivered = b"".join(bodies).splitlines()
+    logged = ledger_lines(log)
+    assert bool(delivered) == (not logged) == (not fault)
+    events = [from_json(line) for line in [*delivered, *logged]]
+    assert Counter((event.message_id, event.kind) for event in events) == {
+        ("now", EventKind.HANDED_OVER): 2,
+        ("hops", EventKind.HOP): 2,
+    }
 
 
 def test_a_fifo_endpoints_due_queue_is_in_the_ledger_too(

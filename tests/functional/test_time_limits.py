@@ -27,6 +27,7 @@ from sqsdelay.errors import (
     SqsDelayError,
     StoreUnavailable,
 )
+from sqsdelay.firehose.ledger import CALL_SECONDS, FirehoseLedger
 from sqsdelay.lambdas.delay_consumer import handler as module
 from sqsdelay.limits import (
     ANSWER_SECONDS,
@@ -43,6 +44,7 @@ from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.cloudwatch import CloudWatchAges, default_cloudwatch
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stores import open_store
+from sqsdelay.testing import InMemoryLedger
 from sqsdelay.testing.local_aws import LocalAws
 from tests.services.deaf_proxy import DeafProxy
 
@@ -75,6 +77,9 @@ def test_every_client_of_ours_has_limits_of_seconds() -> None:
     assert limits_of(consumer._queues._receiving) == (CONNECT_SECONDS, 25, SHORT_CALL_ATTEMPTS)
     assert limits_of(Bucket("bodies")._client) == usual
     assert limits_of(default_cloudwatch()) == (5, 5, SHORT_CALL_ATTEMPTS)
+    ledger = FirehoseLedger("events", otherwise=InMemoryLedger())
+    connect, answer, attempts = limits_of(ledger._client)
+    assert attempts * (connect + answer) + 1 == CALL_SECONDS
     table: Any = open_store("dynamodb://table", endpoint="orders")
     assert max(limits_of(table._table.client)) <= 5
 

@@ -91,7 +91,7 @@ WHOLE_PAGES: Final = {
     "docs/task-queues.md": WholePage(6, "tests/acceptance/task_queues/test_task_queues.py"),
     "docs/celery.md": WholePage(4, "tests/guides/test_celery_guide.py"),
     "docs/report.md": WholePage(6, "tests/functional/spark/test_report_guide.py"),
-    "docs/ledger.md": WholePage(9, "tests/guides/test_ledger_guide.py"),
+    "docs/ledger.md": WholePage(11, "tests/guides/test_ledger_guide.py"),
     "docs/spark.md": WholePage(14, "tests/functional/spark/test_spark_guide.py"),
     "docs/spark-clusters.md": WholePage(3, "tests/functional/spark/test_packaged.py"),
     "docs/testing.md": WholePage(6, "tests/guides/test_testing_guide.py"),

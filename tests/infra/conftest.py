@@ -27,6 +27,7 @@ EVERY_PART = {
     "alarmTopicArn": f"arn:aws:sns:{REGION}:{ACCOUNT}:ops",
     "removalPolicy": "destroy",
     "largeBodies": "true",
+    "ledger": "s3",
 }
 KEY = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/11111111-2222-3333-4444-555555555555"
 SUBNET = "subnet-0123456789abcdef"

@@ -33,7 +33,8 @@ def test_everything_given() -> None:
         removalPolicy="destroy",
         store="dynamodb",
         largeBodies="true",
-        ledger="true",
+        ledger="s3",
+        ledgerBucket="ledgers",
     )
     assert [endpoint.name for endpoint in deployment.endpoints] == ["orders", "invoices"]
     assert deployment.hop_seconds == 60
@@ -41,7 +42,7 @@ def test_everything_given() -> None:
     assert deployment.removal_policy is RemovalPolicy.DESTROY
     assert deployment.store == "dynamodb"
     assert deployment.large_bodies is True
-    assert deployment.ledger is True
+    assert (deployment.ledger, deployment.ledger_bucket) == ("s3", "ledgers")
 
 
 @pytest.mark.parametrize("endpoint", [None, "orders"])
@@ -95,7 +96,10 @@ def test_existing_fifo_queue_names_a_fifo_endpoint() -> None:
             "largeBodies='yes'; use true, leave it out for bodies up to 1 MiB",
         ),
         ({"largeBodies": 1}, "largeBodies=1; use true, leave it out"),
-        ({"ledger": "file"}, "ledger='file'; use true, or leave it out for no events"),
+        ({"ledger": "file"}, "ledger='file'; use s3 for a bucket, true for the functions' logs,"),
+        ({"ledger": 1}, "ledger=1; use s3 for a bucket"),
+        ({"ledgerBucket": "mine"}, "ledgerBucket='mine'; use the name of a bucket"),
+        ({"ledger": "s3", "ledgerBucket": "s3://mine"}, "or leave it out for a new bucket"),
     ],
 )
 def test_bad_context_is_one_clear_line(context: dict[str, Any], line: str) -> None:
@@ -107,21 +111,21 @@ def test_bad_context_is_one_clear_line(context: dict[str, Any], line: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("context", "store", "large_bodies"),
+    ("context", "store", "other"),
     [
         ({}, None, None),
-        ({"store": "none", "largeBodies": "none"}, "none", False),
-        ({"largeBodies": "false"}, None, False),
-        ({"largeBodies": False}, None, False),
-        ({"largeBodies": True}, None, True),
+        ({"store": "none", "largeBodies": "none", "ledger": "none"}, "none", False),
+        ({"largeBodies": "false", "ledger": False}, None, False),
+        ({"largeBodies": False, "ledger": "none"}, None, False),
+        ({"largeBodies": True, "ledger": "true"}, None, True),
     ],
 )
 def test_letting_go_is_not_leaving_out(
-    context: dict[str, Any], store: str | None, large_bodies: bool | None
+    context: dict[str, Any], store: str | None, other: bool | None
 ) -> None:
     """What is given up by name is told from what was forgotten, as text and from cdk.json alike."""
     deployment = read(**context)
-    assert (deployment.store, deployment.large_bodies) == (store, large_bodies)
+    assert (deployment.store, deployment.large_bodies, deployment.ledger) == (store, other, other)
 
 
 @pytest.mark.parametrize(

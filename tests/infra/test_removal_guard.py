@@ -15,6 +15,7 @@ from sqsdelay.cdk.removal_guard import (
     DUE_QUEUE,
     HANDLER_FILE,
     LARGE_BODIES,
+    LEDGER,
     S3_STORE,
     SCHEDULES,
     STORE,
@@ -33,12 +34,20 @@ def left_out(template: Template) -> list[dict[str, str]]:
 @pytest.mark.parametrize(
     ("name", "settings", "expected"),
     [
-        ("orders", {}, [STORE, S3_STORE, SCHEDULES, LARGE_BODIES, DUE_QUEUE]),
-        ("orders.fifo", {}, [STORE, S3_STORE, SCHEDULES, LARGE_BODIES]),
-        ("orders", {"store": "dynamodb", "large_bodies": True}, [S3_STORE, SCHEDULES, DUE_QUEUE]),
-        ("orders", {"store": "scheduler"}, [STORE, S3_STORE, LARGE_BODIES, DUE_QUEUE]),
-        ("orders", {"store": "s3"}, [STORE, SCHEDULES, LARGE_BODIES, DUE_QUEUE]),
-        ("orders", {"store": "none", "large_bodies": False}, [DUE_QUEUE]),
+        ("orders", {}, [STORE, S3_STORE, SCHEDULES, LARGE_BODIES, LEDGER, DUE_QUEUE]),
+        ("orders.fifo", {}, [STORE, S3_STORE, SCHEDULES, LARGE_BODIES, LEDGER]),
+        (
+            "orders",
+            {"store": "dynamodb", "large_bodies": True, "ledger": True},
+            [S3_STORE, SCHEDULES, LEDGER, DUE_QUEUE],
+        ),
+        (
+            "orders",
+            {"store": "scheduler", "ledger": "s3"},
+            [STORE, S3_STORE, LARGE_BODIES, DUE_QUEUE],
+        ),
+        ("orders", {"store": "s3"}, [STORE, SCHEDULES, LARGE_BODIES, LEDGER, DUE_QUEUE]),
+        ("orders", {"store": "none", "large_bodies": False, "ledger": False}, [DUE_QUEUE]),
     ],
 )
 def test_the_guard_is_told_what_is_neither_there_nor_let_go_of(
@@ -65,7 +74,7 @@ def test_a_part_is_known_by_the_logical_id_it_would_have(path: tuple[str, ...]) 
     full = {
         name: each
         for store in ("dynamodb", "s3", "scheduler")
-        for name, each in template("orders.fifo", store=store, large_bodies=True)
+        for name, each in template("orders.fifo", store=store, large_bodies=True, ledger="s3")
         .to_json()["Resources"]
         .items()
     }
@@ -78,7 +87,7 @@ def test_a_part_is_known_by_the_logical_id_it_would_have(path: tuple[str, ...]) 
         for name, each in full.items()
     ]
     parts = left_out(template("orders"))
-    assert len(parts) == 5
+    assert len(parts) == 6
     for part in parts:
         found = [each for each in resources if is_part(part, each)]
         assert len(found) == 1, part

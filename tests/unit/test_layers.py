@@ -35,6 +35,7 @@ ADAPTERS: dict[str, set[str]] = {
     "sqs": {"boto3", "botocore", "tenacity", "mypy_boto3_sqs", "pycurl"},
     "rabbitmq": {"pika", "tenacity"},
     "s3": {"boto3", "botocore", "mypy_boto3_s3"},
+    "firehose": {"boto3", "botocore"},
     "stores": set(),
     "stores/shared": set(),
     "stores/sqlite": set(),
@@ -65,7 +66,7 @@ WHERE = (
     "sqsdelay/ports, a use case in one of sqsdelay/{"
     + ",".join(USE_CASES)
     + "}, a vendor's API in an "
-    "adapter (sqsdelay/{sqs,rabbitmq,s3,stores}), what users touch in a surface "
+    "adapter (sqsdelay/{sqs,rabbitmq,s3,firehose,stores}), what users touch in a surface "
     "(sqsdelay/{" + ",".join(sorted(SURFACES - {"celery"})) + "})"
 )
 

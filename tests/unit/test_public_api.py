@@ -47,6 +47,7 @@ def test_importing_does_nothing() -> None:
 VENDORS = {"boto3", "botocore", "pika", "psycopg", "kombu", "pyspark", "pyarrow", "typer", "pytest"}
 NEEDED = {
     "sqsdelay.celery": {"boto3", "botocore", "kombu"},
+    "sqsdelay.firehose": {"boto3", "botocore"},
     "sqsdelay.s3": {"boto3", "botocore"},
     "sqsdelay.sqs": {"boto3", "botocore"},
 }

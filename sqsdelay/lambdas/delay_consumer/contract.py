@@ -65,4 +65,5 @@ PARKING_QUEUE_VARIABLE: Final = "SQSDELAY_THROUGH_PARKING_QUEUE"
 """``true`` sends what is to be parked to the endpoint's parking queue; it is parked at once when unset."""
 
 LEDGER_VARIABLE: Final = "SQSDELAY_LEDGER"
-"""``true`` records what happens to each message in the function's log; nothing is when unset."""
+"""``true`` records what happens to each message in the function's log, ``firehose://NAME`` in a Firehose
+stream; nothing is when unset."""

@@ -19,7 +19,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.received_message import ReceivedMessage, from_lambda_event
 from sqsdelay.errors import MalformedMessage
 from sqsdelay.lambdas.delay_consumer import contract
-from sqsdelay.lambdas.powertools_ledger import ledger_if_on
+from sqsdelay.lambdas.powertools_ledger import Until, ledger_if_on
 from sqsdelay.lambdas.relaying import report_outcomes
 from sqsdelay.lambdas.settings import switch, whole_setting
 from sqsdelay.limits import (
@@ -57,6 +57,7 @@ class Function:
     logger: Logger
     metrics: Metrics
     settled: bool
+    until: Until
 
 
 @cache
@@ -73,7 +74,9 @@ def function() -> Function:
     client.meta.events.register("request-created.sqs", _drop_trace_header)
     metrics = Metrics(namespace=contract.METRIC_NAMESPACE, service=endpoint.name)
     logger = Logger(service=endpoint.name)
-    tracing, ledger = if_installed(ledger_if_on(contract.LEDGER_VARIABLE, endpoint.name))
+    until = Until()
+    ledger = ledger_if_on(contract.LEDGER_VARIABLE, endpoint.name, until=until)
+    tracing, ledger = if_installed(ledger)
     queues = SqsQueues(client)
     park_after = whole_setting(contract.PARK_AFTER_SECONDS_VARIABLE, DEFAULT_PARK_AFTER_SECONDS)
     settings = RelaySettings(
@@ -104,6 +107,7 @@ def function() -> Function:
         logger,
         metrics,
         settled=relay.hop_seconds == expected,
+        until=until,
     )
 
 
@@ -120,6 +124,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, list[dict[st
     """
     received_at = time.monotonic()
     this = function()
+    this.until.at = received_at + FUNCTION_TIMEOUT_SECONDS - 1
     if not this.settled:
         # A deployment is changing the queue: what it is then must not be missed.
         function.cache_clear()

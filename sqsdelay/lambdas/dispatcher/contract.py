@@ -22,7 +22,8 @@ PARK: Final = "park"
 """True in an event that asks to empty the parking queue into the store, instead of releasing."""
 
 LEDGER_VARIABLE: Final = "SQSDELAY_LEDGER"
-"""``true`` records what happens to each message in the function's log; nothing is when unset."""
+"""``true`` records what happens to each message in the function's log, ``firehose://NAME`` in a Firehose
+stream; nothing is when unset."""
 
 METRIC_NAMESPACE: Final = "sqsdelay"
 METRIC_DIMENSION: Final = "service"

@@ -7,6 +7,7 @@ and messages arrive to the second. A second schedule has it park what the parkin
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -21,7 +22,7 @@ from sqsdelay.dispatching.settings import DispatchSettings
 from sqsdelay.dispatching.settlement import Round
 from sqsdelay.lambdas import relay_names
 from sqsdelay.lambdas.dispatcher import contract
-from sqsdelay.lambdas.powertools_ledger import ledger_if_on
+from sqsdelay.lambdas.powertools_ledger import Until, ledger_if_on
 from sqsdelay.lambdas.relaying import report_outcomes
 from sqsdelay.lambdas.settings import whole_setting
 from sqsdelay.limits import (
@@ -68,6 +69,7 @@ class Function:
     parker: Parker
     logger: Logger
     metrics: Metrics
+    until: Until
 
 
 @cache
@@ -75,7 +77,9 @@ def function() -> Function:
     """Wire the function from its environment, once, on the first invocation."""
     endpoint = Endpoint.parse(os.environ[contract.ENDPOINT_VARIABLE])
     store = open_store(os.environ[contract.STORE_VARIABLE], endpoint=endpoint.name)
-    tracing, ledger = if_installed(ledger_if_on(contract.LEDGER_VARIABLE, endpoint.name))
+    until = Until()
+    ledger = ledger_if_on(contract.LEDGER_VARIABLE, endpoint.name, until=until)
+    tracing, ledger = if_installed(ledger)
     queues = SqsQueues(_client())
     outbox = SqsOutbox(queues, endpoint, concurrency=CONCURRENT_SENDS, tracing=tracing)
     settings = DispatchSettings(
@@ -109,7 +113,7 @@ def function() -> Function:
     )
     parker = Parker(queues, endpoint, parking)
     metrics = Metrics(namespace=contract.METRIC_NAMESPACE, service=endpoint.name)
-    return Function(dispatcher, store, outbox, parker, logger, metrics)
+    return Function(dispatcher, store, outbox, parker, logger, metrics, until)
 
 
 def _client() -> SQSClient:
@@ -128,6 +132,7 @@ def handler(event: object, context: Any) -> dict[str, int]:
         StoreError, QueueMissing, QueueUnavailable: Lambda counts an error; the next run goes on.
     """
     this = function()
+    this.until.at = time.monotonic() + context.get_remaining_time_in_millis() / 1000 - 1
     if isinstance(event, Mapping) and event.get(contract.PARK) is True:
         return _park(this, context)
     counts = {"released": 0, "rejected": 0, "failed": 0, "held": 0}

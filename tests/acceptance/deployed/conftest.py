@@ -12,7 +12,7 @@ from sqsdelay.testing.local_aws import LocalAws
 STORED = ("-c", "endpoint=stored", "-c", "hopSeconds=1")
 STORED_WITH_ALL = (
     *STORED,
-    *("-c", "store=dynamodb", "-c", "largeBodies=true", "-c", "ledger=true"),
+    *("-c", "store=dynamodb", "-c", "largeBodies=true", "-c", "ledger=s3"),
 )
 
 

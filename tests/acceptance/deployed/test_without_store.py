@@ -49,6 +49,7 @@ def test_a_forgotten_part_is_not_removed(
     assert "the stack has a store, but this deployment has none" in told
     assert "store=none to give it up" in told
     assert "a bucket for large bodies, but this deployment has none" in told
+    assert "keeps its ledger in a bucket, but this deployment does not" in told
     assert sorted(kinds(aws)) == before
     [stack] = aws.client("cloudformation").describe_stacks(StackName=STACK)["Stacks"]
     assert stack["StackStatus"] == "UPDATE_ROLLBACK_COMPLETE"
@@ -68,12 +69,15 @@ def test_a_misspelt_store_is_refused_before_anything(cdk: CdkCommand) -> None:
 
 
 def test_letting_go_by_name(aws: LocalAws, cdk: CdkCommand, stored: dict[str, str]) -> None:
-    """``none`` takes the dispatcher away and keeps the table; later it need not be said again."""
-    outputs = cdk.deploy(*STORED, "-c", "store=none", "-c", "largeBodies=none")
-    assert not {"DispatcherName", "BodyBucketName"} & set(outputs)
+    """``none`` takes the dispatcher away and keeps table and ledger; later it need not be said again."""
+    given_up = ("-c", "store=none", "-c", "largeBodies=none", "-c", "ledger=none")
+    outputs = cdk.deploy(*STORED, *given_up)
+    assert not {"DispatcherName", "BodyBucketName", "LedgerUrl"} & set(outputs)
     assert "AWS::DynamoDB::Table" not in kinds(aws)
     table = stored["StoreUrl"].removeprefix("dynamodb://")
     assert aws.client("dynamodb").describe_table(TableName=table)
+    bucket = stored["LedgerUrl"].split("/")[2]
+    assert aws.client("s3").list_objects_v2(Bucket=bucket)["KeyCount"]
     assert "DispatcherName" not in cdk.deploy(*STORED)
 
 

@@ -162,6 +162,7 @@ def test_objects_of_a_stream_by_day(spark: SparkSession, tmp_path: Path) -> None
     settings = context.hadoopConfiguration()
     bucket = f"ledgers{uuid.uuid4().hex}"  # Hadoop keeps one file system for each
     views = "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme"
+    before = settings.get("fs.s3a.impl")
     settings.set("fs.s3a.impl", views)
     settings.set(
         "fs.viewfs.overload.scheme.target.file.impl", "org.apache.hadoop.fs.LocalFileSystem"
@@ -192,7 +193,7 @@ def test_objects_of_a_stream_by_day(spark: SparkSession, tmp_path: Path) -> None
             put("day=2026-09-22/events-1-2026-09-22-00-00-00-3.gz", good[2::3])
         rows = judged(found.rows, as_of_ms=told.T0 + 10 * told.HOUR, grace_ms=told.HOUR).collect()
     finally:
-        settings.unset("fs.s3a.impl")
+        settings.set("fs.s3a.impl", before)
     first = len(good[::3])
     assert read == [(first + 4, 0), (first + 4 + len(good), 0)]
     expected = {

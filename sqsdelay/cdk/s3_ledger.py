@@ -1,0 +1,222 @@
+"""The ledger of one endpoint in S3: a Firehose stream, the bucket it fills by day, alarms."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aws_cdk import RemovalPolicy
+from aws_cdk import aws_cloudwatch as cloudwatch
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kinesisfirehose as firehose
+from aws_cdk import aws_kms as kms
+from aws_cdk import aws_logs as logs
+from aws_cdk import aws_s3 as s3
+from aws_cdk import aws_sns as sns
+from constructs import Construct
+
+from sqsdelay.cdk.acknowledgement import acknowledge, as_nag_writes
+from sqsdelay.cdk.alarms import PERIOD, Alarms, Rule
+from sqsdelay.cdk.body_bucket import private_bucket
+from sqsdelay.errors import ConfigurationError
+from sqsdelay.lambdas import relay_names
+
+IN_S3: Final = "s3"
+"""What ``ledger=`` calls it."""
+
+FOLDER: Final = "ledger"
+BUFFERED_SECONDS: Final = 900
+BUFFERED_MIB: Final = 128
+"""Firehose waits so long, or for so much, to write an object: its most, for the fewest objects. Source:
+BufferingHints API reference."""
+
+LATE_SECONDS: Final = 4 * BUFFERED_SECONDS
+"""Something is wrong when a record has waited for so long. Firehose tries for 24 hours."""
+
+_USE_KEY: Final = ("kms:Decrypt", "kms:GenerateDataKey")
+"""Of the key of stream and bucket. Source: Firehose developer guide, "Grant Firehose access to an Amazon S3
+destination"; so are a stream's actions on a bucket."""
+
+
+class S3Ledger(Construct):
+    """Events of one endpoint become objects of JSON lines, compressed: ``ledger/<endpoint>/day=2027-01-31/…``
+
+    The functions put events into ``stream`` themselves: of what goes through a log, the log alone costs more
+    than all the rest. The day (UTC) is the one on which the oldest event of an object came to the stream.
+    Nothing deletes objects, and a bucket may be shared by endpoints: each has a folder of its own.
+
+    Args:
+        endpoint: its name, which may be a token.
+        bucket: to write to; made when left out.
+        alarm_topic: told of every alarm that starts.
+        removal_policy: what becomes of a bucket made here, and the ledger in it, when removed.
+        encryption_key: of stream and bucket; ones that AWS manages when None.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        endpoint: str,
+        bucket: s3.IBucket | None = None,
+        alarm_topic: sns.ITopic | None = None,
+        removal_policy: RemovalPolicy = RemovalPolicy.RETAIN,
+        encryption_key: kms.IKey | None = None,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        self._endpoint = endpoint
+        self.bucket = bucket or private_bucket(
+            self, "Bucket", removal_policy=removal_policy, encryption_key=encryption_key
+        )
+        role = self._role()
+        keys = [key for key in (encryption_key, self.bucket.encryption_key) if key is not None]
+        for key in {key.key_arn: key for key in keys}.values():
+            key.grant(role, *_USE_KEY)
+        self.stream = firehose.CfnDeliveryStream(
+            self,
+            "Stream",
+            delivery_stream_type="DirectPut",
+            delivery_stream_encryption_configuration_input=_encryption(encryption_key),
+            extended_s3_destination_configuration=firehose.CfnDeliveryStream.ExtendedS3DestinationConfigurationProperty(
+                bucket_arn=self.bucket.bucket_arn,
+                role_arn=role.role_arn,
+                prefix=f"{FOLDER}/{endpoint}/day=!{{timestamp:yyyy-MM-dd}}/",
+                # Beside the ledger, or a report would read it.
+                error_output_prefix=f"{FOLDER}-errors/{endpoint}/!{{firehose:error-output-type}}/",
+                compression_format="GZIP",
+                buffering_hints=firehose.CfnDeliveryStream.BufferingHintsProperty(
+                    interval_in_seconds=BUFFERED_SECONDS, size_in_m_bs=BUFFERED_MIB
+                ),
+            ),
+        )
+        # All that the role may, which Firehose tries at once.
+        self.stream.node.add_dependency(role)
+        self.alarms = Alarms(self, "Alarms", self._rules(), topic=alarm_topic)
+
+    @property
+    def url(self) -> str:
+        """The endpoint's ledger, as a report reads it."""
+        return f"s3://{self.bucket.bucket_name}/{FOLDER}/{self._endpoint}/"
+
+    def statement(self) -> iam.PolicyStatement:
+        """What whoever records is to be allowed."""
+        return iam.PolicyStatement(
+            sid="Record", actions=["firehose:PutRecord"], resources=[self.stream.attr_arn]
+        )
+
+    def grant_record(self, grantee: iam.IGrantable) -> None:
+        """Let ``grantee``, a sender or a receiver, put its events into the stream."""
+        grantee.grant_principal.add_to_principal_policy(self.statement())
+
+    def watch(self, log_group: logs.LogGroup) -> None:
+        """Count events that a function had to leave in its log."""
+        logs.MetricFilter(
+            log_group,
+            "LedgerInLog",
+            log_group=log_group,
+            filter_pattern=logs.FilterPattern.string_value(
+                "$.message", "=", relay_names.LEDGER_MESSAGE
+            ),
+            metric_namespace=relay_names.METRIC_NAMESPACE,
+            metric_name=relay_names.LEDGER_IN_LOG,
+            metric_value="1",
+            dimensions={relay_names.METRIC_DIMENSION: "$.service"},
+        )
+
+    def _role(self) -> iam.Role:
+        folders = [
+            self.bucket.arn_for_objects(f"{folder}/{self._endpoint}/*")
+            for folder in (FOLDER, f"{FOLDER}-errors")
+        ]
+        deliver = iam.PolicyStatement(
+            sid="Deliver",
+            actions=["s3:AbortMultipartUpload", "s3:GetObject", "s3:PutObject"],
+            resources=folders,
+        )
+        find = iam.PolicyStatement(
+            sid="Find",
+            actions=["s3:GetBucketLocation", "s3:ListBucket", "s3:ListBucketMultipartUploads"],
+            resources=[self.bucket.bucket_arn],
+        )
+        role = iam.Role(
+            self,
+            "Role",
+            assumed_by=iam.ServicePrincipal("firehose.amazonaws.com"),
+            inline_policies={"Ledger": iam.PolicyDocument(statements=[deliver, find])},
+        )
+        acknowledge(
+            role,
+            *(f"AwsSolutions-IAM5[Resource::{as_nag_writes(self, arn)}]" for arn in folders),
+            reason="All objects of two folders, which hold nothing but this endpoint's ledger.",
+        )
+        return role
+
+    def _rules(self) -> list[Rule]:
+        return [
+            Rule(
+                name="LedgerLate",
+                metric=cloudwatch.Metric(
+                    namespace="AWS/Firehose",
+                    metric_name="DeliveryToS3.DataFreshness",
+                    dimensions_map={"DeliveryStreamName": self.stream.ref},
+                    statistic="max",
+                    period=PERIOD,
+                ),
+                description="Firehose cannot write the ledger to its bucket; after 24 hours it "
+                "gives events up",
+                above=LATE_SECONDS,
+            ),
+            Rule(
+                name="LedgerInLog",
+                metric=cloudwatch.Metric(
+                    namespace=relay_names.METRIC_NAMESPACE,
+                    metric_name=relay_names.LEDGER_IN_LOG,
+                    dimensions_map={relay_names.METRIC_DIMENSION: f"{self._endpoint}-ledger"},
+                    statistic="sum",
+                    period=PERIOD,
+                ),
+                description="The ledger's stream did not take events: they are in the functions' logs only",
+            ),
+        ]
+
+
+def check_ledger(ledger: bool | str | None, *, has_bucket: bool) -> None:
+    """Refuse what is no place for a ledger.
+
+    Raises:
+        ConfigurationError: an unknown one; a bucket for a ledger that is not in S3.
+    """
+    if isinstance(ledger, str) and ledger != IN_S3:
+        raise ConfigurationError(
+            f"ledger={ledger!r}; use {IN_S3!r} for a bucket, True for the functions' logs, or False for none"
+        )
+    if has_bucket and ledger != IN_S3:
+        raise ConfigurationError(
+            f"a ledger's bucket is for ledger={IN_S3!r}; add that, or leave the bucket out"
+        )
+
+
+def ledger_setting(ledger: S3Ledger | bool) -> str | None:
+    """What a function's environment calls its ledger."""
+    if isinstance(ledger, S3Ledger):
+        return f"{relay_names.LEDGER_STREAM_SCHEME}{ledger.stream.ref}"
+    return "true" if ledger else None
+
+
+def ledger_statements(
+    ledger: S3Ledger | bool, log_group: logs.LogGroup
+) -> list[iam.PolicyStatement]:
+    """What a function is allowed for its ledger; what it leaves in its log is counted."""
+    if not isinstance(ledger, S3Ledger):
+        return []
+    ledger.watch(log_group)
+    return [ledger.statement()]
+
+
+def _encryption(
+    key: kms.IKey | None,
+) -> firehose.CfnDeliveryStream.DeliveryStreamEncryptionConfigurationInputProperty:
+    made = firehose.CfnDeliveryStream.DeliveryStreamEncryptionConfigurationInputProperty
+    if key is None:
+        return made(key_type="AWS_OWNED_CMK")
+    return made(key_type="CUSTOMER_MANAGED_CMK", key_arn=key.key_arn)
