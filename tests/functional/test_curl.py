@@ -223,7 +223,8 @@ def test_what_is_refused_is_told_and_then_paced_by_botocore(
     monkeypatch.setattr(curl, "SystemClock", lambda: clock)
     client = client_of(server)
     assert curl.request_by_curl(client, pause_seconds=60, refused=codes.append)
-    server.answers += [(400, json.dumps({"__type": "com.amazonaws.sqs#RequestThrottled"})), None]
+    throttled = json.dumps({"__type": "com.amazonaws.sqs#RequestThrottled"}).encode()
+    server.answers += [(400, throttled), None]
     client.delete_message_batch(**DELETE)
     clock.advance(59.9)
     client.delete_message_batch(**DELETE)

@@ -410,7 +410,8 @@ def test_the_ledger_is_in_a_stream_or_else_in_the_log(
     delivered = b"".join(bodies).splitlines()
     logged = ledger_lines(log)
     assert bool(delivered) == (not logged) == (not fault)
-    events = [from_json(line) for line in [*delivered, *logged]]
+    lines: list[str | bytes] = [*delivered, *logged]
+    events = [from_json(line) for line in lines]
     assert Counter((event.message_id, event.kind) for event in events) == {
         ("now", EventKind.HANDED_OVER): 2,
         ("hops", EventKind.HOP): 2,
