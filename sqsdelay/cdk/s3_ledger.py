@@ -24,7 +24,7 @@ IN_S3: Final = "s3"
 """What ``ledger=`` calls it."""
 
 FOLDER: Final = "ledger"
-BUFFERED_SECONDS: Final = 900
+BUFFERED_SECONDS: Final = 15 * 60
 BUFFERED_MIB: Final = 128
 """Firehose waits so long, or for so much, to write an object: its most, for the fewest objects. Source:
 BufferingHints API reference."""

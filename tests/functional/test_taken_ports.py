@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import psycopg
@@ -26,9 +27,15 @@ def taken() -> Iterator[int]:
 
 
 def offered(*first: int) -> Callable[[], int]:
-    """These ports first, then free ones."""
-    given = list(first)
-    return lambda: given.pop(0) if given else free_port()
+    """These ports first, then free ones; none twice."""
+    given = set[int]()
+    ports = chain(first, iter(free_port, None))
+
+    def port() -> int:
+        given.add(new := next(each for each in ports if each not in given))
+        return new
+
+    return port
 
 
 def test_the_local_aws(taken: int, monkeypatch: pytest.MonkeyPatch) -> None:

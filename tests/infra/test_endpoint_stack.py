@@ -10,6 +10,7 @@ from aws_cdk.assertions import Match
 
 from infra.cdk_command import ROOT
 from infra.endpoint_stack import stack_name
+from sqsdelay.cdk.s3_ledger import LATE_SECONDS
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.lambdas.delay_consumer import contract
 from sqsdelay.lambdas.dispatcher import contract as dispatcher_contract
@@ -291,9 +292,8 @@ def test_docs_say_what_each_alarm_means(endpoint_template: Templates) -> None:
     text = (ROOT / "docs" / "operations.md").read_text()
     _, _, section = text.partition("| alarm | what it means")
     rows = [line for line in section.splitlines() if line.startswith("| ") and "alarm" not in line]
-    alarms = endpoint_template("orders.fifo", store="dynamodb").find_resources(
-        "AWS::CloudWatch::Alarm"
-    )
+    everything = endpoint_template("orders.fifo", store="dynamodb", ledger="s3")
+    alarms = everything.find_resources("AWS::CloudWatch::Alarm")
     in_s3 = endpoint_template(store="s3").find_resources("AWS::CloudWatch::Alarm")
     [parking] = [
         alarm["Properties"]["Threshold"]
@@ -301,9 +301,15 @@ def test_docs_say_what_each_alarm_means(endpoint_template: Templates) -> None:
         if "ParkingMessage" in name
     ]
     assert f"oldest parking message (older than {parking} s; `store=s3`)" in section
-    assert len(rows) == len(alarms) + 1 == 10
+    assert len(rows) == len(alarms) + 1 == 12
     thresholds = {alarm["Properties"]["Threshold"] for alarm in alarms.values()}
-    assert thresholds == {0, MAX_MESSAGE_TIMER_SECONDS + OVERDUE_MARGIN_SECONDS, OVERDUE_MS}
+    assert thresholds == {
+        0,
+        MAX_MESSAGE_TIMER_SECONDS + OVERDUE_MARGIN_SECONDS,
+        OVERDUE_MS,
+        LATE_SECONDS,
+    }
+    assert f"ledger late (older than {LATE_SECONDS} s)" in section
     assert f"the hop + {OVERDUE_MARGIN_SECONDS} s" in section
     assert f"older than {MAX_MESSAGE_TIMER_SECONDS + OVERDUE_MARGIN_SECONDS} s" in section
     assert f"above {OVERDUE_MS // 1000} s" in section

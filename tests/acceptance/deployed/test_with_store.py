@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -120,11 +121,14 @@ def test_deployed_delay_consumer_parks_what_is_far_away(
     while len(found := [e for e in delivered(aws, stored) if e.message_id == message_id]) < 2:
         assert time.monotonic() < deadline, "not delivered"
         time.sleep(0.2)
-    told = [(event.source, event.kind) for event in sorted(found, key=lambda e: e.at_ms)]
-    assert told == [
-        (Source.CONSUMER, EventKind.PARKED),
-        (Source.DISPATCHER, EventKind.RELEASED),
-    ]
+    told = [(event.source, event.kind) for event in found]
+    assert Counter(told) == {
+        (
+            Source.CONSUMER,
+            EventKind.PARKED,
+        ): 1,  # noted after it is in the store: maybe the later of both
+        (Source.DISPATCHER, EventKind.RELEASED): 1,
+    }
     logs = [log_lines(aws, stored[name]) for name in ("FunctionName", "DispatcherName")]
     assert not [line for log in logs for line in log if '"ledger"' in line]
 
