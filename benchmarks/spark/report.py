@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any
 
 import duckdb
@@ -82,26 +82,31 @@ def generate(folder: Path, events: int) -> None:
 def measure(engine: str, events: int, command: Sequence[str]) -> Measured:
     """Run a command that prints its figures as JSON, and watch it and its children."""
     started = time.monotonic()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     peak, spent = 0, dict[int, float]()
-    while process.poll() is None:
-        memory = 0
-        for each in tree(process.pid):
-            try:
-                memory += each.memory_info().rss
-                times = each.cpu_times()
-                spent[each.pid] = times.user + times.system
-            except psutil.Error:
-                continue
-        peak = max(peak, memory)
-        time.sleep(SAMPLE_SECONDS)
-    printed, errors = process.communicate()
+    # Files, not pipes: nobody reads before the end, and a full pipe would stop the command.
+    with TemporaryFile("w+") as output, TemporaryFile("w+") as errors:
+        process = subprocess.Popen(command, stdout=output, stderr=errors)
+        while process.poll() is None:
+            memory = 0
+            for each in tree(process.pid):
+                try:
+                    memory += each.memory_info().rss
+                    times = each.cpu_times()
+                    spent[each.pid] = times.user + times.system
+                except psutil.Error:
+                    continue
+            peak = max(peak, memory)
+            time.sleep(SAMPLE_SECONDS)
+        seconds = time.monotonic() - started
+        output.seek(0)
+        errors.seek(0)
+        printed, told = output.read(), errors.read()
     if process.returncode:
-        raise RuntimeError(f"{engine} failed:\n{errors[-2000:]}")
+        raise RuntimeError(f"{engine} failed:\n{told[-2000:]}")
     return Measured(
         engine=engine,
         events=events,
-        seconds=time.monotonic() - started,
+        seconds=seconds,
         cpu_seconds=sum(spent.values()),
         peak_bytes=peak,
         figures=json.loads(printed.splitlines()[-1]),
