@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -146,29 +145,21 @@ def contents(
 ) -> Content:
     """Gather what the page shows from the tables."""
     by_size = tables["summary"].where("endpoint IS NOT NULL")
-    # Side by side: each is a small job, and most of its time is Spark's planning.
-    with ThreadPoolExecutor() as pool:
-        moments = pool.submit(_moments, messages, as_of_ms)
-        lateness = pool.submit(_histogram, messages, figures)
-        troubles = pool.submit(_troubles, messages, figures)
-        costs = pool.submit(_costs, tables["cost"])
-        waiting = pool.submit(tables["waiting"].sort("at_ms").collect)
-        endpoints = pool.submit(_rows, by_size.sort(F.desc("messages"), "endpoint"), MOST_ENDPOINTS)
-        cohorts = tables["cohorts"].where("endpoint IS NULL").sort("band")
-        return Content(
-            ledger=ledger,
-            figures=figures,
-            cohorts=_rows(cohorts, len(BANDS) + 1),
-            bad_lines=_rows(tables["bad_lines"], MOST_LISTED) if figures.bad_lines else [],
-            endpoints=endpoints.result(),
-            lateness=lateness.result(),
-            moments=moments.result()[0],
-            moment_ms=moments.result()[1],
-            waiting=[(row.at_ms, row.waiting) for row in waiting.result()],
-            costs=costs.result(),
-            troubles=troubles.result(),
-            prices=prices,
-        )
+    moments, moment_ms = _moments(messages, as_of_ms)
+    return Content(
+        ledger=ledger,
+        figures=figures,
+        endpoints=_rows(by_size.sort(F.desc("messages"), "endpoint"), MOST_ENDPOINTS),
+        cohorts=_rows(tables["cohorts"].where("endpoint IS NULL").sort("band"), len(BANDS) + 1),
+        lateness=_histogram(messages, figures),
+        moments=moments,
+        moment_ms=moment_ms,
+        waiting=[(row.at_ms, row.waiting) for row in tables["waiting"].sort("at_ms").collect()],
+        costs=_costs(tables["cost"]),
+        troubles=_troubles(messages, figures),
+        bad_lines=_rows(tables["bad_lines"], MOST_LISTED) if figures.bad_lines else [],
+        prices=prices,
+    )
 
 
 def _rows(table: DataFrame, most: int) -> list[dict[str, Any]]:

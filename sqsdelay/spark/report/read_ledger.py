@@ -48,23 +48,27 @@ _STRICT: Final = {"columnNameOfCorruptRecord": _CORRUPT, "allowSingleQuotes": "f
 _NEEDED: Final = ("event", "at_ms", "endpoint", "message_id", "source")
 _TABLE: Final = re.compile(r"[A-Za-z_]\w*(\.\w+){0,2}", re.ASCII)
 """A table's name in Spark's catalogs."""
-_RECURSIVE: Final = {"recursiveFileLookup": "true"}
-_TIMESTAMPED: Final = r"^\d{4}-\d\d-\d\dT[\d:.,+Z-]+\s+(\{.*)"
-"""A line of an exported CloudWatch log, and what it tells."""
+_TIMESTAMPED: Final = r"^\d{4}-\d\d-\d\dT[\d:.,+Z-]+\s+(?=\{)"
+"""What a line of an exported CloudWatch log begins with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """The lines of a ledger.
 
-    ``events`` has a column for each field of an event, and its ``file`` if that is asked for; ``aside``
-    has ``file``, ``line`` and ``reason`` for each line that is none. ``counts`` tells ``lines`` and
-    ``events`` once an action has gone through ``events``.
+    ``by_file`` has a column for each field of an event, and its ``file``; ``aside`` has ``file``, ``line``
+    and ``reason`` for each line that is none. ``counts`` tells ``lines`` and ``events`` once an action
+    has gone through ``by_file``.
     """
 
-    events: DataFrame
+    by_file: DataFrame
     aside: DataFrame
     counts: Observation
+
+    @property
+    def events(self) -> DataFrame:
+        """Without their files."""
+        return self.by_file.drop("file")
 
     def bad_lines(self) -> DataFrame:
         """``aside``, once the lines are counted: the ledger need not be read once more to find none."""
@@ -92,67 +96,33 @@ def read_ledger(
     Args:
         ledger: the path or URI of lines, the name of a table, or a DataFrame of rows.
         ledger_format: ``parquet``, ``delta``, ``iceberg`` or another that this Spark loads rows of.
-        by_file: tell the events' files, too, as Spark's ``_metadata.file_path`` names them.
+        by_file: tell rows' files, too, as Spark's ``_metadata.file_path`` names them; lines' are always
+            told.
         only: read no other files than these.
 
     Raises:
         ConfigurationError: there is no such file, folder, match or format; rows that are no events.
     """
     if not isinstance(ledger, str):
-        return _of_rows(ledger)
-    if ledger_format is not None:
+        parsed = _rows(ledger)
+    elif ledger_format is not None:
         rows = _only(_loaded(spark, ledger, ledger_format), only)
-        return _of_rows(rows, F.col(_FILE) if by_file else None)
-    if _is_table(spark, ledger):
-        return _of_rows(spark.table(ledger))
-    return _of_lines(spark, ledger, only, by_file=by_file)
-
-
-def _of_rows(rows: DataFrame, file: Column | None = None) -> Reading:
-    parsed = _rows(rows, file)
-    counts, counted = _counted(parsed)
-    return Reading(
-        events=counted.select(*([] if file is None else ["file"]), *EVENT.names),
-        aside=_aside(parsed),
-        counts=counts,
-    )
-
-
-def _of_lines(
-    spark: SparkSession, ledger: str, only: Collection[str] | None, *, by_file: bool
-) -> Reading:
-    """The lines themselves are read once more if some are no events: to carry them along takes time."""
-    place = _checked(spark, ledger)
-    reader = spark.read.schema(_LINE).options(**_STRICT, **_RECURSIVE)
-    read = _only(reader.json(place), only)
-    kept = [F.col(_FILE).alias("file")] if by_file else []
-    counts, counted = _counted(_parsed(read.select(*kept, *_LINE.names)))
-    text = _only(spark.read.options(**_RECURSIVE).text(place), only)
-    lines = text.select(F.col("value").alias("line"), F.col(_FILE).alias("file"))
-    again = lines.where(F.trim("line") != "").select(
-        "file", "line", F.from_json("line", _LINE, _STRICT).alias("read")
-    )
-    return Reading(
-        events=counted.select(*["file" for _ in kept], *EVENT.names),
-        aside=_aside(_parsed(again.select("file", "line", "read.*"))),
-        counts=counts,
-    )
-
-
-def _counted(parsed: DataFrame) -> tuple[Observation, DataFrame]:
+        parsed = _rows(rows, F.col(_FILE) if by_file else None)
+    elif _is_table(spark, ledger):
+        parsed = _rows(spark.table(ledger))
+    else:
+        parsed = _parsed(_lines(spark, ledger, only))
     counts = Observation("lines")
     counted = parsed.observe(
         counts, F.count(F.lit(1)).alias("lines"), F.count_if("good").alias("events")
     )
-    return counts, counted.where("good")
-
-
-def _aside(parsed: DataFrame) -> DataFrame:
     bad = parsed.where(~F.col("good")).select("file", "line")
-    # Not an Arrow function: those ask for pandas.
-    reason = F.udf(reason_of, StringType(), useArrow=False)("line")
-    return bad.select(
-        "file", F.substring("line", 1, MAX_KEPT_CHARS).alias("line"), reason.alias("reason")
+    return Reading(
+        by_file=counted.where("good").select("file", "event.*"),
+        aside=bad.select(
+            "file", F.substring("line", 1, MAX_KEPT_CHARS).alias("line"), _reason("line")
+        ),
+        counts=counts,
     )
 
 
@@ -201,62 +171,46 @@ def _rows(rows: DataFrame, file: Column | None = None) -> DataFrame:
     found = rows.select(
         (F.lit("") if file is None else file).alias("file"),
         F.to_json(F.struct(*version, "*")).alias("line"),
-        *fields,
+        F.struct(*fields).alias("event"),
     )
     return found.withColumn("good", F.coalesce(_is_event(), F.lit(False)))
 
 
-def _checked(spark: SparkSession, ledger: str) -> str:
-    place = hadoop_uri(spark, ledger, "ledger")
+def _lines(spark: SparkSession, ledger: str, only: Collection[str] | None) -> DataFrame:
     try:
-        _ = spark.read.options(**_RECURSIVE).text(place).columns
+        text = spark.read.option("recursiveFileLookup", "true").text(
+            hadoop_uri(spark, ledger, "ledger")
+        )
+        _ = text.columns
     except AnalysisException as error:
         raise InvalidSetting(
             f"ledger {ledger}: there is no such file, folder or match of a glob; "
             "name JSON lines as sqsdelay's ledger writes them"
         ) from error
-    return place
+    told = _only(text, only).select(F.col("value").alias("line"), F.col(_FILE).alias("file"))
+    return told.where(F.trim("line") != "")
 
 
-def _parsed(read: DataFrame) -> DataFrame:
-    """An event's fields in place of ``_LINE``'s, and whether they are one's."""
-    corrupt = F.col(_CORRUPT)
-    # Few lines are no bare events: the rest of this costs nothing for those that are.
-    stripped = F.regexp_extract(corrupt, _TIMESTAMPED, 1)
-    logged = F.when(stripped != "", F.from_json(stripped, _LINE, _STRICT))
-    other = F.when(corrupt.isNotNull(), logged).when(
-        F.col("v").isNull(), F.struct(*[F.col(name) for name in _LINE.names])
+def _parsed(lines: DataFrame) -> DataFrame:
+    line = F.col("line")
+    bare = F.when(line.startswith("{"), line).otherwise(F.regexp_replace(line, _TIMESTAMPED, ""))
+    read = lines.select("file", "line", F.from_json(bare, _LINE, _STRICT).alias("read"))
+    fields = [F.col(f"read.{name}") for name in EVENT.names]
+    nested = F.coalesce(
+        F.col("read.ledger"), F.from_json(F.col("read.message"), EVENT, {"mode": "PERMISSIVE"})
     )
-    with_other = read.withColumn("other", other)
-    found = F.when(F.col("other.v").isNotNull(), F.struct(*_fields("other"))).otherwise(
-        F.coalesce(
-            F.col("other.ledger"),
-            F.from_json(F.col("other.message"), EVENT, {"mode": "PERMISSIVE"}),
-        )
-    )
-    bare = F.col("v").isNotNull() & corrupt.isNull()
-    whole = F.col("other").isNull() | F.col(f"other.{_CORRUPT}").isNull()
-    kept = [name for name in read.columns if name not in _LINE.names]
-    nested = with_other.select(
-        *kept, *EVENT.names, bare.alias("bare"), whole.alias("whole"), found.alias("nested")
-    )
-    flat = [
-        F.when(F.col("bare"), F.col(name)).otherwise(F.col(f"nested.{name}")).alias(name)
-        for name in EVENT.names
-    ]
-    told = nested.select(*kept, "whole", *flat)
+    event = F.when(F.col("read.v").isNotNull(), F.struct(*fields)).otherwise(nested)
+    whole = F.col(f"read.{_CORRUPT}").isNull()
+    with_event = read.select("file", "line", whole.alias("whole"), event.alias("event"))
     good = F.coalesce(F.col("whole") & _is_event(), F.lit(False))
-    return told.select(*kept, *EVENT.names, good.alias("good"))
-
-
-def _fields(struct: str) -> list[Column]:
-    return [F.col(f"{struct}.{name}").alias(name) for name in EVENT.names]
+    return with_event.select("file", "line", "event", good.alias("good"))
 
 
 def _is_event() -> Column:
     """Whether the fields are those of an event that can be reckoned with."""
 
-    field = F.col
+    def field(name: str) -> Column:
+        return F.col(f"event.{name}")
 
     def unless_null(name: str, fits: Column) -> Column:
         return field(name).isNull() | fits
@@ -275,6 +229,11 @@ def _is_event() -> Column:
     for name in ("batch", "receive_batch"):
         fits &= unless_null(name, field(name).between(1, MAX_BATCH))
     return fits
+
+
+def _reason(line: str) -> Column:
+    # Not an Arrow function: those ask for pandas.
+    return F.udf(reason_of, StringType(), useArrow=False)(line).alias("reason")
 
 
 def reason_of(line: str) -> str:

@@ -96,7 +96,7 @@ class State:
             by_file=True,
             only=names if self.before else None,
         )
-        fresh = self._write(reading.events, f"events/{_RUN}={self.before + 1}")
+        fresh = self._write(reading.by_file, f"events/{_RUN}={self.before + 1}")
         self._write(reading.bad_lines(), f"bad_lines/{_RUN}={self.before + 1}")
         files = self._write_files(listed, fresh)
         bad_lines = self._every("bad_lines").join(files, ["file", _RUN], "left_semi").drop(_RUN)
@@ -136,13 +136,15 @@ class State:
         place = f"rows/{(self.before + 1) % 2}"
         if not self.before:
             return self._write(gathered(fresh), place)
-        # Written, not cached: adaptive execution makes few parts of them.
-        keys = self._write(fresh.select(*KEY).distinct(), "touched")
-        touched = F.broadcast(keys) if keys.count() <= _MOST_BROADCAST else keys
-        known = self._every("events").where(F.col(_RUN) <= self.before).drop(_RUN, "file")
-        anew = gathered(known.join(touched, [*KEY], "left_semi").unionByName(fresh))
-        stay = self._slot("rows", self.before).join(touched, [*KEY], "left_anti")
-        return self._write(anew.unionByName(stay), place)
+        keys = fresh.select(*KEY).distinct().cache()
+        try:
+            touched = F.broadcast(keys) if keys.count() <= _MOST_BROADCAST else keys
+            known = self._every("events").where(F.col(_RUN) <= self.before).drop(_RUN, "file")
+            anew = gathered(known.join(touched, [*KEY], "left_semi").unionByName(fresh))
+            stay = self._slot("rows", self.before).join(touched, [*KEY], "left_anti")
+            return self._write(anew.unionByName(stay), place)
+        finally:
+            keys.unpersist()
 
     def _every(self, name: str) -> DataFrame:
         """What this run and those before it have kept; a later one may have been killed."""

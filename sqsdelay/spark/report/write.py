@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,15 +30,9 @@ from sqsdelay.spark.report.waiting import waiting
 DEFAULT_GRACE_SECONDS: Final = 3600
 """How long after its due time a message that has not arrived counts as late, not as lost."""
 
-_ROWS_OF_ONE_FILE: Final = 100_000
-"""More messages are written by several tasks, each of which has files of its own order."""
+_ROWS_A_FILE: Final = 1_000_000
 _GATHERED: Final = "gathered"
-_SETTINGS: Final = {
-    # Times in Parquet's own type, which every reader knows, not in Spark's old INT96.
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # Java never compiles a method of more bytes, and interprets what Spark makes of so many columns.
-    "spark.sql.codegen.hugeMethodLimit": "8000",
-}
+_INSTANTS: Final = "spark.sql.parquet.outputTimestampType"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +83,7 @@ def write_report(
             "as_of; or leave the state out"
         )
     name = ledger if isinstance(ledger, str) else "the DataFrame"
-    with _told_in_one_line(name), replaced(spark, str(folder)) as new, _settings(spark):
+    with _told_in_one_line(name), replaced(spark, str(folder)) as new, _instants(spark):
         kept = None if state is None else State.of(spark, state, str(folder))
         if kept is None:
             found = _read_once(
@@ -106,9 +99,7 @@ def write_report(
         if span is None:
             raise _no_events(name, found, as_of_ms)
         known = judged(found.rows, as_of_ms=span.as_of_ms, grace_ms=grace_seconds * 1000)
-        if span.messages <= _ROWS_OF_ONE_FILE:
-            known = known.coalesce(1)
-        messages = _written(known.sortWithinPartitions(*KEY), new.uri("messages"))
+        messages = _write_messages(known, span.messages, new.uri("messages"))
         new.remove(_GATHERED)
         written = _write_tables(messages, new, prices, span)
         bad_lines = found.bad_lines.sort("file", "line").coalesce(1)
@@ -160,25 +151,24 @@ def _span(rows: DataFrame, as_of_ms: int | None) -> _Span | None:
     )
 
 
+def _write_messages(messages: DataFrame, count: int, folder: str) -> DataFrame:
+    files = -(-count // _ROWS_A_FILE)
+    ordered = messages.repartitionByRange(files, *KEY) if files > 1 else messages.coalesce(1)
+    return _written(ordered.sortWithinPartitions(*KEY), folder)
+
+
 def _write_tables(
     messages: DataFrame, folder: NewFolder, prices: Prices, span: _Span
 ) -> dict[str, DataFrame]:
-    as_of_ms = span.as_of_ms
-    tables_of: dict[str, Callable[[], DataFrame]] = {
-        "summary": lambda: tables.summary(messages, as_of_ms=as_of_ms),
-        "last_seen": lambda: tables.last_seen(messages),
-        "lateness": lambda: tables.lateness(messages, as_of_ms=as_of_ms),
-        "cohorts": lambda: tables.cohorts(messages, as_of_ms=as_of_ms),
-        "cost": lambda: tables.cost(messages, prices, as_of_ms=as_of_ms),
-        "waiting": lambda: waiting(messages, first_ms=span.first_ms, as_of_ms=as_of_ms),
+    made = {
+        "summary": tables.summary(messages, as_of_ms=span.as_of_ms),
+        "last_seen": tables.last_seen(messages),
+        "lateness": tables.lateness(messages, as_of_ms=span.as_of_ms),
+        "cohorts": tables.cohorts(messages, as_of_ms=span.as_of_ms),
+        "cost": tables.cost(messages, prices, as_of_ms=span.as_of_ms),
+        "waiting": waiting(messages, first_ms=span.first_ms, as_of_ms=span.as_of_ms),
     }
-
-    def write(name: str) -> DataFrame:
-        return _written(tables_of[name]().coalesce(1), folder.uri(name))
-
-    # Side by side: each is a row of small jobs, and most of their time is Spark's planning.
-    with ThreadPoolExecutor() as pool:
-        return dict(zip(tables_of, pool.map(write, tables_of), strict=True))
+    return {name: _written(table.coalesce(1), folder.uri(name)) for name, table in made.items()}
 
 
 def _written(table: DataFrame, folder: str) -> DataFrame:
@@ -204,12 +194,11 @@ def _told_in_one_line(ledger: str) -> Iterator[None]:
 
 
 @contextmanager
-def _settings(spark: SparkSession) -> Iterator[None]:
-    before: Any = {name: spark.conf.get(name) for name in _SETTINGS}
+def _instants(spark: SparkSession) -> Iterator[None]:
+    """Times in Parquet's own type, which every reader knows, not in Spark's old INT96."""
+    before: Any = spark.conf.get(_INSTANTS)
+    spark.conf.set(_INSTANTS, "TIMESTAMP_MICROS")
     try:
-        for name, value in _SETTINGS.items():
-            spark.conf.set(name, value)
         yield
     finally:
-        for name, value in before.items():
-            spark.conf.set(name, value)
+        spark.conf.set(_INSTANTS, before)
