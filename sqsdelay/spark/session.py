@@ -35,6 +35,8 @@ _QUIET: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.extraJavaOptions": LOGGING_OPTION,
+    # Or Spark looks up which line of Python made each of hundreds of columns, for errors nobody sees.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
 _TIME_ZONE: Final = "spark.sql.session.timeZone"
 _LOOPBACK: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}

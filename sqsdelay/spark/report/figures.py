@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,8 +12,8 @@ from pyspark.sql import functions as F
 
 from sqsdelay.cost import Prices
 from sqsdelay.cost.workload import BANDS
+from sqsdelay.spark.report.counted import HOUR_MS, MOMENT
 from sqsdelay.spark.report.messages import LOST, REJECTED
-from sqsdelay.spark.report.tables import HOUR_MS, arrivals
 
 MOST_LISTED: Final = 20
 """Messages listed of each trouble; all are in the table of messages."""
@@ -31,7 +32,7 @@ _BIN_MS: Final = (
 
 MOST_MOMENTS: Final = 100
 _DAY_MS: Final = 24 * HOUR_MS
-_MOMENT_MS: Final = (HOUR_MS, 6 * HOUR_MS, *(days * _DAY_MS for days in (1, 7, 30, 365)))
+_MOMENT_HOURS: Final = (1, 6, *(24 * days for days in (1, 7, 30, 365)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,45 +137,53 @@ class Content:
 
 def contents(
     figures: Figures,
-    messages: DataFrame,
     tables: Mapping[str, DataFrame],
     prices: Prices,
     ledger: str,
     *,
-    as_of_ms: int,
+    moment_hours: int,
 ) -> Content:
     """Gather what the page shows from the tables."""
     by_size = tables["summary"].where("endpoint IS NOT NULL")
-    moments, moment_ms = _moments(messages, as_of_ms)
-    return Content(
-        ledger=ledger,
-        figures=figures,
-        endpoints=_rows(by_size.sort(F.desc("messages"), "endpoint"), MOST_ENDPOINTS),
-        cohorts=_rows(tables["cohorts"].where("endpoint IS NULL").sort("band"), len(BANDS) + 1),
-        lateness=_histogram(messages, figures),
-        moments=moments,
-        moment_ms=moment_ms,
-        waiting=[(row.at_ms, row.waiting) for row in tables["waiting"].sort("at_ms").collect()],
-        costs=_costs(tables["cost"]),
-        troubles=_troubles(messages, figures),
-        bad_lines=_rows(tables["bad_lines"], MOST_LISTED) if figures.bad_lines else [],
-        prices=prices,
-    )
+    # Side by side: each is a small job, and most of its time is Spark's planning.
+    with ThreadPoolExecutor() as pool:
+        moments = pool.submit(_moments, tables["arrivals"], moment_hours * HOUR_MS)
+        lateness = pool.submit(_histogram, tables["spread"], figures)
+        troubles = pool.submit(_troubles, tables["messages"], figures)
+        costs = pool.submit(_costs, tables["cost"])
+        waiting = pool.submit(tables["waiting"].sort("at_ms").collect)
+        endpoints = pool.submit(_rows, by_size.sort(F.desc("messages"), "endpoint"), MOST_ENDPOINTS)
+        cohorts = tables["cohorts"].where("endpoint IS NULL").sort("band")
+        return Content(
+            ledger=ledger,
+            figures=figures,
+            cohorts=_rows(cohorts, len(BANDS) + 1),
+            bad_lines=_rows(tables["bad_lines"], MOST_LISTED) if figures.bad_lines else [],
+            endpoints=endpoints.result(),
+            lateness=lateness.result(),
+            moments=moments.result(),
+            moment_ms=moment_hours * HOUR_MS,
+            waiting=[(row.at_ms, row.waiting) for row in waiting.result()],
+            costs=costs.result(),
+            troubles=troubles.result(),
+            prices=prices,
+        )
 
 
 def _rows(table: DataFrame, most: int) -> list[dict[str, Any]]:
     return [row.asDict() for row in table.limit(most).collect()]
 
 
-def _histogram(messages: DataFrame, figures: Figures) -> Histogram:
+def _histogram(spread: DataFrame, figures: Figures) -> Histogram:
     reach_ms = max(0, figures.p99_ms or 0)
     width_ms = next((ms for ms in _BIN_MS if reach_ms < MOST_BINS * ms), _BIN_MS[-1])
     number = reach_ms // width_ms + 1
-    place = F.floor(F.greatest(F.col("late_ms"), F.lit(-1)) / width_ms)
-    counted = messages.where("late_ms IS NOT NULL").groupBy(
+    place = F.floor(F.greatest(F.col("value"), F.lit(-1)) / width_ms)
+    by_place = spread.where("figure = 'late_ms'").groupBy(
         F.least(place, F.lit(number)).alias("place")
     )
-    found = {row.place: row["count"] for row in counted.count().collect()}
+    counts = by_place.agg(F.sum("number").alias("messages")).collect()
+    found = {row.place: row.messages for row in counts}
     return Histogram(
         width_ms=width_ms,
         early=found.get(-1, 0),
@@ -183,14 +192,15 @@ def _histogram(messages: DataFrame, figures: Figures) -> Histogram:
     )
 
 
-def _moments(messages: DataFrame, as_of_ms: int) -> tuple[list[dict[str, Any]], int]:
-    """Lateness over time, of hours or of as long spans as make few of them, and how long they are."""
-    due = messages.where(F.col("late_from_ms") <= as_of_ms)
-    (span,) = due.agg(F.max("late_from_ms") - F.min("late_from_ms")).collect()
-    long = next((ms for ms in _MOMENT_MS if (span[0] or 0) < MOST_MOMENTS * ms), _MOMENT_MS[-1])
-    by_moment = due.groupBy(F.floor(F.col("late_from_ms") / long).alias("moment"))
-    found = by_moment.agg(*arrivals(as_of_ms)).sort("moment").collect()
-    return [row.asDict() | {"at_ms": row.moment * long} for row in found], long
+def hours_of_a_moment(hours: int) -> int:
+    """As long a span as makes few of so many hours."""
+    return next((n for n in _MOMENT_HOURS if hours < MOST_MOMENTS * n), _MOMENT_HOURS[-1])
+
+
+def _moments(arrivals: DataFrame, long_ms: int) -> list[dict[str, Any]]:
+    """Lateness over time."""
+    found = arrivals.where(F.col("table") == MOMENT).sort("hour").collect()
+    return [row.asDict() | {"at_ms": row.hour * long_ms} for row in found]
 
 
 def duration(ms: int) -> str:

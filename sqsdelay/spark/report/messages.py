@@ -41,6 +41,8 @@ OPEN: Final = (LOST, PENDING, UNKNOWN)
 """Neither arrived nor settled otherwise."""
 
 KEY: Final = ("endpoint", "message_id")
+_HASH: Final = "hash"
+_SHARES: Final = ("fifo_shares", "standard_shares", "invocation_shares")
 
 CLOCK_TOLERANCE_MS: Final = 1000
 """Of a lateness worked out from two events: a sender knows the broker's clock by HTTP's ``Date``, which
@@ -55,46 +57,68 @@ _ORDER: Final = [kind.value for kind in (
 
 def gathered(events: DataFrame) -> DataFrame:
     """The events of each message in one row; an event that was written twice counts once."""
-    # One shuffle for all that follows; of a small ledger, adaptive execution makes few parts.
-    distinct = events.repartition(*KEY).dropDuplicates()
-    # Known where it was sent, and needed wherever a request carried it.
-    of_message = F.max("size").over(Window.partitionBy(*KEY))
-    sized = distinct.withColumn("size", F.coalesce("size", of_message))
-    return sized.groupBy(*KEY).agg(*_columns())
+    # One shuffle and one sort for all that follows; of a small ledger, adaptive execution makes few
+    # parts. The sort compares numbers first: ids that begin alike are slow to compare.
+    hashed = events.repartition(*KEY).select(F.xxhash64(*KEY).alias(_HASH), "*")
+    others = [name for name in events.columns if name not in KEY]
+    of_message = Window.partitionBy(_HASH, *KEY).orderBy(*others)
+    event = F.struct(*others)
+    whole = of_message.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    marked = hashed.select(
+        "*",
+        F.equal_null(F.lag(event).over(of_message), event).alias("again"),
+        # Known where it was sent, and needed wherever a request carried it.
+        F.max("size").over(whole).alias("known_size"),
+    )
+    sized = marked.where("NOT again").withColumn("size", F.coalesce("size", "known_size"))
+    told = sized.select("*", *[column.alias(name) for name, column in _told().items()])
+    return told.groupBy(_HASH, *KEY).agg(*_columns()).drop(_HASH)
 
 
-def _columns() -> list[Column]:
-    handed_over = reaches_destination()
-    received = event_is(EventKind.RECEIVED)
-    sent = event_is(EventKind.SENT)
+def _told() -> dict[str, Column]:
+    """What an event tells that `_columns` asks for, worked out once: most of them ask for much of it."""
     timer_ms = F.coalesce(F.col("timer_seconds"), F.lit(0)) * 1000
     # A release whose message timer is not told has one that ends when the message is due.
     untold = event_is(EventKind.RELEASED) & F.col("timer_seconds").isNull()
     arrived_ms = F.col("at_ms") + timer_ms
-    arrival = F.when(untold, F.greatest(arrived_ms, F.col("due_ms"))).otherwise(arrived_ms)
+    return {
+        "order": F.array_position(F.lit(_ORDER), F.col("event")),
+        "sent": event_is(EventKind.SENT),
+        "sent_directly": sent_by(Route.DIRECT),
+        "handed_over": reaches_destination(),
+        "received": event_is(EventKind.RECEIVED),
+        "ends_hop": ends_hop(),
+        "place": place(),
+        "arrival": F.when(untold, F.greatest(arrived_ms, F.col("due_ms"))).otherwise(arrived_ms),
+        "fifo_shares": fifo_requests(),
+        "standard_shares": standard_requests(),
+        "invocation_shares": invocations(),
+    }
+
+
+def _columns() -> list[Column]:
+    sent, received, handed_over = (F.col(name) for name in ("sent", "received", "handed_over"))
     return [
         _earliest(sent, "at_ms", "route", "due_ms", "timer_seconds").alias("sent"),
         F.max(F.when(sent, F.col("at_ms"))).alias("last_sent_ms"),
-        _earliest(sent_by(Route.DIRECT), "at_ms", "timer_seconds").alias("direct"),
+        _earliest(F.col("sent_directly"), "at_ms", "timer_seconds").alias("direct"),
         _latest(F.col("due_ms").isNotNull(), "due_ms").alias("stated"),
-        _earliest(handed_over, "at_ms", "late_ms", arrival=arrival).alias("handed"),
+        _earliest(handed_over, "at_ms", "late_ms", "arrival").alias("handed"),
         _earliest(received, "at_ms", "late_ms", "enqueued_ms").alias("got"),
         F.max(F.when(event_is(EventKind.RESCHEDULED), F.col("at_ms"))).alias("rescheduled_ms"),
         _earliest(event_is(EventKind.REJECTED), "at_ms", "reason").alias("refused"),
         _least_ms(event_is(EventKind.CANCELLED)).alias("cancelled_ms"),
         _least_ms(event_is(EventKind.PARKED) | sent_by(Route.STORE)).alias("parked_ms"),
         _least_ms(event_is(EventKind.RELEASED)).alias("released_ms"),
-        _latest(F.lit(True), "event", place=place()).alias("last"),
+        _latest(F.lit(True), "event", "place").alias("last"),
         F.max("size").alias("size"),
         F.count(F.lit(1)).alias("events"),
         F.count_if(sent).alias("sends"),
-        F.count_if(ends_hop()).alias("hops"),
+        F.count_if("ends_hop").alias("hops"),
         F.count_if(handed_over).alias("hand_overs"),
         F.count_if(received).alias("receptions"),
         F.size(F.collect_set(F.when(received, F.col("sqs_message_id")))).alias("copies"),
-        F.sum(fifo_requests()).alias("fifo_shares"),
-        F.sum(standard_requests()).alias("standard_shares"),
-        F.sum(invocations()).alias("invocation_shares"),
+        *[F.sum(name).alias(name) for name in _SHARES],
     ]
 
 
@@ -102,20 +126,17 @@ def _least_ms(condition: Column) -> Column:
     return F.min(F.when(condition, F.col("at_ms")))
 
 
-def _earliest(condition: Column, *names: str, **computed: Column) -> Column:
-    return F.min(F.when(condition, _moment(names, computed)))
+def _earliest(condition: Column, *names: str) -> Column:
+    return F.min(F.when(condition, _moment(*names)))
 
 
-def _latest(condition: Column, *names: str, **computed: Column) -> Column:
-    return F.max(F.when(condition, _moment(("at_ms", *names), computed)))
+def _latest(condition: Column, *names: str) -> Column:
+    return F.max(F.when(condition, _moment("at_ms", *names)))
 
 
-def _moment(names: Sequence[str], computed: dict[str, Column]) -> Column:
+def _moment(*names: str) -> Column:
     """A struct that orders events: by time, at the same time by their natural order."""
-    order = F.array_position(F.lit(_ORDER), F.col("event"))
-    fields = [F.col("at_ms").alias("when"), order.alias("order")]
-    fields += [F.col(name).alias(name) for name in names]
-    return F.struct(*fields, *[column.alias(name) for name, column in computed.items()])
+    return F.struct(F.col("at_ms").alias("when"), "order", *names)
 
 
 def judged(

@@ -12,8 +12,8 @@ from markupsafe import Markup
 from sqsdelay.core.delay import utc
 from sqsdelay.cost import dollars
 from sqsdelay.spark.report.charts import cost_chart, lateness_chart, moments_chart, waiting_chart
+from sqsdelay.spark.report.counted import WITHIN_MS
 from sqsdelay.spark.report.figures import MOST_ENDPOINTS, MOST_LISTED, Content, duration
-from sqsdelay.spark.report.tables import WITHIN_MS
 
 PAGE: Final = "report.html"
 _NONE: Final = "-"

@@ -48,34 +48,31 @@ _STRICT: Final = {"columnNameOfCorruptRecord": _CORRUPT, "allowSingleQuotes": "f
 _NEEDED: Final = ("event", "at_ms", "endpoint", "message_id", "source")
 _TABLE: Final = re.compile(r"[A-Za-z_]\w*(\.\w+){0,2}", re.ASCII)
 """A table's name in Spark's catalogs."""
-_TIMESTAMPED: Final = r"^\d{4}-\d\d-\d\dT[\d:.,+Z-]+\s+(?=\{)"
-"""What a line of an exported CloudWatch log begins with."""
+_OBJECT: Final = r"^\s*(?:\d{4}-\d\d-\d\dT[\d:.,+Z-]+\s+)?(\{.*\})\s*$"
+"""A JSON object, also with a timestamp before it, as in an exported CloudWatch log."""
+_TWO_OBJECTS: Final = '}{"'
+"""In no JSON text, not even inside a string; Spark would read the first object only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """The lines of a ledger.
 
-    ``by_file`` has a column for each field of an event, and its ``file``; ``aside`` has ``file``, ``line``
-    and ``reason`` for each line that is none. ``counts`` tells ``lines`` and ``events`` once an action
-    has gone through ``by_file``.
+    ``events`` has a column for each field of an event, and its ``file`` if that is asked for; ``aside``
+    has ``file``, ``line`` and ``reason`` for each line that is none. ``counts`` tells ``lines``,
+    ``events`` and the ``newest_ms`` of these once an action has gone through ``events``.
     """
 
-    by_file: DataFrame
+    events: DataFrame
     aside: DataFrame
     counts: Observation
-
-    @property
-    def events(self) -> DataFrame:
-        """Without their files."""
-        return self.by_file.drop("file")
 
     def bad_lines(self) -> DataFrame:
         """``aside``, once the lines are counted: the ledger need not be read once more to find none."""
         found = self.counts.get
         if found["lines"] > found["events"]:
             return self.aside
-        return self.aside.sparkSession.createDataFrame([], self.aside.schema)
+        return self.aside.where(F.lit(False))
 
 
 def read_ledger(
@@ -96,33 +93,66 @@ def read_ledger(
     Args:
         ledger: the path or URI of lines, the name of a table, or a DataFrame of rows.
         ledger_format: ``parquet``, ``delta``, ``iceberg`` or another that this Spark loads rows of.
-        by_file: tell rows' files, too, as Spark's ``_metadata.file_path`` names them; lines' are always
-            told.
+        by_file: tell the events' files, too, as Spark's ``_metadata.file_path`` names them.
         only: read no other files than these.
 
     Raises:
         ConfigurationError: there is no such file, folder, match or format; rows that are no events.
     """
     if not isinstance(ledger, str):
-        parsed = _rows(ledger)
-    elif ledger_format is not None:
+        return _of_rows(ledger)
+    if ledger_format is not None:
         rows = _only(_loaded(spark, ledger, ledger_format), only)
-        parsed = _rows(rows, F.col(_FILE) if by_file else None)
-    elif _is_table(spark, ledger):
-        parsed = _rows(spark.table(ledger))
-    else:
-        parsed = _parsed(_lines(spark, ledger, only))
+        return _of_rows(rows, F.col(_FILE) if by_file else None)
+    if _is_table(spark, ledger):
+        return _of_rows(spark.table(ledger))
+    return _of_lines(spark, ledger, only, by_file=by_file)
+
+
+def _of_rows(rows: DataFrame, file: Column | None = None) -> Reading:
+    parsed = _rows(rows, file)
+    counts, counted = _counted(parsed)
+    return Reading(
+        events=counted.where("good").select(*([] if file is None else ["file"]), *EVENT.names),
+        aside=_aside(parsed),
+        counts=counts,
+    )
+
+
+def _of_lines(
+    spark: SparkSession, ledger: str, only: Collection[str] | None, *, by_file: bool
+) -> Reading:
+    """The lines themselves are read once more if some are no events: to carry them along takes time."""
+    text = _only(_text(spark, ledger), only).where(F.trim("value") != "")
+    file = F.col(_FILE).alias("file")
+    counts, counted = _counted(_parsed(text, *([file] if by_file else [])))
+    return Reading(
+        events=counted.where("good").select(*(["file"] if by_file else []), *EVENT.names),
+        aside=_aside(_parsed(text, file, F.col("value").alias("line"))),
+        counts=counts,
+    )
+
+
+def _counted(parsed: DataFrame) -> tuple[Observation, DataFrame]:
     counts = Observation("lines")
     counted = parsed.observe(
-        counts, F.count(F.lit(1)).alias("lines"), F.count_if("good").alias("events")
+        counts,
+        F.count(F.lit(1)).alias("lines"),
+        F.count_if("good").alias("events"),
+        F.max(F.when(F.col("good"), F.col("at_ms"))).alias("newest_ms"),
     )
-    bad = parsed.where(~F.col("good")).select("file", "line")
-    return Reading(
-        by_file=counted.where("good").select("file", "event.*"),
-        aside=bad.select(
-            "file", F.substring("line", 1, MAX_KEPT_CHARS).alias("line"), _reason("line")
-        ),
-        counts=counts,
+    return counts, counted
+
+
+def _aside(parsed: DataFrame) -> DataFrame:
+    # Counted in vain: or Spark would ask for what is bad below all this, by one condition in which each
+    # field stands for the whole of how it is read, and run out of memory.
+    _, counted = _counted(parsed)
+    bad = counted.where(~F.col("good")).select("file", "line")
+    # Not an Arrow function: those ask for pandas.
+    reason = F.udf(reason_of, StringType(), useArrow=False)("line")
+    return bad.select(
+        "file", F.substring("line", 1, MAX_KEPT_CHARS).alias("line"), reason.alias("reason")
     )
 
 
@@ -171,12 +201,12 @@ def _rows(rows: DataFrame, file: Column | None = None) -> DataFrame:
     found = rows.select(
         (F.lit("") if file is None else file).alias("file"),
         F.to_json(F.struct(*version, "*")).alias("line"),
-        F.struct(*fields).alias("event"),
+        *fields,
     )
     return found.withColumn("good", F.coalesce(_is_event(), F.lit(False)))
 
 
-def _lines(spark: SparkSession, ledger: str, only: Collection[str] | None) -> DataFrame:
+def _text(spark: SparkSession, ledger: str) -> DataFrame:
     try:
         text = spark.read.option("recursiveFileLookup", "true").text(
             hadoop_uri(spark, ledger, "ledger")
@@ -187,30 +217,38 @@ def _lines(spark: SparkSession, ledger: str, only: Collection[str] | None) -> Da
             f"ledger {ledger}: there is no such file, folder or match of a glob; "
             "name JSON lines as sqsdelay's ledger writes them"
         ) from error
-    told = _only(text, only).select(F.col("value").alias("line"), F.col(_FILE).alias("file"))
-    return told.where(F.trim("line") != "")
+    return text
 
 
-def _parsed(lines: DataFrame) -> DataFrame:
-    line = F.col("line")
-    bare = F.when(line.startswith("{"), line).otherwise(F.regexp_replace(line, _TIMESTAMPED, ""))
-    read = lines.select("file", "line", F.from_json(bare, _LINE, _STRICT).alias("read"))
-    fields = [F.col(f"read.{name}") for name in EVENT.names]
+def _parsed(text: DataFrame, *kept: Column) -> DataFrame:
+    """The fields of the event that each line tells, and whether it is one."""
+    line = F.col("value")
+    known = F.when(line.startswith("{") & line.endswith("}"), line)
+    found = known.otherwise(F.regexp_extract(line, _OBJECT, 1))
+    bare = F.when(~line.contains(_TWO_OBJECTS), found)
+    read = text.select(*kept, F.from_json(bare, _LINE, _STRICT).alias("read"))
     nested = F.coalesce(
         F.col("read.ledger"), F.from_json(F.col("read.message"), EVENT, {"mode": "PERMISSIVE"})
     )
-    event = F.when(F.col("read.v").isNotNull(), F.struct(*fields)).otherwise(nested)
-    whole = F.col(f"read.{_CORRUPT}").isNull()
-    with_event = read.select("file", "line", whole.alias("whole"), event.alias("event"))
+    is_bare = F.col("read.v").isNotNull()
+    names = [name for name in read.columns if name != "read"]
+    with_nested = read.select("*", F.when(~is_bare, nested).alias("nested"))
+    told = with_nested.select(
+        *names,
+        F.col(f"read.{_CORRUPT}").isNull().alias("whole"),
+        *[
+            F.when(is_bare, F.col(f"read.{name}")).otherwise(F.col(f"nested.{name}")).alias(name)
+            for name in EVENT.names
+        ],
+    )
     good = F.coalesce(F.col("whole") & _is_event(), F.lit(False))
-    return with_event.select("file", "line", "event", good.alias("good"))
+    return told.select(*names, *EVENT.names, good.alias("good"))
 
 
 def _is_event() -> Column:
     """Whether the fields are those of an event that can be reckoned with."""
 
-    def field(name: str) -> Column:
-        return F.col(f"event.{name}")
+    field = F.col
 
     def unless_null(name: str, fits: Column) -> Column:
         return field(name).isNull() | fits
@@ -229,11 +267,6 @@ def _is_event() -> Column:
     for name in ("batch", "receive_batch"):
         fits &= unless_null(name, field(name).between(1, MAX_BATCH))
     return fits
-
-
-def _reason(line: str) -> Column:
-    # Not an Arrow function: those ask for pandas.
-    return F.udf(reason_of, StringType(), useArrow=False)(line).alias("reason")
 
 
 def reason_of(line: str) -> str:

@@ -1,4 +1,4 @@
-"""The tables of a report, all from the one of messages."""
+"""The tables of a report, from the one of messages."""
 
 from __future__ import annotations
 
@@ -14,48 +14,42 @@ from sqsdelay.cost.lines import function_lines
 from sqsdelay.cost.stored_message import store_lines
 from sqsdelay.cost.workload import BANDS, DELAY_ATTRIBUTES_BYTES
 from sqsdelay.limits import MAX_MESSAGE_BYTES
-from sqsdelay.spark.report.messages import ARRIVED, CANCELLED, OPEN, STATUSES
+from sqsdelay.spark.report.counted import ARRIVALS, BAND, ENDPOINT, HOUR, HOUR_MS
+from sqsdelay.spark.report.messages import OPEN
 from sqsdelay.spark.report.requests import SHARES
 
-PERCENTILES: Final = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "max_ms": 1.0}
-WITHIN_MS: Final = {"within_1s": 1000, "within_60s": 60_000}
-"""The service levels shown: how soon after its due time a message should arrive."""
-HOUR_MS: Final = 3_600_000
 _MONEY: Final = "decimal(38,15)"
 
 
-def summary(messages: DataFrame, *, as_of_ms: int) -> DataFrame:
+def summary(arrivals: DataFrame) -> DataFrame:
     """A row for each endpoint, and one for all, whose ``endpoint`` is null."""
-    totals = [
-        *arrivals(as_of_ms),
-        F.sum("hops").alias("hops"),
-        _requests("fifo_shares").alias("fifo_requests"),
-        _requests("standard_shares").alias("standard_requests"),
-    ]
-    return messages.rollup("endpoint").agg(*totals).sort(F.col("endpoint").asc_nulls_first())
-
-
-def lateness(messages: DataFrame, *, as_of_ms: int) -> DataFrame:
-    """The arrivals of each endpoint, and of all (a null), by the hour (UTC) from which they are late."""
-    hour = started("late_from_ms", HOUR_MS).alias("hour")
-    known = messages.where("late_from_ms IS NOT NULL").select("*", hour)
-    return _of_each_and_all(known, "hour", as_of_ms=as_of_ms)
-
-
-def cohorts(messages: DataFrame, *, as_of_ms: int) -> DataFrame:
-    """The arrivals of each endpoint, and of all (a null), by band of delays."""
-    delay = F.get(F.lit([band.name for band in BANDS]), F.col("band")).alias("delay")
-    return _of_each_and_all(messages.select("*", delay), "band", "delay", as_of_ms=as_of_ms)
-
-
-def _of_each_and_all(messages: DataFrame, *key: str, as_of_ms: int) -> DataFrame:
-    of_each_or_all = F.grouping_id() < 2
-    rolled = messages.select("*", F.struct(*key).alias("key")).rollup("key", "endpoint")
-    found = rolled.agg(of_each_or_all.alias("_kept"), *arrivals(as_of_ms)).where("_kept")
-    columns = [name for name in found.columns if name not in ("key", "endpoint", "_kept")]
-    return found.select("endpoint", "key.*", *columns).sort(
-        F.col("endpoint").asc_nulls_first(), *key
+    return _of(arrivals, ENDPOINT).select(
+        "endpoint",
+        *ARRIVALS,
+        "hops",
+        _whole(F.col("fifo_shares")).alias("fifo_requests"),
+        _whole(F.col("standard_shares")).alias("standard_requests"),
     )
+
+
+def lateness(arrivals: DataFrame) -> DataFrame:
+    """The arrivals of each endpoint, and of all (a null), by the hour (UTC) from which they are late."""
+    hour = F.timestamp_millis(F.col("hour") * HOUR_MS).alias("hour")
+    return _of(arrivals, HOUR).select("endpoint", hour, *ARRIVALS)
+
+
+def cohorts(arrivals: DataFrame) -> DataFrame:
+    """The arrivals of each endpoint, and of all (a null), by band of delays."""
+    return _of(arrivals, BAND).select("endpoint", "band", _delay(), *ARRIVALS)
+
+
+def _of(arrivals: DataFrame, table: str) -> DataFrame:
+    by_key = [F.col("endpoint").asc_nulls_first(), F.col("hour"), F.col("band")]
+    return arrivals.where(F.col("table") == table).coalesce(1).sortWithinPartitions(*by_key)
+
+
+def _delay() -> Column:
+    return F.get(F.lit([band.name for band in BANDS]), F.col("band")).alias("delay")
 
 
 def last_seen(messages: DataFrame) -> DataFrame:
@@ -70,49 +64,7 @@ def last_seen(messages: DataFrame) -> DataFrame:
     ).sort(*key)
 
 
-def started(name: str, step_ms: int) -> Column:
-    """The beginning of the hour, or another span, in which an instant is."""
-    return F.timestamp_millis(F.floor(F.col(name) / step_ms) * step_ms)
-
-
-def arrivals(as_of_ms: int) -> list[Column]:
-    """How many messages there are of each status, how late those that arrived did, and the share of
-    those that should have arrived by now that did so soon enough."""
-    counted = F.count(F.lit(1)).alias("messages")
-    statuses = [
-        F.count_if(F.col("status") == status).alias(status.replace("-", "_")) for status in STATUSES
-    ]
-    within = [_within(most_ms, as_of_ms).alias(name) for name, most_ms in WITHIN_MS.items()]
-    waited = [
-        column.alias(f"waited_{name}")
-        for name, column in zip(PERCENTILES, _percentiles("waited_ms"), strict=True)
-        if name != "p90_ms"
-    ]
-    return [
-        counted,
-        *statuses,
-        F.count_if("duplicated").alias("duplicated"),
-        F.count_if("early").alias("early"),
-        *within,
-        *[
-            each.alias(name)
-            for name, each in zip(PERCENTILES, _percentiles("late_ms"), strict=True)
-        ],
-        *waited,
-    ]
-
-
-def _within(most_ms: int, as_of_ms: int) -> Column:
-    """Early, lost, rejected and overdue messages are not within; what was cancelled is owed to nobody."""
-    arrived = F.col("late_ms").isNotNull()
-    owed = ~F.col("status").isin(CANCELLED, *ARRIVED)
-    missed = owed & (F.col("late_from_ms") + most_ms < as_of_ms)
-    return F.count_if(F.col("late_ms").between(0, most_ms)) / F.nullif(
-        F.count_if(arrived | missed), F.lit(0)
-    )
-
-
-def cost(messages: DataFrame, prices: Prices, *, as_of_ms: int) -> DataFrame:
+def cost(messages: DataFrame, arrivals: DataFrame, prices: Prices, *, as_of_ms: int) -> DataFrame:
     """What the requests cost per endpoint and band of delays, in the currency of ``prices``.
 
     ``sqs_cost`` is for the requests the ledger shows. ``lambda_cost`` is what the consumer's and the
@@ -120,22 +72,19 @@ def cost(messages: DataFrame, prices: Prices, *, as_of_ms: int) -> DataFrame:
     store is DynamoDB.
     """
     key = ("endpoint", "band")
-    sums = messages.groupBy(*key).agg(
-        F.count(F.lit(1)).alias("messages"),
-        F.sum("hops").alias("hops"),
-        F.count("parked_ms").alias("parked"),
-        *[F.sum(f"{name}_shares").alias(f"{name}_shares") for name in _SHARED],
-    )
+    sums = arrivals.where((F.col("table") == BAND) & F.col("endpoint").isNotNull())
     stored = _store_costs(messages, prices, as_of_ms=as_of_ms)
     both = sums.join(
         stored, [F.equal_null(sums[name], stored[f"stored_{name}"]) for name in key], "left"
     )
-    fifo, standard, invoked = (_whole(F.col(f"{name}_shares")) for name in _SHARED)
+    fifo, standard, invoked = (
+        _whole(F.col(f"{name}_shares")) for name in ("fifo", "standard", "invocation")
+    )
     invocation = sum((line.amount for line in function_lines("", 1, prices)), Fraction(0))
     sqs = fifo * float(prices.sqs_fifo_request) + standard * float(prices.sqs_standard_request)
     return both.select(
         *key,
-        F.get(F.lit([band.name for band in BANDS]), F.col("band")).alias("delay"),
+        _delay(),
         "messages",
         "hops",
         "parked",
@@ -146,9 +95,6 @@ def cost(messages: DataFrame, prices: Prices, *, as_of_ms: int) -> DataFrame:
         (invoked * float(invocation)).alias("lambda_cost"),
         F.coalesce(F.col("store_cost").cast("double"), F.lit(0.0)).alias("store_cost"),
     ).sort(*key)
-
-
-_SHARED: Final = ("fifo", "standard", "invocation")
 
 
 def _store_costs(messages: DataFrame, prices: Prices, *, as_of_ms: int) -> DataFrame:
@@ -175,16 +121,5 @@ def _store_costs(messages: DataFrame, prices: Prices, *, as_of_ms: int) -> DataF
     ).agg(F.sum(of_group).alias("store_cost"))
 
 
-def _requests(shares: str) -> Column:
-    return _whole(F.sum(shares))
-
-
 def _whole(shares: Column) -> Column:
     return shares / F.lit(SHARES).cast("bigint")
-
-
-def _percentiles(name: str) -> list[Column]:
-    """Each one that some message had: the least that so many of all do not exceed."""
-    shares = ", ".join(map(str, PERCENTILES.values()))
-    found = F.expr(f"percentile_disc(array({shares})) WITHIN GROUP (ORDER BY {name})")
-    return [F.get(found, place).cast("bigint") for place in range(len(PERCENTILES))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import accumulate
 from typing import Final
 
@@ -16,10 +17,11 @@ POINTS: Final = 200
 _SCHEMA: Final = "at_ms bigint, waiting bigint"
 
 
-def waiting(messages: DataFrame, *, first_ms: int | None, as_of_ms: int) -> DataFrame:
+def waiting(messages: DataFrame, *, as_of_ms: int) -> DataFrame:
     """Instants from the first sending on, and how many messages had been sent by then and had not
     arrived."""
     spark = messages.sparkSession
+    (first_ms,) = messages.agg(F.min("sent_ms")).collect()[0]
     if first_ms is None:
         return spark.createDataFrame([], _SCHEMA)
     step = max(1, -(-(as_of_ms - first_ms) // POINTS))
@@ -27,15 +29,15 @@ def waiting(messages: DataFrame, *, first_ms: int | None, as_of_ms: int) -> Data
     def place(ms: Column) -> Column:
         return F.ceil((ms - first_ms) / step).cast("int")
 
-    steps = F.array(
-        F.struct(place(F.col("sent_ms")).alias("place"), F.lit(1).alias("change")),
-        F.struct(place(_ended_ms(as_of_ms)).alias("place"), F.lit(-1).alias("change")),
+    places = messages.where("sent_ms IS NOT NULL").select(
+        place(F.col("sent_ms")).alias("began"), place(_ended_ms(as_of_ms)).alias("ended")
     )
-    moved = messages.where("sent_ms IS NOT NULL").select(F.inline(steps))
-    summed = moved.where("place IS NOT NULL").groupBy("place").agg(F.sum("change").alias("change"))
-    changes = {row.place: row.change for row in summed.collect()}
+    changes = Counter[int | None]()
+    for row in places.groupBy("began", "ended").count().collect():
+        changes[row.began] += row["count"]
+        changes[row.ended] -= row["count"]
     last = -(-(as_of_ms - first_ms) // step)
-    counts = accumulate(changes.get(place, 0) for place in range(last + 1))
+    counts = accumulate(changes[place] for place in range(last + 1))
     points = [(min(first_ms + n * step, as_of_ms), count) for n, count in enumerate(counts)]
     return spark.createDataFrame(points, _SCHEMA)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,29 +20,30 @@ from sqsdelay.cost import Prices
 from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.spark.failure import cause
 from sqsdelay.spark.report import tables
-from sqsdelay.spark.report.figures import Figures, contents
+from sqsdelay.spark.report.counted import Counted, counts, spread
+from sqsdelay.spark.report.figures import Figures, contents, hours_of_a_moment
 from sqsdelay.spark.report.messages import KEY, gathered, judged
 from sqsdelay.spark.report.output_folder import MARK, NewFolder, replaced
 from sqsdelay.spark.report.page import PAGE, render
 from sqsdelay.spark.report.read_ledger import read_ledger
-from sqsdelay.spark.report.state import ReadSoFar, State
+from sqsdelay.spark.report.state import MESSAGES, SUMMARY, ReadSoFar, State
 from sqsdelay.spark.report.waiting import waiting
 
 DEFAULT_GRACE_SECONDS: Final = 3600
 """How long after its due time a message that has not arrived counts as late, not as lost."""
 
-_ROWS_A_FILE: Final = 1_000_000
+_ROWS_OF_ONE_FILE: Final = 100_000
+"""More messages are written by several tasks, each of which has files of its own order."""
 _GATHERED: Final = "gathered"
-_INSTANTS: Final = "spark.sql.parquet.outputTimestampType"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Span:
-    """How many messages there are, when the first was sent, and the instant the report speaks of."""
-
-    messages: int
-    first_ms: int | None
-    as_of_ms: int
+_COUNTS: Final = "counts"
+_SPREAD: Final = "spread"
+_ARRIVALS: Final = "arrivals"
+_SETTINGS: Final = {
+    # Times in Parquet's own type, which every reader knows, not in Spark's old INT96.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Java never compiles a method of more bytes, and interprets what Spark makes of so many columns.
+    "spark.sql.codegen.hugeMethodLimit": "8000",
+}
 
 
 def write_report(
@@ -83,8 +85,8 @@ def write_report(
             "as_of; or leave the state out"
         )
     name = ledger if isinstance(ledger, str) else "the DataFrame"
-    with _told_in_one_line(name), replaced(spark, str(folder)) as new, _instants(spark):
-        kept = None if state is None else State.of(spark, state, str(folder))
+    with _told_in_one_line(name), replaced(spark, str(folder)) as new, _settings(spark):
+        kept = None if state is None else State.of(spark, state, str(folder), new.mark())
         if kept is None:
             found = _read_once(
                 spark,
@@ -95,26 +97,38 @@ def write_report(
             )
         else:
             found = kept.add(str(ledger), ledger_format=ledger_format)
-        span = _span(found.rows, as_of_ms)
-        if span is None:
+        as_of = found.as_of_ms
+        if as_of is None:
             raise _no_events(name, found, as_of_ms)
-        known = judged(found.rows, as_of_ms=span.as_of_ms, grace_ms=grace_seconds * 1000)
-        messages = _write_messages(known, span.messages, new.uri("messages"))
-        new.remove(_GATHERED)
-        written = _write_tables(messages, new, prices, span)
+        grace_ms = grace_seconds * 1000
+        known = judged(found.rows, as_of_ms=as_of, grace_ms=grace_ms, recorded=found.recorded)
+        state_told: dict[str, Any] = {}
+        if kept is None:
+            known.sortWithinPartitions(*KEY).write.parquet(new.uri(MESSAGES))
+            new.remove(_GATHERED)
+        else:
+            files = kept.write(known, found, new)
+            state_told = {"state": kept.told(as_of, files)}
+        messages = spark.read.schema(known.schema).parquet(new.uri(MESSAGES))
+        counted = _counted(messages, new, as_of)
+        moment_hours = hours_of_a_moment(counted.hours())
+        arrivals = _written(counted.arrivals(moment_hours), new.uri(_ARRIVALS))
+        written = _write_tables(messages, arrivals, new, prices, as_of)
+        written |= {"messages": messages, "spread": counted.spread, "arrivals": arrivals}
         bad_lines = found.bad_lines.sort("file", "line").coalesce(1)
         written["bad_lines"] = _written(bad_lines, new.uri("bad_lines"))
         figures = Figures.of(
             written,
-            as_of=utc(span.as_of_ms).isoformat(timespec="milliseconds"),
+            as_of=utc(as_of).isoformat(timespec="milliseconds"),
             grace_seconds=grace_seconds,
             lines=found.lines,
             bad_lines=found.bad,
         )
-        page = render(contents(figures, messages, written, prices, name, as_of_ms=span.as_of_ms))
+        page = render(contents(figures, written, prices, name, moment_hours=moment_hours))
+        for part in (_COUNTS, _SPREAD, _ARRIVALS):
+            new.remove(part)
         new.write_text(PAGE, page)
-        told = asdict(figures) | ({} if kept is None else kept.told())
-        new.write_text(MARK, json.dumps(told, indent=2) + "\n")
+        new.write_text(MARK, json.dumps(asdict(figures) | state_told, indent=2) + "\n")
     return figures
 
 
@@ -133,42 +147,46 @@ def _read_once(
         events = events.where(F.col("at_ms") <= as_of_ms)
     rows = _written(gathered(events), folder)
     lines, good = (reading.counts.get[name] for name in ("lines", "events"))
-    return ReadSoFar(rows=rows, bad_lines=reading.bad_lines(), lines=lines, bad=lines - good)
-
-
-def _span(rows: DataFrame, as_of_ms: int | None) -> _Span | None:
     (found,) = rows.agg(
-        F.count(F.lit(1)).alias("messages"),
-        F.min("sent.at_ms").alias("first_ms"),
-        F.max("last.at_ms").alias("newest_ms"),
+        F.count(F.lit(1)).alias("messages"), F.max("last.at_ms").alias("newest_ms")
     ).collect()
-    if not found.messages:
-        return None
-    return _Span(
-        messages=found.messages,
-        first_ms=found.first_ms,
-        as_of_ms=found.newest_ms if as_of_ms is None else as_of_ms,
+    asked = found.newest_ms if as_of_ms is None else as_of_ms
+    return ReadSoFar(
+        rows=rows.coalesce(1) if found.messages <= _ROWS_OF_ONE_FILE else rows,
+        bad_lines=reading.bad_lines(),
+        lines=lines,
+        bad=lines - good,
+        as_of_ms=asked if found.messages else None,
     )
 
 
-def _write_messages(messages: DataFrame, count: int, folder: str) -> DataFrame:
-    files = -(-count // _ROWS_A_FILE)
-    ordered = messages.repartitionByRange(files, *KEY) if files > 1 else messages.coalesce(1)
-    return _written(ordered.sortWithinPartitions(*KEY), folder)
+def _counted(messages: DataFrame, folder: NewFolder, as_of_ms: int) -> Counted:
+    with ThreadPoolExecutor() as pool:
+        of_counts = counts(messages, as_of_ms=as_of_ms)
+        of_spread = spread(messages, as_of_ms=as_of_ms)
+        counted = pool.submit(_written, of_counts, folder.uri(_COUNTS))
+        valued = pool.submit(_written, of_spread, folder.uri(_SPREAD))
+        return Counted(counts=counted.result(), spread=valued.result())
 
 
 def _write_tables(
-    messages: DataFrame, folder: NewFolder, prices: Prices, span: _Span
+    messages: DataFrame, arrivals: DataFrame, folder: NewFolder, prices: Prices, as_of_ms: int
 ) -> dict[str, DataFrame]:
-    made = {
-        "summary": tables.summary(messages, as_of_ms=span.as_of_ms),
-        "last_seen": tables.last_seen(messages),
-        "lateness": tables.lateness(messages, as_of_ms=span.as_of_ms),
-        "cohorts": tables.cohorts(messages, as_of_ms=span.as_of_ms),
-        "cost": tables.cost(messages, prices, as_of_ms=span.as_of_ms),
-        "waiting": waiting(messages, first_ms=span.first_ms, as_of_ms=span.as_of_ms),
+    tables_of: dict[str, Callable[[], DataFrame]] = {
+        SUMMARY: lambda: tables.summary(arrivals),
+        "last_seen": lambda: tables.last_seen(messages),
+        "lateness": lambda: tables.lateness(arrivals),
+        "cohorts": lambda: tables.cohorts(arrivals),
+        "cost": lambda: tables.cost(messages, arrivals, prices, as_of_ms=as_of_ms),
+        "waiting": lambda: waiting(messages, as_of_ms=as_of_ms),
     }
-    return {name: _written(table.coalesce(1), folder.uri(name)) for name, table in made.items()}
+
+    def write(name: str) -> DataFrame:
+        return _written(tables_of[name]().coalesce(1), folder.uri(name))
+
+    # Side by side: each is a row of small jobs, and most of their time is Spark's planning.
+    with ThreadPoolExecutor() as pool:
+        return dict(zip(tables_of, pool.map(write, tables_of), strict=True))
 
 
 def _written(table: DataFrame, folder: str) -> DataFrame:
@@ -194,11 +212,12 @@ def _told_in_one_line(ledger: str) -> Iterator[None]:
 
 
 @contextmanager
-def _instants(spark: SparkSession) -> Iterator[None]:
-    """Times in Parquet's own type, which every reader knows, not in Spark's old INT96."""
-    before: Any = spark.conf.get(_INSTANTS)
-    spark.conf.set(_INSTANTS, "TIMESTAMP_MICROS")
+def _settings(spark: SparkSession) -> Iterator[None]:
+    before: Any = {name: spark.conf.get(name) for name in _SETTINGS}
     try:
+        for name, value in _SETTINGS.items():
+            spark.conf.set(name, value)
         yield
     finally:
-        spark.conf.set(_INSTANTS, before)
+        for name, value in before.items():
+            spark.conf.set(name, value)

@@ -36,7 +36,8 @@ def lake(spark: SparkSession, tmp_path: Path) -> str:
 def test_a_ledger_by_day_on_another_file_system(
     spark: SparkSession, lake: str, tmp_path: Path
 ) -> None:
-    """Lines become a table, twice; the report of it, beside it, is the lines' and replaces its own."""
+    """Lines become a table, twice; the report of it, beside it, is the lines' and replaces its own. With a
+    state there, too: what is settled is taken over."""
     (tmp_path / "ledger.jsonl").write_text("\n".join(told.lines()))
     for _ in range(2):
         command = ["pipeline", "events", str(tmp_path / "ledger.jsonl"), "--out", f"{lake}/events"]
@@ -49,9 +50,12 @@ def test_a_ledger_by_day_on_another_file_system(
     out = f"{lake}/report"
     (tmp_path / "lake/report").mkdir()
     (tmp_path / "lake/report/report.json").write_text("{}")
-    figures = write_report(
-        spark, f"{lake}/events", out, ledger_format="parquet", prices=shipped_prices()
-    )
+    known: dict[str, Any] = {"ledger_format": "parquet", "state": f"{lake}/state"}
+    kept = []
+    for _ in range(2):
+        figures = write_report(spark, f"{lake}/events", out, prices=shipped_prices(), **known)
+        kept.append({path.name for path in (tmp_path / "lake/report/messages").glob("settled-*")})
+    assert kept[0] == kept[1] != set()
     expected = {
         event.message_id: status for status, events in told.everything().items() for event in events
     }
@@ -61,7 +65,7 @@ def test_a_ledger_by_day_on_another_file_system(
     assert written["messages"] == figures.messages == len(expected)
     assert "<title>sqsdelay report" in (tmp_path / "lake/report/report.html").read_text()
     names = [path.name for path in (tmp_path / "lake").iterdir() if not path.name.endswith(".crc")]
-    assert sorted(names) == ["events", "report"]
+    assert sorted(names) == ["events", "report", "state"]
 
 
 def test_rows_are_events_or_set_aside(spark: SparkSession) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from pyarrow import parquet
 from selenium.webdriver.common.by import By
 from typer.testing import CliRunner
 
+from benchmarks.spark.report import REPORT
 from sqsdelay.cli import app
 from sqsdelay.core.message import Route
 from sqsdelay.cost import Workload, bills, shipped_prices
@@ -128,6 +130,38 @@ def test_the_same_events_in_another_order_and_twice_give_the_same_tables(
         for row in (*first, *second):
             row.pop("file", None)
         assert first == second, name
+
+
+def test_what_is_read_is_a_short_plan(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark asks for the bad lines after it has read them: a condition that it moves down to the lines stands
+    for all that is read in each of its parts, 264,000 characters of it, and its code needs gigabytes."""
+    (tmp_path / "ledger.jsonl").write_text("x")
+    reading: Any = read_ledger(spark, str(tmp_path / "ledger.jsonl"))
+    for table in (reading.events, reading.aside):
+        plan = table._jdf.queryExecution().optimizedPlan().toString()
+        assert len(plan) < 20_000
+
+
+def test_the_command_as_it_is_started(tmp_path: Path) -> None:
+    """In a process of its own, with Spark's own settings; the bad lines in a file of many."""
+    (tmp_path / "ledger").mkdir()
+    lines = told.lines()
+    for part in range(2):
+        (tmp_path / f"ledger/{part}.jsonl").write_text("\n".join(lines[part::2]))
+    done = subprocess.run(
+        [*REPORT, "ledger", "--out", "out", "--json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["lines"], found["bad_lines"]) == (len(lines), len(told.BAD))
+    for status, events in told.everything().items():
+        messages = {event.message_id for event in events}
+        assert found[status.replace("-", "_")] == len(messages), status
 
 
 @pytest.mark.parametrize("line", told.lines())

@@ -8,6 +8,8 @@ import json
 import os
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,6 @@ from sqsdelay.ledger.events import to_json
 from sqsdelay.spark.report import state, write
 from sqsdelay.spark.report.events_table import write_events
 from sqsdelay.spark.report.figures import Figures
-from sqsdelay.spark.report.messages import judged
 from sqsdelay.spark.report.output_folder import _ArrowFolder
 from sqsdelay.spark.report.read_ledger import Reading, read_ledger
 from tests.functional.spark import told
@@ -29,6 +30,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PRICES = shipped_prices()
+EXPECTED = {
+    event.message_id: status for status, events in told.everything().items() for event in events
+}
+
+
+def statuses(report: Path) -> dict[str, str]:
+    return {row["message_id"]: row["status"] for row in table(report, "messages")}
 
 
 class Reports:
@@ -78,10 +86,33 @@ class Reports:
         told = json.loads((self.folder / "out/report.json").read_text())
         return int(told["state"]["run"])
 
+    @property
+    def settled(self) -> set[str]:
+        """The files of messages that are written once."""
+        return {path.name for path in (self.folder / "out/messages").glob("settled-*")}
+
+    def is_whole(self) -> None:
+        """The report is the one of all that is there."""
+        figures = self.report("whole", state=None)
+        mark = json.loads((self.folder / "out/report.json").read_text())
+        assert asdict(figures) == {name: mark[name] for name in asdict(figures)}
+        for name in TABLES:
+            of_all, of_state = (table(self.folder / out, name) for out in ("whole", "out"))
+            if name == "messages":  # In more files.
+                of_state.sort(key=itemgetter("endpoint", "message_id"))
+            assert of_state == of_all, name
+
 
 @pytest.fixture
 def reports(spark: SparkSession, tmp_path: Path) -> Reports:
     return Reports(spark, tmp_path)
+
+
+def last_run(spark: SparkSession, known: str, out: Path) -> int:
+    """The number of the last run that a report tells of, if its state is this one."""
+    mark = out / "report.json"
+    told = mark.read_text() if mark.exists() else ""
+    return state.State.of(spark, known, str(out), told).before
 
 
 def garbled(file: Path) -> None:
@@ -104,40 +135,44 @@ def test_each_run_reads_what_is_new_and_tells_of_all(reports: Reports) -> None:
         patch.setattr(state, "read_ledger", reports.reading(lines[2::3]))
         reports.report()
     reports.add("2 [b].jsonl", told.BAD[:1])
-    figures = reports.report()
+    reports.report()
     assert reports.run == 3
-    assert figures == reports.report("whole", state=None)
-    for name in TABLES:
-        assert table(reports.folder / "out", name) == table(reports.folder / "whole", name), name
+    # The first reception at an endpoint: what was handed over there has not arrived.
+    heard = told.sent("heard", endpoint="silent")
+    reports.add("4.jsonl", [to_json(heard), to_json(told.received(heard))])
+    figures = reports.report()
+    reports.is_whole()
     garbled(first)
+    settled = reports.settled
     late = told.received(told.sent("lost"), late_ms=told.HOUR)
-    reports.add("4.jsonl", [to_json(late)])
+    reports.add("5.jsonl", [to_json(late)])
     found = reports.report()
     assert (found.lost, found.delivered) == (figures.lost - 1, figures.delivered + 1)
     assert (found.lines, found.bad_lines) == (figures.lines + 1, figures.bad_lines)
+    assert settled < reports.settled
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(state, "MOST_FILES", 0)
+        assert reports.report() == found
+    assert not settled & reports.settled
 
 
 def test_rows_by_day(spark: SparkSession, tmp_path: Path) -> None:
     """Of a table that `pipeline events` appends to, the new files are read, and those that are gone stay;
-    of a state whose report is another, everything is read."""
-    expected = {
-        event.message_id: status for status, events in told.everything().items() for event in events
-    }
-    lines, folder = told.lines(), str(tmp_path / "events")
+    of a state whose report is another, or not whole, everything is read."""
+    lines, folder, out = told.lines(), str(tmp_path / "events"), tmp_path / "out"
+    known = str(tmp_path / "state")
     for run in range(2):
         (tmp_path / f"{run}.jsonl").write_text("\n".join(lines[run::2]))
         write_events(spark, str(tmp_path / f"{run}.jsonl"), folder)
-        begun = state.State.of(spark, str(tmp_path / "state"), str(tmp_path / "out"))
-        assert begun.before == run
-        found = begun.add(folder, ledger_format="parquet")
-        (tmp_path / "out").mkdir(exist_ok=True)
-        (tmp_path / "out/report.json").write_text(json.dumps(begun.told()))
+        assert last_run(spark, known, out) == run
+        write.write_report(spark, folder, out, ledger_format="parquet", prices=PRICES, state=known)
         for file in (tmp_path / "events").rglob("*.parquet"):
             file.unlink()
-    rows = judged(found.rows, as_of_ms=told.T0 + 10 * told.HOUR, grace_ms=told.HOUR).collect()
-    assert {row.message_id: row.status for row in rows} == expected
-    assert state.State.of(spark, str(tmp_path / "another"), str(tmp_path / "out")).before == 0
-    assert state.State.of(spark, str(tmp_path / "state"), str(tmp_path / "elsewhere")).before == 0
+    assert statuses(out) == EXPECTED
+    assert last_run(spark, str(tmp_path / "another"), out) == 0
+    assert last_run(spark, known, tmp_path / "elsewhere") == 0
+    next((out / "messages").glob("*.parquet")).unlink()
+    assert last_run(spark, known, out) == 0
 
 
 def test_what_has_no_files_has_no_state(spark: SparkSession, reports: Reports) -> None:
@@ -167,7 +202,7 @@ def test_objects_of_a_stream_by_day(spark: SparkSession, tmp_path: Path) -> None
     settings.set(
         "fs.viewfs.overload.scheme.target.file.impl", "org.apache.hadoop.fs.LocalFileSystem"
     )
-    folder = tmp_path / "bucket"
+    folder, out, known = tmp_path / "bucket", tmp_path / "out", str(tmp_path / "state")
     folder.mkdir()
     settings.set(f"fs.viewfs.mounttable.{bucket}.link./ledger", folder.as_uri())
     good = told.lines()[: -len(told.BAD)]
@@ -183,20 +218,15 @@ def test_objects_of_a_stream_by_day(spark: SparkSession, tmp_path: Path) -> None
     try:
         read = []
         for run in range(2):
-            begun = state.State.of(spark, str(tmp_path / "state"), str(tmp_path / "out"))
-            assert begun.before == run
-            found = begun.add(f"s3://{bucket}/ledger/", ledger_format=None)
-            read.append((found.lines, found.bad))
-            (tmp_path / "out").mkdir(exist_ok=True)
-            (tmp_path / "out/report.json").write_text(json.dumps(begun.told()))
+            assert last_run(spark, known, out) == run
+            found = write.write_report(
+                spark, f"s3://{bucket}/ledger/", out, prices=PRICES, state=known
+            )
+            read.append((found.lines, found.bad_lines))
             put("day=2026-09-21/events-1-2026-09-21-09-15-00-2.gz", [*good[::3], *good[1::3]])
             put("day=2026-09-22/events-1-2026-09-22-00-00-00-3.gz", good[2::3])
-        rows = judged(found.rows, as_of_ms=told.T0 + 10 * told.HOUR, grace_ms=told.HOUR).collect()
     finally:
         settings.set("fs.s3a.impl", before)
     first = len(good[::3])
     assert read == [(first + 4, 0), (first + 4 + len(good), 0)]
-    expected = {
-        event.message_id: status for status, events in told.everything().items() for event in events
-    }
-    assert {row.message_id: row.status for row in rows} == expected
+    assert statuses(out) == EXPECTED

@@ -118,6 +118,7 @@ def everything() -> dict[str, list[Event]]:
 
 
 _NAMED = '"v": 1, "endpoint": "e", "message_id": "m", "source": "sender"'
+_WHOLE = f'{{{_NAMED}, "event": "sent", "at_ms": 1}}'
 BAD = [
     "not json",
     "[1, 2]",
@@ -129,6 +130,9 @@ BAD = [
     f'{{{_NAMED}, "event": "sent", "at_ms": 1, "batch": 0}}',
     f'{{{_NAMED}, "event": "sent", "at_ms": 1000000000000000}}',
     "[" * 5000,
+    f"[{_WHOLE}, {_WHOLE}]",
+    f"{_WHOLE}{_WHOLE}",
+    f"{_WHOLE} and more",
 ]
 
 
