@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from sqsdelay.errors import InvalidSetting
@@ -41,8 +41,8 @@ _SETTLED: Final = "settled"
 _PREFIX: Final = f"{_SETTLED}-"
 """Of the names of files of settled messages."""
 _JUDGED: Final = "judged"
-_MOST_BROADCAST: Final = 4_000_000
-"""Of events, whose keys every executor is handed; of more, both sides are shuffled."""
+_MOST_BROADCAST: Final = 1_000_000
+"""Keys that every executor is handed; of more, both sides are shuffled."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,13 +148,16 @@ class State:
             by_file=True,
             only=names if self.before else None,
         )
-        fresh = self._write(reading.events, f"events/{_RUN}={self.before + 1}")
+        told_of = Observation()
+        keys = F.approx_count_distinct(F.xxhash64(*KEY)).alias("keys")
+        events = reading.events.observe(told_of, keys)
+        fresh = self._write(events, f"events/{_RUN}={self.before + 1}")
         counted = reading.counts.get
         instants = [ms for ms in (self.as_of_ms, counted["newest_ms"]) if ms is not None]
         # Side by side: these are small jobs, and most of their time is Spark's planning.
         with ThreadPoolExecutor() as pool:
             lines = pool.submit(self._lines, reading, listed, fresh)
-            changes = self._changes(fresh.drop("file"), counted["events"])
+            changes = self._changes(fresh.drop("file"), told_of.get["keys"])
             bad_lines, good, bad = lines.result()
         return ReadSoFar(
             bad_lines=bad_lines,
