@@ -26,7 +26,7 @@ from sqsdelay.cli.settings import verbose, with_aws
 from sqsdelay.cli.status import status
 from sqsdelay.cli.timeout_manager import timeout_manager
 from sqsdelay.cli.waiting import cancel, pending, reschedule
-from sqsdelay.core.one_line import one_line
+from sqsdelay.core.readable import one_line
 from sqsdelay.errors import SqsDelayError
 
 app = typer.Typer(

@@ -32,11 +32,11 @@ from sqsdelay.limits import (
     WORKER_VISIBILITY_SECONDS,
 )
 from sqsdelay.opentelemetry import if_installed
-from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS
-from sqsdelay.relaying.settings import DEFAULT_MAX_RECEIVES
+from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
+from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES
 
 if TYPE_CHECKING:
-    from sqsdelay.relaying.outcome import Outcome
+    from sqsdelay.relaying.mover import Outcome
 
 
 def consume(

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from sqsdelay.cli.console import tell
-from sqsdelay.core.delay import parse_delay, parse_due_at
-from sqsdelay.core.due_time import due_time
+from sqsdelay.core.delay import due_time, parse_delay, parse_due_at
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError, QueueMissing, QueueUnavailable
 from sqsdelay.operating.broker_time import latest_of_sqs

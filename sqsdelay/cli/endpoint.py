@@ -16,7 +16,7 @@ from sqsdelay.cli.parked import parked_messages
 from sqsdelay.cli.settings import with_aws
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.problem import Problem
+from sqsdelay.core.readable import Problem
 from sqsdelay.errors import QueueMissing, StoreError
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.operating.overdue import NOBODY, overdue_remedy

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from sqsdelay.core.delay import delay_ms, parse_delay
-from sqsdelay.core.hop import checked_max_delay
+from sqsdelay.core.delay import checked_max_delay, delay_ms, parse_delay
 from sqsdelay.errors import InvalidDelay
 from sqsdelay.ledger import FileLedger
 from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS

@@ -16,12 +16,11 @@ from sqsdelay.cli.console import print_json, say, start_of, tell
 from sqsdelay.cli.options import JsonLines, LedgerFile, opened_ledger
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import Attribute, text_of
+from sqsdelay.core.message import MESSAGE_ID, Attribute, text_of
 from sqsdelay.core.received_message import ReceivedMessage
-from sqsdelay.core.wire import MESSAGE_ID
 from sqsdelay.errors import ConfigurationError, SqsDelayError
 from sqsdelay.ledger.events import record_safely
-from sqsdelay.ledger.receipts import lateness_ms, received_events, waited_ms
+from sqsdelay.ledger.files import lateness_ms, received_events, waited_ms
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_RECEIVE_WAIT_SECONDS
 
 if TYPE_CHECKING:

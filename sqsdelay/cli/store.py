@@ -52,7 +52,7 @@ from sqsdelay.operating.migration import (
     Transfer,
 )
 from sqsdelay.parking.parking import kept_as, refused
-from sqsdelay.ports.size_limits import SizeLimits
+from sqsdelay.ports.queues import SizeLimits
 
 if TYPE_CHECKING:
     from sqsdelay.ports.stores import ParkingPlace

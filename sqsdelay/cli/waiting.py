@@ -28,9 +28,8 @@ from sqsdelay.cli.options import (
     opened_place,
 )
 from sqsdelay.core.clock import SystemClock
-from sqsdelay.core.delay import due_at_ms, parse_due_at
+from sqsdelay.core.delay import due_at_ms, parse_due_at, too_far
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.hop import too_far
 from sqsdelay.core.readable import instant
 from sqsdelay.core.stored_message import StoredMessage, check_stored_id
 from sqsdelay.errors import ConfigurationError, InvalidDelay, InvalidMessage, SqsDelayError

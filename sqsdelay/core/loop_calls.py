@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Generic, TypeVar
 
-from sqsdelay.core.coalescing import Coalescer, Waiting, checked_linger
-from sqsdelay.core.shared_calls import Work
+from sqsdelay.core.coalescing import Coalescer, Waiting, Work, checked_linger
 from sqsdelay.errors import ConfigurationError, InvalidSetting
 
 T = TypeVar("T")

@@ -9,11 +9,10 @@ from datetime import datetime
 from typing import Any
 
 from sqsdelay.core.checked_message import CheckedMessage, checked
-from sqsdelay.core.delay import Delay
-from sqsdelay.core.due_time import due_time
+from sqsdelay.core.coalescing import Interrupted, SharedCalls
+from sqsdelay.core.delay import Delay, due_time
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import AttributeInput, Message, Route
-from sqsdelay.core.shared_calls import Interrupted, SharedCalls
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidDelay, NoStore, Unconfirmed
 from sqsdelay.parking.schedule import Change, Schedule

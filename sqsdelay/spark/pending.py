@@ -11,8 +11,7 @@ from urllib.parse import unquote, urlsplit
 from sqsdelay.core.message import size_of
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.cost import Prices
-from sqsdelay.cost.s3_store import READS_PER_MESSAGE, WRITES_PER_MESSAGE
-from sqsdelay.cost.stored_message import MONTH_SECONDS
+from sqsdelay.cost.strategies import MONTH_SECONDS, READS_PER_MESSAGE, WRITES_PER_MESSAGE
 from sqsdelay.errors import InvalidSetting
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.stores.s3.bucket import ObjectBucket

@@ -12,8 +12,7 @@ import tenacity
 
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.one_line import one_line
-from sqsdelay.core.problem import Problem
+from sqsdelay.core.readable import Problem, one_line
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidSetting,
@@ -28,16 +27,11 @@ from sqsdelay.limits import (
     SHORT_CALL_ATTEMPTS,
     WORKER_VISIBILITY_SECONDS,
 )
-from sqsdelay.parking.parking import Stores
-from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS, parking_settings
-from sqsdelay.relaying.concurrency import MOST_RECEIVERS
-from sqsdelay.relaying.due_relay import DueRelay
-from sqsdelay.relaying.mover import Mover
-from sqsdelay.relaying.outcome import Outcome
-from sqsdelay.relaying.relay import Relay
-from sqsdelay.relaying.settings import DEFAULT_MAX_RECEIVES, RelaySettings
+from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Stores, parking_settings
+from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Mover, Outcome, RelaySettings
+from sqsdelay.relaying.relay import DueRelay, Relay
 from sqsdelay.relaying.visibility import Visibility
-from sqsdelay.sending.endpoint_conflicts import refuse_collision
+from sqsdelay.sending.settings import refuse_collision
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.curl import request_by_curl
 from sqsdelay.sqs.endpoints import (
@@ -46,8 +40,14 @@ from sqsdelay.sqs.endpoints import (
     waiting_problems,
 )
 from sqsdelay.sqs.queues import SqsQueues
-from sqsdelay.sqs.receivers import Receivers, in_thread, processed, retrying_until
-from sqsdelay.sqs.shared_batches import SharedBatches
+from sqsdelay.sqs.receivers import (
+    MOST_RECEIVERS,
+    Receivers,
+    SharedBatches,
+    in_thread,
+    processed,
+    retrying_until,
+)
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient

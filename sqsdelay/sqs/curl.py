@@ -21,8 +21,8 @@ from botocore.httpsession import get_cert_path
 from botocore.session import Session
 
 from sqsdelay.core.clock import Clock, SystemClock
-from sqsdelay.core.one_line import one_line
-from sqsdelay.processes.forks import in_each_child
+from sqsdelay.core.readable import one_line
+from sqsdelay.ports.forks import in_each_child
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient

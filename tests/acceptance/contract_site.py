@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.wire import DELAY_SECONDS, MESSAGE_ID
+from sqsdelay.core.message import DELAY_SECONDS, MESSAGE_ID
 from sqsdelay.limits import DELAY_QUEUE_SUFFIX
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.testing import LocalAws

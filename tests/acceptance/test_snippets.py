@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sqsdelay.core.wire import DELAY_SECONDS, MESSAGE_ID
+from sqsdelay.core.message import DELAY_SECONDS, MESSAGE_ID
 from sqsdelay.limits import DELAY_QUEUE_SUFFIX, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.testing import LocalAws
 from tests.acceptance.contract_site import Site, block, is_relayed, run

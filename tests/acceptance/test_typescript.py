@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from sqsdelay import DelayConsumer
-from sqsdelay.core.message_id import due_ms_of_id
-from sqsdelay.core.wire import MESSAGE_ID
+from sqsdelay.core.checked_message import due_ms_of_id
+from sqsdelay.core.message import MESSAGE_ID
 from sqsdelay.testing import LocalAws
 from tests.acceptance.contract_site import HOP, Site, attribute, block, is_relayed, run
 from tests.guides.page import ROOT

@@ -27,8 +27,8 @@ from sqsdelay.errors import (
     SqsDelayError,
     StoreUnavailable,
 )
-from sqsdelay.firehose.ledger import CALL_SECONDS, FirehoseLedger
 from sqsdelay.lambdas.delay_consumer import handler as module
+from sqsdelay.ledger.firehose import CALL_SECONDS, FirehoseLedger
 from sqsdelay.limits import (
     ANSWER_SECONDS,
     CALL_ATTEMPTS,

@@ -21,7 +21,7 @@ from sqsdelay.errors import (
     NoStore,
     SendFailed,
 )
-from sqsdelay.parking.settings import ParkingSettings
+from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.sending.sender import QueueSender, Route
 from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.testing import InMemoryLedger, InMemoryStore, VirtualSqs

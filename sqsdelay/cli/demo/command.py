@@ -30,7 +30,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message
 from sqsdelay.errors import InvalidMessage
 from sqsdelay.ledger.events import record_safely
-from sqsdelay.ledger.receipts import received_events
+from sqsdelay.ledger.files import received_events
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 
 if TYPE_CHECKING:

@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from sqsdelay.core.delay import delay_ms, due_at_ms, seconds_until
-from sqsdelay.core.identity import was_due_ms
-from sqsdelay.core.message import Message, attributes_of, text_of
+from sqsdelay.core.message import MESSAGE_ID, WAS_DUE_AT, Message, attributes_of, text_of
+from sqsdelay.core.outgoing import was_due_ms
 from sqsdelay.core.received_message import ReceivedMessage
-from sqsdelay.core.wire import MESSAGE_ID, WAS_DUE_AT
 from sqsdelay.ledger.events import Event
-from sqsdelay.relaying.outcome import Outcome, Status
+from sqsdelay.relaying.mover import Outcome, Status
 from sqsdelay.sending.sender import Route, SendResult
 
 TOO_LATE_MS: Final = 2_000

@@ -25,9 +25,8 @@ from sqsdelay.core.stored_message import StoredMessage, as_stored
 from sqsdelay.errors import InvalidEndpoint
 from sqsdelay.ledger.events import Ledger
 from sqsdelay.limits import MIN_QUEUE_LIMIT_BYTES
-from sqsdelay.parking.settings import ParkingSettings
-from sqsdelay.ports.queues import Queues
-from sqsdelay.ports.size_limits import SizeLimits
+from sqsdelay.parking.parking import ParkingSettings
+from sqsdelay.ports.queues import Queues, SizeLimits
 from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.settings import SenderSettings

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from sqsdelay.core.message import Message, OutgoingMessage, size_of, string
 from sqsdelay.cost import Prices, shipped_prices
-from sqsdelay.cost.rates import Way, stored_in_s3_at_once, ways
+from sqsdelay.cost.recommendation import Way, stored_in_s3_at_once, ways
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.ports.queues import Failure, Queues, SendReceipt
 from sqsdelay.spark.estimate import amounts_of, edges_of, hop_count

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from sqsdelay.core.one_line import one_line
+from sqsdelay.core.readable import one_line
 from sqsdelay.errors import StoreError
 from sqsdelay.spark.sink.options import Options
 

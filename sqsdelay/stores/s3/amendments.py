@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Final
 
-from sqsdelay.core.amendments import Amendment, latest_amendments
+from sqsdelay.core.stored_message import Amendment, latest_amendments
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.stores.s3.bucket import Changed
 from sqsdelay.stores.s3.wheel import Wheel

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sqsdelay.core.message_id import due_ms_of_id
+from sqsdelay.core.checked_message import due_ms_of_id
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import ConfigurationError, StoreUnavailable
 from sqsdelay.stores.s3.bucket import Changed, digest

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from typing import Final
 
-from sqsdelay.core.one_line import one_line
+from sqsdelay.core.readable import one_line
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.stores.s3.bucket import Changed
 from sqsdelay.stores.s3.lines import Line, ordered

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import quote
 
-from sqsdelay.core.one_line import one_line
+from sqsdelay.core.readable import one_line
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.stores.s3.batches import Batches
 from sqsdelay.stores.s3.bucket import ObjectBucket
