@@ -8,9 +8,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from sqsdelay.cli.console import cell, folding, out, print_json, say, start_of, tell
-from sqsdelay.cli.due_clock import new_due_ms
-from sqsdelay.cli.options import Delay, DueAt, EndpointName, JsonLines
-from sqsdelay.cli.settings import with_aws
+from sqsdelay.cli.options import Delay, DueAt, EndpointName, JsonLines, with_aws
+from sqsdelay.cli.waiting import new_due_ms
 from sqsdelay.core.delay import Reject, utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import size_of
