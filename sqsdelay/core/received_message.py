@@ -17,6 +17,7 @@ from sqsdelay.core.message import (
     MADE_HERE,
     MESSAGE_ID,
     NSERVICEBUS_ID,
+    WAS_DUE_AT,
     Attribute,
     text_of,
 )
@@ -54,15 +55,23 @@ class ReceivedMessage:
     def message_id(self) -> str:
         """The sender's message id; SQS's own where the copy carries none.
 
-        Our copies have it as message group. A foreign sender, or one of a former version, has it as
-        deduplication id: it may put many messages in one group. A hop made by an NServiceBus endpoint
-        puts our deduplication id into the group too: then an attribute has the id.
+        NServiceBus has it as deduplication id. Every other sender has it in an attribute, if there was
+        room, and may choose group and deduplication id as it likes. The attribute tells nothing where
+        `WAS_DUE_AT` stands beside it: somebody received the message and sent it again with all its
+        attributes. Without the attribute the id is the deduplication id or the group, unless both were
+        made here.
         """
+        own = text_of(self.attributes, MESSAGE_ID)
+        if (
+            own
+            and ID.fullmatch(own)
+            and not (self.sent_by_nservicebus or WAS_DUE_AT in self.attributes)
+        ):
+            return own
         for found in (self.deduplication_id, self.group_id):
             if found and not MADE_HERE.fullmatch(found):
                 return found
-        for name in (MESSAGE_ID, NSERVICEBUS_ID):
-            found = text_of(self.attributes, name)
+        for found in (own, text_of(self.attributes, NSERVICEBUS_ID)):
             if found and ID.fullmatch(found):
                 return found
         return self.group_id or self.sqs_message_id

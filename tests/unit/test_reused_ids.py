@@ -85,13 +85,14 @@ def arrived(
 
 
 @pytest.mark.parametrize("age", [0, 900, 2 * DAY, 40 * DAY])
-@pytest.mark.parametrize("stale", [DUE_AT, WAS_DUE_AT])
-@pytest.mark.parametrize("by_nservicebus", [True, False])
+@pytest.mark.parametrize(
+    ("stale", "by_nservicebus"), [(DUE_AT, True), (WAS_DUE_AT, True), (WAS_DUE_AT, False)]
+)
 def test_a_message_sent_again_with_all_its_attributes_waits_for_its_new_delay(
     queues: InMemoryQueues, clock: ManualClock, age: float, stale: str, by_nservicebus: bool
 ) -> None:
-    """NServiceBus's delayed retries copy what they got and set DelaySeconds anew. So do others, and
-    what a former version delivered says when it was due by the name that steers."""
+    """NServiceBus's delayed retries copy what they got and set DelaySeconds anew, and so do others. It is
+    another message: receivers would drop it as seen under the former id."""
     due_ms = clock.true_ms
     clock.advance(age)
     attributes = {
@@ -112,6 +113,45 @@ def test_a_message_sent_again_with_all_its_attributes_waits_for_its_new_delay(
     assert was_due_ms(copy.attributes) == sent_ms + 2_000_000
     assert copy.attributes[MESSAGE_ID] == string("n-1")
     assert DUE_AT not in copy.attributes
+
+
+@pytest.mark.parametrize(
+    ("group", "deduplication"),
+    [
+        ("order-7", "send.order-7.1"),
+        ("tenant-3", "retry-2"),
+        ("tenant-3", "send." + "a" * 64),
+        ("send." + "a" * 64, "another"),
+    ],
+)
+def test_the_attribute_is_the_id_whatever_group_and_deduplication_id_are(
+    queues: InMemoryQueues, clock: ManualClock, group: str, deduplication: str
+) -> None:
+    """A sender in any language gets its own id back: where it arrives, and where it is cancelled."""
+    attributes = {DELAY_SECONDS: string("2000"), MESSAGE_ID: string("order-7")}
+    store = InMemoryStore(clock)
+    sender, relay = amended(queues, store)
+
+    def send() -> None:
+        size = size_of("x", attributes)
+        entry = OutgoingMessage("x", attributes, size, None, group, deduplication)
+        queues.send_batch(DELAY, [entry])
+
+    send()
+    _, copy = arrived(queues, clock, relay)
+    assert copy.attributes[MESSAGE_ID] == string("order-7")
+    clock.advance(300)
+    send()
+    assert sender.cancel("orders", "order-7") is Change.REQUESTED
+    clock.advance(900)
+    assert statuses(queues, relay) == [Status.CANCELLED]
+
+
+def test_an_attribute_that_is_no_id_is_none(queues: InMemoryQueues, clock: ManualClock) -> None:
+    """It could be no message group of the next hop."""
+    put(queues, {DELAY_SECONDS: string("2000"), MESSAGE_ID: string("order 7")}, "m-1")
+    _, copy = arrived(queues, clock, Relay(queues, ORDERS))
+    assert copy.attributes[MESSAGE_ID] == string("m-1")
 
 
 def test_what_was_due_steers_nothing_on_the_delay_queue(
