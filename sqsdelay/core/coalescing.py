@@ -173,6 +173,23 @@ class Coalescer(Generic[T]):
 
 
 R = TypeVar("R")
+E = TypeVar("E", bound=BaseException)
+
+
+def own(error: E) -> E:
+    """The error as an object of the caller's own: type, text, attributes, notes and cause, no traceback.
+
+    Several callers may share a call that failed. Python appends frames and notes to the object that is
+    raised, so each of them would show those of all.
+    """
+    made = type(error).__new__(type(error), *error.args)
+    made.__dict__.update(error.__dict__)
+    if notes := getattr(error, "__notes__", None):
+        made.__notes__ = list(notes)
+    made.__cause__, made.__context__ = error.__cause__, error.__context__
+    made.__suppress_context__ = error.__suppress_context__
+    return made
+
 
 Work = Callable[[Hashable, list[T]], Sequence[R]]
 """Makes one call for items of one key; a result for each, in order."""

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from sqsdelay.core.checked_message import CheckedMessage, checked
-from sqsdelay.core.coalescing import Interrupted, SharedCalls
+from sqsdelay.core.coalescing import Interrupted, SharedCalls, own
 from sqsdelay.core.delay import Delay, due_time
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import AttributeInput, Message, Route
@@ -100,7 +100,7 @@ class QueueSender:
             else:
                 result = self._send_shared(self._shared, parsed, ready)
             if result.error is not None:
-                raise result.error
+                raise own(result.error)
         return result
 
     def traced(self, endpoint: Endpoint) -> AbstractContextManager[str | None]:
