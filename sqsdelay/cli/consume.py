@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -39,6 +40,13 @@ if TYPE_CHECKING:
     from sqsdelay.relaying.mover import Outcome
 
 
+class Http(StrEnum):
+    """Whose HTTP a worker's requests are made with."""
+
+    BOTOCORE = "botocore"
+    CURL = "curl"
+
+
 def consume(
     endpoint: EndpointName,
     hop: Annotated[
@@ -66,6 +74,9 @@ def consume(
     schema: Schema = None,
     park_after: ParkAfter = DEFAULT_PARK_AFTER_SECONDS,
     ledger: LedgerFile = None,
+    http: Annotated[
+        Http, typer.Option(help="Who makes the requests; curl needs the extra sqsdelay[curl].")
+    ] = Http.BOTOCORE,
     as_json: JsonLines = False,
 ) -> None:
     """Relay an endpoint's delayed messages.
@@ -88,6 +99,7 @@ def consume(
     with optional_place(name, store, table, schema) as opened:
         consumer = DelayConsumer(
             endpoint,
+            http=http.value,
             hop_seconds=hop,
             receivers=receivers,
             wait_seconds=wait,
