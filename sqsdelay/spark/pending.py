@@ -16,9 +16,8 @@ from sqsdelay.errors import InvalidSetting
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.stores.s3.bucket import ObjectBucket
 from sqsdelay.stores.s3.jobs import wheel_of
-from sqsdelay.stores.s3.lines import VERSION, message_of
-from sqsdelay.stores.s3.slots import ObjectName, parse
-from sqsdelay.stores.s3.url import BUCKET, settings_of
+from sqsdelay.stores.s3.objects import VERSION, message_of
+from sqsdelay.stores.s3.slots import BUCKET, ObjectName, parse, settings_of
 from sqsdelay.stores.s3.wheel import Waiting, Wheel
 
 if TYPE_CHECKING:

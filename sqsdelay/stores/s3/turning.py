@@ -15,9 +15,8 @@ from typing import Final
 from sqsdelay.core.readable import one_line
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.stores.s3.bucket import Changed
-from sqsdelay.stores.s3.lines import Line, ordered
+from sqsdelay.stores.s3.objects import Line, State, ordered
 from sqsdelay.stores.s3.slots import Slot, new_batch, new_part
-from sqsdelay.stores.s3.state import State
 from sqsdelay.stores.s3.wheel import MAX_OBJECT_MESSAGES, Waiting, Wheel
 
 SPLIT_MESSAGES: Final = 20_000
