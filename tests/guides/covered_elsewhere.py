@@ -52,7 +52,9 @@ ELSEWHERE: Final = (
         "takes minutes; run with less to do",
         "tests/functional/test_benchmarks.py",
     ),
-    Elsewhere(r"make (setup( setup-node)?|test|check|docs)\b.*", "made, or is, this very test run"),
+    Elsewhere(
+        r"make (setup( setup-node)?|test(-all)?|check|docs)\b.*", "made, or is, this very test run"
+    ),
     Elsewhere(r"git pull && make setup.*", "an upgrade needs a newer version"),
     Elsewhere(r"pip install 'sqsdelay\[\w+\]'", "extras are in the environment of this test run"),
     Elsewhere(
