@@ -11,15 +11,13 @@ from urllib.parse import unquote, urlsplit
 from sqsdelay.core.message import size_of
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.cost import Prices
-from sqsdelay.cost.s3_store import READS_PER_MESSAGE, WRITES_PER_MESSAGE
-from sqsdelay.cost.stored_message import MONTH_SECONDS
+from sqsdelay.cost.strategies import MONTH_SECONDS, READS_PER_MESSAGE, WRITES_PER_MESSAGE
 from sqsdelay.errors import InvalidSetting
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.stores.s3.bucket import ObjectBucket
 from sqsdelay.stores.s3.jobs import wheel_of
-from sqsdelay.stores.s3.lines import VERSION, message_of
-from sqsdelay.stores.s3.slots import ObjectName, parse
-from sqsdelay.stores.s3.url import BUCKET, settings_of
+from sqsdelay.stores.s3.objects import VERSION, message_of
+from sqsdelay.stores.s3.slots import BUCKET, ObjectName, parse, settings_of
 from sqsdelay.stores.s3.wheel import Waiting, Wheel
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from sqsdelay.core.amendments import Amendment
-from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.dispatching.background import DelayedDelivery
 from sqsdelay.errors import SchemaMismatch, StoreMissing
 from sqsdelay.ports.stores import DelayedMessageStore, TransactionMode

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
+from sqsdelay.core.delay import too_far
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.hop import too_far
 from sqsdelay.errors import ConfigurationError, InvalidDelay, InvalidMessage
 from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.parking.schedule import Schedule

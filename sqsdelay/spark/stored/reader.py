@@ -22,8 +22,8 @@ from pyspark.sql.datasource import (
 
 from sqsdelay.core.delay import EPOCH
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import DEDUPLICATION_ID
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.core.wire import DEDUPLICATION_ID
 from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.limits import MAX_DUE_MS
 from sqsdelay.ports.stores import ParkingPlace

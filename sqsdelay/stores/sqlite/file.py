@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sqsdelay.errors import InvalidSetting, StoreError, StoreMissing, StoreUnavailable
-from sqsdelay.processes.forks import in_each_child
+from sqsdelay.ports.forks import in_each_child
 from sqsdelay.stores.queries import read_queries
 from sqsdelay.stores.schema_version import VERSION, check_version, mismatch
 

@@ -13,10 +13,12 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from sqsdelay.core.amendments import AMENDMENT_LIFETIME_MS, Amendment, amendment_from_row
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.stored_message import (
+    AMENDMENT_LIFETIME_MS,
+    Amendment,
     StoredMessage,
+    amendment_from_row,
     check_stored_due,
     due_found,
     from_rows,

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from benchmarks.support.sqs_stub import REGION, Stub
 from sqsdelay.cli import app
-from sqsdelay.core.message_id import new_message_id
+from sqsdelay.core.checked_message import new_message_id
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.stores.s3 import S3Store
