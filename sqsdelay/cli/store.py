@@ -73,10 +73,7 @@ DEFAULT_CUT_OFF_MS: Final = 24 * 3600 * 1000
 def create(
     endpoint: EndpointName, store: PlaceUrl, table: Table = None, schema: Schema = None
 ) -> None:
-    """Create what a store needs, or upgrade an older one.
-
-    That is a table, a bucket, a file or a schedule group.
-    """
+    """Create what a store needs: a table, a bucket, a file or a schedule group."""
     name = Endpoint.parse(endpoint).name
     with opened_place(name, store, table, schema, create=True) as opened:
         opened.set_up()

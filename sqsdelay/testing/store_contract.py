@@ -364,8 +364,8 @@ class StoreContract(ParkingContract):
         assert self.claimed(store, clock) == ["good"]
         assert store.next_due_ms() == clock.now_ms()
         clock.advance(5)
-        with store.claim(1, due_by_ms=clock.now_ms()) as claim:
-            assert [(m.message_id, m.failures) for m in claim.messages] == [("bad", 1)]
+        with store.claim(2, due_by_ms=clock.now_ms()) as claim:
+            assert {m.message_id: m.failures for m in claim.messages} == {"bad": 1, "good": 0}
 
     def test_holding_counts_nothing(self, store: DelayedMessageStore, clock: ManualClock) -> None:
         """An outage of the destination is not the message's failure."""
