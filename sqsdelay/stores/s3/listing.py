@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import SchemaMismatch
-from sqsdelay.stores.page import page_bounds
+from sqsdelay.stores.ids import page_bounds
 from sqsdelay.stores.s3.lines import VERSION, Line, message_of
 from sqsdelay.stores.s3.wheel import Waiting, Wheel
 

@@ -11,7 +11,7 @@ from sqsdelay.core.clock import Clock
 from sqsdelay.core.stored_message import StoredMessage, check_stored_due
 from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.ports.stores import Claim, TransactionMode
-from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS, checked_lease, kept_alive
+from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, checked_lease, kept_alive
 from sqsdelay.stores.s3.amendments import Amendments
 from sqsdelay.stores.s3.bucket import ObjectBucket
 from sqsdelay.stores.s3.changes import Changes
