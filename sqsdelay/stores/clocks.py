@@ -11,7 +11,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Final, Protocol, runtime_checkable
 
 from sqsdelay.core.clock import BrokerClock, Clock, SystemClock
-from sqsdelay.core.one_line import one_line
+from sqsdelay.core.readable import one_line
 from sqsdelay.errors import StoreError
 
 logger = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from sqsdelay.core.message_id import due_ms_of_id
+from sqsdelay.core.checked_message import due_ms_of_id
 from sqsdelay.core.stored_message import StoredMessage
 
 ID_TOLERANCE_MS: Final = 5_000
