@@ -26,7 +26,7 @@ from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.stores.postgres.listener import POLL_SECONDS
 from sqsdelay.stores.postgres.pool import SERVER_SETTINGS
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
-from sqsdelay.stores.schema_version import VERSION, check_version
+from sqsdelay.stores.schema import VERSION, check_version
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing.local_aws import LocalAws
 

@@ -80,7 +80,6 @@ class DynamoDbStore(Wakes):
         self._table_class = table_class
         self._table = Table(table, client, clock)
         self._layout = Layout(endpoint)
-        self._amendments = Amendments(self._table, self._layout)
         self._amendment_clock = clock or SystemClock()
         lanes = Lanes(self._table, self._layout)
         self._book = book = LeaseBook(
@@ -89,6 +88,7 @@ class DynamoDbStore(Wakes):
             shards=shards,
             lease_seconds=checked_lease(lease_seconds),
         )
+        self._amendments = Amendments(self._table, self._layout, book)
         self._claimant = Claimant(self._table, self._layout, lanes, book)
         self._listing = Listing(self._table, lanes, book)
         self._waiting = Waiting(
@@ -96,12 +96,9 @@ class DynamoDbStore(Wakes):
         )
 
     def set_up(self) -> None:
-        """Create the table (on-demand billing) unless it exists, and let it forget what is released.
-
-        Raises:
-            ConfigurationError: the table has the earlier layout; says what to do.
-        """
+        """Create the table (on-demand billing) unless it exists, and let it forget what is released."""
         self._table.set_up(self._table_class)
+        self._book.set_up()
 
     def initialize(self, mode: TransactionMode) -> None:
         if mode not in self.modes:
@@ -110,6 +107,7 @@ class DynamoDbStore(Wakes):
                 f"{TransactionMode.AT_LEAST_ONCE}, or a SQLite or PostgreSQL store"
             )
         self._table.check()
+        self._book.get()
 
     def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
         if transaction is not None:

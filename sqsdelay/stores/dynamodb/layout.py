@@ -9,7 +9,7 @@ look-up       endpoint/id/id             ``=``                       lane and du
 hour          endpoint/hours             hour                        ``t``
 lease         endpoint/leases            ``shard`` and its number    owner, until, cursor, taken up to
 shards        endpoint/leases            ``count`` and the number    since when they are written to
-format        endpoint/leases            ``format``                  version; where it is absent: 1
+format        endpoint/leases            ``format``                  version, written before anything else
 amendment     endpoint/mark/id           ``=``                       left at, due, cancelled, ``t``
 amended       endpoint/marks             ``=``                       ``t``
 ============  =========================  ==========================  ==============================

@@ -155,9 +155,8 @@ class Waiting:
 
         Raises:
             ConfigurationError: nothing tells its place, and no look-up items are kept.
-            SchemaMismatch: a newer version's table.
+            SchemaMismatch: the table is of another version.
         """
-        self._book.check()
         entries = [entry_of(self._layout, *found) for found in self._candidates(message_id, due_ms)]
         for entry in sorted(entries, key=lambda entry: entry.place.lane is Lane.FAR):
             if entry.place.lane is Lane.NEAR:
@@ -181,7 +180,7 @@ class Waiting:
         keys = [self._layout.lookup(message_id), *map(self._layout.message, places)]
         found: list[tuple[Item, Lane]] = []
         lookup = None
-        for item in self._table.get(keys):
+        for item in self._book.get(keys):
             if item[PARTITION]["S"] == keys[0][PARTITION]["S"]:
                 lookup = looked_up(item, message_id)
             else:
