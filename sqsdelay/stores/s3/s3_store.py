@@ -10,8 +10,8 @@ from sqsdelay.core.clock import Clock
 from sqsdelay.core.stored_message import Amendment, StoredMessage, check_stored_due
 from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.ports.stores import Claim, TransactionMode
-from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS, checked_lease, kept_alive
-from sqsdelay.stores.page import page_bounds
+from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, checked_lease, kept_alive
+from sqsdelay.stores.ids import page_bounds
 from sqsdelay.stores.s3.bucket import ObjectBucket
 from sqsdelay.stores.s3.changes import Amendments, Changes
 from sqsdelay.stores.s3.claim import MAX_OBJECTS, S3Claim

@@ -41,8 +41,7 @@ from sqsdelay.errors import (
     StoreError,
 )
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
-from sqsdelay.stores.page import page_bounds
-from sqsdelay.stores.results import new_once
+from sqsdelay.stores.ids import new_once, page_bounds
 from sqsdelay.stores.scheduler.group import Group, Schedule, fires_at
 
 _MESSAGES: Final = "m."
