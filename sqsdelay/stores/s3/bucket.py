@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import random
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,6 +25,11 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 CONCURRENCY: Final = 16
+
+_ATTEMPTS: Final = 40
+_LONGEST_PAUSE: Final = 1.0
+"""Seconds. Two dozen who change one object at once are done long before the last attempt."""
+
 _CHANGED: Final = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "409"})
 _NO_KEY: Final = frozenset({"NoSuchKey", "404"})
 _NO_BUCKET: Final = frozenset({"NoSuchBucket", "InvalidBucketName"})
@@ -65,6 +72,9 @@ class ObjectBucket:
         client: a boto3 S3 client; made from the default session when left out.
         clock: tests only: instead of the dates of S3's answers.
     """
+
+    pause: Callable[[float], None] = staticmethod(time.sleep)
+    """Seconds; another one in virtual time."""
 
     def __init__(self, name: str, client: S3Client | None, clock: Clock | None) -> None:
         self.name = name
@@ -122,6 +132,13 @@ class ObjectBucket:
             raise
         self.clock.read(answer)
         return answer["ETag"]
+
+    def attempts(self) -> Iterator[None]:
+        """Attempts on a conditional write, after longer and longer pauses: where others are faster."""
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                self.pause(random.uniform(0, min(_LONGEST_PAUSE, 0.01 * 2**attempt)))
+            yield
 
     def get(self, key: str) -> tuple[bytes, str] | None:
         """An object's bytes and ETag; None where there is none."""
