@@ -21,8 +21,8 @@ from sqsdelay.limits import MAX_DYNAMODB_ITEM_BYTES, MAX_POSTGRES_NAME_BYTES
 from sqsdelay.operating.listing import parse_cursor
 from sqsdelay.ports.stores import DelayedMessageStore
 from sqsdelay.sqs import create_endpoint
+from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS
 from sqsdelay.stores.dynamodb import DynamoDbStore
-from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS
 from sqsdelay.stores.postgres.listener import POLL_SECONDS
 from sqsdelay.stores.postgres.pool import SERVER_SETTINGS
 from sqsdelay.stores.postgres.postgres_store import PostgresStore

@@ -13,9 +13,9 @@ from sqsdelay.cdk.message_store import KEEP_MESSAGES
 from sqsdelay.lambdas.delay_consumer import contract as delay_consumer
 from sqsdelay.lambdas.dispatcher import contract, handler
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, SCHEDULE_SECONDS
+from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS
 from sqsdelay.stores.dynamodb import table_definition
 from sqsdelay.stores.dynamodb.layout import EXPIRY
-from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS
 from tests.infra.resources import Templates, arn, logical_id, only
 
 

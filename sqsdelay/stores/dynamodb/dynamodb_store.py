@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,6 +12,7 @@ from sqsdelay.core.stored_message import StoredMessage, check_stored_due
 from sqsdelay.errors import ConfigurationError, InvalidSetting, MessageTooLarge
 from sqsdelay.limits import MAX_DYNAMODB_ITEM_BYTES
 from sqsdelay.ports.stores import Claim, TransactionMode
+from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive
 from sqsdelay.stores.dynamodb.amendments import Amendments
 from sqsdelay.stores.dynamodb.claim import Claimant
 from sqsdelay.stores.dynamodb.lanes import Lanes
@@ -20,8 +21,7 @@ from sqsdelay.stores.dynamodb.leases import LeaseBook
 from sqsdelay.stores.dynamodb.listing import Listing
 from sqsdelay.stores.dynamodb.table import Table
 from sqsdelay.stores.dynamodb.waiting import Waiting
-from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS, checked_lease, kept_alive
-from sqsdelay.stores.results import new_once
+from sqsdelay.stores.ids import new_once
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -38,7 +38,7 @@ TABLE_CLASSES: Final = (STANDARD, INFREQUENT_ACCESS)
 """Source: CreateTable API reference, TableClass."""
 
 
-class DynamoDbStore:
+class DynamoDbStore(Wakes):
     """Delayed messages in a DynamoDB table, which several endpoints may share.
 
     Args:
@@ -73,6 +73,7 @@ class DynamoDbStore:
         lease_seconds: float = DEFAULT_LEASE_SECONDS,
         clock: Clock | None = None,
     ) -> None:
+        super().__init__()
         if not 1 <= shards <= MAX_SHARDS:
             raise InvalidSetting(f"shards={shards}; use 1 to {MAX_SHARDS}")
         if table_class not in TABLE_CLASSES:
@@ -94,7 +95,6 @@ class DynamoDbStore:
         self._waiting = Waiting(
             self._table, self._layout, lanes, book, shards=shards, lookup=lookup
         )
-        self._watchers: list[Callable[[], None]] = []
 
     def set_up(self) -> None:
         """Create the table (on-demand billing) unless it exists, and let it forget what is released.
@@ -201,21 +201,8 @@ class DynamoDbStore:
     def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
         return self._amendments.read(message_ids, now_ms=self._amendment_clock.now_ms())
 
-    @contextmanager
-    def watch(self, wake: Callable[[], None]) -> Iterator[None]:
-        """Wakes for what this object stores; other processes' messages are found by polling."""
-        self._watchers.append(wake)
-        try:
-            yield
-        finally:
-            self._watchers.remove(wake)
-
     def close(self) -> None:
         self._table.close()
-
-    def _wake(self) -> None:
-        for wake in list(self._watchers):
-            wake()
 
 
 def _first_of_each(messages: Iterable[StoredMessage]) -> dict[str, StoredMessage]:

@@ -9,9 +9,9 @@ from typing import Any, cast
 import psycopg
 
 from sqsdelay.core.stored_message import from_rows
+from sqsdelay.stores.ids import found_among
 from sqsdelay.stores.postgres.pool import Connection, PostgresPool
 from sqsdelay.stores.postgres.row_places import RowPlaces
-from sqsdelay.stores.results import found_among
 
 
 class PostgresClaim:

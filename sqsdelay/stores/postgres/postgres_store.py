@@ -25,7 +25,7 @@ from sqsdelay.core.stored_message import StoredMessage, check_stored_due, from_r
 from sqsdelay.dispatching.settings import MAX_POLL_SECONDS
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.ports.stores import Claim, TransactionMode
-from sqsdelay.stores.page import page_bounds
+from sqsdelay.stores.ids import found_among, new_once, page_bounds
 from sqsdelay.stores.postgres.claim import PostgresClaim
 from sqsdelay.stores.postgres.listener import Listener
 from sqsdelay.stores.postgres.pool import (
@@ -37,7 +37,6 @@ from sqsdelay.stores.postgres.pool import (
 )
 from sqsdelay.stores.postgres.version import commented_version, version_comment
 from sqsdelay.stores.queries import read_queries
-from sqsdelay.stores.results import found_among, new_once
 from sqsdelay.stores.schema_version import check_version, newest_version, refuse_newer, upgrades
 
 _REMEDY: Final = "run sqsdelay store create (set_up())"

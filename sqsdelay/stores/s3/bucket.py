@@ -19,7 +19,7 @@ from sqsdelay.core.clock import Clock
 from sqsdelay.errors import StoreError, StoreMissing, StoreUnavailable
 from sqsdelay.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS
 from sqsdelay.processes.forks import in_each_child
-from sqsdelay.stores.dates import ServiceClock
+from sqsdelay.stores.clocks import ServiceClock
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

@@ -12,14 +12,11 @@ from sqsdelay.core.amendments import Amendment, latest_amendments
 from sqsdelay.core.message_id import due_ms_of_id
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import ConfigurationError, StoreUnavailable
+from sqsdelay.stores.ids import ID_TOLERANCE_MS, tells_due
 from sqsdelay.stores.s3.bucket import Changed, digest
 from sqsdelay.stores.s3.objects import Line, State, moved, with_failures
 from sqsdelay.stores.s3.slots import new_batch, new_part
 from sqsdelay.stores.s3.wheel import Waiting, Wheel
-
-ID_TOLERANCE_MS: Final = 5_000
-"""How much later than its id says a message may be due and still be found by it. Between a sender's
-estimate and SentTimestamp lies the way to SQS."""
 
 _SHARDS: Final = 3
 """Letters of a hash: 4,096 objects. A batch of ten reads ten of them, and two who amend seldom meet."""
@@ -236,12 +233,6 @@ class Changes:
         if lines and len(state.gone) >= len(lines) and not state.leased(wheel.now_ms()):
             wheel.finish(name)
         return True
-
-
-def tells_due(message_id: str, due_ms: int) -> bool:
-    """Whether the id tells when the message is due, near enough to find it."""
-    told = due_ms_of_id(message_id)
-    return told is not None and 0 <= due_ms - told <= ID_TOLERANCE_MS
 
 
 def _busy(message_id: str) -> StoreUnavailable:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,8 +11,8 @@ from sqsdelay.core.clock import Clock
 from sqsdelay.core.stored_message import StoredMessage, check_stored_due
 from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.ports.stores import Claim, TransactionMode
-from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS, checked_lease, kept_alive
-from sqsdelay.stores.page import page_bounds
+from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive
+from sqsdelay.stores.ids import page_bounds
 from sqsdelay.stores.s3.bucket import ObjectBucket
 from sqsdelay.stores.s3.changes import Amendments, Changes
 from sqsdelay.stores.s3.claim import S3Claim
@@ -44,7 +44,7 @@ _FRESH_MS: Final = 5_000
 """How old a listing may be for those who ask again at once."""
 
 
-class S3Store:
+class S3Store(Wakes):
     """Delayed messages in an S3 bucket, which several endpoints may share. docs/s3-store.md says how.
 
     Args:
@@ -89,6 +89,7 @@ class S3Store:
             raise InvalidSetting(f"gather_seconds={gather_seconds}; use 0 or more")
         if split_messages < 1:
             raise InvalidSetting(f"split_messages={split_messages}; use 1 or more")
+        super().__init__()
         hierarchy = Hierarchy(slots)
         self._bucket = ObjectBucket(bucket, client, clock)
         prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
@@ -106,7 +107,6 @@ class S3Store:
         self._turned_ms = -(10**12)
         self._more_to_turn = False
         self._swept_ms = -SWEEP_SECONDS * 1000
-        self._watchers: list[Callable[[], None]] = []
 
     def set_up(self) -> None:
         """Create the bucket unless it exists."""
@@ -361,18 +361,5 @@ class S3Store:
     def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
         return self._amendments.read(message_ids)
 
-    @contextmanager
-    def watch(self, wake: Callable[[], None]) -> Iterator[None]:
-        """Wakes for what this object stores; other processes' messages are found by polling."""
-        self._watchers.append(wake)
-        try:
-            yield
-        finally:
-            self._watchers.remove(wake)
-
     def close(self) -> None:
         self._bucket.close()
-
-    def _wake(self) -> None:
-        for wake in list(self._watchers):
-            wake()

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from itertools import islice
 from typing import Any, Final, TypeVar
 
@@ -26,6 +25,7 @@ from sqsdelay.errors import (
 )
 from sqsdelay.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS
 from sqsdelay.processes.forks import in_each_child
+from sqsdelay.stores.clocks import answered_ms
 
 SEND_MESSAGE: Final = "arn:aws:scheduler:::aws-sdk:sqs:sendMessage"
 """The universal target for ``SendMessage``. Source: EventBridge Scheduler User Guide, "Using universal
@@ -240,9 +240,8 @@ class Group:
         asked_at = self.clock.local.monotonic()
         with self._translated():
             answer = call(**arguments)
-        date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
-        if date is not None:
-            told_ms = int(parsedate_to_datetime(date).timestamp()) * 1000
+        told_ms = answered_ms(answer)
+        if told_ms is not None:
             self.clock.observe(told_ms, asked_at=asked_at)
         return answer
 

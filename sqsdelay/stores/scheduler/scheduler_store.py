@@ -17,7 +17,6 @@ from sqsdelay.core.firing import (
     soonest_seconds,
 )
 from sqsdelay.core.hop import check_hop
-from sqsdelay.core.message_id import due_ms_of_id
 from sqsdelay.core.schedule_input import (
     MAX_INPUT_BYTES,
     amendment_of,
@@ -39,8 +38,7 @@ from sqsdelay.errors import (
     StoreUnavailable,
 )
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
-from sqsdelay.stores.page import page_bounds
-from sqsdelay.stores.results import new_once
+from sqsdelay.stores.ids import new_once, page_bounds, tells_due
 from sqsdelay.stores.scheduler.group import Group, Schedule, Shape, fires_at
 
 _SURELY_FITS_BYTES: Final = MAX_INPUT_BYTES // 8
@@ -52,9 +50,6 @@ _MOVE_SECONDS: Final = 60
 _MOVED_BY_NOW_MS: Final = 600_000
 """After so long no mover writes any more who read a message before it was cancelled: AWS refuses a request
 that was signed more than five minutes ago. Source: AWS General Reference, "Signature Version 4"."""
-
-_ID_TOLERANCE_MS: Final = 5_000
-"""How much later than the id made up for it a message may be due that is sent for the first time."""
 
 CLOCKS_APART_MS: Final = 2_000
 """How far two readings of the service's clock may lie apart: each is known to the second."""
@@ -183,8 +178,7 @@ class SchedulerStore:
         Whoever moves the message that was cancelled would write over one of the same name.
         """
         message_id = message.message_id
-        told = due_ms_of_id(message_id)
-        if told is not None and 0 <= message.due_ms - told <= _ID_TOLERANCE_MS:
+        if tells_due(message_id, message.due_ms):
             return self._names  # Nobody has sent it before.
         if self._get(name_of(message_id, self._second_names)) is not None:
             return None
