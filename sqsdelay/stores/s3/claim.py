@@ -12,7 +12,7 @@ from typing import Final
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.stores.s3.bucket import CONCURRENCY, Changed
 from sqsdelay.stores.s3.changes import Changes
-from sqsdelay.stores.s3.objects import Line, State, found_by_id, message_of
+from sqsdelay.stores.s3.objects import Line, State, found_by_id, with_failures
 from sqsdelay.stores.s3.slots import new_part
 from sqsdelay.stores.s3.wheel import Waiting, Wheel
 
@@ -97,17 +97,7 @@ class S3Claim:
             return
         leased = Leased(waiting, settled, etag, lines)
         with self._lock:
-            chosen = _due(
-                lines,
-                settled,
-                limit,
-                due_by_ms=due_by_ms,
-                now_ms=now_ms,
-                closed=closed,
-                taken=self._places.keys(),
-            )
-            # Ids first, so that no other object that is taken at this moment gives one again.
-            self._places.update({m.message_id: (leased, position) for position, m in chosen})
+            chosen = self._due(leased, limit, due_by_ms, closed)
         if chosen and self._lease(leased, frozenset(position for position, _ in chosen), now_ms):
             with self._lock:
                 self._leased.append(leased)
@@ -132,6 +122,24 @@ class S3Claim:
             wheel.finish(name)
             return False
         return True
+
+    def _due(
+        self, leased: Leased, limit: int, due_by_ms: int, closed: Collection[str]
+    ) -> list[tuple[int, StoredMessage]]:
+        """What of an object may be released: the earliest, by position, each id once."""
+        now_ms, state = self._wheel.now_ms(), leased.state
+        chosen: list[tuple[int, StoredMessage]] = []
+        for position, line in enumerate(leased.lines):
+            if line.due_ms > due_by_ms or len(chosen) == limit:
+                break
+            if position in state.gone or state.held.get(position, 0) > now_ms:
+                continue
+            message = with_failures(line, state.failures.get(position, 0))
+            if message.destination not in closed and message.message_id not in self._places:
+                # At once, so that no other object that is taken at this moment gives the id again.
+                self._places[message.message_id] = (leased, position)
+                chosen.append((position, message))
+        return chosen
 
     def _given_up(self, state: State) -> State | None:
         """The state once batches of those who no longer lease it are given up; None if one took all."""
@@ -245,30 +253,3 @@ def _held(state: State, positions: Iterable[int], until_ms: int) -> State:
     where = frozenset(positions)
     held = {**state.held, **dict.fromkeys(where, until_ms)}
     return replace(state, held=held, hand=state.hand - where)
-
-
-def _due(
-    lines: Sequence[Line],
-    state: State,
-    limit: int,
-    *,
-    due_by_ms: int,
-    now_ms: int,
-    closed: Collection[str],
-    taken: Collection[str],
-) -> list[tuple[int, StoredMessage]]:
-    """What of an object may be released: the earliest, by position, each id once."""
-    chosen: list[tuple[int, StoredMessage]] = []
-    ids = set(taken)
-    for position, line in enumerate(lines):
-        if line.due_ms > due_by_ms or len(chosen) == limit:
-            break
-        if position in state.gone or state.held.get(position, 0) > now_ms:
-            continue
-        message = message_of(line)
-        if message.destination in closed or message.message_id in ids:
-            continue
-        ids.add(message.message_id)
-        failures = message.failures + state.failures.get(position, 0)
-        chosen.append((position, replace(message, failures=failures)))
-    return chosen

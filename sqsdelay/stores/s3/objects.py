@@ -214,17 +214,17 @@ class State:
     def of(cls, body: bytes) -> State:
         """The inverse of `to_bytes`."""
         found = json.loads(body)
-
-        def by_position(name: str) -> dict[int, int]:
-            return {int(n): value for n, value in found.get(name, {}).items()}
-
+        held, failures, moved = (
+            {int(n): value for n, value in found.get(name, {}).items()}
+            for name in ("held", "failures", "moved")
+        )
         return cls(
             owner=found.get("owner", ""),
             until_ms=found.get("until_ms", 0),
             hand=frozenset(found.get("hand", ())),
             gone=frozenset(range(found.get("upto", 0))) | frozenset(found.get("gone", ())),
-            held=by_position("held"),
-            failures=by_position("failures"),
-            moved={int(n): batch for n, batch in found.get("moved", {}).items()},
+            held=held,
+            failures=failures,
+            moved=moved,
             moving=found.get("moving", ""),
         )

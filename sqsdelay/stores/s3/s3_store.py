@@ -92,7 +92,6 @@ class S3Store(Wakes):
         super().__init__()
         hierarchy = Hierarchy(slots)
         self._bucket = ObjectBucket(bucket, client, clock)
-        prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self._wheel = Wheel(self._bucket, endpoint, prefix=prefix, hierarchy=hierarchy)
         self._lease_seconds = checked_lease(lease_seconds)
         lease_ms = round(lease_seconds * 1000)
@@ -232,7 +231,7 @@ class S3Store(Wakes):
         decided = self._wheel.batches.decided(1000)
         first = min((e.name.slot for e in self._objects(fresh=True)), default=None)
         # Where what is listed first does not count, more may wait behind it.
-        if first is not None or self._wheel.is_empty():
+        if first is not None or not any(self._bucket.listed(self._wheel.slots_prefix)):
             self._wheel.batches.sweep(decided, first)
             sweep_jobs(self._wheel, first)
         self._swept_ms = now_ms

@@ -18,6 +18,7 @@ from sqsdelay.stores.s3.bucket import Changed
 from sqsdelay.stores.s3.objects import Line, State, ordered
 from sqsdelay.stores.s3.slots import Slot, new_batch, new_part
 from sqsdelay.stores.s3.wheel import (
+    LINE_BYTES,
     MAX_OBJECT_BYTES,
     MAX_OBJECT_MESSAGES,
     Waiting,
@@ -40,9 +41,6 @@ into three at the most, and nothing is written that comes out the same."""
 CHUNK_OBJECTS: Final = 256
 CHUNK_BYTES: Final = 32 * 2**20
 """Written anew at a time, as they lie in memory; at the worst that holds three times as much."""
-
-_LINE_BYTES: Final = 300
-"""What a line takes in memory besides its text."""
 
 
 @dataclass(slots=True)
@@ -174,4 +172,4 @@ def _is_small(waiting: Waiting) -> bool:
 
 
 def _memory(waiting: Waiting) -> int:
-    return waiting.name.size + waiting.name.count * _LINE_BYTES
+    return waiting.name.size + waiting.name.count * LINE_BYTES

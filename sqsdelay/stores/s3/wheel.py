@@ -37,6 +37,9 @@ _WRITTEN_BYTES: Final = 2 * MAX_OBJECT_BYTES
 _FIRST_OBJECTS: Final = 100
 """Of a slot that is far away: enough to know the earliest, however many there are."""
 
+LINE_BYTES: Final = 300
+"""What a line takes in memory besides its text."""
+
 _KEPT_BYTES: Final = 32 * 2**20
 """Of lines read, kept in memory."""
 
@@ -56,7 +59,7 @@ class Wheel:
     """An endpoint's objects.
 
     Args:
-        prefix: of all keys; empty, or ends with a ``/``.
+        prefix: of all keys.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class Wheel:
     ) -> None:
         self.bucket = bucket
         self.hierarchy = hierarchy
+        prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self.prefix = f"{prefix}{quote(endpoint, safe='')}/"
         self.slots_prefix = f"{self.prefix}v{VERSION}/"
         self.batches = Batches(bucket, self.prefix)
@@ -136,10 +140,6 @@ class Wheel:
             for name in names
             if name not in self._unreadable and self._counts(name, undecided)
         ]
-
-    def is_empty(self) -> bool:
-        """Whether there is no object at all, of which it matters whether it counts."""
-        return next(iter(self.bucket.listed(self.slots_prefix)), None) is None
 
     def _counts(self, name: ObjectName, undecided: set[str]) -> bool:
         if name.batch in undecided:
@@ -355,4 +355,4 @@ def portions(
 
 
 def _size(lines: Sequence[Line]) -> int:
-    return sum(len(line.text) + 200 for line in lines)
+    return size_of(lines) + len(lines) * LINE_BYTES
