@@ -1,4 +1,4 @@
-# make setup | demo | test | check | docs | bench | faults | fuzz | mutants | capacity | soak | deploy-local
+# make setup | demo | test | test-all | check | docs | bench | faults | fuzz | mutants | capacity | soak | deploy-local
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 PYTHON ?= python3
@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 MINUTES ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help older-spark setup setup-node demo deploy-local test check docs bench faults fuzz mutants capacity soak audit lint style templates lock clean
+.PHONY: help older-spark setup setup-node demo deploy-local test test-all check docs bench faults fuzz mutants capacity soak audit lint style templates lock clean
 
 help:  ## Show these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,16 +48,21 @@ demo: $(VENV)/.demo  ## Send delayed messages through a local AWS and watch them
 deploy-local: setup setup-node  ## cdk deploy to a local AWS and leave it running to try
 	$(BIN)/python -m infra.deploy_local
 
-test:  ## Everything: lint, types, all tests
+test:  ## Lint, types, tests: a case of each kind (SEED=7: in another order)
+	+@$(MAKE) --no-print-directory test-all OLDER=build/pyspark-3.5/.installed ONLY="-m 'not nightly'"
+
+OLDER := older-spark
+
+test-all:  ## The same with every test: older Sparks, other languages, all faults
 	@# Side by side, for pip fetches and unpacks one package after the other, mypy is one process, and tests wait.
-	+@$(MAKE) --no-print-directory --jobs 4 setup setup-node older-spark
+	+@$(MAKE) --no-print-directory --jobs 4 setup setup-node $(OLDER)
 	+@$(MAKE) --no-print-directory style
 	@# mypy's findings come last, or they would stand far above the tests' own.
 	@# Where CI is set, pytest's closing list has whole messages: the names of what failed get lost in them.
 	@# Three processes, also on two cores: acceptance tests wait more than they compute.
 	@# Compiled modules are kept, or each of a thousand Python processes would compile its own.
 	@mkdir -p build; $(BIN)/mypy > build/types.log 2>&1 & types=$$!; failed=0; \
-	  env -u CI -u BUILD_NUMBER -u MAKEFLAGS -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder || failed=$$?; \
+	  env -u CI -u BUILD_NUMBER -u MAKEFLAGS -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ONLY) $(if $(SEED),--seed $(SEED)) || failed=$$?; \
 	  wait $$types || failed=$$?; cat build/types.log; exit $$failed
 
 check: setup lint docs  ## Fast: lint, types, documentation, unit tests

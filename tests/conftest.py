@@ -24,6 +24,22 @@ settings.register_profile("long", max_examples=5000, deadline=None, print_blob=T
 settings.load_profile("repeatable")  # --hypothesis-profile=long looks for new ways to fail
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--seed", help="shuffle folders, files and tests by this (make test SEED=7)")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"seed: {config.getoption('seed')}"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if (seed := config.getoption("seed")) is not None:
+        from tests.scheduling import shuffle
+
+        shuffle(items, seed)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """`make test` runs several processes."""

@@ -1,9 +1,11 @@
-"""Which tests one of several processes runs in one go, and which come first."""
+"""Which tests one of several processes runs in one go, which come first, and the order of a seed."""
 
 from __future__ import annotations
 
+from random import Random
 from typing import TYPE_CHECKING, Final
 
+import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 if TYPE_CHECKING:
@@ -49,3 +51,19 @@ def scope(nodeid: str) -> str:
     if file in ALONE:
         return file
     return next((folder for folder in TOGETHER if file.startswith(folder)), file)
+
+
+def shuffle(items: list[pytest.Item], seed: str) -> None:
+    """Put what stays together, its files and their tests in an order of the seed's.
+
+    Each name has a place of its own by the seed, so a part of the tests keeps the order of the whole.
+    """
+
+    def place(name: str) -> float:
+        return Random(f"{seed} {name}").random()
+
+    def order(item: pytest.Item) -> tuple[float, float, float]:
+        file = item.nodeid.partition("::")[0]
+        return place(scope(file)), place(file), place(item.nodeid)
+
+    items.sort(key=order)

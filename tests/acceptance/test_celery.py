@@ -193,7 +193,9 @@ def test_plain_celery_holds_them_and_runs_them_again(sites: tuple[Site, Site]) -
     assert any(len(ids) > len(set(ids)) for ids in held), "several copies of one task, all waiting"
 
 
-@pytest.mark.parametrize("older", older_celery.VERSIONS, indirect=True)
+@pytest.mark.parametrize(
+    "older", ["5.5.3", pytest.param("5.6.3", marks=pytest.mark.nightly)], indirect=True
+)
 def test_older_celerys(local_aws: LocalAws, older: Site) -> None:
     """The same tasks on the last Celery of each older series."""
     ran_once_and_not_early(local_aws, older, SHORT_COUNTDOWN)

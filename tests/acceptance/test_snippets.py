@@ -80,7 +80,7 @@ def orders(local_aws: LocalAws) -> Iterator[Site]:
         yield site
 
 
-@pytest.mark.parametrize("send", [php, go])
+@pytest.mark.parametrize("send", [php, pytest.param(go, marks=pytest.mark.nightly)])
 def test_a_snippet_sends(
     orders: Site, tmp_path: Path, send: Callable[[Path, dict[str, str]], None]
 ) -> None:
@@ -92,6 +92,7 @@ def test_a_snippet_sends(
     assert MESSAGE_ID not in arrived["now"].get("MessageAttributes", {})
 
 
+@pytest.mark.nightly
 def test_the_aws_cli_sends(orders: Site, tmp_path: Path) -> None:
     """The page's line, in a shell. Version 1 of the CLI needs to be told where its SQS is."""
     aws = f'aws() {{ {languages.aws_cli()} --endpoint-url "$AWS_ENDPOINT_URL" "$@"; }}\n'

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from types import SimpleNamespace
 from typing import Any
 
-from tests.scheduling import ALONE, TOGETHER, FilesAndFolders, scope
+from tests.scheduling import ALONE, TOGETHER, FilesAndFolders, scope, shuffle
 from tests.services.processes import ROOT
 
 
@@ -48,3 +49,19 @@ def test_the_longest_come_first_and_apart() -> None:
     for done in list(scheduler.assigned_work[nodes[0]][TOGETHER[0]]):
         scheduler.mark_test_complete(nodes[0], tests.index(done))
     assert begun[2] == TOGETHER[2]
+
+
+def test_a_seed_shuffles_and_tears_nothing_apart() -> None:
+    """A file's tests stay together, in the order they also have when they run without the others."""
+    names = [f"tests/unit/test_{file}.py::test_{n}" for file in "abcd" for n in range(9)]
+
+    def shuffled(seed: str, names: list[str]) -> list[str]:
+        items: list[Any] = [SimpleNamespace(nodeid=name) for name in names]
+        shuffle(items, seed)
+        return [item.nodeid for item in items]
+
+    order = shuffled("7", names)
+    assert sorted(order) == names != order
+    assert [scope(name) for name in shuffled("8", names)] != [scope(name) for name in order]
+    assert len([file for file, _ in groupby(order, scope)]) == 4
+    assert shuffled("7", names[3:15]) == [name for name in order if name in names[3:15]]

@@ -31,7 +31,14 @@ def runs(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Tally]]]:
             run.cancel()
 
 
-@pytest.mark.parametrize("scenario", REAL, ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        *REAL[:2],  # a worker that is killed, and every fault at once
+        *(pytest.param(scenario, marks=pytest.mark.nightly) for scenario in REAL[2:]),
+    ],
+    ids=lambda scenario: scenario.name,
+)
 def test_the_promise_is_kept(scenario: RealScenario, runs: dict[str, Future[Tally]]) -> None:
     """Every accepted message arrives or is rejected with its reason; duplicates have a known cause."""
     counted = runs[scenario.name].result()

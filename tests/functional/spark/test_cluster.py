@@ -118,6 +118,7 @@ def test_an_executor_killed_in_the_middle_of_a_write(
     assert sorted(row["order_id"] for row in rejects) == [f"{n}-500" for n in range(FILES)]
 
 
+@pytest.mark.nightly
 def test_the_command_ships_itself_to_a_cluster(
     sqs: Stub, tmp_path: Path, python_without_sqsdelay: Path
 ) -> None:

@@ -51,7 +51,7 @@ def run(script: str, packages: Path, stub: Stub, tmp_path: Path, **more: str) ->
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("version", ["3.5", "4.0"])
+@pytest.mark.parametrize("version", ["3.5", pytest.param("4.0", marks=pytest.mark.nightly)])
 def test_send_on_older_sparks(version: str, one_stub: Stub, s3: S3Server, tmp_path: Path) -> None:
     """Rejects, receipts and counts as on the newest; run again, only what was not sent is tried. Into an
     S3 store likewise."""
@@ -106,6 +106,7 @@ LATE: Final = Event(
 """After what the job sent was due."""
 
 
+@pytest.mark.nightly
 def test_send_over_spark_connect(
     over_connect: tuple[dict[str, Any], Counter[str], Path],
 ) -> None:
@@ -120,6 +121,7 @@ def test_send_over_spark_connect(
     assert sent == {derived_id("connect", n): 2 if n < 3 else 1 for n in range(20) if n != 7}
 
 
+@pytest.mark.nightly
 def test_the_report_over_spark_connect(
     over_connect: tuple[dict[str, Any], Counter[str], Path],
 ) -> None:

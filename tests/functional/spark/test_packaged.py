@@ -49,6 +49,7 @@ def guide() -> tuple[str, list[str], str]:
     return archive, submit.split(), job
 
 
+@pytest.mark.nightly
 def test_a_job_from_one_zip_file(sqs: Stub, tmp_path: Path, clusters_python: Path) -> None:
     """Driver and an executor of a cluster import sqsdelay and tenacity from it."""
     spark = ROOT / "build" / "pyspark-3.5"
