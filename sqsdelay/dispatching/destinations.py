@@ -10,7 +10,7 @@ from sqsdelay.core.backoff import DestinationBackoff
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.errors import InvalidMessage, QueueUnavailable
+from sqsdelay.errors import InvalidMessage, QueueMissing, QueueUnavailable
 from sqsdelay.ports.queues import Failure, Outbox, Released
 
 logger = logging.getLogger(__name__)
@@ -39,6 +39,9 @@ def unreadable(message: StoredMessage) -> Failure | None:
 class Destinations:
     """Which destinations of one dispatcher are out of reach, and until when. Thread-safe.
 
+    One that does not exist pauses in the same way, but its messages are refused, and not only held up:
+    they may be worked off when nothing else is due, at a single send for all of a claim.
+
     Args:
         clock: times the pauses.
     """
@@ -49,6 +52,10 @@ class Destinations:
     def out_of_reach(self) -> frozenset[str]:
         """Destinations that are not tried for now."""
         return self._backoff.closed()
+
+    def missing(self) -> frozenset[str]:
+        """Of these, those that do not exist."""
+        return self._backoff.closed() & self._backoff.missing()
 
     def outage(self) -> Exception | None:
         """The last error of a destination that is out of reach; None if there is none."""
@@ -74,9 +81,11 @@ class Destinations:
         """Send each message whose destination is not out of reach; an outcome per message.
 
         A destination that was out of reach gets a single message first; the rest follow once
-        that one has arrived.
+        that one has arrived. Where it does not exist, the rest are refused with that one.
         """
-        closed, probing = self._backoff.closed(), self._backoff.probing()
+        missing = self._backoff.missing()
+        closed = self._backoff.closed() - missing
+        probing = self._backoff.probing() | missing
         if not closed and not probing:
             return self._send(outbox, messages)
         outcomes: list[Outcome] = [NOT_TRIED] * len(messages)
@@ -90,6 +99,10 @@ class Destinations:
                 probes[name] = place
             first.append(place)
         self._send_some(outbox, messages, first, outcomes)
+        for place, message in enumerate(messages):
+            probe = probes.get(message.destination)
+            if probe is not None and _is_missing(outcomes[probe]):
+                outcomes[place] = outcomes[probe]
         passed = {name for name, place in probes.items() if _answered(outcomes[place])}
         then = [
             place
@@ -119,7 +132,7 @@ class Destinations:
         for message, outcome in zip(messages, outcomes, strict=True):
             if not isinstance(outcome, Failure) or _answered(outcome):
                 well.add(message.destination)
-            elif outcome.outage:
+            elif outcome.outage or _is_missing(outcome):
                 failed[message.destination] = outcome
         for name in well:
             self._backoff.succeeded(name)
@@ -127,8 +140,9 @@ class Destinations:
             if name not in well:
                 seconds = self._backoff.failed(name, failure.error)
                 logger.warning(
-                    "destination %s is out of reach, trying again in %d s: %s",
+                    "destination %s %s, trying again in %d s: %s",
                     one_line(name),
+                    "does not exist" if _is_missing(failure) else "is out of reach",
                     seconds,
                     one_line(failure.error),
                 )
@@ -142,4 +156,8 @@ def _answered(outcome: Outcome) -> bool:
     """
     if not isinstance(outcome, Failure):
         return True
-    return not outcome.outage and not isinstance(outcome.error, ValueError)
+    return not outcome.outage and not isinstance(outcome.error, ValueError | QueueMissing)
+
+
+def _is_missing(outcome: Outcome) -> bool:
+    return isinstance(outcome, Failure) and isinstance(outcome.error, QueueMissing)

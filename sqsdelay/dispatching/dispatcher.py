@@ -37,7 +37,8 @@ class Dispatcher:
     """Releases due messages from one store to where they go. Several may share a store.
 
     A destination that is out of reach is left alone for 1 s, then twice as long each time, up to
-    60 s; then one message tests whether it is back. Messages to other destinations go on meanwhile.
+    60 s; then one message tests whether it is back. Messages to other destinations go on meanwhile, and
+    before those for a queue that does not exist.
 
     Args:
         store: where messages wait.
@@ -79,7 +80,7 @@ class Dispatcher:
         self._ahead_ms = 1000 * _checked_ahead(self._settings.release_ahead_seconds, most)
         self._poll_seconds = self._settings.poll_seconds or store.poll_seconds
         self._fetch = CircuitBreaker("fetch", self._settings.fetch_breaker_seconds, self._clock)
-        self._dispatch = CircuitBreaker(
+        self._sending = CircuitBreaker(
             "dispatch", self._settings.dispatch_breaker_seconds, self._clock
         )
         self._asked_again = False
@@ -116,11 +117,21 @@ class Dispatcher:
             StoreError: the store failed; what was sent is remembered and not sent again.
             CriticalError: a circuit breaker triggered, and there is no ``on_critical``.
         """
+        closed, missing = self._destinations.out_of_reach(), self._destinations.missing()
+        done = self._dispatch_except(closed)
+        if missing and not done.claimed:
+            # Nothing else is due: now what is for queues that do not exist is counted, or rejected.
+            done = self._dispatch_except(closed - missing)
+        # Only now, when nothing of the claim can be undone any more.
+        self._judge(done)
+        return done
+
+    def _dispatch_except(self, destinations: frozenset[str]) -> Round:
         done = Round(now_ms=self._destination.now_ms())
         claiming = self._store.claim(
             self._settings.batch_size,
             due_by_ms=done.now_ms + self._ahead_ms,
-            except_destinations=self._destinations.out_of_reach(),
+            except_destinations=destinations,
         )
         with self._recorder.transaction(), claiming as claim:
             done.claimed = len(claim.messages)
@@ -133,8 +144,6 @@ class Dispatcher:
         self._destination.forget(done.released)
         if done.claimed and self._on_round is not None:
             self._on_round(done)
-        # Only now, when nothing of the claim can be undone any more.
-        self._judge(done)
         return done
 
     def _forget_what_is_not_due(self, claim: Claim) -> None:
@@ -142,28 +151,28 @@ class Dispatcher:
             {message.destination for message in claim.messages}
         ):
             # Another dispatcher sent it, or it was cancelled: there is nothing to fail with.
-            self._dispatch.succeeded()
+            self._sending.succeeded()
             self._asked_again = False
 
     def _judge(self, done: Round) -> None:
         """Disarm the dispatch breaker, or arm it if nothing is sent while something is due."""
         if done.settled:
-            self._dispatch.succeeded()
+            self._sending.succeeded()
             self._asked_again = False
             return
         outage = done.outage or self._destinations.outage()
         if outage is None:
             return
-        self._dispatch.arm()
+        self._sending.arm()
         # Behind a full batch may be messages whose destination is well: those first.
-        if done.claimed == self._settings.batch_size or not self._dispatch.lasting:
+        if done.claimed == self._settings.batch_size or not self._sending.lasting:
             return
         if not self._asked_again and self._destinations.try_now():
             # A pause may be longer than the breaker's time: not critical before another attempt.
             self._asked_again = True
             return
         self._asked_again = False
-        report(self._dispatch.failed(outage), self._on_critical)
+        report(self._sending.failed(outage), self._on_critical)
 
     def run(self, stop: threading.Event) -> None:
         """Dispatch until ``stop`` is set; then finish the batch in hand and return.

@@ -137,17 +137,20 @@ class Settlement:
     def _settle_refused(
         self, claim: Claim, refused: list[tuple[StoredMessage, Failure]], done: Round
     ) -> None:
+        again: list[StoredMessage] = []
         hopeless: list[tuple[StoredMessage, str]] = []
         for message, failure in refused:
             logger.warning(
                 "message %s not released: %s", one_line(message.message_id), one_line(failure.error)
             )
             if failure.transient and message.failures < self._number_of_retries:
-                self._count_failure(claim, message, done)
+                again.append(message)
             else:
                 hopeless.append((message, f"{failure.code}: {failure.error}"))
+        self._count_failures(claim, again, done)
         if not hopeless:
             return
+        again = []
         rejections = self._destination.reject(claim, hopeless)
         self._recorder.rejected(hopeless, rejections)
         for (message, _), failed in zip(hopeless, rejections, strict=True):
@@ -162,15 +165,19 @@ class Settlement:
                 if failed.transient:
                     # The error queue is away or missing; a message it refuses is no outage of it.
                     done.outage = failed.error
-                self._count_failure(claim, message, done)
+                again.append(message)
+        self._count_failures(claim, again, done)
         claim.remove(_ids(done.rejected))
 
-    def _count_failure(self, claim: Claim, message: StoredMessage, done: Round) -> None:
-        done.failed.append(message)
+    def _count_failures(self, claim: Claim, messages: Sequence[StoredMessage], done: Round) -> None:
+        """In one call for all that are tried again at the same time: one a message took seconds."""
+        done.failed += messages
+        together: dict[int, list[StoredMessage]] = {}
+        for message in messages:
+            together.setdefault(retry_seconds(message.failures), []).append(message)
         try:
-            claim.count_failures(
-                [message.message_id], retry_after_seconds=retry_seconds(message.failures)
-            )
+            for seconds, group in together.items():
+                claim.count_failures(_ids(group), retry_after_seconds=seconds)
         except StoreError as error:
             self._on_lost_count(error)
             raise

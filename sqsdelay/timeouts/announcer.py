@@ -61,7 +61,8 @@ class Announcer(TimeoutTask):
     def _hold_due(self) -> list[StoredMessage]:
         """What is due and not announced yet, except for destinations that are out of reach."""
         settings, now_ms = self._parts.settings, self._transport.now_ms()
-        away = self._parts.destinations.out_of_reach()
+        destinations = self._parts.destinations
+        away = destinations.out_of_reach() - destinations.missing()
         with self._storage(self._fetching):
             with self._store.claim(
                 settings.batch_size, due_by_ms=now_ms, except_destinations=away

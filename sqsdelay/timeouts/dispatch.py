@@ -56,7 +56,8 @@ class TimeoutDispatch(TimeoutTask):
             else:
                 waiting[message_id] = delivery
         self._dispatch(self._look_up(waiting))
-        away = self._parts.destinations.out_of_reach()
+        destinations = self._parts.destinations
+        away = destinations.out_of_reach() - destinations.missing()
         again = self._retries.due(_RETRIES_AT_ONCE, except_destinations=away)
         self._dispatch(self._look_up(dict.fromkeys(again)))
         return len(received) + len(again)
@@ -64,7 +65,7 @@ class TimeoutDispatch(TimeoutTask):
     def _wait_seconds(self) -> int:
         """The long poll, shortened to the next retry."""
         destinations = self._parts.destinations
-        away = destinations.out_of_reach()
+        away = destinations.out_of_reach() - destinations.missing()
         waits = (
             self._retries.seconds_to_next(except_destinations=away),
             destinations.seconds_to_next(),
