@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from sqsdelay.dispatching.settings import DEFAULT_BATCH
+from sqsdelay.dispatching.dispatcher import DEFAULT_BATCH
 from sqsdelay.lambdas.dispatcher.handler import BATCH, CONCURRENT_SENDS, KEPT_BACK_MS
 from sqsdelay.limits import (
     DEFAULT_HOP_SECONDS,

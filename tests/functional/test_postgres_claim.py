@@ -12,8 +12,8 @@ import pytest
 from psycopg import sql
 
 from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.dispatching.destinations import ExactlyOnce
 from sqsdelay.dispatching.dispatcher import Dispatcher
-from sqsdelay.dispatching.exactly_once import ExactlyOnce
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
 
 LONG_AGO_MS = 1_000

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.dispatcher import Dispatcher
-from sqsdelay.dispatching.settings import DispatchSettings
+from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.errors import DeliveryFailed, QueueMissing
 from sqsdelay.ports.queues import Failure
 from sqsdelay.ports.stores import DelayedMessageStore

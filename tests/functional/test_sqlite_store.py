@@ -15,9 +15,8 @@ import pytest
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.background import DelayedDelivery
-from sqsdelay.dispatching.dispatcher import Dispatcher
-from sqsdelay.dispatching.exactly_once import ExactlyOnce
-from sqsdelay.dispatching.settings import DispatchSettings
+from sqsdelay.dispatching.destinations import ExactlyOnce
+from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.errors import (
     ConfigurationError,
     CriticalError,

@@ -14,8 +14,7 @@ import pytest
 from sqsdelay.core.fifo import FifoIds, read_fifo_ids
 from sqsdelay.core.message import Message, string
 from sqsdelay.core.stored_message import StoredMessage, to_store
-from sqsdelay.dispatching.dispatcher import Dispatcher
-from sqsdelay.dispatching.settings import DispatchSettings
+from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.errors import ConfigurationError, StoreUnavailable
 from sqsdelay.operating.migration import Migration, MigrationStatus
 from sqsdelay.ports.queues import Failure

@@ -17,8 +17,7 @@ from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit
 
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.dispatching.dispatcher import Dispatcher
-from sqsdelay.dispatching.settings import DispatchSettings
+from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.dispatching.settlement import Round
 from sqsdelay.lambdas import relay_names
 from sqsdelay.lambdas.dispatcher import contract

@@ -24,7 +24,7 @@ from sqsdelay.core.stored_message import (
     from_store,
     latest_amendments,
 )
-from sqsdelay.dispatching.settings import MAX_POLL_SECONDS
+from sqsdelay.dispatching.dispatcher import MAX_POLL_SECONDS
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.ports.stores import Claim, TransactionMode
 from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS
