@@ -21,12 +21,12 @@ from sqsdelay.limits import MAX_DYNAMODB_ITEM_BYTES, MAX_POSTGRES_NAME_BYTES
 from sqsdelay.operating.listing import parse_cursor
 from sqsdelay.ports.stores import DelayedMessageStore
 from sqsdelay.sqs import create_endpoint
+from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS
 from sqsdelay.stores.dynamodb import DynamoDbStore
-from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS
 from sqsdelay.stores.postgres.listener import POLL_SECONDS
 from sqsdelay.stores.postgres.pool import SERVER_SETTINGS
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
-from sqsdelay.stores.schema_version import VERSION, check_version
+from sqsdelay.stores.schema import VERSION, check_version
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing.local_aws import LocalAws
 
