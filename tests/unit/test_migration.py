@@ -208,6 +208,17 @@ def test_what_was_taken_is_changed_by_nobody() -> None:
     assert [o.message.message_id for o in world.migration(from_hours=9).run()] == ["m0"]
 
 
+def test_a_dispatcher_takes_over_what_became_due() -> None:
+    """One that holds a message, as a timeout manager does with what it announces, can cancel it again."""
+    world = World(count=1)
+    world.store.take(1, due_from_ms=0)
+    world.clock.advance(3600)
+    with world.store.claim(1, due_by_ms=world.clock.now_ms()) as claim:
+        assert claim.hold(["m0"], seconds=300) == [True]
+    assert world.store.remove_taken(["m0"]) == [False]
+    assert world.store.cancel(["m0"]) == [True]
+
+
 def test_other_stores_are_refused() -> None:
     """With the way that is left."""
     world = World()

@@ -172,8 +172,9 @@ DELETE FROM {table} WHERE message_id = ANY(%(ids)b::text[]) RETURNING message_id
 DELETE FROM {table} WHERE ctid = ANY(%(places)b) AND tableoid = {table_name}::regclass
 
 -- name: hold
--- Not claimable until then; %(failed)s is 1 to count a failure, else 0.
-UPDATE {table} SET failures = failures + %(failed)s, held_until_ms = greatest(1, {now} + %(hold_ms)s)
+-- Not claimable until then; %(failed)s is 1 to count a failure, else 0. A message that was taken is taken over.
+UPDATE {table}
+SET failures = failures + %(failed)s, held_until_ms = greatest(1, {now} + %(hold_ms)s), moving = false
 WHERE message_id = ANY(%(ids)s) RETURNING message_id
 
 -- name: next_due
