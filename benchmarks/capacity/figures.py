@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lambdas.dispatcher.handler import BATCH, CONCURRENT_SENDS, KEPT_BACK_MS
-from sqsdelay.dispatching.settings import DEFAULT_BATCH
+from sqsdelay.dispatching.dispatcher import DEFAULT_BATCH
 from sqsdelay.limits import (
     DEFAULT_HOP_SECONDS,
     DELAY_CONSUMER_MEMORY_MB,

@@ -19,8 +19,7 @@ from aws_lambda_powertools.metrics import MetricUnit
 from lambdas.settings import Until, ledger_if_on, report_outcomes, whole_setting
 from sqsdelay.cdk import function_names
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.dispatching.dispatcher import Dispatcher
-from sqsdelay.dispatching.settings import DispatchSettings
+from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.dispatching.settlement import Round
 from sqsdelay.limits import (
     DEFAULT_HOP_SECONDS,

@@ -20,8 +20,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import DELAY_SECONDS, string
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import Amendment, StoredMessage
-from sqsdelay.dispatching.dispatcher import Dispatcher
-from sqsdelay.dispatching.settings import DispatchSettings
+from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.errors import BodyMissing, ConfigurationError, MessageTooLarge, SqsDelayError
 from sqsdelay.ledger.events import EventKind
 from sqsdelay.limits import MAX_DUE_MS

@@ -20,8 +20,7 @@ from sqsdelay.cli import main
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import DELAY_SECONDS, ERROR, Attribute, Message, OutgoingMessage, string
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.dispatcher import Dispatcher
-from sqsdelay.dispatching.settings import DispatchSettings
+from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.errors import MalformedMessage, SqsDelayError, StoreUnavailable
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure
