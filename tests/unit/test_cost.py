@@ -33,9 +33,8 @@ from sqsdelay.cost.strategies import (
 from sqsdelay.cost.workload import DISPATCH_MS, LAMBDA_POLLERS
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.sqs.receivers import LEAST_RECEIVERS
-from sqsdelay.stores.dynamodb.item import item_bytes as item_size
-from sqsdelay.stores.dynamodb.item import item_of
-from sqsdelay.stores.dynamodb.layout import Lane, Layout, Place
+from sqsdelay.stores.dynamodb.layout import Lane, Layout, Place, item_of
+from sqsdelay.stores.dynamodb.layout import item_bytes as item_size
 from sqsdelay.stores.s3.s3_store import TURN_SECONDS, S3Store
 from sqsdelay.stores.s3.wheel import MAX_OBJECT_MESSAGES
 

@@ -7,24 +7,22 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from sqsdelay.stores.dynamodb.item import (
+from sqsdelay.stores.dynamodb.layout import (
     DESTINATION,
     HELD_UNTIL,
-    Entry,
-    destination_of,
-    entry_of,
-    number,
-)
-from sqsdelay.stores.dynamodb.layout import (
     HOUR_MS,
     PARTITION,
     SORT,
+    Entry,
     Item,
     Lane,
     Layout,
     Place,
+    destination_of,
     due_ms_of,
+    entry_of,
     far_sort,
+    number,
     place_of,
     position,
 )
@@ -112,24 +110,21 @@ class Lanes:
 
     def _near(self, shard: int, to: str, wanted: Range, **more: Any) -> Iterator[Item]:
         """Near items up to a position that are due and not held."""
-        condition, values = (
-            # True without that attribute, and where somebody wrote by hand what is no number.
-            f"(NOT {HELD_UNTIL} > :now)",
-            {":now": number(wanted.now_ms)},
-        )
+        # True without that attribute, and where somebody wrote by hand what is no number.
+        condition = f"(NOT {HELD_UNTIL} > :now)"
+        if self._layout.endpoint in wanted.except_destinations:
+            condition += f" AND attribute_exists({DESTINATION})"
         left_out = sorted(wanted.except_destinations - {self._layout.endpoint})[:_MOST_OPERANDS]
-        for n, destination in enumerate(left_out):
-            values[f":d{n}"] = {"S": destination}
-        own = self._layout.endpoint in wanted.except_destinations
-        if own:
-            condition = f"{condition} AND attribute_exists({DESTINATION})"
+        values = {f":d{n}": {"S": destination} for n, destination in enumerate(left_out)}
         if left_out:
-            names = ", ".join(values.keys() - {":now"})
+            names = ", ".join(values)
             condition += (
                 f" AND (attribute_not_exists({DESTINATION}) OR NOT {DESTINATION} IN ({names}))"
             )
+        values[":now"] = number(wanted.now_ms)
         filtered = {"FilterExpression": condition, "ExpressionAttributeValues": values, **more}
-        end = min(to or position(wanted.due_by_ms + 1), position(wanted.due_by_ms + 1))
+        last = position(wanted.due_by_ms + 1)
+        end = min(to or last, last)
         for item in self._items(self._layout.near(shard), "<= :b", {"b": end}, filtered):
             if destination_of(self._layout, item) not in wanted.except_destinations:
                 yield item
@@ -145,19 +140,22 @@ class Lanes:
     ) -> Iterator[Entry]:
         """Messages behind a position: of an hour, or near ones where ``hour`` is None."""
         lane = Lane.NEAR if hour is None else Lane.FAR
-        partition = self._layout.near(shard) if hour is None else self._layout.far(hour, shard)
-        start = _start(after, hour)
         more: dict[str, Any] = {} if limit is None else {"Limit": limit}
-        for item in self._items(partition, "> :a", {"a": start}, more):
-            yield entry_of(self._layout, item, lane)
+        for page in self._behind(shard, hour, after, **more):
+            for item in page["Items"]:
+                yield entry_of(self._layout, item, lane)
 
     def count(self, shard: int, hour: int | None, after: str = "") -> int:
         """How many messages lie behind a position: of an hour, or near ones."""
+        return sum(page["Count"] for page in self._behind(shard, hour, after, Select="COUNT"))
+
+    def _behind(self, shard: int, hour: int | None, after: str, **more: Any) -> Iterator[Item]:
         partition = self._layout.near(shard) if hour is None else self._layout.far(hour, shard)
-        pages = self._table.pages(
-            partition, f"{SORT} > :a", {"a": _start(after, hour)}, Select="COUNT"
-        )
-        return sum(page["Count"] for page in pages)
+        start = after or "0"
+        if hour is not None:
+            passed = bool(after) and due_ms_of(after) // HOUR_MS >= hour
+            start = far_sort(due_ms_of(after) % HOUR_MS, after[15:]) if passed else "0"
+        return self._table.pages(partition, f"{SORT} > :a", {"a": start}, **more)
 
     def hours(self, first: int) -> Iterator[int]:
         """Hours that messages are due in, from one on."""
@@ -181,11 +179,3 @@ def _within(after: str) -> tuple[int, str]:
     """A position's milliseconds within its hour, and the id that follows the one it names."""
     # The least text behind an id: a far item's own key is left out, and nothing between.
     return due_ms_of(after) % HOUR_MS, f"{after[15:]}\x00" if after[15:] else ""
-
-
-def _start(after: str, hour: int | None) -> str:
-    if hour is None:
-        return after or "0"
-    if not after or due_ms_of(after) // HOUR_MS < hour:
-        return "0"
-    return far_sort(due_ms_of(after) % HOUR_MS, after[15:])

@@ -95,7 +95,7 @@ class Table:
 
     def set_up(self, table_class: str) -> None:
         """Create the table unless it exists, and let it forget what has expired."""
-        with self.translated():
+        with self._translated():
             with suppress(self.client.exceptions.ResourceInUseException):
                 self.client.create_table(
                     TableName=self.name,
@@ -106,8 +106,10 @@ class Table:
                 TableName=self.name, WaiterConfig={"Delay": 2}
             )
         self.check()
-        with self.translated():
-            _expire(self.client, self.name)
+        state = self.call(self.client.describe_time_to_live)["TimeToLiveDescription"]
+        if state.get("TimeToLiveStatus") not in ("ENABLED", "ENABLING"):
+            expiring = {"Enabled": True, "AttributeName": EXPIRY}
+            self.call(self.client.update_time_to_live, TimeToLiveSpecification=expiring)
 
     def check(self) -> None:
         """Refuse what is no message store.
@@ -150,9 +152,7 @@ class Table:
         request: Any = {self.name: {"Keys": list(keys), "ConsistentRead": True}}
         items: list[Item] = []
         while request:
-            with self.translated():
-                answer = self.client.batch_get_item(RequestItems=request)
-            self.clock.read(answer)
+            answer = self._answer(self.client.batch_get_item, RequestItems=request)
             items += answer["Responses"].get(self.name, [])
             request = answer.get("UnprocessedKeys")
         return items
@@ -196,9 +196,9 @@ class Table:
         ]
         for attempt in range(_CONFLICT_ATTEMPTS):
             try:
-                with self.translated():
-                    answer = self.client.transact_write_items(TransactItems=named)  # type: ignore[arg-type]
-                return self.clock.read(answer)
+                return self.clock.read(
+                    self._answer(self.client.transact_write_items, TransactItems=named)
+                )
             except _Conflict:
                 if attempt + 1 == _CONFLICT_ATTEMPTS:
                     raise
@@ -222,13 +222,16 @@ class Table:
         Raises:
             ConditionFailed, StoreMissing, StoreUnavailable, StoreError
         """
-        with self.translated():
-            answer = call(TableName=self.name, **arguments)
+        return self._answer(call, TableName=self.name, **arguments)
+
+    def _answer(self, call: Callable[..., Any], **arguments: Any) -> Any:
+        with self._translated():
+            answer = call(**arguments)
         self.clock.read(answer)
         return answer
 
     @contextmanager
-    def translated(self) -> Iterator[None]:
+    def _translated(self) -> Iterator[None]:
         """botocore's errors in sqsdelay's terms."""
         try:
             yield
@@ -267,16 +270,6 @@ class Table:
         if "TransactionConflict" in codes:
             return _Conflict(f"DynamoDB store {self.name}: {error}")
         return StoreUnavailable(f"DynamoDB store {self.name} cannot be used now: {error}")
-
-
-def _expire(client: DynamoDBClient, table: str) -> None:
-    """Switch time to live on, unless it is."""
-    state = client.describe_time_to_live(TableName=table)["TimeToLiveDescription"]
-    if state.get("TimeToLiveStatus") not in ("ENABLED", "ENABLING"):
-        client.update_time_to_live(
-            TableName=table,
-            TimeToLiveSpecification={"Enabled": True, "AttributeName": EXPIRY},
-        )
 
 
 def _threads() -> ThreadPoolExecutor:
