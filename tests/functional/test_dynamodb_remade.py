@@ -12,7 +12,7 @@ from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import SchemaMismatch, StoreMissing
 from sqsdelay.ports.stores import TransactionMode
 from sqsdelay.stores.dynamodb import DynamoDbStore
-from sqsdelay.stores.dynamodb.leases import LOOKED_AT_MS
+from sqsdelay.stores.dynamodb.table import LOOKED_AT_MS
 from sqsdelay.stores.schema import VERSION
 from sqsdelay.testing import ManualClock
 

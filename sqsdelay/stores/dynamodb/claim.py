@@ -23,8 +23,6 @@ from sqsdelay.stores.dynamodb.layout import (
     Lane,
     Place,
     due_ms_of,
-    lookup_item,
-    moved_item,
     number,
     position,
 )
@@ -147,8 +145,7 @@ class ShardBatch:
     def _set_near(self, entry: Entry, until_ms: int = 0, failed: int = 0) -> None:
         """Copy a far message to the near ones, before the cursor passes it."""
         place = replace(entry.place, lane=Lane.NEAR)
-        item = moved_item(
-            self._layout,
+        item = self._layout.moved(
             entry,
             place,
             looked_up=entry.looked_up,
@@ -156,7 +153,7 @@ class ShardBatch:
             held_until_ms=until_ms,
         )
         if entry.looked_up:
-            self._table.put(lookup_item(self._layout, place))
+            self._table.put(self._layout.lookup_item(place))
         self._table.put(item)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
 from sqsdelay.core.clock import Clock, SystemClock
@@ -38,21 +38,13 @@ TABLE_CLASSES: Final = (STANDARD, INFREQUENT_ACCESS)
 """Source: CreateTable API reference, TableClass."""
 
 
-class Settings(TypedDict, total=False):
-    """The arguments of `DynamoDbStore` that a URL can give."""
-
-    shards: int
-    lookup: bool
-    table_class: str
-
-
-def settings_of(query: str) -> Settings:
+def settings_of(query: str) -> dict[str, Any]:
     """The settings of a URL's query: ``dynamodb://table?shards=16``.
 
     Raises:
         ConfigurationError: one that is not known.
     """
-    settings: Settings = {}
+    settings: dict[str, Any] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name == "shards" and value.isascii() and value.isdigit() and len(value) < 10:
             settings["shards"] = int(value)
@@ -143,7 +135,8 @@ class DynamoDbStore(Wakes):
             raise ConfigurationError(
                 "a DynamoDB store takes no transaction=; leave it out, or use SQLite or PostgreSQL"
             )
-        first = list(_first_of_each(messages).values())
+        # The first of each id: DynamoDB writes a call's items in no order.
+        first = list({message.message_id: message for message in reversed(messages)}.values())[::-1]
         if not first:
             return []
         placed = self._waiting.items(first)
@@ -320,11 +313,3 @@ class DynamoDbStore(Wakes):
 
     def close(self) -> None:
         self._table.close()
-
-
-def _first_of_each(messages: Iterable[StoredMessage]) -> dict[str, StoredMessage]:
-    """The first message of each id: DynamoDB writes a call's items in no order."""
-    first: dict[str, StoredMessage] = {}
-    for message in messages:
-        first.setdefault(message.message_id, message)
-    return first

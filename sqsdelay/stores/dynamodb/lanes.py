@@ -18,9 +18,7 @@ from sqsdelay.stores.dynamodb.layout import (
     Lane,
     Layout,
     Place,
-    destination_of,
     due_ms_of,
-    entry_of,
     far_sort,
     number,
     place_of,
@@ -87,7 +85,7 @@ class Lanes:
         for item in items:
             if held > _MOST_BYTES:
                 return entries, False
-            entries.append(entry_of(self._layout, item, lane))
+            entries.append(self._layout.entry(item, lane))
             held += len(entries[-1].message.body)
         return entries, True
 
@@ -126,7 +124,7 @@ class Lanes:
         last = position(wanted.due_by_ms + 1)
         end = min(to or last, last)
         for item in self._items(self._layout.near(shard), "<= :b", {"b": end}, filtered):
-            if destination_of(self._layout, item) not in wanted.except_destinations:
+            if self._layout.destination(item) not in wanted.except_destinations:
                 yield item
 
     def _items(
@@ -143,7 +141,7 @@ class Lanes:
         more: dict[str, Any] = {} if limit is None else {"Limit": limit}
         for page in self._behind(shard, hour, after, **more):
             for item in page["Items"]:
-                yield entry_of(self._layout, item, lane)
+                yield self._layout.entry(item, lane)
 
     def count(self, shard: int, hour: int | None, after: str = "") -> int:
         """How many messages lie behind a position: of an hour, or near ones."""

@@ -8,6 +8,7 @@ near message  endpoint/near/shard        due ms, id                  body, heade
 look-up       endpoint/id/id             ``=``                       lane and due ms, ``t``
 hour          endpoint/hours             hour                        ``t``
 lease         endpoint/leases            ``shard`` and its number    owner, until, cursor, taken up to
+waiting       endpoint/leases            ``waits`` and an owner      until when it is left room for
 shards        endpoint/leases            ``count`` and the number    since when they are written to
 format        endpoint/leases            ``format``                  version, written before anything else
 amendment     endpoint/mark/id           ``=``                       left at, due, cancelled, ``t``
@@ -133,72 +134,6 @@ def expiry(due_ms: int) -> int:
     return -(-due_ms // 1000) + KEPT_SECONDS
 
 
-class Layout:
-    """The keys of one endpoint.
-
-    Raises:
-        ConfigurationError: a name that holds a ``/``.
-    """
-
-    def __init__(self, endpoint: str) -> None:
-        if not endpoint or "/" in endpoint:
-            raise InvalidSetting(
-                f"endpoint {endpoint!r} cannot be kept in a DynamoDB table; use a name without '/'"
-            )
-        self.endpoint = endpoint
-        self.leases = f"{endpoint}/leases"
-        self.hours = f"{endpoint}/hours"
-
-    def far(self, hour: int, shard: int) -> str:
-        """The partition of messages due in an hour."""
-        return f"{self.endpoint}/{hour}/{shard}"
-
-    def near(self, shard: int) -> str:
-        """The partition of messages due soon, or held."""
-        return f"{self.endpoint}/near/{shard}"
-
-    def message(self, place: Place) -> Key:
-        """The key of a message."""
-        if place.lane is Lane.NEAR:
-            return key(self.near(place.shard), place.position)
-        hour, within = divmod(place.due_ms, HOUR_MS)
-        return key(self.far(hour, place.shard), far_sort(within, place.message_id))
-
-    def lookup(self, message_id: str) -> Key:
-        """The key of the item that tells where a message with an id of the user's own lies."""
-        return key(f"{self.endpoint}/id/{message_id}", ONLY)
-
-    def amendment(self, message_id: str) -> Key:
-        """The key of an amendment."""
-        return key(f"{self.endpoint}/mark/{message_id}", ONLY)
-
-    @property
-    def amended(self) -> Key:
-        """The key of the item that says that there are amendments."""
-        return key(f"{self.endpoint}/marks", ONLY)
-
-    def lease(self, shard: int) -> Key:
-        """The key of a shard's lease."""
-        return key(self.leases, f"shard {shard:05d}")
-
-    def count(self, shards: int) -> Key:
-        """The key of the item that says that so many shards are written to."""
-        return key(self.leases, f"count {shards:05d}")
-
-    @property
-    def format(self) -> Key:
-        """The key of the item that says in which version of this layout things lie."""
-        return key(self.leases, "format")
-
-    def waiting(self, owner: str) -> Key:
-        """The key of the item that says that a dispatcher found no free shard."""
-        return key(self.leases, f"waits {owner}")
-
-    def hour(self, hour: int) -> Key:
-        """The key of the item that says that messages are due in an hour."""
-        return key(self.hours, f"{hour:08d}")
-
-
 def key(partition: str, sort: str) -> Key:
     """A key in DynamoDB's shape."""
     return {PARTITION: {"S": partition}, SORT: {"S": sort}}
@@ -207,15 +142,6 @@ def key(partition: str, sort: str) -> Key:
 def far_sort(within_ms: int, message_id: str = "") -> str:
     """A far message's sort key."""
     return f"{within_ms:07d}{message_id}"
-
-
-def place_of(item: Item, lane: Lane) -> Place:
-    """The place of an item by its key."""
-    partition, sort = item[PARTITION]["S"], item[SORT]["S"]
-    _, bucket, shard = partition.rsplit("/", 2)
-    if lane is Lane.NEAR:
-        return Place(int(sort[:15]), sort[15:], lane, int(shard))
-    return Place(int(bucket) * HOUR_MS + int(sort[:7]), sort[7:], lane, int(shard))
 
 
 def number(value: int) -> Item:
@@ -239,107 +165,165 @@ class Entry:
         return self.place.message_id
 
 
-def item_of(
-    layout: Layout,
-    place: Place,
-    message: StoredMessage,
-    *,
-    looked_up: bool,
-    held_until_ms: int = 0,
-) -> Item:
-    """A message as an item.
+class Layout:
+    """The keys and items of one endpoint, as the table above has them.
 
     Raises:
-        MessageTooLarge
+        ConfigurationError: a name that holds a ``/``.
     """
-    item = _body(message.body)
-    if message.destination != layout.endpoint:
-        item[DESTINATION] = {"S": message.destination}
-    headers = message.headers()
-    if headers != "{}":
-        item[HEADERS] = {"S": headers}
-    if message.failures:
-        item[FAILURES] = number(message.failures)
-    item = _placed(layout, place, item, looked_up, held_until_ms)
-    size = item_bytes(item)
-    if size > MAX_DYNAMODB_ITEM_BYTES:
-        raise MessageTooLarge(
-            f"message {message.message_id} takes {size} bytes; a DynamoDB item holds "
-            f"{MAX_DYNAMODB_ITEM_BYTES}; shorten it, store the body elsewhere and send a pointer, "
-            "or use a SQLite or PostgreSQL store"
+
+    def __init__(self, endpoint: str) -> None:
+        if not endpoint or "/" in endpoint:
+            raise InvalidSetting(
+                f"endpoint {endpoint!r} cannot be kept in a DynamoDB table; use a name without '/'"
+            )
+        self.endpoint = endpoint
+        self.leases = f"{endpoint}/leases"
+        self.hours = f"{endpoint}/hours"
+
+    def far(self, hour: int, shard: int) -> str:
+        return f"{self.endpoint}/{hour}/{shard}"
+
+    def near(self, shard: int) -> str:
+        return f"{self.endpoint}/near/{shard}"
+
+    def message(self, place: Place) -> Key:
+        if place.lane is Lane.NEAR:
+            return key(self.near(place.shard), place.position)
+        hour, within = divmod(place.due_ms, HOUR_MS)
+        return key(self.far(hour, place.shard), far_sort(within, place.message_id))
+
+    def lookup(self, message_id: str) -> Key:
+        return key(f"{self.endpoint}/id/{message_id}", ONLY)
+
+    def amendment(self, message_id: str) -> Key:
+        return key(f"{self.endpoint}/mark/{message_id}", ONLY)
+
+    @property
+    def amended(self) -> Key:
+        return key(f"{self.endpoint}/marks", ONLY)
+
+    def lease(self, shard: int) -> Key:
+        return key(self.leases, f"shard {shard:05d}")
+
+    def count(self, shards: int) -> Key:
+        return key(self.leases, f"count {shards:05d}")
+
+    @property
+    def format(self) -> Key:
+        return key(self.leases, "format")
+
+    def waiting(self, owner: str) -> Key:
+        return key(self.leases, f"waits {owner}")
+
+    def hour(self, hour: int) -> Key:
+        return key(self.hours, f"{hour:08d}")
+
+    def item(
+        self,
+        place: Place,
+        message: StoredMessage,
+        *,
+        looked_up: bool,
+        held_until_ms: int = 0,
+    ) -> Item:
+        """A message as an item.
+
+        Raises:
+            MessageTooLarge
+        """
+        item = _body(message.body)
+        if message.destination != self.endpoint:
+            item[DESTINATION] = {"S": message.destination}
+        headers = message.headers()
+        if headers != "{}":
+            item[HEADERS] = {"S": headers}
+        if message.failures:
+            item[FAILURES] = number(message.failures)
+        item = self._placed(place, item, looked_up, held_until_ms)
+        size = item_bytes(item)
+        if size > MAX_DYNAMODB_ITEM_BYTES:
+            raise MessageTooLarge(
+                f"message {message.message_id} takes {size} bytes; a DynamoDB item holds "
+                f"{MAX_DYNAMODB_ITEM_BYTES}; shorten it, store the body elsewhere and send a pointer, "
+                "or use a SQLite or PostgreSQL store"
+            )
+        return item
+
+    def moved(
+        self,
+        entry: Entry,
+        place: Place,
+        *,
+        looked_up: bool,
+        failed: int = 0,
+        held_until_ms: int = 0,
+    ) -> Item:
+        """A message as an item at another place, ``failed`` added to its failures.
+
+        Raises:
+            MessageTooLarge
+        """
+        failures = entry.message.failures + failed
+        if entry.unreadable is None:
+            message = replace(entry.message, due_ms=place.due_ms, failures=failures)
+            return self.item(place, message, looked_up=looked_up, held_until_ms=held_until_ms)
+        of_its_place = (EXPIRY, LOOKED_UP, HELD_UNTIL)
+        item = {name: value for name, value in entry.unreadable.items() if name not in of_its_place}
+        return self._placed(place, {**item, FAILURES: number(failures)}, looked_up, held_until_ms)
+
+    def _placed(self, place: Place, item: Item, looked_up: bool, held_until_ms: int) -> Item:
+        """An item with all that depends on where it lies."""
+        placed = {**item, **self.message(place)}
+        if looked_up:
+            placed[LOOKED_UP] = number(1)
+        if held_until_ms:
+            placed[HELD_UNTIL] = number(held_until_ms)
+        if place.lane is Lane.FAR:
+            placed[EXPIRY] = number(expiry(place.due_ms))
+        return placed
+
+    def entry(self, item: Item, lane: Lane) -> Entry:
+        """The message of an item; the inverse of `item`."""
+        place = place_of(item, lane)
+        message = from_store(
+            place.message_id,
+            self.destination(item),
+            place.due_ms,
+            _inflated(item),
+            _value(item, HEADERS, "S") if HEADERS in item else "{}",
+            _count(item, FAILURES),
         )
-    return item
+        found = item if message.unreadable is not None else None
+        return Entry(place, message, LOOKED_UP in item, _count(item, HELD_UNTIL), found)
+
+    def lookup_item(self, place: Place) -> Item:
+        """The look-up item of a message: where it lies, when its id does not tell."""
+        return {
+            **self.lookup(place.message_id),
+            _LANE: {"S": place.lane.value},
+            _DUE: number(place.due_ms),
+            _SHARD: number(place.shard),
+            EXPIRY: number(expiry(place.due_ms)),
+        }
+
+    def destination(self, item: Item) -> str | None:
+        """Where a message goes; None where somebody wrote by hand what is no text."""
+        return _value(item, DESTINATION, "S") if DESTINATION in item else self.endpoint
 
 
-def moved_item(
-    layout: Layout,
-    entry: Entry,
-    place: Place,
-    *,
-    looked_up: bool,
-    failed: int = 0,
-    held_until_ms: int = 0,
-) -> Item:
-    """A message as an item at another place, ``failed`` added to its failures.
-
-    Raises:
-        MessageTooLarge
-    """
-    failures = entry.message.failures + failed
-    if entry.unreadable is None:
-        message = replace(entry.message, due_ms=place.due_ms, failures=failures)
-        return item_of(layout, place, message, looked_up=looked_up, held_until_ms=held_until_ms)
-    of_its_place = (EXPIRY, LOOKED_UP, HELD_UNTIL)
-    item = {name: value for name, value in entry.unreadable.items() if name not in of_its_place}
-    return _placed(layout, place, {**item, FAILURES: number(failures)}, looked_up, held_until_ms)
-
-
-def _placed(layout: Layout, place: Place, item: Item, looked_up: bool, held_until_ms: int) -> Item:
-    """An item with all that depends on where it lies."""
-    placed = {**item, **layout.message(place)}
-    if looked_up:
-        placed[LOOKED_UP] = number(1)
-    if held_until_ms:
-        placed[HELD_UNTIL] = number(held_until_ms)
-    if place.lane is Lane.FAR:
-        placed[EXPIRY] = number(expiry(place.due_ms))
-    return placed
-
-
-def entry_of(layout: Layout, item: Item, lane: Lane) -> Entry:
-    """The message of an item; the inverse of `item_of`."""
-    place = place_of(item, lane)
-    message = from_store(
-        place.message_id,
-        destination_of(layout, item),
-        place.due_ms,
-        _inflated(item),
-        _value(item, HEADERS, "S") if HEADERS in item else "{}",
-        _count(item, FAILURES),
-    )
-    found = item if message.unreadable is not None else None
-    return Entry(place, message, LOOKED_UP in item, _count(item, HELD_UNTIL), found)
-
-
-def lookup_item(layout: Layout, place: Place) -> Item:
-    """The look-up item of a message: where it lies, when its id does not tell."""
-    return {
-        **layout.lookup(place.message_id),
-        _LANE: {"S": place.lane.value},
-        _DUE: number(place.due_ms),
-        _SHARD: number(place.shard),
-        EXPIRY: number(expiry(place.due_ms)),
-    }
+def place_of(item: Item, lane: Lane) -> Place:
+    """The place of an item by its key."""
+    partition, sort = item[PARTITION]["S"], item[SORT]["S"]
+    _, bucket, shard = partition.rsplit("/", 2)
+    if lane is Lane.NEAR:
+        return Place(int(sort[:15]), sort[15:], lane, int(shard))
+    return Place(int(bucket) * HOUR_MS + int(sort[:7]), sort[7:], lane, int(shard))
 
 
 def looked_up(item: Item, message_id: str) -> Place:
     """The place that a look-up item tells."""
     return Place(int(item[_DUE]["N"]), message_id, Lane(item[_LANE]["S"]), int(item[_SHARD]["N"]))
-
-
-def destination_of(layout: Layout, item: Item) -> str | None:
-    """Where a message goes; None where somebody wrote by hand what is no text."""
-    return _value(item, DESTINATION, "S") if DESTINATION in item else layout.endpoint
 
 
 def _value(item: Item, name: str, kind: str) -> Any:

@@ -29,7 +29,7 @@ from sqsdelay.stores.dynamodb.layout import (
     number,
     position,
 )
-from sqsdelay.stores.dynamodb.table import Table
+from sqsdelay.stores.dynamodb.table import Seen, Table
 from sqsdelay.stores.schema import VERSION as FORMAT
 from sqsdelay.stores.schema import check_version
 
@@ -41,10 +41,6 @@ TAKEN_FAR: Final = "u"
 TAKEN_NEAR: Final = "n"
 SINCE: Final = "f"
 TOKEN: Final = "k"
-
-LOOKED_AT_MS: Final = 10_000
-"""How long it is taken for granted that the table is the one that was written to. One that was deleted and
-made anew knows of no shards, no hours and no amendments: it has to be told again."""
 
 _WAITING_MS: Final = 30_000
 """How long a dispatcher that found too few free shards is left room for."""
@@ -132,10 +128,9 @@ class LeaseBook:
         self._shards = shards
         self.lease_seconds = lease_seconds
         self._waits_until_ms = 0
-        self._checked_ms: int | None = None
+        self._checked: Seen | None = None
         self._written = False
-        self._registered: tuple[int, int] | None = None
-        """When, and in which of the tables of this name."""
+        self._registered: Seen | None = None
         self._lock = threading.Lock()
         in_each_child(self, LeaseBook._begin_anew)
 
@@ -162,16 +157,11 @@ class LeaseBook:
         Raises:
             SchemaMismatch
         """
-        if not self._is_registered():
+        if not self.table.is_recent(self._registered):
             with self._lock:
-                if not self._is_registered():
+                if not self.table.is_recent(self._registered):
                     self._register()
-                    self._registered = self.table.clock.now_ms(), self.table.made_anew
-
-    def _is_registered(self) -> bool:
-        if self._registered is None or self._registered[1] != self.table.made_anew:
-            return False
-        return 0 <= self.table.clock.now_ms() - self._registered[0] < LOOKED_AT_MS
+                    self._registered = self.table.seen()
 
     def _register(self) -> None:
         key = self.layout.count(self._shards)
@@ -191,7 +181,26 @@ class LeaseBook:
         for page in self.table.pages(self.layout.leases, ConsistentRead=True):
             items += page["Items"]
             read_ms = read_ms or self.table.clock.read(page)
-        return _leases(self._checked(items), read_ms, self.table.clock.now_ms(), self._shards)
+        now_ms = self.table.clock.now_ms()
+        counts: dict[int, int] = {}
+        held: dict[int, Item] = {}
+        waiting: set[str] = set()
+        for item in self._of_this_version(items):
+            kind, _, name = item[SORT]["S"].partition(" ")
+            if kind == "count":
+                counts[int(name)] = int(item[SINCE]["N"])
+            elif kind == "shard":
+                held[int(name)] = item
+            elif int(item[UNTIL]["N"]) > read_ms:
+                waiting.add(name)
+
+        def since(shard: int) -> str:
+            # Nothing far is due before its shard was registered; of one that is not, before now.
+            return position(min((at for n, at in counts.items() if n > shard), default=now_ms))
+
+        numbers = range(max([self._shards, *counts]))
+        shards = [_lease(shard, held.get(shard, {}), since(shard)) for shard in numbers]
+        return Leases(read_ms, shards, counts, frozenset(waiting))
 
     def get(self, keys: Sequence[Key] = ()) -> list[Item]:
         """As `Table.get`; the version is read with them, ten seconds after it was read at the latest.
@@ -199,15 +208,14 @@ class LeaseBook:
         Raises:
             SchemaMismatch: what is there is of another version.
         """
-        now_ms = self.table.clock.now_ms()
-        if self._checked_ms is not None and 0 <= now_ms - self._checked_ms < LOOKED_AT_MS:
+        if self.table.is_recent(self._checked):
             return self.table.get(keys)
         return self._get([*keys, self.layout.format])
 
     def _get(self, keys: Sequence[Key]) -> list[Item]:
-        return self._checked(self.table.get(keys))
+        return self._of_this_version(self.table.get(keys))
 
-    def _checked(self, items: Sequence[Item]) -> list[Item]:
+    def _of_this_version(self, items: Sequence[Item]) -> list[Item]:
         """The items without the one that tells the version, which is checked."""
         kept, mark = [], self.layout.format
         self._written = False
@@ -218,7 +226,7 @@ class LeaseBook:
                 self._written = True
             else:
                 kept.append(item)
-        self._checked_ms = self.table.clock.now_ms()
+        self._checked = self.table.seen()
         return kept
 
     def one(self, shard: int) -> Lease:
@@ -301,32 +309,6 @@ def not_in_hand(layout: Layout, place: Place, now_ms: int) -> dict[str, Any]:
             "ExpressionAttributeValues": values,
         }
     }
-
-
-def _leases(items: Sequence[Item], read_ms: int, now_ms: int, own_shards: int) -> Leases:
-    counts: dict[int, int] = {}
-    held: dict[int, Item] = {}
-    waiting: set[str] = set()
-    for item in items:
-        kind, _, name = item[SORT]["S"].partition(" ")
-        if kind == "count":
-            counts[int(name)] = int(item[SINCE]["N"])
-        elif kind == "shard":
-            held[int(name)] = item
-        elif int(item[UNTIL]["N"]) > read_ms:
-            waiting.add(name)
-    shards = max([own_shards, *counts])
-
-    def since(shard: int) -> str:
-        # Nothing far is due before its shard was registered; of one that is not, before now.
-        return position(min((at for n, at in counts.items() if n > shard), default=now_ms))
-
-    return Leases(
-        read_ms,
-        [_lease(shard, held.get(shard, {}), since(shard)) for shard in range(shards)],
-        counts,
-        frozenset(waiting),
-    )
 
 
 def _lease(shard: int, item: Item, since: str) -> Lease:

@@ -33,6 +33,13 @@ _MOST_READ_AT_ONCE: Final = 100
 _CONFLICT_ATTEMPTS: Final = 5
 """Attempts on a transaction that met another write on one of its items."""
 
+LOOKED_AT_MS: Final = 10_000
+"""How long it is taken for granted that the table is the one that was written to. One that was deleted and
+made anew knows of no shards, no hours and no amendments: it has to be told again."""
+
+Seen = tuple[int, int]
+"""When something was seen in a table, and in which of the tables of its name."""
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -42,13 +49,11 @@ class ConditionFailed(StoreError):
 
     Args:
         read_ms: when DynamoDB said so, epoch milliseconds.
-        failed: of a transaction: for each of its actions, whether it was the one.
     """
 
-    def __init__(self, text: str, *, read_ms: int, failed: Sequence[bool] = ()) -> None:
+    def __init__(self, text: str, *, read_ms: int) -> None:
         super().__init__(text)
         self.read_ms = read_ms
-        self.failed = failed
 
 
 class _Conflict(StoreUnavailable):
@@ -126,6 +131,16 @@ class Table:
                 "is not a message store"
             )
 
+    def seen(self) -> Seen:
+        """What is seen now."""
+        return self.clock.now_ms(), self.made_anew
+
+    def is_recent(self, seen: Seen | None) -> bool:
+        """Whether what was seen then is taken for granted still."""
+        if seen is None or seen[1] != self.made_anew:
+            return False
+        return 0 <= self.clock.now_ms() - seen[0] < LOOKED_AT_MS
+
     def put(self, item: Item, *, only_new: bool = False) -> tuple[bool, int]:
         """Write an item; whether it was written, and when DynamoDB said so."""
         condition = {"ConditionExpression": f"attribute_not_exists({PARTITION})"}
@@ -188,7 +203,7 @@ class Table:
         """Write all or nothing; when DynamoDB confirmed it.
 
         Raises:
-            ConditionFailed: with the action whose condition does not hold.
+            ConditionFailed
         """
         named = [
             {kind: {"TableName": self.name, **arguments} for kind, arguments in action.items()}
@@ -243,32 +258,22 @@ class Table:
         self._threads.shutdown()
 
     def _store_error(self, error: ClientError | BotoCoreError) -> StoreError:
-        code = error.response["Error"]["Code"] if isinstance(error, ClientError) else ""
-        if isinstance(error, ClientError):
-            if code == "ConditionalCheckFailedException":
-                return ConditionFailed(str(error), read_ms=self.clock.read(error.response))
-            if code == "TransactionCanceledException":
-                return self._cancelled(error)
-        if code == "TransactionConflictException":
+        response: Any = error.response if isinstance(error, ClientError) else {}
+        # Of a transaction, each action has a reason of its own.
+        reasons = [reason.get("Code") for reason in response.get("CancellationReasons", ())]
+        codes = {response.get("Error", {}).get("Code"), *reasons}
+        if codes & {"ConditionalCheckFailedException", "ConditionalCheckFailed"}:
+            return ConditionFailed(str(error), read_ms=self.clock.read(response))
+        if codes & {"TransactionConflictException", "TransactionConflict"}:
             return _Conflict(f"DynamoDB store {self.name}: {error}")
-        if code == "ResourceNotFoundException":
+        if "ResourceNotFoundException" in codes:
             self.made_anew += 1
             return StoreMissing(
                 f"DynamoDB table {self.name} does not exist; run sqsdelay store create (set_up()), "
                 "or deploy it"
             )
-        if code == "ValidationException":
+        if "ValidationException" in codes:
             return StoreError(f"DynamoDB store {self.name}: {error}")
-        return StoreUnavailable(f"DynamoDB store {self.name} cannot be used now: {error}")
-
-    def _cancelled(self, error: ClientError) -> StoreError:
-        response: Any = error.response
-        codes = [reason.get("Code") for reason in response.get("CancellationReasons", ())]
-        failed = [code == "ConditionalCheckFailed" for code in codes]
-        if any(failed):
-            return ConditionFailed(str(error), read_ms=self.clock.read(response), failed=failed)
-        if "TransactionConflict" in codes:
-            return _Conflict(f"DynamoDB store {self.name}: {error}")
         return StoreUnavailable(f"DynamoDB store {self.name} cannot be used now: {error}")
 
 

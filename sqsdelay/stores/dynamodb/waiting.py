@@ -25,17 +25,13 @@ from sqsdelay.stores.dynamodb.layout import (
     Item,
     Lane,
     Place,
-    entry_of,
     expiry,
-    item_of,
     looked_up,
-    lookup_item,
-    moved_item,
     number,
     shard_of,
 )
-from sqsdelay.stores.dynamodb.leases import LOOKED_AT_MS, LeaseBook, not_in_hand
-from sqsdelay.stores.dynamodb.table import ConditionFailed
+from sqsdelay.stores.dynamodb.leases import LeaseBook, not_in_hand
+from sqsdelay.stores.dynamodb.table import ConditionFailed, Seen
 from sqsdelay.stores.ids import ID_TOLERANCE_MS, tells_due
 
 _MOST_HOURS_KNOWN: Final = 50_000
@@ -88,7 +84,7 @@ class Waiting:
             for message in messages
         ]
         for place, message in found:
-            item_of(self._layout, place, message, looked_up=True, held_until_ms=1)
+            self._layout.item(place, message, looked_up=True, held_until_ms=1)
         return found
 
     def prepare(self, places: Iterable[Place]) -> None:
@@ -116,23 +112,7 @@ class Waiting:
         needed = wanted and not tells_due(message.message_id, message.due_ms)
         if needed and not self._announce(place):
             return False
-        return self._put(place, message, needed)
-
-    def _announce(self, place: Place) -> bool:
-        """Write the look-up item; False where the message is there already.
-
-        One without a message is of somebody who died after he had written it: it is taken over.
-        """
-        item = lookup_item(self._layout, place)
-        if self._table.put(item, only_new=True)[0]:
-            return True
-        if self.find(place.message_id) is not None:
-            return False
-        self._table.put(item)
-        return True
-
-    def _put(self, place: Place, message: StoredMessage, needed: bool) -> bool:
-        item = item_of(self._layout, place, message, looked_up=needed)
+        item = self._layout.item(place, message, looked_up=needed)
         new, read_ms = self._table.put(item, only_new=True)
         if place.lane is Lane.NEAR or place.due_ms - read_ms >= FAR_MS:
             return new
@@ -140,14 +120,27 @@ class Waiting:
             return False
         # Written too late, or by somebody who may not have noticed that it was.
         near = replace(place, lane=Lane.NEAR)
-        self._put_near(near, item_of(self._layout, near, message, looked_up=needed), needed)
+        self._put_near(near, self._layout.item(near, message, looked_up=needed), needed)
         if new:
             self._table.delete(self._layout.message(place))
         return True
 
+    def _announce(self, place: Place) -> bool:
+        """Write the look-up item; False where the message is there already.
+
+        One without a message is of somebody who died after he had written it: it is taken over.
+        """
+        item = self._layout.lookup_item(place)
+        if self._table.put(item, only_new=True)[0]:
+            return True
+        if self.find(place.message_id) is not None:
+            return False
+        self._table.put(item)
+        return True
+
     def _put_near(self, near: Place, item: Item, needed: bool) -> None:
         if needed:
-            self._table.put(lookup_item(self._layout, near))
+            self._table.put(self._layout.lookup_item(near))
         self._table.put(item)
 
     def _ahead_of_cursor(self, place: Place) -> bool:
@@ -165,7 +158,7 @@ class Waiting:
             ConfigurationError: nothing tells its place, and no look-up items are kept.
             SchemaMismatch: the table is of another version.
         """
-        entries = [entry_of(self._layout, *found) for found in self._candidates(message_id, due_ms)]
+        entries = [self._layout.entry(*found) for found in self._candidates(message_id, due_ms)]
         for entry in sorted(entries, key=lambda entry: entry.place.lane is Lane.FAR):
             if entry.place.lane is Lane.NEAR:
                 return entry
@@ -184,7 +177,11 @@ class Waiting:
                 "keeps no look-up items (lookup=off); leave message_id out and use the id that send "
                 "returns, or open the store without lookup=off"
             )
-        places = [] if told is None else self._told_places(message_id, told)
+        places = []
+        if told is not None:
+            counts = {self._shards, *self._book.read().counts}
+            shards = {shard_of(message_id, count) for count in counts}
+            places = [Place(told, message_id, lane, shard) for shard in shards for lane in Lane]
         keys = [self._layout.lookup(message_id), *map(self._layout.message, places)]
         found: list[tuple[Item, Lane]] = []
         lookup = None
@@ -209,63 +206,56 @@ class Waiting:
             for item in self._lanes.about(message_id, place.lane, place.shard, told, until_ms)
         ]
 
-    def _told_places(self, message_id: str, told_ms: int) -> list[Place]:
-        counts = {self._shards, *self._book.read().counts}
-        shards = {shard_of(message_id, count) for count in counts}
-        return [Place(told_ms, message_id, lane, shard) for shard in shards for lane in Lane]
-
     def cancel(self, message_id: str) -> bool:
         """Remove a message unless it is being released."""
         entry = self.find(message_id)
         if entry is None:
             return False
-        actions = [self._delete(entry), self._not_in_hand(entry)]
+        actions = [self._delete(entry)]
         if entry.looked_up:
             actions.append({"Delete": {"Key": self._layout.lookup(message_id)}})
-        try:
-            self._table.transact(*actions)
-        except ConditionFailed:
-            return False
-        return True
+        return self._unless_in_hand(entry, actions) is not None
 
     def reschedule(self, message_id: str, due_ms: int) -> bool:
         """Move a message unless it is being released."""
         entry = self.find(message_id)
         if entry is None:
             return False
-        now_ms = self._table.clock.now_ms()
-        place = self._place(message_id, due_ms, now_ms)
+        place = self._place(message_id, due_ms, self._table.clock.now_ms())
         # Whatever is kept for new messages: one that was moved by its id can be moved again.
         needed = not tells_due(message_id, due_ms)
         self.prepare([place])
-        actions = [self._not_in_hand(entry), *self._move(entry, place, needed)]
-        try:
-            read_ms = self._table.transact(*actions)
-        except ConditionFailed:
+        read_ms = self._unless_in_hand(entry, self._move(entry, place, needed))
+        if read_ms is None:
             return False
         if place.lane is Lane.FAR and due_ms - read_ms < FAR_MS:
             near = replace(place, lane=Lane.NEAR)
-            item = moved_item(self._layout, entry, near, looked_up=needed)
+            item = self._layout.moved(entry, near, looked_up=needed)
             self._put_near(near, item, needed)
             self._table.delete(self._layout.message(place))
         return True
 
     def _move(self, entry: Entry, place: Place, needed: bool) -> list[dict[str, Any]]:
         """The actions that move a message which is still where it was found."""
-        put = {"Item": moved_item(self._layout, entry, place, looked_up=needed)}
+        put = {"Item": self._layout.moved(entry, place, looked_up=needed)}
         if place != entry.place:
             actions = [self._delete(entry), {"Put": put}]
         else:
             there = {"ConditionExpression": f"attribute_exists({PARTITION})"}
             actions = [{"Put": {**put, **there}}]
         if needed:
-            actions.append({"Put": {"Item": lookup_item(self._layout, place)}})
+            actions.append({"Put": {"Item": self._layout.lookup_item(place)}})
         elif entry.looked_up:
             actions.append({"Delete": {"Key": self._layout.lookup(entry.message_id)}})
         return actions
 
-    def _not_in_hand(self, entry: Entry) -> dict[str, Any]:
-        return not_in_hand(self._layout, entry.place, self._table.clock.now_ms())
+    def _unless_in_hand(self, entry: Entry, actions: list[dict[str, Any]]) -> int | None:
+        """Write all of it, and when DynamoDB did; None where the message is or was being released."""
+        free = not_in_hand(self._layout, entry.place, self._table.clock.now_ms())
+        try:
+            return self._table.transact(free, *actions)
+        except ConditionFailed:
+            return None
 
     def _delete(self, entry: Entry) -> dict[str, Any]:
         return {
@@ -293,8 +283,7 @@ class Amendments:
         self._layout = book.layout
         self._book = book
         self._told_until = 0
-        self._told = (0, 0)
-        """When that was last seen, and in which of the tables of this name."""
+        self._told: Seen = (0, 0)
         self._some_until = 0
 
     def put(self, amendments: Sequence[Amendment], *, now_ms: int) -> None:
@@ -320,17 +309,16 @@ class Amendments:
             ExpressionAttributeValues={":until": number(until)},
         )
         self._told_until = until
-        self._told = self._table.clock.now_ms(), self._table.made_anew
+        self._told = self._table.seen()
 
     def _is_told(self) -> bool:
         """Whether it is said still: the table may be another one by now."""
-        now_ms, seen = self._table.clock.now_ms(), self._told
-        if seen[1] != self._table.made_anew:
+        if self._told[1] != self._table.made_anew:
             return False
-        if not 0 <= now_ms - seen[0] < LOOKED_AT_MS:
+        if not self._table.is_recent(self._told):
             if not self._table.get([self._layout.amended]):
                 return False
-            self._told = now_ms, seen[1]
+            self._told = self._table.seen()
         return True
 
     def _put(self, amendment: Amendment, now_ms: int) -> None:
