@@ -114,7 +114,7 @@ class DynamoDbStore(Wakes):
         )
         self._amendments = Amendments(book)
         self._claimant = Claimant(lanes, book)
-        self._waiting = Waiting(lanes, book, shards=shards, lookup=lookup)
+        self._waiting = Waiting(lanes, book, lookup=lookup)
 
     def set_up(self) -> None:
         """Create the table (on-demand billing) unless it exists, and let it forget what is released."""
@@ -205,11 +205,8 @@ class DynamoDbStore(Wakes):
         """Reads all of the endpoint's messages: for people, not for loops."""
         leases = self._book.read()
         near = self._table.each(lambda lease: self._lanes.count(lease.shard, None), leases.shards)
-        far = [
-            (lease, hour)
-            for hour in self._lanes.hours(due_ms_of(leases.first_position) // HOUR_MS)
-            for lease in leases.shards
-        ]
+        first = min(due_ms_of(lease.cursor) for lease in leases.shards) // HOUR_MS
+        far = [(lease, hour) for hour in self._lanes.hours(first) for lease in leases.shards]
 
         def of_hour(one: tuple[Lease, int]) -> int:
             lease, hour = one

@@ -29,7 +29,7 @@ from sqsdelay.stores.dynamodb.layout import (
     number,
     position,
 )
-from sqsdelay.stores.dynamodb.table import Seen, Table
+from sqsdelay.stores.dynamodb.table import ConditionFailed, Seen, Table
 from sqsdelay.stores.schema import VERSION as FORMAT
 from sqsdelay.stores.schema import check_version
 
@@ -69,10 +69,6 @@ class Lease:
         """Whether somebody has messages of this shard in hand."""
         return self.until_ms > now_ms
 
-    def passed(self, place: Place) -> bool:
-        """Whether the cursor has passed a far message."""
-        return place.position <= self.cursor
-
 
 @dataclass(frozen=True, slots=True)
 class Leases:
@@ -108,11 +104,6 @@ class Leases:
         mine = sum(lease.owner == owner for lease in live)
         return -(-len(self.shards) // (len(others) + 1)) - mine
 
-    @property
-    def first_position(self) -> str:
-        """No far message before it is still to be released."""
-        return min(lease.cursor for lease in self.shards)
-
 
 class LeaseBook:
     """Reads and writes an endpoint's leases.
@@ -125,7 +116,7 @@ class LeaseBook:
         self.table = table
         self.layout = layout
         self.owner = uuid.uuid4().hex[:12]
-        self._shards = shards
+        self.shards = shards
         self.lease_seconds = lease_seconds
         self._waits_until_ms = 0
         self._checked: Seen | None = None
@@ -164,7 +155,7 @@ class LeaseBook:
                     self._registered = self.table.seen()
 
     def _register(self) -> None:
-        key = self.layout.count(self._shards)
+        key = self.layout.count(self.shards)
         if self._get([key, self.layout.format]):
             return
         if self._registered is not None:
@@ -198,7 +189,7 @@ class LeaseBook:
             # Nothing far is due before its shard was registered; of one that is not, before now.
             return position(min((at for n, at in counts.items() if n > shard), default=now_ms))
 
-        numbers = range(max([self._shards, *counts]))
+        numbers = range(max([self.shards, *counts]))
         shards = [_lease(shard, held.get(shard, {}), since(shard)) for shard in numbers]
         return Leases(read_ms, shards, counts, frozenset(waiting))
 
@@ -255,6 +246,29 @@ class LeaseBook:
     def _next(self, lease: Lease) -> Lease:
         return replace(lease, version=lease.version + 1, token=secrets.token_hex(4))
 
+    def transact_unless_in_hand(self, place: Place, actions: list[dict[str, Any]]) -> int | None:
+        """Write all of it; None where somebody is releasing, or has released, the message.
+
+        Returns:
+            when DynamoDB confirmed it, epoch milliseconds.
+        """
+        taken = TAKEN_FAR if place.lane is Lane.FAR else TAKEN_NEAR
+        condition = f"attribute_not_exists({taken}) OR {taken} < :at OR {UNTIL} <= :now"
+        if place.lane is Lane.FAR:
+            condition = f"(attribute_not_exists({CURSOR}) OR {CURSOR} < :at) AND ({condition})"
+        now = number(self.table.clock.now_ms())
+        not_in_hand = {
+            "ConditionCheck": {
+                "Key": self.layout.lease(place.shard),
+                "ConditionExpression": condition,
+                "ExpressionAttributeValues": {":at": {"S": place.position}, ":now": now},
+            }
+        }
+        try:
+            return self.table.transact(not_in_hand, *actions)
+        except ConditionFailed:
+            return None
+
     def wait(self) -> None:
         """Have other dispatchers leave room for this one."""
         now_ms = self.table.clock.now_ms()
@@ -293,22 +307,6 @@ class LeaseBook:
             ConditionExpression=condition,
             ExpressionAttributeValues={":seen": number(seen.version), ":token": {"S": new.token}},
         )
-
-
-def not_in_hand(layout: Layout, place: Place, now_ms: int) -> dict[str, Any]:
-    """The action of a transaction that demands that nobody is releasing, or has released, a message."""
-    taken = TAKEN_FAR if place.lane is Lane.FAR else TAKEN_NEAR
-    condition = f"attribute_not_exists({taken}) OR {taken} < :at OR {UNTIL} <= :now"
-    values: dict[str, Any] = {":at": {"S": place.position}, ":now": number(now_ms)}
-    if place.lane is Lane.FAR:
-        condition = f"(attribute_not_exists({CURSOR}) OR {CURSOR} < :at) AND ({condition})"
-    return {
-        "ConditionCheck": {
-            "Key": layout.lease(place.shard),
-            "ConditionExpression": condition,
-            "ExpressionAttributeValues": values,
-        }
-    }
 
 
 def _lease(shard: int, item: Item, since: str) -> Lease:

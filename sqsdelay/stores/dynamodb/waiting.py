@@ -30,8 +30,8 @@ from sqsdelay.stores.dynamodb.layout import (
     number,
     shard_of,
 )
-from sqsdelay.stores.dynamodb.leases import LeaseBook, not_in_hand
-from sqsdelay.stores.dynamodb.table import ConditionFailed, Seen
+from sqsdelay.stores.dynamodb.leases import LeaseBook
+from sqsdelay.stores.dynamodb.table import Seen
 from sqsdelay.stores.ids import ID_TOLERANCE_MS, tells_due
 
 _MOST_HOURS_KNOWN: Final = 50_000
@@ -54,16 +54,14 @@ class Waiting:
     """An endpoint's messages.
 
     Args:
-        shards: how many new messages are spread over.
         lookup: keep look-up items for ids that do not tell when their message is due.
     """
 
-    def __init__(self, lanes: Lanes, book: LeaseBook, *, shards: int, lookup: bool) -> None:
+    def __init__(self, lanes: Lanes, book: LeaseBook, *, lookup: bool) -> None:
         self._table = book.table
         self._layout = book.layout
         self._lanes = lanes
         self._book = book
-        self._shards = shards
         self._lookup = lookup
         self._hours_known: set[int] = set()
         self._hours_of = book.table.made_anew
@@ -116,8 +114,11 @@ class Waiting:
         new, read_ms = self._table.put(item, only_new=True)
         if place.lane is Lane.NEAR or place.due_ms - read_ms >= FAR_MS:
             return new
-        if not new and self._ahead_of_cursor(place):
-            return False
+        if not new:
+            lease = self._book.one(place.shard)
+            if place.position > max(lease.cursor, lease.taken_far):
+                # It is there, and will still be come across.
+                return False
         # Written too late, or by somebody who may not have noticed that it was.
         near = replace(place, lane=Lane.NEAR)
         self._put_near(near, self._layout.item(near, message, looked_up=needed), needed)
@@ -143,11 +144,6 @@ class Waiting:
             self._table.put(self._layout.lookup_item(near))
         self._table.put(item)
 
-    def _ahead_of_cursor(self, place: Place) -> bool:
-        """Whether a far message that is there will still be come across."""
-        lease = self._book.one(place.shard)
-        return place.position > max(lease.cursor, lease.taken_far)
-
     def find(self, message_id: str, due_ms: int | None = None) -> Entry | None:
         """A message that is not released yet.
 
@@ -162,7 +158,7 @@ class Waiting:
         for entry in sorted(entries, key=lambda entry: entry.place.lane is Lane.FAR):
             if entry.place.lane is Lane.NEAR:
                 return entry
-            if not self._book.one(entry.place.shard).passed(entry.place):
+            if entry.place.position > self._book.one(entry.place.shard).cursor:
                 return entry
         return None
 
@@ -179,7 +175,7 @@ class Waiting:
             )
         places = []
         if told is not None:
-            counts = {self._shards, *self._book.read().counts}
+            counts = {self._book.shards, *self._book.read().counts}
             shards = {shard_of(message_id, count) for count in counts}
             places = [Place(told, message_id, lane, shard) for shard in shards for lane in Lane]
         keys = [self._layout.lookup(message_id), *map(self._layout.message, places)]
@@ -214,7 +210,7 @@ class Waiting:
         actions = [self._delete(entry)]
         if entry.looked_up:
             actions.append({"Delete": {"Key": self._layout.lookup(message_id)}})
-        return self._unless_in_hand(entry, actions) is not None
+        return self._book.transact_unless_in_hand(entry.place, actions) is not None
 
     def reschedule(self, message_id: str, due_ms: int) -> bool:
         """Move a message unless it is being released."""
@@ -225,7 +221,7 @@ class Waiting:
         # Whatever is kept for new messages: one that was moved by its id can be moved again.
         needed = not tells_due(message_id, due_ms)
         self.prepare([place])
-        read_ms = self._unless_in_hand(entry, self._move(entry, place, needed))
+        read_ms = self._book.transact_unless_in_hand(entry.place, self._move(entry, place, needed))
         if read_ms is None:
             return False
         if place.lane is Lane.FAR and due_ms - read_ms < FAR_MS:
@@ -249,14 +245,6 @@ class Waiting:
             actions.append({"Delete": {"Key": self._layout.lookup(entry.message_id)}})
         return actions
 
-    def _unless_in_hand(self, entry: Entry, actions: list[dict[str, Any]]) -> int | None:
-        """Write all of it, and when DynamoDB did; None where the message is or was being released."""
-        free = not_in_hand(self._layout, entry.place, self._table.clock.now_ms())
-        try:
-            return self._table.transact(free, *actions)
-        except ConditionFailed:
-            return None
-
     def _delete(self, entry: Entry) -> dict[str, Any]:
         return {
             "Delete": {
@@ -267,7 +255,7 @@ class Waiting:
 
     def _place(self, message_id: str, due_ms: int, now_ms: int) -> Place:
         lane = Lane.FAR if due_ms - now_ms > FAR_FROM_MS else Lane.NEAR
-        return Place(due_ms, message_id, lane, shard_of(message_id, self._shards))
+        return Place(due_ms, message_id, lane, shard_of(message_id, self._book.shards))
 
 
 class Amendments:
