@@ -18,7 +18,6 @@ from sqsdelay.stores.dynamodb.layout import (
     FAILURES,
     HELD_UNTIL,
     HOUR_MS,
-    PARTITION,
     Entry,
     Lane,
     Place,
@@ -27,6 +26,7 @@ from sqsdelay.stores.dynamodb.layout import (
     position,
 )
 from sqsdelay.stores.dynamodb.leases import Lease, LeaseBook, Leases
+from sqsdelay.stores.dynamodb.table import THERE
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class ShardBatch:
             self._table.client.update_item,
             Key=self._layout.message(entry.place),
             UpdateExpression=f"SET {HELD_UNTIL} = :until, {FAILURES} = :failures",
-            ConditionExpression=f"attribute_exists({PARTITION})",
+            ConditionExpression=THERE,
             ExpressionAttributeValues={":until": number(until_ms), ":failures": number(failures)},
         )
 

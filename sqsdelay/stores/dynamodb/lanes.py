@@ -72,8 +72,10 @@ class Lanes:
         near: list[Entry] = []
         all_of_it = True
         if lease.taken_far:
-            items = self._far_up_to(lease.shard, lease.cursor, lease.taken_far)
-            far, all_of_it = self._within_memory(items, Lane.FAR)
+            due_by_ms = due_ms_of(lease.taken_far)
+            found = self._far(lease.shard, lease.cursor, due_by_ms, ConsistentRead=True)
+            covered = (i for i in found if lease.covers(place_of(i, Lane.FAR)))
+            far, all_of_it = self._within_memory(covered, Lane.FAR)
         if lease.taken_near:
             items = self._near(lease.shard, lease.taken_near, wanted, ConsistentRead=True)
             near, _ = self._within_memory(items, Lane.NEAR)
@@ -93,18 +95,13 @@ class Lanes:
         """Far items behind a position that are due by then, hour by hour."""
         first, last = due_ms_of(after) // HOUR_MS, due_by_ms // HOUR_MS
         for hour in range(first, last + 1):
-            start = far_sort(*_within(after)) if hour == first else "0"
+            # The least text behind an id: a far item's own key is left out, and nothing between.
+            behind = f"{after[15:]}\x00" if after[15:] else ""
+            start = far_sort(due_ms_of(after) % HOUR_MS, behind) if hour == first else "0"
             end = far_sort(due_by_ms % HOUR_MS + 1) if hour == last else "9"
             partition = self._layout.far(hour, shard)
             if start <= end:
                 yield from self._items(partition, "BETWEEN :a AND :b", {"a": start, "b": end}, more)
-
-    def _far_up_to(self, shard: int, after: str, to: str) -> Iterator[Item]:
-        """Far items behind a position up to and with another, consistently read."""
-        for item in self._far(shard, after, due_ms_of(to), ConsistentRead=True):
-            at = place_of(item, Lane.FAR).position
-            if after < at <= to:
-                yield item
 
     def _near(self, shard: int, to: str, wanted: Range, **more: Any) -> Iterator[Item]:
         """Near items up to a position that are due and not held."""
@@ -171,9 +168,3 @@ class Lanes:
         else:
             found = self._far(shard, position(due_ms), to_ms, ConsistentRead=True)
         return [item for item in found if place_of(item, lane).message_id == message_id]
-
-
-def _within(after: str) -> tuple[int, str]:
-    """A position's milliseconds within its hour, and the id that follows the one it names."""
-    # The least text behind an id: a far item's own key is left out, and nothing between.
-    return due_ms_of(after) % HOUR_MS, f"{after[15:]}\x00" if after[15:] else ""

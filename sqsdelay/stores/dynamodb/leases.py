@@ -69,6 +69,10 @@ class Lease:
         """Whether somebody has messages of this shard in hand."""
         return self.until_ms > now_ms
 
+    def covers(self, place: Place) -> bool:
+        """Whether a far message is being released under it."""
+        return self.cursor < place.position <= self.taken_far
+
 
 @dataclass(frozen=True, slots=True)
 class Leases:

@@ -40,6 +40,10 @@ made anew knows of no shards, no hours and no amendments: it has to be told agai
 Seen = tuple[int, int]
 """When something was seen in a table, and in which of the tables of its name."""
 
+THERE: Final = f"attribute_exists({PARTITION})"
+NOT_THERE: Final = f"attribute_not_exists({PARTITION})"
+"""Conditions of writes."""
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -143,20 +147,16 @@ class Table:
 
     def put(self, item: Item, *, only_new: bool = False) -> tuple[bool, int]:
         """Write an item; whether it was written, and when DynamoDB said so."""
-        condition = {"ConditionExpression": f"attribute_not_exists({PARTITION})"}
+        condition = {"ConditionExpression": NOT_THERE} if only_new else {}
         try:
-            answer = self.call(self.client.put_item, Item=item, **(condition if only_new else {}))
+            answer = self.call(self.client.put_item, Item=item, **condition)
         except ConditionFailed as there:
             return False, there.read_ms
         return True, self.clock.read(answer)
 
     def delete(self, key: Key) -> bool:
         """Delete an item; whether it was there."""
-        return self.applied(
-            self.client.delete_item,
-            Key=key,
-            ConditionExpression=f"attribute_exists({PARTITION})",
-        )
+        return self.applied(self.client.delete_item, Key=key, ConditionExpression=THERE)
 
     def get(self, keys: Sequence[Key]) -> list[Item]:
         """Those of the items that are there, in no order."""

@@ -31,7 +31,7 @@ from sqsdelay.stores.dynamodb.layout import (
     shard_of,
 )
 from sqsdelay.stores.dynamodb.leases import LeaseBook
-from sqsdelay.stores.dynamodb.table import Seen
+from sqsdelay.stores.dynamodb.table import NOT_THERE, THERE, Seen
 from sqsdelay.stores.ids import ID_TOLERANCE_MS, tells_due
 
 _MOST_HOURS_KNOWN: Final = 50_000
@@ -41,7 +41,7 @@ DUE: Final = "u"
 CANCELLED: Final = "c"
 
 NEVER_CANCELLED: Final = (
-    f"attribute_not_exists({PARTITION}) OR {EXPIRY} <= :now_s "
+    f"{NOT_THERE} OR {EXPIRY} <= :now_s "
     f"OR (attribute_exists({DUE}) AND attribute_not_exists({CANCELLED}))"
 )
 """DynamoDB may keep expired ones for days."""
@@ -237,8 +237,7 @@ class Waiting:
         if place != entry.place:
             actions = [self._delete(entry), {"Put": put}]
         else:
-            there = {"ConditionExpression": f"attribute_exists({PARTITION})"}
-            actions = [{"Put": {**put, **there}}]
+            actions = [{"Put": {**put, "ConditionExpression": THERE}}]
         if needed:
             actions.append({"Put": {"Item": self._layout.lookup_item(place)}})
         elif entry.looked_up:
@@ -246,12 +245,8 @@ class Waiting:
         return actions
 
     def _delete(self, entry: Entry) -> dict[str, Any]:
-        return {
-            "Delete": {
-                "Key": self._layout.message(entry.place),
-                "ConditionExpression": f"attribute_exists({PARTITION})",
-            }
-        }
+        key = self._layout.message(entry.place)
+        return {"Delete": {"Key": key, "ConditionExpression": THERE}}
 
     def _place(self, message_id: str, due_ms: int, now_ms: int) -> Place:
         lane = Lane.FAR if due_ms - now_ms > FAR_FROM_MS else Lane.NEAR
@@ -293,7 +288,7 @@ class Amendments:
         self._table.applied(
             self._table.client.put_item,
             Item={**self._layout.amended, EXPIRY: number(until)},
-            ConditionExpression=f"attribute_not_exists({PARTITION}) OR {EXPIRY} < :until",
+            ConditionExpression=f"{NOT_THERE} OR {EXPIRY} < :until",
             ExpressionAttributeValues={":until": number(until)},
         )
         self._told_until = until
