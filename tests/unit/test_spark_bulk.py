@@ -18,10 +18,8 @@ from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.spark.sink import staging
 from sqsdelay.spark.sink.bulk import Bulk
-from sqsdelay.spark.sink.columns import Columns
-from sqsdelay.spark.sink.identities import Mark
-from sqsdelay.spark.sink.options import Options
-from sqsdelay.spark.sink.receipts import Receipts
+from sqsdelay.spark.sink.options import Columns, Options
+from sqsdelay.spark.sink.receipts import Mark, Receipts
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Run
 from sqsdelay.spark.sink.task import Task

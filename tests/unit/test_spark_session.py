@@ -10,8 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.spark.failure import cause, failure
-from sqsdelay.spark.session import check_java, session
+from sqsdelay.spark.session import cause, check_java, failure, session
 from tests.patience import PATIENCE_SECONDS
 
 OPENJDK = 'openjdk version "{}" 2025-04-15'
@@ -68,7 +67,7 @@ def test_without_java_a_command_says_so_in_one_line(tmp_path: Path) -> None:
 
 
 def test_spark_connect_is_refused_in_one_line() -> None:
-    """Also beside a session that runs. From Python it works; Spark's own error would be a trace of two pages."""
+    """Beside a running session too. From Python it works; Spark's own error would be a trace of two pages."""
     with (
         pytest.raises(
             ConfigurationError, match=r"\A--master sc://host: [^\n]+ from Python [^\n]+\Z"

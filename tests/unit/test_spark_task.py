@@ -16,10 +16,8 @@ from sqsdelay.errors import ConfigurationError, QueueUnavailable
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.settings import SenderSettings
-from sqsdelay.spark.sink.columns import Columns
-from sqsdelay.spark.sink.identities import Mark, SeenIds, repeated_across
-from sqsdelay.spark.sink.options import Options
-from sqsdelay.spark.sink.receipts import Receipts
+from sqsdelay.spark.sink.options import Columns, Options
+from sqsdelay.spark.sink.receipts import Mark, Receipts, SeenIds, repeated_across
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.task import Task
 from sqsdelay.testing import InMemoryQueues, ManualClock

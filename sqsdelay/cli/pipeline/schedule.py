@@ -180,9 +180,8 @@ def _run(
         from pyspark.errors import PySparkException
 
         from sqsdelay.spark.archive import archive
-        from sqsdelay.spark.failure import failure
-        from sqsdelay.spark.sink.input_files import Format, read_table
-        from sqsdelay.spark.sink.save import save
+        from sqsdelay.spark.session import failure
+        from sqsdelay.spark.sink.send import Format, read_table, save
 
         if not ONE_PROCESS.fullmatch(master or LOCAL):
             spark.sparkContext.addPyFile(str(archive(Path(folder) / "sqsdelay.zip")))

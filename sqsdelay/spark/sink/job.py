@@ -14,10 +14,16 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Route
 from sqsdelay.errors import NotAllSent
 from sqsdelay.spark.locations import opened
-from sqsdelay.spark.sink.attempt import Attempt
-from sqsdelay.spark.sink.columns import Columns
-from sqsdelay.spark.sink.options import Options
-from sqsdelay.spark.sink.run import Run, StagedPart, given_up, published, run_of
+from sqsdelay.spark.sink.options import Columns, Options
+from sqsdelay.spark.sink.run import (
+    Attempt,
+    Run,
+    StagedPart,
+    given_up,
+    planned_ms,
+    published,
+    run_of,
+)
 from sqsdelay.spark.sink.summary import Counts, TaskReport, counted, total, write_summary
 
 if TYPE_CHECKING:
@@ -25,6 +31,7 @@ if TYPE_CHECKING:
 
     from sqsdelay.spark.sink.receipts import Receipts
     from sqsdelay.spark.sink.rejects import Part, RejectsFolder
+
 
 Reports = Sequence[TaskReport | None]
 
@@ -53,8 +60,7 @@ class Sink:
             ConfigurationError: a folder cannot be used.
             QueueMissing, QueueUnavailable, InvalidEndpoint: the endpoint cannot be asked.
         """
-        from sqsdelay.spark.sink.client import sender_client
-        from sqsdelay.spark.sink.delay_start import planned_ms
+        from sqsdelay.spark.sink.worker import sender_client
 
         options = self.options
         if options.rejects is not None:
@@ -145,7 +151,7 @@ class Sink:
         """The counts as JSON has them, and of a plan what it comes to."""
         if not self.options.plan:
             return counted(counts)
-        from sqsdelay.spark.sink.plan import plan_of
+        from sqsdelay.spark.estimate import plan_of
 
         return counted(counts) | {"plan": plan_of(counts.workload, self.options)}
 

@@ -16,7 +16,7 @@ from pyarrow import fs
 
 from sqsdelay.errors import InvalidSetting
 from sqsdelay.spark.locations import opened
-from sqsdelay.spark.sink.columns import REASON
+from sqsdelay.spark.sink.options import REASON
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from sqsdelay.core.delay import delay_ms, utc
 from sqsdelay.core.due_time import DueTime
 from sqsdelay.core.message import Message
 from sqsdelay.errors import InvalidDelay, InvalidMessage, SqsDelayError
-from sqsdelay.spark.sink.columns import (
+from sqsdelay.spark.sink.options import (
     ATTRIBUTES,
     BODY,
     CORRUPT,
@@ -24,8 +24,8 @@ from sqsdelay.spark.sink.columns import (
     GROUP_ID,
     MESSAGE_ID,
     Columns,
+    Options,
 )
-from sqsdelay.spark.sink.options import Options
 
 _MICROSECONDS_PER_MS: Final = 1000
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.spark.locations import opened
-from sqsdelay.spark.sink.identities import IdSample, repeated_across
-from sqsdelay.spark.sink.run import StagedPart
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import WriterCommitMessage as _Message
 
     from sqsdelay.sending.sender import SendResult
+    from sqsdelay.spark.sink.receipts import IdSample
     from sqsdelay.spark.sink.rejects import Part
+    from sqsdelay.spark.sink.run import StagedPart
 else:
     try:
         from pyspark.sql.datasource import WriterCommitMessage as _Message
@@ -99,7 +99,10 @@ def total(reports: Sequence[TaskReport | None]) -> Counts:
         if report is not None:
             counts.add(report.counts)
     samples = [report.ids for report in reports if report is not None and report.ids is not None]
-    counts.repeated += repeated_across(samples)
+    if samples:
+        from sqsdelay.spark.sink.receipts import repeated_across
+
+        counts.repeated += repeated_across(samples)
     return counts
 
 

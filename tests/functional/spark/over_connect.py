@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from sqsdelay.cost import shipped_prices
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.spark import reconcile, replay, send, write_report
-from sqsdelay.spark.report.events_table import write_events
+from sqsdelay.spark.report.read import write_events
 from tests.functional.spark.conftest import SETTINGS
 
 

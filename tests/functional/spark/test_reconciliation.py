@@ -16,7 +16,7 @@ from sqsdelay.errors import ConfigurationError
 from sqsdelay.ledger.events import Event, EventKind, Source, to_json
 from sqsdelay.spark import reconcile, replay
 from sqsdelay.spark.sink.rows import derived_id
-from sqsdelay.spark.sink.save import save
+from sqsdelay.spark.sink.send import save
 from tests.functional.spark.sent import due_ms, ids, message_id
 
 if TYPE_CHECKING:
