@@ -390,6 +390,7 @@ def replay(
     ledger_format: str | None = None,
     as_of_ms: int | None = None,
     grace_seconds: int = DEFAULT_GRACE_SECONDS,
+    record: str | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Send again what a job has lost, with the same message ids and due times.
@@ -406,6 +407,7 @@ def replay(
         ledger_format: see `reconcile`.
         as_of_ms: see `reconcile`.
         grace_seconds: see `reconcile`.
+        record: the send's option ``ledger``: folder for a ledger of what is sent again.
         options: as for the send; ``receipts`` are required.
 
     Returns:
@@ -444,7 +446,9 @@ def replay(
         number = chosen.count()
         named = identified(rows, job.columns, job.options)
         again = named.join(chosen, ["_endpoint", "_id"], "left_semi").select(*rows.columns)
-        begun = {"replay": SystemClock().now_ms()}
-        return {"chosen": number, **save(again, **(begun | options | {"past_due": "send"}))}
+        given: dict[str, Any] = {"replay": SystemClock().now_ms()} | options | {"past_due": "send"}
+        if record is not None:
+            given["ledger"] = record
+        return {"chosen": number, **save(again, **given)}
     finally:
         chosen.unpersist()

@@ -155,7 +155,6 @@ def replay(
         rejects=rejects,
         rate=rate,
         store=store,
-        ledger=record,
         hop_seconds=hop,
     )
 
@@ -169,6 +168,7 @@ def replay(
             ledger_format=ledger_format,
             as_of_ms=_as_of_ms(as_of),
             grace_seconds=grace,
+            record=record,
             **options,
         )
 
