@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from sqsdelay.core.message import Message, OutgoingMessage, size_of, string
 from sqsdelay.cost import Prices, shipped_prices
-from sqsdelay.cost.rates import Way, rate, stored_in_s3_at_once, ways
+from sqsdelay.cost.recommendation import Way, rate, stored_in_s3_at_once, ways
 from sqsdelay.cost.workload import (
     BANDS,
     DELAY_ATTRIBUTES_BYTES,
@@ -31,7 +31,7 @@ from sqsdelay.limits import (
 )
 from sqsdelay.ports.queues import Failure, Queues, SendReceipt
 from sqsdelay.spark.sink.options import Options
-from sqsdelay.stores.s3.url import settings_of
+from sqsdelay.stores.s3.slots import settings_of
 
 _HOP: Final = DEFAULT_HOP_SECONDS
 _MAX_SIZE: Final = MAX_MESSAGE_BYTES - DELAY_ATTRIBUTES_BYTES
@@ -64,7 +64,7 @@ def estimate(rows: DataFrame, prices: Prices, compared: Sequence[Way]) -> list[E
         rows: columns ``delay_seconds`` and ``size`` (bytes of body and attributes), and if you like
             ``messages`` or ``count``: how many messages a row stands for.
         prices: what a request costs.
-        compared: the ways, see `sqsdelay.cost.rates.ways`.
+        compared: the ways, see `sqsdelay.cost.recommendation.ways`.
 
     Raises:
         ConfigurationError: a column is missing, rows hold values out of range, or there are none.

@@ -16,9 +16,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.clock import SystemClock
-from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import SchemaMismatch
 from sqsdelay.ports.stores import DelayedMessageStore, TransactionMode
 from sqsdelay.receiving.deduplication import Copy

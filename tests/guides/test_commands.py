@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from sqsdelay.cli.waiting import EXIT_REQUESTED
-from sqsdelay.core.amendments import AMENDMENT_LIFETIME_SECONDS
-from sqsdelay.core.body_pointer import LEGACY_PAYLOAD_SIZE, PAYLOAD_SIZE, Pointer
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import string
+from sqsdelay.core.stored_message import AMENDMENT_LIFETIME_SECONDS
 from sqsdelay.cost import break_even_seconds, shipped_prices
 from sqsdelay.limits import MAX_ENDPOINT_CHARS
-from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS
+from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
+from sqsdelay.sending.large_bodies import LEGACY_PAYLOAD_SIZE, PAYLOAD_SIZE, Pointer
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores import open_store
 from sqsdelay.testing.local_aws import LocalAws

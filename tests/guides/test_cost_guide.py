@@ -13,10 +13,8 @@ from benchmarks import cost_by_delay
 from benchmarks.support.blocks import rewritten
 from sqsdelay.cli import app
 from sqsdelay.cost import Workload, break_even_seconds, shipped_prices
-from sqsdelay.cost.lines import DISPATCH_MS, FUNCTION_MS, LAMBDA_POLLERS
-from sqsdelay.cost.stored_message import ITEM_BYTES, write_units
-from sqsdelay.cost.strategies import IDLE_READ_UNITS
-from sqsdelay.cost.workload import DELAY_ATTRIBUTES_BYTES
+from sqsdelay.cost.strategies import IDLE_READ_UNITS, ITEM_BYTES, write_units
+from sqsdelay.cost.workload import DELAY_ATTRIBUTES_BYTES, DISPATCH_MS, FUNCTION_MS, LAMBDA_POLLERS
 from sqsdelay.limits import DELAY_CONSUMER_MEMORY_MB, DISPATCHER_MEMORY_MB, SCHEDULE_SECONDS
 
 GUIDE = (Path(__file__).parents[2] / "docs/cost.md").read_text()

@@ -23,7 +23,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 import sqsdelay
 from sqsdelay import limits
 from sqsdelay.cost import Workload, bills, shipped_prices
-from sqsdelay.cost.bill import dollars
+from sqsdelay.cost.workload import dollars
 from sqsdelay.rabbitmq import MAX_DELAY_SECONDS
 from tests.guides.page import ROOT
 from tests.patience import PATIENCE_SECONDS

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from sqsdelay.core import wire
-from sqsdelay.core.message import Attribute, text_of
+from sqsdelay.core.message import ERROR, WAS_DUE_AT, Attribute, text_of
 from tests.simulation.causes import Cause, cause_of, forks
 from tests.simulation.journal import Journal
 from tests.simulation.parcels import Parcel, key_of
@@ -114,7 +113,7 @@ def tally(
 
 def _due_ms(arrival: Arrival, wanted: dict[str, Parcel]) -> int:
     """The due time a relayed message carries, or the earliest possible if that is later still."""
-    told = text_of(arrival.attributes, wire.WAS_DUE_AT)
+    told = text_of(arrival.attributes, WAS_DUE_AT)
     return max(wanted[arrival.key].due_ms, int(told or 0))
 
 
@@ -124,7 +123,7 @@ def _how_early(arrival: Arrival, parcel: Parcel) -> str:
 
 
 def _says_why(rejected: Arrival) -> bool:
-    return wire.ERROR in rejected.attributes
+    return ERROR in rejected.attributes
 
 
 @dataclass(frozen=True, kw_only=True)

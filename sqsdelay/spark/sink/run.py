@@ -13,7 +13,7 @@ from pyspark import TaskContext
 
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.one_line import one_line
+from sqsdelay.core.readable import one_line
 from sqsdelay.errors import ConfigurationError, StoreError
 from sqsdelay.spark.locations import opened
 from sqsdelay.spark.sink.options import Options
@@ -147,7 +147,7 @@ def run_of(options: Options, now_ms: int) -> Run | None:
     if parts.scheme != "s3":
         return None
     from sqsdelay.stores.s3.jobs import new_job_batch
-    from sqsdelay.stores.s3.url import settings_of
+    from sqsdelay.stores.s3.slots import settings_of
 
     if settings_of(parts).get("lookup"):
         return None

@@ -16,7 +16,7 @@ from psycopg_pool import ConnectionPool
 
 from sqsdelay.errors import InvalidSetting, StoreError, StoreMissing, StoreUnavailable
 from sqsdelay.limits import MAX_POSTGRES_NAME_BYTES, POSTGRES_ANSWER_SECONDS
-from sqsdelay.processes.forks import in_each_child
+from sqsdelay.ports.forks import in_each_child
 from sqsdelay.stores.postgres.row_places import RowPlaces, RowPlacesDumper
 from sqsdelay.stores.schema_version import mismatch
 

@@ -14,14 +14,17 @@ from psycopg import sql
 from psycopg.rows import tuple_row
 from psycopg.types.numeric import Int4, Int8
 
-from sqsdelay.core.amendments import (
+from sqsdelay.core.clock import Clock
+from sqsdelay.core.stored_message import (
     AMENDMENT_LIFETIME_MS,
     Amendment,
+    StoredMessage,
     amendment_from_row,
+    check_stored_due,
+    from_rows,
+    from_store,
     latest_amendments,
 )
-from sqsdelay.core.clock import Clock
-from sqsdelay.core.stored_message import StoredMessage, check_stored_due, from_rows, from_store
 from sqsdelay.dispatching.settings import MAX_POLL_SECONDS
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.ports.stores import Claim, TransactionMode

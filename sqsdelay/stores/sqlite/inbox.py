@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.processes.forks import in_each_child
+from sqsdelay.ports.forks import in_each_child
 from sqsdelay.receiving.deduplication import Copy
 from sqsdelay.stores.queries import read_queries
 from sqsdelay.stores.sqlite import version as sqlite_version

@@ -14,18 +14,20 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from sqsdelay.core.amendments import AMENDMENT_LIFETIME_MS, Amendment, amendment_from_row
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.stored_message import (
+    AMENDMENT_LIFETIME_MS,
+    Amendment,
     StoredMessage,
+    amendment_from_row,
     check_stored_due,
     due_found,
     from_rows,
     from_store,
 )
 from sqsdelay.errors import ConfigurationError
+from sqsdelay.ports.forks import in_each_child
 from sqsdelay.ports.stores import Claim, TransactionMode
-from sqsdelay.processes.forks import in_each_child
 from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS, checked_lease, kept_alive
 from sqsdelay.stores.page import page_bounds
 from sqsdelay.stores.queries import read_queries

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pytest
 
-from sqsdelay.core.message_id import new_message_id
+from sqsdelay.core.checked_message import new_message_id
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.stores.s3 import S3Store
-from sqsdelay.stores.s3.lines import line_of
+from sqsdelay.stores.s3.objects import line_of
 from sqsdelay.stores.s3.slots import new_batch
 from sqsdelay.testing import ManualClock
 from tests.services.in_memory_s3 import InMemoryS3
