@@ -255,7 +255,9 @@ class JobTable:
         """
         if rows.isStreaming:
             raise ConfigurationError("reconcile() takes a table, and this is a stream")
-        options = Options.parse({name: str(value) for name, value in given.items()})
+        # A rate is the whole job's: the send finds out how many tasks share it.
+        texts = {name: str(value) for name, value in ({"tasks": 1} | given).items()}
+        options = Options.parse(texts)
         columns = checked_columns(rows.schema, options)
         return cls(
             rows=rows,

@@ -226,7 +226,9 @@ def test_the_commands(spark: SparkSession, sqs: Stub, tmp_path: Path) -> None:
     assert "1 lost" in done.stdout.splitlines()
     assert "1 sent (1 direct)" in done.stdout
     assert [entry["MessageBody"] for entry in sqs.kept()] == ["y"]
-    (event,) = [from_json(line) for file in recorded.iterdir() for line in file.open()]
+    (event,) = [
+        from_json(line) for file in recorded.iterdir() for line in file.read_text().splitlines()
+    ]
     assert (event.kind, event.message_id) == (EventKind.SENT, derived_id("j", 2))
 
 
