@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from sqsdelay.spark.sink.receipts import Receipts
-    from sqsdelay.spark.sink.rejects import Part, RejectsFolder
+    from sqsdelay.spark.sink.rejects import RejectsFolder
 
 
 Reports = Sequence[TaskReport | None]
@@ -93,9 +93,9 @@ class Sink:
         part = self._keep(task.send(batches), attempt)
         task.counts.throttled = throttled.calls - before
         staged = attempt.file_name if times.run and self.options.receipts else None
-        return TaskReport(attempt.write_id, task.counts, part, task.ids, task.staged, staged)
+        return TaskReport(attempt.write_id, task.counts.reported(), part, task.staged, staged)
 
-    def _keep(self, rejected: Iterator[pa.RecordBatch], attempt: Attempt) -> Part | None:
+    def _keep(self, rejected: Iterator[pa.RecordBatch], attempt: Attempt) -> str | None:
         first = next(rejected, None)
         if first is None:
             return None

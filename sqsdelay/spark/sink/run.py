@@ -192,9 +192,9 @@ def published(parts: Iterable[StagedPart], options: Options) -> int:
 
 def given_up(parts: Iterable[StagedPart], options: Options) -> None:
     """Give up what a job that failed has staged; what cannot be now is, when its slot comes near."""
-    for (endpoint, run), staged in _by_endpoint(parts).items():
+    for endpoint, run in _by_endpoint(parts):
         try:
-            _job(endpoint, run, options).abort(run.batch, staged)
+            _job(endpoint, run, options).abort(run.batch)
         except StoreError as error:
             logger.warning("what was staged for %s is left: %s", endpoint, one_line(error))
 

@@ -53,7 +53,7 @@ class Staging:
         job: whose batch it is.
         attempt: this attempt's name.
         now_ms: what the slots are chosen by.
-        known: the batches of earlier runs that this attempt knows of.
+        known: a digest of the batches of earlier runs that this attempt knows of.
         retry_seconds: how long an object is written again that S3 does not take.
     """
 
@@ -65,7 +65,7 @@ class Staging:
         attempt: str,
         *,
         now_ms: int,
-        known: frozenset[str],
+        known: str,
         retry_seconds: int,
     ) -> None:
         self._wheel = wheel
@@ -82,7 +82,7 @@ class Staging:
         self._kept = 0
         self._ids = array("q")
         self._contents = array("q")
-        self._keys: list[str] = []
+        self._objects = 0
         self._last_ms = 0
         self._pool = ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="staging")
         self._writing: set[Future[None]] = set()
@@ -127,7 +127,6 @@ class Staging:
             messages=len(self._ids),
             total=(3 * sum(self._ids) + sum(self._contents)) % _FULL,
             last_ms=self._last_ms,
-            keys=tuple(self._keys),
             known=self._known,
         )
 
@@ -185,11 +184,11 @@ class Staging:
                 self._slots[slot] = _Waiting([dues.take(rest)], [left], end - start, left.nbytes)
                 self._kept += left.nbytes
                 return
-            part = f"{self._attempt}.{len(self._keys)}"
+            part = f"{self._attempt}.{self._objects}"
+            self._objects += 1
             first_ms, last_ms = dues[start].as_py(), dues[end - 1].as_py()
             name = ObjectName(slot, first_ms, last_ms, end - start, part, self._batch)
             key = self._wheel.key(name)
-            self._keys.append(key)
             self._finish(_IN_FLIGHT)
             text = _joined(lines, start, end)
             self._writing.add(self._pool.submit(self._put, key, text))

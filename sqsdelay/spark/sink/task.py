@@ -22,7 +22,7 @@ from sqsdelay.errors import (
 from sqsdelay.sending.sender import QueueSender, SendResult
 from sqsdelay.spark.estimate import Planned
 from sqsdelay.spark.sink.bulk import Bulk
-from sqsdelay.spark.sink.receipts import IdSample, Mark, ReceiptsWriter, SeenIds, SentBefore
+from sqsdelay.spark.sink.receipts import Mark, ReceiptsWriter, SeenIds, SentBefore
 from sqsdelay.spark.sink.rejects import rejected
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import StagedPart
@@ -113,11 +113,6 @@ class Task:
         self._seen = SeenIds()
         self.counts = Counts()
         self.staged: tuple[StagedPart, ...] = ()
-
-    @property
-    def ids(self) -> IdSample:
-        """The ids it came across."""
-        return self._seen.sample()
 
     def send(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Send all rows; yields those that cannot be sent, each with its reason.
