@@ -258,7 +258,8 @@ def print_summary(summary: dict[str, Any], seconds: float, rejects: str | None) 
         )
         out.print(text, highlight=False, soft_wrap=True)
     if summary["rejected"]:
-        text = f"{summary['rejected']:,} not sent: kept in {rejects}"
+        kept = "" if rejects is None else f": kept in {rejects}"
+        text = f"{summary['rejected']:,} not sent{kept}"
         out.print(text, highlight=False, markup=False, soft_wrap=True)
         for kind, reason in summary["reasons"].items():
             text = f"  {reason['rows']:,} {kind}, e.g. {reason['example']}"
