@@ -20,6 +20,7 @@ from sqsdelay.spark.sink.run import (
     Run,
     StagedPart,
     given_up,
+    insist,
     planned_ms,
     published,
     run_of,
@@ -72,7 +73,8 @@ class Sink:
         if run is not None and options.endpoint is not None:
             from sqsdelay.stores.s3.jobs import wheel_of
 
-            wheel_of(str(options.store), Endpoint.parse(options.endpoint).name)
+            name = Endpoint.parse(options.endpoint).name
+            insist(lambda: wheel_of(str(options.store), name), options.retry_seconds)
         if options.receipts is None or options.plan:
             return Times(delay_start_ms=now_ms, began_ms=now_ms, run=run)
         receipts = _receipts(options.receipts, str(options.job), batch=options.batch)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import urlsplit
 
+import tenacity
 from pyspark import TaskContext
 
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import one_line
-from sqsdelay.errors import ConfigurationError, StoreError
+from sqsdelay.errors import ConfigurationError, StoreError, StoreUnavailable
 from sqsdelay.spark.locations import opened
 from sqsdelay.spark.sink.options import Options
 
@@ -117,6 +120,9 @@ def micro_batch_ms(checkpoint: str | None, batch_id: int) -> int:
 
 logger = logging.getLogger(__name__)
 
+_RETRY_WAIT: Final = tenacity.wait_random_exponential(multiplier=0.5, max=10)
+_Answer = TypeVar("_Answer")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
@@ -174,8 +180,39 @@ class StagedPart:
     staged: Staged
 
 
-def published(parts: Iterable[StagedPart], options: Options) -> int:
+def insist(
+    call: Callable[[], _Answer], seconds: float, *, sleep: Callable[[float], None] = time.sleep
+) -> _Answer:
+    """Do what S3 may refuse for a while, again for so many seconds: hours of staging depend on it.
+
+    Only what S3 itself did not take is tried again, not what a job has found out for good.
+
+    Raises:
+        StoreUnavailable
+    """
+    for attempt in tenacity.Retrying(
+        stop=tenacity.stop_after_delay(seconds),
+        wait=_RETRY_WAIT,
+        sleep=sleep,
+        retry=tenacity.retry_if_exception(
+            lambda error: isinstance(error, StoreUnavailable) and error.__cause__ is not None
+        ),
+        reraise=True,
+    ):
+        with attempt:
+            return call()
+    raise AssertionError("the last attempt returns or raises")
+
+
+def published(
+    parts: Iterable[StagedPart],
+    options: Options,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+) -> int:
     """Publish what committed attempts have staged, one endpoint after the other.
+
+    Each step is tried again for the option ``retry_seconds``.
 
     Returns:
         How many messages another run of the same job had stored meanwhile, and this one then did not.
@@ -185,9 +222,14 @@ def published(parts: Iterable[StagedPart], options: Options) -> int:
     """
     stored_already = 0
     for (endpoint, run), staged in _by_endpoint(parts).items():
-        if not _job(endpoint, run, options).commit(run.batch, staged):
+        publish = partial(_publish, endpoint, run, staged, options)
+        if not insist(publish, options.retry_seconds, sleep=sleep):
             stored_already += sum(each.messages for each in staged)
     return stored_already
+
+
+def _publish(endpoint: str, run: Run, staged: Sequence[Staged], options: Options) -> bool:
+    return _job(endpoint, run, options).commit(run.batch, staged)
 
 
 def given_up(parts: Iterable[StagedPart], options: Options) -> None:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import zlib
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import tenacity
 
-from sqsdelay.errors import StoreUnavailable
+from sqsdelay.spark.sink.run import insist
 from sqsdelay.stores.s3.jobs import Job, Staged
 from sqsdelay.stores.s3.slots import ObjectName, Slot
 from sqsdelay.stores.s3.wheel import MAX_OBJECT_BYTES, MAX_OBJECT_MESSAGES, Wheel
@@ -33,7 +32,6 @@ _LEVEL: Final = 3
 
 _GZIP: Final = 31
 _FULL: Final = 1 << 64
-_RETRY_WAIT: Final = tenacity.wait_random_exponential(multiplier=0.5, max=10)
 
 
 @dataclass(slots=True)
@@ -121,7 +119,10 @@ class Staging:
             self._pool.shutdown(cancel_futures=True)
         if not self._ids:
             return None
-        self._again(lambda: self._job.mark(self._batch, self._attempt, self._ids, self._contents))
+        insist(
+            lambda: self._job.mark(self._batch, self._attempt, self._ids, self._contents),
+            self._retry_seconds,
+        )
         return Staged(
             attempt=self._attempt,
             messages=len(self._ids),
@@ -195,17 +196,7 @@ class Staging:
 
     def _put(self, key: str, text: pa.Buffer) -> None:
         body = zlib.compress(text, _LEVEL, _GZIP)
-        self._again(lambda: self._wheel.bucket.put(key, body))
-
-    def _again(self, call: Callable[[], object]) -> None:
-        for attempt in tenacity.Retrying(
-            stop=tenacity.stop_after_delay(self._retry_seconds),
-            wait=_RETRY_WAIT,
-            retry=tenacity.retry_if_exception_type(StoreUnavailable),
-            reraise=True,
-        ):
-            with attempt:
-                call()
+        insist(lambda: self._wheel.bucket.put(key, body), self._retry_seconds)
 
     def _finish(self, most: int) -> None:
         """Wait until no more than so many objects are being written."""
