@@ -28,9 +28,8 @@ from benchmarks.support.s3_stub import S3Stub, running_s3_stub
 from benchmarks.support.sqs_stub import REGION, running_stub
 from sqsdelay.spark import register
 from sqsdelay.spark.session import session
-from sqsdelay.spark.sink.columns import checked_columns
-from sqsdelay.spark.sink.options import Options
-from sqsdelay.spark.sink.table import shared_out
+from sqsdelay.spark.sink.options import Options, checked_columns
+from sqsdelay.spark.sink.send import shared_out
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,9 +11,8 @@ from sqsdelay.core.delay import utc
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.spark import register
 from sqsdelay.spark.session import session
-from sqsdelay.spark.sink.columns import checked_columns
-from sqsdelay.spark.sink.options import Options
-from sqsdelay.spark.sink.table import shared_out
+from sqsdelay.spark.sink.options import Options, checked_columns
+from sqsdelay.spark.sink.send import shared_out
 from tests.services.in_memory_s3 import InMemoryS3
 from tests.services.s3_server import running_s3
 

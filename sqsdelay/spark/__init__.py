@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from sqsdelay.spark.reconciliation.reconcile import reconcile
-    from sqsdelay.spark.reconciliation.replay import replay
+    from sqsdelay.spark.reconciliation import reconcile, replay
     from sqsdelay.spark.report.write import write_report
     from sqsdelay.spark.sink.send import send
 
@@ -26,8 +25,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "reconcile": "sqsdelay.spark.reconciliation.reconcile",
-    "replay": "sqsdelay.spark.reconciliation.replay",
+    "reconcile": "sqsdelay.spark.reconciliation",
+    "replay": "sqsdelay.spark.reconciliation",
     "send": "sqsdelay.spark.sink.send",
     "write_report": "sqsdelay.spark.report.write",
 }

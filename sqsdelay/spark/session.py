@@ -1,4 +1,5 @@
-"""The Spark session of sqsdelay's own commands: one, local unless told otherwise, and quiet."""
+"""The Spark session of sqsdelay's own commands: one, local unless told otherwise, and quiet; and a failed
+job's reason, without the traces around it."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from sqsdelay.errors import ConfigurationError, InvalidSetting, MissingExtra
+from sqsdelay.errors import ConfigurationError, InvalidSetting, MissingExtra, SqsDelayError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -102,7 +103,7 @@ def _started(builder: SparkSession.Builder, master: str) -> SparkSession:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    from sqsdelay.spark.failure import cause
+    from sqsdelay.spark.session import cause
 
     try:
         return builder.getOrCreate()
@@ -156,3 +157,25 @@ def _no_java(found: str) -> ConfigurationError:
         f"Spark needs Java {LEAST_JAVA} or newer, and {found}: "
         "install one, and set JAVA_HOME or put its java on the PATH"
     )
+
+
+_OURS: Final = re.compile(r"^sqsdelay\.errors\.\w+: (.+)$", re.MULTILINE)
+_PYTHONS: Final = re.compile(r"^[\w.]+(?:Error|Exception): .+$", re.MULTILINE)
+"""The last line of a trace from one of Spark's workers."""
+
+
+def cause(error: Exception) -> str:
+    """The one line of a Java trace that says why."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    for mark in ("Caused by:", ":"):
+        if reasons := [line for line in lines if line.startswith(mark)]:
+            return reasons[0].removeprefix(":").strip()
+    return lines[0] if lines else "Spark gives no reason"
+
+
+def failure(error: Exception) -> SqsDelayError:
+    """sqsdelay's own error if that ended the job, or else Python's, or Java's cause."""
+    text = str(error)
+    reasons = _OURS.findall(text) or _PYTHONS.findall(text) or [cause(error)]
+    missing = reasons[-1].startswith("[PATH_NOT_FOUND]")
+    return InvalidSetting(reasons[-1]) if missing else SqsDelayError(reasons[-1])

@@ -18,12 +18,10 @@ from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.spark.sink import staging
 from sqsdelay.spark.sink.bulk import Bulk
-from sqsdelay.spark.sink.columns import Columns
-from sqsdelay.spark.sink.identities import Mark
-from sqsdelay.spark.sink.options import Options
-from sqsdelay.spark.sink.receipts import Receipts
+from sqsdelay.spark.sink.options import Columns, Options
+from sqsdelay.spark.sink.receipts import Mark, Receipts
 from sqsdelay.spark.sink.rows import Rows
-from sqsdelay.spark.sink.run import Run
+from sqsdelay.spark.sink.run import Run, published
 from sqsdelay.spark.sink.task import Task
 from sqsdelay.stores.s3 import S3Store
 from sqsdelay.stores.s3.bucket import ObjectBucket
@@ -184,6 +182,34 @@ def test_an_object_that_s3_does_not_take_fails_the_task() -> None:
     driver.s3 = InMemoryS3(around=lambda name, call: _refused() if name == "PutObject" else call())
     with pytest.raises(StoreUnavailable, match="slow"):
         driver.task([table([("a", DAY, "1", None, None)])])
+
+
+@pytest.mark.parametrize("what", ["record.json", "decided"])
+def test_a_burst_of_refusals_at_the_end_throws_nothing_away(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Record and decision are written again for as long as a task writes its objects again."""
+    driver = Driver("orders")
+    task = driver.task([table([("a", DAY, "1", None, None)])])
+    refusals = iter(range(20))
+
+    def refusing(prefix: str, endpoint: str) -> Wheel:
+        wheel = driver.wheel(prefix, endpoint)
+        put = wheel.bucket.put
+
+        def refused(key: str, *arguments: Any, **more: Any) -> str:
+            if what in key and next(refusals, None) is not None:
+                raise StoreUnavailable("slow down") from OSError("503")
+            return put(key, *arguments, **more)
+
+        monkeypatch.setattr(wheel.bucket, "put", refused)
+        return wheel
+
+    monkeypatch.setattr("sqsdelay.stores.s3.jobs.wheel_of", refusing)
+    slept: list[float] = []
+    assert published(task.staged, Options(store="s3://parked"), sleep=slept.append) == 0
+    assert len(slept) == 20
+    assert [message.message_id for message in driver.pending()] == ["1"]
 
 
 def _refused() -> Any:

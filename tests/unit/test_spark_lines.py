@@ -15,9 +15,8 @@ from sqsdelay.core.checked_message import checked
 from sqsdelay.core.message import Message
 from sqsdelay.core.stored_message import as_stored
 from sqsdelay.errors import SqsDelayError
-from sqsdelay.spark.sink.columns import Columns
 from sqsdelay.spark.sink.lines import due_column, plain_rows
-from sqsdelay.spark.sink.options import Options
+from sqsdelay.spark.sink.options import Columns, Options
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.stores.s3.objects import line_of
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from sqsdelay.core.message import Message
 from sqsdelay.cost import shipped_prices
+from sqsdelay.spark.estimate import RELAY_HOLDS, Planned, Workload, plan_of
 from sqsdelay.spark.sink.options import Options
-from sqsdelay.spark.sink.plan import RELAY_HOLDS, Planned, Workload, plan_of
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 PRICES = shipped_prices()

@@ -16,10 +16,9 @@ from sqsdelay.core.message import Message
 from sqsdelay.errors import ConfigurationError, SqsDelayError
 from sqsdelay.limits import MAX_DUE_MS
 from sqsdelay.spark.sink import task
-from sqsdelay.spark.sink.columns import Columns
-from sqsdelay.spark.sink.delay_start import micro_batch_ms
-from sqsdelay.spark.sink.options import Options
+from sqsdelay.spark.sink.options import Columns, Options
 from sqsdelay.spark.sink.rows import Rows, derived_id
+from sqsdelay.spark.sink.run import micro_batch_ms
 from sqsdelay.spark.sink.task import chunks
 
 NOW_MS = 1_800_000_000_000

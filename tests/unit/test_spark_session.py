@@ -10,8 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.spark.failure import cause, failure
-from sqsdelay.spark.session import check_java, session
+from sqsdelay.spark.session import cause, check_java, failure, session
 from tests.patience import PATIENCE_SECONDS
 
 OPENJDK = 'openjdk version "{}" 2025-04-15'

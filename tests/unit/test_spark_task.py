@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -16,12 +18,14 @@ from sqsdelay.errors import ConfigurationError, QueueUnavailable
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.settings import SenderSettings
-from sqsdelay.spark.sink.columns import Columns
-from sqsdelay.spark.sink.identities import Mark, SeenIds, repeated_across
-from sqsdelay.spark.sink.options import Options
-from sqsdelay.spark.sink.receipts import Receipts
+from sqsdelay.spark.sink.options import Columns, Options
+from sqsdelay.spark.sink.receipts import Mark, Receipts, SeenIds
+from sqsdelay.spark.sink.rejects import RejectsFolder
 from sqsdelay.spark.sink.rows import Rows
+from sqsdelay.spark.sink.run import Run, StagedPart
+from sqsdelay.spark.sink.summary import TaskReport
 from sqsdelay.spark.sink.task import Task
+from sqsdelay.stores.s3.jobs import Staged, new_job_batch
 from sqsdelay.testing import InMemoryQueues, ManualClock
 
 ROWS = 300
@@ -168,27 +172,37 @@ def test_a_job_has_one_instant(tmp_path: Path) -> None:
 
 
 def test_ids_are_noted_together_as_one_by_one() -> None:
-    """Where a sample is kept, too: what is in it is noticed when it comes again, and told alike."""
-    ids = [n * 2654435761 % 2**40 for n in range(1000)]
+    """As many as are remembered, the first: what is among them is noticed when it comes again."""
+    ids = list(range(1000))
     together, one_by_one = SeenIds(tracked=64), SeenIds(tracked=64)
-    for start in range(0, 1000, 100):
-        assert together.note_all(ids[start : start + 100], ids[start : start + 100])
+    for start in range(0, 1000, 50):
+        assert together.note_all(ids[start : start + 50], ids[start : start + 50])
     for each in ids:
         one_by_one.note(Mark(each, each))
-    assert together.sample() == one_by_one.sample()
-    (known, *_) = together.sample().ids
-    assert not together.note_all([1, known], [1, 2])
-    assert not together.note_all([1, 1], [1, 1])
-    assert not together.has(1)
+    for each in ids:
+        assert together.has(each) == one_by_one.has(each) == (each < 64)
+    assert not together.note_all([2000, 63], [1, 2])
+    assert not together.note_all([2000, 2000], [1, 1])
+    assert together.note_all([64, 2000], [1, 2])
 
 
-def test_ids_that_two_tasks_had_are_counted() -> None:
-    """Exactly where the samples are whole, about where a task had too many ids for that."""
-    marks = [Mark.of("orders", Message("x", message_id=f"m{n}")) for n in range(3000)]
-    one, other = SeenIds(), SeenIds()
-    assert [one.note(mark) for mark in marks] == [None] * 3000
-    for mark in marks[1000:]:
-        other.note(mark)
-    assert repeated_across([one.sample(), other.sample()]) == 2000
-    about = repeated_across([one.sample(200), other.sample()])
-    assert 1000 < about < 3000
+def test_a_report_is_small_whatever_was_sent() -> None:
+    """Spark keeps the reports of all tasks in the driver: 20,000 of them are a few megabytes."""
+    clock = ManualClock()
+    task, _ = one_task(clock)
+    rows = 17_000
+    bodies = ["x"] * rows
+    bodies[::1000] = ["\x00" * 100] * len(bodies[::1000])
+    ids = [f"m{n}" for n in range(rows)]
+    ids[1::1000] = [f"{n}" * 1000 for n in range(17)]
+    kept = sum(batch.num_rows for batch in task.send([of_ids(ids, bodies)]))
+    now_ms = clock.now_ms()
+    job = json.dumps(["renewals-2027", None, None])
+    run = Run(batch=new_job_batch(now_ms), job=job, now_ms=now_ms, after_ms=now_ms)
+    staged = Staged("123x4567", rows, 1 << 63, now_ms, "d" * 16)
+    part = RejectsFolder("/tmp/rejects").part("w" * 32, 123, 4567)
+    report = TaskReport(
+        "w" * 32, task.counts.reported(), part, (StagedPart("orders", run, staged),), "r" * 45
+    )
+    assert kept == task.counts.rejected == 34
+    assert len(pickle.dumps(report)) < 1024

@@ -77,7 +77,7 @@ def cost(
         from pyspark.errors import PySparkException
 
         from sqsdelay.spark.estimate import estimate
-        from sqsdelay.spark.failure import failure
+        from sqsdelay.spark.session import failure
 
         try:
             found = estimate(_read(spark, workload), used, compared)
@@ -116,7 +116,7 @@ def _read(spark: SparkSession, workload: str) -> DataFrame:
     if "size" in names or not {"body", "due_at"} & names:
         return rows
     from sqsdelay.spark.estimate import as_workload
-    from sqsdelay.spark.sink.input_files import Format, read_table
+    from sqsdelay.spark.sink.send import Format, read_table
 
     return as_workload(read_table(spark, workload, Format("jsonl" if kind == "json" else kind)))
 

@@ -32,7 +32,7 @@ def events(
         err.status("reading the ledger with Spark"),
         session("sqsdelay pipeline events", master=master or LOCAL) as spark,
     ):
-        from sqsdelay.spark.report.events_table import write_events
+        from sqsdelay.spark.report.read import write_events
 
         appended, bad_lines = write_events(spark, ledger, folder)
     if as_json:

@@ -84,7 +84,7 @@ def reconcile(
 
     def run(rows: DataFrame) -> list[dict[str, Any]]:
         from sqsdelay.spark.locations import hadoop_uri
-        from sqsdelay.spark.reconciliation.reconcile import reconcile, totals
+        from sqsdelay.spark.reconciliation import reconcile, totals
 
         found = reconcile(
             rows,
@@ -155,12 +155,11 @@ def replay(
         rejects=rejects,
         rate=rate,
         store=store,
-        ledger=record,
         hop_seconds=hop,
     )
 
     def run(rows: DataFrame) -> dict[str, Any]:
-        from sqsdelay.spark.reconciliation.replay import replay
+        from sqsdelay.spark.reconciliation import replay
 
         return replay(
             rows,
@@ -169,6 +168,7 @@ def replay(
             ledger_format=ledger_format,
             as_of_ms=_as_of_ms(as_of),
             grace_seconds=grace,
+            record=record,
             **options,
         )
 
@@ -212,8 +212,8 @@ def _on_spark(
         from pyspark.errors import PySparkException
 
         from sqsdelay.spark.archive import archive
-        from sqsdelay.spark.failure import failure
-        from sqsdelay.spark.sink.input_files import Format, read_table
+        from sqsdelay.spark.session import failure
+        from sqsdelay.spark.sink.send import Format, read_table
 
         if not ONE_PROCESS.fullmatch(master or LOCAL):
             spark.sparkContext.addPyFile(str(archive(Path(folder) / "sqsdelay.zip")))

@@ -16,7 +16,7 @@ from sqsdelay.core.delay import due_at_ms, parse_due_at
 from sqsdelay.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from sqsdelay.spark.report.figures import Figures
+    from sqsdelay.spark.report.page import Figures
 
 GRACE_SECONDS: Final = 3600
 """`sqsdelay.spark.report.write.DEFAULT_GRACE_SECONDS`, which cannot be imported without Spark."""

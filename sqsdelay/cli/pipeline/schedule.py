@@ -180,9 +180,8 @@ def _run(
         from pyspark.errors import PySparkException
 
         from sqsdelay.spark.archive import archive
-        from sqsdelay.spark.failure import failure
-        from sqsdelay.spark.sink.input_files import Format, read_table
-        from sqsdelay.spark.sink.save import save
+        from sqsdelay.spark.session import failure
+        from sqsdelay.spark.sink.send import Format, read_table, save
 
         if not ONE_PROCESS.fullmatch(master or LOCAL):
             spark.sparkContext.addPyFile(str(archive(Path(folder) / "sqsdelay.zip")))
@@ -259,7 +258,8 @@ def print_summary(summary: dict[str, Any], seconds: float, rejects: str | None) 
         )
         out.print(text, highlight=False, soft_wrap=True)
     if summary["rejected"]:
-        text = f"{summary['rejected']:,} not sent: kept in {rejects}"
+        kept = "" if rejects is None else f": kept in {rejects}"
+        text = f"{summary['rejected']:,} not sent{kept}"
         out.print(text, highlight=False, markup=False, soft_wrap=True)
         for kind, reason in summary["reasons"].items():
             text = f"  {reason['rows']:,} {kind}, e.g. {reason['example']}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from math import nan
 from typing import Any, Final
@@ -18,7 +19,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from sqsdelay.core.delay import utc
-from sqsdelay.spark.report.figures import Histogram
 
 _COLOURS: Final = {
     "#010101": "ink",
@@ -56,6 +56,16 @@ _INCHES: Final = (7.2, 3.2)
 _WIDE_INCHES: Final = (13.0, 3.4)
 _ROOM_ABOVE: Final = 1.15
 """Of the highest bar, for its figure."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Histogram:
+    """Arrivals by lateness: before the due time, in bins of equal width from it, and later."""
+
+    width_ms: int
+    early: int
+    bins: Sequence[int]
+    later: int
 
 
 def lateness_chart(histogram: Histogram) -> str:

@@ -18,15 +18,13 @@ from pyspark.sql import functions as F
 from sqsdelay.core.delay import utc
 from sqsdelay.cost import Prices
 from sqsdelay.errors import ConfigurationError, InvalidSetting
-from sqsdelay.spark.failure import cause
 from sqsdelay.spark.report import tables
-from sqsdelay.spark.report.counted import Counted, counts, spread
-from sqsdelay.spark.report.figures import Figures, contents, hours_of_a_moment
 from sqsdelay.spark.report.messages import KEY, gathered, judged
 from sqsdelay.spark.report.output_folder import MARK, NewFolder, replaced
-from sqsdelay.spark.report.page import PAGE, render
-from sqsdelay.spark.report.read_ledger import Reading, read_ledger
-from sqsdelay.spark.report.waiting import waiting
+from sqsdelay.spark.report.page import PAGE, Figures, contents, hours_of_a_moment, render
+from sqsdelay.spark.report.read import Reading, read_ledger
+from sqsdelay.spark.report.tables import Counted, counts, spread, waiting
+from sqsdelay.spark.session import cause
 
 DEFAULT_GRACE_SECONDS: Final = 3600
 """How long after its due time a message that has not arrived counts as late, not as lost."""

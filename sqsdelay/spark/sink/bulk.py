@@ -30,10 +30,9 @@ from sqsdelay.ports.queues import Queues, SizeLimits
 from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.settings import SenderSettings
-from sqsdelay.spark.sink.columns import DELAY
-from sqsdelay.spark.sink.identities import Mark, SeenIds
 from sqsdelay.spark.sink.lines import Plain, due_column, plain_rows, spelled
-from sqsdelay.spark.sink.receipts import ReceiptsWriter, SentBefore
+from sqsdelay.spark.sink.options import DELAY
+from sqsdelay.spark.sink.receipts import Mark, ReceiptsWriter, SeenIds, SentBefore
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Run, StagedPart
 from sqsdelay.spark.sink.staging import Staging

@@ -21,12 +21,9 @@ from pyspark.sql.types import StructType
 
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.spark.sink.attempt import context, this_attempt
-from sqsdelay.spark.sink.columns import DELAY, Columns, checked_columns
-from sqsdelay.spark.sink.delay_start import micro_batch_ms
 from sqsdelay.spark.sink.job import Reports, Sink, Times
-from sqsdelay.spark.sink.options import Options
-from sqsdelay.spark.sink.run import run_of
+from sqsdelay.spark.sink.options import DELAY, Columns, Options, checked_columns
+from sqsdelay.spark.sink.run import context, micro_batch_ms, run_of, this_attempt
 from sqsdelay.spark.sink.summary import TaskReport
 
 if TYPE_CHECKING:

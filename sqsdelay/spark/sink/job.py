@@ -14,17 +14,25 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Route
 from sqsdelay.errors import NotAllSent
 from sqsdelay.spark.locations import opened
-from sqsdelay.spark.sink.attempt import Attempt
-from sqsdelay.spark.sink.columns import Columns
-from sqsdelay.spark.sink.options import Options
-from sqsdelay.spark.sink.run import Run, StagedPart, given_up, published, run_of
+from sqsdelay.spark.sink.options import Columns, Options
+from sqsdelay.spark.sink.run import (
+    Attempt,
+    Run,
+    StagedPart,
+    given_up,
+    insist,
+    planned_ms,
+    published,
+    run_of,
+)
 from sqsdelay.spark.sink.summary import Counts, TaskReport, counted, total, write_summary
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from sqsdelay.spark.sink.receipts import Receipts
-    from sqsdelay.spark.sink.rejects import Part, RejectsFolder
+    from sqsdelay.spark.sink.rejects import RejectsFolder
+
 
 Reports = Sequence[TaskReport | None]
 
@@ -53,8 +61,7 @@ class Sink:
             ConfigurationError: a folder cannot be used.
             QueueMissing, QueueUnavailable, InvalidEndpoint: the endpoint cannot be asked.
         """
-        from sqsdelay.spark.sink.client import sender_client
-        from sqsdelay.spark.sink.delay_start import planned_ms
+        from sqsdelay.spark.sink.worker import sender_client
 
         options = self.options
         if options.rejects is not None:
@@ -66,7 +73,8 @@ class Sink:
         if run is not None and options.endpoint is not None:
             from sqsdelay.stores.s3.jobs import wheel_of
 
-            wheel_of(str(options.store), Endpoint.parse(options.endpoint).name)
+            name = Endpoint.parse(options.endpoint).name
+            insist(lambda: wheel_of(str(options.store), name), options.retry_seconds)
         if options.receipts is None or options.plan:
             return Times(delay_start_ms=now_ms, began_ms=now_ms, run=run)
         receipts = _receipts(options.receipts, str(options.job), batch=options.batch)
@@ -87,9 +95,9 @@ class Sink:
         part = self._keep(task.send(batches), attempt)
         task.counts.throttled = throttled.calls - before
         staged = attempt.file_name if times.run and self.options.receipts else None
-        return TaskReport(attempt.write_id, task.counts, part, task.ids, task.staged, staged)
+        return TaskReport(attempt.write_id, task.counts.reported(), part, task.staged, staged)
 
-    def _keep(self, rejected: Iterator[pa.RecordBatch], attempt: Attempt) -> Part | None:
+    def _keep(self, rejected: Iterator[pa.RecordBatch], attempt: Attempt) -> str | None:
         first = next(rejected, None)
         if first is None:
             return None
@@ -145,7 +153,7 @@ class Sink:
         """The counts as JSON has them, and of a plan what it comes to."""
         if not self.options.plan:
             return counted(counts)
-        from sqsdelay.spark.sink.plan import plan_of
+        from sqsdelay.spark.estimate import plan_of
 
         return counted(counts) | {"plan": plan_of(counts.workload, self.options)}
 

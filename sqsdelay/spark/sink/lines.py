@@ -20,7 +20,7 @@ from sqsdelay.limits import (
     MAX_ATTRIBUTES,
     MAX_MESSAGE_BYTES,
 )
-from sqsdelay.spark.sink.columns import (
+from sqsdelay.spark.sink.options import (
     ATTRIBUTES,
     BODY,
     CORRUPT,

@@ -1,8 +1,9 @@
-"""What a job has sent, kept in files so that the job, run again, goes on where it was killed.
+"""Ids: which a task came across, and which a job has sent, kept in files so that the job, run again, goes on
+where it was killed.
 
-``<receipts>/<job>/_job.json`` holds the instant that the job's ``delay_seconds`` count from;
-beside it are Parquet files of what SQS or the store has taken. A file that is cut off counts as
-none: its rows are sent again, with the same ids and due times.
+``<receipts>/<job>/_job.json`` holds the instant that the job's ``delay_seconds`` count from; beside it are
+Parquet files of what SQS or the store has taken. A file that is cut off counts as none: its rows are sent
+again, with the same ids and due times.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import islice
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -25,7 +28,68 @@ from pyarrow import fs
 from sqsdelay.core.message import Message
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.spark.locations import opened
-from sqsdelay.spark.sink.identities import Mark
+
+_TRACKED: Final = 1 << 19
+"""Ids a task remembers, about 50 MB: the first that it came across."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A message's id and its content, as numbers of 64 bits with a sign.
+
+    Two rows with one id and one content are copies; with another content one of them is wrong.
+    """
+
+    message_id: int
+    content: int
+
+    @classmethod
+    def of(cls, endpoint: str, message: Message) -> Mark:
+        """The mark of a message to an endpoint."""
+        content = blake2b(message.body.encode(), digest_size=8)
+        rest = (
+            endpoint,
+            message.due_at,
+            sorted(message.attributes.items()),
+            message.message_group_id,
+            message.message_deduplication_id,
+        )
+        content.update(repr(rest).encode())
+        identity = blake2b(str(message.message_id).encode(), digest_size=8)
+        return cls(_number(identity.digest()), _number(content.digest()))
+
+
+def _number(digest: bytes) -> int:
+    return int.from_bytes(digest, signed=True)
+
+
+class SeenIds:
+    """The ids that one task came across, as many as it can remember. Nobody else is told."""
+
+    def __init__(self, *, tracked: int = _TRACKED) -> None:
+        self._tracked = tracked
+        self._contents: dict[int, int] = {}
+
+    def note(self, mark: Mark) -> int | None:
+        """The content that came with this id before; None if it is the first."""
+        before = self._contents.get(mark.message_id)
+        if before is None and len(self._contents) < self._tracked:
+            self._contents[mark.message_id] = mark.content
+        return before
+
+    def note_all(self, ids: Sequence[int], contents: Sequence[int]) -> bool:
+        """Note messages of which none repeats an id; False, and nothing noted, if one may."""
+        new = dict(zip(ids, contents, strict=True))
+        if len(new) < len(ids) or not self._contents.keys().isdisjoint(new):
+            return False
+        left = self._tracked - len(self._contents)
+        self._contents.update(new if len(new) <= left else islice(new.items(), max(0, left)))
+        return True
+
+    def has(self, message_id: int) -> bool:
+        """Whether an id came before, as far as that is known."""
+        return message_id in self._contents
+
 
 _FLUSH_SECONDS: Final = 1.0
 """A task that is killed sends again what it sent since the last file, at most."""

@@ -7,8 +7,7 @@ that Spark committed are moved out of it, so a task that ran twice does not reje
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,15 +15,9 @@ from pyarrow import fs
 
 from sqsdelay.errors import InvalidSetting
 from sqsdelay.spark.locations import opened
-from sqsdelay.spark.sink.columns import REASON
+from sqsdelay.spark.sink.options import REASON
 
-
-@dataclass(frozen=True, kw_only=True)
-class Part:
-    """One attempt's file: where it was written, and its name once it is committed."""
-
-    staged: str
-    name: str
+_STAGING: Final = "_staging-"
 
 
 class RejectsFolder:
@@ -46,28 +39,26 @@ class RejectsFolder:
 
     def staging(self, write_id: str) -> str:
         """The hidden folder of one write; Spark's readers pass over a name that starts with '_'."""
-        return f"{self._root}/_staging-{write_id}"
+        return f"{self._root}/{_STAGING}{write_id}"
 
-    def part(self, write_id: str, partition: int, attempt: int) -> Part:
-        """The names of the file of one attempt on one task."""
-        return Part(
-            staged=f"{self.staging(write_id)}/{partition:05d}-{attempt}.parquet",
-            name=f"part-{write_id}-{partition:05d}.parquet",
-        )
+    def part(self, write_id: str, partition: int, attempt: int) -> str:
+        """Where one attempt on one task writes its file, below the folder."""
+        return f"{_STAGING}{write_id}/{partition:05d}-{attempt}.parquet"
 
-    def open(self, part: Part, schema: pa.Schema) -> pq.ParquetWriter:
+    def open(self, part: str, schema: pa.Schema) -> pq.ParquetWriter:
         """Begin a part; close it when the task is done."""
-        self._fs.create_dir(part.staged.rpartition("/")[0])
-        return pq.ParquetWriter(part.staged, schema, filesystem=self._fs)
+        path = f"{self._root}/{part}"
+        self._fs.create_dir(path.rpartition("/")[0])
+        return pq.ParquetWriter(path, schema, filesystem=self._fs)
 
-    def commit(self, parts: Iterable[Part], write_ids: Iterable[str]) -> None:
+    def commit(self, parts: Iterable[str], write_ids: Iterable[str]) -> None:
         """Make the parts visible, and drop what other attempts left.
 
         A write that is run again need not have the same tasks: its earlier parts go, too.
         """
-        kept = {part.name: part for part in parts}
+        kept = {_committed(part): part for part in parts}
         for name, part in kept.items():
-            self._fs.move(part.staged, f"{self._root}/{name}")
+            self._fs.move(f"{self._root}/{part}", f"{self._root}/{name}")
         ids = set(write_ids)
         for info in self._fs.get_file_info(fs.FileSelector(self._root, allow_not_found=True)):
             if info.base_name not in kept and _write_of(info.base_name) in ids:
@@ -80,6 +71,12 @@ class RejectsFolder:
             staging = self.staging(write_id)
             if self._fs.get_file_info(staging).type is not fs.FileType.NotFound:
                 self._fs.delete_dir(staging)
+
+
+def _committed(part: str) -> str:
+    """The name of an attempt's file once it is committed."""
+    write_id, _, file = part.removeprefix(_STAGING).rpartition("/")
+    return f"part-{write_id}-{file.partition('-')[0]}.parquet"
 
 
 def _write_of(name: str) -> str:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from sqsdelay.core.delay import DueTime, delay_ms, utc
 from sqsdelay.core.message import Message
 from sqsdelay.errors import InvalidDelay, InvalidMessage, SqsDelayError
-from sqsdelay.spark.sink.columns import (
+from sqsdelay.spark.sink.options import (
     ATTRIBUTES,
     BODY,
     CORRUPT,
@@ -23,8 +23,8 @@ from sqsdelay.spark.sink.columns import (
     GROUP_ID,
     MESSAGE_ID,
     Columns,
+    Options,
 )
-from sqsdelay.spark.sink.options import Options
 
 _MICROSECONDS_PER_MS: Final = 1000
 

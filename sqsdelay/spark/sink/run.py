@@ -1,22 +1,127 @@
-"""One run of a job whose rows are staged in an S3 store, as its driver begins it and publishes it."""
+"""One run of a job: its attempts, the instants that delays count from, and what it stages in an S3 store."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import urlsplit
 
+import tenacity
+from pyspark import TaskContext
+
+from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import one_line
-from sqsdelay.errors import StoreError
+from sqsdelay.errors import ConfigurationError, StoreError, StoreUnavailable
+from sqsdelay.spark.locations import opened
 from sqsdelay.spark.sink.options import Options
 
 if TYPE_CHECKING:
+    from mypy_boto3_sqs import SQSClient
+
     from sqsdelay.stores.s3.jobs import Job, Staged
 
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One attempt on one task of a write: what names its files."""
+
+    write_id: str
+    partition: int
+    number: int
+    """0 for the first attempt."""
+    task_id: int
+    """Spark's, which no other attempt has."""
+    batch: int | None = None
+    """Of a stream."""
+
+    @property
+    def file_name(self) -> str:
+        """What its files are named by: no other attempt's are."""
+        return f"{self.write_id}-{self.partition:05d}-{self.task_id}"
+
+
+def context() -> TaskContext:
+    """Spark's, of the task that this worker runs."""
+    found = TaskContext.get()
+    assert found is not None, "tasks of a write run in Spark's workers"
+    return found
+
+
+def this_attempt(write_id: str, batch: int | None = None) -> Attempt:
+    """This worker's attempt on a task of a write."""
+    current = context()
+    return Attempt(
+        write_id=write_id,
+        partition=current.partitionId(),
+        number=current.attemptNumber(),
+        task_id=current.taskAttemptId(),
+        batch=batch,
+    )
+
+
+_DATE_RESOLUTION_MS: Final = 1000
+"""SQS dates its answers in whole seconds."""
+
+INSTEAD: Final = (
+    "give due_at instead: current_timestamp() + make_dt_interval(0, 0, 0, delay_seconds)"
+)
+
+
+def planned_ms(options: Options, client: SQSClient) -> int:
+    """Now, for a job that is being planned, epoch milliseconds, not before the broker's now.
+
+    By the broker's clock where the options name an endpoint to ask, which must exist.
+
+    Raises:
+        QueueMissing: it does not.
+        QueueUnavailable, InvalidEndpoint: it could not be asked.
+    """
+    if options.endpoint is None:
+        return SystemClock().now_ms()
+    from sqsdelay.sqs.queues import SqsQueues  # Not for a commit, see `sqsdelay.spark.sink.job`.
+
+    queues = SqsQueues(client)
+    queues.synchronise(Endpoint.parse(options.endpoint).queue)
+    # What an answer's date proves is up to a second in the past: nothing may be due too early.
+    return queues.broker_clock.now_ms() + _DATE_RESOLUTION_MS
+
+
+def micro_batch_ms(checkpoint: str | None, batch_id: int) -> int:
+    """The time of a stream's micro-batch, which is also its ``current_timestamp()``.
+
+    Spark writes it to the checkpoint before the micro-batch is run, and keeps it when the
+    micro-batch is run again, be it days later.
+
+    Raises:
+        ConfigurationError: it cannot be read.
+    """
+    if checkpoint is None:
+        raise ConfigurationError(
+            "delay_seconds of a stream counts from the micro-batch's time in the checkpoint: "
+            f"option('checkpointLocation', …) must be given on the query itself; or {INSTEAD}"
+        )
+    system, root = opened(checkpoint, "checkpointLocation")
+    file = f"{root}/offsets/{batch_id}"
+    try:
+        with system.open_input_stream(file) as stream:
+            _, metadata = stream.read().decode().splitlines()[:2]
+        return int(json.loads(metadata)["batchTimestampMs"])
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigurationError(
+            f"the micro-batch's time cannot be read from {file} ({error}); {INSTEAD}"
+        ) from error
+
+
 logger = logging.getLogger(__name__)
+
+_RETRY_WAIT: Final = tenacity.wait_random_exponential(multiplier=0.5, max=10)
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +180,39 @@ class StagedPart:
     staged: Staged
 
 
-def published(parts: Iterable[StagedPart], options: Options) -> int:
+def insist(
+    call: Callable[[], _Answer], seconds: float, *, sleep: Callable[[float], None] = time.sleep
+) -> _Answer:
+    """Do what S3 may refuse for a while, again for so many seconds: hours of staging depend on it.
+
+    Only what S3 itself did not take is tried again, not what a job has found out for good.
+
+    Raises:
+        StoreUnavailable
+    """
+    for attempt in tenacity.Retrying(
+        stop=tenacity.stop_after_delay(seconds),
+        wait=_RETRY_WAIT,
+        sleep=sleep,
+        retry=tenacity.retry_if_exception(
+            lambda error: isinstance(error, StoreUnavailable) and error.__cause__ is not None
+        ),
+        reraise=True,
+    ):
+        with attempt:
+            return call()
+    raise AssertionError("the last attempt returns or raises")
+
+
+def published(
+    parts: Iterable[StagedPart],
+    options: Options,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+) -> int:
     """Publish what committed attempts have staged, one endpoint after the other.
+
+    Each step is tried again for the option ``retry_seconds``.
 
     Returns:
         How many messages another run of the same job had stored meanwhile, and this one then did not.
@@ -86,16 +222,21 @@ def published(parts: Iterable[StagedPart], options: Options) -> int:
     """
     stored_already = 0
     for (endpoint, run), staged in _by_endpoint(parts).items():
-        if not _job(endpoint, run, options).commit(run.batch, staged):
+        publish = partial(_publish, endpoint, run, staged, options)
+        if not insist(publish, options.retry_seconds, sleep=sleep):
             stored_already += sum(each.messages for each in staged)
     return stored_already
 
 
+def _publish(endpoint: str, run: Run, staged: Sequence[Staged], options: Options) -> bool:
+    return _job(endpoint, run, options).commit(run.batch, staged)
+
+
 def given_up(parts: Iterable[StagedPart], options: Options) -> None:
     """Give up what a job that failed has staged; what cannot be now is, when its slot comes near."""
-    for (endpoint, run), staged in _by_endpoint(parts).items():
+    for endpoint, run in _by_endpoint(parts):
         try:
-            _job(endpoint, run, options).abort(run.batch, staged)
+            _job(endpoint, run, options).abort(run.batch)
         except StoreError as error:
             logger.warning("what was staged for %s is left: %s", endpoint, one_line(error))
 

@@ -1,26 +1,183 @@
-"""One call that sends a table, on every Spark from 3.5 on, and on Spark Connect."""
+"""A whole table: read from files, looked at, shared out among tasks and sent, on every Spark from 3.5 on."""
 
 from __future__ import annotations
 
+import json
 import pickle
+import time
 import uuid
 from collections.abc import Iterator
+from enum import StrEnum
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pyspark.sql
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    DataType,
+    DoubleType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from sqsdelay.errors import ConfigurationError, MissingExtra
-from sqsdelay.spark.sink.attempt import this_attempt
-from sqsdelay.spark.sink.columns import checked_columns
+from sqsdelay.spark.locations import hadoop_uri
 from sqsdelay.spark.sink.job import Sink, Times
-from sqsdelay.spark.sink.options import Options
+from sqsdelay.spark.sink.options import (
+    ATTRIBUTES,
+    CORRUPT,
+    DELAY,
+    DUE_AT,
+    MESSAGE_ID,
+    Columns,
+    Options,
+    checked_columns,
+)
+from sqsdelay.spark.sink.run import Run, run_of, this_attempt
 from sqsdelay.spark.sink.summary import TaskReport, total
-from sqsdelay.spark.sink.table import check_unique, shared_out
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+
+class Format(StrEnum):
+    """How a file holds its rows."""
+
+    PARQUET = "parquet"
+    CSV = "csv"
+    JSONL = "jsonl"
+
+
+def read_table(spark: SparkSession, path: str, file_format: Format) -> DataFrame:
+    """The rows of a file, a folder or a glob.
+
+    CSV has a header and doubled quotes (RFC 4180), and fields may hold line breaks; JSON lines are
+    read once more beforehand, for the names of their fields. A line that cannot be read is a row
+    with the whole line in ``_corrupt_record``. Timestamps without an offset, in Parquet too, are
+    read in the session's time zone.
+
+    Args:
+        path: a URI that Hadoop knows, or a path of this machine's, whatever the default file system is.
+
+    Raises:
+        PySparkException: no such file, or none of this format.
+        ConfigurationError: Hadoop knows no such file system here.
+    """
+    path = hadoop_uri(spark, path, "INPUT")
+    if file_format is Format.PARQUET:
+        return _zoned(spark.read.parquet(path))
+    reader = spark.read.option("columnNameOfCorruptRecord", CORRUPT)
+    if file_format is Format.JSONL:
+        names = reader.option("primitivesAsString", True).json(path).columns
+        return reader.schema(_schema(names)).json(path)
+    csv = reader.options(header=True, multiLine=True, escape='"')
+    names = csv.csv(path).columns
+    # With enforceSchema Spark would go by the columns' order, not by their names.
+    return csv.option("enforceSchema", False).schema(_schema(names)).csv(path)
+
+
+def _zoned(rows: DataFrame) -> DataFrame:
+    for field in rows.schema.fields:
+        if field.name.lower() == DUE_AT and isinstance(field.dataType, TimestampNTZType):
+            return rows.withColumn(field.name, rows[field.name].cast(TimestampType()))
+    return rows
+
+
+def _schema(names: list[str]) -> StructType:
+    fields = [StructField(name, _type(name.lower())) for name in names if name != CORRUPT]
+    return StructType([*fields, StructField(CORRUPT, StringType())])
+
+
+def _type(name: str) -> DataType:
+    if name == DELAY:
+        return DoubleType()
+    if name == DUE_AT:
+        return TimestampType()
+    return MapType(StringType(), StringType()) if name == ATTRIBUTES else StringType()
+
+
+STAGED_PER_TASK: Final = 250_000
+_WORTH_A_TASK: Final = 50_000
+
+ROWS_PER_TASK: Final = 20_000
+"""A task that fails sends few rows again, and a bar of tasks moves; starting one costs little beside."""
+
+
+def check_unique(rows: DataFrame, columns: Columns) -> None:
+    """Read the ids of the whole table.
+
+    Raises:
+        ConfigurationError: some come more than once; with how many, and an example.
+    """
+    identity = _identity(columns).alias("id")
+    counted = rows.select(identity).where("id is not null").groupBy("id").count()
+    repeated = counted.where("count > 1")
+    (found,) = repeated.agg(
+        F.count(F.lit(1)).alias("ids"),
+        F.sum("count").alias("rows"),
+        F.max_by("id", "count").alias("worst"),
+        F.max("count").alias("most"),
+    ).collect()
+    if found.ids:
+        name = MESSAGE_ID if columns.key is None else columns.key
+        raise ConfigurationError(
+            f"{found.ids:,} ids occur more than once, in {found.rows:,} rows ({name} {found.worst!r} in "
+            f"{found.most:,}): nothing was sent. Receivers would take such rows for copies; name a key "
+            "that is unique, or drop the copies: dropDuplicates"
+        )
+
+
+def shared_out(
+    rows: DataFrame, columns: Columns, *, tasks: int, options: Options | None = None
+) -> DataFrame:
+    """The rows in tasks of about `ROWS_PER_TASK`, all rows of one id in the same task.
+
+    Rows that are staged in an S3 store are shared out among fewer tasks: each writes an object for every
+    slot it meets, and few large ones are wanted.
+
+    Args:
+        tasks: how many run at a time: there are not fewer.
+        options: of the write.
+    """
+    run = None if options is None else run_of(options, time.time_ns() // 1_000_000)
+    if run is None:
+        return rows.repartition(_share(rows.count(), tasks), _identity(columns))
+    found = rows.agg(
+        F.count(F.lit(1)).alias("rows"),
+        F.count(F.when(_is_far(rows, columns, run), F.lit(1))).alias("far"),
+    ).collect()[0]
+    near = _share(found.rows - found.far, tasks) if found.rows > found.far else 1
+    far = max(-(-found.far // STAGED_PER_TASK), min(tasks, -(-found.far // _WORTH_A_TASK)))
+    return rows.repartition(max(near, far), _identity(columns))
+
+
+def _share(rows: int, tasks: int) -> int:
+    return max(tasks, -(-rows // ROWS_PER_TASK))
+
+
+def _is_far(rows: DataFrame, columns: Columns, run: Run) -> Column:
+    spelled = {ours: name for name, ours in columns.spelled.items()}
+    if columns.has(DELAY):
+        delays = rows[f"`{spelled.get(DELAY, DELAY)}`"]
+        return delays > (run.after_ms - run.now_ms) / 1000
+    return rows[f"`{spelled.get(DUE_AT, DUE_AT)}`"].cast("double") > run.after_ms / 1000
+
+
+def _identity(columns: Columns) -> Column:
+    """What tells messages apart, as text: a row's own id, else its key."""
+    spelled = {ours: name for name, ours in columns.spelled.items()}
+    names = [MESSAGE_ID] if columns.has(MESSAGE_ID) else []
+    names += [] if columns.key is None else [columns.key]
+    return F.coalesce(*(F.col(f"`{spelled.get(name, name)}`").cast("string") for name in names))
+
 
 _REPORT: Final = "report binary"
 
@@ -93,3 +250,42 @@ def _at_a_time(rows: DataFrame) -> int | None:
     """How many tasks run at a time; None where it cannot be known, on Spark Connect."""
     context = getattr(rows.sparkSession, "_sc", None)
     return None if context is None else int(context.defaultParallelism)
+
+
+def save(rows: DataFrame, *, unique: bool = False, **options: Any) -> dict[str, Any]:
+    """Send each row of a table as a delayed message; the counts.
+
+    Args:
+        rows: see `send`.
+        unique: see `send`.
+        options: see `send`, without ``summary``.
+
+    Raises:
+        PySparkException, Py4JJavaError: Spark failed; `sqsdelay.spark.session` tells why.
+    """
+    spark = rows.sparkSession
+    context = getattr(spark, "_sc", None)
+    if context is None or not _has_data_source():
+        return send(rows, unique=unique, **options)
+    from sqsdelay.spark.sink.data_source import SqsDelayDataSource
+
+    spark.dataSource.register(SqsDelayDataSource)
+    at_a_time = int(context.defaultParallelism)
+    texts = {name: str(value) for name, value in ({"tasks": at_a_time} | options).items()}
+    parsed = Options.parse(texts)
+    columns = checked_columns(rows.schema, parsed)
+    if unique:
+        check_unique(rows, columns)
+    rows = shared_out(rows, columns, tasks=at_a_time, options=parsed)
+    with TemporaryDirectory(prefix="sqsdelay-") as folder:
+        # Spark commits in a process of its own, on this machine.
+        summary = Path(folder) / "summary.json"
+        writer = rows.write.format("sqsdelay").options(**texts, summary=str(summary))
+        writer.mode("append").save()
+        return dict(json.loads(summary.read_text()))
+
+
+def _has_data_source() -> bool:
+    """Whether this Spark hands Arrow batches to Python data sources: from 4.1 on."""
+    major, minor = pyspark.__version__.split(".")[:2]
+    return (int(major), int(minor)) >= (4, 1)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import zlib
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import tenacity
 
-from sqsdelay.errors import StoreUnavailable
+from sqsdelay.spark.sink.run import insist
 from sqsdelay.stores.s3.jobs import Job, Staged
 from sqsdelay.stores.s3.slots import ObjectName, Slot
 from sqsdelay.stores.s3.wheel import MAX_OBJECT_BYTES, MAX_OBJECT_MESSAGES, Wheel
@@ -33,7 +32,6 @@ _LEVEL: Final = 3
 
 _GZIP: Final = 31
 _FULL: Final = 1 << 64
-_RETRY_WAIT: Final = tenacity.wait_random_exponential(multiplier=0.5, max=10)
 
 
 @dataclass(slots=True)
@@ -53,7 +51,7 @@ class Staging:
         job: whose batch it is.
         attempt: this attempt's name.
         now_ms: what the slots are chosen by.
-        known: the batches of earlier runs that this attempt knows of.
+        known: a digest of the batches of earlier runs that this attempt knows of.
         retry_seconds: how long an object is written again that S3 does not take.
     """
 
@@ -65,7 +63,7 @@ class Staging:
         attempt: str,
         *,
         now_ms: int,
-        known: frozenset[str],
+        known: str,
         retry_seconds: int,
     ) -> None:
         self._wheel = wheel
@@ -82,7 +80,7 @@ class Staging:
         self._kept = 0
         self._ids = array("q")
         self._contents = array("q")
-        self._keys: list[str] = []
+        self._objects = 0
         self._last_ms = 0
         self._pool = ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="staging")
         self._writing: set[Future[None]] = set()
@@ -121,13 +119,15 @@ class Staging:
             self._pool.shutdown(cancel_futures=True)
         if not self._ids:
             return None
-        self._again(lambda: self._job.mark(self._batch, self._attempt, self._ids, self._contents))
+        insist(
+            lambda: self._job.mark(self._batch, self._attempt, self._ids, self._contents),
+            self._retry_seconds,
+        )
         return Staged(
             attempt=self._attempt,
             messages=len(self._ids),
             total=(3 * sum(self._ids) + sum(self._contents)) % _FULL,
             last_ms=self._last_ms,
-            keys=tuple(self._keys),
             known=self._known,
         )
 
@@ -185,28 +185,18 @@ class Staging:
                 self._slots[slot] = _Waiting([dues.take(rest)], [left], end - start, left.nbytes)
                 self._kept += left.nbytes
                 return
-            part = f"{self._attempt}.{len(self._keys)}"
+            part = f"{self._attempt}.{self._objects}"
+            self._objects += 1
             first_ms, last_ms = dues[start].as_py(), dues[end - 1].as_py()
             self._finish(_IN_FLIGHT)
             text = _joined(lines, start, end)
             name = ObjectName(slot, first_ms, last_ms, end - start, text.size, part, self._batch)
             key = self._wheel.key(name)
-            self._keys.append(key)
             self._writing.add(self._pool.submit(self._put, key, text))
 
     def _put(self, key: str, text: pa.Buffer) -> None:
         body = zlib.compress(text, _LEVEL, _GZIP)
-        self._again(lambda: self._wheel.bucket.put(key, body))
-
-    def _again(self, call: Callable[[], object]) -> None:
-        for attempt in tenacity.Retrying(
-            stop=tenacity.stop_after_delay(self._retry_seconds),
-            wait=_RETRY_WAIT,
-            retry=tenacity.retry_if_exception_type(StoreUnavailable),
-            reraise=True,
-        ):
-            with attempt:
-                call()
+        insist(lambda: self._wheel.bucket.put(key, body), self._retry_seconds)
 
     def _finish(self, most: int) -> None:
         """Wait until no more than so many objects are being written."""

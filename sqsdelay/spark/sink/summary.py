@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.spark.locations import opened
-from sqsdelay.spark.sink.identities import IdSample, repeated_across
-from sqsdelay.spark.sink.run import StagedPart
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import WriterCommitMessage as _Message
 
     from sqsdelay.sending.sender import SendResult
-    from sqsdelay.spark.sink.rejects import Part
+    from sqsdelay.spark.sink.run import StagedPart
 else:
     try:
         from pyspark.sql.datasource import WriterCommitMessage as _Message
@@ -26,6 +24,11 @@ else:
 
 NUMBERS: Final = ("repeated", "already_sent", "throttled", "retried")
 """What is counted besides rows sent and rejected."""
+
+
+_EXAMPLES_CHARS: Final = 300
+"""Of all examples in a task's report. Spark gathers the reports of all tasks in the driver, and ends a job
+when they come to more than ``spark.driver.maxResultSize``, after everything was sent."""
 
 
 @dataclass(kw_only=True)
@@ -72,6 +75,12 @@ class Counts:
         for name in NUMBERS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
+    def reported(self) -> Counts:
+        """What the driver is told: examples share `_EXAMPLES_CHARS`, whatever was rejected."""
+        most = _EXAMPLES_CHARS // max(1, len(self.examples))
+        short = {kind: _cut(text, most) for kind, text in self.examples.items()}
+        return replace(self, examples=short)
+
     def why(self) -> str:
         """The kinds of errors, the most frequent first, each with an example."""
         return "; ".join(
@@ -80,14 +89,17 @@ class Counts:
         )
 
 
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 @dataclass
 class TaskReport(_Message):
-    """What a task tells the driver once all its rows are dealt with."""
+    """What a task tells the driver once all its rows are dealt with: below 1 kB, whatever it sent."""
 
     write_id: str
     counts: Counts
-    part: Part | None
-    ids: IdSample | None = None
+    part: str | None
     staged: tuple[StagedPart, ...] = ()
     receipts: str | None = None
 
@@ -98,8 +110,6 @@ def total(reports: Sequence[TaskReport | None]) -> Counts:
     for report in reports:
         if report is not None:
             counts.add(report.counts)
-    samples = [report.ids for report in reports if report is not None and report.ids is not None]
-    counts.repeated += repeated_across(samples)
     return counts
 
 

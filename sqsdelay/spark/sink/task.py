@@ -1,4 +1,4 @@
-"""One attempt on one task: its rows sent in full batches, or kept with the reason."""
+"""One task's rows, sent in full batches at a pace, and sent again until they are taken."""
 
 from __future__ import annotations
 
@@ -20,15 +20,39 @@ from sqsdelay.errors import (
     StoreUnavailable,
 )
 from sqsdelay.sending.sender import QueueSender, SendResult
+from sqsdelay.spark.estimate import Planned
 from sqsdelay.spark.sink.bulk import Bulk
-from sqsdelay.spark.sink.identities import IdSample, Mark, SeenIds
-from sqsdelay.spark.sink.pace import Pace
-from sqsdelay.spark.sink.plan import Planned
-from sqsdelay.spark.sink.receipts import ReceiptsWriter, SentBefore
+from sqsdelay.spark.sink.receipts import Mark, ReceiptsWriter, SeenIds, SentBefore
 from sqsdelay.spark.sink.rejects import rejected
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import StagedPart
 from sqsdelay.spark.sink.summary import Counts
+
+
+class Pace:
+    """Lets messages pass at a rate; None holds none up.
+
+    Args:
+        rate: messages a second, above 0.
+        clock: the local clock.
+        sleep: how to wait so many seconds.
+    """
+
+    def __init__(self, rate: float | None, *, clock: Clock, sleep: Callable[[float], None]) -> None:
+        self._rate = rate
+        self._clock = clock
+        self._sleep = sleep
+        self._free_at = clock.monotonic()
+
+    def wait(self, messages: int) -> None:
+        """Return when so many more may be sent; what was not used is not saved up."""
+        if self._rate is None:
+            return
+        now = self._clock.monotonic()
+        if now < self._free_at:
+            self._sleep(self._free_at - now)
+        self._free_at = max(now, self._free_at) + messages / self._rate
+
 
 CHUNK_BYTES: Final = 32 * 1024 * 1024
 """Rows read as messages at a time, so that a batch of large bodies is not in memory twice."""
@@ -89,11 +113,6 @@ class Task:
         self._seen = SeenIds()
         self.counts = Counts()
         self.staged: tuple[StagedPart, ...] = ()
-
-    @property
-    def ids(self) -> IdSample:
-        """The ids it came across."""
-        return self._seen.sample()
 
     def send(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Send all rows; yields those that cannot be sent, each with its reason.

@@ -15,15 +15,14 @@ from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.ports.queues import Queues
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.settings import SenderSettings
-from sqsdelay.spark.sink.attempt import Attempt
+from sqsdelay.spark.estimate import Planned, UnsentQueues
 from sqsdelay.spark.sink.bulk import Bulk
-from sqsdelay.spark.sink.client import sender_client
 from sqsdelay.spark.sink.options import Options
-from sqsdelay.spark.sink.plan import Planned, UnsentQueues
 from sqsdelay.spark.sink.receipts import Receipts, ReceiptsWriter, SentBefore
 from sqsdelay.spark.sink.rows import Rows
-from sqsdelay.spark.sink.run import Run, run_of
+from sqsdelay.spark.sink.run import Attempt, Run, run_of
 from sqsdelay.spark.sink.task import Task
+from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.curl import request_by_curl
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.sqs.sender import DelaySender
@@ -33,6 +32,22 @@ from sqsdelay.stores.s3.wheel import Wheel
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
+
+_ATTEMPTS: Final = 10
+"""On one call: a task that is throttled has time."""
+
+
+def sender_client(options: Options) -> SQSClient:
+    """The client that the options ask for; raises ConfigurationError as `default_client` does."""
+    return default_client(
+        connections=options.concurrency,
+        parameter_validation=False,  # the sender checks every value
+        paced=True,
+        attempts=_ATTEMPTS,
+        region=options.region,
+        endpoint_url=options.endpoint_url,
+    )
+
 
 _BATCHES_BETWEEN_RECEIPTS: Final = 10
 """Times the batches in flight: so many that threads seldom wait for the last of them."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import secrets
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any, Final
@@ -32,6 +32,7 @@ from sqsdelay.stores.s3.slots import (
     Slot,
     begun_ms_of,
     new_batch,
+    parse,
     settings_of,
 )
 from sqsdelay.stores.s3.wheel import Wheel
@@ -86,16 +87,14 @@ class Staged:
         messages: how many.
         total: the sum of the marks of all of them, of 64 bits: of the same messages it is the same.
         last_ms: the latest due time among them.
-        keys: the objects.
-        known: the batches of earlier runs that the attempt knew of.
+        known: a digest of the batches of earlier runs that the attempt knew of, in their order.
     """
 
     attempt: str
     messages: int
     total: int
     last_ms: int
-    keys: tuple[str, ...]
-    known: frozenset[str]
+    known: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +120,8 @@ class Job:
         self._name = name
         self._prefix = f"{wheel.prefix}jobs/{digest(name or '')}/"
 
-    def stored(self) -> tuple[frozenset[str], array[int], array[int]]:
-        """The batches that count, and of their messages the ids and the contents, as marks.
+    def stored(self) -> tuple[str, array[int], array[int]]:
+        """A digest of the batches that count, and of their messages the ids and the contents, as marks.
 
         A batch that was only to be decided when its driver was killed is decided here.
         """
@@ -140,7 +139,7 @@ class Job:
             half = len(found[0]) // 2
             ids.frombytes(found[0][:half])
             contents.frombytes(found[0][half:])
-        return frozenset(run.batch for run in runs), ids, contents
+        return _known(runs), ids, contents
 
     def mark(self, batch: str, attempt: str, ids: array[int], contents: array[int]) -> None:
         """Keep the marks of what an attempt has staged."""
@@ -181,11 +180,15 @@ class Job:
             counting = self._counting(runs)
             if run in counting:
                 return True
-            others = [each for each in counting if each.batch not in first]
-            if more or others or not first <= {each.batch for each in counting}:
-                self.abort(run.batch, staged)
+            # A record only grows at its end: what others have stored since comes after what was known.
+            known = next(
+                (n for n in range(len(counting) + 1) if _known(counting[:n]) == first), None
+            )
+            if more or known != len(counting):
+                self.abort(run.batch)
+                others = counting[known:]
                 stored = sum(each.messages for each in others), sum(e.total for e in others) % _FULL
-                if not more and stored == (run.messages, run.total):
+                if not more and known is not None and stored == (run.messages, run.total):
                     return False
                 raise StoreUnavailable(
                     f"another run of the job {self._name!r} has stored messages at the same time; none "
@@ -197,12 +200,17 @@ class Job:
             except Changed:
                 continue
 
-    def abort(self, batch: str, staged: Iterable[Staged]) -> None:
-        """Give a run up, and delete what is known of it."""
-        if self._wheel.batches.abort(batch):
-            keys = [key for each in staged for key in each.keys]
-            marks = [self._marks(batch, each.attempt) for each in staged]
-            self._wheel.bucket.each(self._wheel.bucket.delete, keys + marks)
+    def abort(self, batch: str) -> None:
+        """Give a run up, and delete what any of its attempts has written."""
+        if not self._wheel.batches.abort(batch):
+            return
+        bucket, slots = self._wheel.bucket, self._wheel.slots_prefix
+        keys = [each.key for each in bucket.listed(self._marks(batch, "").removesuffix(".marks"))]
+        for found in bucket.listed(slots):
+            parsed = parse(found.key.removeprefix(slots))
+            if parsed is not None and parsed[0].batch == batch:
+                keys.append(found.key)
+        bucket.each(bucket.delete, keys)
 
     def _counting(self, runs: Sequence[_Run]) -> list[_Run]:
         return [run for run in runs if self._counts(run)]
@@ -229,6 +237,10 @@ class Job:
             "write": secrets.token_hex(6),
         }
         self._wheel.bucket.put(self._prefix + _RECORD, json.dumps(fields).encode(), over=over)
+
+
+def _known(runs: Sequence[_Run]) -> str:
+    return digest("\n".join(run.batch for run in runs))[:16]
 
 
 def _runs(body: bytes) -> list[_Run]:

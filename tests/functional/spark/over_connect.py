@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from sqsdelay.cost import shipped_prices
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.spark import reconcile, replay, send, write_report
-from sqsdelay.spark.report.events_table import write_events
+from sqsdelay.spark.report.read import write_events
 from tests.functional.spark.conftest import SETTINGS
 
 
@@ -45,10 +45,10 @@ def main(folder: str) -> None:
 
 def reported(spark: SparkSession, folder: str) -> dict[str, Any]:
     """A report; and one line of what cannot be read."""
-    known: dict[str, Any] = {"prices": shipped_prices(), "state": f"{folder}/state"}
-    figures = write_report(spark, f"{folder}/ledger.jsonl", f"{folder}/report", **known)
+    out, prices = f"{folder}/report", shipped_prices()
+    figures = write_report(spark, f"{folder}/ledger.jsonl", out, prices=prices)
     try:
-        write_report(spark, f"{folder}/none", f"{folder}/report", **known)
+        write_report(spark, f"{folder}/none", out, prices=prices)
     except ConfigurationError as error:
         refused = str(error)
     return {"figures": asdict(figures), "refused": refused}

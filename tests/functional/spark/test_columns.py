@@ -6,9 +6,8 @@ import pytest
 from pyspark.sql.types import StructType
 
 from sqsdelay.errors import ConfigurationError, InvalidEndpoint, SqsDelayError
-from sqsdelay.spark.sink.columns import checked_columns
 from sqsdelay.spark.sink.data_source import SqsDelayDataSource
-from sqsdelay.spark.sink.options import Options
+from sqsdelay.spark.sink.options import Options, checked_columns
 
 pytestmark = pytest.mark.usefixtures("spark")  # it reads the types' names
 

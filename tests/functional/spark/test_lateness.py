@@ -12,8 +12,8 @@ from pyarrow import parquet
 from sqsdelay.core.message import Route
 from sqsdelay.cost import shipped_prices
 from sqsdelay.ledger.events import Event, EventKind, to_json
-from sqsdelay.spark.report.charts import lateness_chart
-from sqsdelay.spark.report.figures import Figures, Histogram
+from sqsdelay.spark.report.charts import Histogram, lateness_chart
+from sqsdelay.spark.report.page import Figures
 from sqsdelay.spark.report.write import write_report
 from tests.functional.spark import told
 

@@ -15,7 +15,7 @@ from sqsdelay.cli import app
 from sqsdelay.cost import shipped_prices
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.spark.report.messages import gathered, judged
-from sqsdelay.spark.report.read_ledger import read_ledger
+from sqsdelay.spark.report.read import read_ledger
 from sqsdelay.spark.report.write import write_report
 from tests.functional.spark import told
 

@@ -21,8 +21,7 @@ from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.stores import DelayedMessageStore
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.settings import SenderSettings
-from sqsdelay.spark.sink.columns import Columns
-from sqsdelay.spark.sink.options import Options
+from sqsdelay.spark.sink.options import Columns, Options
 from sqsdelay.spark.sink.rows import Rows, derived_id
 from sqsdelay.spark.sink.task import Task
 from sqsdelay.stores import open_store, table_definition

@@ -13,10 +13,10 @@ from typer.testing import CliRunner, Result
 from benchmarks.support.sqs_stub import Stub
 from sqsdelay.cli import app
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.ledger.events import Event, EventKind, Source, to_json
+from sqsdelay.ledger.events import Event, EventKind, Source, from_json, to_json
 from sqsdelay.spark import reconcile, replay
 from sqsdelay.spark.sink.rows import derived_id
-from sqsdelay.spark.sink.save import save
+from sqsdelay.spark.sink.send import save
 from tests.functional.spark.sent import due_ms, ids, message_id
 
 if TYPE_CHECKING:
@@ -219,11 +219,17 @@ def test_the_commands(spark: SparkSession, sqs: Stub, tmp_path: Path) -> None:
     dues = {row.message_id: row.due_ms - start_ms for row in found}
     assert dues == {one: 0, derived_id("j", 2): 500, derived_id("j", 3): 86_400_000}
     assert "lost" in run("reconcile", *compared).stdout
-    done = run("replay", *compared)
+    recorded = tmp_path / "recorded"
+    more = ["--include", "lost", "--rate", "100", "--hop", "900", "--record", str(recorded)]
+    done = run("replay", *compared, *more)
     assert done.exit_code == 0
     assert "1 lost" in done.stdout.splitlines()
     assert "1 sent (1 direct)" in done.stdout
     assert [entry["MessageBody"] for entry in sqs.kept()] == ["y"]
+    (event,) = [
+        from_json(line) for file in recorded.iterdir() for line in file.read_text().splitlines()
+    ]
+    assert (event.kind, event.message_id) == (EventKind.SENT, derived_id("j", 2))
 
 
 def test_what_cannot_be_compared_is_one_line(

@@ -23,9 +23,9 @@ from sqsdelay.cost.workload import DELAY_ATTRIBUTES_BYTES
 from sqsdelay.errors import ConfigurationError, MalformedEvent
 from sqsdelay.ledger.events import EventKind, Source, from_json, to_json
 from sqsdelay.spark.report.charts import cost_chart
-from sqsdelay.spark.report.figures import Figures
 from sqsdelay.spark.report.messages import gathered, judged
-from sqsdelay.spark.report.read_ledger import read_ledger
+from sqsdelay.spark.report.page import Figures
+from sqsdelay.spark.report.read import read_ledger
 from sqsdelay.spark.report.write import write_report
 from tests.functional.spark import told
 from tests.services.chromium import chromium

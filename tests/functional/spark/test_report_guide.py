@@ -22,7 +22,7 @@ from sqsdelay.cli.pipeline.report import GRACE_SECONDS
 from sqsdelay.cost import shipped_prices
 from sqsdelay.errors import ConfigurationError, MissingExtra
 from sqsdelay.ledger.events import to_json
-from sqsdelay.spark.report import messages, requests, waiting
+from sqsdelay.spark.report import messages, requests, tables
 from sqsdelay.spark.report import write as report
 from sqsdelay.spark.report.write import write_report
 from tests.functional.spark import told
@@ -68,8 +68,8 @@ def test_its_commands_and_its_tables(placed: dict[str, str], tmp_path: Path) -> 
     assert figures["max_ms"] == summary["worst_late_ms"]
     shows(tmp_path / "orders-report/report.html", figures)
     rows = re.findall(r"^\| `(\w+)` \| (?:[^|]+) \| ([\w, ]+) \|$", GUIDE, re.M)
-    tables = {path.name for path in (tmp_path / "orders-report").iterdir() if path.is_dir()}
-    assert {name for name, _ in rows} == tables
+    written = {path.name for path in (tmp_path / "orders-report").iterdir() if path.is_dir()}
+    assert {name for name, _ in rows} == written
     for name, columns in rows:
         (file,) = (tmp_path / "orders-report" / name).glob("*.parquet")
         assert parquet.read_schema(file).names == columns.split(", "), name
@@ -91,7 +91,7 @@ def test_its_numbers_are_the_codes() -> None:
         f"{report.DEFAULT_GRACE_SECONDS:,} if left out",
         f"up to {messages.CLOCK_TOLERANCE_MS:,} ms",
         f"{requests.SHARES:,} to a request",
-        f"up to {waiting.POINTS + 1} instants",
+        f"up to {tables.POINTS + 1} instants",
     ):
         assert text in " ".join(GUIDE.split()), text
     assert GRACE_SECONDS == report.DEFAULT_GRACE_SECONDS

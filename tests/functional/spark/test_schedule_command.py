@@ -152,6 +152,7 @@ def test_a_plan_sends_nothing(sqs: Stub, tmp_path: Path) -> None:
         1,
     )
     assert float(plan["costs"]["relay"]) > float(plan["costs"][plan["way"]]) > 0
+    assert "1 not sent" in schedule(*given).stdout.splitlines()
 
 
 def test_a_master_that_is_none_is_told_in_one_line(tmp_path: Path) -> None:

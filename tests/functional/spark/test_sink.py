@@ -276,3 +276,15 @@ def test_a_throttled_job_slows_down_and_sends_each_row_once(
         sqs.throttle(None)
     assert ids(sqs) == {f"m{i}": 1 for i in range(1000)}
     assert list((tmp_path / "rejects").iterdir()) == []
+
+
+def test_many_rows_come_back_as_few_bytes(spark: SparkSession, sqs: Stub) -> None:
+    """Spark ends a job whose tasks tell the driver more than this, after everything was sent."""
+    context: Any = spark._jsc
+    settings = context.sc().conf()
+    settings.set("spark.driver.maxResultSize", "256k")
+    try:
+        save(messages(spark, 4 * 17_000).repartition(4))
+    finally:
+        settings.set("spark.driver.maxResultSize", "1g")
+    assert len(sqs.kept()) == 4 * 17_000

@@ -18,8 +18,7 @@ from benchmarks.support.sqs_stub import Stub
 from sqsdelay import DelayConsumer
 from sqsdelay.cli import app
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.spark.sink.columns import COLUMNS
-from sqsdelay.spark.sink.options import Options
+from sqsdelay.spark.sink.options import COLUMNS, Options
 from sqsdelay.spark.sink.rows import derived_id
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores import open_store, table_definition

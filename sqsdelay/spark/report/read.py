@@ -1,4 +1,4 @@
-"""Reading a ledger: each line an event, or kept aside with the reason."""
+"""Reading a ledger: each line an event, or kept aside with the reason; and its events as a Parquet table."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from sqsdelay.core.message import Route
 from sqsdelay.errors import ConfigurationError, InvalidSetting, MalformedEvent
 from sqsdelay.ledger.events import LEDGER_VERSION, EventKind, Source, from_json
 from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
-from sqsdelay.spark.failure import cause
 from sqsdelay.spark.locations import hadoop_uri
+from sqsdelay.spark.session import cause
 
 MAX_KEPT_CHARS: Final = 10_000
 """Of a line that is kept aside."""
@@ -257,3 +257,42 @@ def reason_of(line: str) -> str:
     except MalformedEvent as error:
         return str(error)
     return "a number is out of range, or the line is JSON that not every reader takes"
+
+
+DAY: Final = "day"
+_DAY_MS: Final = 86_400_000
+
+
+def write_events(
+    spark: SparkSession,
+    ledger: str | DataFrame,
+    folder: str,
+    *,
+    ledger_format: str | None = None,
+) -> tuple[int, int]:
+    """Append a ledger's events to a Parquet table, partitioned by the day (UTC) they happened.
+
+    A report counts an event once that was appended twice. Lines that are not events are left out.
+
+    Args:
+        spark: a session whose executors see ``folder``.
+        ledger: see `read_ledger`.
+        folder: a path, or a URI of any file system that this Spark knows.
+        ledger_format: see `read_ledger`.
+
+    Returns:
+        How many events were appended, and how many lines were left out.
+
+    Raises:
+        ConfigurationError: there is no such ledger, or the folder cannot be written.
+    """
+    reading = read_ledger(spark, ledger, ledger_format=ledger_format)
+    day = F.date_from_unix_date(F.floor(F.col("at_ms") / _DAY_MS).cast("int"))
+    try:
+        # A day in one file, and a large day in some: adaptive execution splits it.
+        dated = reading.events.withColumn(DAY, day).hint("rebalance", DAY)
+        place = hadoop_uri(spark, folder, "--out")
+        dated.write.mode("append").partitionBy(DAY).parquet(place)
+    except (PySparkException, Py4JJavaError) as error:
+        raise ConfigurationError(f"the events table {folder} failed: {cause(error)}") from error
+    return int(reading.counts.get["events"]), reading.bad

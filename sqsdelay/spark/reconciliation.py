@@ -1,0 +1,456 @@
+"""What was planned, sent, released and delivered of one job, a row for each message; and what was lost of
+it, sent again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Final
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.message import Route
+from sqsdelay.errors import ConfigurationError, InvalidSetting
+from sqsdelay.ledger.events import EventKind
+from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.spark.locations import hadoop_uri
+from sqsdelay.spark.report.messages import (
+    CANCELLED,
+    DELIVERED,
+    HANDED_OVER,
+    KEY,
+    LOST,
+    PENDING,
+    REJECTED,
+    UNKNOWN,
+    gathered,
+    judged,
+)
+from sqsdelay.spark.report.read import read_ledger
+from sqsdelay.spark.report.requests import event_is, reaches_destination
+from sqsdelay.spark.report.write import DEFAULT_GRACE_SECONDS
+from sqsdelay.spark.sink.options import (
+    DELAY,
+    DUE_AT,
+    ENDPOINT,
+    MESSAGE_ID,
+    Columns,
+    Options,
+    checked_columns,
+)
+from sqsdelay.spark.sink.receipts import Receipts, job_folder
+from sqsdelay.spark.sink.send import save
+
+_RECEIPT: Final = "message_id string, endpoint string, route string, due_at timestamp"
+_REPLAY: Final = "/replay=([0-9]+)/[^/]*$"
+_PLACES: Final = {
+    Route.DIRECT.value: "destination queue",
+    Route.DELAY_QUEUE.value: "delay queue",
+    Route.DUE_QUEUE.value: "due queue",
+    Route.STORE.value: "store",
+}
+"""Where a message is that was just sent, as `sqsdelay.spark.report.requests.place` calls it."""
+
+
+def job_start_ms(options: Options, columns: Columns) -> int | None:
+    """The instant of a job's first run, by its receipts.
+
+    Raises:
+        ConfigurationError: it has none there; or it is given none, and its due times depend on it.
+    """
+    if options.receipts is None:
+        if columns.has(DELAY):
+            raise ConfigurationError(
+                "delay_seconds count from the job's first run, which only its receipts record: "
+                "give option('receipts', …), or a table with due_at"
+            )
+        return None
+    start_ms = Receipts(options.receipts, str(options.job)).kept_start_ms()
+    if start_ms is None:
+        raise ConfigurationError(
+            f"job {options.job!r} has no receipts in {options.receipts}; name the job and the folder "
+            "as they were when it was sent"
+        )
+    return start_ms
+
+
+def identified(rows: DataFrame, columns: Columns, options: Options) -> DataFrame:
+    """The rows, each with its message's ``_endpoint`` (its name) and ``_id``, as the sink gives them."""
+    return rows.select(
+        "*",
+        _name_of(_endpoint(columns, options)).alias("_endpoint"),
+        _message_id(columns, options).alias("_id"),
+    )
+
+
+def planned(rows: DataFrame, columns: Columns, options: Options, start_ms: int | None) -> DataFrame:
+    """A row for each message that the table holds: when it is due, and how many rows have its id."""
+    due_ms = _due_ms(columns, start_ms).alias("_due_ms")
+    named = identified(rows, columns, options).select("_endpoint", "_id", due_ms)
+    return named.groupBy(
+        F.col("_endpoint").alias("endpoint"), F.col("_id").alias("message_id")
+    ).agg(F.count(F.lit(1)).alias("rows"), F.min("_due_ms").alias("planned_due_ms"))
+
+
+def receipts(spark: SparkSession, options: Options, start_ms: int) -> DataFrame:
+    """A row for each message that the job noted as sent: as `gathered` would make it of events.
+
+    When a message was sent is not noted: the job's first instant stands for it, or the replay's.
+
+    Raises:
+        ConfigurationError: Spark cannot read them.
+    """
+    assert options.receipts is not None, "checked by job_start_ms"
+    folder = job_folder(options.receipts, str(options.job))
+    reader = spark.read.schema(_RECEIPT).option("recursiveFileLookup", True)
+    # A file that was cut off when the job was killed counts as none, as for the sink.
+    reader = reader.option("pathGlobFilter", "part-*.parquet").option("ignoreCorruptFiles", True)
+    try:
+        found = reader.parquet(hadoop_uri(spark, folder, "receipts"))
+    except (AnalysisException, Py4JJavaError) as error:
+        raise ConfigurationError(f"receipts {folder} cannot be read: {error}") from error
+    replay = F.expr(f"try_cast(regexp_extract(_metadata.file_path, '{_REPLAY}', 1) AS bigint)")
+    noted = found.select(
+        _name_of(F.col("endpoint")).alias("endpoint"),
+        "message_id",
+        "route",
+        F.unix_millis("due_at").alias("due_ms"),
+        replay.alias("replay"),
+        F.coalesce(replay, F.lit(start_ms)).alias("at_ms"),
+    )
+    sent = F.struct(*_moment(), "route", "due_ms", _timer_seconds())
+    direct = F.struct(*_moment(), _timer_seconds())
+    place = F.element_at(F.create_map(*map(F.lit, chain(*_PLACES.items()))), F.col("route"))
+    event = F.lit(EventKind.SENT.value).alias("event")
+    return noted.groupBy(*KEY).agg(
+        F.min(sent).alias("noted_sent"),
+        F.min(F.when(F.col("route") == Route.DIRECT.value, direct)).alias("noted_direct"),
+        F.max(F.struct(*_moment(), event, place.alias("place"))).alias("noted_last"),
+        F.max("replay").alias("replayed_ms"),
+        F.count_distinct("replay").alias("replays"),
+    )
+
+
+def _moment() -> list[Column]:
+    """What `gathered` orders events by."""
+    at_ms = F.col("at_ms")
+    return [at_ms.alias("when"), F.lit(1).cast("bigint").alias("order"), at_ms.alias("at_ms")]
+
+
+def _timer_seconds() -> Column:
+    """Of a direct message: all that was left of its delay."""
+    left = F.ceil((F.col("due_ms") - F.col("at_ms")) / 1000)
+    timer = F.least(F.greatest(left, F.lit(0)), F.lit(MAX_MESSAGE_TIMER_SECONDS))
+    is_direct = F.col("route") == Route.DIRECT.value
+    return F.when(is_direct, timer).cast("bigint").alias("timer_seconds")
+
+
+def _column(columns: Columns, name: str) -> Column:
+    spelled = {ours: theirs for theirs, ours in columns.spelled.items()}
+    return F.col(f"`{spelled.get(name, name)}`")
+
+
+def _endpoint(columns: Columns, options: Options) -> Column:
+    given = F.lit(options.endpoint).cast("string")
+    if not columns.has(ENDPOINT):
+        return given
+    return F.coalesce(F.nullif(_column(columns, ENDPOINT), F.lit("")), given)
+
+
+def _name_of(endpoint: Column) -> Column:
+    """The queue's name of a name, a URL or an ARN."""
+    return F.regexp_extract(endpoint, "([^/:]*)$", 1)
+
+
+def _message_id(columns: Columns, options: Options) -> Column:
+    """As `sqsdelay.spark.sink.rows.derived_id` makes it, where the row has none of its own."""
+    own = _column(columns, MESSAGE_ID) if columns.has(MESSAGE_ID) else F.lit(None).cast("string")
+    if columns.key is None:
+        return own
+    key = _column(columns, columns.key).cast("string")
+    return F.coalesce(own, F.sha2(F.concat(F.lit(f"{options.job}\0"), key), 256))
+
+
+def _due_ms(columns: Columns, start_ms: int | None) -> Column:
+    """As `sqsdelay.spark.sink.rows.Rows` makes it: up to the next millisecond, never before 1970."""
+    if columns.has(DELAY):
+        delay_ms = F.ceil(_column(columns, DELAY).cast("double") * 1000)
+        return F.lit(start_ms) + delay_ms.cast("bigint")
+    due_at = _column(columns, DUE_AT)
+    begun = F.when(F.pmod(F.unix_micros(due_at), F.lit(1000)) > 0, 1).otherwise(0)
+    return F.greatest(F.unix_millis(due_at) + begun, F.lit(0))
+
+
+NOT_SENT: Final = "not-sent"
+"""In the table, and neither in the receipts nor in the ledger."""
+
+STATUSES: Final = (
+    LOST, PENDING, UNKNOWN, NOT_SENT, DELIVERED, HANDED_OVER, REJECTED, CANCELLED
+)  # fmt: skip
+
+
+def reconcile(
+    rows: DataFrame,
+    ledger: str | DataFrame,
+    *,
+    ledger_format: str | None = None,
+    as_of_ms: int | None = None,
+    grace_seconds: int = DEFAULT_GRACE_SECONDS,
+    **options: Any,
+) -> DataFrame:
+    """What became of each message of a job that was sent by `send` or ``format("sqsdelay")``.
+
+    Args:
+        rows: the job's table, as it was sent.
+        ledger: see `write_report`.
+        ledger_format: see `write_report`.
+        as_of_ms: the instant it describes, epoch milliseconds: later events are left out. The newest
+            event's if left out, so that a ledger that ends early loses nothing.
+        grace_seconds: a message is lost when it was due longer ago and has not arrived.
+        options: ``endpoint``, ``key``, ``job`` and ``receipts``, as they were for the send.
+
+    Returns:
+        A row for each message of the table or the receipts; docs/reconciliation.md has the columns.
+
+    Raises:
+        ConfigurationError: no such ledger, no events in it, or no receipts of this job.
+    """
+    job = JobTable.of(rows, options)
+    events = read_ledger(rows.sparkSession, ledger, ledger_format=ledger_format).events
+    if as_of_ms is not None:
+        events = events.where(F.col("at_ms") <= as_of_ms)
+    recorded = _recorded(events)
+    if not recorded:
+        raise ConfigurationError(
+            "the ledger has no events; name the one that the job's queues fill"
+        )
+    known = _Known(
+        recorded=recorded,
+        as_of_ms=max(each.newest_ms for each in recorded) if as_of_ms is None else as_of_ms,
+        grace_ms=grace_seconds * 1000,
+    )
+    return _reconciled(job, events, known)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobTable:
+    """A job's table, and the options it was sent with."""
+
+    rows: DataFrame
+    columns: Columns
+    options: Options
+    start_ms: int | None
+
+    @classmethod
+    def of(cls, rows: DataFrame, given: dict[str, Any]) -> JobTable:
+        """Check that it is one.
+
+        Raises:
+            ConfigurationError: see `reconcile`.
+        """
+        if rows.isStreaming:
+            raise ConfigurationError("reconcile() takes a table, and this is a stream")
+        # A rate is the whole job's: the send finds out how many tasks share it.
+        texts = {name: str(value) for name, value in ({"tasks": 1} | given).items()}
+        options = Options.parse(texts)
+        columns = checked_columns(rows.schema, options)
+        return cls(
+            rows=rows,
+            columns=columns,
+            options=options,
+            start_ms=job_start_ms(options, columns),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Known:
+    """What a ledger tells of its endpoints, and by when a message should have arrived."""
+
+    recorded: Sequence[Any]
+    as_of_ms: int
+    grace_ms: int
+
+    def endpoints(self, spark: SparkSession) -> DataFrame:
+        found = [(each.endpoint, each.receptions, each.arrivals) for each in self.recorded]
+        schema = "endpoint string, receptions_recorded boolean, arrivals_recorded boolean"
+        return spark.createDataFrame(found, schema)
+
+
+def _recorded(events: DataFrame) -> list[Any]:
+    arrives = reaches_destination() | event_is(EventKind.RECEIVED)
+    return (
+        events.groupBy("endpoint")
+        .agg(
+            F.max("at_ms").alias("newest_ms"),
+            F.bool_or(event_is(EventKind.RECEIVED)).alias("receptions"),
+            F.bool_or(arrives).alias("arrivals"),
+        )
+        .collect()
+    )
+
+
+def _reconciled(job: JobTable, events: DataFrame, known: _Known) -> DataFrame:
+    spark = job.rows.sparkSession
+    messages = planned(job.rows, job.columns, job.options, job.start_ms)
+    seen = gathered(events)
+    if job.start_ms is None:
+        rows = messages.join(seen, [*KEY], "left").withColumn("replays", F.lit(0))
+    else:
+        noted = receipts(spark, job.options, job.start_ms)
+        rows = _with_receipts(messages.join(noted, [*KEY], "full").join(seen, [*KEY], "left"))
+    became = judged(
+        rows,
+        as_of_ms=known.as_of_ms,
+        grace_ms=known.grace_ms,
+        recorded=known.endpoints(spark),
+        also=("arrivals_recorded", "rescheduled_ms", "rows", "planned_due_ms", "replays"),
+    )
+    unseen = UNKNOWN if job.start_ms is None else NOT_SENT
+    return became.withColumn("status", _status(unseen)).select(*_shown())
+
+
+def _with_receipts(rows: DataFrame) -> DataFrame:
+    """What the ledger does not tell of a message's sending, the receipts do."""
+    return rows.withColumns(
+        {
+            "sent": F.coalesce("sent", "noted_sent"),
+            "direct": F.coalesce("direct", "noted_direct"),
+            "last": F.coalesce("last", "noted_last"),
+            "last_sent_ms": F.greatest("last_sent_ms", "replayed_ms"),
+        }
+    )
+
+
+def _status(unseen: str) -> Column:
+    never_seen = F.col("sent_ms").isNull() & F.col("events").isNull()
+    # Nobody records arrivals there: that none is recorded says nothing.
+    unrecorded = (F.col("status") == LOST) & ~F.coalesce("arrivals_recorded", F.lit(False))
+    return F.when(never_seen, unseen).when(unrecorded, UNKNOWN).otherwise(F.col("status"))
+
+
+def _shown() -> list[Column | str]:
+    return [
+        *KEY,
+        "status",
+        F.col("rows").isNotNull().alias("planned"),
+        F.coalesce("rows", F.lit(0)).alias("rows"),
+        F.coalesce("due_ms", "planned_due_ms").alias("due_ms"),
+        "sent_ms",
+        "parked_ms",
+        "released_ms",
+        "at_destination_ms",
+        "received_ms",
+        "rejected_ms",
+        "cancelled_ms",
+        "rescheduled_ms",
+        "late_ms",
+        F.coalesce("duplicated", F.lit(False)).alias("duplicated"),
+        F.coalesce("replays", F.lit(0)).alias("replays"),
+        "last_seen",
+        "reason",
+    ]
+
+
+def totals(table: DataFrame) -> list[dict[str, Any]]:
+    """How many messages of each endpoint were planned, sent, released and delivered.
+
+    ``at_destination``: shown by the destination queue, as far as is recorded.
+    """
+    counted = [
+        F.count_if("planned").alias("planned"),
+        F.count_if(F.col("rows") > 1).alias("repeated"),
+        F.count_if(~F.col("planned")).alias("unplanned"),
+        *[
+            F.count(f"{name}_ms").alias(name)
+            for name in ("sent", "parked", "released", "at_destination")
+        ],
+        *[
+            F.count_if(F.col("status") == status).alias(status.replace("-", "_"))
+            for status in STATUSES
+        ],
+        F.count_if(F.col("replays") > 0).alias("replayed"),
+    ]
+    return [
+        row.asDict() for row in table.groupBy("endpoint").agg(*counted).sort("endpoint").collect()
+    ]
+
+
+REPLAYABLE: Final = (LOST, PENDING, UNKNOWN, NOT_SENT)
+"""What has arrived, was cancelled or lies in the error queue is not sent again."""
+
+
+def replay(
+    rows: DataFrame,
+    ledger: str | DataFrame,
+    *,
+    include: Collection[str] = (LOST,),
+    ledger_format: str | None = None,
+    as_of_ms: int | None = None,
+    grace_seconds: int = DEFAULT_GRACE_SECONDS,
+    record: str | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Send again what a job has lost, with the same message ids and due times.
+
+    A message that arrives after all arrives twice, with one id: receivers drop the second. A row that
+    is no longer as it was sent is rejected. What is sent again is noted beside the job's receipts: it
+    is pending, and not replayed once more, until the grace has passed.
+
+    Args:
+        rows: the job's table, as it was sent.
+        ledger: see `reconcile`.
+        include: the statuses to send again: ``lost``, and if you say so ``pending``, ``unknown`` and
+            ``not-sent``. What was rescheduled is sent again only when it is lost.
+        ledger_format: see `reconcile`.
+        as_of_ms: see `reconcile`.
+        grace_seconds: see `reconcile`.
+        record: the send's option ``ledger``: folder for a ledger of what is sent again.
+        options: as for the send; ``receipts`` are required.
+
+    Returns:
+        The counts, as of `send`, and how many messages were ``chosen``.
+
+    Raises:
+        ConfigurationError: see `reconcile`.
+        NotAllSent: rows were rejected, and there is no rejects table.
+    """
+    if unknown := sorted(set(include) - set(REPLAYABLE)):
+        raise InvalidSetting(
+            f"include={unknown[0]!r} is not replayed; use some of {', '.join(REPLAYABLE)}"
+        )
+    job = JobTable.of(rows, options)
+    if job.start_ms is None:
+        raise ConfigurationError(
+            "a replay compares rows with the job's receipts: give option('receipts', …); "
+            "without receipts, send the lost rows of reconcile() as a job of their own"
+        )
+    table = reconcile(
+        rows,
+        ledger,
+        ledger_format=ledger_format,
+        as_of_ms=as_of_ms,
+        grace_seconds=grace_seconds,
+        **options,
+    )
+    moved = F.col("rescheduled_ms").isNotNull() & (F.col("status") != LOST)
+    wanted = F.col("status").isin(*include) & F.col("planned") & ~moved
+    # Kept: the ledger grows, and what is chosen should not change under the sending.
+    chosen = table.where(wanted).select(
+        F.col("endpoint").alias("_endpoint"), F.col("message_id").alias("_id")
+    )
+    chosen = chosen.cache()
+    try:
+        number = chosen.count()
+        named = identified(rows, job.columns, job.options)
+        again = named.join(chosen, ["_endpoint", "_id"], "left_semi").select(*rows.columns)
+        given: dict[str, Any] = {"replay": SystemClock().now_ms()} | options | {"past_due": "send"}
+        if record is not None:
+            given["ledger"] = record
+        return {"chosen": number, **save(again, **given)}
+    finally:
+        chosen.unpersist()
