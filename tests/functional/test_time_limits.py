@@ -46,7 +46,7 @@ from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stores import open_store
 from sqsdelay.testing import InMemoryLedger
 from sqsdelay.testing.local_aws import LocalAws
-from tests.services.deaf_proxy import DeafProxy
+from tests.services.network import DeafProxy
 
 SHORT = 0.2
 """Seconds that stand for the limits' own, so that tests need not wait."""

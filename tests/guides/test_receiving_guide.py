@@ -12,7 +12,6 @@ import pytest
 
 from sqsdelay.core.message import string
 from sqsdelay.core.wire import MESSAGE_ID
-from sqsdelay.limits import MAX_RETENTION_SECONDS
 from sqsdelay.receiving.deduplication import Copy
 from sqsdelay.testing.local_aws import LocalAws
 
@@ -160,9 +159,3 @@ def test_exactly_once(site: LocalAws) -> None:
     assert names["database"].execute("SELECT order_id FROM paid").fetchall() == [("seven",)]
     names["inbox"].close()
     names["database"].close()
-
-
-def test_the_guides_numbers_are_the_codes() -> None:
-    """The guide repeats what the code has as a limit."""
-    assert f"expires_after_seconds={MAX_RETENTION_SECONDS // 86_400} * 86_400" in LAMBDA
-    assert f"known for {MAX_RETENTION_SECONDS // 86_400} days" in GUIDE

@@ -24,7 +24,7 @@ from sqsdelay.relaying.visibility import Visibility
 from sqsdelay.sqs.receivers import Receivers, _concurrency
 from sqsdelay.sqs.shared_batches import SharedBatches
 from sqsdelay.testing import InMemoryStore, ManualClock
-from tests.gated import GatedQueues
+from tests.faulty import GatedQueues
 from tests.patience import PATIENCE_SECONDS
 
 DELAY = "orders-delay.fifo"
