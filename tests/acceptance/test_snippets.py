@@ -14,7 +14,7 @@ from sqsdelay.core.wire import DELAY_SECONDS, MESSAGE_ID
 from sqsdelay.limits import DELAY_QUEUE_SUFFIX, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.testing import LocalAws
 from tests.acceptance.contract_site import Site, block, is_relayed, run
-from tests.services import languages
+from tests.services import packages
 
 DAY = 86_400
 
@@ -62,7 +62,7 @@ func main() {{
 
 def php(folder: Path, env: dict[str, str]) -> None:
     (folder / "vendor").mkdir()
-    (folder / "vendor" / "autoload.php").write_text(f"<?php require_once '{languages.php()}';\n")
+    (folder / "vendor" / "autoload.php").write_text(f"<?php require_once '{packages.php()}';\n")
     (folder / "snippet.php").write_text(block("php").text)
     (folder / "send.php").write_text(PHP_SENDS)
     run("php", "send.php", cwd=folder, env=env)
@@ -70,7 +70,7 @@ def php(folder: Path, env: dict[str, str]) -> None:
 
 def go(folder: Path, env: dict[str, str]) -> None:
     (folder / "main.go").write_text(GO_SENDS + "\n" + block("go").text)
-    run("go", "run", "main.go", cwd=folder, env=env | languages.go())
+    run("go", "run", "main.go", cwd=folder, env=env | packages.go())
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_a_snippet_sends(
 @pytest.mark.nightly
 def test_the_aws_cli_sends(orders: Site, tmp_path: Path) -> None:
     """The page's line, in a shell. Version 1 of the CLI needs to be told where its SQS is."""
-    aws = f'aws() {{ {languages.aws_cli()} --endpoint-url "$AWS_ENDPOINT_URL" "$@"; }}\n'
+    aws = f'aws() {{ {packages.aws_cli()} --endpoint-url "$AWS_ENDPOINT_URL" "$@"; }}\n'
     line = block("console", "aws sqs send-message").text
     run("bash", "-euc", aws + line, cwd=tmp_path, env=orders.aws.environment())
     is_relayed(orders.waiting(1)['{"remind": 7}'], delay=30 * DAY, message_id="order-7")

@@ -21,7 +21,7 @@ from sqsdelay.lambdas.function_code import (
     delay_consumer_code,
     write_archives,
 )
-from tests.services.wheel import build_wheel, install_wheel, package_files, run
+from tests.services.packages import build_wheel, install_wheel, package_files, run
 
 ROOT = Path(__file__).parents[2]
 EXTRAS = {

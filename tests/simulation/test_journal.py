@@ -8,8 +8,8 @@ from sqsdelay.core.deduplication_ids import new_send_deduplication_id
 from sqsdelay.core.delayed_message import DelayedMessage
 from sqsdelay.core.outgoing import requeued
 from sqsdelay.core.received_message import ReceivedMessage, from_boto3
-from tests.simulation.causes import Cause, cause_of, forks
 from tests.simulation.journal import Asked, Journal
+from tests.simulation.tally import Cause, cause_of, forks
 
 DELAY_QUEUE = "orders-delay.fifo"
 BODY = '{"key": "m-1"}'

@@ -13,7 +13,7 @@ from sqsdelay.testing.local_aws import LocalAws
 from tests.acceptance.deployed.conftest import STORED
 from tests.acceptance.deployed.test_with_store import dispatch, sqsdelay
 from tests.acceptance.deployment import receive
-from tests.services.wheel import build_wheel, install_wheel
+from tests.services.packages import build_wheel, install_wheel
 
 STACK = "sqsdelay-stored"
 
