@@ -34,10 +34,9 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if (seed := config.getoption("seed")) is not None:
-        from tests.scheduling import shuffle
+    from tests.scheduling import arrange
 
-        shuffle(items, seed)
+    arrange(items, config.getoption("seed"))
 
 
 @pytest.hookimpl(optionalhook=True)

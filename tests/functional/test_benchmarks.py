@@ -65,6 +65,7 @@ def test_throughput_runs_and_the_consumer_needs_three_requests() -> None:
     assert polls == ["3.00", "3.00", "3.00", "3.00", "4.00", "4.00"] * 2
 
 
+@pytest.mark.nightly
 def test_coalesced_sends_take_a_tenth_of_the_requests() -> None:
     """Counted by the server; what asyncio.to_thread takes stands beside it."""
     done = run("async_send", "--messages", "100", "--rounds", "1", "--latency-ms", "1")
@@ -74,6 +75,7 @@ def test_coalesced_sends_take_a_tenth_of_the_requests() -> None:
     assert 10 <= int(ours) <= 15
 
 
+@pytest.mark.nightly
 def test_the_s3_store_keeps_a_year_for_cents() -> None:
     """Everything arrives once; the dollars follow from requests that were counted."""
     done = run("s3_store", "--messages", "3000", "--spread", "2600")
@@ -83,6 +85,7 @@ def test_the_s3_store_keeps_a_year_for_cents() -> None:
     assert 0.2 < float(worker) < float(functions) < 0.4
 
 
+@pytest.mark.nightly
 def test_cost_counts_what_the_cost_command_reckons_with() -> None:
     """Three requests a hop, and one write unit parked beside leases, as dynalite meters it."""
     done = run("cost", "--s3-messages", "3000")
