@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Protocol
 
-from sqsdelay.core import wire
-from sqsdelay.core.deduplication_ids import hop_deduplication_id
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import OutgoingMessage, string
+from sqsdelay.core.message import DELAY_SECONDS, OutgoingMessage, string
+from sqsdelay.core.outgoing import hop_deduplication_id
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.ports.queues import Failure, SendReceipt
@@ -115,7 +114,7 @@ class RemainingDelayRelay:
             assert copy.sent_ms is not None
             assert copy.first_receive_ms is not None
             elapsed = (copy.first_receive_ms - copy.sent_ms) // 1000
-            delay = int(copy.attributes[wire.DELAY_SECONDS]["StringValue"])
+            delay = int(copy.attributes[DELAY_SECONDS]["StringValue"])
             self._send(copy, max(0, delay - elapsed))
         self._queues.delete_batch(self._endpoint.delay_queue.name, copies)
 
@@ -124,7 +123,7 @@ class RemainingDelayRelay:
             target = self._endpoint.delay_queue.name
             entry = OutgoingMessage(
                 copy.body,
-                {wire.DELAY_SECONDS: string(str(remaining))},
+                {DELAY_SECONDS: string(str(remaining))},
                 size=0,
                 group_id=copy.group_id,
                 deduplication_id=hop_deduplication_id(copy, copy.message_id),

@@ -24,9 +24,8 @@ from sqsdelay import DelaySender, Message
 from sqsdelay.console.server import serving
 from sqsdelay.console.services import Services
 from sqsdelay.console.settings import Access, ConsoleSettings
-from sqsdelay.core import wire
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import string
+from sqsdelay.core.message import DELAY_SECONDS, DUE_AT, string
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import rejected
 from sqsdelay.ledger import Event, EventKind, FileLedger, Source
@@ -100,7 +99,7 @@ def fill(aws: LocalAws, url: str, ledger: FileLedger) -> None:
     now_ms = time.time_ns() // 1_000_000
     error_queue = queues.url(Endpoint.parse("orders").error_queue)
     for n in range(9):
-        dated = {wire.DELAY_SECONDS: string("3600"), wire.DUE_AT: string(str(now_ms + n * 600_000))}
+        dated = {DELAY_SECONDS: string("3600"), DUE_AT: string(str(now_ms + n * 600_000))}
         copy = ReceivedMessage(
             body=json.dumps({"order": n}),
             attributes=dict(dated) if n < 6 else {},

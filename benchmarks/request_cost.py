@@ -77,8 +77,8 @@ def round_of(call: Call, queue_url: str) -> None:
 def by_client(stub: Stub, config: Config | None, *, curl: bool = False) -> Call:
     """A boto3 client."""
     client = stub.client(config=config)
-    if curl and not request_by_curl(client):
-        raise SystemExit("libcurl cannot be used here")
+    if curl and (in_the_way := request_by_curl(client)):
+        raise SystemExit(in_the_way)
     return lambda action, parameters: getattr(client, ACTIONS[action])(**parameters)
 
 

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from benchmarks.support.body import BODY
-from sqsdelay.core.message_id import new_message_id
+from sqsdelay.core.checked_message import new_message_id
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.ports.stores import DelayedMessageStore
 from sqsdelay.stores.dynamodb import DynamoDbStore

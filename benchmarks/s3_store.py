@@ -21,20 +21,22 @@ from functools import cache
 from typing import Any
 
 from benchmarks.support.body import BODY
+from sqsdelay.core.checked_message import new_message_id
 from sqsdelay.core.message import OutgoingMessage, string
-from sqsdelay.core.message_id import new_message_id
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.cost import Prices, Workload, bills, shipped_prices
-from sqsdelay.cost.lines import FUNCTION_MS
-from sqsdelay.cost.s3_store import LINE_BYTES, READS_PER_MESSAGE, WRITES_PER_MESSAGE
-from sqsdelay.cost.stored_message import MONTH_SECONDS
+from sqsdelay.cost.strategies import (
+    LINE_BYTES,
+    MONTH_SECONDS,
+    READS_PER_MESSAGE,
+    WRITES_PER_MESSAGE,
+)
+from sqsdelay.cost.workload import FUNCTION_MS
 from sqsdelay.limits import DELAY_CONSUMER_MEMORY_MB, DISPATCHER_MEMORY_MB
-from sqsdelay.parking.settings import ParkingSettings
-from sqsdelay.relaying.gathering import Gathering
-from sqsdelay.relaying.outcome import Status
-from sqsdelay.relaying.parker import Parker
+from sqsdelay.parking.parking import ParkingSettings
+from sqsdelay.relaying.mover import RelaySettings, Status
+from sqsdelay.relaying.parker import Gathering, Parker
 from sqsdelay.relaying.relay import Relay
-from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.relaying.visibility import Visibility
 from sqsdelay.stores.s3 import S3Store
 from sqsdelay.stores.s3.s3_store import TURN_SECONDS

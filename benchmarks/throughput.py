@@ -21,7 +21,7 @@ from botocore.config import Config
 
 from benchmarks.support.sqs_stub import BODY, Stub, forget_proxies, running_stub
 from sqsdelay import DelayConsumer, DelaySender, Message
-from sqsdelay.core import wire
+from sqsdelay.core.message import DELAY_SECONDS, DUE_AT, MESSAGE_ID
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.relaying import Outcome
 from sqsdelay.sending.settings import DEFAULT_CONCURRENCY
@@ -29,7 +29,7 @@ from sqsdelay.sqs.client import client_config
 from sqsdelay.sqs.curl import request_by_curl
 
 ENDPOINT = "orders"
-DELAY_SECONDS = 24 * 3600
+A_DAY = 24 * 3600
 LAST_SECONDS = 60
 """Still to wait at the last hop: any value that a message timer takes."""
 MAX_REQUESTS_PER_BATCH_AND_HOP = 3
@@ -83,7 +83,7 @@ class PlainBoto3:
                     "MessageDeduplicationId": message_id,
                     "MessageAttributes": {
                         "kind": _string("reminder"),
-                        wire.DELAY_SECONDS: _string(str(DELAY_SECONDS)),
+                        DELAY_SECONDS: _string(str(A_DAY)),
                     },
                 }
             )
@@ -118,15 +118,15 @@ class PlainBoto3:
 
     def _moved(self, entry_id: str, message: Any, now_ms: int) -> tuple[str, Any]:
         attributes = dict(message["MessageAttributes"])
-        due_ms = int(attributes[wire.DUE_AT]["StringValue"])
+        due_ms = int(attributes[DUE_AT]["StringValue"])
         remaining = max(0, -((now_ms - due_ms) // 1000))
         group_id = message["Attributes"]["MessageGroupId"]
         entry = {"Id": entry_id, "MessageBody": message["Body"], "MessageAttributes": attributes}
         if remaining <= MAX_MESSAGE_TIMER_SECONDS:
-            del attributes[wire.DUE_AT], attributes[wire.DELAY_SECONDS]
-            attributes[wire.MESSAGE_ID] = _string(group_id)
+            del attributes[DUE_AT], attributes[DELAY_SECONDS]
+            attributes[MESSAGE_ID] = _string(group_id)
             return self._destination, entry | {"DelaySeconds": remaining}
-        attributes[wire.DELAY_SECONDS] = _string(str(remaining))
+        attributes[DELAY_SECONDS] = _string(str(remaining))
         copy_id = f"{group_id}:{message['Attributes']['SentTimestamp']}"
         return self._delay_queue, entry | {
             "MessageGroupId": group_id,
@@ -158,10 +158,7 @@ def send_many(stub: Stub, *, concurrency: int, given_client: bool = False) -> Wo
     def work(messages: int) -> None:
         results = sender.send_many(
             ENDPOINT,
-            (
-                Message(BODY, delay=DELAY_SECONDS, attributes={"kind": "reminder"})
-                for _ in range(messages)
-            ),
+            (Message(BODY, delay=A_DAY, attributes={"kind": "reminder"}) for _ in range(messages)),
         )
         for result in results:
             if result.error is not None:
@@ -322,14 +319,14 @@ def benchmark(stub: Stub, *, messages: int, rounds: int, times: int) -> float:
     compare(stub, "send, delay of a day", senders(stub, plain), messages=messages, rounds=rounds)
     worst = 0.0
     for title, remaining_seconds in (
-        ("relay, all requeued", [DELAY_SECONDS]),
+        ("relay, all requeued", [A_DAY]),
         ("relay, all handed over", [LAST_SECONDS]),
     ):
         contestants = relays(stub, plain, remaining_seconds, times=times)
         _, ours, *_ = compare(stub, title, contestants, messages=messages, rounds=rounds)
         worst = max(worst, requests_per_batch(ours))
     # Two queues to send to take two sends, by hand too: shown, not judged.
-    contestants = relays(stub, plain, [DELAY_SECONDS, LAST_SECONDS], times=times)
+    contestants = relays(stub, plain, [A_DAY, LAST_SECONDS], times=times)
     compare(stub, "relay, half of each", contestants, messages=messages, rounds=rounds)
     return worst
 

@@ -17,9 +17,8 @@ from sqsdelay.cdk.message_store import DYNAMODB
 from sqsdelay.cdk.removal_guard import NONE
 from sqsdelay.cdk.s3_ledger import IN_S3
 from sqsdelay.cdk.unrestricted_delay import STORES, STORES_TO_USE
-from sqsdelay.core.delay import delay_ms, parse_delay
+from sqsdelay.core.delay import checked_max_delay, delay_ms, parse_delay
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.hop import checked_max_delay
 from sqsdelay.errors import ConfigurationError, SqsDelayError
 from sqsdelay.limits import (
     DEFAULT_HOP_SECONDS,

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sqsdelay.boto3_client.unrestricted import unrestricted
     from sqsdelay.core.message import Message, Route
-    from sqsdelay.ledger.file import FileLedger
-    from sqsdelay.ledger.logger import LoggerLedger
-    from sqsdelay.ledger.receipts import record_received
+    from sqsdelay.ledger.files import FileLedger, LoggerLedger, record_received
     from sqsdelay.parking.schedule import Change
     from sqsdelay.sending.sender import SendResult
     from sqsdelay.sqs.consumer import DelayConsumer
@@ -35,12 +33,12 @@ _HOMES = {
     "Change": "sqsdelay.parking.schedule",
     "DelayConsumer": "sqsdelay.sqs.consumer",
     "DelaySender": "sqsdelay.sqs.sender",
-    "FileLedger": "sqsdelay.ledger.file",
-    "LoggerLedger": "sqsdelay.ledger.logger",
+    "FileLedger": "sqsdelay.ledger.files",
+    "LoggerLedger": "sqsdelay.ledger.files",
     "Message": "sqsdelay.core.message",
     "Route": "sqsdelay.core.message",
     "SendResult": "sqsdelay.sending.sender",
-    "record_received": "sqsdelay.ledger.receipts",
+    "record_received": "sqsdelay.ledger.files",
     "unrestricted": "sqsdelay.boto3_client.unrestricted",
 }
 

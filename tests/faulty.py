@@ -7,10 +7,9 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.received_message import ReceivedMessage
-from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import MessageTooLarge, QueueUnavailable, SendFailed, StoreUnavailable
 from sqsdelay.limits import ERROR_QUEUE_SUFFIX
 from sqsdelay.ports.queues import Failure, SendReceipt

@@ -24,8 +24,8 @@ from sqsdelay.limits import (
     MAX_RETENTION_SECONDS,
     SCHEDULE_SECONDS,
 )
-from sqsdelay.relaying.concurrency import LEAST_RECEIVERS, MOST_RECEIVERS
 from sqsdelay.sqs.outbox import DEFAULT_CONCURRENCY
+from sqsdelay.sqs.receivers import LEAST_RECEIVERS, MOST_RECEIVERS
 from sqsdelay.stores.dynamodb.dynamodb_store import DEFAULT_SHARDS
 
 READ_ON: Final = "2026-11-20"

@@ -92,7 +92,7 @@ def fill_parked(url: str, count: int, *, due_in_seconds: int) -> None:
     Args:
         url: of a DynamoDB or an S3 store.
     """
-    from sqsdelay.core.message_id import new_message_id
+    from sqsdelay.core.checked_message import new_message_id
     from sqsdelay.core.stored_message import StoredMessage
     from sqsdelay.stores.dynamodb import DynamoDbStore
     from sqsdelay.stores.s3 import S3Store

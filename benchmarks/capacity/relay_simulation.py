@@ -2,7 +2,7 @@
 
 Messages travel in cohorts of equal size, a multiple of a batch, so that a billion of them are a few
 hundred things to simulate. Where a cohort is larger than what is in hand at once, all lanes work on it
-together. What becomes of a cohort at a hop is decided by `sqsdelay.core.hop.decide` itself.
+together. What becomes of a cohort at a hop is decided by `sqsdelay.core.delay.decide` itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 import simpy
 
 from benchmarks.capacity.figures import DEPLOYED, FIFO_IN_FLIGHT
-from sqsdelay.core.hop import HandOver, decide
+from sqsdelay.core.delay import HandOver, decide
 
 Steps = Generator[simpy.Event, Any, None]
 

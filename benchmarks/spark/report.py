@@ -1,5 +1,4 @@
-"""The report over 1 and 10 million events: time and memory, beside others on the same files; and with a
-state, beside a report of what is new alone.
+"""The report over 1 and 10 million events: time and memory, beside others on the same files.
 
 The others are in `benchmarks.spark.report_rivals`. Their figures must be the same, or the run fails.
 """
@@ -142,29 +141,6 @@ def compare(events: int, rivals: Sequence[str]) -> list[Measured]:
         return found
 
 
-def newest_alone(events: int) -> list[Measured]:
-    """What came last, a tenth of all, with a state of what came before; and a report of it alone."""
-    with TemporaryDirectory(prefix="sqsdelay-") as folder:
-        ledger, newest = Path(folder) / "ledger", Path(folder) / "newest"
-        generate(ledger, events)
-        newest.mkdir()
-        files = sorted(ledger.iterdir())
-        last = files[-max(1, len(files) // 10) :]
-        for path in last:
-            path.rename(newest / path.name)
-        of_all = [*REPORT, str(ledger), "--out", f"{folder}/report", "--json"]
-        of_all += ["--state", f"{folder}/state"]
-        print(
-            f"\n{events:,} events, of which {len(last)} of {len(files)} files are new", flush=True
-        )
-        found = [measured("before", events, of_all)]
-        alone = [*REPORT, str(newest), "--out", f"{folder}/alone", "--json"]
-        found.append(measured("alone", events, alone))
-        for path in last:
-            (newest / path.name).rename(path)
-        return [*found, measured("with state", events, of_all)]
-
-
 def measured(engine: str, events: int, command: Sequence[str]) -> Measured:
     found = measure(engine, events, command)
     print(
@@ -192,29 +168,13 @@ def run(sizes: Sequence[int], rivals: Sequence[str]) -> list[str]:
     return problems
 
 
-def run_newest(sizes: Sequence[int]) -> list[str]:
-    """Measure each size; what is wrong with the results."""
-    problems = []
-    for events in sizes:
-        before, alone, after = newest_alone(events)
-        print(
-            f"{events:,} events: with a state, what is new takes {after.seconds / alone.seconds:.2f} times "
-            f"as long as it alone, and {after.seconds / before.seconds:.2f} times as long as the rest did"
-        )
-        for name in ("messages", "delivered"):
-            if before.figures[name] + alone.figures[name] != after.figures[name]:
-                problems.append(f"{events:,} events: {name} do not add up")
-    return problems
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     sizes: dict[str, Any] = {"type": int, "nargs": "+", "default": [MILLION, 10 * MILLION]}
     parser.add_argument("--events", **sizes, help="sizes of the ledgers")
     parser.add_argument("--rivals", nargs="*", choices=RIVALS, default=list(RIVALS))
-    parser.add_argument("--newest", action="store_true", help="what is new, with a state")
     given = parser.parse_args()
-    problems = run_newest(given.events) if given.newest else run(given.events, given.rivals)
+    problems = run(given.events, given.rivals)
     for problem in problems:
         print(f"FAILED: {problem}")
     return 1 if problems else 0

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from benchmarks.support.sqs_stub import BODY, REGION, Stub, forget_proxies, running_stub
-from sqsdelay.core import wire
+from sqsdelay.core.message import DELAY_SECONDS, DUE_AT
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.spark import register
 from sqsdelay.spark.session import session
@@ -32,7 +32,7 @@ from sqsdelay.spark.session import session
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
-DELAY_SECONDS = 24 * 3600
+A_DAY = 24 * 3600
 CORES = (1, 2)
 ROWS = {
     # About equally long rounds, so that the cost of starting a Spark job weighs the same.
@@ -79,8 +79,8 @@ def entry(row: Row, number: int) -> dict[str, Any]:
         "MessageDeduplicationId": row.message_id,
         "MessageAttributes": {
             "kind": {"DataType": "String", "StringValue": row.attributes["kind"]},
-            wire.DELAY_SECONDS: {"DataType": "String", "StringValue": str(remaining)},
-            wire.DUE_AT: {
+            DELAY_SECONDS: {"DataType": "String", "StringValue": str(remaining)},
+            DUE_AT: {
                 "DataType": "String",
                 "StringValue": str(round(row.due_at.timestamp() * 1000)),
             },
@@ -158,7 +158,7 @@ def sink(url: str) -> Save:
 
 def table(spark: SparkSession, rows: int, cores: int) -> DataFrame:
     """So many messages, in a partition for each core."""
-    due_ms = (time.time_ns() // 1_000_000) + DELAY_SECONDS * 1000
+    due_ms = (time.time_ns() // 1_000_000) + A_DAY * 1000
     return spark.range(0, rows, 1, cores).selectExpr(
         f"'{BODY}' body",
         "concat('message-', id) message_id",

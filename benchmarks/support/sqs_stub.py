@@ -33,8 +33,7 @@ import boto3
 import uvloop
 from botocore.config import Config
 
-from sqsdelay.core import wire
-from sqsdelay.core.message import string
+from sqsdelay.core.message import DELAY_SECONDS, DUE_AT, string
 from sqsdelay.limits import DELAY_QUEUE_SUFFIX, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.sqs.endpoints import delay_queue_attributes
 
@@ -324,8 +323,8 @@ class Service:
             },
             "MessageAttributes": {
                 "kind": string("reminder"),
-                wire.DELAY_SECONDS: string(str(remaining + MAX_MESSAGE_TIMER_SECONDS)),
-                wire.DUE_AT: string(str(now_ms + remaining * 1000)),
+                DELAY_SECONDS: string(str(remaining + MAX_MESSAGE_TIMER_SECONDS)),
+                DUE_AT: string(str(now_ms + remaining * 1000)),
             },
         }
 

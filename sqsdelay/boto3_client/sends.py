@@ -3,22 +3,182 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from sqsdelay.boto3_client.checksums import md5s
-from sqsdelay.boto3_client.errors import check_batch, failed_entry, refusal
+from botocore.exceptions import BotoCoreError, ClientError
+
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import Message, text_of
-from sqsdelay.core.wire import MESSAGE_ID
-from sqsdelay.errors import InvalidMessage, SendFailed, SqsDelayError
-from sqsdelay.limits import FIFO_SUFFIX
+from sqsdelay.core.message import MESSAGE_ID, Message, size_of, text_of
+from sqsdelay.errors import (
+    ConfigurationError,
+    InvalidMessage,
+    QueueMissing,
+    QueueUnavailable,
+    SendFailed,
+    SqsDelayError,
+)
+from sqsdelay.limits import (
+    BATCH_ENTRY_ID,
+    FIFO_SUFFIX,
+    FORBIDDEN_BODY_CHARACTER,
+    MAX_BATCH_BYTES,
+    MAX_BATCH_ENTRIES,
+)
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.sending.sender import SendResult
 
 if TYPE_CHECKING:
     from sqsdelay.sending.sender import QueueSender
+
+
+BODY: Final = "MD5OfMessageBody"
+ATTRIBUTES: Final = "MD5OfMessageAttributes"
+SYSTEM_ATTRIBUTES: Final = "MD5OfMessageSystemAttributes"
+
+
+def md5s(entry: Mapping[str, Any]) -> dict[str, str]:
+    """What SQS answers for a message, under the names it uses.
+
+    Args:
+        entry: ``MessageBody``, ``MessageAttributes`` and ``MessageSystemAttributes`` in boto3's
+            shape, binary values as bytes.
+    """
+    found = {BODY: _md5(entry["MessageBody"].encode())}
+    if entry.get("MessageAttributes"):
+        found[ATTRIBUTES] = _md5(_encoded(entry["MessageAttributes"]))
+    if entry.get("MessageSystemAttributes"):
+        found[SYSTEM_ATTRIBUTES] = _md5(_encoded(entry["MessageSystemAttributes"]))
+    return found
+
+
+def _md5(content: bytes) -> str:
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+
+def _encoded(attributes: Mapping[str, Any]) -> bytes:
+    parts = []
+    for name in sorted(attributes):
+        attribute = attributes[name]
+        binary = attribute["DataType"].startswith("Binary")
+        value = attribute["BinaryValue"] if binary else attribute["StringValue"].encode()
+        parts += [_sized(name.encode()), _sized(attribute["DataType"].encode())]
+        parts += [b"\x02" if binary else b"\x01", _sized(value)]
+    return b"".join(parts)
+
+
+def _sized(content: bytes) -> bytes:
+    return len(content).to_bytes(4, "big") + content
+
+
+_PREFIX: Final = "AWS.SimpleQueueService."
+_INVALID: Final = ("InvalidParameterValue", "InvalidParameterValueException")
+"""A code and, where it differs, the newer name that boto3's exception classes go by."""
+
+
+def check_batch(client: Any, entries: Sequence[Mapping[str, Any]], *, any_size: bool) -> None:
+    """Refuse a batch that SQS refuses as a whole; parts of it could each pass.
+
+    Args:
+        any_size: large bodies will not be sent to SQS.
+
+    Raises:
+        ClientError: with the code SQS gives; nothing was sent.
+    """
+    count = len(entries)
+    if count > MAX_BATCH_ENTRIES:
+        text = (
+            f"Maximum number of entries per request are {MAX_BATCH_ENTRIES}. You have sent {count}."
+        )
+        raise _batch_refusal(client, "TooManyEntriesInBatchRequest", text)
+    ids = Counter(entry["Id"] for entry in entries)
+    for entry_id, times in ids.items():
+        if not BATCH_ENTRY_ID.fullmatch(entry_id):
+            text = (
+                f"{entry_id!r}: a batch entry id can only contain alphanumeric characters, hyphens "
+                "and underscores. It can be at most 80 letters long."
+            )
+            raise _batch_refusal(client, "InvalidBatchEntryId", text)
+        if times > 1:
+            raise _batch_refusal(client, "BatchEntryIdsNotDistinct", f"Id {entry_id} repeated.")
+    size = sum(
+        size_of(entry["MessageBody"], entry.get("MessageAttributes", {})) for entry in entries
+    )
+    if size > MAX_BATCH_BYTES and not any_size:
+        text = f"Batch requests cannot be longer than {MAX_BATCH_BYTES} bytes. You have sent {size} bytes."
+        raise _batch_refusal(client, "BatchRequestTooLong", text)
+
+
+def _batch_refusal(client: Any, name: str, text: str) -> Exception:
+    return _client_error(client, "SendMessageBatch", (_PREFIX + name, name), text)
+
+
+def refusal(client: Any, operation: str, error: SqsDelayError, body: str) -> Exception:
+    """What boto3 would raise: what it did raise where it was SQS that refused, else a like of it."""
+    own = error.__cause__
+    of_sqs = isinstance(error, QueueUnavailable | SendFailed | ConfigurationError)
+    if of_sqs and isinstance(own, ClientError | BotoCoreError):
+        return own
+    raised = _client_error(
+        client, operation, _codes(error, body), str(error), sender=is_senders_fault(error)
+    )
+    raised.__cause__ = error
+    return raised
+
+
+def is_senders_fault(error: SqsDelayError) -> bool:
+    """Whether the same message will never be taken."""
+    if isinstance(error, SendFailed):
+        return not error.transient
+    return isinstance(error, ValueError | ConfigurationError | QueueMissing)
+
+
+def failed_entry(entry_id: str, raised: Exception) -> dict[str, Any]:
+    """The same in a batch answer's ``Failed``."""
+    answer: Mapping[str, Any] = {}
+    if isinstance(raised, ClientError):
+        answer = raised.response.get("Error", {})
+    return {
+        "Id": entry_id,
+        "SenderFault": answer.get("Type") == "Sender",
+        "Code": answer.get("Code", type(raised).__name__),
+        "Message": answer.get("Message", str(raised)),
+    }
+
+
+def _codes(error: SqsDelayError, body: str) -> tuple[str, str]:
+    if isinstance(error, QueueMissing):
+        return _PREFIX + "NonExistentQueue", "QueueDoesNotExist"
+    if isinstance(error, SendFailed):
+        return error.code, error.code
+    if isinstance(error, ValueError) and FORBIDDEN_BODY_CHARACTER.search(body):
+        return "InvalidMessageContents", "InvalidMessageContents"
+    return _INVALID if is_senders_fault(error) else ("ServiceUnavailable", "ServiceUnavailable")
+
+
+def _client_error(
+    client: Any, operation: str, codes: tuple[str, str], text: str, *, sender: bool = True
+) -> Exception:
+    code, name = codes
+    response = {
+        "Error": {
+            "Code": code,
+            "QueryErrorCode": name,
+            "Type": "Sender" if sender else "Receiver",
+            "Message": text,
+        },
+        "ResponseMetadata": {
+            "RequestId": "",
+            "HTTPStatusCode": 400 if sender else 503,
+            "HTTPHeaders": {},
+            "RetryAttempts": 0,
+        },
+    }
+    raised: Exception = client.exceptions.from_code(name)(response, operation)
+    return raised
+
 
 _TRACE_HEADER: Final = "AWSTraceHeader"
 

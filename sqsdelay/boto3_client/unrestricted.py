@@ -12,7 +12,7 @@ from botocore.validate import validate_parameters
 from sqsdelay.boto3_client.sends import LongDelays
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
-from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS, StoreOf, parking_settings
+from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, StoreOf, parking_settings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs.queues import SqsQueues

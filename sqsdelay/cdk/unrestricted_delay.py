@@ -39,8 +39,8 @@ from sqsdelay.cdk.s3_ledger import IN_S3 as LEDGER_IN_S3
 from sqsdelay.cdk.s3_ledger import S3Ledger, check_ledger
 from sqsdelay.cdk.s3_message_store import S3, S3MessageStore
 from sqsdelay.cdk.schedule_group import SCHEDULER, ScheduleGroup
+from sqsdelay.core.delay import check_hop, checked_max_delay
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.hop import check_hop, checked_max_delay
 from sqsdelay.errors import InvalidEndpoint, InvalidSetting
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.stores.dynamodb.dynamodb_store import DEFAULT_SHARDS, STANDARD

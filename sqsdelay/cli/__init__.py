@@ -15,18 +15,18 @@ from sqsdelay.cli.advice import EXIT_REFUSED, exit_code, in_options
 from sqsdelay.cli.console import err, out
 from sqsdelay.cli.consume import consume
 from sqsdelay.cli.cost import cost
-from sqsdelay.cli.demo.command import demo
+from sqsdelay.cli.demo import demo
 from sqsdelay.cli.dispatch import dispatch
 from sqsdelay.cli.functions import functions
 from sqsdelay.cli.local import local
+from sqsdelay.cli.options import verbose, with_aws
 from sqsdelay.cli.receive import receive
 from sqsdelay.cli.send import send
 from sqsdelay.cli.serve_console import serve_console
-from sqsdelay.cli.settings import verbose, with_aws
 from sqsdelay.cli.status import status
 from sqsdelay.cli.timeout_manager import timeout_manager
 from sqsdelay.cli.waiting import cancel, pending, reschedule
-from sqsdelay.core.one_line import one_line
+from sqsdelay.core.readable import one_line
 from sqsdelay.errors import SqsDelayError
 
 app = typer.Typer(

@@ -32,6 +32,7 @@ OPTIONS: Final = {
     "due_at": "--due-at",
     "fetch_breaker_seconds": "--fetch-breaker",
     "hop_seconds": "--hop",
+    "http": "--http",
     "max_delay_seconds": "--max-delay",
     "max_receives": "--max-receives",
     "maximum_recovery_failures_per_second": "--recovery-failures",

@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleDimensions
 from rich.table import Column, Table
 from rich.text import Text
 
-from sqsdelay.core.readable import on_one_line, plain
+from sqsdelay.core.readable import one_line, plain
 
 _PIPE_COLUMNS: Final = 10_000_000
 """Width of what goes to a pipe or a file: beyond the longest body, so nothing is cut or wrapped there."""
@@ -43,7 +43,7 @@ err = SafeConsole(stderr=True)
 
 def cell(text: str) -> Text:
     """Somebody's text for a table: no markup, and one line, or it would pass for another row."""
-    return Text(on_one_line(text))
+    return Text(one_line(text))
 
 
 BODY_START: Final = 60

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -32,11 +33,18 @@ from sqsdelay.limits import (
     WORKER_VISIBILITY_SECONDS,
 )
 from sqsdelay.opentelemetry import if_installed
-from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS
-from sqsdelay.relaying.settings import DEFAULT_MAX_RECEIVES
+from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
+from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES
 
 if TYPE_CHECKING:
-    from sqsdelay.relaying.outcome import Outcome
+    from sqsdelay.relaying.mover import Outcome
+
+
+class Http(StrEnum):
+    """Whose HTTP a worker's requests are made with."""
+
+    BOTOCORE = "botocore"
+    CURL = "curl"
 
 
 def consume(
@@ -66,6 +74,9 @@ def consume(
     schema: Schema = None,
     park_after: ParkAfter = DEFAULT_PARK_AFTER_SECONDS,
     ledger: LedgerFile = None,
+    http: Annotated[
+        Http, typer.Option(help="Who makes the requests; curl needs the extra sqsdelay[curl].")
+    ] = Http.BOTOCORE,
     as_json: JsonLines = False,
 ) -> None:
     """Relay an endpoint's delayed messages.
@@ -88,6 +99,7 @@ def consume(
     with optional_place(name, store, table, schema) as opened:
         consumer = DelayConsumer(
             endpoint,
+            http=http.value,
             hop_seconds=hop,
             receivers=receivers,
             wait_seconds=wait,

@@ -10,13 +10,19 @@ import typer
 
 from sqsdelay.cli.advice import in_options
 from sqsdelay.cli.console import folding, out, print_json, say
-from sqsdelay.cli.options import EndpointName, Hop, Json, OptionalStoreUrl, Schema
+from sqsdelay.cli.options import (
+    EndpointName,
+    Hop,
+    Json,
+    OptionalStoreUrl,
+    Schema,
+    parked_messages,
+    with_aws,
+)
 from sqsdelay.cli.options import Table as StoreTable
-from sqsdelay.cli.parked import parked_messages
-from sqsdelay.cli.settings import with_aws
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.problem import Problem
+from sqsdelay.core.readable import Problem
 from sqsdelay.errors import QueueMissing, StoreError
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.operating.overdue import NOBODY, overdue_remedy

@@ -8,14 +8,12 @@ from typing import Annotated, Any, Final
 import typer
 
 from sqsdelay.cli.console import cell, folding, out, print_json, say, start_of, tell
-from sqsdelay.cli.due_clock import new_due_ms
-from sqsdelay.cli.options import Delay, DueAt, EndpointName, JsonLines
-from sqsdelay.cli.settings import with_aws
-from sqsdelay.core.delay import utc
+from sqsdelay.cli.options import Delay, DueAt, EndpointName, JsonLines, with_aws
+from sqsdelay.cli.waiting import new_due_ms
+from sqsdelay.core.delay import Reject, utc
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.hop import Reject
 from sqsdelay.core.message import size_of
-from sqsdelay.core.readable import on_one_line
+from sqsdelay.core.readable import one_line
 from sqsdelay.core.rejection import Rejection
 from sqsdelay.operating.error_queue import ErrorQueue, Retry, RetryStatus
 from sqsdelay.ports.queues import Queues
@@ -178,4 +176,4 @@ def _tell(done: Retry, *, as_json: bool) -> None:
     line = f"{done.status}: {done.error}"
     if done.error is None:
         line = f"{done.status} to {done.queue}, due {due}"
-    say(on_one_line(f"{message_id}  {line}"))
+    say(one_line(f"{message_id}  {line}"))

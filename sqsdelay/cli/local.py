@@ -19,7 +19,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 
 if TYPE_CHECKING:
-    from sqsdelay.relaying.outcome import Outcome
+    from sqsdelay.relaying.mover import Outcome
     from sqsdelay.testing.local_aws import LocalAws
 
 PORT: Final = 4566

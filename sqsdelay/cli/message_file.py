@@ -12,8 +12,8 @@ from typing import IO, Any, Final
 
 import typer
 
+from sqsdelay.core.checked_message import attribute_of, attributes_of_texts
 from sqsdelay.core.delay import Delay, parse_delay, parse_due_at
-from sqsdelay.core.given_attributes import attribute_of, attributes_of_texts
 from sqsdelay.core.message import AttributeInput, Message
 from sqsdelay.errors import InvalidDelay, InvalidMessage, SqsDelayError
 from sqsdelay.limits import MAX_MESSAGE_BYTES

@@ -1,22 +1,143 @@
-"""The options and arguments that several commands share, each written once, and what they open."""
+"""The options and arguments that several commands share, each written once, what they open, and what any
+command may be told besides: whose AWS, where, and how much to tell."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+import inspect
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from sqsdelay.core.delay import delay_ms, parse_delay
-from sqsdelay.core.hop import checked_max_delay
-from sqsdelay.errors import InvalidDelay
+from sqsdelay.cli.worker import OneLine
+from sqsdelay.core.delay import checked_max_delay, delay_ms, parse_delay
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.errors import InvalidDelay, SqsDelayError, StoreError
 from sqsdelay.ledger import FileLedger
 from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS
+from sqsdelay.operating.overdue import deployed_store
+from sqsdelay.operating.status import StoreStatus, store_status
 
 if TYPE_CHECKING:
     from sqsdelay.ports.stores import DelayedMessageStore, ParkingPlace
+
+
+logger = logging.getLogger(__name__)
+
+_KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+"""They would win over a profile of the environment; the AWS CLI's --profile wins over them."""
+
+_TOLD: Final = {
+    "sqsdelay": logging.DEBUG,
+    "botocore.credentials": logging.INFO,
+    "botocore.retries": logging.DEBUG,
+    "urllib3.connectionpool": logging.DEBUG,
+    "pika": logging.INFO,
+}
+"""What --verbose shows: where credentials came from, each request and its status. No body, no secret."""
+
+Profile = Annotated[str | None, typer.Option(help="The AWS profile, as with the AWS CLI.")]
+Region = Annotated[str | None, typer.Option(help="The AWS region, as with the AWS CLI.")]
+Verbose = Annotated[
+    bool,
+    typer.Option("--verbose", help="Log each request, and an error's cause, to stderr."),
+]
+
+Command = Callable[..., None]
+
+
+def verbose(command: Command) -> Command:
+    """The command, with ``--verbose``."""
+
+    def run(arguments: dict[str, Any]) -> None:
+        with _logging(arguments.pop("verbose")):
+            command(**arguments)
+
+    return _with(command, run, {"verbose": (Verbose, False)})
+
+
+def with_aws(command: Command) -> Command:
+    """The command, with ``--profile``, ``--region`` and ``--verbose``."""
+
+    def run(arguments: dict[str, Any]) -> None:
+        profile, region = arguments.pop("profile"), arguments.pop("region")
+        with _logging(arguments.pop("verbose")), _environment(profile, region):
+            command(**arguments)
+
+    return _with(
+        command,
+        run,
+        {"profile": (Profile, None), "region": (Region, None), "verbose": (Verbose, False)},
+    )
+
+
+def _with(
+    command: Command, run: Callable[[dict[str, Any]], None], more: dict[str, tuple[Any, Any]]
+) -> Command:
+    """``command`` under its own name and help, with more options behind its own."""
+
+    @wraps(command)
+    def wrapped(**arguments: Any) -> None:
+        run(arguments)
+
+    own = inspect.signature(command, eval_str=True)
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    added = [
+        inspect.Parameter(name, keyword, default=default, annotation=annotation)
+        for name, (annotation, default) in more.items()
+    ]
+    signature = own.replace(parameters=[*own.parameters.values(), *added])
+    del wrapped.__wrapped__
+    wrapped.__signature__ = signature  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
+    return wrapped
+
+
+@contextmanager
+def _environment(profile: str | None, region: str | None) -> Iterator[None]:
+    """The environment boto3 and child processes read, as the options have it."""
+    before = dict(os.environ)
+    if profile is not None:
+        for key in _KEYS:
+            os.environ.pop(key, None)
+        os.environ["AWS_PROFILE"] = profile
+    if region is not None:
+        os.environ["AWS_DEFAULT_REGION"] = os.environ["AWS_REGION"] = region
+    try:
+        yield
+    finally:
+        if profile is not None or region is not None:
+            os.environ.clear()
+            os.environ.update(before)
+
+
+@contextmanager
+def _logging(wanted: bool) -> Iterator[None]:
+    """Log to stderr what `_TOLD` names, and the cause of an error."""
+    if not wanted:
+        yield
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(OneLine("%(asctime)s %(name)s %(levelname)s %(message)s"))
+    with ExitStack() as restored:
+        logging.getLogger().addHandler(handler)
+        restored.callback(logging.getLogger().removeHandler, handler)
+        for name, level in _TOLD.items():
+            restored.callback(logging.getLogger(name).setLevel, logging.getLogger(name).level)
+            logging.getLogger(name).setLevel(level)
+        try:
+            yield
+        except SqsDelayError as error:
+            if error.__cause__ is not None:
+                cause = error.__cause__
+                logger.debug("the cause", exc_info=(type(cause), cause, cause.__traceback__))
+            raise
+
 
 EndpointName = Annotated[str, typer.Argument(help="The destination queue's name, URL or ARN.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -177,3 +298,26 @@ def opened_ledger(file: Path | None) -> FileLedger | None:
         ConfigurationError: it cannot be written.
     """
     return None if file is None else FileLedger(file)
+
+
+def parked_messages(
+    endpoint: Endpoint, store: str | None, table: str | None, schema: str | None, *, now_ms: int
+) -> tuple[str, StoreStatus] | None:
+    """The store's URL and how it is doing; None where there is no store that is known of.
+
+    Without a store named it is the DynamoDB table a deployment makes for the endpoint, if it is there
+    and may be read: one that was let go of may hold messages still.
+
+    Raises:
+        BadParameter: a table or schema, and no store.
+        ConfigurationError, StoreMissing, StoreUnavailable: of a store that was named.
+    """
+    with optional_place(endpoint.name, store, table, schema) as opened:
+        if opened is not None:
+            return store or "", store_status(opened, now_ms=now_ms)
+    url = deployed_store(endpoint)
+    try:
+        with opened_place(endpoint.name, url, None, None) as opened:
+            return url, store_status(opened, now_ms=now_ms)
+    except StoreError:
+        return None

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sqsdelay.cli.console import print_json, say, tell
-from sqsdelay.cli.options import Json
-from sqsdelay.cli.settings import verbose
+from sqsdelay.cli.options import Json, verbose
 from sqsdelay.core.delay import parse_delay, parse_due_at
 from sqsdelay.errors import InvalidMessage
 

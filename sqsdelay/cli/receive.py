@@ -16,12 +16,11 @@ from sqsdelay.cli.console import print_json, say, start_of, tell
 from sqsdelay.cli.options import JsonLines, LedgerFile, opened_ledger
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import Attribute, text_of
+from sqsdelay.core.message import MESSAGE_ID, Attribute, text_of
 from sqsdelay.core.received_message import ReceivedMessage
-from sqsdelay.core.wire import MESSAGE_ID
 from sqsdelay.errors import ConfigurationError, SqsDelayError
 from sqsdelay.ledger.events import record_safely
-from sqsdelay.ledger.receipts import lateness_ms, received_events, waited_ms
+from sqsdelay.ledger.files import lateness_ms, received_events, waited_ms
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_RECEIVE_WAIT_SECONDS
 
 if TYPE_CHECKING:
@@ -139,7 +138,7 @@ class _Arriving:
                 self._held.pop(copy.sqs_message_id, None)
             else:
                 failed += 1
-                tell(f"{copy.message_id}: not deleted: {failure.error}")
+                tell(f"{_sent_id(copy)}: not deleted: {failure.error}")
         return failed
 
     def let_go(self) -> None:
@@ -157,15 +156,19 @@ def _show(
     try:
         body = copy.body if reader is None else reader.read(copy.body, copy.attributes)
     except SqsDelayError as error:
-        tell(f"{copy.message_id}: {error}")
+        tell(f"{_sent_id(copy)}: {error}")
         return False
     _print(replace(copy, body=body), fifo=fifo, whole=whole, as_json=as_json)
     return True
 
 
+def _sent_id(copy: ReceivedMessage) -> str:
+    return text_of(copy.attributes, MESSAGE_ID) or copy.sqs_message_id
+
+
 def _print(copy: ReceivedMessage, *, fifo: bool, whole: bool, as_json: bool) -> None:
     late, waited = lateness_ms(copy, fifo=fifo), waited_ms(copy, fifo=fifo)
-    sent_id = text_of(copy.attributes, MESSAGE_ID) or copy.sqs_message_id
+    sent_id = _sent_id(copy)
     arrived = None if copy.first_receive_ms is None else utc(copy.first_receive_ms)
     if as_json:
         print_json(

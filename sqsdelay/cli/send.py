@@ -42,7 +42,7 @@ from sqsdelay.cli.options import (
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
-from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS
+from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.sending.sender import SendResult
 from sqsdelay.sending.settings import DEFAULT_CONCURRENCY
 

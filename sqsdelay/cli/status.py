@@ -8,8 +8,14 @@ from typing import Any
 import typer
 
 from sqsdelay.cli.console import folding, out, print_json, tell
-from sqsdelay.cli.options import EndpointName, Json, OptionalPlaceUrl, Schema, Table
-from sqsdelay.cli.parked import parked_messages
+from sqsdelay.cli.options import (
+    EndpointName,
+    Json,
+    OptionalPlaceUrl,
+    Schema,
+    Table,
+    parked_messages,
+)
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import age, instant
 from sqsdelay.errors import StoreError

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from sqsdelay.cli.console import print_json, say, tell
-from sqsdelay.cli.due_clock import DueClock
 from sqsdelay.cli.message_file import (
     BadLine,
     Defaults,
@@ -34,8 +33,9 @@ from sqsdelay.cli.options import (
     StoreUrl,
     Table,
     opened_place,
+    with_aws,
 )
-from sqsdelay.cli.settings import with_aws
+from sqsdelay.cli.waiting import DueClock
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.delay import due_at_ms, parse_due_at, utc
 from sqsdelay.core.endpoint import Endpoint
@@ -52,7 +52,7 @@ from sqsdelay.operating.migration import (
     Transfer,
 )
 from sqsdelay.parking.parking import kept_as, refused
-from sqsdelay.ports.size_limits import SizeLimits
+from sqsdelay.ports.queues import SizeLimits
 
 if TYPE_CHECKING:
     from sqsdelay.ports.stores import ParkingPlace
@@ -73,10 +73,7 @@ DEFAULT_CUT_OFF_MS: Final = 24 * 3600 * 1000
 def create(
     endpoint: EndpointName, store: PlaceUrl, table: Table = None, schema: Schema = None
 ) -> None:
-    """Create what a store needs, or upgrade an older one.
-
-    That is a table, a bucket, a file or a schedule group.
-    """
+    """Create what a store needs: a table, a bucket, a file or a schedule group."""
     name = Endpoint.parse(endpoint).name
     with opened_place(name, store, table, schema, create=True) as opened:
         opened.set_up()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from sqsdelay.cli.console import cell, folding, out, print_json, say, tell
-from sqsdelay.cli.due_clock import DueClock, new_due_ms
 from sqsdelay.cli.options import (
     DEFAULT_MAX_DELAY,
     Delay,
@@ -28,15 +27,97 @@ from sqsdelay.cli.options import (
     opened_place,
 )
 from sqsdelay.core.clock import SystemClock
-from sqsdelay.core.delay import due_at_ms, parse_due_at
+from sqsdelay.core.delay import due_at_ms, due_time, parse_delay, parse_due_at, too_far
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.hop import too_far
 from sqsdelay.core.readable import instant
 from sqsdelay.core.stored_message import StoredMessage, check_stored_id
-from sqsdelay.errors import ConfigurationError, InvalidDelay, InvalidMessage, SqsDelayError
+from sqsdelay.errors import (
+    ConfigurationError,
+    InvalidDelay,
+    InvalidMessage,
+    QueueMissing,
+    QueueUnavailable,
+    SqsDelayError,
+)
 from sqsdelay.operating.broker_time import latest_of_sqs
 from sqsdelay.operating.listing import Cursor, Listing, parse_cursor
 from sqsdelay.parking.schedule import Change, Schedule
+
+if TYPE_CHECKING:
+    from sqsdelay.ports.stores import ParkingPlace
+    from sqsdelay.sqs.queues import SqsQueues
+
+
+class DueClock:
+    """The clock of those who release an endpoint's messages.
+
+    Args:
+        endpoint: where they are released to.
+        store: where they wait.
+        store_url: its URL.
+        to: the RabbitMQ they are released to; None is SQS.
+    """
+
+    def __init__(self, endpoint: str, store: ParkingPlace, store_url: str, to: str | None) -> None:
+        self._endpoint = Endpoint.parse(endpoint)
+        self._store = store
+        self._only_sqs = store_url.startswith(("dynamodb:", "scheduler:"))
+        self._sqs: SqsQueues | None = None
+        self._ask_sqs = to is None
+
+    def latest_ms(self) -> int:
+        """The most that clock may read now, epoch milliseconds.
+
+        Raises:
+            ConfigurationError, QueueUnavailable: SQS cannot be asked.
+            StoreUnavailable, StoreMissing: the database cannot be asked.
+        """
+        if self._ask_sqs:
+            try:
+                return self._latest_of_sqs()
+            except ConfigurationError as error:
+                if self._only_sqs:
+                    raise
+                self._ask_sqs = False
+                line = f"the delay counts from the store's clock, because SQS cannot be reached: {error}"
+                tell(line)
+        from sqsdelay.stores.clock import StoreClock
+
+        return StoreClock(self._store).latest_ms()
+
+    def _latest_of_sqs(self) -> int:
+        from sqsdelay.sqs.client import default_client
+        from sqsdelay.sqs.queues import SqsQueues
+
+        if self._sqs is None:
+            self._sqs = SqsQueues(default_client(connections=1))
+        try:
+            return latest_of_sqs(self._sqs, self._endpoint.queue)
+        except (QueueMissing, QueueUnavailable) as error:
+            raise QueueUnavailable(
+                f"SQS did not give its time, from which the delay counts: {error}; give "
+                "--due-at, or --to if the store is released to RabbitMQ"
+            ) from error
+
+
+def new_due_ms(delay: str | None, due_at: str | None, *, now_ms: Callable[[], int]) -> int:
+    """The due time that --delay or --due-at names, epoch milliseconds.
+
+    Args:
+        now_ms: what a delay counts from; asked for a delay only.
+
+    Raises:
+        BadParameter: both or none of them.
+        InvalidDelay
+    """
+    if (delay is None) == (due_at is None):
+        raise typer.BadParameter("give either --delay or --due-at")
+    due = due_time(
+        None if delay is None else parse_delay(delay),
+        None if due_at is None else parse_due_at(due_at),
+    )
+    return due.due_ms(0 if due.absolute else now_ms())
+
 
 EXIT_REQUESTED: Final = 3
 """Some messages were not in the store: their change is left to the delay consumer."""

@@ -15,7 +15,7 @@ from typing import Any, Final
 from rich.logging import RichHandler
 
 from sqsdelay.cli.console import err
-from sqsdelay.core.one_line import one_line
+from sqsdelay.core.readable import one_line
 from sqsdelay.limits import STOP_SECONDS
 
 CLOSING_SECONDS: Final = 0.5

@@ -20,7 +20,7 @@ from sqsdelay.console import api, forms, pages, signing_in
 from sqsdelay.console.guard import Guard, Sessions
 from sqsdelay.console.rendering import page
 from sqsdelay.console.services import Services
-from sqsdelay.core.one_line import one_line
+from sqsdelay.core.readable import one_line
 from sqsdelay.errors import (
     BodyStoreUnavailable,
     InvalidEndpoint,

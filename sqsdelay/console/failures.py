@@ -11,7 +11,7 @@ from sqsdelay.console.jobs import Outcome, Result
 from sqsdelay.console.schemas import ErrorGroup, ErrorsRequest, ErrorsView, ErrorView
 from sqsdelay.console.shown import BODY_SHOWN, text_of
 from sqsdelay.console.source import Source
-from sqsdelay.core.hop import Reject
+from sqsdelay.core.delay import Reject
 from sqsdelay.core.message import size_of
 from sqsdelay.core.readable import instant
 from sqsdelay.core.rejection import Rejection

@@ -26,7 +26,7 @@ from sqsdelay.console.schemas import (
     RetryRequest,
     SendRequest,
 )
-from sqsdelay.core.one_line import one_line
+from sqsdelay.core.readable import one_line
 from sqsdelay.errors import ConfigurationError, InvalidDelay, SqsDelayError
 
 TEXT = Annotated[str, Form()]

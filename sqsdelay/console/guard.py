@@ -20,7 +20,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sqsdelay.console.settings import Access
-from sqsdelay.core.one_line import one_line
+from sqsdelay.core.readable import one_line
 
 logger = logging.getLogger("sqsdelay.console")
 

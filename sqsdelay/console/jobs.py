@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from sqsdelay.core.clock import Clock, SystemClock
-from sqsdelay.core.one_line import one_line
+from sqsdelay.core.readable import one_line
 from sqsdelay.errors import ConfigurationError, SqsDelayError
 
 logger = logging.getLogger("sqsdelay.console")

@@ -10,7 +10,7 @@ from sqsdelay.console.ledger_file import History, LedgerFile
 from sqsdelay.console.schemas import ChosenMessage, MessageView, ParkedPage, ParkedView
 from sqsdelay.console.shown import BODY_SHOWN, attributes_of, event_of, text_of
 from sqsdelay.console.source import Source, told
-from sqsdelay.core.hop import Reject, too_far
+from sqsdelay.core.delay import Reject, too_far
 from sqsdelay.core.message import Route, size_of
 from sqsdelay.core.readable import instant
 from sqsdelay.core.rejection import Rejection

@@ -18,7 +18,7 @@ from sqsdelay.console.services import Services, job_view
 from sqsdelay.console.source import Source
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.delay import due_at_ms, parse_due_at
-from sqsdelay.core.one_line import one_line
+from sqsdelay.core.readable import one_line
 from sqsdelay.cost import Workload
 from sqsdelay.errors import NoStore, StoreError
 from sqsdelay.limits import MAX_BATCH_ENTRIES

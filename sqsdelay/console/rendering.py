@@ -17,7 +17,7 @@ from markupsafe import Markup, escape
 from sqsdelay.console.shown import pretty
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.delay import due_at_ms
-from sqsdelay.core.readable import age, on_one_line, plain
+from sqsdelay.core.readable import age, one_line, plain
 
 UNKNOWN: Final = "\u2013"
 """A dash, for what is not known."""
@@ -105,7 +105,7 @@ def environment() -> Environment:
     )
     for each in (wire, typed, at, relative, clock, late, count, size, age, pretty):
         found.filters[each.__name__] = each
-    found.filters["line"] = on_one_line
+    found.filters["line"] = one_line
     found.globals["version"] = version("sqsdelay")
     return found
 

@@ -9,7 +9,7 @@ from typing import Final, Generic, TypeVar
 
 from sqsdelay.console import patience
 from sqsdelay.core.clock import Clock, SystemClock
-from sqsdelay.core.one_line import one_line
+from sqsdelay.core.readable import one_line
 from sqsdelay.errors import SqsDelayError
 
 T = TypeVar("T")

@@ -12,12 +12,16 @@ from sqsdelay.console.jobs import Outcome, Result
 from sqsdelay.console.schemas import SendPreview, SendRequest
 from sqsdelay.console.shown import text_of
 from sqsdelay.console.source import Source
-from sqsdelay.core.delay import due_at_ms, parse_delay, parse_due_at, seconds_until
-from sqsdelay.core.due_time import due_time
-from sqsdelay.core.given_attributes import attributes_of_texts
-from sqsdelay.core.hop import too_far
+from sqsdelay.core.checked_message import attributes_of_texts, new_message_id
+from sqsdelay.core.delay import (
+    due_at_ms,
+    due_time,
+    parse_delay,
+    parse_due_at,
+    seconds_until,
+    too_far,
+)
 from sqsdelay.core.message import Message, Route, attributes_of, size_of
-from sqsdelay.core.message_id import new_message_id
 from sqsdelay.core.readable import instant
 from sqsdelay.cost import Workload
 from sqsdelay.errors import InvalidDelay, InvalidMessage

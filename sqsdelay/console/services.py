@@ -23,8 +23,7 @@ from sqsdelay.console.sends import Sends
 from sqsdelay.console.settings import Access, ConsoleSettings
 from sqsdelay.console.shown import text_of
 from sqsdelay.console.source import Source
-from sqsdelay.core.delay import parse_delay, parse_due_at
-from sqsdelay.core.due_time import due_time
+from sqsdelay.core.delay import due_time, parse_delay, parse_due_at
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import InvalidDelay, InvalidEndpoint
 

@@ -14,7 +14,7 @@ from sqsdelay.console.sampling import Sampled
 from sqsdelay.console.settings import ConsoleSettings
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.core.one_line import one_line
+from sqsdelay.core.readable import one_line
 from sqsdelay.core.rejection import Rejection
 from sqsdelay.errors import (
     ConfigurationError,

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import re
+import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
-from sqsdelay.core.due_time import DueTime, due_time
+from sqsdelay.core.delay import DueTime, due_time
 from sqsdelay.core.message import (
     Attribute,
+    AttributeInput,
     Message,
     attributes_of,
     check_body,
@@ -15,8 +20,80 @@ from sqsdelay.core.message import (
     check_trace_header,
     size_of,
 )
-from sqsdelay.core.message_id import new_message_id
 from sqsdelay.errors import InvalidMessage
+
+_LETTERS: Final = "0123456789abcdefghjkmnpqrstvwxyz"
+"""Crockford's base 32. Source: the ULID specification; it has no ``u``, which so tells ours."""
+
+_VALUES: Final = {letter: value for value, letter in enumerate(_LETTERS)}
+_TIME_LETTERS: Final = 10
+_CHANCE_BITS: Final = 80
+_MADE_UP: Final = re.compile(r"u([0-7][0-9a-hjkmnp-tv-z]{9})[0-9a-hjkmnp-tv-z]{16}", re.ASCII)
+
+
+def new_message_id(due_ms: int) -> str:
+    """An id for a message whose sender gave none.
+
+    Args:
+        due_ms: when it is due, as far as is known now, epoch milliseconds.
+    """
+    value = (due_ms << _CHANCE_BITS) | secrets.randbits(_CHANCE_BITS)
+    letters = "".join(_LETTERS[(value >> shift) & 31] for shift in range(125, -1, -5))
+    return f"u{letters}"
+
+
+def due_ms_of_id(message_id: str) -> int | None:
+    """The due time that an id made up here carries, epoch milliseconds; None of any other id.
+
+    It is when the message was due as its sender saw it: a relative delay counts from the broker's
+    SentTimestamp, some milliseconds later, and a message can have been moved since.
+    """
+    made_up = _MADE_UP.fullmatch(message_id)
+    if made_up is None:
+        return None
+    value = 0
+    for letter in made_up[1]:
+        value = value << 5 | _VALUES[letter]
+    return value
+
+
+def attributes_of_texts(texts: Iterable[str]) -> dict[str, AttributeInput]:
+    """The attributes of ``NAME=VALUE`` and ``NAME:TYPE=VALUE``; a Binary value is base64.
+
+    Raises:
+        InvalidMessage: it is neither, names one attribute twice, or is not base64.
+    """
+    found: dict[str, AttributeInput] = {}
+    for text in texts:
+        named, equals, value = text.partition("=")
+        name, _, kind = named.partition(":")
+        kind = kind or "String"
+        if not name or not equals:
+            raise InvalidMessage(
+                f"{text!r} is not NAME=VALUE or NAME:TYPE=VALUE, such as tenant=acme or tries:Number=3"
+            )
+        if name in found:
+            raise InvalidMessage(f"{name!r} is given twice")
+        field = "BinaryValue" if kind.partition(".")[0] == "Binary" else "StringValue"
+        found[name] = attribute_of(name, {"DataType": kind, field: value})
+    return found
+
+
+def attribute_of(name: str, value: Any) -> AttributeInput:
+    """As in the AWS CLI: a BinaryValue is base64.
+
+    Raises:
+        InvalidMessage: it is not.
+    """
+    if isinstance(value, dict) and isinstance(value.get("BinaryValue"), str):
+        try:
+            binary = base64.b64decode(value["BinaryValue"], validate=True)
+        except ValueError as error:
+            raise InvalidMessage(
+                f"attribute {name!r}: BinaryValue is not base64: {error}"
+            ) from error
+        value = {**value, "BinaryValue": binary}
+    return cast(AttributeInput, value)  # what it is, the sender checks
 
 
 class MessageIds(NamedTuple):

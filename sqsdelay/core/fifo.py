@@ -5,20 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqsdelay.core.delayed_message import DelayedMessage
+from sqsdelay.core.delay import Reject
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.hop import Reject
-from sqsdelay.core.identity import fits, with_identity
-from sqsdelay.core.message import Attribute, OutgoingMessage, size_of, string, text_of
+from sqsdelay.core.message import (
+    DEDUPLICATION_ID,
+    DUE_AT,
+    GROUP_ID,
+    WAS_DUE_AT,
+    Attribute,
+    OutgoingMessage,
+    size_of,
+    string,
+    text_of,
+)
 from sqsdelay.core.outgoing import (
     arrival_ms,
+    fits,
     handed_over,
+    of_new_trace,
     trace_header_to_pass_on,
     users_attributes,
+    with_identity,
 )
-from sqsdelay.core.received_message import ReceivedMessage, whole_number
-from sqsdelay.core.trace_header import of_new_trace
-from sqsdelay.core.wire import DEDUPLICATION_ID, DUE_AT, GROUP_ID, WAS_DUE_AT
+from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage, whole_number
 from sqsdelay.limits import ID
 
 

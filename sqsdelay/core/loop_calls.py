@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Generic, TypeVar
 
-from sqsdelay.core.coalescing import Coalescer, Waiting, checked_linger
-from sqsdelay.core.shared_calls import Work
+from sqsdelay.core.coalescing import Coalescer, Waiting, Work, checked_linger, own
 from sqsdelay.errors import ConfigurationError, InvalidSetting
 
 T = TypeVar("T")
@@ -92,7 +91,7 @@ class _OneLoop(Generic[T, R]):
             if result.done():
                 continue  # Its task was cancelled meanwhile.
             if error is not None:
-                result.set_exception(error)
+                result.set_exception(own(error))
             else:
                 result.set_result(making.result()[position])
         self._go_on()

@@ -1,15 +1,16 @@
-"""A message as its sender writes it, its attributes in boto3's shape, and its size as SQS counts it."""
+"""A message as its sender writes it: its attributes in boto3's shape, those that carry a delay, its size as
+SQS counts it, and full batches."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 from functools import lru_cache
-from typing import Final, NotRequired, TypedDict
+from typing import Final, NotRequired, TypedDict, TypeVar
 
 from sqsdelay.core.delay import Delay
 from sqsdelay.errors import InvalidMessage, MessageTooLarge, TooManyAttributes
@@ -19,6 +20,9 @@ from sqsdelay.limits import (
     ID,
     MAX_ATTRIBUTE_NAME_CHARS,
     MAX_ATTRIBUTES,
+    MAX_BATCH_BYTES,
+    MAX_BATCH_ENTRIES,
+    MAX_DUE_MS,
     MAX_ID_CHARS,
     MAX_MESSAGE_BYTES,
 )
@@ -316,3 +320,84 @@ def check_limits(body: str, attributes: Attributes, *additions: Attributes) -> i
             "DelaySender(large_bodies=Bucket(…))"
         )
     return sizes[0]
+
+
+DELAY_SECONDS: Final = DELAY_OF_NSERVICEBUS
+DUE_AT: Final = "sqsdelay.DueAt"
+"""Steers: on what waits in a delay, due or error queue, and never on what reaches a destination."""
+WAS_DUE_AT: Final = "sqsdelay.WasDueAt"
+"""Says to a receiver when its message was due. It never steers."""
+DELAY_MS: Final = "sqsdelay.DelayMilliseconds"
+"""Only on a message whose relative delay is no whole number of seconds, until its first hop."""
+MESSAGE_ID: Final = "sqsdelay.MessageId"
+GROUP_ID: Final = "sqsdelay.MessageGroupId"
+DEDUPLICATION_ID: Final = "sqsdelay.MessageDeduplicationId"
+"""Only on messages for a FIFO queue, and always on those."""
+ERROR: Final = "sqsdelay.Error"
+"""On what waits in an error queue: why, as JSON. See ``sqsdelay.core.rejection``."""
+
+NSERVICEBUS_ID: Final = "NServiceBus.MessageId"
+"""NServiceBus's own id. Its endpoints add it when they relay, with SQS's id of the copy, where it is
+missing (DelayedMessagesPump); one that sends has it as deduplication id (MessageDispatcher)."""
+
+MADE_HERE: Final = re.compile(
+    r"(send)\.(?:(\d{1,15})\.)?[0-9a-f]{64}|(?:hop)\.(?:(\d{1,15})\.)?.+", re.ASCII
+)
+"""Deduplication ids made by our senders and hops, which are never a message id:
+``send.HASH``, where HASH may be random; ``send.AFTER.HASH`` where amendments left at AFTER or before
+are none of the message's;
+``hop.SENT.HASH`` with the SentTimestamp of the message's first copy; ``hop.HASH`` of former versions."""
+
+DELAY_ATTRIBUTES: Final = (
+    DELAY_SECONDS,
+    DUE_AT,
+    WAS_DUE_AT,
+    DELAY_MS,
+    MESSAGE_ID,
+    GROUP_ID,
+    DEDUPLICATION_ID,
+)
+"""What carries a delay, and what an earlier delay has left on the message. None of it reaches a
+destination unchanged."""
+
+MOST_ADDED: Final = 5
+"""The most attributes of ours at once: on the way to a FIFO queue."""
+
+SQS_ID: Final = string("x" * 36)
+_ID: Final = string("x" * MAX_ID_CHARS)
+_TIME: Final = string(str(MAX_DUE_MS))
+
+MOST_ADDED_BYTES: Final = size_of(
+    "",
+    dict.fromkeys((MESSAGE_ID, GROUP_ID, DEDUPLICATION_ID), _ID)
+    | dict.fromkeys((DELAY_SECONDS, DELAY_MS, DUE_AT), _TIME),
+)
+"""The most that sqsdelay's own attributes add to a message."""
+
+
+T = TypeVar("T")
+
+
+def full_batches(
+    items: Iterable[T], *, target: Callable[[T], Hashable], size: Callable[[T], int]
+) -> Iterator[list[T]]:
+    """Group ``items`` per target, in order, into batches that SQS takes in one call.
+
+    Args:
+        target: the queue an item goes to; a batch has one.
+        size: an item's bytes as SQS counts them.
+    """
+    waiting: dict[Hashable, list[T]] = {}
+    sizes: dict[Hashable, int] = {}
+    for item in items:
+        key, item_size = target(item), size(item)
+        batch = waiting.get(key)
+        if batch and (len(batch) == MAX_BATCH_ENTRIES or sizes[key] + item_size > MAX_BATCH_BYTES):
+            yield batch
+            batch = None
+        if batch is None:
+            batch = waiting[key] = []
+            sizes[key] = 0
+        batch.append(item)
+        sizes[key] += item_size
+    yield from waiting.values()

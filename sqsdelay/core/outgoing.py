@@ -1,16 +1,16 @@
-"""Copies of a delayed message: what the sender, each hop and the hand-over put on the wire."""
+"""Copies of a delayed message: what the sender, each hop and the hand-over put on the wire, with its ids and
+its trace header."""
 
 from __future__ import annotations
 
+import hashlib
+import re
+import secrets
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
 
-from sqsdelay.core.deduplication_ids import hop_deduplication_id
-from sqsdelay.core.delayed_message import DelayedMessage
-from sqsdelay.core.identity import fits, identity, waiting_identity, with_identity, with_message_id
-from sqsdelay.core.message import Attribute, OutgoingMessage, check_limits, size_of, string, text_of
-from sqsdelay.core.received_message import ReceivedMessage
-from sqsdelay.core.trace_header import of_new_trace
-from sqsdelay.core.wire import (
+from sqsdelay.core.message import (
     DEDUPLICATION_ID,
     DELAY_ATTRIBUTES,
     DELAY_MS,
@@ -20,9 +20,211 @@ from sqsdelay.core.wire import (
     MESSAGE_ID,
     MOST_ADDED,
     MOST_ADDED_BYTES,
+    NSERVICEBUS_ID,
+    SQS_ID,
     WAS_DUE_AT,
+    Attribute,
+    Attributes,
+    OutgoingMessage,
+    check_limits,
+    size_of,
+    string,
+    text_of,
 )
+from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage, whole_number
 from sqsdelay.limits import ID, MAX_ATTRIBUTES, MAX_MESSAGE_BYTES
+
+
+def new_send_deduplication_id() -> str:
+    """A new one for each call to send: its retries count as one message, and no other message does."""
+    return f"send.{secrets.token_hex(32)}"
+
+
+def send_deduplication_id(message_id: str, body: str, wired: Attributes) -> str:
+    """An idempotent sender's: the same for equal copies of a message, different for any other message.
+
+    It binds id, content and due time, or the delay where that is relative.
+
+    Args:
+        wired: the attributes, as `delayed` made them.
+    """
+    left_out = {MESSAGE_ID, DELAY_SECONDS} if DUE_AT in wired else {MESSAGE_ID}
+    parts: list[str | bytes] = [message_id, body]
+    for name in sorted(wired.keys() - left_out):
+        value = wired[name]
+        parts += [name, value["DataType"]]
+        parts.append(value["BinaryValue"] if "BinaryValue" in value else value["StringValue"])
+    counted = b"".join(map(_counted, parts))
+    return f"send.{hashlib.sha256(counted).hexdigest()}"
+
+
+def _counted(part: str | bytes) -> bytes:
+    """A part behind its length: no other parts, joined, come to the same."""
+    coded = part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
+    return b"%d:%b" % (len(coded), coded)
+
+
+def after_amendment(deduplication_id: str, amended_ms: int) -> str:
+    """A sender's deduplication id for a message that amendments left by then do not apply to."""
+    return f"send.{amended_ms}.{deduplication_id[-64:]}"
+
+
+def hop_deduplication_id(
+    copy: ReceivedMessage, message_id: str, first_sent_ms: int | None = None
+) -> str:
+    """The same copy gives the same id; the next hop gives another.
+
+    A copy is told by SQS's own id and its SentTimestamp, beside the message id. Hashed, since a
+    message id may fill all 128 characters. Before the hash stands when the message was first sent:
+    here it costs none of the user's attributes.
+    """
+    found = f"{message_id}:{copy.sqs_message_id}:{copy.sent_ms}"
+    hashed = hashlib.sha256(found.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"hop.{hashed}" if first_sent_ms is None else f"hop.{first_sent_ms}.{hashed}"
+
+
+_TRACE_ID: Final = re.compile(r"1-([0-9a-f]{8})-([0-9a-f]{24})", re.ASCII | re.IGNORECASE)
+_SPAN_ID: Final = re.compile(r"[0-9a-f]{16}", re.ASCII | re.IGNORECASE)
+_CHANCE_BYTES: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class TraceHeader:
+    """A span's place in a trace.
+
+    Source: AWS X-Ray Developer Guide, "Tracing header". A trace id of W3C's, which OpenTelemetry has, is
+    the same 32 digits without the dashes.
+
+    Args:
+        trace_id: 32 hexadecimal digits.
+        span_id: 16 hexadecimal digits; None where no span has begun the trace.
+        sampled: None where nobody has decided.
+    """
+
+    trace_id: str
+    span_id: str | None = None
+    sampled: bool | None = None
+
+    @classmethod
+    def read(cls, header: str | None) -> TraceHeader | None:
+        """What a header says; None where there is none, or nothing that can be read."""
+        parts = dict(part.strip().partition("=")[::2] for part in (header or "").split(";"))
+        root = _TRACE_ID.fullmatch(parts.get("Root", ""))
+        if root is None:
+            return None
+        parent = parts.get("Parent", "")
+        return cls(
+            (root[1] + root[2]).lower(),
+            parent.lower() if _SPAN_ID.fullmatch(parent) else None,
+            {"0": False, "1": True}.get(parts.get("Sampled", "")),
+        )
+
+    def __str__(self) -> str:
+        parts = [f"Root=1-{self.trace_id[:8]}-{self.trace_id[8:]}"]
+        if self.span_id is not None:
+            parts.append(f"Parent={self.span_id}")
+        if self.sampled is not None:
+            parts.append(f"Sampled={int(self.sampled)}")
+        return ";".join(parts)
+
+
+def of_new_trace(header: str | None, *, at_ms: int) -> str | None:
+    """The header of a message on arrival, in place of its sender's, whose trace may be months old.
+
+    X-Ray keeps a trace for 30 days, and what joins it later is lost. The sender's sampling decision
+    stays. A message without a header gets none.
+
+    Args:
+        header: the sender's.
+        at_ms: when the message arrives, which X-Ray reads in the trace id, epoch milliseconds.
+    """
+    if header is None:
+        return None
+    sent_with = TraceHeader.read(header)
+    seconds = min(max(at_ms, 0) // 1000, 0xFFFFFFFF)
+    trace_id = f"{seconds:08x}{secrets.token_hex(_CHANCE_BYTES)}"
+    return str(TraceHeader(trace_id, sampled=None if sent_with is None else sent_with.sampled))
+
+
+def identity(message_id: str, due_ms: int) -> dict[str, Attribute]:
+    """The two attributes a receiver tells a message and its lateness by."""
+    return {MESSAGE_ID: string(message_id), WAS_DUE_AT: string(str(due_ms))}
+
+
+def waiting_identity(message_id: str, due_ms: int) -> dict[str, Attribute]:
+    """The same two on a queue of ours, where the due time steers."""
+    return {MESSAGE_ID: string(message_id), DUE_AT: string(str(due_ms))}
+
+
+def was_due_ms(attributes: Attributes) -> int | None:
+    """When a received message was due, epoch milliseconds; None if it does not say.
+
+    Earlier versions used the name that steers.
+    """
+    return whole_number(text_of(attributes, WAS_DUE_AT) or text_of(attributes, DUE_AT))
+
+
+def with_identity(
+    body: str,
+    attributes: Mapping[str, Attribute],
+    *,
+    message_id: str,
+    due_ms: int,
+    waits: bool = False,
+    limit: int = MAX_MESSAGE_BYTES,
+) -> dict[str, Attribute]:
+    """The attributes, and the message's id and due time as far as ``limit`` bytes leave room.
+
+    Args:
+        waits: it goes to a queue of ours to wait, where its due time steers; not to a destination.
+        limit: what the queue takes.
+    """
+    identified = {n: v for n, v in attributes.items() if n not in (MESSAGE_ID, DUE_AT, WAS_DUE_AT)}
+    ours = (waiting_identity if waits else identity)(message_id, due_ms)
+    for name, value in ours.items():
+        if fits(body, {**identified, name: value}, limit=limit):
+            identified[name] = value
+    return identified
+
+
+def without_identity(entry: OutgoingMessage) -> OutgoingMessage | None:
+    """The entry without what a receiver tells a message and its lateness by; None if it has neither.
+
+    On the delay queue the due time goes, and the remaining seconds stay: such a copy may drift.
+    """
+    dropped = {DUE_AT, *identity("", 0)}
+    left = {name: value for name, value in entry.attributes.items() if name not in dropped}
+    if len(left) == len(entry.attributes):
+        return None
+    return replace(entry, attributes=left, size=size_of(entry.body, left))
+
+
+def with_message_id(
+    attributes: Attributes, message_id: str, *, size: int
+) -> tuple[dict[str, Attribute], int]:
+    """The attributes of a copy for the delay queue, with the message id as far as limits leave room;
+    and the copy's size.
+
+    A hop by an NServiceBus endpoint overwrites message group and deduplication id and adds an
+    attribute of its own: without room for both there is none for ours.
+
+    Args:
+        attributes: without the message id.
+        size: of body and attributes, bytes.
+    """
+    ours = {MESSAGE_ID: string(message_id)}
+    theirs = {} if NSERVICEBUS_ID in attributes else {NSERVICEBUS_ID: SQS_ID}
+    identified = {**attributes, **ours}
+    larger = size + size_of("", ours)
+    after_their_hop = larger + size_of("", theirs)
+    if len(identified) + len(theirs) > MAX_ATTRIBUTES or after_their_hop > MAX_MESSAGE_BYTES:
+        return dict(attributes), size
+    return identified, larger
+
+
+def fits(body: str, attributes: Mapping[str, Attribute], *, limit: int = MAX_MESSAGE_BYTES) -> bool:
+    """Whether a queue that takes ``limit`` bytes takes a message of this size and these attributes."""
+    return len(attributes) <= MAX_ATTRIBUTES and size_of(body, attributes) <= limit
 
 
 def delayed(

@@ -1,7 +1,9 @@
-"""What is shown to people: whoever's text without what would act on a screen, instants, ages."""
+"""What people are shown, on a terminal, a page or in a log: text that others wrote without what would act
+there, instants, ages, and what a check finds wrong."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from sqsdelay.core.delay import utc
@@ -25,9 +27,9 @@ def plain(text: str) -> str:
     return text.translate(_CONTROL_IN_TEXT)
 
 
-def on_one_line(text: str) -> str:
-    """Somebody's text on one line, with control characters shown."""
-    return text.translate(_CONTROL)
+def one_line(text: object) -> str:
+    """``str(text)`` on one line: control characters and line ends as ``\\x1b``, ``\\x0a``."""
+    return str(text).translate(_CONTROL)
 
 
 def instant(epoch_ms: int) -> str:
@@ -48,3 +50,20 @@ def age(seconds: int | None) -> str:
         if count:
             parts.append(f"{count} {unit}")
     return " ".join(parts[:2]) or "0 s"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that a check found wrong.
+
+    Args:
+        subject: what it is wrong with: a queue, an exchange, a binding, a store.
+        text: what is wrong with it.
+        remedy: the command or advice that fixes it.
+        fatal: False for a warning: delays work regardless.
+    """
+
+    subject: str
+    text: str
+    remedy: str
+    fatal: bool = True

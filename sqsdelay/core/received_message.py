@@ -1,4 +1,5 @@
-"""A copy as received from a queue, read from boto3's spelling or a Lambda event's."""
+"""A copy as received from a queue, read from boto3's spelling or a Lambda event's: which message it belongs
+to, and when that is due."""
 
 from __future__ import annotations
 
@@ -8,10 +9,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqsdelay.core.message import Attribute, text_of
-from sqsdelay.core.wire import MADE_HERE, MESSAGE_ID, NSERVICEBUS_ID
+from sqsdelay.core.delay import Reject
+from sqsdelay.core.message import (
+    DELAY_MS,
+    DELAY_SECONDS,
+    DUE_AT,
+    MADE_HERE,
+    MESSAGE_ID,
+    NSERVICEBUS_ID,
+    WAS_DUE_AT,
+    Attribute,
+    text_of,
+)
 from sqsdelay.errors import MalformedMessage
-from sqsdelay.limits import ID
+from sqsdelay.limits import CONTRADICTION_MS, ID, MAX_DUE_MS, SQS_LAUNCH_MS
 
 _TEXTS: Final = ("MessageGroupId", "MessageDeduplicationId", "AWSTraceHeader")
 """System attributes that are passed on."""
@@ -44,15 +55,23 @@ class ReceivedMessage:
     def message_id(self) -> str:
         """The sender's message id; SQS's own where the copy carries none.
 
-        Our copies have it as message group. A foreign sender, or one of a former version, has it as
-        deduplication id: it may put many messages in one group. A hop made by an NServiceBus endpoint
-        puts our deduplication id into the group too: then an attribute has the id.
+        NServiceBus has it as deduplication id. Every other sender has it in an attribute, if there was
+        room, and may choose group and deduplication id as it likes. The attribute tells nothing where
+        `WAS_DUE_AT` stands beside it: somebody received the message and sent it again with all its
+        attributes. Without the attribute the id is the deduplication id or the group, unless both were
+        made here.
         """
+        own = text_of(self.attributes, MESSAGE_ID)
+        if (
+            own
+            and ID.fullmatch(own)
+            and not (self.sent_by_nservicebus or WAS_DUE_AT in self.attributes)
+        ):
+            return own
         for found in (self.deduplication_id, self.group_id):
             if found and not MADE_HERE.fullmatch(found):
                 return found
-        for name in (MESSAGE_ID, NSERVICEBUS_ID):
-            found = text_of(self.attributes, name)
+        for found in (own, text_of(self.attributes, NSERVICEBUS_ID)):
             if found and ID.fullmatch(found):
                 return found
         return self.group_id or self.sqs_message_id
@@ -177,3 +196,65 @@ def _text(value: Any) -> str | None:
 def whole_number(text: Any) -> int | None:
     """A non-negative number of at most 15 ASCII digits; None for anything else."""
     return int(text) if isinstance(text, str) and _WHOLE_NUMBER.fullmatch(text) else None
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedMessage:
+    """What a readable copy says: which message it is and when it is due."""
+
+    message_id: str
+    due_ms: int
+
+
+def read_delay(copy: ReceivedMessage) -> DelayedMessage | Reject:
+    """When the message is due, or why that is unknown. Never "now" by default."""
+    if copy.unreadable is not None:
+        return Reject(copy.unreadable)
+    delay_seconds = copy.attributes.get(DELAY_SECONDS)
+    due_at = copy.attributes.get(DUE_AT)
+    if delay_seconds is None:
+        return Reject(f"message attribute {DELAY_SECONDS} is missing")
+    seconds = whole_number(delay_seconds.get("StringValue"))
+    if seconds is None:
+        return Reject(f"{DELAY_SECONDS} is {_shown(delay_seconds)}, not a whole number of seconds")
+    if copy.sent_ms is None:
+        return Reject("SentTimestamp is missing, so the start of the delay is unknown")
+    if due_at is None or copy.sent_by_nservicebus:
+        due_ms = copy.sent_ms + _exact_ms(copy, seconds)
+    else:
+        absolute = whole_number(due_at.get("StringValue"))
+        if absolute is None:
+            return Reject(f"{DUE_AT} is {_shown(due_at)}, not epoch milliseconds")
+        if SQS_LAUNCH_MS <= absolute <= copy.sent_ms and not _made_here(copy):
+            # It had passed before the copy was sent to wait: left over from an earlier life.
+            return DelayedMessage(copy.message_id, copy.sent_ms + seconds * 1000)
+        apart = abs(absolute - (copy.sent_ms + seconds * 1000))
+        if apart > CONTRADICTION_MS:
+            return Reject(
+                f"{DUE_AT} {absolute} and {DELAY_SECONDS} {seconds} contradict each other: "
+                f"{apart} ms apart, clock differences explain at most {CONTRADICTION_MS}"
+            )
+        due_ms = absolute
+    if due_ms > MAX_DUE_MS:
+        return Reject(f"due time {due_ms} ms is after the year 9999 ({MAX_DUE_MS} ms)")
+    return DelayedMessage(copy.message_id, due_ms)
+
+
+def _made_here(copy: ReceivedMessage) -> bool:
+    return MADE_HERE.fullmatch(copy.deduplication_id or "") is not None
+
+
+def _exact_ms(copy: ReceivedMessage, seconds: int) -> int:
+    """The delay from SentTimestamp in milliseconds, the part below a second included."""
+    if copy.sent_by_nservicebus:
+        return seconds * 1000
+    milliseconds = whole_number(text_of(copy.attributes, DELAY_MS))
+    if milliseconds is None or -(-milliseconds // 1000) != seconds:
+        # Absent, or left behind by a relay that rewrote only the whole seconds: those stand.
+        return seconds * 1000
+    return milliseconds
+
+
+def _shown(attribute: Attribute) -> str:
+    value = attribute.get("StringValue", attribute.get("BinaryValue", b""))
+    return repr(value[:40])

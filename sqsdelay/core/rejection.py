@@ -8,22 +8,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqsdelay.core.delayed_message import DelayedMessage, read_delay
-from sqsdelay.core.hop import Reject
-from sqsdelay.core.identity import fits, with_identity
-from sqsdelay.core.message import Attribute, OutgoingMessage, size_of, string, text_of
-from sqsdelay.core.outgoing import trace_header_to_pass_on
-from sqsdelay.core.received_message import ReceivedMessage, whole_number
-from sqsdelay.core.schedule_input import copy_of
-from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.core.wire import (
+from sqsdelay.core.delay import Reject
+from sqsdelay.core.message import (
     DEDUPLICATION_ID,
     DELAY_ATTRIBUTES,
     DELAY_SECONDS,
     DUE_AT,
     ERROR,
     GROUP_ID,
+    Attribute,
+    OutgoingMessage,
+    size_of,
+    string,
+    text_of,
 )
+from sqsdelay.core.outgoing import fits, trace_header_to_pass_on, with_identity
+from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage, read_delay, whole_number
+from sqsdelay.core.schedule_input import copy_of
+from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.limits import (
     FIFO_SUFFIX,
     FORBIDDEN_BODY_CHARACTER,

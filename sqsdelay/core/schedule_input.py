@@ -8,14 +8,19 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.identity import with_message_id
-from sqsdelay.core.message import Attribute, size_of, string, text_of
-from sqsdelay.core.outgoing import delayed, users_attributes
+from sqsdelay.core.message import (
+    DEDUPLICATION_ID,
+    DUE_AT,
+    GROUP_ID,
+    Attribute,
+    size_of,
+    string,
+    text_of,
+)
+from sqsdelay.core.outgoing import delayed, users_attributes, with_message_id
 from sqsdelay.core.received_message import ReceivedMessage, whole_number
-from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.core.wire import DEDUPLICATION_ID, DUE_AT, GROUP_ID
+from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import InvalidMessage, MessageTooLarge, StoreError
 from sqsdelay.limits import FORBIDDEN_BODY_CHARACTER, ID, MAX_ATTRIBUTES, MAX_MESSAGE_BYTES
 

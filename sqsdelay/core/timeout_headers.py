@@ -10,13 +10,11 @@ import re
 from datetime import UTC, datetime
 from typing import Final
 
-from sqsdelay.core.delay import due_at_ms
-from sqsdelay.core.hop import Reject
-from sqsdelay.core.message import Attributes, text_of
+from sqsdelay.core.delay import Reject, due_at_ms
+from sqsdelay.core.message import DUE_AT, GROUP_ID, MESSAGE_ID, WAS_DUE_AT, Attributes, text_of
 from sqsdelay.core.outgoing import trace_header_to_pass_on
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage, check_stored_id
-from sqsdelay.core.wire import DUE_AT, GROUP_ID, MESSAGE_ID, WAS_DUE_AT
 from sqsdelay.errors import InvalidMessage
 from sqsdelay.limits import ID
 

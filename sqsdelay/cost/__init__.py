@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from sqsdelay.cost.bill import Bill, Line, dollars
-from sqsdelay.cost.break_even import break_even_seconds
 from sqsdelay.cost.prices import Prices, parse_prices, shipped_prices, shipped_text
-from sqsdelay.cost.recommendation import Recommendation, recommend
+from sqsdelay.cost.recommendation import Recommendation, break_even_seconds, recommend
 from sqsdelay.cost.strategies import bills, documented_formula
-from sqsdelay.cost.workload import Workload
+from sqsdelay.cost.workload import Bill, Line, Workload, dollars
 
 __all__ = [
     "Bill",

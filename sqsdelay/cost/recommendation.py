@@ -2,15 +2,194 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
+from math import lcm
 from typing import Final
 
-from sqsdelay.cost.bill import Bill
 from sqsdelay.cost.prices import Prices
-from sqsdelay.cost.s3_store import parked_in_s3, parked_in_s3_by_functions
-from sqsdelay.cost.strategies import parked, relay, scheduled
-from sqsdelay.cost.workload import Workload
+from sqsdelay.cost.strategies import (
+    eventbridge_scheduler,
+    parked,
+    parked_in_s3,
+    parked_in_s3_by_functions,
+    relay,
+    scheduled,
+    stored_by_sender,
+    stored_in_s3,
+    stored_in_s3_by_id,
+)
+from sqsdelay.cost.workload import Bill, Workload
+from sqsdelay.errors import ConfigurationError, InvalidSetting
+from sqsdelay.limits import DEFAULT_HOP_SECONDS, MAX_BATCH_ENTRIES
+
+_HOP: Final = DEFAULT_HOP_SECONDS
+_FULL_BATCHES: Final = lcm(*range(1, MAX_BATCH_ENTRIES + 1))
+"""So many messages fill batches of any size: none is charged for a last batch with room."""
+
+_STRATEGIES: Final = {
+    "relay": relay,
+    "parked": parked,
+    "stored-in-s3": stored_in_s3,
+    "stored-in-s3-by-id": stored_in_s3_by_id,
+    "eventbridge-scheduler": eventbridge_scheduler,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """A strategy, and how many messages share a request.
+
+    With ``park_after_seconds`` the delay consumer parks, at the first hop, a message that has more
+    than that remaining; others hop on. With ``stored`` the sender puts it into a store at once.
+    """
+
+    name: str
+    strategy: str
+    batch: int
+    park_after_seconds: int | None = None
+    stored: str | None = None
+
+    @property
+    def parks_above_seconds(self) -> int | None:
+        """The delays above which messages are parked."""
+        after = self.park_after_seconds
+        if after is None:
+            return None
+        return max(_HOP, after + (0 if self.stored else _HOP))
+
+    def strategy_of(self, delay_seconds: int) -> str:
+        """What becomes of a message."""
+        above = self.parks_above_seconds
+        parks = above is not None and delay_seconds > above
+        return (self.stored or "parked") if parks else self.strategy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """A message's cost: a base, so much for each hop, and so much for each second of its delay."""
+
+    base: Fraction
+    hop: Fraction
+    second: Fraction
+
+
+def ways(park_after_seconds: Sequence[int]) -> list[Way]:
+    """Relaying one by one and in full batches, parking after each of these, and AWS's scheduler.
+
+    Raises:
+        ConfigurationError: a negative number of seconds.
+    """
+    if below := [seconds for seconds in park_after_seconds if seconds < 0]:
+        raise InvalidSetting(f"park_after_seconds={below[0]}; use 0 or more")
+    full = MAX_BATCH_ENTRIES
+    parking = [
+        Way(
+            name=f"parked after {seconds / 3600:g} h",
+            strategy="relay",
+            batch=full,
+            park_after_seconds=seconds,
+        )
+        for seconds in sorted(set(park_after_seconds))
+    ]
+    return [
+        Way(name="relay", strategy="relay", batch=1),
+        Way(name=f"relay, batches of {full}", strategy="relay", batch=full),
+        *parking,
+        Way(name="eventbridge-scheduler", strategy="eventbridge-scheduler", batch=1),
+    ]
+
+
+def stored_in_s3_at_once(park_after_seconds: int, *, lookup: bool = False) -> Way:
+    """Put into an S3 store by the sender, where more than that remains; else relayed in full batches."""
+    return Way(
+        name=f"stored in S3 after {park_after_seconds / 3600:g} h",
+        strategy="relay",
+        batch=MAX_BATCH_ENTRIES,
+        park_after_seconds=park_after_seconds,
+        stored="stored-in-s3-by-id" if lookup else "stored-in-s3",
+    )
+
+
+@lru_cache(maxsize=100_000)
+def rate(
+    strategy: str, message_bytes: int, batch: int, prices: Prices, *, direct: bool
+) -> Rate | None:
+    """What a message of this size costs; None if it is too large for the strategy.
+
+    It leaves out what runs however few messages there are. ``direct``: delays that one message
+    timer holds.
+
+    Raises:
+        ConfigurationError: a value out of range.
+    """
+
+    def each(delay_seconds: int) -> Fraction | None:
+        messages = _FULL_BATCHES if batch > 1 else 1
+        load = Workload(
+            delay_seconds=delay_seconds,
+            messages=messages,
+            message_bytes=message_bytes,
+            batch=batch,
+        )
+        bill = _STRATEGIES[strategy](load, prices)
+        return None if bill.impossible else bill.for_messages / messages
+
+    if direct:
+        base = each(_HOP)
+        return None if base is None else Rate(base=base, hop=Fraction(0), second=Fraction(0))
+    # A bill grows evenly with hops and with seconds: three of them tell how.
+    one_hop, longer, two_hops = each(_HOP + 1), each(2 * _HOP), each(3 * _HOP)
+    if one_hop is None or longer is None or two_hops is None:
+        return None
+    second = (longer - one_hop) / (_HOP - 1)
+    hop = two_hops - longer - _HOP * second
+    return Rate(base=longer - hop - 2 * _HOP * second, hop=hop, second=second)
+
+
+_SEARCH_HOPS = 10_000
+_MESSAGES = 1_000
+"""Enough that a last batch that is not full makes no difference."""
+
+
+def break_even_seconds(
+    prices: Prices,
+    *,
+    message_bytes: int = 1024,
+    batch: int = MAX_BATCH_ENTRIES,
+    hop_seconds: int = DEFAULT_HOP_SECONDS,
+) -> int:
+    """The shortest remaining delay, in whole hops, at which further hops cost more than a store.
+
+    Compared is what still grows with the message: on one side its hops (requests and Lambda), on
+    the other the DynamoDB store's writes, reads and storage and the dispatcher. Idle polling and
+    schedules run anyway. The default ``batch`` of 10 takes hops at their cheapest, so that parking
+    from there on never costs more.
+
+    Raises:
+        ConfigurationError: a value out of range, or prices at which hops are always cheaper.
+    """
+    load = Workload(
+        delay_seconds=0,
+        messages=_MESSAGES,
+        message_bytes=message_bytes,
+        batch=batch,
+        hop_seconds=hop_seconds,
+    )
+    for hops in range(1, _SEARCH_HOPS):
+        remaining = replace(load, delay_seconds=(hops + 1) * hop_seconds)
+        if _cheaper(stored_by_sender(remaining, prices), relay(remaining, prices)):
+            return remaining.delay_seconds
+    raise ConfigurationError(
+        f"at these prices a store costs more than {_SEARCH_HOPS} hops of {hop_seconds} s; do not park"
+    )
+
+
+def _cheaper(store: Bill, hops: Bill) -> bool:
+    return store.impossible is None and store.for_messages < hops.for_messages
+
 
 DEPLOYED: Final[Mapping[str, Callable[[Workload, Prices], Bill]]] = {
     "no store": relay,

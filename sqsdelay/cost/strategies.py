@@ -11,25 +11,233 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Final
 
-from sqsdelay.core.firing import soonest_seconds
-from sqsdelay.cost.bill import Bill, Line
-from sqsdelay.cost.lines import (
+from sqsdelay.core.delay import soonest_seconds
+from sqsdelay.cost.prices import Prices
+from sqsdelay.cost.workload import (
+    CHUNK_BYTES,
+    Bill,
+    Line,
+    Workload,
     dispatcher_line,
     function_lines,
     hop_lines,
+    hop_requests,
     idle_polling,
     last_send,
     schedule_lines,
 )
-from sqsdelay.cost.prices import Prices
-from sqsdelay.cost.s3_store import parked_in_s3, stored_in_s3
-from sqsdelay.cost.stored_message import item_bytes, store_lines
-from sqsdelay.cost.workload import Workload
 from sqsdelay.limits import (
+    GATHERING_SECONDS,
+    MAX_BATCH_ENTRIES,
     MAX_DYNAMODB_ITEM_BYTES,
     MAX_MESSAGE_TIMER_SECONDS,
+    MAX_RETENTION_SECONDS,
     SCHEDULE_SECONDS,
 )
+from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
+
+ITEM_BYTES: Final = 60
+"""Of an item besides body and attributes: names, keys of an endpoint with a short name, expiry."""
+
+STORAGE_OVERHEAD_BYTES: Final = 100
+"""DynamoDB adds this to each item. Source: DynamoDB guide, "Storage" considerations of items."""
+
+_WRITE_UNIT_BYTES: Final = 1024
+_READ_UNIT_BYTES: Final = 4096
+
+_READS: Final = Fraction(3, 2)
+"""A released message's bytes are read twice: once to see what is due, eventually consistent, which is
+half the price, and once under the shard's lease."""
+
+LEASE_WRITES_PER_MESSAGE: Final = Fraction(2, 100)
+"""A lease is written twice a batch: assumed are batches of 100 messages of a shard."""
+
+_GB: Final = 2**30
+MONTH_SECONDS: Final = 365 * 24 * 3600 // 12
+
+
+def item_bytes(load: Workload) -> int:
+    """The item of one message."""
+    return load.message_bytes + ITEM_BYTES
+
+
+def write_units(load: Workload) -> int:
+    """Write request units of one message's life in the store: its put. Time to live deletes it."""
+    return -(-item_bytes(load) // _WRITE_UNIT_BYTES)
+
+
+def store_lines(load: Workload, prices: Prices) -> tuple[Line, ...]:
+    """Writes, reads and storage of all messages."""
+    stored = item_bytes(load) + STORAGE_OVERHEAD_BYTES
+    # What is released stays until it expires.
+    months = Fraction(load.delay_seconds + MAX_RETENTION_SECONDS, MONTH_SECONDS)
+    rare = load.infrequent_access
+    write = prices.dynamodb_ia_write_unit if rare else prices.dynamodb_write_unit
+    read = prices.dynamodb_ia_read_unit if rare else prices.dynamodb_read_unit
+    month = prices.dynamodb_ia_gb_month if rare else prices.dynamodb_gb_month
+    return (
+        Line(
+            what="DynamoDB write units (put)",
+            quantity=load.messages * write_units(load),
+            unit_price=write,
+        ),
+        Line(
+            what="DynamoDB lease writes (two a batch of a shard)",
+            quantity=load.messages * LEASE_WRITES_PER_MESSAGE,
+            unit_price=write,
+        ),
+        Line(
+            what="DynamoDB read units (queries)",
+            quantity=load.messages * _READS * Fraction(item_bytes(load), _READ_UNIT_BYTES),
+            unit_price=read,
+        ),
+        Line(
+            what="DynamoDB storage, GB-months",
+            quantity=Fraction(load.messages * stored, _GB) * months,
+            unit_price=month,
+        ),
+    )
+
+
+GROUP: Final = 5_000
+"""Messages a worker writes as one object, where many arrive together."""
+
+RELEASED: Final = 500
+"""Messages of a dispatcher's batch, where many are due together; a lease and a checkpoint are written."""
+
+WRITES_PER_MESSAGE: Final = Fraction(1, 80)
+"""Writes and listings while messages wait and are released, where they are many: slots are split and
+merged, leased, checkpointed. ``benchmarks/s3_store.py`` counts them and fails above this."""
+
+READS_PER_MESSAGE: Final = Fraction(1, 100)
+"""The same for reads."""
+
+LINE_BYTES: Final = 60
+"""Of an object's line besides the body, compressed: id, due time, names. Bodies are not counted on to
+compress."""
+
+RECEIVERS: Final = 2
+"""Long polls of a worker."""
+
+LOOK_SECONDS: Final = 60
+"""How often a dispatcher lists what has come near."""
+
+
+def parked_in_s3(load: Workload, prices: Prices) -> Bill:
+    """One hop, then an S3 store until the dispatcher sends it: worker and dispatcher run elsewhere."""
+    return _in_s3("parked-in-s3", load, prices, hops=1)
+
+
+def stored_in_s3(load: Workload, prices: Prices) -> Bill:
+    """Put into the S3 store by the sender itself."""
+    return _in_s3("stored-in-s3", load, prices, hops=0)
+
+
+def stored_in_s3_by_id(load: Workload, prices: Prices) -> Bill:
+    """The same with a look-up object for each message, whose id is its sender's."""
+    bill = stored_in_s3(load, prices)
+    if load.hops == 0:
+        return bill
+    line = Line(
+        what="S3 PUT requests (look-up objects)",
+        quantity=load.messages,
+        unit_price=prices.s3_put,
+    )
+    return replace(bill, lines=(*bill.lines, line))
+
+
+def parked_in_s3_by_functions(load: Workload, prices: Prices) -> Bill:
+    """As ``-c store=s3`` deploys it: one hop, the parking queue, then S3 until the dispatcher function
+    sends it. What is due sooner than is parked hops on."""
+    strategy = "parked-in-s3-by-functions"
+    if load.hops == 0:
+        return Bill(strategy=strategy, lines=(last_send(load, prices),))
+    parks = load.delay_seconds > DEFAULT_PARK_AFTER_SECONDS + load.hop_seconds
+    stored = (
+        _parking_queue(load, prices),
+        *_store_lines(load, prices),
+        dispatcher_line(load, prices),
+    )
+    return Bill(
+        strategy=strategy,
+        lines=(
+            *hop_lines(load, 1 if parks else load.hops, prices),
+            *(stored if parks else ()),
+            last_send(load, prices),
+            idle_polling(load, prices),
+            Line(
+                what=f"SQS standard requests (parking queue, every {GATHERING_SECONDS} s)",
+                quantity=load.delay_seconds // GATHERING_SECONDS,
+                unit_price=prices.sqs_standard_request,
+                fixed=True,
+            ),
+            *schedule_lines(
+                load, prices, every_seconds=GATHERING_SECONDS, schedule="parking schedule"
+            ),
+            _looks(load, prices),
+            *schedule_lines(load, prices),
+        ),
+    )
+
+
+def _parking_queue(load: Workload, prices: Prices) -> Line:
+    """Copies that shared a request to the delay queue share a message; ten of these are received and
+    deleted at a time, and a receive is billed for each 64 KiB begun."""
+    together = MAX_BATCH_ENTRIES if load.batch == MAX_BATCH_ENTRIES else 1
+    calls = -(-load.requests // together)
+    received = max(calls, -(-load.messages * load.message_bytes // CHUNK_BYTES))
+    return Line(
+        what="SQS standard requests (parking queue: send, receive, delete)",
+        quantity=load.billed_requests + received + calls,
+        unit_price=prices.sqs_standard_request,
+    )
+
+
+def _in_s3(strategy: str, load: Workload, prices: Prices, *, hops: int) -> Bill:
+    if load.hops == 0:
+        return Bill(strategy=strategy, lines=(last_send(load, prices),))
+    lines = (*_store_lines(load, prices), last_send(load, prices))
+    if hops:
+        polling = idle_polling(load, prices, pollers=RECEIVERS)
+        lines = (hop_requests(load, hops, prices), *lines, polling)
+    return Bill(strategy=strategy, lines=(*lines, _looks(load, prices)))
+
+
+def _store_lines(load: Workload, prices: Prices) -> tuple[Line, ...]:
+    """Messages that share no request are apart here, too: each is an object, and released by itself."""
+    together = load.batch == MAX_BATCH_ENTRIES
+    written = -(-load.messages // (GROUP if together else load.batch))
+    releases = -(-load.messages // (RELEASED if together else load.batch))
+    months = Fraction(load.delay_seconds, MONTH_SECONDS)
+    stored = load.messages * (load.message_bytes + LINE_BYTES)
+    return (
+        Line(what="S3 PUT requests (groups)", quantity=written, unit_price=prices.s3_put),
+        Line(
+            what="S3 PUT and LIST requests (split, merge, lease, checkpoint)",
+            quantity=max(Fraction(2 * releases), load.messages * WRITES_PER_MESSAGE),
+            unit_price=prices.s3_put,
+        ),
+        Line(
+            what="S3 GET requests",
+            quantity=max(Fraction(2 * releases), load.messages * READS_PER_MESSAGE),
+            unit_price=prices.s3_get,
+        ),
+        Line(
+            what="S3 storage, GB-months",
+            quantity=Fraction(stored, _GB) * months,
+            unit_price=prices.s3_gb_month,
+        ),
+    )
+
+
+def _looks(load: Workload, prices: Prices) -> Line:
+    return Line(
+        what=f"S3 LIST requests (dispatcher, every {LOOK_SECONDS} s)",
+        quantity=load.delay_seconds // LOOK_SECONDS,
+        unit_price=prices.s3_put,
+        fixed=True,
+    )
+
 
 AMENDMENT_READS: Final = 2
 """The delay consumer asks before it decides, and again once it has parked, whether there are amendments:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sqsdelay.core.clock import Clock, SystemClock
-from sqsdelay.core.one_line import one_line
+from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.circuit_breakers import CircuitBreaker, report
 from sqsdelay.dispatching.dispatcher import Dispatcher

@@ -8,7 +8,7 @@ from typing import Final
 
 from sqsdelay.core.backoff import DestinationBackoff
 from sqsdelay.core.clock import Clock
-from sqsdelay.core.one_line import one_line
+from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidMessage, QueueUnavailable
 from sqsdelay.ports.queues import Failure, Outbox, Released

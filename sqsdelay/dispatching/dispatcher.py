@@ -9,7 +9,7 @@ from math import inf
 from typing import Final
 
 from sqsdelay.core.clock import Clock, SystemClock
-from sqsdelay.core.one_line import one_line
+from sqsdelay.core.readable import one_line
 from sqsdelay.dispatching.at_least_once import AtLeastOnce
 from sqsdelay.dispatching.circuit_breakers import CircuitBreaker, FailureRateBreaker, report
 from sqsdelay.dispatching.destinations import Destinations

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from sqsdelay.core.backoff import retry_seconds
-from sqsdelay.core.one_line import one_line
+from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.destinations import NOT_TRIED, Destinations, Outcome
 from sqsdelay.dispatching.recording import ReleaseRecorder

@@ -59,7 +59,7 @@ def ledger_if_on(variable: str, endpoint: str, *, until: Until) -> Ledger | None
     log = PowertoolsLedger(endpoint)
     stream = value.removeprefix(LEDGER_STREAM_SCHEME)
     if stream != value and stream:
-        from sqsdelay.firehose.ledger import CALL_SECONDS, FirehoseLedger
+        from sqsdelay.ledger.firehose import CALL_SECONDS, FirehoseLedger
 
         return FirehoseLedger(
             stream, otherwise=log, may_call=lambda: until.seconds_left() > CALL_SECONDS

@@ -8,7 +8,7 @@ from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit
 
 from sqsdelay.lambdas import relay_names
-from sqsdelay.relaying.outcome import Outcome, Status
+from sqsdelay.relaying.mover import Outcome, Status
 
 
 def report_outcomes(

@@ -8,9 +8,7 @@ from sqsdelay.ledger.events import (
     from_json,
     to_json,
 )
-from sqsdelay.ledger.file import FileLedger
-from sqsdelay.ledger.logger import LoggerLedger
-from sqsdelay.ledger.receipts import record_received
+from sqsdelay.ledger.files import FileLedger, LoggerLedger, record_received
 
 __all__ = [
     "Event",

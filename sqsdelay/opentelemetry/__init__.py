@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sqsdelay.ledger.events import Ledger
-    from sqsdelay.opentelemetry.metrics import OpenTelemetryLedger
-    from sqsdelay.opentelemetry.traces import OpenTelemetryTracing
+    from sqsdelay.opentelemetry.telemetry import OpenTelemetryLedger, OpenTelemetryTracing
     from sqsdelay.ports.tracing import Tracing
 
 __all__ = ["OpenTelemetryLedger", "OpenTelemetryTracing"]
 
 _HOMES = {
-    "OpenTelemetryLedger": "sqsdelay.opentelemetry.metrics",
-    "OpenTelemetryTracing": "sqsdelay.opentelemetry.traces",
+    "OpenTelemetryLedger": "sqsdelay.opentelemetry.telemetry",
+    "OpenTelemetryTracing": "sqsdelay.opentelemetry.telemetry",
 }
 
 
@@ -38,7 +37,6 @@ def if_installed(ledger: Ledger | None) -> tuple[Tracing | None, Ledger | None]:
     """
     if find_spec("opentelemetry") is None:
         return None, ledger
-    from sqsdelay.opentelemetry.metrics import OpenTelemetryLedger
-    from sqsdelay.opentelemetry.traces import OpenTelemetryTracing
+    from sqsdelay.opentelemetry.telemetry import OpenTelemetryLedger, OpenTelemetryTracing
 
     return OpenTelemetryTracing(), OpenTelemetryLedger(then=ledger)

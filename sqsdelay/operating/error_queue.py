@@ -8,19 +8,15 @@ from enum import StrEnum
 from typing import Final
 
 from sqsdelay.core import fifo, outgoing
-from sqsdelay.core.batching import full_batches
-from sqsdelay.core.delay import seconds_until
-from sqsdelay.core.delayed_message import DelayedMessage
+from sqsdelay.core.delay import Reject, seconds_until
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.core.hop import Reject
-from sqsdelay.core.identity import without_identity
-from sqsdelay.core.message import OutgoingMessage
-from sqsdelay.core.received_message import ReceivedMessage
+from sqsdelay.core.message import OutgoingMessage, full_batches
+from sqsdelay.core.outgoing import without_identity
+from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage
 from sqsdelay.core.rejection import Rejection, read_rejection
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
-from sqsdelay.ports.queues import Failure, Queues
-from sqsdelay.ports.size_limits import send_fitting
+from sqsdelay.ports.queues import Failure, Queues, send_fitting
 
 HOLD_SECONDS: Final = 120
 """How long a received message stays hidden if the process dies before releasing it."""

@@ -11,11 +11,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol, runtime_checkable
 
-from sqsdelay.core.amendments import Amendment, latest_amendments
 from sqsdelay.core.delay import utc
-from sqsdelay.core.message import Message, text_of
-from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.core.wire import DEDUPLICATION_ID
+from sqsdelay.core.message import DEDUPLICATION_ID, Message, text_of
+from sqsdelay.core.stored_message import Amendment, StoredMessage, latest_amendments
 from sqsdelay.errors import ConfigurationError, InvalidMessage, SqsDelayError
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.parking.parking import kept_as, refused

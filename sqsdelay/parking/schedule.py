@@ -8,9 +8,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.delay import due_at_ms
-from sqsdelay.core.stored_message import StoredMessage, check_stored_id
+from sqsdelay.core.stored_message import Amendment, StoredMessage, check_stored_id
 from sqsdelay.errors import InvalidMessage
 from sqsdelay.ledger.events import Event, EventKind, Ledger, Source, record_safely
 from sqsdelay.ports.stores import ParkingPlace, ParksFarAhead

@@ -11,8 +11,7 @@ from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
-from sqsdelay.core.amendments import Amendment
-from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.stored_message import Amendment, StoredMessage
 
 
 class TransactionMode(StrEnum):
@@ -88,12 +87,10 @@ class ParkingPlace(Protocol):
     """
 
     def set_up(self) -> None:
-        """Create what the store needs, where it is missing, and upgrade what is there.
-
-        (``SetupInfrastructure``.)
+        """Create what the store needs, where it is missing. (``SetupInfrastructure``.)
 
         Raises:
-            SchemaMismatch: a newer sqsdelay made it.
+            SchemaMismatch: what is there was made by another sqsdelay.
         """
         ...
 
@@ -209,9 +206,8 @@ class CountsDue(Protocol):
 class DelayedMessageStore(ParkingPlace, Protocol):
     """A `ParkingPlace` from which a dispatcher claims due messages.
 
-    A store whose tables change from one version to the next writes their version down: `set_up`
-    upgrades older ones, and tables of a newer or an older version are refused with SchemaMismatch
-    (by `set_up` the newer, by `initialize` both).
+    A store whose tables may change from one version to the next writes their version down. Every method
+    refuses tables of another version with SchemaMismatch.
     """
 
     @property

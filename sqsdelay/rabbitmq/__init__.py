@@ -14,7 +14,7 @@ if find_spec("pika") is None:
     )
 
 if TYPE_CHECKING:
-    from sqsdelay.core.problem import Problem
+    from sqsdelay.core.readable import Problem
     from sqsdelay.rabbitmq.async_sender import AsyncRabbitMqSender
     from sqsdelay.rabbitmq.infrastructure import bind, declare, teardown
     from sqsdelay.rabbitmq.message import RabbitMqMessage

@@ -12,7 +12,7 @@ from pika import BasicProperties
 
 from sqsdelay.core.delay import Delay
 from sqsdelay.core.loop_calls import DEFAULT_LINGER_MS, DEFAULT_MAX_WAITING, LoopCalls
-from sqsdelay.processes.forks import in_each_child
+from sqsdelay.ports.forks import in_each_child
 from sqsdelay.rabbitmq import routing_keys as routing
 from sqsdelay.rabbitmq.message import RabbitMqMessage
 from sqsdelay.rabbitmq.sender import RabbitMqSender, RabbitMqSendResult

@@ -13,7 +13,7 @@ from pika import BasicProperties
 from pika.exceptions import AMQPError
 
 from sqsdelay.core.delay import Delay
-from sqsdelay.core.wire import DUE_AT, WAS_DUE_AT
+from sqsdelay.core.message import DUE_AT, WAS_DUE_AT
 from sqsdelay.errors import InvalidMessage, MessageTooLarge
 from sqsdelay.rabbitmq.topology import LEVELS, MAX_NAME_BYTES
 

@@ -11,9 +11,8 @@ from pika import BasicProperties
 from pika.exceptions import ChannelClosedByBroker
 
 from sqsdelay.core.clock import Clock, SystemClock
-from sqsdelay.core.message import Attribute
+from sqsdelay.core.message import ERROR, GROUP_ID, WAS_DUE_AT, Attribute
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.core.wire import ERROR, GROUP_ID, WAS_DUE_AT
 from sqsdelay.errors import (
     InvalidMessage,
     MessageTooLarge,

@@ -18,7 +18,7 @@ from sqsdelay.errors import (
     SqsDelayError,
     Unconfirmed,
 )
-from sqsdelay.processes.forks import in_each_child
+from sqsdelay.ports.forks import in_each_child
 from sqsdelay.rabbitmq.confirms import Publication
 from sqsdelay.rabbitmq.connection import Address, is_denied, place, translated
 from sqsdelay.rabbitmq.jobs import BindJob, Jobs

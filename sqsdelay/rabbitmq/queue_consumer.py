@@ -14,7 +14,7 @@ from pika.exceptions import AMQPError
 
 from sqsdelay.core.clock import Clock
 from sqsdelay.errors import QueueMissing, QueueUnavailable
-from sqsdelay.processes.forks import in_each_child
+from sqsdelay.ports.forks import in_each_child
 from sqsdelay.rabbitmq.connection import Address, TimedConnection, place, translated
 
 logger = logging.getLogger(__name__)

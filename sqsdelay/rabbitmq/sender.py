@@ -12,8 +12,7 @@ from typing import Any, Self
 from pika import BasicProperties
 
 from sqsdelay.core.clock import Clock, SystemClock
-from sqsdelay.core.delay import Delay, seconds_until, utc
-from sqsdelay.core.due_time import DueTime, due_time
+from sqsdelay.core.delay import Delay, DueTime, due_time, seconds_until, utc
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidMessage,

@@ -13,8 +13,8 @@ from pika import BasicProperties
 from pika.exceptions import ChannelClosedByBroker
 
 from sqsdelay.core.clock import Clock
-from sqsdelay.core.hop import Reject
-from sqsdelay.core.message import Attribute, string
+from sqsdelay.core.delay import Reject
+from sqsdelay.core.message import DUE_AT, ERROR, MESSAGE_ID, WAS_DUE_AT, Attribute, string
 from sqsdelay.core.received_message import whole_number
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.core.timeout_headers import (
@@ -26,7 +26,6 @@ from sqsdelay.core.timeout_headers import (
     id_body,
     read_id,
 )
-from sqsdelay.core.wire import DUE_AT, ERROR, MESSAGE_ID, WAS_DUE_AT
 from sqsdelay.errors import InvalidEndpoint, InvalidMessage
 from sqsdelay.limits import ERROR_QUEUE_SUFFIX
 from sqsdelay.ports.queues import Delivery, Failure

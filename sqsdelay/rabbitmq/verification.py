@@ -10,7 +10,7 @@ from typing import Any, Final
 import pika
 from pika.exceptions import ChannelClosedByBroker, UnroutableError
 
-from sqsdelay.core.problem import Problem
+from sqsdelay.core.readable import Problem
 from sqsdelay.errors import QueueMissing
 from sqsdelay.rabbitmq import undeliverable
 from sqsdelay.rabbitmq.connection import (

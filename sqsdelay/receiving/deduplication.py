@@ -11,8 +11,8 @@ from enum import StrEnum
 from typing import Any, Final, Protocol
 
 from sqsdelay.core.clock import Clock, SystemClock
-from sqsdelay.core.one_line import one_line
-from sqsdelay.core.wire import MESSAGE_ID
+from sqsdelay.core.message import MESSAGE_ID
+from sqsdelay.core.readable import one_line
 from sqsdelay.errors import InvalidSetting, MalformedMessage, StoreError
 from sqsdelay.limits import MAX_DUE_MS, MAX_RETENTION_SECONDS
 

@@ -7,23 +7,154 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final, TypeVar
 
-from sqsdelay.core.batching import full_batches
+from sqsdelay.core.delay import check_hop, checked_max_delay
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.core.identity import without_identity
-from sqsdelay.core.message import OutgoingMessage
-from sqsdelay.core.one_line import one_line
+from sqsdelay.core.message import OutgoingMessage, full_batches
+from sqsdelay.core.outgoing import without_identity
+from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import rejected
-from sqsdelay.errors import SqsDelayError
-from sqsdelay.ledger.events import Source, record_safely
-from sqsdelay.limits import MAX_BACKOFF_SECONDS, MAX_BATCH_ENTRIES
-from sqsdelay.ports.queues import Failure, Queues
-from sqsdelay.ports.size_limits import send_fitting
-from sqsdelay.relaying.outcome import Outcome, Status
-from sqsdelay.relaying.recording import settled_copies
-from sqsdelay.relaying.settings import RelaySettings
+from sqsdelay.errors import InvalidSetting, SqsDelayError
+from sqsdelay.ledger.events import Event, EventKind, Ledger, Source, record_safely
+from sqsdelay.limits import (
+    DEFAULT_HOP_SECONDS,
+    DEFAULT_MAX_DELAY_SECONDS,
+    MAX_BACKOFF_SECONDS,
+    MAX_BATCH_ENTRIES,
+)
+from sqsdelay.parking.parking import ParkingSettings
+from sqsdelay.ports.queues import Failure, Queues, send_fitting
+from sqsdelay.ports.tracing import Tracing
+
+DEFAULT_MAX_RECEIVES: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelaySettings:
+    """The settings of a delay consumer's relays.
+
+    Args:
+        hop_seconds: the delay queue's delivery delay, 1 to 900.
+        max_receives: receives after which a copy that SQS keeps refusing goes to the error queue.
+        max_delay_seconds: messages due farther ahead go to the error queue.
+        parking: where to park messages and look for amendments; without it neither is done.
+        through_parking_queue: what is to be parked goes to the endpoint's parking queue, for a `Parker`
+            to park many at once.
+        ledger: where to record what became of copies; None records nothing.
+        tracing: traces deliveries; None makes no spans.
+
+    Raises:
+        ConfigurationError: a setting out of range.
+    """
+
+    hop_seconds: int = DEFAULT_HOP_SECONDS
+    max_receives: int = DEFAULT_MAX_RECEIVES
+    max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS
+    parking: ParkingSettings | None = None
+    through_parking_queue: bool = False
+    ledger: Ledger | None = None
+    tracing: Tracing | None = None
+
+    def __post_init__(self) -> None:
+        check_hop(self.hop_seconds)
+        checked_max_delay(self.max_delay_seconds)
+        if self.max_receives < 1:
+            raise InvalidSetting(f"max_receives={self.max_receives}; use 1 or more")
+        if self.through_parking_queue and self.parking is None:
+            raise InvalidSetting(
+                "through_parking_queue has no effect without parking; give both, or neither"
+            )
+
+
+class Status(StrEnum):
+    """What became of a copy."""
+
+    HANDED_OVER = "handed-over"
+    REQUEUED = "requeued"
+    DELIVERED = "delivered"
+    FORWARDED = "forwarded"
+    """To the parking queue, to be parked with others."""
+    PARKED = "parked"
+    CANCELLED = "cancelled"
+    REJECTED = "rejected"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A copy's outcome: settled (the next queue or store confirmed it) or failed and to be received again.
+
+    ``due_ms`` is None for a copy that does not say when it is due. ``delay_seconds`` is the message
+    timer of a hand-over, ``late_ms`` how long after its due time the destination will show it (0 to
+    999 from rounding up, more after an outage). ``error`` says why a copy failed or was rejected.
+    """
+
+    copy: ReceivedMessage
+    status: Status
+    due_ms: int | None = None
+    delay_seconds: int | None = None
+    late_ms: int | None = None
+    error: str | None = None
+
+    @property
+    def settled(self) -> bool:
+        return self.status is not Status.FAILED
+
+
+_SETTLED: Final = {
+    Status.HANDED_OVER: EventKind.HANDED_OVER,
+    Status.DELIVERED: EventKind.HANDED_OVER,
+    Status.REQUEUED: EventKind.HOP,
+    Status.FORWARDED: EventKind.FORWARDED,
+    Status.PARKED: EventKind.PARKED,
+    Status.CANCELLED: EventKind.CANCELLED,
+    Status.REJECTED: EventKind.REJECTED,
+}
+"""By a copy's status; one that failed is received again, and nothing befell it."""
+
+
+def settled_copies(
+    endpoint: str,
+    outcomes: Sequence[tuple[Outcome, OutgoingMessage | None]],
+    *,
+    at_ms: int,
+    batch: int | None,
+    receive_batch: int | None,
+    source: Source = Source.CONSUMER,
+    to_due_queue: bool = False,
+) -> Iterator[Event]:
+    """Copies that were settled with one request, or with none where there is no message.
+
+    Args:
+        batch: messages in that request.
+        receive_batch: copies received together; None of the parking queue, whose messages hold many.
+        source: who settled them.
+        to_due_queue: a hand-over goes to a FIFO endpoint's due queue, which is not the last step.
+    """
+    forwarded = sum(outcome.status is Status.FORWARDED for outcome, _ in outcomes)
+    for outcome, entry in outcomes:
+        kind = _SETTLED.get(outcome.status)
+        if kind is None:
+            continue
+        waits_on = to_due_queue and kind is EventKind.HANDED_OVER
+        yield Event(
+            kind=EventKind.HOP if waits_on else kind,
+            at_ms=at_ms,
+            endpoint=endpoint,
+            message_id=outcome.copy.message_id,
+            source=source,
+            due_ms=outcome.due_ms,
+            size=None if entry is None else entry.size,
+            batch=forwarded if kind is EventKind.FORWARDED else batch,
+            receive_batch=receive_batch,
+            timer_seconds=outcome.delay_seconds,
+            late_ms=None if waits_on else outcome.late_ms,
+            reason=outcome.error,
+        )
+
 
 logger = logging.getLogger(__name__)
 

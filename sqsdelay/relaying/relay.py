@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from sqsdelay.core import fifo, outgoing
-from sqsdelay.core.amendments import Amendment
-from sqsdelay.core.delay import seconds_until
-from sqsdelay.core.delayed_message import DelayedMessage, read_delay
-from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.hop import (
+from sqsdelay.core.delay import (
     HandOver,
     Park,
     Reject,
     Requeue,
     decide,
+    seconds_until,
     too_far,
 )
-from sqsdelay.core.one_line import one_line
-from sqsdelay.core.received_message import ReceivedMessage
-from sqsdelay.core.stored_message import StoredMessage, parked
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import DUE_AT, text_of
+from sqsdelay.core.readable import one_line
+from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage, read_delay, whole_number
+from sqsdelay.core.stored_message import Amendment, StoredMessage, parked
 from sqsdelay.errors import ConfigurationError, InvalidMessage, MessageConflict, SqsDelayError
 from sqsdelay.parking.parking import Stores
 from sqsdelay.ports.queues import Queues
 from sqsdelay.relaying.forwarding import Forwarding
-from sqsdelay.relaying.mover import Move, Mover
-from sqsdelay.relaying.outcome import Outcome, Status
-from sqsdelay.relaying.settings import RelaySettings
+from sqsdelay.relaying.mover import Move, Mover, Outcome, RelaySettings, Status
 
 logger = logging.getLogger(__name__)
 
@@ -258,3 +255,45 @@ class Relay(Mover):
             return conflict
         (is_new,) = self._parking.park([replace(each.stored, due_ms=due_ms)])
         return is_new
+
+
+class DueRelay(Mover):
+    """Sends what a FIFO endpoint's due queue hands out on to the FIFO queue.
+
+    Messages received together are sent in the order of their due times. A due queue is a standard
+    queue: what it hands out together is SQS's choice, so messages of one group that are due within
+    the same seconds may change places.
+
+    Args:
+        queues: the queue service.
+        endpoint: a FIFO endpoint.
+        settings: how to relay.
+    """
+
+    def __init__(
+        self, queues: Queues, endpoint: Endpoint, settings: RelaySettings | None = None
+    ) -> None:
+        super().__init__(queues, endpoint, endpoint.due_queue, settings or RelaySettings())
+
+    def _decide(self, copies: Sequence[ReceivedMessage]) -> Iterator[Move | Outcome]:
+        for copy in sorted(copies, key=_due_order):
+            yield self._or_failed(copy, partial(self._deliver, copy))
+
+    def _deliver(self, copy: ReceivedMessage) -> Move:
+        ids = fifo.read_fifo_ids(copy)
+        if isinstance(ids, Reject):
+            return self._reject(copy, ids.reason)
+        due_ms = _due_ms(copy)
+        late_ms = None if due_ms is None else self._broker_now(copy) - due_ms
+        outcome = Outcome(copy, Status.DELIVERED, due_ms, late_ms=late_ms)
+        return Move(copy, self._endpoint.queue, fifo.delivered(copy, ids), outcome)
+
+
+def _due_ms(copy: ReceivedMessage) -> int | None:
+    return whole_number(text_of(copy.attributes, DUE_AT))
+
+
+def _due_order(copy: ReceivedMessage) -> tuple[int, int]:
+    sent_ms = copy.sent_ms or 0
+    due_ms = _due_ms(copy)
+    return (sent_ms if due_ms is None else due_ms, sent_ms)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sqsdelay.core.clock import Clock
-from sqsdelay.core.one_line import one_line
+from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.errors import InvalidSetting
 from sqsdelay.limits import DELAY_QUEUE_VISIBILITY_SECONDS, WORKER_VISIBILITY_SECONDS

@@ -1,7 +1,7 @@
 """Sending: the checks, the route, the first send."""
 
-from sqsdelay.parking.settings import ParkingSettings
-from sqsdelay.ports.senders import Sender, SentMessage
+from sqsdelay.parking.parking import ParkingSettings
+from sqsdelay.ports.queues import Sender, SentMessage
 from sqsdelay.sending.sender import QueueSender, SendResult
 from sqsdelay.sending.settings import SenderSettings
 

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Final, Self, cast
 
 from sqsdelay.core.checked_message import CheckedMessage, checked
+from sqsdelay.core.coalescing import own
 from sqsdelay.core.delay import Delay
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.loop_calls import DEFAULT_LINGER_MS, DEFAULT_MAX_WAITING, LoopCalls
@@ -96,7 +97,7 @@ class AsyncQueueSender:
             route, most = self._sender.batches.together(parsed, ready)
             result = await self._calls.call((parsed, route), ready, size=ready.size, most=most)
             if result.error is not None:
-                raise result.error
+                raise own(result.error)
         return result
 
     async def send_many(self, endpoint: str, messages: Iterable[Message]) -> list[SendResult]:

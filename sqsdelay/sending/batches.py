@@ -10,19 +10,18 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
-from sqsdelay.core.batching import full_batches
 from sqsdelay.core.checked_message import CheckedMessage, checked
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import Message, Route
-from sqsdelay.core.one_line import one_line
+from sqsdelay.core.message import Message, Route, full_batches, size_of
+from sqsdelay.core.readable import one_line
+from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import SqsDelayError, StoreError
-from sqsdelay.ledger.events import record_safely
+from sqsdelay.ledger.events import Event, EventKind, Source, record_safely
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.parking.parking import Parking, Stores
 from sqsdelay.ports.queues import Failure, Queues, SendReceipt
 from sqsdelay.sending.large_bodies import Offloading
-from sqsdelay.sending.recording import sent_to_queue, sent_to_store
 from sqsdelay.sending.router import Asked, Router, ToQueue, ToStore
 from sqsdelay.sending.settings import SenderSettings
 
@@ -252,3 +251,44 @@ def _sent(prepared: ToQueue, outcome: SendReceipt | Failure) -> SendResult:
 def _parked(prepared: ToStore, error: SqsDelayError | None) -> SendResult:
     stored = prepared.stored
     return SendResult(stored.message_id, Route.STORE, utc(stored.due_ms), error=error)
+
+
+def sent_to_queue(
+    endpoint: str,
+    batch: Sequence[ToQueue],
+    outcomes: Sequence[SendReceipt | Failure],
+    *,
+    at_ms: int,
+) -> Iterator[Event]:
+    """The messages of one request; those that SQS did not take were not sent."""
+    for prepared, outcome in zip(batch, outcomes, strict=True):
+        if isinstance(outcome, Failure):
+            continue
+        yield Event(
+            kind=EventKind.SENT,
+            at_ms=at_ms,
+            endpoint=endpoint,
+            message_id=prepared.message_id or outcome.sqs_message_id,
+            source=Source.SENDER,
+            due_ms=prepared.due_ms,
+            size=prepared.entry.size,
+            batch=len(batch),
+            route=prepared.route,
+            timer_seconds=prepared.entry.delay_seconds,
+            sqs_message_id=outcome.sqs_message_id,
+        )
+
+
+def sent_to_store(endpoint: str, stored: Iterable[StoredMessage], *, at_ms: int) -> Iterator[Event]:
+    """Messages that the sender parked at once; no request of a queue was needed."""
+    for message in stored:
+        yield Event(
+            kind=EventKind.SENT,
+            at_ms=at_ms,
+            endpoint=endpoint,
+            message_id=message.message_id,
+            source=Source.SENDER,
+            due_ms=message.due_ms,
+            size=len(message.body) + size_of("", message.attributes),
+            route=Route.STORE,
+        )

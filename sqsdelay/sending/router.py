@@ -6,18 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
-from sqsdelay.core import fifo, outgoing, wire
+from sqsdelay.core import fifo, outgoing
 from sqsdelay.core.checked_message import CheckedMessage
-from sqsdelay.core.deduplication_ids import (
-    after_amendment,
-    new_send_deduplication_id,
-    send_deduplication_id,
-)
-from sqsdelay.core.delay import seconds_until
+from sqsdelay.core.delay import seconds_until, too_far
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.core.hop import too_far
-from sqsdelay.core.identity import waiting_identity, with_message_id
 from sqsdelay.core.message import (
+    DELAY_SECONDS,
+    MESSAGE_ID,
     Attributes,
     OutgoingMessage,
     Route,
@@ -25,7 +20,14 @@ from sqsdelay.core.message import (
     size_of,
     string,
 )
-from sqsdelay.core.outgoing import check_whole_way
+from sqsdelay.core.outgoing import (
+    after_amendment,
+    check_whole_way,
+    new_send_deduplication_id,
+    send_deduplication_id,
+    waiting_identity,
+    with_message_id,
+)
 from sqsdelay.core.stored_message import StoredMessage, as_stored
 from sqsdelay.errors import (
     ConfigurationError,
@@ -38,10 +40,8 @@ from sqsdelay.errors import (
 )
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, MIN_QUEUE_LIMIT_BYTES
 from sqsdelay.parking.parking import Parking
-from sqsdelay.ports.queues import Queues
-from sqsdelay.ports.size_limits import SizeLimits
-from sqsdelay.sending.endpoint_conflicts import refuse_collision
-from sqsdelay.sending.settings import SenderSettings
+from sqsdelay.ports.queues import Queues, SizeLimits
+from sqsdelay.sending.settings import SenderSettings, refuse_collision
 
 T = TypeVar("T")
 
@@ -69,8 +69,8 @@ class ToQueue:
         remaining = seconds_until(self.due_ms, now_ms)
         if self.entry.delay_seconds is not None:
             self.entry.delay_seconds = remaining
-        elif wire.DELAY_SECONDS in self.entry.attributes:
-            self.entry.attributes[wire.DELAY_SECONDS] = string(str(remaining))
+        elif DELAY_SECONDS in self.entry.attributes:
+            self.entry.attributes[DELAY_SECONDS] = string(str(remaining))
 
     def sent_after(self, amended_ms: int) -> None:
         """Tell the delay consumer that amendments left until then do not apply to this message."""
@@ -219,7 +219,7 @@ class Router:
         """Straight to the destination; a message timer goes with it, but to a FIFO queue, which takes
         none. It carries an id only if its sender named one."""
         named = message.message_id
-        added = {} if named is None else {wire.MESSAGE_ID: string(named)}
+        added = {} if named is None else {MESSAGE_ID: string(named)}
         timed = message.due.given and not endpoint.fifo
         entry = OutgoingMessage(
             body=message.body,

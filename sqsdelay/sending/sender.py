@@ -9,11 +9,10 @@ from datetime import datetime
 from typing import Any
 
 from sqsdelay.core.checked_message import CheckedMessage, checked
-from sqsdelay.core.delay import Delay
-from sqsdelay.core.due_time import due_time
+from sqsdelay.core.coalescing import Interrupted, SharedCalls, own
+from sqsdelay.core.delay import Delay, due_time
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import AttributeInput, Message, Route
-from sqsdelay.core.shared_calls import Interrupted, SharedCalls
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidDelay, NoStore, Unconfirmed
 from sqsdelay.parking.schedule import Change, Schedule
@@ -101,7 +100,7 @@ class QueueSender:
             else:
                 result = self._send_shared(self._shared, parsed, ready)
             if result.error is not None:
-                raise result.error
+                raise own(result.error)
         return result
 
     def traced(self, endpoint: Endpoint) -> AbstractContextManager[str | None]:

@@ -16,21 +16,16 @@ if TYPE_CHECKING:
     from sqsdelay.spark.reconciliation.replay import replay
     from sqsdelay.spark.report.write import write_report
     from sqsdelay.spark.sink.send import send
-    from sqsdelay.spark.stored.changes import cancel, reschedule
 
 __all__ = [
-    "cancel",
     "reconcile",
     "register",
     "replay",
-    "reschedule",
     "send",
     "write_report",
 ]
 
 _HOMES = {
-    "cancel": "sqsdelay.spark.stored.changes",
-    "reschedule": "sqsdelay.spark.stored.changes",
     "reconcile": "sqsdelay.spark.reconciliation.reconcile",
     "replay": "sqsdelay.spark.reconciliation.replay",
     "send": "sqsdelay.spark.sink.send",
@@ -46,7 +41,7 @@ def __getattr__(name: str) -> Any:
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("sqsdelay")`` known to a session, and let it hand due times to the stores it reads.
+    """Make ``format("sqsdelay")`` known to a session.
 
     Needed only where Spark does not find it by itself; it does where the package
     ``pyspark_sqsdelay``, which comes with sqsdelay, lies in a folder of the driver's Python's path.
@@ -54,5 +49,3 @@ def register(spark: SparkSession) -> None:
     from sqsdelay.spark.sink.data_source import SqsDelayDataSource
 
     spark.dataSource.register(SqsDelayDataSource)
-    # Or Spark would not let a source that can do it be read.
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")

@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from sqsdelay.cost import Prices
-from sqsdelay.cost.rates import Way, rate
+from sqsdelay.cost.recommendation import Way, rate
 from sqsdelay.cost.workload import (
     BANDS,
     DELAY_ATTRIBUTES_BYTES,
@@ -53,7 +53,7 @@ def estimate(rows: DataFrame, prices: Prices, compared: Sequence[Way]) -> list[E
         rows: columns ``delay_seconds`` and ``size`` (bytes of body and attributes), and if you like
             ``messages`` or ``count``: how many messages a row stands for.
         prices: what a request costs.
-        compared: the ways, see `sqsdelay.cost.rates.ways`.
+        compared: the ways, see `sqsdelay.cost.recommendation.ways`.
 
     Raises:
         ConfigurationError: a column is missing, rows hold values out of range, or there are none.

@@ -71,16 +71,16 @@ def session(
             f"this needs Spark ({error}): pip install 'sqsdelay[spark]', "
             f"and Java {LEAST_JAVA} or newer"
         ) from error
-    running = SparkSession.getActiveSession()
-    if running is not None:
-        with _time_zone(running, time_zone):
-            yield running
-        return
     if master.lower().startswith("sc:"):
         raise ConfigurationError(
             f"--master {master}: the commands do not run over Spark Connect; give a cluster's own master, or "
             "call write_report, reconcile, replay or write_events from Python with a session of Connect's"
         )
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        with _time_zone(running, time_zone):
+            yield running
+        return
     check_java()
     chosen = dict(_QUIET)
     if master.startswith("local"):

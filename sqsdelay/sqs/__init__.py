@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sqsdelay.core.endpoint import Endpoint
-    from sqsdelay.core.problem import Problem
+    from sqsdelay.core.readable import Problem
     from sqsdelay.sqs.consumer import DelayConsumer
     from sqsdelay.sqs.endpoints import check_endpoint, create_endpoint
     from sqsdelay.sqs.outbox import SqsOutbox
@@ -31,7 +31,7 @@ _HOMES = {
     "DelayConsumer": "sqsdelay.sqs.consumer",
     "DelaySender": "sqsdelay.sqs.sender",
     "Endpoint": "sqsdelay.core.endpoint",
-    "Problem": "sqsdelay.core.problem",
+    "Problem": "sqsdelay.core.readable",
     "SqsOutbox": "sqsdelay.sqs.outbox",
     "SqsQueues": "sqsdelay.sqs.queues",
     "SqsTimeouts": "sqsdelay.sqs.timeouts",

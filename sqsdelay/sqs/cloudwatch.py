@@ -14,7 +14,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import QueueRef
-from sqsdelay.core.one_line import one_line
+from sqsdelay.core.readable import one_line
 from sqsdelay.errors import QueueUnavailable
 from sqsdelay.limits import ANSWER_SECONDS, CONNECT_SECONDS, SHORT_CALL_ATTEMPTS
 

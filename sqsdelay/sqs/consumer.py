@@ -6,14 +6,14 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal
 
 import tenacity
 
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.one_line import one_line
-from sqsdelay.core.problem import Problem
+from sqsdelay.core.readable import Problem, one_line
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidSetting,
@@ -28,16 +28,11 @@ from sqsdelay.limits import (
     SHORT_CALL_ATTEMPTS,
     WORKER_VISIBILITY_SECONDS,
 )
-from sqsdelay.parking.parking import Stores
-from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS, parking_settings
-from sqsdelay.relaying.concurrency import MOST_RECEIVERS
-from sqsdelay.relaying.due_relay import DueRelay
-from sqsdelay.relaying.mover import Mover
-from sqsdelay.relaying.outcome import Outcome
-from sqsdelay.relaying.relay import Relay
-from sqsdelay.relaying.settings import DEFAULT_MAX_RECEIVES, RelaySettings
+from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Stores, parking_settings
+from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Mover, Outcome, RelaySettings
+from sqsdelay.relaying.relay import DueRelay, Relay
 from sqsdelay.relaying.visibility import Visibility
-from sqsdelay.sending.endpoint_conflicts import refuse_collision
+from sqsdelay.sending.settings import refuse_collision
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.curl import request_by_curl
 from sqsdelay.sqs.endpoints import (
@@ -46,8 +41,14 @@ from sqsdelay.sqs.endpoints import (
     waiting_problems,
 )
 from sqsdelay.sqs.queues import SqsQueues
-from sqsdelay.sqs.receivers import Receivers, in_thread, processed, retrying_until
-from sqsdelay.sqs.shared_batches import SharedBatches
+from sqsdelay.sqs.receivers import (
+    MOST_RECEIVERS,
+    Receivers,
+    SharedBatches,
+    in_thread,
+    processed,
+    retrying_until,
+)
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -68,9 +69,11 @@ class DelayConsumer:
 
     Args:
         endpoint: the destination queue's name, URL or ARN.
-        client: a boto3 SQS client; made from the default session when left out, with libcurl for its
-            requests where pycurl is installed (the extra ``curl``). A client that you pass keeps its
-            own time limits; a long poll needs a read limit above ``wait_seconds``.
+        client: a boto3 SQS client; made from the default session when left out. A client that you pass
+            keeps its own time limits; a long poll needs a read limit above ``wait_seconds``.
+        http: who makes the requests of a client that is left out: ``"botocore"``, or ``"curl"`` for a third
+            of the processor time (libcurl, by the extra ``curl``). Handlers of botocore's events from
+            ``request-created`` on do not see requests that libcurl makes.
         hop_seconds: the shortest delivery delay the delay queue may have.
         receivers: receive loops side by side, for each queue. Left out, `run` finds the number itself: two
             while there is little to do, up to 32 while the delay queue has more and the processor has
@@ -96,6 +99,7 @@ class DelayConsumer:
         endpoint: str,
         client: SQSClient | None = None,
         *,
+        http: Literal["botocore", "curl"] = "botocore",
         hop_seconds: int = DEFAULT_HOP_SECONDS,
         receivers: int | None = None,
         wait_seconds: int = MAX_RECEIVE_WAIT_SECONDS,
@@ -122,7 +126,7 @@ class DelayConsumer:
         if client is not None:
             most = min(most, getattr(client.meta.config, "max_pool_connections", most))
         self._most_receivers = most
-        self._queues = _queues(client, most, wait_seconds, self._clock)
+        self._queues = _queues(client, most, wait_seconds, self._clock, http)
         self._visibility = Visibility(self._queues, self._clock, seconds=visibility_seconds)
         self._receivers = receivers
         self._wait_seconds = wait_seconds
@@ -251,23 +255,25 @@ class DelayConsumer:
         ).run(stop)
 
 
-def _queues(client: SQSClient | None, receivers: int, wait_seconds: int, clock: Clock) -> SqsQueues:
+def _queues(
+    client: SQSClient | None, receivers: int, wait_seconds: int, clock: Clock, http: str
+) -> SqsQueues:
+    if http not in ("botocore", "curl"):
+        raise InvalidSetting(f"http={http!r}; use 'botocore' or 'curl'")
     if client is not None:
+        if http == "curl":
+            raise InvalidSetting(
+                "http='curl' is for a client that sqsdelay makes; leave client out"
+            )
         return SqsQueues(client, clock=clock)
-    return SqsQueues(
-        _own_client(connections=2 * receivers),
-        receiving=_own_client(
-            connections=2 * receivers, wait_seconds=wait_seconds, attempts=SHORT_CALL_ATTEMPTS
-        ),
-        clock=clock,
-    )
-
-
-def _own_client(**settings: Any) -> SQSClient:
     # What they pass on botocore has parsed, or core/ has made: it need not be checked once more.
-    client = default_client(parameter_validation=False, **settings)
-    request_by_curl(client)
-    return client
+    ours = partial(default_client, connections=2 * receivers, parameter_validation=False)
+    clients = ours(), ours(wait_seconds=wait_seconds, attempts=SHORT_CALL_ATTEMPTS)
+    for each in clients if http == "curl" else ():
+        if in_the_way := request_by_curl(each):
+            raise ConfigurationError(f"http='curl': {in_the_way}; or use http='botocore'")
+    logger.info("%s makes the requests", "libcurl" if http == "curl" else "botocore")
+    return SqsQueues(clients[0], receiving=clients[1], clock=clock)
 
 
 def _refuse(problems: Iterable[Problem]) -> None:

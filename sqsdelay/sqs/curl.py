@@ -1,4 +1,5 @@
-"""Requests by libcurl: a fifth of the processor time of botocore's own HTTP and signing.
+"""Requests by libcurl, where a setting asks for it: a fifth of the processor time of botocore's own HTTP and
+signing.
 
 botocore stays in charge. It puts each request together, and reads what libcurl cannot; whatever goes
 wrong is its to try again, to translate and to report.
@@ -13,16 +14,16 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
-from urllib.request import getproxies
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from botocore.awsrequest import AWSResponse
-from botocore.handlers import BUILTIN_HANDLERS
 from botocore.httpsession import get_cert_path
 from botocore.session import Session
 
 from sqsdelay.core.clock import Clock, SystemClock
-from sqsdelay.core.one_line import one_line
-from sqsdelay.processes.forks import in_each_child
+from sqsdelay.core.readable import one_line
+from sqsdelay.ports.forks import in_each_child
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -37,6 +38,15 @@ ACTIONS: Final = (
 )
 """What a worker does all day long."""
 
+HOOKS: Final = (
+    "request-created",
+    "before-sign",
+    "before-send",
+    "response-received",
+    "needs-retry",
+)
+"""botocore's events below ``before-parameter-build`` and ``before-call``: of its own requests only."""
+
 PAUSE_SECONDS: Final = 5.0
 """How long botocore makes all requests once one has failed: long enough that an outage costs few
 attempts more, short enough that a lost connection does not slow a worker down."""
@@ -50,36 +60,64 @@ def request_by_curl(
     *,
     pause_seconds: float = PAUSE_SECONDS,
     refused: Callable[[str], None] | None = None,
-) -> bool:
-    """Let libcurl make this client's requests, as far as it can; whether it can.
-
-    It cannot without pycurl (the extra ``curl``), behind a proxy, or where botocore's requests are
-    intercepted before they are sent, as moto does.
+) -> str | None:
+    """Let libcurl make this client's requests, as far as it can; or say why it may not.
 
     Args:
         pause_seconds: how long botocore makes all requests once one has failed.
         refused: called with the error code of each request that SQS refused; botocore, which then makes it
             again, does not know of it.
+
+    Returns:
+        What is in the way, and the remedy: botocore goes on making the requests. None for nothing.
     """
-    if not _installed() or getproxies() or _intercepted():
-        return False
-    requests = _Requests(client, pause_seconds=pause_seconds, refused=refused)
-    for action in ACTIONS:
-        client.meta.events.register_last(f"before-call.sqs.{action}", requests.answer)
-    return True
+    in_the_way = _missing() or _proxy(client) or _hook(client)
+    if in_the_way is None:
+        requests = _Requests(client, pause_seconds=pause_seconds, refused=refused)
+        for action in ACTIONS:
+            client.meta.events.register_last(f"before-call.sqs.{action}", requests.answer)
+    return in_the_way
 
 
 @functools.cache
-def _installed() -> bool:
+def _missing() -> str | None:
     try:
         import pycurl
     except ImportError:
-        return False
-    return hasattr(pycurl, "AWS_SIGV4") and pycurl.version_info()[2] >= _LEAST_LIBCURL
+        return "pycurl is not installed; pip install 'sqsdelay[curl]'"
+    _, version, number, *_ = pycurl.version_info()
+    if not hasattr(pycurl, "AWS_SIGV4") or number < _LEAST_LIBCURL:
+        return (
+            f"pycurl has libcurl {version}, 8.0 or newer is needed; pip install -U 'sqsdelay[curl]'"
+        )
+    return None
 
 
-def _intercepted() -> bool:
-    return any(handler[0].startswith("before-send") for handler in BUILTIN_HANDLERS)
+def _proxy(client: SQSClient) -> str | None:
+    """The proxy that SQS is reached through: libcurl would go past it."""
+    config: Any = client.meta.config
+    at = urlsplit(client.meta.endpoint_url)
+    proxies = getproxies() if config.proxies is None else config.proxies
+    found = proxies.get(at.scheme) or proxies.get("all")
+    if not found or (config.proxies is None and proxy_bypass(at.hostname or "")):
+        return None
+    return f"SQS is reached through the proxy of {at.scheme}; add {at.hostname} to NO_PROXY"
+
+
+def _hook(client: SQSClient) -> str | None:
+    """A handler of somebody's that would never see the requests that libcurl makes."""
+    events: Any = client.meta.events
+    # botocore has no public way to ask who listens.
+    listening = getattr(events, "_emitter", events)._handlers
+    for event in HOOKS:
+        for action in ACTIONS:
+            for handler in listening.prefix_search(f"{event}.sqs.{action}"):
+                told = getattr(handler, "func", handler)  # of a partial
+                kind = told if hasattr(told, "__qualname__") else type(told)
+                if kind.__module__.partition(".")[0] not in ("botocore", "boto3", "sqsdelay"):
+                    name = f"{kind.__module__}.{kind.__qualname__}"
+                    return f"{name} listens to {event}, and libcurl's requests have no such event"
+    return None
 
 
 class _Requests:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from sqsdelay.core.delay import check_hop
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.core.hop import check_hop
-from sqsdelay.core.problem import Problem
+from sqsdelay.core.readable import Problem
 from sqsdelay.errors import ConfigurationError, InvalidSetting, QueueMissing
 from sqsdelay.limits import (
     DEDUPLICATION_INTERVAL_SECONDS,
@@ -20,9 +20,9 @@ from sqsdelay.limits import (
     MAX_RETENTION_SECONDS,
     MIN_DELAY_QUEUE_RETENTION_SECONDS,
 )
-from sqsdelay.ports.size_limits import LIMIT, limit_of
-from sqsdelay.sending.endpoint_conflicts import collision, refuse_collision
-from sqsdelay.sqs import errors as faults
+from sqsdelay.ports.queues import LIMIT, limit_of
+from sqsdelay.sending.settings import collision, refuse_collision
+from sqsdelay.sqs.client import asked, translated
 from sqsdelay.sqs.queues import SqsQueues
 
 if TYPE_CHECKING:
@@ -116,9 +116,9 @@ def create_queue(client: SQSClient, ref: QueueRef, attributes: Mapping[str, str]
         QueueUnavailable, SendFailed: SQS did not answer or refused.
     """
     try:
-        faults.asked(client.create_queue, QueueName=ref.name, Attributes=attributes)
+        asked(client.create_queue, QueueName=ref.name, Attributes=attributes)
     except (ClientError, BotoCoreError) as error:
-        raise faults.translated(error, ref.name) from error
+        raise translated(error, ref.name) from error
 
 
 def check_endpoint(

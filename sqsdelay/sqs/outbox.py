@@ -7,23 +7,26 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from sqsdelay.core.batching import full_batches
 from sqsdelay.core.delay import seconds_until
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.fifo import FifoIds, for_due_queue
-from sqsdelay.core.identity import with_identity, without_identity
-from sqsdelay.core.message import OutgoingMessage, check_body, check_limits, string
-from sqsdelay.core.one_line import one_line
+from sqsdelay.core.message import (
+    DEDUPLICATION_ID,
+    OutgoingMessage,
+    check_body,
+    check_limits,
+    full_batches,
+    string,
+)
+from sqsdelay.core.outgoing import of_new_trace, with_identity, without_identity
+from sqsdelay.core.readable import one_line
 from sqsdelay.core.rejection import rejected_stored
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.core.trace_header import of_new_trace
-from sqsdelay.core.wire import DEDUPLICATION_ID
 from sqsdelay.errors import InvalidMessage, QueueUnavailable, SqsDelayError
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
-from sqsdelay.ports.queues import Failure, Queues, Released, SendReceipt
-from sqsdelay.ports.size_limits import send_fitting
+from sqsdelay.ports.forks import in_each_child
+from sqsdelay.ports.queues import Failure, Queues, Released, SendReceipt, send_fitting
 from sqsdelay.ports.tracing import Delivery, Tracing
-from sqsdelay.processes.forks import in_each_child
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from sqsdelay.core.received_message import ReceivedMessage, from_boto3
 from sqsdelay.errors import InvalidEndpoint, QueueUnavailable
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.ports.queues import Failure, SendReceipt
-from sqsdelay.sqs import errors as faults
+from sqsdelay.sqs.client import MISSING_QUEUE, asked, entry_failure, failure_of, translated
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -143,9 +143,7 @@ class SqsQueues:
             return [self._send_single(queue_url, wired[0])]
         asked_at = self._clock.monotonic()
         try:
-            answer = faults.asked(
-                self._client.send_message_batch, QueueUrl=queue_url, Entries=wired
-            )
+            answer = asked(self._client.send_message_batch, QueueUrl=queue_url, Entries=wired)
         except (ClientError, BotoCoreError) as error:
             failure = self._call_failure(error, queue_url)
             if not failure.transient:
@@ -166,15 +164,15 @@ class SqsQueues:
         arguments = {name: value for name, value in wired.items() if name != "Id"}
         asked_at = self._clock.monotonic()
         try:
-            answer = faults.asked(self._client.send_message, QueueUrl=queue_url, **arguments)
+            answer = asked(self._client.send_message, QueueUrl=queue_url, **arguments)
         except (ClientError, BotoCoreError) as error:
             return self._call_failure(error, queue_url)
         self._observe(answer, asked_at)
         return _receipt(wired, answer, answer) or _unanswered(queue_url)
 
     def _call_failure(self, error: ClientError | BotoCoreError, queue_url: str) -> Failure:
-        failure = faults.failure_of(error, queue_url)
-        if failure.code in faults.MISSING_QUEUE:
+        failure = failure_of(error, queue_url)
+        if failure.code in MISSING_QUEUE:
             self._forget(queue_url)
         return failure
 
@@ -240,9 +238,9 @@ class SqsQueues:
         """An outcome per entry, and whether the call was answered at all."""
         asked_at = self._clock.monotonic()
         try:
-            answer = faults.asked(call, QueueUrl=queue_url, Entries=entries)
+            answer = asked(call, QueueUrl=queue_url, Entries=entries)
         except (ClientError, BotoCoreError) as error:
-            return [faults.failure_of(error, queue_url)] * len(entries), False
+            return [failure_of(error, queue_url)] * len(entries), False
         self._observe(answer, asked_at)
         failures = _entry_failures(answer, queue_url)
         done = {entry.get("Id") for entry in answer.get("Successful", ())}
@@ -255,11 +253,11 @@ class SqsQueues:
     def _call(self, queue: str, call: Callable[..., _Answer], **arguments: Any) -> _Answer:
         asked_at = self._clock.monotonic()
         try:
-            answer = faults.asked(call, **arguments)
+            answer = asked(call, **arguments)
         except (ClientError, BotoCoreError) as error:
             if isinstance(error, ClientError) and _is_of_sqs(error):
                 self._observe(error.response, asked_at)
-            raise faults.translated(error, queue) from error
+            raise translated(error, queue) from error
         self._observe(answer, asked_at)
         return answer
 
@@ -313,7 +311,7 @@ def _receipt(
 def _entry_failures(answer: Mapping[str, Any], queue_url: str) -> dict[str, Failure]:
     return {
         str(failed.get("Id")): replace(
-            faults.entry_failure(
+            entry_failure(
                 failed.get("Code", "Unknown"),
                 failed.get("Message", ""),
                 queue_url,
@@ -338,6 +336,6 @@ def _told(answer: Mapping[str, Any], what: str, queue: str) -> Any:
 
 
 def _unanswered(queue_url: str) -> Failure:
-    return faults.entry_failure(
+    return entry_failure(
         "Unanswered", "the answer does not mention this entry", queue_url, sender_fault=False
     )

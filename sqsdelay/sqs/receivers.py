@@ -5,22 +5,170 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ALL_COMPLETED, Future, wait
 from typing import Any, Final
 
 import tenacity
 
-from sqsdelay.core.clock import Clock, SystemClock
-from sqsdelay.core.one_line import one_line
-from sqsdelay.limits import STOP_SECONDS
-from sqsdelay.relaying.concurrency import LEAST_RECEIVERS, Concurrency
-from sqsdelay.relaying.due_relay import DueRelay
-from sqsdelay.relaying.gathering import Gathering
-from sqsdelay.relaying.mover import Mover
-from sqsdelay.relaying.outcome import Outcome
-from sqsdelay.relaying.relay import Relay
+from sqsdelay.core.clock import BrokerClock, Clock, SystemClock
+from sqsdelay.core.coalescing import SharedCalls
+from sqsdelay.core.endpoint import QueueRef
+from sqsdelay.core.message import OutgoingMessage
+from sqsdelay.core.readable import one_line
+from sqsdelay.core.received_message import ReceivedMessage
+from sqsdelay.limits import DELAY_QUEUE_SUFFIX, FIFO_SUFFIX, MAX_BATCH_ENTRIES, STOP_SECONDS
+from sqsdelay.ports.queues import Failure, Queues, SendReceipt
+from sqsdelay.relaying.mover import Mover, Outcome
+from sqsdelay.relaying.parker import Gathering
+from sqsdelay.relaying.relay import DueRelay, Relay
 from sqsdelay.relaying.visibility import InHand, Visibility
+
+LEAST_RECEIVERS: Final = 2
+"""What an idle queue has: each costs a long poll every 20 s."""
+
+MOST_RECEIVERS: Final = 32
+"""At 20 ms an answer they relay some 5,000 messages a second: more than one processor can."""
+
+STEP_SECONDS: Final = 0.1
+"""How often the number may change: some answers' time, so that a change shows before the next."""
+
+BUSY: Final = 0.85
+"""Of one processor, which is what Python's threads share: more receivers would only wait for it."""
+
+OVERLOADED: Final = 0.97
+"""Threads that wait for the processor cost some of it: fewer do the same."""
+
+PLENTY: Final = MAX_BATCH_ENTRIES // 2
+"""Copies of a receive that say that there are more."""
+
+
+class Concurrency:
+    """Finds the number of receivers of one queue. Time and processor time are arguments.
+
+    The number doubles as long as receives come back half full at least and the process leaves some of
+    a processor unused. A receive that comes back empty ends one receiver, above the least.
+
+    Args:
+        least: receivers of an idle queue.
+        most: receivers at any time.
+    """
+
+    def __init__(self, *, least: int = LEAST_RECEIVERS, most: int = MOST_RECEIVERS) -> None:
+        self._least = min(least, most)
+        self._most = most
+        self._since: tuple[float, float] | None = None
+        self.wanted = self._least
+
+    def received(self, copies: int, *, now: float, cpu_seconds: float) -> None:
+        """A receive came back.
+
+        Args:
+            copies: how many it brought.
+            now: monotonic seconds.
+            cpu_seconds: what the process has used so far.
+        """
+        if not copies:
+            self.wanted = max(self._least, self.wanted - 1)
+        if copies < PLENTY:
+            return
+        if self._since is None:
+            self._since = (now, cpu_seconds)
+        passed = now - self._since[0]
+        if passed < STEP_SECONDS:
+            return
+        share = (cpu_seconds - self._since[1]) / passed
+        self._since = (now, cpu_seconds)
+        if share < BUSY:
+            self.wanted = min(self._most, 2 * self.wanted)
+        elif share > OVERLOADED:
+            self.wanted = max(self._least, self.wanted * 3 // 4)
+
+
+LINGER_MS: Final = 5.0
+"""What a batch that is not full waits for others: less than a call takes."""
+
+
+class SharedBatches:
+    """The `Queues` port over another, for several threads: their batches leave together, up to ten entries
+    in one. Each thread gets the answers to its own entries.
+
+    What goes to a FIFO queue where order matters, that is any but a delay queue, is sent as it comes.
+
+    Args:
+        queues: the queue service.
+        lanes: calls under way.
+    """
+
+    def __init__(self, queues: Queues, *, lanes: int) -> None:
+        self._queues = queues
+        self._sends = SharedCalls[OutgoingMessage, SendReceipt | Failure](
+            self._send, linger_ms=LINGER_MS, lanes=lanes
+        )
+        self._deletes = SharedCalls[ReceivedMessage, Failure | None](
+            self._delete, linger_ms=LINGER_MS, lanes=lanes
+        )
+
+    @property
+    def broker_clock(self) -> BrokerClock:
+        return self._queues.broker_clock
+
+    def url(self, queue: QueueRef) -> str:
+        return self._queues.url(queue)
+
+    def synchronise(self, queue: QueueRef) -> None:
+        self._queues.synchronise(queue)
+
+    def attributes(self, queue_url: str) -> Mapping[str, str]:
+        return self._queues.attributes(queue_url)
+
+    def send_batch(
+        self, queue_url: str, entries: Sequence[OutgoingMessage]
+    ) -> list[SendReceipt | Failure]:
+        ordered = queue_url.endswith(FIFO_SUFFIX) and not queue_url.endswith(DELAY_QUEUE_SUFFIX)
+        if ordered or len(entries) == MAX_BATCH_ENTRIES:
+            return self._queues.send_batch(queue_url, entries)
+        sizes = [entry.size for entry in entries]
+        return self._sends.call(queue_url, entries, sizes=sizes, most=MAX_BATCH_ENTRIES)
+
+    def receive_batch(
+        self,
+        queue_url: str,
+        *,
+        wait_seconds: int,
+        limit: int = MAX_BATCH_ENTRIES,
+        visibility_seconds: int | None = None,
+    ) -> list[ReceivedMessage]:
+        return self._queues.receive_batch(
+            queue_url,
+            wait_seconds=wait_seconds,
+            limit=limit,
+            visibility_seconds=visibility_seconds,
+        )
+
+    def delete_batch(
+        self, queue_url: str, copies: Sequence[ReceivedMessage]
+    ) -> list[Failure | None]:
+        if len(copies) == MAX_BATCH_ENTRIES:
+            return self._queues.delete_batch(queue_url, copies)
+        sizes = [0] * len(copies)
+        return self._deletes.call(queue_url, copies, sizes=sizes, most=MAX_BATCH_ENTRIES)
+
+    def hide_batch(
+        self, queue_url: str, copies: Sequence[tuple[ReceivedMessage, int]]
+    ) -> list[Failure | None]:
+        return self._queues.hide_batch(queue_url, copies)
+
+    def _send(
+        self, queue_url: Hashable, entries: list[OutgoingMessage]
+    ) -> Sequence[SendReceipt | Failure]:
+        return self._queues.send_batch(str(queue_url), entries)
+
+    def _delete(
+        self, queue_url: Hashable, copies: list[ReceivedMessage]
+    ) -> Sequence[Failure | None]:
+        return self._queues.delete_batch(str(queue_url), copies)
+
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from sqsdelay.core.loop_calls import DEFAULT_LINGER_MS, DEFAULT_MAX_WAITING
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
-from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS, StoreOf, parking_settings
-from sqsdelay.processes.forks import in_each_child
+from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, StoreOf, parking_settings
+from sqsdelay.ports.forks import in_each_child
 from sqsdelay.sending.async_sender import (
     AsyncQueueSender,
 )

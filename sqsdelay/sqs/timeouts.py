@@ -7,16 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqsdelay.core.batching import full_batches
+from sqsdelay.core.delay import Reject
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.core.hop import Reject
-from sqsdelay.core.message import OutgoingMessage, size_of
-from sqsdelay.core.one_line import one_line
+from sqsdelay.core.message import GROUP_ID, OutgoingMessage, full_batches, size_of
+from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import rejected
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.core.timeout_headers import id_body, read_id, read_timeout
-from sqsdelay.core.wire import GROUP_ID
 from sqsdelay.errors import InvalidEndpoint, QueueMissing, SqsDelayError
 from sqsdelay.limits import (
     DELAY_QUEUE_VISIBILITY_SECONDS,

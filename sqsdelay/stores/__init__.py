@@ -15,9 +15,15 @@ from sqsdelay.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.ports.stores import Claim, DelayedMessageStore, ParkingPlace, TransactionMode
 
 if TYPE_CHECKING:
-    from sqsdelay.core.amendments import Amendment, latest_amendments
     from sqsdelay.core.clock import Clock, SystemClock
-    from sqsdelay.core.stored_message import StoredMessage, check_stored_due, from_store, to_store
+    from sqsdelay.core.stored_message import (
+        Amendment,
+        StoredMessage,
+        check_stored_due,
+        from_store,
+        latest_amendments,
+        to_store,
+    )
     from sqsdelay.stores.dynamodb.dynamodb_store import DynamoDbStore
     from sqsdelay.stores.dynamodb.earlier import EarlierTable
     from sqsdelay.stores.dynamodb.table import table_definition
@@ -56,7 +62,7 @@ __all__ = [
 _HOMES = {
     "Clock": "sqsdelay.core.clock",
     "DynamoDbStore": "sqsdelay.stores.dynamodb.dynamodb_store",
-    "Amendment": "sqsdelay.core.amendments",
+    "Amendment": "sqsdelay.core.stored_message",
     "PostgresInbox": "sqsdelay.stores.postgres.inbox",
     "PostgresStore": "sqsdelay.stores.postgres.postgres_store",
     "S3Store": "sqsdelay.stores.s3.s3_store",
@@ -67,7 +73,7 @@ _HOMES = {
     "SystemClock": "sqsdelay.core.clock",
     "check_stored_due": "sqsdelay.core.stored_message",
     "from_store": "sqsdelay.core.stored_message",
-    "latest_amendments": "sqsdelay.core.amendments",
+    "latest_amendments": "sqsdelay.core.stored_message",
     "table_definition": "sqsdelay.stores.dynamodb.table",
     "to_store": "sqsdelay.core.stored_message",
 }
@@ -145,8 +151,8 @@ def open_store(
         return DynamoDbStore(parts.netloc, endpoint=endpoint, **settings_of(parts.query))
     if parts.scheme == "s3":
         from sqsdelay.stores.s3 import S3Store
-        from sqsdelay.stores.s3.url import BUCKET
-        from sqsdelay.stores.s3.url import settings_of as s3_settings_of
+        from sqsdelay.stores.s3.slots import BUCKET
+        from sqsdelay.stores.s3.slots import settings_of as s3_settings_of
 
         if table is not None:
             raise InvalidSetting(f"table={table!r}: an S3 store's place is its bucket and prefix")

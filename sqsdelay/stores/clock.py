@@ -6,7 +6,7 @@ import logging
 from typing import Protocol, runtime_checkable
 
 from sqsdelay.core.clock import BrokerClock, Clock, SystemClock
-from sqsdelay.core.one_line import one_line
+from sqsdelay.core.readable import one_line
 from sqsdelay.errors import StoreError
 
 logger = logging.getLogger(__name__)

@@ -1,29 +1,35 @@
-"""The version of a table that a database keeps: upgraded by `set_up`, refused where it does not fit.
-
-Version 1 is what a ``.sql`` file's ``set_up…`` queries make, and what has no version written down.
-Each later version is a query ``upgrade_2``, ``upgrade_3``, … of the same file. A new table is made the
-same way: as version 1, and upgraded.
-"""
+"""The version of a database's tables: written down by `set_up`, and any other is refused at once."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from sqsdelay.errors import SchemaMismatch
 
-FIRST_VERSION: Final = 1
-_UPGRADE: Final = "upgrade_"
+VERSION: Final = 1
+"""Of all tables of this sqsdelay, in SQLite and in PostgreSQL."""
 
 
-def newest_version(queries: Mapping[str, Any]) -> int:
-    """The version these queries work on."""
-    return FIRST_VERSION + sum(name.startswith(_UPGRADE) for name in queries)
+def check_version(found: int | None, *, table: str) -> None:
+    """Refuse a table of another version: what it means by its columns is not known here.
+
+    Args:
+        found: the version written down; None where there is none.
+
+    Raises:
+        SchemaMismatch
+    """
+    if found != VERSION:
+        has = "no schema version" if found is None else f"schema version {found}"
+        raise mismatch(table, f"it has {has}")
 
 
-def upgrades(queries: Mapping[str, Any], found: int) -> list[str]:
-    """The names of the queries that lead from a version to the newest, in order."""
-    return [f"{_UPGRADE}{version}" for version in range(found + 1, newest_version(queries) + 1)]
+def mismatch(table: str, why: object) -> SchemaMismatch:
+    """The error for a table that this sqsdelay did not make."""
+    return SchemaMismatch(
+        f"table {table} was made by another sqsdelay: {why}, and this one supports version {VERSION} "
+        "only; name another table, and empty this one with the sqsdelay that made it"
+    )
 
 
 def refuse_newer(found: int, newest: int, *, table: str) -> None:
@@ -37,25 +43,3 @@ def refuse_newer(found: int, newest: int, *, table: str) -> None:
             f"table {table} has schema version {found}, made by a newer sqsdelay; this one supports "
             f"versions up to {newest}: upgrade sqsdelay here"
         )
-
-
-def check_version(found: int, newest: int, *, table: str, remedy: str) -> None:
-    """Refuse a table of another version than the newest.
-
-    Raises:
-        SchemaMismatch
-    """
-    refuse_newer(found, newest, table=table)
-    if found < newest:
-        raise SchemaMismatch(
-            f"table {table} has schema version {found} and this sqsdelay needs {newest}; {remedy}, "
-            "which keeps the stored messages"
-        )
-
-
-def mismatch(table: str, remedy: str, error: Exception) -> SchemaMismatch:
-    """The error for a column the database does not have."""
-    return SchemaMismatch(
-        f"table {table} does not match this sqsdelay's schema ({error}); {remedy}, "
-        "which upgrades an older table and keeps the stored messages"
-    )

@@ -9,19 +9,15 @@ and a broker of your own.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from sqsdelay.testing.in_memory_ledger import InMemoryLedger
-from sqsdelay.testing.in_memory_outbox import InMemoryOutbox
-from sqsdelay.testing.in_memory_queues import InMemoryQueues
-from sqsdelay.testing.in_memory_store import InMemoryStore
+from sqsdelay.testing.in_memory_queues import InMemoryQueues, ManualClock
+from sqsdelay.testing.in_memory_store import InMemoryLedger, InMemoryOutbox, InMemoryStore
 from sqsdelay.testing.local_aws import LocalAws
-from sqsdelay.testing.manual_clock import ManualClock
 
 if TYPE_CHECKING:
     from sqsdelay.testing.broker_contract import OutboxContract, SenderContract
     from sqsdelay.testing.fixtures import virtual_sqs
     from sqsdelay.testing.in_memory_scheduler import InMemoryScheduler
-    from sqsdelay.testing.parking_contract import ParkingContract
-    from sqsdelay.testing.store_contract import StoreContract
+    from sqsdelay.testing.store_contract import ParkingContract, StoreContract
     from sqsdelay.testing.virtual_time import Arrival, VirtualSqs
 
 __all__ = [
@@ -46,7 +42,7 @@ _HOMES = {
     "VirtualSqs": "sqsdelay.testing.virtual_time",
     "InMemoryScheduler": "sqsdelay.testing.in_memory_scheduler",
     "OutboxContract": "sqsdelay.testing.broker_contract",
-    "ParkingContract": "sqsdelay.testing.parking_contract",
+    "ParkingContract": "sqsdelay.testing.store_contract",
     "SenderContract": "sqsdelay.testing.broker_contract",
     "StoreContract": "sqsdelay.testing.store_contract",
     "virtual_sqs": "sqsdelay.testing.fixtures",

@@ -20,8 +20,7 @@ import pytest
 from sqsdelay.core.message import Message
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidDelay, QueueMissing, SqsDelayError
-from sqsdelay.ports.queues import Failure, Outbox
-from sqsdelay.ports.senders import Sender
+from sqsdelay.ports.queues import Failure, Outbox, Sender
 
 _PATIENCE_SECONDS: Final = 120
 """Ends a hang, also on a busy machine."""

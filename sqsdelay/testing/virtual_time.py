@@ -9,22 +9,18 @@ from typing import Final
 
 from sqsdelay.core.delay import due_at_ms, utc
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.core.message import Attribute, text_of
+from sqsdelay.core.message import MESSAGE_ID, WAS_DUE_AT, Attribute, text_of
 from sqsdelay.core.received_message import ReceivedMessage
-from sqsdelay.core.wire import MESSAGE_ID, WAS_DUE_AT
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
-from sqsdelay.parking.settings import ParkingSettings
-from sqsdelay.relaying.due_relay import DueRelay
-from sqsdelay.relaying.mover import Mover
-from sqsdelay.relaying.relay import Relay
-from sqsdelay.relaying.settings import RelaySettings
+from sqsdelay.parking.parking import ParkingSettings
+from sqsdelay.relaying.mover import Mover, RelaySettings
+from sqsdelay.relaying.relay import DueRelay, Relay
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs.outbox import SqsOutbox
-from sqsdelay.testing.in_memory_queues import InMemoryQueues
+from sqsdelay.testing.in_memory_queues import InMemoryQueues, ManualClock
 from sqsdelay.testing.in_memory_store import InMemoryStore
-from sqsdelay.testing.manual_clock import ManualClock
 
 START: Final = datetime(2027, 1, 1, tzinfo=UTC)
 """When virtual time begins, unless told otherwise: every run of a test is the same."""

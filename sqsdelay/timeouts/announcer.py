@@ -8,7 +8,7 @@ from math import inf
 from typing import Final
 
 from sqsdelay.core.backoff import retry_seconds
-from sqsdelay.core.one_line import one_line
+from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.waiting import seconds_to_sleep, wait_for
 from sqsdelay.errors import QueueUnavailable, StoreError

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from sqsdelay.core.clock import Clock, SystemClock
-from sqsdelay.core.one_line import one_line
+from sqsdelay.core.readable import one_line
 from sqsdelay.dispatching.destinations import Destinations
 from sqsdelay.errors import CriticalError, QueueUnavailable, StoreError
 from sqsdelay.ports.queues import TimeoutTransport

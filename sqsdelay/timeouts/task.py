@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from sqsdelay.core.clock import Clock
-from sqsdelay.core.hop import Reject
-from sqsdelay.core.one_line import one_line
+from sqsdelay.core.delay import Reject
+from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.circuit_breakers import CircuitBreaker, report
 from sqsdelay.dispatching.destinations import Destinations

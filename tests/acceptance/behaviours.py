@@ -13,14 +13,11 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from sqsdelay import DelaySender
-from sqsdelay.core.amendments import Amendment
-from sqsdelay.core.body_pointer import PAYLOAD_SIZE, Pointer
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import string
+from sqsdelay.core.message import DELAY_SECONDS, string
 from sqsdelay.core.received_message import ReceivedMessage
-from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.core.wire import DELAY_SECONDS
+from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.dispatching.settings import DispatchSettings
 from sqsdelay.errors import BodyMissing, ConfigurationError, MessageTooLarge, SqsDelayError
@@ -28,16 +25,15 @@ from sqsdelay.lambdas.dispatcher.handler import BATCH
 from sqsdelay.lambdas.removal_guard.handler import LEFT_OUT, Refused, check
 from sqsdelay.ledger.events import EventKind
 from sqsdelay.limits import MAX_DUE_MS
-from sqsdelay.parking.parking import Parking
-from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS, ParkingSettings
-from sqsdelay.relaying.outcome import Status
-from sqsdelay.relaying.settings import RelaySettings
+from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Parking, ParkingSettings
+from sqsdelay.relaying.mover import RelaySettings, Status
 from sqsdelay.s3 import BodyReader, Bucket
+from sqsdelay.sending.large_bodies import PAYLOAD_SIZE, Pointer
 from sqsdelay.sqs.consumer import DelayConsumer, checked_relay
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stores.dynamodb import DynamoDbStore
-from sqsdelay.testing.in_memory_ledger import InMemoryLedger
+from sqsdelay.testing.in_memory_store import InMemoryLedger
 from sqsdelay.testing.local_aws import LocalAws
 from tests.acceptance.grants import Actor
 

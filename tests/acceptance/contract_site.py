@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Self
 
+from sqsdelay import DelayConsumer
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.wire import DELAY_SECONDS, MESSAGE_ID
-from sqsdelay.limits import DELAY_QUEUE_SUFFIX
+from sqsdelay.core.message import MESSAGE_ID, WAS_DUE_AT
+from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.testing import LocalAws
 from tests.guides.page import Block, blocks
@@ -63,15 +67,18 @@ class Site:
         for url in self.sqs.list_queues(QueueNamePrefix=self.name).get("QueueUrls", []):
             self.sqs.delete_queue(QueueUrl=url)
 
-    def waiting(self, count: int) -> dict[str, dict[str, Any]]:
-        """What is in the delay queue, by its body, once it is visible there."""
-        url = self.sqs.get_queue_url(QueueName=f"{self.name}{DELAY_QUEUE_SUFFIX}")["QueueUrl"]
-        found: dict[str, dict[str, Any]] = {}
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while len(found) < count:
-            assert time.monotonic() < deadline, found
-            found |= {message["Body"]: message for message in self._receive(url)}
-        return found
+    @contextmanager
+    def relayed(self) -> Iterator[None]:
+        """Meanwhile a delay consumer serves it."""
+        stop = threading.Event()
+        consumer = DelayConsumer(self.name, self.sqs, hop_seconds=HOP, wait_seconds=1)
+        relaying = threading.Thread(target=consumer.run, args=(stop,))
+        relaying.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            relaying.join(PATIENCE_SECONDS)
 
     def arrived(self, count: int) -> dict[str, dict[str, Any]]:
         """What arrives, by its body, each with the time it came."""
@@ -96,8 +103,13 @@ class Site:
         return list(answer.get("Messages", []))
 
 
-def is_relayed(message: dict[str, Any], *, delay: int, message_id: str) -> None:
-    """The message says what the contract asks for."""
-    assert attribute(message, DELAY_SECONDS) == str(delay)
+def with_short_hops(code: str) -> str:
+    """A page's code for an endpoint whose hop takes `HOP`, as the page says to change it."""
+    assert str(MAX_MESSAGE_TIMER_SECONDS) in code
+    return code.replace(str(MAX_MESSAGE_TIMER_SECONDS), str(HOP))
+
+
+def was_relayed(message: dict[str, Any], *, message_id: str) -> None:
+    """The message came through the delay queue, under the id that its sender gave it."""
     assert attribute(message, MESSAGE_ID) == message_id
-    assert message["Attributes"]["MessageGroupId"] == message_id
+    assert message["at"].timestamp() * 1000 >= int(attribute(message, WAS_DUE_AT))

@@ -16,8 +16,7 @@ from botocore.exceptions import ClientError
 
 from infra.cdk_command import CdkCommand
 from sqsdelay import DelaySender
-from sqsdelay.core.message import string
-from sqsdelay.core.wire import DELAY_SECONDS
+from sqsdelay.core.message import DELAY_SECONDS, string
 from sqsdelay.testing.local_aws import LocalAws
 from tests.acceptance import behaviours
 from tests.acceptance.behaviours import Site

@@ -21,9 +21,8 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.clock import SystemClock
-from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.dispatching.settings import MAX_POLL_SECONDS, DispatchSettings
 from sqsdelay.ports.stores import TransactionMode

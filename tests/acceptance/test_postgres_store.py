@@ -237,12 +237,13 @@ def test_what_waits_for_a_destination_out_of_reach_is_not_read(
 def test_rows_written_by_hand_go_aside_or_are_refused(
     postgres: str, store: PostgresStore, table: str
 ) -> None:
-    """A new table's constraints name the column; in one from before the dispatcher rejects the row."""
+    """A new table's constraints name the column; in one without them the dispatcher rejects the row."""
     quoted = sql.Identifier("public", table)
     odd = {
         "no-destination": ("", now_ms()),
         "negative": ("orders", -1),
         "far": ("orders", -(2**63)),
+        "never": ("orders", 2**63 - 1),
         "i" * 251: ("orders", now_ms()),
     }
     insert = sql.SQL(

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from botocore.config import Config
 
+from sqsdelay.core.checked_message import new_message_id
 from sqsdelay.core.clock import SystemClock
-from sqsdelay.core.message_id import new_message_id
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.dispatching.settings import DispatchSettings

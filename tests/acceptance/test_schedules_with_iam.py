@@ -17,9 +17,8 @@ import pytest
 from botocore.exceptions import ClientError
 
 from infra.cdk_command import ROOT
-from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import StoreError
 from sqsdelay.sqs.endpoints import create_endpoint
 from sqsdelay.stores.scheduler import SchedulerStore

@@ -8,7 +8,7 @@ import uuid
 
 from sqsdelay import DelaySender
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.trace_header import TraceHeader
+from sqsdelay.core.outgoing import TraceHeader
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.testing import LocalAws
 from tests.patience import PATIENCE_SECONDS

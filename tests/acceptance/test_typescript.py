@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import tarfile
-import threading
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -13,13 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from sqsdelay import DelayConsumer
-from sqsdelay.core.message_id import due_ms_of_id
-from sqsdelay.core.wire import MESSAGE_ID
+from sqsdelay.core.checked_message import due_ms_of_id
+from sqsdelay.core.message import MESSAGE_ID
 from sqsdelay.testing import LocalAws
-from tests.acceptance.contract_site import HOP, Site, attribute, block, is_relayed, run
+from tests.acceptance.contract_site import (
+    HOP,
+    Site,
+    attribute,
+    block,
+    run,
+    was_relayed,
+    with_short_hops,
+)
 from tests.guides.page import ROOT
-from tests.patience import PATIENCE_SECONDS
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +50,8 @@ def site(local_aws: LocalAws) -> Site:
 
 @pytest.fixture
 def relayed(site: Site) -> Iterator[Site]:
-    stop = threading.Event()
-    consumer = DelayConsumer(site.name, client=site.sqs, hop_seconds=HOP, wait_seconds=1)
-    relaying = threading.Thread(target=consumer.run, args=(stop,))
-    relaying.start()
-    yield site
-    stop.set()
-    relaying.join(PATIENCE_SECONDS)
+    with site.relayed():
+        yield site
 
 
 def test_the_packed_package_keeps_the_contract(project: Path) -> None:
@@ -144,16 +144,17 @@ def _ms(text: str) -> int:
 
 
 def test_the_pages_javascript_runs(local_aws: LocalAws, project: Path) -> None:
-    """With the package, and with the SDK alone: relayed ones wait in the delay queue, others do not."""
+    """With the package, and with the SDK alone: what is relayed arrives under its sender's id."""
     package, bare = block("js", "DelaySender"), block("js", "GetQueueUrlCommand")
-    (project / "bare.mjs").write_text(bare.text)
+    (project / "bare.mjs").write_text(with_short_hops(bare.text))
     (project / "page.mjs").write_text(
         package.text
         + "if (results.some((result) => result.error)) throw results;\n"
         + 'const { sendDelayed } = await import("./bare.mjs");\n'
-        + 'await sendDelayed("bare", 86400, "bare-1");\nawait sendDelayed("now", 0);\n'
+        + 'await sendDelayed("bare", 3, "bare-1");\nawait sendDelayed("now", 0);\n'
     )
-    with Site(local_aws, "orders") as orders:
+    with Site(local_aws, "orders") as orders, orders.relayed():
         run("node", "page.mjs", cwd=project, env=orders.aws.environment())
-        is_relayed(orders.waiting(5)["bare"], delay=86_400, message_id="bare-1")
-        assert set(orders.arrived(1)) == {"now"}
+        arrived = orders.arrived(2)
+        assert set(arrived) == {"bare", "now"}
+        was_relayed(arrived["bare"], message_id="bare-1")

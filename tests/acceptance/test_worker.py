@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sqsdelay.ledger.events import EventKind, from_json
-from sqsdelay.relaying.settings import RelaySettings
+from sqsdelay.relaying.mover import RelaySettings
 from sqsdelay.testing.local_aws import LocalAws
 from tests.patience import PATIENCE_SECONDS
 from tests.services.network import DeafProxy, TcpProxy
@@ -125,7 +125,7 @@ def test_a_copy_requeued_twice_after_its_delete_is_one_message(
     """Two consumers handle the same copy, one deletes it before the other sends: still one message."""
     from sqsdelay import DelaySender
     from sqsdelay.core.endpoint import Endpoint
-    from sqsdelay.relaying.outcome import Status
+    from sqsdelay.relaying.mover import Status
     from sqsdelay.relaying.relay import Relay
     from sqsdelay.sqs import SqsQueues
 

@@ -20,7 +20,7 @@ DOORS: Final = (
     "sqsdelay.rabbitmq",
     "sqsdelay.stores",
     "sqsdelay.s3",
-    "sqsdelay.firehose",
+    "sqsdelay.ledger.firehose",
     "sqsdelay.celery",
     "sqsdelay.dramatiq",
     "sqsdelay.taskiq",

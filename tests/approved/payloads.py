@@ -11,13 +11,13 @@ from typing import Any, Final
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.ledger import to_json
-from sqsdelay.parking.settings import ParkingSettings
+from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.rabbitmq import RabbitMqMessage, Topology
 from sqsdelay.rabbitmq.message import properties_of
 from sqsdelay.rabbitmq.routing_keys import binding_key, entry_level, routing_key
 from sqsdelay.relaying import Relay
-from sqsdelay.relaying.settings import RelaySettings
+from sqsdelay.relaying.mover import RelaySettings
 from sqsdelay.sending import QueueSender
 from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.testing import InMemoryLedger, InMemoryQueues, InMemoryStore, ManualClock

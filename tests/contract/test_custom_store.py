@@ -10,8 +10,7 @@ import pytest
 
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.testing import InMemoryOutbox, ManualClock
-from sqsdelay.testing.parking_contract import message
-from sqsdelay.testing.store_contract import MakeStore, StoreContract
+from sqsdelay.testing.store_contract import MakeStore, StoreContract, message
 
 
 def documented() -> ModuleType:

@@ -17,8 +17,7 @@ from sqsdelay.stores.scheduler import SchedulerStore
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryQueues, InMemoryScheduler, InMemoryStore, ManualClock
 from sqsdelay.testing.local_aws import LocalAws
-from sqsdelay.testing.parking_contract import MakePlace, ParkingContract
-from sqsdelay.testing.store_contract import MakeStore, StoreContract
+from sqsdelay.testing.store_contract import MakePlace, MakeStore, ParkingContract, StoreContract
 from tests.services.in_memory_s3 import InMemoryS3
 
 ROLE = "arn:aws:iam::123456789012:role/scheduler"

@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import boto3
+import botocore.handlers
 import pytest
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
@@ -20,6 +21,7 @@ from botocore.credentials import Credentials
 from botocore.exceptions import ClientError, NoCredentialsError, SSLError
 
 from sqsdelay import DelayConsumer
+from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.sqs import curl
 from sqsdelay.testing import ManualClock
 from sqsdelay.testing.local_aws import LocalAws
@@ -74,9 +76,14 @@ class Answers(BaseHTTPRequestHandler):
 @pytest.fixture(autouse=True)
 def nothing_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """No proxy, and no moto, which another test may have imported."""
-    monkeypatch.setattr(curl, "BUILTIN_HANDLERS", [])
+    monkeypatch.setattr(botocore.handlers, "BUILTIN_HANDLERS", _handlers_without_moto())
     for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
+    curl._missing.cache_clear()
+
+
+def _handlers_without_moto() -> list[Any]:
+    return [each for each in botocore.handlers.BUILTIN_HANDLERS if each[0] != "before-send"]
 
 
 @pytest.fixture
@@ -100,7 +107,7 @@ def client_of(server: Server, **settings: Any) -> Any:
 
 def curl_client(server: Server, **settings: Any) -> Any:
     client = client_of(server, **settings)
-    assert curl.request_by_curl(client)
+    assert curl.request_by_curl(client) is None
     return client
 
 
@@ -137,7 +144,7 @@ def test_the_signature_is_botocores(server: Server, token: str | None, text: str
 def test_the_answers_are_botocores(local_aws: LocalAws) -> None:
     """For each action, binary attributes and failed entries among them."""
     plain, quick = local_aws.client("sqs"), local_aws.client("sqs")
-    assert curl.request_by_curl(quick)
+    assert curl.request_by_curl(quick) is None
     made: list[str] = []
     quick.meta.events.register("before-send.sqs", lambda request, **_: made.append(request.url))
     url = plain.create_queue(QueueName="by-curl")["QueueUrl"]
@@ -222,7 +229,7 @@ def test_what_is_refused_is_told_and_then_paced_by_botocore(
     clock, codes = ManualClock(), list[str]()
     monkeypatch.setattr(curl, "SystemClock", lambda: clock)
     client = client_of(server)
-    assert curl.request_by_curl(client, pause_seconds=60, refused=codes.append)
+    assert curl.request_by_curl(client, pause_seconds=60, refused=codes.append) is None
     throttled = json.dumps({"__type": "com.amazonaws.sqs#RequestThrottled"}).encode()
     server.answers += [(400, throttled), None]
     client.delete_message_batch(**DELETE)
@@ -286,39 +293,89 @@ def test_without_keys_the_error_is_botocores(
     assert server.requests == []
 
 
-def behind_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
+def behind_a_proxy(monkeypatch: pytest.MonkeyPatch, client: Any) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy:3128")
 
 
-def under_moto(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(curl, "BUILTIN_HANDLERS", [("before-send", lambda **_: None)])
+def behind_a_proxy_for_all(monkeypatch: pytest.MonkeyPatch, client: Any) -> None:
+    monkeypatch.setenv("ALL_PROXY", "http://proxy:3128")
 
 
-def without_pycurl(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_pycurl(monkeypatch: pytest.MonkeyPatch, client: Any) -> None:
     monkeypatch.setitem(sys.modules, "pycurl", None)
 
 
-@pytest.mark.parametrize("case", [behind_a_proxy, under_moto, without_pycurl])
-def test_where_it_cannot_it_stands_aside(
-    server: Server, monkeypatch: pytest.MonkeyPatch, case: Callable[[pytest.MonkeyPatch], None]
+def heard(**_: Any) -> None:
+    """A recorder's, a signer's, a fake AWS's."""
+
+
+def hook(event: str) -> Callable[[pytest.MonkeyPatch, Any], None]:
+    return lambda monkeypatch, client: client.meta.events.register(event, heard)
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        (behind_a_proxy, "add 127.0.0.1 to NO_PROXY"),
+        (behind_a_proxy_for_all, "add 127.0.0.1 to NO_PROXY"),
+        (without_pycurl, "pip install 'sqsdelay[curl]'"),
+        *((hook(f"{event}.sqs"), f"heard listens to {event}") for event in curl.HOOKS),
+        (hook("before-send"), "heard listens to before-send"),
+        (hook("before-sign.sqs.ReceiveMessage"), "heard listens to before-sign"),
+    ],
+)
+def test_where_it_cannot_it_says_why_and_stands_aside(
+    server: Server, monkeypatch: pytest.MonkeyPatch, case: Callable[..., None], words: str
 ) -> None:
     """A test's fake AWS gets the requests meant for it, and a proxy's user goes through the proxy."""
-    curl._installed.cache_clear()
-    case(monkeypatch)
     client = client_of(server)
-    assert not curl.request_by_curl(client)
+    case(monkeypatch, client)
+    assert words in (curl.request_by_curl(client) or "")
+    monkeypatch.setenv("NO_PROXY", "*")
     client.delete_message_batch(**DELETE)
     assert server.by() == ["botocore"]
-    curl._installed.cache_clear()
 
 
-def test_a_workers_own_clients_use_it(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that is given is used as it is."""
+@pytest.mark.parametrize(
+    "proxies",
+    [{"NO_PROXY": "example.com"}, {"HTTP_PROXY": "http://proxy:1", "NO_PROXY": "127.0.0.1"}],
+)
+def test_a_proxy_that_is_not_on_the_way_is_none(
+    server: Server, monkeypatch: pytest.MonkeyPatch, proxies: dict[str, str]
+) -> None:
+    """NO_PROXY alone, and a proxy that exempts SQS."""
+    for name, value in proxies.items():
+        monkeypatch.setenv(name, value)
+    curl_client(server).delete_message_batch(**DELETE)
+    assert server.by() == ["curl"]
+
+
+def test_a_workers_own_clients_use_it_when_told(
+    server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """pycurl may be there for kombu's sake. A client that is given is used as it is."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
-    DelayConsumer("orders")._queues.delete_batch(QUEUE, [])
+    caplog.set_level("INFO", "sqsdelay")
+    chosen = DelayConsumer("orders", http="curl")
+    chosen._queues.delete_batch(QUEUE, [])
+    chosen._queues.receive_batch(QUEUE, wait_seconds=0)
     DelayConsumer("orders")._queues.receive_batch(QUEUE, wait_seconds=0)
     DelayConsumer("orders", client_of(server))._queues.receive_batch(QUEUE, wait_seconds=0)
-    assert server.by() == ["curl", "curl", "botocore"]
+    assert server.by() == ["curl", "curl", "botocore", "botocore"]
+    assert caplog.messages == ["libcurl makes the requests", "botocore makes the requests"]
+
+
+def test_a_choice_that_cannot_be_kept_is_refused(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rather than made otherwise in silence."""
+    with pytest.raises(InvalidSetting, match="http='wget'; use 'botocore' or 'curl'"):
+        DelayConsumer("orders", http="wget")  # type: ignore[arg-type]
+    with pytest.raises(InvalidSetting, match="leave client out"):
+        DelayConsumer("orders", client_of(server), http="curl")
+    monkeypatch.setitem(sys.modules, "pycurl", None)
+    with pytest.raises(ConfigurationError, match="pycurl is not installed"):
+        DelayConsumer("orders", http="curl")
 
 
 def test_a_server_is_known_by_the_certificates_botocore_trusts(
@@ -333,7 +390,7 @@ def test_a_server_is_known_by_the_certificates_botocore_trusts(
 
         def receive() -> None:
             client = boto3.client("sqs", config=Config(retries={"total_max_attempts": 1}))
-            assert curl.request_by_curl(client)
+            assert curl.request_by_curl(client) is None
             client.meta.events.register("before-send.sqs", lambda request, **_: made.append("x"))
             client.receive_message(QueueUrl=queue)
 

@@ -9,7 +9,7 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from sqsdelay.core.amendments import AMENDMENT_LIFETIME_SECONDS, Amendment
+from sqsdelay.core.stored_message import AMENDMENT_LIFETIME_SECONDS, Amendment
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.testing import ManualClock

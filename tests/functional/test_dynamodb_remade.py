@@ -8,8 +8,7 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from sqsdelay.core.amendments import Amendment
-from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import SchemaMismatch, StoreMissing
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.stores.dynamodb.leases import FORMAT, LOOKED_AT_MS

@@ -12,8 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sqsdelay.cli import app
-from sqsdelay.core.amendments import AMENDMENT_LIFETIME_MS, Amendment
-from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.stored_message import AMENDMENT_LIFETIME_MS, Amendment, StoredMessage
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.testing.local_aws import LocalAws
 

@@ -23,9 +23,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError, InvalidEndpoint, MalformedMessage, SqsDelayError
-from sqsdelay.firehose.ledger import CALL_SECONDS
 from sqsdelay.lambdas.delay_consumer import handler as module
 from sqsdelay.ledger.events import EventKind, from_json
+from sqsdelay.ledger.firehose import CALL_SECONDS
 from sqsdelay.opentelemetry import OpenTelemetryTracing
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores import open_store

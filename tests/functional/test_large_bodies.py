@@ -17,7 +17,6 @@ from botocore.config import Config
 from botocore.stub import Stubber
 from moto import mock_aws
 
-from sqsdelay.core.body_pointer import PAYLOAD_SIZE, Pointer
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message, string
 from sqsdelay.errors import (
@@ -31,8 +30,9 @@ from sqsdelay.errors import (
     QueueMissing,
     TooManyAttributes,
 )
-from sqsdelay.parking.settings import ParkingSettings
+from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.s3 import BodyReader, Bucket
+from sqsdelay.sending.large_bodies import PAYLOAD_SIZE, Pointer
 from sqsdelay.sending.sender import QueueSender, Route
 from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs import create_endpoint

@@ -176,7 +176,7 @@ def test_a_logger_gets_a_line_for_each_event(caplog: pytest.LogCaptureFixture) -
 
 def test_a_logger_that_is_off_makes_no_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor does it cost any JSON."""
-    monkeypatch.setattr("sqsdelay.ledger.logger.to_json", lambda _: 1 / 0)
+    monkeypatch.setattr("sqsdelay.ledger.files.to_json", lambda _: 1 / 0)
     logger = logging.getLogger("orders.ledger.off")
     logger.setLevel(logging.WARNING)
     LoggerLedger(logger).record([event("a")])

@@ -118,9 +118,7 @@ def test_every_extra_resolves_to_what_the_lock_file_pins(wheel: Path) -> None:
     assert unmet == []
 
 
-@pytest.mark.parametrize(
-    "module", ["sqsdelay", "sqsdelay.core.message", "sqsdelay.sending.sender", "sqsdelay.core.wire"]
-)
+@pytest.mark.parametrize("module", ["sqsdelay", "sqsdelay.core.message", "sqsdelay.sending.sender"])
 def test_importing_loads_nothing_heavy(module: str) -> None:
     """Not a vendor's library, not an event loop, no command line: those come with their first use."""
     heavy = (

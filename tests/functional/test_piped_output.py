@@ -12,10 +12,9 @@ import pytest
 
 from sqsdelay.cli import app
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.core.message import OutgoingMessage, string
+from sqsdelay.core.message import DELAY_SECONDS, MESSAGE_ID, OutgoingMessage, string
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import rejected
-from sqsdelay.core.wire import DELAY_SECONDS, MESSAGE_ID
 from sqsdelay.sqs import SqsQueues, create_endpoint
 from sqsdelay.testing.local_aws import LocalAws
 from tests.patience import PATIENCE_SECONDS

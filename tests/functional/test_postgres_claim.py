@@ -66,17 +66,20 @@ def test_of_a_partitioned_table_only_what_was_sent_is_removed(
     postgres: str, table: str, store: PostgresStore
 ) -> None:
     """Rows of two partitions lie at the same place, each in its own."""
-    columns = (
-        'message_id text COLLATE "C" PRIMARY KEY, destination text NOT NULL, '
-        "due_ms bigint NOT NULL, body bytea NOT NULL, headers text NOT NULL, "
-        "failures integer NOT NULL DEFAULT 0, held_until_ms bigint NOT NULL DEFAULT 0"
-    )
-    run(postgres, f"CREATE TABLE {{}} ({columns}) PARTITION BY HASH (message_id)", table)
+    store.set_up()
+    run(postgres, "ALTER TABLE {} RENAME TO {}", table, f"{table}_whole")
+    like = "CREATE TABLE {} (LIKE {} INCLUDING ALL) PARTITION BY HASH (message_id)"
+    run(postgres, like, table, f"{table}_whole")
+    run(postgres, "DROP TABLE {}", f"{table}_whole")
     for part in range(3):
         values = f"WITH (MODULUS 3, REMAINDER {part})"
         query = f"CREATE TABLE {{}} PARTITION OF {{}} FOR VALUES {values}"
         run(postgres, query, f"{table}_{part}", table)
-    store.set_up()
+    index = f"{store._prefix}_due"
+    run(
+        postgres, "CREATE INDEX {} ON {} (due_ms, message_id) WHERE held_until_ms = 0", index, table
+    )
+    run(postgres, "COMMENT ON INDEX {} IS 'sqsdelay schema 1'", index)
     store.store(messages(30, LONG_AGO_MS, "due-") + messages(30, FAR_MS, "far-"))
     with store.claim(10, due_by_ms=LONG_AGO_MS) as claim:
         claimed = [m.message_id for m in claim.messages]

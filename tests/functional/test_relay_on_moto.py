@@ -20,7 +20,7 @@ from moto import mock_aws
 from sqsdelay import DelayConsumer, DelaySender, Message
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.relaying.outcome import Status
+from sqsdelay.relaying.mover import Status
 from sqsdelay.sqs import create_endpoint
 
 START = datetime(2027, 3, 1, 12, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""A table of an older schema version is upgraded and keeps what it holds; a newer one is refused."""
+"""A table's version is written down; one of another version is refused at once, by whatever opens it."""
 
 from __future__ import annotations
 
@@ -16,78 +16,55 @@ from typing import Any
 import psycopg
 import pytest
 
-from sqsdelay.core.amendments import Amendment
-from sqsdelay.core.clock import SystemClock
-from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.errors import SchemaMismatch
+from sqsdelay.core.stored_message import Amendment, StoredMessage
+from sqsdelay.dispatching.background import DelayedDelivery
+from sqsdelay.errors import SchemaMismatch, StoreMissing
 from sqsdelay.ports.stores import DelayedMessageStore, TransactionMode
 from sqsdelay.receiving.deduplication import Copy
 from sqsdelay.stores import open_store
 from sqsdelay.stores.postgres.inbox import PostgresInbox
+from sqsdelay.stores.schema_version import VERSION
 from sqsdelay.stores.sqlite.inbox import SqliteInbox
+from sqsdelay.testing import InMemoryOutbox, ManualClock
 
-SQLITE_1 = """
-CREATE TABLE "orders.delayed" (
-    message_id TEXT PRIMARY KEY NOT NULL, destination TEXT NOT NULL, due_ms INTEGER NOT NULL,
-    body BLOB NOT NULL, headers TEXT NOT NULL, failures INTEGER NOT NULL DEFAULT 0,
-    held_until_ms INTEGER NOT NULL DEFAULT 0, claim TEXT);
-CREATE INDEX "orders.delayed.due" ON "orders.delayed" (due_ms, message_id);
-CREATE TABLE "orders.delayed.marks" (
-    message_id TEXT PRIMARY KEY NOT NULL, due_ms INTEGER, until_ms INTEGER NOT NULL);
-INSERT INTO "orders.delayed" (message_id, destination, due_ms, body, headers)
-VALUES ('old', 'orders', 5, x'00', '{}');
-INSERT INTO "orders.delayed.marks" VALUES ('old', NULL, 99999999999999);
-"""
-POSTGRES_1 = """
-CREATE TABLE "orders.delayed" (
-    message_id text COLLATE "C" PRIMARY KEY, destination text NOT NULL, due_ms bigint NOT NULL,
-    body bytea NOT NULL, headers text NOT NULL, failures integer NOT NULL DEFAULT 0,
-    held_until_ms bigint NOT NULL DEFAULT 0);
-CREATE INDEX "{index}" ON "orders.delayed" (due_ms, message_id);
-CREATE TABLE "{amendments}" (
-    message_id text COLLATE "C" PRIMARY KEY, due_ms bigint, until_ms bigint NOT NULL);
-INSERT INTO "orders.delayed" (message_id, destination, due_ms, body, headers)
-VALUES ('old', 'orders', 5, '\\x00', '{{}}');
-INSERT INTO "{amendments}" VALUES ('old', NULL, 99999999999999);
-"""
-"""The tables as version 1 had them, before any version was written down."""
-
-
-INSERT = (
-    'INSERT INTO "orders.delayed" (message_id, destination, due_ms, body, headers) '
-    "VALUES ({}, '\\x00', '{{}}')"
-)
+MESSAGE = StoredMessage(message_id="a", destination="orders", due_ms=5, body=b"x")
+NEWER = rf"orders\.delayed .* schema version {VERSION + 1}, .* supports version {VERSION} only; name another"
 
 
 @dataclass
 class Case:
-    """A database with tables of version 1, and ways to look into it."""
+    """A database, and ways to look into it."""
 
     url: str
     run: Callable[[str], list[Any]]
-    set_version: Callable[[int], object]
-    amendments: str
-    newest: int
+    set_version: Callable[[int | None], object]
 
     def store(self) -> DelayedMessageStore:
         return open_store(self.url, endpoint="orders")
+
+    def inbox(self) -> SqliteInbox | PostgresInbox:
+        if self.url.startswith("sqlite"):
+            return SqliteInbox(self.url.removeprefix("sqlite:///"), endpoint="orders")
+        return PostgresInbox(self.url, endpoint="orders")
 
 
 @pytest.fixture
 def sqlite(tmp_path: Path) -> Iterator[Case]:
     with closing(sqlite3.connect(tmp_path / "store.db", isolation_level=None)) as connection:
-        connection.executescript(SQLITE_1)
 
         def run(query: str) -> list[Any]:
             return connection.execute(query).fetchall()
 
-        yield Case(
-            f"sqlite:///{tmp_path}/store.db",
-            run,
-            lambda version: run(f'UPDATE "sqsdelay.versions" SET version = {version}'),
-            "orders.delayed.marks",
-            newest=3,
-        )
+        def set_version(version: int | None) -> None:
+            if version is None:
+                run('DELETE FROM "sqsdelay.versions"')
+            else:
+                run(
+                    f'INSERT OR REPLACE INTO "sqsdelay.versions" SELECT name, {version} '
+                    "FROM sqlite_master WHERE name IN ('orders.delayed', 'orders.received')"
+                )
+
+        yield Case(f"sqlite:///{tmp_path}/store.db", run, set_version)
 
 
 @pytest.fixture
@@ -96,18 +73,20 @@ def postgresql(postgres: str) -> Iterator[Case]:
     with psycopg.connect(postgres, autocommit=True) as server:
         server.execute(f"CREATE DATABASE {name}")
         url = postgres.rpartition("/")[0] + f"/{name}"
-        with closing(open_store(url, endpoint="orders")) as store:
-            digest = store._channel  # type: ignore[attr-defined]
         with psycopg.connect(url, autocommit=True) as connection:
-            index, amendments = f"{digest}_due", f"{digest}_marks"
-            connection.execute(POSTGRES_1.format(index=index, amendments=amendments))
 
             def run(query: str) -> list[Any]:
                 cursor = connection.execute(query)
                 return cursor.fetchall() if cursor.description else []
 
-            comment = f"COMMENT ON INDEX \"{index}\" IS 'sqsdelay schema %d'"
-            yield Case(url, run, lambda version: run(comment % version), amendments, newest=4)
+            def set_version(version: int | None) -> None:
+                told = "NULL" if version is None else f"'sqsdelay schema {version}'"
+                for (index,) in run(
+                    "SELECT indexname FROM pg_indexes WHERE indexname ~ '^sqsdelay.*_(due|until)$'"
+                ):
+                    run(f'COMMENT ON INDEX "{index}" IS {told}')
+
+            yield Case(url, run, set_version)
         server.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
@@ -117,98 +96,121 @@ def case(request: pytest.FixtureRequest) -> Case:
     return found
 
 
-def test_an_older_store_is_upgraded_in_place(case: Case) -> None:
-    """`initialize` says what to do; doing it keeps messages and amendments; again it does nothing."""
+CALLS: dict[str, Callable[[DelayedMessageStore], object]] = {
+    "set_up": lambda store: store.set_up(),
+    "initialize": lambda store: store.initialize(TransactionMode.AT_LEAST_ONCE),
+    "store": lambda store: store.store([MESSAGE]),
+    "store-many": lambda store: store.store([MESSAGE] * 2),
+    "pending": lambda store: store.pending(1),
+    "pending_count": lambda store: store.pending_count(),
+    "find": lambda store: store.find("a"),
+    "cancel": lambda store: store.cancel(["a"]),
+    "reschedule": lambda store: store.reschedule("a", 9),
+    "amend": lambda store: store.amend([Amendment(message_id="a", at_ms=1)]),
+    "amendments": lambda store: store.amendments(["a"]),
+    "next_due_ms": lambda store: store.next_due_ms(),
+    "claim": lambda store: store.claim(1, due_by_ms=9).__enter__(),
+    "delivery": lambda store: DelayedDelivery(store, InMemoryOutbox(ManualClock())).start(),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_another_version_is_refused_by_every_call(case: Case, call: str) -> None:
+    """With the version found, the one supported, and what to do; and so is a table without any."""
     with closing(case.store()) as store:
-        with pytest.raises(
-            SchemaMismatch,
-            match=rf"version 1 .* needs {case.newest}; run sqsdelay store create",
-        ):
-            store.initialize(TransactionMode.AT_LEAST_ONCE)
         store.set_up()
+    for version, told in ((VERSION + 1, NEWER), (None, "no schema version")):
+        case.set_version(version)
+        with closing(case.store()) as store, pytest.raises(SchemaMismatch, match=told):
+            CALLS[call](store)
+    case.set_version(VERSION)
+    with closing(case.store()) as store:
         store.set_up()
-        store.initialize(TransactionMode.AT_LEAST_ONCE)
-        assert [m.message_id for m in store.pending(9)] == ["old"]
-        assert set(store.amendments(["old"])) == {"old"}
-        store.amend([Amendment(message_id="new", at_ms=SystemClock().now_ms())])
-    assert case.run(f"SELECT cancelled_ms FROM \"{case.amendments}\" WHERE message_id = 'old'") == [
-        (None,)
-    ]
+        assert store.pending_count() == 0
 
 
-def test_an_older_postgresql_table_gets_constraints(postgresql: Case) -> None:
-    """What is no message is refused from then on, by the name of its column."""
-    with closing(postgresql.store()) as store:
-        store.set_up()
-    for column, row in (
-        ("sqsdelay_due_ms", "'a', 'orders', -1"),
-        ("sqsdelay_destination", "'a', '', 1"),
-        ("sqsdelay_message_id", "'', 'orders', 1"),
+def test_a_table_that_is_missing_says_so(case: Case) -> None:
+    """A database that has nothing of ours is no mismatch."""
+    with (
+        closing(case.store()) as store,
+        pytest.raises(StoreMissing, match="run sqsdelay store create"),
     ):
-        with pytest.raises(psycopg.errors.CheckViolation, match=column):
-            postgresql.run(INSERT.format(row))
+        store.store([MESSAGE])
 
 
-def test_a_table_with_a_row_that_is_no_message_is_upgraded_without_constraints(
-    postgresql: Case,
-) -> None:
-    """They would refuse the dispatcher's own updates of it, while the error queue is away."""
-    postgresql.run(INSERT.format("'odd', 'orders', -1"))
-    with closing(postgresql.store()) as store:
+@pytest.mark.parametrize("command", ["store create", "pending", "cancel"])
+def test_a_command_refuses_it_in_one_line(case: Case, command: str) -> None:
+    """Before anything is changed."""
+    with closing(case.store()) as store:
         store.set_up()
-        store.initialize(TransactionMode.AT_LEAST_ONCE)
-        with store.claim(9, due_by_ms=SystemClock().now_ms()) as claim:
-            ids = [each.message_id for each in claim.messages]
-            assert ids == ["odd", "old"]
-            assert claim.count_failures(ids, retry_after_seconds=1) == [True, True]
+    case.set_version(VERSION + 1)
+    sqsdelay = [str(Path(sys.executable).parent / "sqsdelay"), *command.split(), "orders"]
+    more = ["a", "--to", "amqp://localhost"] if command == "cancel" else []
+    done = subprocess.run(
+        [*sqsdelay, *more, "--store", case.url],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (1, ""), done.stderr
+    assert f"has schema version {VERSION + 1}" in done.stderr
+    assert len(done.stderr.splitlines()) <= 2
 
 
-def test_many_upgrade_at_once(case: Case) -> None:
-    """Processes of a new version that start together: one upgrades, all may use it."""
+def test_many_set_up_at_once(case: Case) -> None:
+    """Processes that start together: one creates the tables, all may use them."""
 
-    def upgrade(_: int) -> None:
+    def set_up(_: int) -> None:
         with closing(case.store()) as store:
             store.set_up()
             store.initialize(TransactionMode.AT_LEAST_ONCE)
 
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(upgrade, range(4)))
+        list(pool.map(set_up, range(4)))
 
 
-def test_a_newer_store_is_refused(case: Case) -> None:
-    """In one line, by `set_up` and `initialize`, before anything is changed; on the command line, too."""
-    with closing(case.store()) as store:
+def test_set_up_again_takes_no_lock(postgresql: Case) -> None:
+    """Behind an open transaction it would wait for it, and every sender behind the one that waits."""
+    with closing(postgresql.store()) as store:
         store.set_up()
-        case.set_version(case.newest + 1)
-        told = (
-            rf"orders\.delayed has schema version {case.newest + 1}, made by a newer sqsdelay; .* "
-            rf"up to {case.newest}: upgrade"
-        )
-        with pytest.raises(SchemaMismatch, match=told):
-            store.initialize(TransactionMode.AT_LEAST_ONCE)
-        with pytest.raises(SchemaMismatch, match=told):
-            store.set_up()
-        case.set_version(case.newest)
-        store.initialize(TransactionMode.AT_LEAST_ONCE)
-        case.set_version(case.newest + 1)
-    command = [str(Path(sys.executable).parent / "sqsdelay"), "store", "create", "orders"]
-    done = subprocess.run(
-        [*command, "--store", case.url], capture_output=True, text=True, check=False, timeout=60
+        with psycopg.connect(postgresql.url) as open_transaction:
+            open_transaction.execute('LOCK TABLE "orders.delayed" IN ROW EXCLUSIVE MODE')
+            # With lock timeouts of a millisecond, whatever waits for the transaction fails.
+            postgresql.run("ALTER ROLE CURRENT_USER SET lock_timeout = '1ms'")
+            try:
+                with closing(postgresql.store()) as another:
+                    another.set_up()
+                    assert another.store([MESSAGE]) == [True]
+            finally:
+                postgresql.run("ALTER ROLE CURRENT_USER RESET lock_timeout")
+
+
+def test_new_tables_refuse_what_is_no_message(postgresql: Case) -> None:
+    """By the name of the column."""
+    insert = (
+        'INSERT INTO "orders.delayed" (message_id, destination, due_ms, body, headers) '
+        "VALUES ({}, '\\x00', '{{}}')"
     )
-    assert (done.returncode, done.stdout) == (1, "")
-    told = f"sqsdelay: table orders.delayed has schema version {case.newest + 1}"
-    assert done.stderr.startswith(told)
-    assert len(done.stderr.splitlines()) <= 2
+    with closing(postgresql.store()) as store:
+        store.set_up()
+    for column, row in (
+        ("sqsdelay_due_ms", "'a', 'orders', -1"),
+        ("sqsdelay_due_ms", "'a', 'orders', 9223372036854775807"),
+        ("sqsdelay_destination", "'a', '', 1"),
+        ("sqsdelay_message_id", "'', 'orders', 1"),
+    ):
+        with pytest.raises(psycopg.errors.CheckViolation, match=column):
+            postgresql.run(insert.format(row))
 
 
 def test_a_column_that_is_missing_is_no_puzzle(case: Case) -> None:
-    """A sender does not initialize: what it meets then says the same."""
+    """What a sender meets then says the same."""
     with closing(case.store()) as store:
         store.set_up()
         case.run('ALTER TABLE "orders.delayed" DROP COLUMN headers')
-        message = StoredMessage(message_id="a", destination="orders", due_ms=5, body=b"x")
-        for call in (lambda: store.store([message]), lambda: store.pending(1)):
-            with pytest.raises(SchemaMismatch, match="run sqsdelay store create"):
+        for call in (lambda: store.store([MESSAGE]), lambda: store.pending(1)):
+            with pytest.raises(SchemaMismatch, match="was made by another sqsdelay: "):
                 call()
 
 
@@ -221,43 +223,29 @@ def test_two_stores_and_an_inbox_in_one_file(tmp_path: Path) -> None:
         closing(SqliteInbox(tmp_path / "store.db", endpoint="orders")) as inbox,
         closing(sqlite3.connect(tmp_path / "store.db")) as connection,
     ):
-        one.set_up()
-        other.set_up()
-        inbox.set_up()
+        for each in (one, other, inbox):
+            each.set_up()
         connection.execute(
             "UPDATE \"sqsdelay.versions\" SET version = 7 WHERE table_name = 'orders.delayed'"
         )
         connection.commit()
         other.initialize(TransactionMode.AT_LEAST_ONCE)
         assert inbox.begin("m", claim="us", now_ms=0, until_ms=9) is Copy.FIRST
-        with pytest.raises(SchemaMismatch):
-            one.initialize(TransactionMode.AT_LEAST_ONCE)
+        with closing(open_store(url, endpoint="orders")) as again, pytest.raises(SchemaMismatch):
+            again.initialize(TransactionMode.AT_LEAST_ONCE)
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_a_newer_inbox_is_refused(kind: str, request: pytest.FixtureRequest) -> None:
+def test_an_inbox_of_another_version_is_refused(case: Case) -> None:
     """At its first use, which is all that an inbox begins with, and by `set_up`."""
-    case: Case = request.getfixturevalue(kind)
-    file = case.url.removeprefix("sqlite:///")
-
-    def make() -> SqliteInbox | PostgresInbox:
-        if kind == "sqlite":
-            return SqliteInbox(file, endpoint="orders")
-        return PostgresInbox(case.url, endpoint="orders")
-
-    with closing(make()) as inbox:
+    with closing(case.inbox()) as inbox:
         inbox.set_up()
         assert inbox.begin("m", claim="us", now_ms=0, until_ms=9) is Copy.FIRST
-    if kind == "sqlite":
-        case.run("INSERT INTO \"sqsdelay.versions\" VALUES ('orders.received', 2)")
-    else:
-        (index,) = case.run("SELECT indexname FROM pg_indexes WHERE indexname LIKE '%_until'")[0]
-        case.run(f"COMMENT ON INDEX \"{index}\" IS 'sqsdelay schema 2'")
-    with closing(make()) as inbox:
+    case.set_version(VERSION + 1)
+    with closing(case.inbox()) as inbox:
         for call in (
             inbox.set_up,
             lambda: inbox.begin("n", claim="us", now_ms=0, until_ms=9),
             lambda: inbox.forget(5, limit=9),
         ):
-            with pytest.raises(SchemaMismatch, match=r"orders\.received has schema version 2"):
+            with pytest.raises(SchemaMismatch, match=r"orders\.received .* schema version 2"):
                 call()

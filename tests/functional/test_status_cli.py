@@ -19,12 +19,11 @@ from sqsdelay.cli import main
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.core.identity import identity
-from sqsdelay.core.message import OutgoingMessage, string
+from sqsdelay.core.message import DELAY_SECONDS, ERROR, OutgoingMessage, string
+from sqsdelay.core.outgoing import identity
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import rejected
 from sqsdelay.core.stored_message import to_store
-from sqsdelay.core.wire import DELAY_SECONDS, ERROR
 from sqsdelay.sqs import SqsQueues, create_endpoint
 from sqsdelay.sqs.cloudwatch import CloudWatchAges
 from sqsdelay.sqs.consumer import DelayConsumer

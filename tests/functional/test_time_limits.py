@@ -27,8 +27,8 @@ from sqsdelay.errors import (
     SqsDelayError,
     StoreUnavailable,
 )
-from sqsdelay.firehose.ledger import CALL_SECONDS, FirehoseLedger
 from sqsdelay.lambdas.delay_consumer import handler as module
+from sqsdelay.ledger.firehose import CALL_SECONDS, FirehoseLedger
 from sqsdelay.limits import (
     ANSWER_SECONDS,
     CALL_ATTEMPTS,
@@ -56,7 +56,7 @@ SHORT = 0.2
 @pytest.fixture
 def black_hole(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The AWS of the default session: it accepts connections, and never answers."""
-    for name in ("sqs.client", "sqs.cloudwatch", "s3.client"):
+    for name in ("sqs.client", "sqs.cloudwatch", "s3"):
         monkeypatch.setattr(f"sqsdelay.{name}.ANSWER_SECONDS", SHORT)
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -17,12 +17,9 @@ from unittest import mock
 from pika import BasicProperties
 
 from sqsdelay.cli.message_file import Defaults, read_message
-from sqsdelay.core import wire
-from sqsdelay.core.body_pointer import read_pointer
-from sqsdelay.core.delay import delay_ms, due_at_ms, parse_delay, parse_due_at
+from sqsdelay.core.delay import Reject, delay_ms, due_at_ms, parse_delay, parse_due_at
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.hop import Reject
-from sqsdelay.core.message import OutgoingMessage, size_of
+from sqsdelay.core.message import DELAY_SECONDS, DUE_AT, OutgoingMessage, size_of
 from sqsdelay.core.received_message import from_lambda_event
 from sqsdelay.core.rejection import read_rejection, rejected
 from sqsdelay.core.stored_message import StoredMessage, from_store
@@ -31,7 +28,7 @@ from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.errors import MalformedMessage, SqsDelayError
 from sqsdelay.ledger.events import from_json, to_json
 from sqsdelay.limits import MAX_ATTRIBUTES, MAX_MESSAGE_BYTES
-from sqsdelay.parking.settings import ParkingSettings
+from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.rabbitmq.connection import parameters
 from sqsdelay.rabbitmq.management import Management
@@ -40,10 +37,9 @@ from sqsdelay.rabbitmq.routing_keys import binding_key, check_queue_name, read_k
 from sqsdelay.rabbitmq.stored_properties import PROPERTIES, unpacked
 from sqsdelay.rabbitmq.timeouts import read_timeout as read_rabbitmq_timeout
 from sqsdelay.rabbitmq.transfers import due_of
-from sqsdelay.relaying.due_relay import DueRelay
-from sqsdelay.relaying.outcome import Status
-from sqsdelay.relaying.relay import Relay
-from sqsdelay.relaying.settings import RelaySettings
+from sqsdelay.relaying.mover import RelaySettings, Status
+from sqsdelay.relaying.relay import DueRelay, Relay
+from sqsdelay.sending.large_bodies import read_pointer
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.stores import open_store
@@ -117,15 +113,15 @@ def _may_be_delivered(given: Any, now_ms: int) -> bool:
     """What a copy must say at least for its delay to be believed."""
     try:
         attributes = given["messageAttributes"]
-        seconds = attributes[wire.DELAY_SECONDS]["stringValue"]
+        seconds = attributes[DELAY_SECONDS]["stringValue"]
         sent = given["attributes"]["SentTimestamp"]
-        due = attributes.get(wire.DUE_AT, {"stringValue": "0"})["stringValue"]
+        due = attributes.get(DUE_AT, {"stringValue": "0"})["stringValue"]
     except (KeyError, TypeError, AttributeError):
         return False
     for text in (seconds, sent, due):
         if not isinstance(text, str) or not text or len(text) > 15 or set(text) - set("0123456789"):
             return False
-    if wire.DUE_AT not in attributes:
+    if DUE_AT not in attributes:
         return True
     return abs(int(sent) + int(seconds) * 1000 - int(due)) <= 86_400_000
 

@@ -11,13 +11,12 @@ from typing import Any, Final
 
 import pytest
 
-from sqsdelay.core.body_pointer import PAYLOAD_SIZE, Pointer
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import string
+from sqsdelay.core.message import DELAY_SECONDS, string
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import rejected
-from sqsdelay.core.wire import DELAY_SECONDS
+from sqsdelay.sending.large_bodies import PAYLOAD_SIZE, Pointer
 from sqsdelay.sqs import SqsQueues, create_endpoint
 from sqsdelay.stores import open_store
 from sqsdelay.testing.in_memory_store import InMemoryStore

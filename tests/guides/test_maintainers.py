@@ -65,10 +65,10 @@ def test_a_page_names_what_is_there(page: Path) -> None:
         "`sqsdelay/core/gone.py`",
         "`sqsdelay/gone/`",
         "`python -m benchmarks.gone`",
-        "`sqsdelay/core/hop.py` has `decided`",
-        "`sqsdelay/core/hop.py` has `HandOver.retry_seconds`",
+        "`sqsdelay/core/delay.py` has `decided`",
+        "`sqsdelay/core/delay.py` has `HandOver.retry_seconds`",
         "`decide`, in no file that the page names",
-        "`sqsdelay/core/hop.py` has `ConfigurationError.outside`, a word of a docstring",
+        "`sqsdelay/core/delay.py` has `ConfigurationError.outside`, a word of a docstring",
     ],
 )
 def test_what_is_gone_is_noticed(stale: str) -> None:

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.core.message import string
-from sqsdelay.core.wire import MESSAGE_ID
+from sqsdelay.core.message import MESSAGE_ID, string
 from sqsdelay.receiving.deduplication import Copy
 from sqsdelay.testing.local_aws import LocalAws
 

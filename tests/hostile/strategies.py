@@ -6,7 +6,15 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from sqsdelay.core import wire
+from sqsdelay.core.message import (
+    DEDUPLICATION_ID,
+    DELAY_MS,
+    DELAY_SECONDS,
+    DUE_AT,
+    ERROR,
+    GROUP_ID,
+    MESSAGE_ID,
+)
 
 NUMBERS = (
     "0", "30", "900", "1000", "5000", "-1", "+1", " 1", "1 ", "1\n", "1e3", "1_0", "0x10", "NaN", "inf",
@@ -28,8 +36,8 @@ values = st.recursive(
 """Anything JSON can hold."""
 
 NAMES = (
-    wire.DELAY_SECONDS, wire.DUE_AT, wire.DELAY_MS, wire.GROUP_ID, wire.DEDUPLICATION_ID,
-    wire.MESSAGE_ID, wire.ERROR, "ExtendedPayloadSize", "sqsdelay.Destination", "mine",
+    DELAY_SECONDS, DUE_AT, DELAY_MS, GROUP_ID, DEDUPLICATION_ID,
+    MESSAGE_ID, ERROR, "ExtendedPayloadSize", "sqsdelay.Destination", "mine",
 )  # fmt: skip
 
 attributes = st.fixed_dictionaries(

@@ -7,10 +7,17 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.core import wire
 from sqsdelay.core.delay import delay_ms
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import OutgoingMessage, size_of, string
+from sqsdelay.core.message import (
+    DEDUPLICATION_ID,
+    DELAY_SECONDS,
+    DUE_AT,
+    GROUP_ID,
+    OutgoingMessage,
+    size_of,
+    string,
+)
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.errors import (
@@ -21,11 +28,9 @@ from sqsdelay.errors import (
     TooManyAttributes,
 )
 from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
-from sqsdelay.parking.settings import ParkingSettings
-from sqsdelay.relaying.due_relay import DueRelay
-from sqsdelay.relaying.outcome import Status
-from sqsdelay.relaying.relay import Relay
-from sqsdelay.relaying.settings import RelaySettings
+from sqsdelay.parking.parking import ParkingSettings
+from sqsdelay.relaying.mover import RelaySettings, Status
+from sqsdelay.relaying.relay import DueRelay, Relay
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs.outbox import SqsOutbox
@@ -227,26 +232,26 @@ def test_due_before_the_epoch_is_due_now() -> None:
 
 
 FORGED = [
-    {wire.DELAY_SECONDS: "٣٠"},
-    {wire.DELAY_SECONDS: "+30"},
-    {wire.DELAY_SECONDS: " 30"},
-    {wire.DELAY_SECONDS: "30\n"},
-    {wire.DELAY_SECONDS: "1e3"},
-    {wire.DELAY_SECONDS: "NaN"},
-    {wire.DELAY_SECONDS: "0x10"},
-    {wire.DELAY_SECONDS: "1_0"},
-    {wire.DELAY_SECONDS: "-1"},
-    {wire.DELAY_SECONDS: "9" * 15},
-    {wire.DELAY_SECONDS: "9" * 5000},
-    {wire.DELAY_SECONDS: "1.5"},
-    {wire.DUE_AT: "0"},
-    {wire.DELAY_SECONDS: "1000", wire.DUE_AT: "-1"},
-    {wire.DELAY_SECONDS: "1000", wire.DUE_AT: "0"},
-    {wire.DELAY_SECONDS: "1000", wire.DUE_AT: "253402300799000"},
-    {wire.DELAY_SECONDS: "1000", wire.DUE_AT: "9" * 15},
-    {wire.DELAY_SECONDS: "1000", wire.DUE_AT: "9" * 5000},
-    {wire.DELAY_SECONDS: "1000", wire.DUE_AT: "١٨٠٠٠٠٠٠٠٠٠٠٠"},
-    {wire.DELAY_SECONDS: "1000", wire.DUE_AT: ""},
+    {DELAY_SECONDS: "٣٠"},
+    {DELAY_SECONDS: "+30"},
+    {DELAY_SECONDS: " 30"},
+    {DELAY_SECONDS: "30\n"},
+    {DELAY_SECONDS: "1e3"},
+    {DELAY_SECONDS: "NaN"},
+    {DELAY_SECONDS: "0x10"},
+    {DELAY_SECONDS: "1_0"},
+    {DELAY_SECONDS: "-1"},
+    {DELAY_SECONDS: "9" * 15},
+    {DELAY_SECONDS: "9" * 5000},
+    {DELAY_SECONDS: "1.5"},
+    {DUE_AT: "0"},
+    {DELAY_SECONDS: "1000", DUE_AT: "-1"},
+    {DELAY_SECONDS: "1000", DUE_AT: "0"},
+    {DELAY_SECONDS: "1000", DUE_AT: "253402300799000"},
+    {DELAY_SECONDS: "1000", DUE_AT: "9" * 15},
+    {DELAY_SECONDS: "1000", DUE_AT: "9" * 5000},
+    {DELAY_SECONDS: "1000", DUE_AT: "١٨٠٠٠٠٠٠٠٠٠٠٠"},
+    {DELAY_SECONDS: "1000", DUE_AT: ""},
     {},
 ]
 
@@ -278,7 +283,7 @@ def test_a_forged_due_time_does_not_stop_a_due_queue(due: str) -> None:
     """It only orders what a due queue holds; the message is due when it is visible there."""
     deployment = Deployment("orders.fifo")
     attributes = {
-        wire.GROUP_ID: string("g"), wire.DEDUPLICATION_ID: string("d"), wire.DUE_AT: string(due),
+        GROUP_ID: string("g"), DEDUPLICATION_ID: string("d"), DUE_AT: string(due),
     }  # fmt: skip
     deployment.queues.send_batch("orders-due", [OutgoingMessage("x", attributes, 1)])
     deployment.sender.send("orders.fifo", "good", delay=1, message_group_id="h")

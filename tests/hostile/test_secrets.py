@@ -15,27 +15,24 @@ import pytest
 from moto import mock_aws
 
 from sqsdelay.cli import main
-from sqsdelay.core import wire
-from sqsdelay.core.body_pointer import PAYLOAD_SIZE, read_pointer
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import Attribute, Message, OutgoingMessage, string
+from sqsdelay.core.message import DELAY_SECONDS, ERROR, Attribute, Message, OutgoingMessage, string
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.dispatching.settings import DispatchSettings
 from sqsdelay.errors import MalformedMessage, SqsDelayError, StoreUnavailable
 from sqsdelay.lambdas.delay_consumer import handler as consumer_function
 from sqsdelay.lambdas.dispatcher import handler as dispatcher_function
-from sqsdelay.parking.settings import ParkingSettings
+from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender
 from sqsdelay.rabbitmq.connection import channel, parameters
 from sqsdelay.rabbitmq.management import Management
 from sqsdelay.rabbitmq.outbox import RabbitMqOutbox
 from sqsdelay.rabbitmq.verification import verify
-from sqsdelay.relaying.due_relay import DueRelay
-from sqsdelay.relaying.outcome import Status
-from sqsdelay.relaying.relay import Relay
-from sqsdelay.relaying.settings import RelaySettings
+from sqsdelay.relaying.mover import RelaySettings, Status
+from sqsdelay.relaying.relay import DueRelay, Relay
+from sqsdelay.sending.large_bodies import PAYLOAD_SIZE, read_pointer
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs import create_endpoint
@@ -120,7 +117,7 @@ def test_consumers(printed: Quiet) -> None:
     queues.create_endpoint("tasks.fifo")
     delays = ("soon", "1000", "50000")
     for n, delay in enumerate(delays):
-        put(queues, "orders-delay.fifo", ATTRIBUTES | {wire.DELAY_SECONDS: string(delay)}, n)
+        put(queues, "orders-delay.fifo", ATTRIBUTES | {DELAY_SECONDS: string(delay)}, n)
     clock.advance(900)
     queues.delete_queue("orders")
     relay = Relay(
@@ -210,7 +207,7 @@ def test_functions(printed: Quiet, monkeypatch: pytest.MonkeyPatch) -> None:
                 "attributes": {"SentTimestamp": "1799999100000", "MessageGroupId": f"m-{n}"},
                 "messageAttributes": {
                     "card": {"dataType": "String", "stringValue": SECRET},
-                    wire.DELAY_SECONDS: {"dataType": "String", "stringValue": delay},
+                    DELAY_SECONDS: {"dataType": "String", "stringValue": delay},
                 },
             }
             for n, delay in enumerate(("soon", "0"))
@@ -314,10 +311,10 @@ def test_the_error_queue_does_have_it() -> None:
     clock = ManualClock()
     queues = InMemoryQueues(clock)
     endpoint = queues.create_endpoint("orders")
-    put(queues, "orders-delay.fifo", ATTRIBUTES | {wire.DELAY_SECONDS: string("soon")}, 1)
+    put(queues, "orders-delay.fifo", ATTRIBUTES | {DELAY_SECONDS: string("soon")}, 1)
     clock.advance(900)
     Relay(queues, endpoint).process(queues.receive_batch("orders-delay.fifo", wait_seconds=0))
     (rejected,) = queues.receive_batch("orders-delay-error", wait_seconds=0)
     assert rejected.body == f"{SECRET} 1"
-    reason = json.loads(rejected.attributes[wire.ERROR]["StringValue"])["reason"]
+    reason = json.loads(rejected.attributes[ERROR]["StringValue"])["reason"]
     assert SECRET not in reason

@@ -10,8 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from sqsdelay.core.amendments import Amendment
-from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.ports.stores import DelayedMessageStore
 from sqsdelay.stores.postgres.postgres_store import PostgresStore

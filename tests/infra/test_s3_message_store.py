@@ -18,20 +18,17 @@ from moto import mock_aws
 from sqsdelay import Change, DelaySender
 from sqsdelay.cdk.dispatcher_function import CONCURRENCY, TIMEOUT_SECONDS
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
-from sqsdelay.core.amendments import Amendment
+from sqsdelay.core.checked_message import new_message_id
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import OutgoingMessage, string
-from sqsdelay.core.message_id import new_message_id
-from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.core.wire import DELAY_SECONDS
+from sqsdelay.core.message import DELAY_SECONDS, OutgoingMessage, string
+from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.lambdas.delay_consumer import contract as delay_consumer
 from sqsdelay.lambdas.dispatcher import contract, handler
 from sqsdelay.limits import DELAY_QUEUE_VISIBILITY_SECONDS, GATHERING_SECONDS, MAX_DUE_MS
 from sqsdelay.operating.status import OVERDUE_MARGIN_SECONDS
-from sqsdelay.parking.settings import ParkingSettings
-from sqsdelay.relaying.outcome import Status
+from sqsdelay.parking.parking import ParkingSettings
+from sqsdelay.relaying.mover import RelaySettings, Status
 from sqsdelay.relaying.relay import Relay
-from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stores.s3 import S3Store
@@ -283,7 +280,7 @@ def test_dispatcher_is_granted_the_calls_it_makes(
 
 def forwarded_ids() -> list[str]:
     """Ids of the messages in the parking queue's one group, which is left there."""
-    from sqsdelay.core.copy_group import unpacked
+    from sqsdelay.relaying.forwarding import unpacked
 
     queues = SqsQueues(boto3.client("sqs"))
     url = queues.url(Endpoint.parse("orders").parking_queue)

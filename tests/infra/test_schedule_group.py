@@ -11,8 +11,7 @@ from aws_cdk import aws_sqs as sqs
 from aws_cdk.assertions import Template
 
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
-from sqsdelay.core.amendments import Amendment
-from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.lambdas.delay_consumer import contract
 from sqsdelay.parking.parking import Parking

@@ -16,16 +16,14 @@ from moto import mock_aws
 
 from sqsdelay import Change, DelaySender
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
-from sqsdelay.core.amendments import Amendment
+from sqsdelay.core.checked_message import new_message_id
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message_id import new_message_id
-from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.lambdas.delay_consumer import contract as delay_consumer
 from sqsdelay.lambdas.dispatcher import contract, handler
 from sqsdelay.limits import MAX_DUE_MS
-from sqsdelay.parking.parking import Parking
-from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS
+from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Parking
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from tests.infra.resources import Templates, only

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sqsdelay.core.deduplication_ids import hop_deduplication_id
+from sqsdelay.core.outgoing import hop_deduplication_id
 from sqsdelay.core.received_message import ReceivedMessage
 from tests.simulation.parcels import key_of
 

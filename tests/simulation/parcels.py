@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from random import Random
 
-from sqsdelay.core import wire
 from sqsdelay.core.delay import delay_ms, due_at_ms, utc
-from sqsdelay.core.message import Attribute, Message, attributes_of, text_of
+from sqsdelay.core.message import MESSAGE_ID, Attribute, Message, attributes_of, text_of
 from sqsdelay.sending.sender import QueueSender
 
 _ATTEMPTS = 5
@@ -37,7 +36,7 @@ class Parcel:
         own = {
             name: value for name, value in attributes.items() if not name.startswith("sqsdelay.")
         }
-        named = text_of(attributes, wire.MESSAGE_ID)
+        named = text_of(attributes, MESSAGE_ID)
         return (body, own, named) != (
             self.message.body,
             attributes_of(self.message.attributes),

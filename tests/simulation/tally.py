@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 
-from sqsdelay.core import wire
-from sqsdelay.core.message import Attribute, text_of
+from sqsdelay.core.message import ERROR, WAS_DUE_AT, Attribute, text_of
 from sqsdelay.limits import DEDUPLICATION_INTERVAL_SECONDS, ERROR_QUEUE_SUFFIX, FIFO_SUFFIX
 from tests.simulation.journal import Action, Journal, Step
 from tests.simulation.parcels import Parcel, key_of
@@ -201,7 +200,7 @@ def tally(
 
 def _due_ms(arrival: Arrival, wanted: dict[str, Parcel]) -> int:
     """The due time a relayed message carries, or the earliest possible if that is later still."""
-    told = text_of(arrival.attributes, wire.WAS_DUE_AT)
+    told = text_of(arrival.attributes, WAS_DUE_AT)
     return max(wanted[arrival.key].due_ms, int(told or 0))
 
 
@@ -211,7 +210,7 @@ def _how_early(arrival: Arrival, parcel: Parcel) -> str:
 
 
 def _says_why(rejected: Arrival) -> bool:
-    return wire.ERROR in rejected.attributes
+    return ERROR in rejected.attributes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sqsdelay.core.deduplication_ids import new_send_deduplication_id
-from sqsdelay.core.delayed_message import DelayedMessage
-from sqsdelay.core.outgoing import requeued
-from sqsdelay.core.received_message import ReceivedMessage, from_boto3
+from sqsdelay.core.outgoing import new_send_deduplication_id, requeued
+from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage, from_boto3
 from tests.simulation.journal import Asked, Journal
 from tests.simulation.tally import Cause, cause_of, forks
 

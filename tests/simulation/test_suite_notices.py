@@ -10,10 +10,9 @@ import pytest
 
 from sqsdelay.core import outgoing
 from sqsdelay.core.clock import BrokerClock
-from sqsdelay.core.hop import HandOver, decide
+from sqsdelay.core.delay import HandOver, decide
 from sqsdelay.core.received_message import ReceivedMessage
-from sqsdelay.relaying.mover import Mover
-from sqsdelay.relaying.outcome import Outcome
+from sqsdelay.relaying.mover import Mover, Outcome
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.router import Router
 from tests.simulation.tally import Tally

@@ -11,12 +11,9 @@ from sqsdelay.core.endpoint import QueueRef
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.errors import QueueUnavailable
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
-from sqsdelay.parking.settings import ParkingSettings
-from sqsdelay.relaying.due_relay import DueRelay
-from sqsdelay.relaying.mover import Mover
-from sqsdelay.relaying.outcome import Outcome
-from sqsdelay.relaying.relay import Relay
-from sqsdelay.relaying.settings import RelaySettings
+from sqsdelay.parking.parking import ParkingSettings
+from sqsdelay.relaying.mover import Mover, Outcome, RelaySettings
+from sqsdelay.relaying.relay import DueRelay, Relay
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs.outbox import SqsOutbox

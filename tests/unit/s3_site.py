@@ -8,10 +8,9 @@ from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.dispatching.settings import DispatchSettings
-from sqsdelay.parking.settings import ParkingSettings
-from sqsdelay.relaying.outcome import Status
+from sqsdelay.parking.parking import ParkingSettings
+from sqsdelay.relaying.mover import RelaySettings, Status
 from sqsdelay.relaying.relay import Relay
-from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs.outbox import SqsOutbox

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -21,7 +22,8 @@ from sqsdelay.errors import (
     NoStore,
     SendFailed,
 )
-from sqsdelay.parking.settings import ParkingSettings
+from sqsdelay.parking.parking import ParkingSettings
+from sqsdelay.ports.queues import Failure
 from sqsdelay.sending.sender import QueueSender, Route
 from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.testing import InMemoryLedger, InMemoryStore, VirtualSqs
@@ -140,6 +142,44 @@ def test_an_unexpected_error_reaches_every_caller(queues: GatedQueues) -> None:
             assert [type(outcome) for outcome in outcomes] == [ZeroDivisionError] * 10
             queues.bug = None
             await asyncio.gather(*(sends.send("orders", "y") for _ in range(10)))
+
+    run(work)
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_each_task_has_an_error_of_its_own(queues: GatedQueues, refused: bool) -> None:
+    """A call that is refused for twenty: no task shows the frames and notes of another."""
+    text, cause = "throttled", OSError("reset")
+    throttled, bug = SendFailed(text, code="Throttled", transient=True), ZeroDivisionError(text)
+    throttled.__cause__ = bug.__cause__ = cause
+    if refused:
+        queues.failing["orders"] = Failure("Throttled", throttled, transient=True)
+    else:
+        queues.bug = bug
+
+    async def send(sends: AsyncDelaySender, n: int) -> Exception | None:
+        try:
+            await sends.send("orders", "x")
+        except Exception as error:
+            error.add_note(f"task {n}")
+            return error
+        return None
+
+    async def work() -> None:
+        async with sender(queues) as sends:
+            errors = await asyncio.gather(*(send(sends, n) for n in range(20)))
+        assert len({id(error) for error in errors}) == 20
+        for n, error in enumerate(errors):
+            assert error is not None
+            assert (type(error), str(error), error.__cause__) == (
+                SendFailed if refused else ZeroDivisionError,
+                text,
+                cause,
+            )
+            assert error.__notes__ == [f"task {n}"]
+            assert getattr(error, "code", None) == ("Throttled" if refused else None)
+            frames = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+            assert frames.count("send") == 2, "the test's and the sender's, once each"
 
     run(work)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqsdelay.core.batching import full_batches
+from sqsdelay.core.message import full_batches
 from sqsdelay.limits import MAX_BATCH_BYTES, MAX_BATCH_ENTRIES
 
 

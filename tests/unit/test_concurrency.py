@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqsdelay.relaying.concurrency import (
+from sqsdelay.sqs.receivers import (
     LEAST_RECEIVERS,
     MOST_RECEIVERS,
     PLENTY,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.core.message_id import new_message_id
+from sqsdelay.core.checked_message import new_message_id
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.cost import (
     Bill,
@@ -23,11 +23,16 @@ from sqsdelay.cost import (
     shipped_prices,
     shipped_text,
 )
-from sqsdelay.cost import s3_store as in_s3
-from sqsdelay.cost.lines import DISPATCH_MS, LAMBDA_POLLERS
-from sqsdelay.cost.stored_message import ITEM_BYTES
+from sqsdelay.cost.strategies import (
+    GROUP,
+    ITEM_BYTES,
+    LOOK_SECONDS,
+    RECEIVERS,
+    parked_in_s3_by_functions,
+)
+from sqsdelay.cost.workload import DISPATCH_MS, LAMBDA_POLLERS
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.relaying.concurrency import LEAST_RECEIVERS
+from sqsdelay.sqs.receivers import LEAST_RECEIVERS
 from sqsdelay.stores.dynamodb.item import item_bytes as item_size
 from sqsdelay.stores.dynamodb.item import item_of
 from sqsdelay.stores.dynamodb.layout import Lane, Layout, Place
@@ -333,7 +338,7 @@ def test_s3_is_priced_as_it_is_deployed() -> None:
     """Ten copies in a message of the parking queue, ten of which are received and deleted at a time; a
     dispatcher that runs each minute, and one more that parks. What is due soon is not parked."""
     load = Workload(delay_seconds=YEAR, messages=10**6, message_bytes=204, batch=10)
-    bill = in_s3.parked_in_s3_by_functions(load, PRICES)
+    bill = parked_in_s3_by_functions(load, PRICES)
     parking_queue = "parking queue: send"
     assert quantities(bill, parking_queue) == [120_000]
     assert usd("0.38") < bill.for_messages < usd("0.45")
@@ -341,16 +346,16 @@ def test_s3_is_priced_as_it_is_deployed() -> None:
     assert fixed["Lambda requests (parking schedule)"] == YEAR // 300
     assert fixed["Lambda requests (dispatcher's schedule)"] == YEAR // 60
     large = replace(load, message_bytes=64 * 1024)
-    assert quantities(in_s3.parked_in_s3_by_functions(large, PRICES), parking_queue) == [
+    assert quantities(parked_in_s3_by_functions(large, PRICES), parking_queue) == [
         large.billed_requests + 1_000_000 + 10_000
     ]
     soon = replace(load, delay_seconds=9_000)
-    hops = in_s3.parked_in_s3_by_functions(soon, PRICES)
+    hops = parked_in_s3_by_functions(soon, PRICES)
     assert hops.for_messages == bill_of("relay", **asdict(soon)).for_messages
 
 
 def test_the_s3_stores_figures_are_its_own() -> None:
     """How a worker gathers and polls, and how often a dispatcher looks."""
-    assert in_s3.GROUP == MAX_OBJECT_MESSAGES <= S3Store.stored_at_once
-    assert in_s3.LOOK_SECONDS == TURN_SECONDS == S3Store.poll_seconds
-    assert in_s3.RECEIVERS == LEAST_RECEIVERS < LAMBDA_POLLERS
+    assert GROUP == MAX_OBJECT_MESSAGES <= S3Store.stored_at_once
+    assert LOOK_SECONDS == TURN_SECONDS == S3Store.poll_seconds
+    assert RECEIVERS == LEAST_RECEIVERS < LAMBDA_POLLERS

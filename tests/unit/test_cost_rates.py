@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sqsdelay.cost import Workload, bills, shipped_prices
-from sqsdelay.cost.rates import Way, rate, ways
+from sqsdelay.cost.recommendation import Way, rate, ways
 from sqsdelay.cost.workload import BANDS, band_of
 from sqsdelay.errors import ConfigurationError
 

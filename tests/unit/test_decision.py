@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqsdelay.core.hop import (
+from sqsdelay.core.delay import (
     Decision,
     HandOver,
     Requeue,

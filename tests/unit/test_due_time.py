@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sqsdelay.core.due_time import DueTime, due_time
+from sqsdelay.core.delay import DueTime, due_time
 from sqsdelay.core.message import Message
 from sqsdelay.core.stored_message import to_store
 from sqsdelay.errors import InvalidDelay, InvalidMessage

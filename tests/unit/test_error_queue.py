@@ -9,17 +9,25 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.core import identity, wire
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import Message, OutgoingMessage, size_of, string
+from sqsdelay.core.message import (
+    DELAY_SECONDS,
+    DUE_AT,
+    MESSAGE_ID,
+    WAS_DUE_AT,
+    Message,
+    OutgoingMessage,
+    size_of,
+    string,
+)
+from sqsdelay.core.outgoing import identity
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage, to_store
 from sqsdelay.errors import QueueMissing
 from sqsdelay.limits import MAX_MESSAGE_BYTES
 from sqsdelay.operating.error_queue import HOLD_SECONDS, ErrorQueue, Retry, RetryStatus
-from sqsdelay.relaying.due_relay import DueRelay
-from sqsdelay.relaying.relay import Relay
-from sqsdelay.relaying.settings import RelaySettings
+from sqsdelay.relaying.mover import RelaySettings
+from sqsdelay.relaying.relay import DueRelay, Relay
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.testing import InMemoryQueues, ManualClock
@@ -66,7 +74,7 @@ def refused(
 
 def put(queues: InMemoryQueues, message_id: str, seconds: str = "soon") -> None:
     """What the relay cannot read, in the delay queue."""
-    attributes = {wire.DELAY_SECONDS: string(seconds)}
+    attributes = {DELAY_SECONDS: string(seconds)}
     queues.send_batch(DELAY, [OutgoingMessage("x", attributes, 1, None, message_id, message_id)])
 
 
@@ -125,7 +133,7 @@ def test_a_message_goes_back_to_the_delay_queue_and_arrives_when_it_is_due(
     assert 0 <= clock.true_ms - (start_ms + 9_000_500) < 1000
     assert copy.attributes == {
         "user": string("x"),
-        **identity.identity("m-1", start_ms + 9_000_500),
+        **identity("m-1", start_ms + 9_000_500),
     }
 
 
@@ -144,7 +152,7 @@ def test_what_is_due_within_a_message_timer_goes_to_the_destination(
         clock.advance(timer)
     (copy,) = received(queues)
     assert clock.true_ms >= due_ms
-    assert (copy.group_id, copy.attributes) == ("tenant", identity.identity("m-1", due_ms))
+    assert (copy.group_id, copy.attributes) == ("tenant", identity("m-1", due_ms))
 
 
 def test_only_what_was_asked_for_is_sent_on(queues: FaultyQueues, clock: ManualClock) -> None:
@@ -186,7 +194,7 @@ def test_what_does_not_say_when_it_is_due_is_left_unless_told(
     done = {d.rejection.message_id: d for d in retried(queues, due_ms=due_ms)}
     assert {name: d.due_ms for name, d in done.items()} == {"poison": due_ms, "good": own_ms}
     clock.advance(100)
-    assert {c.attributes[wire.MESSAGE_ID]["StringValue"] for c in received(queues)} == set(done)
+    assert {c.attributes[MESSAGE_ID]["StringValue"] for c in received(queues)} == set(done)
 
 
 @pytest.mark.parametrize("gone", ["orders", DELAY])
@@ -293,7 +301,7 @@ def test_a_delete_that_fails_is_said(queues: FaultyQueues, clock: ManualClock) -
 def test_a_full_message_is_sent_on_too(queues: FaultyQueues, clock: ManualClock) -> None:
     """1 MiB leaves no room for the reason, and ten attributes none for another attribute."""
     due_ms = clock.true_ms + 1_000_000
-    wired = size_of("", {wire.DELAY_SECONDS: string("1000"), wire.DUE_AT: string(str(due_ms))})
+    wired = size_of("", {DELAY_SECONDS: string("1000"), DUE_AT: string(str(due_ms))})
     full = "b" * (MAX_MESSAGE_BYTES - wired)
     refused(queues, clock, delay=1000, body=full, message_id="full")
     many = {f"a{n}": "x" for n in range(8)}
@@ -304,8 +312,8 @@ def test_a_full_message_is_sent_on_too(queues: FaultyQueues, clock: ManualClock)
     }  # fmt: skip
     clock.advance(1000)
     by_size = sorted(received(queues), key=lambda c: len(c.body))
-    assert by_size[0].attributes.keys() == many.keys() | {wire.MESSAGE_ID, wire.WAS_DUE_AT}
-    assert (by_size[1].body, by_size[1].attributes[wire.WAS_DUE_AT]) == (full, string(str(due_ms)))
+    assert by_size[0].attributes.keys() == many.keys() | {MESSAGE_ID, WAS_DUE_AT}
+    assert (by_size[1].body, by_size[1].attributes[WAS_DUE_AT]) == (full, string(str(due_ms)))
 
 
 @pytest.mark.parametrize("delay", [1000, 9000])
@@ -325,7 +333,7 @@ def test_a_fifo_endpoints_message_keeps_its_ids(
     (copy,) = copies
     assert clock.true_ms >= due_ms
     assert (copy.group_id, copy.deduplication_id) == ("g", "d")
-    assert copy.attributes == identity.identity("m-1", due_ms)
+    assert copy.attributes == identity("m-1", due_ms)
 
 
 def test_a_message_of_the_due_queue_goes_back_there(
@@ -381,7 +389,7 @@ def test_a_stores_message_is_released_again(
         DueRelay(used, endpoint).process(received(used, DUE))
     (copy,) = received(used, destination)
     assert (copy.body, copy.group_id) == ("x", "g")
-    assert copy.attributes == identity.identity("m-1", clock.true_ms)
+    assert copy.attributes == identity("m-1", clock.true_ms)
     outbox.close()
 
 

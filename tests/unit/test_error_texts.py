@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.core.delay import delay_ms, due_at_ms, parse_delay
-from sqsdelay.core.due_time import due_time
+from sqsdelay.core.delay import check_hop, delay_ms, due_at_ms, due_time, parse_delay
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.hop import check_hop
 from sqsdelay.core.message import (
     Message,
     attributes_of,

@@ -11,21 +11,18 @@ import pytest
 
 from sqsdelay.core.clock import DATE_RESOLUTION_MS
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import Message, OutgoingMessage, Route, size_of, string
+from sqsdelay.core.message import MESSAGE_ID, Message, OutgoingMessage, Route, size_of, string
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.core.wire import MESSAGE_ID
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.dispatching.settings import DispatchSettings
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.ledger.events import Event, EventKind, Source
-from sqsdelay.ledger.receipts import record_received
+from sqsdelay.ledger.files import record_received
+from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.parking.schedule import Change
-from sqsdelay.parking.settings import ParkingSettings
-from sqsdelay.relaying.due_relay import DueRelay
-from sqsdelay.relaying.mover import Mover
-from sqsdelay.relaying.relay import Relay
-from sqsdelay.relaying.settings import RelaySettings
+from sqsdelay.relaying.mover import Mover, RelaySettings
+from sqsdelay.relaying.relay import DueRelay, Relay
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs.outbox import SqsOutbox

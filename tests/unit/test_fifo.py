@@ -10,13 +10,24 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.core import fifo, wire
+from sqsdelay.core import fifo
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.delay import utc
-from sqsdelay.core.delayed_message import DelayedMessage
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.core.message import Message, OutgoingMessage, size_of, string
-from sqsdelay.core.received_message import ReceivedMessage
+from sqsdelay.core.message import (
+    DEDUPLICATION_ID,
+    DELAY_SECONDS,
+    DUE_AT,
+    ERROR,
+    GROUP_ID,
+    MESSAGE_ID,
+    WAS_DUE_AT,
+    Message,
+    OutgoingMessage,
+    size_of,
+    string,
+)
+from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage
 from sqsdelay.core.stored_message import to_store
 from sqsdelay.errors import (
     ConfigurationError,
@@ -25,12 +36,10 @@ from sqsdelay.errors import (
     QueueUnavailable,
     TooManyAttributes,
 )
-from sqsdelay.parking.settings import ParkingSettings
+from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure
-from sqsdelay.relaying.due_relay import DueRelay
-from sqsdelay.relaying.outcome import Outcome, Status
-from sqsdelay.relaying.relay import Relay
-from sqsdelay.relaying.settings import RelaySettings
+from sqsdelay.relaying.mover import Outcome, RelaySettings, Status
+from sqsdelay.relaying.relay import DueRelay, Relay
 from sqsdelay.sending.sender import QueueSender, Route
 from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs.outbox import SqsOutbox, failures
@@ -116,8 +125,8 @@ def test_up_to_900_seconds_waits_on_the_due_queue(
     )  # a trace of its own
     assert copy.attributes == {
         "a": string("b"),
-        wire.MESSAGE_ID: string("m"),
-        wire.WAS_DUE_AT: string(str(clock.true_ms - 500)),
+        MESSAGE_ID: string("m"),
+        WAS_DUE_AT: string(str(clock.true_ms - 500)),
     }
 
 
@@ -153,7 +162,7 @@ def test_above_900_seconds_hops_and_then_waits_on_the_due_queue(
     assert [o.status for o in deliver(queues)] == [Status.DELIVERED]
     (copy,) = received(queues)
     assert (copy.group_id, copy.deduplication_id) == ("g" * 128, sent.message_id)
-    assert set(copy.attributes) == {wire.MESSAGE_ID, wire.WAS_DUE_AT}
+    assert set(copy.attributes) == {MESSAGE_ID, WAS_DUE_AT}
 
 
 def test_through_the_store_it_arrives_the_same(queues: InMemoryQueues, clock: ManualClock) -> None:
@@ -181,7 +190,7 @@ def test_through_the_store_it_arrives_the_same(queues: InMemoryQueues, clock: Ma
     for copy in arrived:
         entry = fifo.delivered(copy, fifo.FifoIds("g", "d"))
         assert fifo.read_fifo_ids(copy) == fifo.FifoIds("g", "d")
-        assert set(entry.attributes) == {wire.MESSAGE_ID, wire.WAS_DUE_AT}
+        assert set(entry.attributes) == {MESSAGE_ID, WAS_DUE_AT}
     assert sorted(copy.message_id for copy in arrived) == ["by-consumer", "by-hand", "by-sender"]
 
 
@@ -256,13 +265,13 @@ def test_a_message_without_fifo_ids_goes_to_the_error_queue(
     queues: InMemoryQueues, clock: ManualClock, queue: str
 ) -> None:
     """It was meant for another queue; it blocks nobody and is not lost."""
-    attributes = {wire.DELAY_SECONDS: string("1000"), wire.GROUP_ID: string("g")}
+    attributes = {DELAY_SECONDS: string("1000"), GROUP_ID: string("g")}
     queues.send_batch(queue, [OutgoingMessage("x", attributes, 1, None, "m", "m")])
     clock.advance(900)
     outcomes = hop(queues) if queue == DELAY else deliver(queues)
     assert [o.status for o in outcomes] == [Status.REJECTED]
     (rejected,) = received(queues, ERRORS)
-    reason = json.loads(rejected.attributes[wire.ERROR]["StringValue"])["reason"]
+    reason = json.loads(rejected.attributes[ERROR]["StringValue"])["reason"]
     assert reason.startswith("sqsdelay.MessageDeduplicationId is None: the message was not sent")
 
 
@@ -285,7 +294,7 @@ def test_a_fifo_message_in_a_standard_endpoints_delay_queue_is_rejected(
     """The second line of defence against endpoints of one name."""
     queues = InMemoryQueues(clock)
     queues.create_endpoint("orders")
-    attributes = {wire.DELAY_SECONDS: string("1000"), wire.DEDUPLICATION_ID: string("d")}
+    attributes = {DELAY_SECONDS: string("1000"), DEDUPLICATION_ID: string("d")}
     queues.send_batch(DELAY, [OutgoingMessage("x", attributes, 1, None, "m", "m")])
     clock.advance(900)
     (outcome,) = Relay(queues, Endpoint.parse("orders")).process(received(queues, DELAY))
@@ -336,9 +345,9 @@ def test_the_largest_message_keeps_its_id_to_the_end(
 ) -> None:
     """To the byte: a long message id makes the last leg the largest, and that is counted too."""
     ids = {"message_id": "m" * 128, "message_group_id": "g"}
-    own = 128 + len(wire.MESSAGE_ID) + len("String")
-    others = {wire.DUE_AT: string(str(clock.true_ms)), wire.GROUP_ID: string("g")}
-    others[wire.DEDUPLICATION_ID] = string("m" * 128)
+    own = 128 + len(MESSAGE_ID) + len("String")
+    others = {DUE_AT: string(str(clock.true_ms)), GROUP_ID: string("g")}
+    others[DEDUPLICATION_ID] = string("m" * 128)
     most = 1_048_576 - own - size_of("", others)
     with pytest.raises(MessageTooLarge, match="1048577 bytes"):
         QueueSender(queues).send(FIFO, "b" * (most + 1), delay=1000, **ids)  # type: ignore[arg-type]
@@ -446,7 +455,7 @@ def test_what_the_ids_were_is_shown_to_forty_characters() -> None:
     assert getattr(fifo.read_fifo_ids(copy), "reason", None) == (
         f"sqsdelay.MessageGroupId is None: {reason}the same name?)"
     )
-    spaced = replace(copy, attributes={wire.GROUP_ID: string("a " * 21)})
+    spaced = replace(copy, attributes={GROUP_ID: string("a " * 21)})
     assert getattr(fifo.read_fifo_ids(spaced), "reason", None) == (
         f"sqsdelay.MessageGroupId is {'a ' * 20!r}: {reason}the same name?)"
     )
@@ -454,7 +463,7 @@ def test_what_the_ids_were_is_shown_to_forty_characters() -> None:
 
 def test_the_last_leg_keeps_trace_and_kind() -> None:
     """To the due queue of a FIFO endpoint with the ids in attributes, else as any message."""
-    ids = {wire.GROUP_ID: string("g"), wire.DEDUPLICATION_ID: string("d")}
+    ids = {GROUP_ID: string("g"), DEDUPLICATION_ID: string("d")}
     copy = ReceivedMessage(
         body="x",
         attributes=ids,

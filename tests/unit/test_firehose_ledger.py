@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, ConnectTimeoutError
 
-from sqsdelay.firehose import FirehoseLedger
-from sqsdelay.firehose.ledger import MAX_RECORD_BYTES, PAUSE_SECONDS
 from sqsdelay.ledger.events import Event, EventKind, Source, from_json
+from sqsdelay.ledger.firehose import MAX_RECORD_BYTES, PAUSE_SECONDS, FirehoseLedger
 from sqsdelay.testing import InMemoryLedger, ManualClock
 
 HOP = Event(

@@ -9,11 +9,10 @@ from botocore.exceptions import EndpointConnectionError
 
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage, string
-from sqsdelay.parking.settings import ParkingSettings
-from sqsdelay.relaying.gathering import GATHERED_SECONDS, Gathering
-from sqsdelay.relaying.outcome import Status
+from sqsdelay.parking.parking import ParkingSettings
+from sqsdelay.relaying.mover import RelaySettings, Status
+from sqsdelay.relaying.parker import GATHERED_SECONDS, Gathering
 from sqsdelay.relaying.relay import Relay
-from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.relaying.visibility import Visibility
 from sqsdelay.stores.s3 import S3Store
 from sqsdelay.testing import InMemoryQueues, ManualClock

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqsdelay.core.message import Route
+from sqsdelay.core.message import DUE_AT, MESSAGE_ID, Route
 from sqsdelay.core.received_message import from_boto3
-from sqsdelay.core.wire import DUE_AT, MESSAGE_ID
 from sqsdelay.errors import MalformedEvent, SqsDelayError
 from sqsdelay.ledger.events import (
     LEDGER_VERSION,
@@ -25,7 +24,7 @@ from sqsdelay.ledger.events import (
     record_safely,
     to_json,
 )
-from sqsdelay.ledger.receipts import record_received, waited_ms
+from sqsdelay.ledger.files import record_received, waited_ms
 from sqsdelay.testing import InMemoryLedger, ManualClock
 
 SENT = Event(

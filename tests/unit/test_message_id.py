@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sqsdelay.core.message import string
-from sqsdelay.core.message_id import due_ms_of_id, new_message_id
-from sqsdelay.core.wire import DEDUPLICATION_ID
+from sqsdelay.core.checked_message import due_ms_of_id, new_message_id
+from sqsdelay.core.message import DEDUPLICATION_ID, string
 from sqsdelay.limits import ID, MAX_DUE_MS
-from sqsdelay.parking.settings import ParkingSettings
+from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock

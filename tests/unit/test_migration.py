@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.fifo import FifoIds, read_fifo_ids
 from sqsdelay.core.message import Message, string
-from sqsdelay.core.stored_message import StoredMessage, to_store
+from sqsdelay.core.stored_message import Amendment, StoredMessage, to_store
 from sqsdelay.errors import ConfigurationError, StoreUnavailable
 from sqsdelay.operating.migration import Migration, MigrationStatus, Transfer
 from sqsdelay.relaying.relay import Relay

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqsdelay.core import wire
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.relaying.outcome import Status
+from sqsdelay.core.message import DELAY_SECONDS
+from sqsdelay.relaying.mover import Status
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.sender import QueueSender, Route
 from sqsdelay.testing import InMemoryQueues, ManualClock
@@ -120,6 +120,6 @@ def _relay(queues: InMemoryQueues, clock: ManualClock, weather: object) -> Hop:
         clock.advance(hop.work_ms / 1000)
         (outcome,) = relay.process(copies)
         if outcome.status is Status.HANDED_OVER:
-            assert wire.DELAY_SECONDS in copies[0].attributes
+            assert DELAY_SECONDS in copies[0].attributes
             return hop  # type: ignore[no-any-return]
         assert outcome.status is Status.REQUEUED

@@ -8,23 +8,27 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.core import wire
-from sqsdelay.core.amendments import Amendment
+from sqsdelay.core.delay import HandOver, Park, Requeue, decide
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.hop import HandOver, Park, Requeue, decide
-from sqsdelay.core.message import OutgoingMessage, string
+from sqsdelay.core.message import (
+    DELAY_SECONDS,
+    DUE_AT,
+    MESSAGE_ID,
+    WAS_DUE_AT,
+    OutgoingMessage,
+    string,
+)
 from sqsdelay.core.received_message import ReceivedMessage
-from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.cost import break_even_seconds, shipped_prices
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidMessage,
 )
+from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, ParkingSettings, parking_settings
 from sqsdelay.parking.schedule import Change, Schedule
-from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS, ParkingSettings, parking_settings
-from sqsdelay.relaying.outcome import Outcome, Status
+from sqsdelay.relaying.mover import Outcome, RelaySettings, Status
 from sqsdelay.relaying.relay import Relay
-from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs.outbox import SqsOutbox, failures
@@ -180,14 +184,14 @@ def test_a_parked_message_arrives_as_a_relayed_one(
     assert failures(outbox.send(store.pending(10))) == [None]
     outbox.close()
     clock.advance(600)
-    copies = {c.attributes[wire.MESSAGE_ID]["StringValue"]: c for c in received(queues)}
+    copies = {c.attributes[MESSAGE_ID]["StringValue"]: c for c in received(queues)}
     assert set(copies) == {"parked", "relayed"}
     for copy in copies.values():
-        copy.attributes.pop(wire.MESSAGE_ID)
-        assert wire.DUE_AT not in copy.attributes
+        copy.attributes.pop(MESSAGE_ID)
+        assert DUE_AT not in copy.attributes
     one, other = copies["parked"], copies["relayed"]
-    assert int(other.attributes.pop(wire.WAS_DUE_AT)["StringValue"]) == 900_000 + int(
-        one.attributes.pop(wire.WAS_DUE_AT)["StringValue"]
+    assert int(other.attributes.pop(WAS_DUE_AT)["StringValue"]) == 900_000 + int(
+        one.attributes.pop(WAS_DUE_AT)["StringValue"]
     )
     assert (one.body, one.attributes) == (other.body, other.attributes)
     assert one.group_id == other.group_id
@@ -200,7 +204,7 @@ def received(queues: InMemoryQueues) -> list[ReceivedMessage]:
 
 
 def put(queues: InMemoryQueues, seconds: int, message_id: str = "m-1", body: str = "x") -> None:
-    attributes = {wire.DELAY_SECONDS: string(str(seconds))}
+    attributes = {DELAY_SECONDS: string(str(seconds))}
     entry = OutgoingMessage(body, attributes, len(body), None, message_id, message_id)
     queues.send_batch(DELAY, [entry])
 
@@ -279,7 +283,7 @@ def test_an_amendment_cancels_at_the_next_hop(
     clock.advance(3 * 900)
     poll(queues, relay)
     clock.advance(900)
-    assert "gone" not in {c.attributes[wire.MESSAGE_ID]["StringValue"] for c in received(queues)}
+    assert "gone" not in {c.attributes[MESSAGE_ID]["StringValue"] for c in received(queues)}
     assert [m.message_id for m in store.pending(10)] == (["stays"] if seconds == DAY else [])
 
 

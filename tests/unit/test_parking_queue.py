@@ -7,20 +7,17 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.core.amendments import Amendment
-from sqsdelay.core.copy_group import group_of, packed, unpacked
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.core.message import OutgoingMessage, size_of, string
+from sqsdelay.core.message import DEDUPLICATION_ID, GROUP_ID, OutgoingMessage, size_of, string
 from sqsdelay.core.received_message import ReceivedMessage
-from sqsdelay.core.wire import DEDUPLICATION_ID, GROUP_ID
+from sqsdelay.core.stored_message import Amendment
 from sqsdelay.errors import ConfigurationError, StoreUnavailable
 from sqsdelay.ledger.events import Event, EventKind, Source
-from sqsdelay.parking.settings import ParkingSettings
-from sqsdelay.relaying.forwarding import GROUP_BYTES
-from sqsdelay.relaying.outcome import Outcome, Status
+from sqsdelay.parking.parking import ParkingSettings
+from sqsdelay.relaying.forwarding import GROUP_BYTES, group_of, packed, unpacked
+from sqsdelay.relaying.mover import Outcome, RelaySettings, Status
 from sqsdelay.relaying.parker import Parker
 from sqsdelay.relaying.relay import Relay
-from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 
 DELAY, PARKING, ERRORS = "orders-delay.fifo", "orders-parking", "orders-delay-error"

@@ -6,15 +6,15 @@ import re
 
 import pytest
 
-from sqsdelay.core.body_pointer import (
+from sqsdelay.core.message import Attribute
+from sqsdelay.errors import MalformedMessage
+from sqsdelay.sending.large_bodies import (
     LEGACY_PAYLOAD_SIZE,
     PAYLOAD_SIZE,
     Pointer,
     payload_size,
     read_pointer,
 )
-from sqsdelay.core.message import Attribute
-from sqsdelay.errors import MalformedMessage
 
 SIZE: Attribute = {"DataType": "Number", "StringValue": "300000"}
 BODY = (

@@ -31,7 +31,7 @@ def test_importing_does_nothing() -> None:
     program = (
         "import sys, os\n"
         "os.environ.clear()\n"
-        "import sqsdelay, sqsdelay.core.wire, sqsdelay.sending.sender, sqsdelay.relaying.relay\n"
+        "import sqsdelay, sqsdelay.core.message, sqsdelay.sending.sender, sqsdelay.relaying.relay\n"
         "print([m for m in ('boto3', 'botocore', 'typer', 'tenacity') if m in sys.modules])\n"
     )
     done = subprocess.run(
@@ -47,7 +47,7 @@ def test_importing_does_nothing() -> None:
 VENDORS = {"boto3", "botocore", "pika", "psycopg", "kombu", "pyspark", "pyarrow", "typer", "pytest"}
 NEEDED = {
     "sqsdelay.celery": {"boto3", "botocore", "kombu"},
-    "sqsdelay.firehose": {"boto3", "botocore"},
+    "sqsdelay.ledger.firehose": {"boto3", "botocore"},
     "sqsdelay.s3": {"boto3", "botocore"},
     "sqsdelay.sqs": {"boto3", "botocore"},
 }

@@ -93,5 +93,5 @@ def test_pages_name_doors_only(page: Path) -> None:
 
 def test_a_deeper_path_is_noticed() -> None:
     """The test above can fail."""
-    assert deeper("from sqsdelay.core.hop import decide") == ["sqsdelay.core.hop"]
+    assert deeper("from sqsdelay.core.delay import decide") == ["sqsdelay.core.delay"]
     assert deeper("`sqsdelay.stores.SqliteStore`, sqsdelay.sqs") == []

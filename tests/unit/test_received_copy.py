@@ -6,14 +6,24 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.core import wire
-from sqsdelay.core.deduplication_ids import hop_deduplication_id
-from sqsdelay.core.delayed_message import DelayedMessage, read_delay
-from sqsdelay.core.hop import Reject
-from sqsdelay.core.message import Attribute, size_of, string
-from sqsdelay.core.outgoing import check_whole_way, handed_over, requeued
-from sqsdelay.core.received_message import ReceivedMessage, from_boto3, from_lambda_event
-from sqsdelay.core.wire import DELAY_SECONDS, DUE_AT, GROUP_ID
+from sqsdelay.core.delay import Reject
+from sqsdelay.core.message import (
+    DELAY_SECONDS,
+    DUE_AT,
+    GROUP_ID,
+    MOST_ADDED_BYTES,
+    Attribute,
+    size_of,
+    string,
+)
+from sqsdelay.core.outgoing import check_whole_way, handed_over, hop_deduplication_id, requeued
+from sqsdelay.core.received_message import (
+    DelayedMessage,
+    ReceivedMessage,
+    from_boto3,
+    from_lambda_event,
+    read_delay,
+)
 from sqsdelay.errors import MalformedMessage
 from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
 
@@ -160,10 +170,8 @@ def test_a_group_is_handed_over_where_a_queue_takes_it(group: str, kept: str | N
 def test_a_message_that_fits_at_its_largest_stage(spare: int) -> None:
     """The quick answer and the exact one are the same size, at the limit and below it."""
     wired = {DELAY_SECONDS: string("901")}
-    body = "x" * (
-        MAX_MESSAGE_BYTES - wire.MOST_ADDED_BYTES - spare - len(DELAY_SECONDS + "String901")
-    )
+    body = "x" * (MAX_MESSAGE_BYTES - MOST_ADDED_BYTES - spare - len(DELAY_SECONDS + "String901"))
     size = check_whole_way(
         body, {}, wired, message_id="m", due_ms=1_800_000_000_000, size=size_of(body, wired)
     )
-    assert size == MAX_MESSAGE_BYTES - wire.MOST_ADDED_BYTES - spare
+    assert size == MAX_MESSAGE_BYTES - MOST_ADDED_BYTES - spare

@@ -13,16 +13,12 @@ import pytest
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage, string
 from sqsdelay.core.received_message import ReceivedMessage
-from sqsdelay.parking.settings import ParkingSettings
+from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure
-from sqsdelay.relaying.due_relay import DueRelay
-from sqsdelay.relaying.mover import Mover
-from sqsdelay.relaying.outcome import Outcome, Status
-from sqsdelay.relaying.relay import Relay
-from sqsdelay.relaying.settings import RelaySettings
+from sqsdelay.relaying.mover import Mover, Outcome, RelaySettings, Status
+from sqsdelay.relaying.relay import DueRelay, Relay
 from sqsdelay.relaying.visibility import Visibility
-from sqsdelay.sqs.receivers import Receivers, _concurrency
-from sqsdelay.sqs.shared_batches import SharedBatches
+from sqsdelay.sqs.receivers import Receivers, SharedBatches, _concurrency
 from sqsdelay.testing import InMemoryStore, ManualClock
 from tests.faulty import GatedQueues
 from tests.patience import PATIENCE_SECONDS

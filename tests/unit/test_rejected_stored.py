@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.core.message import string
+from sqsdelay.core.message import ERROR, GROUP_ID, string
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import rejected, rejected_stored
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.core.wire import ERROR, GROUP_ID
 from sqsdelay.limits import MAX_MESSAGE_BYTES
 
 

@@ -10,11 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqsdelay.core import wire
-from sqsdelay.core.delayed_message import read_delay
-from sqsdelay.core.hop import Reject
-from sqsdelay.core.message import Attribute, OutgoingMessage, size_of, string
-from sqsdelay.core.received_message import ReceivedMessage
+from sqsdelay.core.delay import Reject
+from sqsdelay.core.message import (
+    DEDUPLICATION_ID,
+    DELAY_ATTRIBUTES,
+    DELAY_MS,
+    DELAY_SECONDS,
+    DUE_AT,
+    ERROR,
+    GROUP_ID,
+    MESSAGE_ID,
+    Attribute,
+    OutgoingMessage,
+    size_of,
+    string,
+)
+from sqsdelay.core.received_message import ReceivedMessage, read_delay
 from sqsdelay.core.rejection import Rejection, read_rejection, rejected, rejected_stored
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
@@ -28,7 +39,7 @@ def copy(**changes: Any) -> ReceivedMessage:
     """A copy as the delay queue hands it out."""
     fields: dict[str, Any] = {
         "body": "hello",
-        "attributes": {wire.DELAY_SECONDS: string("1925")},
+        "attributes": {DELAY_SECONDS: string("1925")},
         "receipt_handle": "r",
         "sqs_message_id": "s",
         "received_at": 5.0,
@@ -68,9 +79,9 @@ def as_it_was(original: ReceivedMessage) -> ReceivedMessage:
 
 def test_a_rejected_message_carries_its_reason_and_everything_it_came_with() -> None:
     """Nothing of it is lost: body, attributes, ids, times."""
-    attributes = {"user": string("x"), wire.DELAY_SECONDS: string("soon")}
+    attributes = {"user": string("x"), DELAY_SECONDS: string("soon")}
     entry = rejected(copy(attributes=attributes), "not a number\x00")
-    error = json.loads(entry.attributes.pop(wire.ERROR)["StringValue"])
+    error = json.loads(entry.attributes.pop(ERROR)["StringValue"])
     assert entry.attributes == attributes
     assert error["reason"] == "not a number?"
     assert error["messageId"] == "m-1"
@@ -79,10 +90,10 @@ def test_a_rejected_message_carries_its_reason_and_everything_it_came_with() -> 
 
 def test_a_full_rejected_message_carries_its_delay_within_the_reason() -> None:
     """With ten attributes the delay attributes make room; their values are kept in the JSON."""
-    entry = rejected(copy(attributes=NINE | {wire.DELAY_SECONDS: string("soon")}), "why")
-    error = json.loads(entry.attributes.pop(wire.ERROR)["StringValue"])
+    entry = rejected(copy(attributes=NINE | {DELAY_SECONDS: string("soon")}), "why")
+    error = json.loads(entry.attributes.pop(ERROR)["StringValue"])
     assert entry.attributes == NINE
-    assert error["attributes"] == {wire.DELAY_SECONDS: "soon"}
+    assert error["attributes"] == {DELAY_SECONDS: "soon"}
 
 
 def test_a_rejected_message_without_any_room_goes_unchanged() -> None:
@@ -96,12 +107,12 @@ def test_a_rejected_message_without_any_room_goes_unchanged() -> None:
 @pytest.mark.parametrize(
     "attributes",
     [
-        {wire.DELAY_SECONDS: string("1925"), "user": string("x")},
-        {wire.DELAY_SECONDS: string("1925"), wire.DUE_AT: string(str(SENT + 1_925_000))},
-        {wire.DELAY_SECONDS: string("2"), wire.DELAY_MS: string("1500")},
-        {wire.DELAY_SECONDS: string("9"), wire.GROUP_ID: string("g"),
-         wire.DEDUPLICATION_ID: string("d")},
-        NINE | {wire.DELAY_SECONDS: string("1925")},
+        {DELAY_SECONDS: string("1925"), "user": string("x")},
+        {DELAY_SECONDS: string("1925"), DUE_AT: string(str(SENT + 1_925_000))},
+        {DELAY_SECONDS: string("2"), DELAY_MS: string("1500")},
+        {DELAY_SECONDS: string("9"), GROUP_ID: string("g"),
+         DEDUPLICATION_ID: string("d")},
+        NINE | {DELAY_SECONDS: string("1925")},
         {"binary": {"DataType": "Binary.png", "BinaryValue": b"\x00\xff"}},
     ],
 )  # fmt: skip
@@ -122,9 +133,9 @@ def test_a_rejected_copy_is_read_as_it_was(attributes: dict[str, Attribute]) -> 
 def test_a_copy_from_the_due_queue_is_due_when_it_says() -> None:
     """There is no delay to count any more: the due time alone travels."""
     attributes = {
-        wire.MESSAGE_ID: string("m-1"),
-        wire.DUE_AT: string(str(SENT + 7)),
-        wire.GROUP_ID: string("g"),
+        MESSAGE_ID: string("m-1"),
+        DUE_AT: string(str(SENT + 7)),
+        GROUP_ID: string("g"),
     }
     original = copy(attributes=attributes, group_id=None, deduplication_id=None)
     rejection = again(original)
@@ -133,7 +144,7 @@ def test_a_copy_from_the_due_queue_is_due_when_it_says() -> None:
 
 def test_a_contradictory_copy_has_no_due_time() -> None:
     """It was rejected for that, and would be again."""
-    late = {wire.DELAY_SECONDS: string("1"), wire.DUE_AT: string(str(SENT + 10**9))}
+    late = {DELAY_SECONDS: string("1"), DUE_AT: string(str(SENT + 10**9))}
     due = again(copy(attributes=late)).due
     assert isinstance(due, Reject)
     assert "contradict each other" in due.reason
@@ -141,8 +152,8 @@ def test_a_contradictory_copy_has_no_due_time() -> None:
 
 def test_a_message_of_1_mib_keeps_its_id_and_its_due_time() -> None:
     """A sender leaves room for the due time, not for a reason: the message id becomes the group."""
-    attributes = {wire.DELAY_SECONDS: string("1925")}
-    due = {wire.DUE_AT: string(str(SENT + 1_925_000))}
+    attributes = {DELAY_SECONDS: string("1925")}
+    due = {DUE_AT: string(str(SENT + 1_925_000))}
     original = copy(
         body="b" * (MAX_MESSAGE_BYTES - size_of("", attributes | due)), attributes=attributes
     )
@@ -155,7 +166,7 @@ def test_a_message_of_1_mib_keeps_its_id_and_its_due_time() -> None:
 
 def test_a_foreign_message_that_leaves_no_room_has_no_due_time() -> None:
     """Its delay counts from a stamp that is gone: better not known than wrong."""
-    attributes = {wire.DELAY_SECONDS: string("1925")}
+    attributes = {DELAY_SECONDS: string("1925")}
     original = copy(body="b" * (MAX_MESSAGE_BYTES - size_of("", attributes)), attributes=attributes)
     assert rejected(original, "why").attributes == attributes
     due = again(original).due
@@ -174,7 +185,7 @@ def test_what_could_not_be_read_is_remembered() -> None:
 )
 def test_a_foreign_reason_is_no_crash(text: str) -> None:
     """Anybody may have put anything there."""
-    attributes = {wire.ERROR: string(text), "user": string("x")}
+    attributes = {ERROR: string(text), "user": string("x")}
     rejection = read_rejection(in_error_queue(OutgoingMessage("b", attributes, 1)))
     assert rejection.message_id == "e-s"
     assert isinstance(rejection.due, Reject)
@@ -198,7 +209,7 @@ def test_a_foreign_reason_is_no_crash(text: str) -> None:
 def test_a_number_in_a_foreign_reason_is_one_or_is_not_there(told: Any, read: int | None) -> None:
     """Whole and in range: the due time is counted from it."""
     about = {"reason": "why", "sentTimestamp": told, "receiveCount": told}
-    entry = OutgoingMessage("b", {wire.ERROR: string(json.dumps(about))}, 1)
+    entry = OutgoingMessage("b", {ERROR: string(json.dumps(about))}, 1)
     original = read_rejection(in_error_queue(entry)).original
     assert (original.sent_ms, original.receive_count) == (read, read)
     assert type(original.sent_ms) is type(read)
@@ -221,14 +232,14 @@ def test_a_stores_message_is_read_as_the_delay_queue_would_have_it() -> None:
     rejection = read_rejection(in_error_queue(entry))
     assert rejection.original.attributes == {
         "user": string("x"),
-        wire.DUE_AT: string(str(SENT)),
-        wire.GROUP_ID: string("g"),
+        DUE_AT: string(str(SENT)),
+        GROUP_ID: string("g"),
     }
     assert (rejection.message_id, rejection.due, rejection.destination) == ("m-1", SENT, "orders")
     fifo = read_rejection(
         in_error_queue(rejected_stored(stored(destination="o.fifo", group_id="g"), "why"))
     )
-    assert fifo.original.attributes[wire.DEDUPLICATION_ID] == string("m-1")
+    assert fifo.original.attributes[DEDUPLICATION_ID] == string("m-1")
 
 
 @pytest.mark.parametrize(
@@ -248,12 +259,12 @@ def test_a_stores_message_without_room_for_the_reason_keeps_what_fits() -> None:
     message = stored(body=b"b" * (MAX_MESSAGE_BYTES - 120), group_id="g", attributes={})
     rejection = read_rejection(in_error_queue(rejected_stored(message, "why")))
     assert (rejection.reason, rejection.message_id, rejection.due) == (None, "m-1", SENT)
-    assert rejection.original.attributes[wire.GROUP_ID] == string("g")
+    assert rejection.original.attributes[GROUP_ID] == string("g")
 
 
 @given(
     st.dictionaries(
-        st.sampled_from(["a", "b", *wire.DELAY_ATTRIBUTES]),
+        st.sampled_from(["a", "b", *DELAY_ATTRIBUTES]),
         st.builds(string, st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), min_size=1)),
     ),
     st.sampled_from(["m-1", None]),

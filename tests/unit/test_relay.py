@@ -11,18 +11,23 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.core import wire
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.core.message import Attribute, OutgoingMessage, string
+from sqsdelay.core.message import (
+    DELAY_SECONDS,
+    DUE_AT,
+    ERROR,
+    MESSAGE_ID,
+    WAS_DUE_AT,
+    Attribute,
+    OutgoingMessage,
+    string,
+)
+from sqsdelay.core.outgoing import TraceHeader
 from sqsdelay.core.received_message import ReceivedMessage
-from sqsdelay.core.trace_header import TraceHeader
-from sqsdelay.core.wire import WAS_DUE_AT
 from sqsdelay.errors import ConfigurationError, QueueUnavailable, SendFailed
 from sqsdelay.ports.queues import Failure, SendReceipt
-from sqsdelay.relaying.mover import backoff_seconds
-from sqsdelay.relaying.outcome import Outcome, Status
+from sqsdelay.relaying.mover import Outcome, RelaySettings, Status, backoff_seconds
 from sqsdelay.relaying.relay import Relay
-from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.testing import InMemoryQueues, ManualClock
 from tests.faulty import FaultyQueues
@@ -71,7 +76,7 @@ def test_the_seeds_example_of_1925_seconds(
     clock: ManualClock, queues: FaultyQueues, relay: Relay
 ) -> None:
     """Two hops of 900 s and a last 125 s as a message timer, on time."""
-    put(queues, {wire.DELAY_SECONDS: string("1925")})
+    put(queues, {DELAY_SECONDS: string("1925")})
     clock.advance(900)
     assert [o.status for o in poll(queues, relay)] == [Status.REQUEUED]
     clock.advance(900)
@@ -81,7 +86,7 @@ def test_the_seeds_example_of_1925_seconds(
     assert arrived(queues) == []
     clock.advance(0.001)
     (copy,) = arrived(queues)
-    assert copy.attributes[wire.MESSAGE_ID] == string("m-1")
+    assert copy.attributes[MESSAGE_ID] == string("m-1")
     assert poll(queues, relay) == []
 
 
@@ -90,7 +95,7 @@ def test_a_batch_takes_three_requests(
 ) -> None:
     """Receive, send, delete: for ten messages as for one."""
     for n in range(10):
-        put(queues, {wire.DELAY_SECONDS: string("5000")}, f"m-{n}")
+        put(queues, {DELAY_SECONDS: string("5000")}, f"m-{n}")
     clock.advance(900)
     queues.calls.clear()
     assert len(poll(queues, relay)) == 10
@@ -101,7 +106,7 @@ def test_a_batch_of_large_copies_is_sent_in_pieces(
     clock: ManualClock, queues: FaultyQueues, relay: Relay
 ) -> None:
     """What one receive returns may be more than one send takes."""
-    attributes = {wire.DELAY_SECONDS: string("5000")}
+    attributes = {DELAY_SECONDS: string("5000")}
     for n in range(5):
         entry = OutgoingMessage("b" * 600_000, attributes, 600_000, None, f"m-{n}", f"m-{n}")
         queues.send_batch(DELAY, [entry])
@@ -115,17 +120,17 @@ def test_unreadable_messages_go_to_the_error_queue_and_block_nobody(
     clock: ManualClock, queues: FaultyQueues, relay: Relay
 ) -> None:
     """A poison message is moved at once, with its reason; the others are relayed."""
-    put(queues, {wire.DELAY_SECONDS: string("soon")}, "poison")
-    put(queues, {wire.DELAY_SECONDS: string("1000")}, "good")
+    put(queues, {DELAY_SECONDS: string("soon")}, "poison")
+    put(queues, {DELAY_SECONDS: string("1000")}, "good")
     clock.advance(900)
     by_id = {o.copy.message_id: o for o in poll(queues, relay)}
     assert by_id["poison"].status is Status.REJECTED
     assert by_id["good"].status is Status.HANDED_OVER
     (rejected,) = arrived(queues, ERRORS)
-    error = json.loads(rejected.attributes[wire.ERROR]["StringValue"])
+    error = json.loads(rejected.attributes[ERROR]["StringValue"])
     assert "DelaySeconds is 'soon', not a whole number" in error["reason"]
     assert error["messageId"] == "poison"
-    assert rejected.attributes[wire.DELAY_SECONDS] == string("soon")
+    assert rejected.attributes[DELAY_SECONDS] == string("soon")
     clock.advance(1000)
     assert poll(queues, relay) == []
 
@@ -136,7 +141,7 @@ def test_a_transient_failure_waits_and_never_becomes_an_error(
 ) -> None:
     """Denied access for an hour: the message stays, hidden with backoff, and goes on afterwards."""
     seconds = {"orders": "1000", DELAY: "90000", ERRORS: "soon"}[target]
-    put(queues, {wire.DELAY_SECONDS: string(seconds)})
+    put(queues, {DELAY_SECONDS: string(seconds)})
     queues.failing[target] = failed(transient=True)
     clock.advance(900)
     attempts = 0
@@ -160,8 +165,8 @@ def test_a_missing_destination_queue_is_waited_for(
 ) -> None:
     """Deleted by mistake and created again: its messages arrive then; the others' hops go on."""
     queues.delete_queue("orders")
-    put(queues, {wire.DELAY_SECONDS: string("1000")}, "waits")
-    put(queues, {wire.DELAY_SECONDS: string("9000")}, "hops")
+    put(queues, {DELAY_SECONDS: string("1000")}, "waits")
+    put(queues, {DELAY_SECONDS: string("9000")}, "hops")
     clock.advance(900)
     assert {o.copy.message_id: o.status for o in poll(queues, relay)} == {
         "waits": Status.FAILED,
@@ -177,7 +182,7 @@ def test_what_sqs_keeps_refusing_goes_to_the_error_queue_after_five_receives(
     clock: ManualClock, queues: FaultyQueues, relay: Relay
 ) -> None:
     """A permanent error is given a few chances, then moved with its reason."""
-    put(queues, {wire.DELAY_SECONDS: string("1000")})
+    put(queues, {DELAY_SECONDS: string("1000")})
     queues.failing["orders"] = failed(transient=False)
     clock.advance(900)
     statuses = []
@@ -187,7 +192,7 @@ def test_what_sqs_keeps_refusing_goes_to_the_error_queue_after_five_receives(
         clock.advance(240)
     assert statuses == [Status.FAILED] * 4 + [Status.REJECTED]
     (rejected,) = arrived(queues, ERRORS)
-    error = json.loads(rejected.attributes[wire.ERROR]["StringValue"])
+    error = json.loads(rejected.attributes[ERROR]["StringValue"])
     assert error["reason"] == "InvalidMessageContents: no such characters"
     assert error["receiveCount"] == 5
 
@@ -201,7 +206,7 @@ def test_a_copy_sent_on_but_not_deleted_is_not_sent_again(
     clock: ManualClock, queues: FaultyQueues, relay: Relay
 ) -> None:
     """The worker remembers: redelivered, the copy is only deleted."""
-    put(queues, {wire.DELAY_SECONDS: string("1000")})
+    put(queues, {DELAY_SECONDS: string("1000")})
     clock.advance(900)
     queues.deletes_fail = True
     assert poll(queues, relay)[0].status is Status.HANDED_OVER
@@ -216,7 +221,7 @@ def test_a_copy_sent_on_but_not_deleted_is_not_sent_again(
 
 def test_a_copy_requeued_twice_is_one_message(clock: ManualClock, queues: FaultyQueues) -> None:
     """Another worker gets the copy again: the same deduplication id makes one message of both."""
-    put(queues, {wire.DELAY_SECONDS: string("5000")})
+    put(queues, {DELAY_SECONDS: string("5000")})
     clock.advance(900)
     queues.deletes_fail = True
     poll(queues, Relay(queues, Endpoint.parse("orders")))
@@ -238,7 +243,7 @@ def test_a_wrong_local_clock_makes_nothing_early_or_late(
     queues = FaultyQueues(clock, local=local)
     queues.create_endpoint("orders")
     relay = Relay(queues, Endpoint.parse("orders"))
-    put(queues, {wire.DELAY_SECONDS: string("1500")})
+    put(queues, {DELAY_SECONDS: string("1500")})
     both_advance(900, clock, local)
     if redelivered:
         queues.receive_batch(DELAY, wait_seconds=0)  # another worker that dies with it
@@ -260,7 +265,7 @@ def test_time_spent_on_a_batch_counts(
     clock: ManualClock, queues: FaultyQueues, relay: Relay
 ) -> None:
     """Now is the receive stamp plus what has passed since, so slow work is not added to the delay."""
-    put(queues, {wire.DELAY_SECONDS: string("1500")})
+    put(queues, {DELAY_SECONDS: string("1500")})
     clock.advance(900)
     copies = queues.receive_batch(DELAY, wait_seconds=0)
     clock.advance(20.5)
@@ -272,7 +277,7 @@ def test_a_stale_receive_stamp_does_not_make_a_message_late(
     clock: ManualClock, queues: FaultyQueues, relay: Relay
 ) -> None:
     """A copy can be underway for a minute after its stamp; fresher answers tell the time better."""
-    put(queues, {wire.DELAY_SECONDS: string("1500")})
+    put(queues, {DELAY_SECONDS: string("1500")})
     clock.advance(900)
     copies = queues.receive_batch(DELAY, wait_seconds=0)
     clock.advance(60)
@@ -286,7 +291,7 @@ def test_a_message_overdue_after_an_outage_is_handed_over_at_once(
     clock: ManualClock, queues: FaultyQueues, relay: Relay
 ) -> None:
     """Hours of downtime make messages late, never lost, and their lateness is told."""
-    put(queues, {wire.DELAY_SECONDS: string("1000")})
+    put(queues, {DELAY_SECONDS: string("1000")})
     clock.advance(10_000)
     (outcome,) = poll(queues, relay)
     assert (outcome.delay_seconds, outcome.late_ms) == (0, 9_000_000)
@@ -302,7 +307,7 @@ def test_a_queue_that_lost_its_delay_is_not_spun(
     relay = Relay(queues, Endpoint.parse("fast"))
     queues.send_batch(
         "fast-delay.fifo",
-        [OutgoingMessage("x", {wire.DELAY_SECONDS: string("5000")}, 1, None, "m", "m")],
+        [OutgoingMessage("x", {DELAY_SECONDS: string("5000")}, 1, None, "m", "m")],
     )
     clock.advance(1)
     (outcome,) = relay.process(queues.receive_batch("fast-delay.fifo", wait_seconds=0))
@@ -321,7 +326,7 @@ def test_a_longer_hop_does_not_strand_what_waited_for_a_shorter_one(
     endpoint = queues.create_endpoint("raised", hop_seconds=60)
     queues.send_batch(
         endpoint.delay_queue.name,
-        [OutgoingMessage("x", {wire.DELAY_SECONDS: string("5000")}, 1, None, "m", "m")],
+        [OutgoingMessage("x", {DELAY_SECONDS: string("5000")}, 1, None, "m", "m")],
     )
     relay = Relay(queues, endpoint, RelaySettings(hop_seconds=900))
     clock.advance(60)
@@ -338,7 +343,7 @@ def poll_of(relay: Relay, queues: FaultyQueues, endpoint: Endpoint) -> list[Outc
 
 def test_lambda_deletes_for_itself(clock: ManualClock, queues: FaultyQueues, relay: Relay) -> None:
     """With delete=False settled copies are left to the caller, failed ones are still hidden."""
-    put(queues, {wire.DELAY_SECONDS: string("1000")})
+    put(queues, {DELAY_SECONDS: string("1000")})
     clock.advance(900)
     queues.calls.clear()
     relay.process(queues.receive_batch(DELAY, wait_seconds=0), delete=False)
@@ -387,7 +392,7 @@ def test_what_the_error_queue_refuses_too_stays(
     clock: ManualClock, queues: FaultyQueues, relay: Relay
 ) -> None:
     """It has no error queue of its own to go to: it fails and waits, and does not go round for ever."""
-    put(queues, {wire.DELAY_SECONDS: string("1000")})
+    put(queues, {DELAY_SECONDS: string("1000")})
     queues.failing["orders"] = queues.failing[ERRORS] = failed(transient=False)
     clock.advance(900)
     for _ in range(6):
@@ -404,7 +409,7 @@ def test_what_is_remembered_of_undeleted_copies_is_bounded(
     """The oldest is forgotten first, and sent again; that is a duplicate, and no leak."""
     monkeypatch.setattr("sqsdelay.relaying.mover._REMEMBERED_COPIES", 2)
     for n in range(3):
-        put(queues, {wire.DELAY_SECONDS: string("1000")}, f"m-{n}")
+        put(queues, {DELAY_SECONDS: string("1000")}, f"m-{n}")
     clock.advance(900)
     queues.deletes_fail = True
     assert len(poll(queues, relay)) == 3
@@ -422,7 +427,7 @@ def test_memory_is_flat_whatever_cannot_be_deleted(
 ) -> None:
     """Of a copy sent on and not deleted its fate is remembered, and not its megabyte."""
     queues.deletes_fail = True
-    put(queues, {wire.DELAY_SECONDS: string("1000")})
+    put(queues, {DELAY_SECONDS: string("1000")})
     clock.advance(900)
     (copy,) = queues.receive_batch(DELAY, wait_seconds=0)
     tracemalloc.start()
@@ -461,7 +466,7 @@ def test_timers_are_worked_out_right_before_each_send(
     relay = Relay(slow, slow.create_endpoint("orders"))
     due_ms = clock.true_ms + 1_000_000
     for n in range(6):
-        attributes = {wire.DELAY_SECONDS: string("1000"), wire.DUE_AT: string(f"{due_ms}")}
+        attributes = {DELAY_SECONDS: string("1000"), DUE_AT: string(f"{due_ms}")}
         entry = OutgoingMessage("b" * 900_000, attributes, 900_000, None, f"m-{n}", f"m-{n}")
         assert isinstance(InMemoryQueues.send_batch(slow, DELAY, [entry])[0], SendReceipt)
     clock.advance(900)
@@ -476,7 +481,7 @@ def test_what_is_no_longer_held_is_neither_sent_nor_hidden(
     clock: ManualClock, queues: FaultyQueues, relay: Relay
 ) -> None:
     """Its time is up: another consumer may have it, who would get a duplicate, or lose its hold."""
-    put(queues, {wire.DELAY_SECONDS: string("1000")})
+    put(queues, {DELAY_SECONDS: string("1000")})
     clock.advance(900)
     copies = queues.receive_batch(DELAY, wait_seconds=0)
     queues.calls.clear()
@@ -490,7 +495,7 @@ def test_no_line_of_a_log_is_a_senders(
 ) -> None:
     """Ids are whoever's who may send: escapes and line ends are shown, and not obeyed."""
     forged = "m-1\r\nWARNING all is well\x1b[2J\u2028"
-    entry = OutgoingMessage("x", {wire.DELAY_SECONDS: string("1000")}, 99, None, forged, "")
+    entry = OutgoingMessage("x", {DELAY_SECONDS: string("1000")}, 99, None, forged, "")
     queues.send_batch(DELAY, [entry])
     clock.advance(900)
     queues.failing["orders"] = failed(transient=True)

@@ -9,14 +9,23 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.core import wire
-from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.delay import utc
-from sqsdelay.core.delayed_message import DelayedMessage, read_delay
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.identity import was_due_ms
-from sqsdelay.core.message import Attribute, OutgoingMessage, size_of, string
-from sqsdelay.core.received_message import ReceivedMessage
+from sqsdelay.core.message import (
+    DELAY_MS,
+    DELAY_SECONDS,
+    DUE_AT,
+    ERROR,
+    MESSAGE_ID,
+    WAS_DUE_AT,
+    Attribute,
+    OutgoingMessage,
+    size_of,
+    string,
+)
+from sqsdelay.core.outgoing import was_due_ms
+from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage, read_delay
+from sqsdelay.core.stored_message import Amendment
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidDelay,
@@ -24,11 +33,10 @@ from sqsdelay.errors import (
     StoreUnavailable,
 )
 from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_DUE_MS
+from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.parking.schedule import Change
-from sqsdelay.parking.settings import ParkingSettings
-from sqsdelay.relaying.outcome import Status
+from sqsdelay.relaying.mover import RelaySettings, Status
 from sqsdelay.relaying.relay import Relay
-from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
@@ -77,33 +85,73 @@ def arrived(
 
 
 @pytest.mark.parametrize("age", [0, 900, 2 * DAY, 40 * DAY])
-@pytest.mark.parametrize("stale", [wire.DUE_AT, wire.WAS_DUE_AT])
-@pytest.mark.parametrize("by_nservicebus", [True, False])
+@pytest.mark.parametrize(
+    ("stale", "by_nservicebus"), [(DUE_AT, True), (WAS_DUE_AT, True), (WAS_DUE_AT, False)]
+)
 def test_a_message_sent_again_with_all_its_attributes_waits_for_its_new_delay(
     queues: InMemoryQueues, clock: ManualClock, age: float, stale: str, by_nservicebus: bool
 ) -> None:
-    """NServiceBus's delayed retries copy what they got and set DelaySeconds anew. So do others, and
-    what a former version delivered says when it was due by the name that steers."""
+    """NServiceBus's delayed retries copy what they got and set DelaySeconds anew, and so do others. It is
+    another message: receivers would drop it as seen under the former id."""
     due_ms = clock.true_ms
     clock.advance(age)
     attributes = {
         "user": string("x"),
-        wire.MESSAGE_ID: string("former"),
+        MESSAGE_ID: string("former"),
         stale: string(str(due_ms)),
-        wire.DELAY_SECONDS: string("2000"),
-        wire.DELAY_MS: string("1999500"),
+        DELAY_SECONDS: string("2000"),
+        DELAY_MS: string("1999500"),
     }
     if by_nservicebus:
         attributes[N_ID] = string("n-1")
     else:
-        del attributes[wire.DELAY_MS]
+        del attributes[DELAY_MS]
     put(queues, attributes, "n-1")
     sent_ms = clock.true_ms
     seconds, copy = arrived(queues, clock, Relay(queues, ORDERS))
     assert 2000 <= seconds <= 2100
     assert was_due_ms(copy.attributes) == sent_ms + 2_000_000
-    assert copy.attributes[wire.MESSAGE_ID] == string("n-1")
-    assert wire.DUE_AT not in copy.attributes
+    assert copy.attributes[MESSAGE_ID] == string("n-1")
+    assert DUE_AT not in copy.attributes
+
+
+@pytest.mark.parametrize(
+    ("group", "deduplication"),
+    [
+        ("order-7", "send.order-7.1"),
+        ("tenant-3", "retry-2"),
+        ("tenant-3", "send." + "a" * 64),
+        ("send." + "a" * 64, "another"),
+    ],
+)
+def test_the_attribute_is_the_id_whatever_group_and_deduplication_id_are(
+    queues: InMemoryQueues, clock: ManualClock, group: str, deduplication: str
+) -> None:
+    """A sender in any language gets its own id back: where it arrives, and where it is cancelled."""
+    attributes = {DELAY_SECONDS: string("2000"), MESSAGE_ID: string("order-7")}
+    store = InMemoryStore(clock)
+    sender, relay = amended(queues, store)
+
+    def send() -> None:
+        size = size_of("x", attributes)
+        entry = OutgoingMessage("x", attributes, size, None, group, deduplication)
+        queues.send_batch(DELAY, [entry])
+
+    send()
+    _, copy = arrived(queues, clock, relay)
+    assert copy.attributes[MESSAGE_ID] == string("order-7")
+    clock.advance(300)
+    send()
+    assert sender.cancel("orders", "order-7") is Change.REQUESTED
+    clock.advance(900)
+    assert statuses(queues, relay) == [Status.CANCELLED]
+
+
+def test_an_attribute_that_is_no_id_is_none(queues: InMemoryQueues, clock: ManualClock) -> None:
+    """It could be no message group of the next hop."""
+    put(queues, {DELAY_SECONDS: string("2000"), MESSAGE_ID: string("order 7")}, "m-1")
+    _, copy = arrived(queues, clock, Relay(queues, ORDERS))
+    assert copy.attributes[MESSAGE_ID] == string("m-1")
 
 
 def test_what_was_due_steers_nothing_on_the_delay_queue(
@@ -112,16 +160,16 @@ def test_what_was_due_steers_nothing_on_the_delay_queue(
     """Whatever it says, beside a due time that steers; it is gone with the next hop."""
     due_ms = clock.true_ms + 2_500_000
     attributes = {
-        wire.DELAY_SECONDS: string("2500"),
-        wire.DUE_AT: string(str(due_ms)),
-        wire.WAS_DUE_AT: string("tomorrow"),
+        DELAY_SECONDS: string("2500"),
+        DUE_AT: string(str(due_ms)),
+        WAS_DUE_AT: string("tomorrow"),
     }
     put(queues, attributes, "m-1")
     clock.advance(900)
     assert statuses(queues, Relay(queues, ORDERS)) == [Status.REQUEUED]
     clock.advance(900)
     (copy,) = queues.receive_batch(DELAY, wait_seconds=0)
-    assert set(copy.attributes) == {wire.DELAY_SECONDS, wire.DUE_AT, wire.MESSAGE_ID}
+    assert set(copy.attributes) == {DELAY_SECONDS, DUE_AT, MESSAGE_ID}
     assert read_delay(copy) == DelayedMessage("m-1", due_ms)
 
 
@@ -133,12 +181,12 @@ def test_copies_of_a_former_version_arrive_when_they_are_due(
     let the seconds drift by an hour since."""
     due_ms = clock.true_ms + 1_700_500
     late = 3600 if hop else 0
-    attributes = {wire.DELAY_SECONDS: string(str(1701 + late)), wire.DUE_AT: string(str(due_ms))}
+    attributes = {DELAY_SECONDS: string(str(1701 + late)), DUE_AT: string(str(due_ms))}
     entry = OutgoingMessage("x", attributes, 100, None, "m-1", hop or "m-1")
     queues.send_batch(DELAY, [entry])
     seconds, copy = arrived(queues, clock, Relay(queues, ORDERS))
     assert 1700.5 <= seconds <= 1800
-    assert copy.attributes[wire.MESSAGE_ID] == string("m-1")
+    assert copy.attributes[MESSAGE_ID] == string("m-1")
 
 
 def test_a_receiver_passes_on_what_it_got(queues: InMemoryQueues, clock: ManualClock) -> None:
@@ -154,7 +202,7 @@ def test_a_receiver_passes_on_what_it_got(queues: InMemoryQueues, clock: ManualC
         seconds, again = arrived(queues, clock, relay)
         assert 1000 <= seconds <= 1100
         assert again.attributes["user"] == string("x")
-        assert again.attributes[wire.MESSAGE_ID] == string(result.message_id or "")
+        assert again.attributes[MESSAGE_ID] == string(result.message_id or "")
         assert result.message_id != "m-1"
     sender.send("orders", "x", attributes=first.attributes)
     (direct,) = queues.receive_batch("orders", wait_seconds=0)
@@ -544,7 +592,7 @@ def test_a_strangers_message_swallows_nobodys(
     changed = {**given, **other}
     if "due" in changed:
         changed["due_at"] = utc(clock.true_ms + changed.pop("due") * 1000)
-    put(queues, {wire.DELAY_SECONDS: string("2000"), "user": string("x")}, "m")
+    put(queues, {DELAY_SECONDS: string("2000"), "user": string("x")}, "m")
     for arguments in (given, given, changed):
         sender.send("orders", **arguments)
     clock.advance(900)
@@ -573,7 +621,7 @@ def nservicebus_hop(queues: InMemoryQueues, clock: ManualClock, *, remaining: in
     copies = queues.receive_batch(DELAY, wait_seconds=0)
     for copy in copies:
         attributes = dict(copy.attributes)
-        attributes[wire.DELAY_SECONDS] = string(str(remaining))
+        attributes[DELAY_SECONDS] = string(str(remaining))
         attributes.setdefault(N_ID, string("11111111-2222-3333-4444-555555555555"))
         size = size_of(copy.body, attributes)
         ids = copy.deduplication_id
@@ -599,7 +647,7 @@ def test_the_senders_id_survives_hops_of_nservicebus(
             clock.advance(900)
             assert statuses(queues, relay) == [Status.REQUEUED]
     seconds, copy = arrived(queues, clock, relay)
-    assert copy.attributes[wire.MESSAGE_ID] == string("m-1")
+    assert copy.attributes[MESSAGE_ID] == string("m-1")
     assert len(copy.attributes) <= 10
     assert 0 <= seconds + len(order) * 900 - 8_000 <= 101
 
@@ -612,10 +660,10 @@ def test_eight_attributes_leave_no_room_for_an_id_but_are_not_refused(
     QueueSender(queues).send("orders", "x", delay=4000, message_id="m-1", attributes=users)
     clock.advance(900)
     (copy,) = queues.receive_batch(DELAY, wait_seconds=0)
-    assert set(copy.attributes) == {*users, wire.DELAY_SECONDS}
+    assert set(copy.attributes) == {*users, DELAY_SECONDS}
     clock.advance(181)
     _, delivered = arrived(queues, clock, Relay(queues, ORDERS), after=0)
-    assert set(delivered.attributes) == {*users, wire.MESSAGE_ID, wire.WAS_DUE_AT}
+    assert set(delivered.attributes) == {*users, MESSAGE_ID, WAS_DUE_AT}
 
 
 def test_nservicebus_own_id_is_the_fallback(clock: ManualClock) -> None:
@@ -631,7 +679,7 @@ def test_nservicebus_own_id_is_the_fallback(clock: ManualClock) -> None:
     )
     assert (copy.message_id, copy.first_sent_ms) == ("n-1", None)
     assert replace(copy, attributes={N_ID: string("no id")}).message_id == "hop." + "a" * 64
-    ours = {**copy.attributes, wire.MESSAGE_ID: string("m-1")}
+    ours = {**copy.attributes, MESSAGE_ID: string("m-1")}
     assert replace(copy, attributes=ours).message_id == "m-1"
 
 
@@ -643,12 +691,12 @@ def test_what_is_due_beyond_the_limit_goes_to_the_error_queue(
 ) -> None:
     """A forged year 9999 does not hop for ever; ten years to the second do."""
     relay = Relay(queues, ORDERS)
-    put(queues, {wire.DELAY_SECONDS: string(str(DEFAULT_MAX_DELAY_SECONDS))}, "far")
-    put(queues, {wire.DELAY_SECONDS: string(str((MAX_DUE_MS - clock.true_ms) // 1000))}, "9999")
+    put(queues, {DELAY_SECONDS: string(str(DEFAULT_MAX_DELAY_SECONDS))}, "far")
+    put(queues, {DELAY_SECONDS: string(str((MAX_DUE_MS - clock.true_ms) // 1000))}, "9999")
     clock.advance(900)
     assert statuses(queues, relay) == [Status.REQUEUED, Status.REJECTED]
     (rejected,) = queues.receive_batch(ERRORS, wait_seconds=0)
-    reason = rejected.attributes[wire.ERROR]["StringValue"]
+    reason = rejected.attributes[ERROR]["StringValue"]
     assert "this endpoint allows delays of up to 315360000 s; shorten it, or raise" in reason
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gzip
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from sqsdelay.core.message_id import new_message_id
-from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.checked_message import new_message_id
+from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from sqsdelay.ports.stores import TransactionMode
 from sqsdelay.stores import open_store
@@ -128,19 +129,42 @@ def test_an_id_that_tells_nothing_is_refused_and_told_why(store: S3Store) -> Non
 
 
 def test_what_does_not_fit_is_refused_at_once(store: S3Store, s3: InMemoryS3) -> None:
-    """Exactly once, a transaction, a newer format, another URL."""
+    """Exactly once, a transaction, another URL."""
     with pytest.raises(ConfigurationError, match="cannot give"):
         store.initialize(TransactionMode.EXACTLY_ONCE)
     with pytest.raises(ConfigurationError, match="transaction"):
         store.store([], transaction=object())
-    s3.objects["delays/orders/v2/x"] = b""
-    with pytest.raises(SchemaMismatch, match="newer sqsdelay"):
-        store.initialize(TransactionMode.AT_LEAST_ONCE)
     for url in ("s3://UPPER/x", "s3://bucket/x?lookup=maybe", "s3://bucket?slots=60:7"):
         with pytest.raises(ConfigurationError):
             open_store(url, endpoint="orders")
     with pytest.raises(ConfigurationError, match="bucket and prefix"):
         open_store("s3://bucket", endpoint="orders", table="t")
+
+
+@pytest.mark.parametrize("version", ["v2", "v10"])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda store: store.initialize(TransactionMode.AT_LEAST_ONCE),
+        lambda store: store.store([message(1)]),
+        lambda store: store.pending(1),
+        lambda store: store.pending_count(),
+        lambda store: store.next_due_ms(),
+        lambda store: store.cancel([new_message_id(1)]),
+        lambda store: store.reschedule(new_message_id(1), 2),
+        lambda store: store.amendments(["x"]),
+        lambda store: store.amend([Amendment(message_id="x", at_ms=1)]),
+        lambda store: store.claim(1, due_by_ms=1).__enter__(),
+    ],
+)
+def test_what_another_version_wrote_is_refused_at_once(
+    store: S3Store, s3: InMemoryS3, version: str, use: Callable[[S3Store], object]
+) -> None:
+    """By whatever opens the store, before it writes anything."""
+    s3.objects[f"delays/orders/{version}/x"] = b""
+    with pytest.raises(SchemaMismatch, match="use the same sqsdelay everywhere"):
+        use(store)
+    assert len(s3.objects) == 1
 
 
 def test_what_is_not_near_costs_a_dispatcher_nothing(clock: ManualClock) -> None:

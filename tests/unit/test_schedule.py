@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.core import wire
-from sqsdelay.core.amendments import AMENDMENT_LIFETIME_SECONDS
 from sqsdelay.core.clock import DATE_RESOLUTION_MS
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import Message, text_of
+from sqsdelay.core.message import MESSAGE_ID, Message, text_of
+from sqsdelay.core.stored_message import AMENDMENT_LIFETIME_SECONDS
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidDelay,
@@ -21,11 +20,10 @@ from sqsdelay.errors import (
     StoreUnavailable,
 )
 from sqsdelay.limits import MAX_RETENTION_SECONDS
+from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.parking.schedule import Change
-from sqsdelay.parking.settings import ParkingSettings
-from sqsdelay.relaying.outcome import Status
+from sqsdelay.relaying.mover import RelaySettings, Status
 from sqsdelay.relaying.relay import Relay
-from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.sending.sender import QueueSender, Route
 from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
@@ -143,7 +141,7 @@ def test_cancelling_what_is_in_the_delay_queue(
     assert sorted(hop(queues, store)) == [Status.CANCELLED, Status.HANDED_OVER]
     clock.advance(100)
     (copy,) = queues.receive_batch("orders", wait_seconds=0)
-    assert text_of(copy.attributes, wire.MESSAGE_ID) == "stays"
+    assert text_of(copy.attributes, MESSAGE_ID) == "stays"
     assert queues.next_visible_ms() == clock.true_ms + 30_000  # that copy, and nothing else
 
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 
-from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import string
 from sqsdelay.core.schedule_input import (
@@ -24,7 +23,7 @@ from sqsdelay.core.schedule_input import (
     message_of,
     name_of,
 )
-from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import InvalidMessage, MessageTooLarge, StoreError
 
 URL = "https://sqs.eu-west-1.amazonaws.com/123456789012/orders-delay.fifo"

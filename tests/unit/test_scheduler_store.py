@@ -8,13 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from sqsdelay.core.amendments import Amendment
-from sqsdelay.core.body_pointer import Pointer
-from sqsdelay.core.firing import firing_second
+from sqsdelay.core.delay import firing_second
 from sqsdelay.core.message import Route, string
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import read_rejection
-from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidMessage,
@@ -22,12 +20,11 @@ from sqsdelay.errors import (
     StoreMissing,
     StoreUnavailable,
 )
-from sqsdelay.parking.parking import Parking
+from sqsdelay.parking.parking import Parking, ParkingSettings
 from sqsdelay.parking.schedule import Change, Schedule
-from sqsdelay.parking.settings import ParkingSettings
-from sqsdelay.relaying.outcome import Status
+from sqsdelay.relaying.mover import RelaySettings, Status
 from sqsdelay.relaying.relay import Relay
-from sqsdelay.relaying.settings import RelaySettings
+from sqsdelay.sending.large_bodies import Pointer
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.stores import open_place, open_store

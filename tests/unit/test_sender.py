@@ -9,11 +9,20 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.core import outgoing, wire
+from sqsdelay.core import outgoing
 from sqsdelay.core.delay import utc
-from sqsdelay.core.delayed_message import DelayedMessage, read_delay
-from sqsdelay.core.message import Message, OutgoingMessage, size_of, string
-from sqsdelay.core.received_message import ReceivedMessage
+from sqsdelay.core.message import (
+    DELAY_SECONDS,
+    DUE_AT,
+    GROUP_ID,
+    MESSAGE_ID,
+    WAS_DUE_AT,
+    Message,
+    OutgoingMessage,
+    size_of,
+    string,
+)
+from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage, read_delay
 from sqsdelay.errors import (
     ConfigurationError,
     DelayQueueMissing,
@@ -95,7 +104,7 @@ def test_a_given_message_id_travels_on_a_direct_message_too(queues: InMemoryQueu
     assert QueueSender(queues).send("orders", "x", delay=5, message_id="m-1").message_id == "m-1"
     queues.clock.advance(5)
     (copy,) = received(queues, "orders")
-    assert copy.attributes == {wire.MESSAGE_ID: string("m-1")}
+    assert copy.attributes == {MESSAGE_ID: string("m-1")}
 
 
 def test_above_900_seconds_goes_through_the_delay_queue(queues: InMemoryQueues) -> None:
@@ -107,9 +116,9 @@ def test_above_900_seconds_goes_through_the_delay_queue(queues: InMemoryQueues) 
     (copy,) = received(queues, DELAY)
     assert copy.attributes == {
         "a": string("b"),
-        wire.DELAY_SECONDS: string("3600"),
-        wire.GROUP_ID: string("tenant"),
-        wire.MESSAGE_ID: string(result.message_id or ""),
+        DELAY_SECONDS: string("3600"),
+        GROUP_ID: string("tenant"),
+        MESSAGE_ID: string(result.message_id or ""),
     }
     assert copy.group_id == copy.message_id == result.message_id
     assert re.fullmatch(r"send\.[0-9a-f]{64}", copy.deduplication_id or "")
@@ -122,8 +131,8 @@ def test_an_absolute_due_time_is_on_the_wire(queues: InMemoryQueues, clock: Manu
     assert QueueSender(queues).send("orders", "x", due_at=due_at).due == due_at
     clock.advance(900)
     (copy,) = received(queues, DELAY)
-    assert copy.attributes[wire.DUE_AT] == string(str(clock.true_ms - 900_000 + 5_000_123))
-    assert copy.attributes[wire.DELAY_SECONDS] == string("5001")
+    assert copy.attributes[DUE_AT] == string(str(clock.true_ms - 900_000 + 5_000_123))
+    assert copy.attributes[DELAY_SECONDS] == string("5001")
 
 
 @pytest.mark.parametrize(
@@ -242,8 +251,8 @@ def test_the_largest_message_arrives_with_all_that_was_promised(
             outgoing.requeued(copy, message, 1_100),
             outgoing.handed_over(copy, message, 0),
         )
-        assert wire.DUE_AT in hop.attributes
-        assert {wire.MESSAGE_ID, wire.WAS_DUE_AT} <= set(arrived.attributes)
+        assert DUE_AT in hop.attributes
+        assert {MESSAGE_ID, WAS_DUE_AT} <= set(arrived.attributes)
         sizes += [copy_size(copy), hop.size, arrived.size]
     assert max(sizes) == 1_048_576
 

@@ -19,7 +19,7 @@ from sqsdelay.errors import (
 from sqsdelay.parking.parking import Parking
 from sqsdelay.parking.schedule import Change
 from sqsdelay.ports.queues import Failure
-from sqsdelay.relaying.outcome import Status
+from sqsdelay.relaying.mover import Status
 from sqsdelay.stores.s3 import S3Store
 from sqsdelay.testing import InMemoryOutbox, InMemoryStore, ManualClock
 from tests.faulty import FaultyStore

@@ -19,7 +19,7 @@ from sqsdelay.spark.sink.columns import Columns
 from sqsdelay.spark.sink.lines import due_column, plain_rows
 from sqsdelay.spark.sink.options import Options
 from sqsdelay.spark.sink.rows import Rows
-from sqsdelay.stores.s3.lines import line_of
+from sqsdelay.stores.s3.objects import line_of
 
 NOW_MS = 1_800_000_000_000
 HOUR_MS = 3_600_000

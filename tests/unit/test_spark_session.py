@@ -68,7 +68,7 @@ def test_without_java_a_command_says_so_in_one_line(tmp_path: Path) -> None:
 
 
 def test_spark_connect_is_refused_in_one_line() -> None:
-    """From Python it works; Spark's own error would be a trace of two pages."""
+    """Also beside a session that runs. From Python it works; Spark's own error is two pages of trace."""
     with (
         pytest.raises(
             ConfigurationError, match=r"\A--master sc://host: [^\n]+ from Python [^\n]+\Z"

@@ -8,13 +8,19 @@ from datetime import UTC, datetime
 
 import pytest
 
-from sqsdelay.core.amendments import AMENDMENT_LIFETIME_MS, Amendment, amendment_from_row
-from sqsdelay.core.delayed_message import DelayedMessage
-from sqsdelay.core.message import Message, string
-from sqsdelay.core.message_id import due_ms_of_id
-from sqsdelay.core.received_message import ReceivedMessage
-from sqsdelay.core.stored_message import StoredMessage, from_rows, from_store, parked, to_store
-from sqsdelay.core.wire import DEDUPLICATION_ID, GROUP_ID
+from sqsdelay.core.checked_message import due_ms_of_id
+from sqsdelay.core.message import DEDUPLICATION_ID, GROUP_ID, Message, string
+from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage
+from sqsdelay.core.stored_message import (
+    AMENDMENT_LIFETIME_MS,
+    Amendment,
+    StoredMessage,
+    amendment_from_row,
+    from_rows,
+    from_store,
+    parked,
+    to_store,
+)
 from sqsdelay.errors import (
     InvalidDelay,
     InvalidEndpoint,

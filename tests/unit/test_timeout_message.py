@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from sqsdelay.core.hop import Reject
+from sqsdelay.core.delay import Reject
 from sqsdelay.core.message import Attribute, string
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage

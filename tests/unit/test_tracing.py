@@ -16,18 +16,15 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from sqsdelay import unrestricted
-from sqsdelay.core.delayed_message import DelayedMessage
-from sqsdelay.core.message import Message, string
-from sqsdelay.core.outgoing import handed_over
-from sqsdelay.core.received_message import ReceivedMessage
-from sqsdelay.core.trace_header import TraceHeader, of_new_trace
-from sqsdelay.core.wire import DELAY_SECONDS
+from sqsdelay.core.message import DELAY_SECONDS, Message, string
+from sqsdelay.core.outgoing import TraceHeader, handed_over, of_new_trace
+from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage
 from sqsdelay.errors import QueueMissing
 from sqsdelay.opentelemetry import OpenTelemetryLedger, OpenTelemetryTracing
-from sqsdelay.parking.settings import ParkingSettings
+from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.relaying import Relay
-from sqsdelay.relaying.due_relay import DueRelay
-from sqsdelay.relaying.settings import RelaySettings
+from sqsdelay.relaying.mover import RelaySettings
+from sqsdelay.relaying.relay import DueRelay
 from sqsdelay.sending import QueueSender
 from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs.outbox import SqsOutbox

@@ -9,12 +9,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqsdelay.core import identity, outgoing, wire
-from sqsdelay.core.delayed_message import DelayedMessage, read_delay
-from sqsdelay.core.hop import Reject
-from sqsdelay.core.message import Attribute, OutgoingMessage, size_of, string
-from sqsdelay.core.outgoing import trace_header_to_pass_on
-from sqsdelay.core.received_message import ReceivedMessage, from_boto3, from_lambda_event
+from sqsdelay.core import outgoing
+from sqsdelay.core.delay import Reject
+from sqsdelay.core.message import (
+    DELAY_MS,
+    DELAY_SECONDS,
+    DUE_AT,
+    GROUP_ID,
+    MESSAGE_ID,
+    WAS_DUE_AT,
+    Attribute,
+    OutgoingMessage,
+    size_of,
+    string,
+)
+from sqsdelay.core.outgoing import trace_header_to_pass_on, without_identity
+from sqsdelay.core.received_message import (
+    DelayedMessage,
+    ReceivedMessage,
+    from_boto3,
+    from_lambda_event,
+    read_delay,
+)
 from sqsdelay.errors import MalformedMessage
 from sqsdelay.limits import MAX_DUE_MS
 
@@ -32,7 +48,7 @@ SYSTEM = {
 def copy(**changes: Any) -> ReceivedMessage:
     fields: dict[str, Any] = {
         "body": "hello",
-        "attributes": {wire.DELAY_SECONDS: string("1925")},
+        "attributes": {DELAY_SECONDS: string("1925")},
         "receipt_handle": "r",
         "sqs_message_id": "s",
         "received_at": 5.0,
@@ -113,7 +129,7 @@ def test_an_unreadable_attribute_makes_a_reject_that_keeps_the_rest(value: dict[
     """Poison ends in the error queue with its reason; it does not fail for 14 days and vanish."""
     attributes = {
         "good": {"dataType": "String", "stringValue": "x"},
-        wire.DELAY_SECONDS: {"dataType": "String", "stringValue": "900"},
+        DELAY_SECONDS: {"dataType": "String", "stringValue": "900"},
         "bad": value,
     }
     record = {
@@ -124,7 +140,7 @@ def test_an_unreadable_attribute_makes_a_reject_that_keeps_the_rest(value: dict[
     }
     received = from_lambda_event(record, received_at=0.0)
     assert read_delay(received) == Reject("message attribute 'bad' has no value of its type")
-    assert set(received.attributes) == {"good", wire.DELAY_SECONDS}
+    assert set(received.attributes) == {"good", DELAY_SECONDS}
 
 
 def test_due_is_sent_plus_delay_for_an_nservicebus_message() -> None:
@@ -134,7 +150,7 @@ def test_due_is_sent_plus_delay_for_an_nservicebus_message() -> None:
 
 def test_due_at_wins_over_the_remaining_seconds() -> None:
     """The absolute due time does not drift with the hops."""
-    attributes = {wire.DELAY_SECONDS: string("1000"), wire.DUE_AT: string(str(SENT + 999_123))}
+    attributes = {DELAY_SECONDS: string("1000"), DUE_AT: string(str(SENT + 999_123))}
     assert read_delay(copy(attributes=attributes)) == DelayedMessage("m-1", SENT + 999_123)
 
 
@@ -142,8 +158,8 @@ def test_a_fractional_delay_keeps_its_milliseconds() -> None:
     """Rounding on the wire and at hand-over would add up to two seconds."""
     attributes = outgoing.delayed({}, remaining_ms=1_925_250, due_ms=None, message_group_id=None)
     assert attributes == {
-        wire.DELAY_SECONDS: string("1926"),
-        wire.DELAY_MS: string("1925250"),
+        DELAY_SECONDS: string("1926"),
+        DELAY_MS: string("1925250"),
     }
     assert read_delay(copy(attributes=attributes)) == DelayedMessage("m-1", SENT + 1_925_250)
 
@@ -151,7 +167,7 @@ def test_a_fractional_delay_keeps_its_milliseconds() -> None:
 @pytest.mark.parametrize("exact", ["1925250", "abc", "", "9" * 15])
 def test_milliseconds_count_only_where_they_agree_with_the_seconds(exact: str) -> None:
     """A relay that rewrites only DelaySeconds leaves stale milliseconds behind."""
-    attributes = {wire.DELAY_SECONDS: string("1025"), wire.DELAY_MS: string(exact)}
+    attributes = {DELAY_SECONDS: string("1025"), DELAY_MS: string(exact)}
     assert read_delay(copy(attributes=attributes)) == DelayedMessage("m-1", SENT + 1_025_000)
 
 
@@ -162,45 +178,45 @@ DAY = 24 * 3600
     ("attributes", "changes", "reason"),
     [
         ({}, {}, "DelaySeconds is missing"),
-        ({wire.DUE_AT: string("1")}, {}, "DelaySeconds is missing"),
-        ({wire.DELAY_SECONDS: string("")}, {}, "not a whole number"),
-        ({wire.DELAY_SECONDS: string("-5")}, {}, "DelaySeconds is '-5', not a whole number"),
-        ({wire.DELAY_SECONDS: string("1.5")}, {}, "not a whole number"),
-        ({wire.DELAY_SECONDS: string("1e3")}, {}, "not a whole number"),
-        ({wire.DELAY_SECONDS: string("٣")}, {}, "not a whole number"),
-        ({wire.DELAY_SECONDS: string("1_000")}, {}, "not a whole number"),
-        ({wire.DELAY_SECONDS: string(str(2**63))}, {}, "not a whole number"),
+        ({DUE_AT: string("1")}, {}, "DelaySeconds is missing"),
+        ({DELAY_SECONDS: string("")}, {}, "not a whole number"),
+        ({DELAY_SECONDS: string("-5")}, {}, "DelaySeconds is '-5', not a whole number"),
+        ({DELAY_SECONDS: string("1.5")}, {}, "not a whole number"),
+        ({DELAY_SECONDS: string("1e3")}, {}, "not a whole number"),
+        ({DELAY_SECONDS: string("٣")}, {}, "not a whole number"),
+        ({DELAY_SECONDS: string("1_000")}, {}, "not a whole number"),
+        ({DELAY_SECONDS: string(str(2**63))}, {}, "not a whole number"),
         (
-            {wire.DELAY_SECONDS: {"DataType": "Binary", "BinaryValue": b"9"}},
+            {DELAY_SECONDS: {"DataType": "Binary", "BinaryValue": b"9"}},
             {},
             "not a whole number",
         ),
-        ({wire.DELAY_SECONDS: string("9" * 15)}, {}, "after the year 9999"),
-        ({wire.DELAY_SECONDS: string("901")}, {"sent_ms": None}, "SentTimestamp is missing"),
+        ({DELAY_SECONDS: string("9" * 15)}, {}, "after the year 9999"),
+        ({DELAY_SECONDS: string("901")}, {"sent_ms": None}, "SentTimestamp is missing"),
         (
-            {wire.DELAY_SECONDS: string("901"), wire.DUE_AT: string("soon")},
+            {DELAY_SECONDS: string("901"), DUE_AT: string("soon")},
             {},
             "DueAt is 'soon', not epoch milliseconds",
         ),
         (
-            {wire.DELAY_SECONDS: string("901"), wire.DUE_AT: string("-1")},
+            {DELAY_SECONDS: string("901"), DUE_AT: string("-1")},
             {},
             "not epoch milliseconds",
         ),
         (
-            {wire.DELAY_SECONDS: string("901"), wire.DUE_AT: string("0")},
+            {DELAY_SECONDS: string("901"), DUE_AT: string("0")},
             {},
             "contradict each other",
         ),
         (
-            {wire.DELAY_SECONDS: string("901"), wire.DUE_AT: string(str(SENT - DAY * 1000))},
+            {DELAY_SECONDS: string("901"), DUE_AT: string(str(SENT - DAY * 1000))},
             {"deduplication_id": f"hop.{SENT}.{'0' * 64}"},
             "contradict each other",
         ),
         (
             {
-                wire.DELAY_SECONDS: string("901"),
-                wire.DUE_AT: string(str(SENT + (901 + DAY) * 1000 + 1)),
+                DELAY_SECONDS: string("901"),
+                DUE_AT: string(str(SENT + (901 + DAY) * 1000 + 1)),
             },
             {},
             "contradict each other: 86400001 ms apart",
@@ -219,8 +235,8 @@ def test_what_does_not_say_when_it_is_due_is_rejected_with_a_reason(
 def test_a_days_disagreement_is_explained_by_clocks() -> None:
     """A sender's clock that is wrong by minutes must not make its messages rejects."""
     attributes = {
-        wire.DELAY_SECONDS: string("901"),
-        wire.DUE_AT: string(str(SENT + (901 + DAY) * 1000)),
+        DELAY_SECONDS: string("901"),
+        DUE_AT: string(str(SENT + (901 + DAY) * 1000)),
     }
     assert read_delay(copy(attributes=attributes)) == DelayedMessage(
         "m-1", SENT + (901 + DAY) * 1000
@@ -229,7 +245,7 @@ def test_a_days_disagreement_is_explained_by_clocks() -> None:
 
 @given(
     st.dictionaries(
-        st.sampled_from([wire.DELAY_SECONDS, wire.DUE_AT, wire.DELAY_MS]),
+        st.sampled_from([DELAY_SECONDS, DUE_AT, DELAY_MS]),
         st.one_of(
             st.text(max_size=20).map(string),
             st.integers(-(2**70), 2**70).map(str).map(string),
@@ -253,9 +269,9 @@ def test_a_requeued_copy_keeps_everything_and_rewrites_the_delay() -> None:
     """Due is set once; the remaining seconds are rewritten; milliseconds are done with."""
     attributes = {
         "user": string("x"),
-        wire.DELAY_SECONDS: string("1926"),
-        wire.DELAY_MS: string("1925250"),
-        wire.GROUP_ID: string("tenant"),
+        DELAY_SECONDS: string("1926"),
+        DELAY_MS: string("1925250"),
+        GROUP_ID: string("tenant"),
     }
     entry = outgoing.requeued(
         copy(attributes=attributes, trace_header="Root=1-a"),
@@ -264,10 +280,10 @@ def test_a_requeued_copy_keeps_everything_and_rewrites_the_delay() -> None:
     )
     assert entry.attributes == {
         "user": string("x"),
-        wire.DELAY_SECONDS: string("1025"),
-        wire.DUE_AT: string(str(SENT + 1_925_250)),
-        wire.GROUP_ID: string("tenant"),
-        wire.MESSAGE_ID: string("m-1"),
+        DELAY_SECONDS: string("1025"),
+        DUE_AT: string(str(SENT + 1_925_250)),
+        GROUP_ID: string("tenant"),
+        MESSAGE_ID: string("m-1"),
     }
     assert (entry.body, entry.group_id, entry.delay_seconds) == ("hello", "m-1", None)
     assert entry.trace_header == "Root=1-a"
@@ -309,26 +325,26 @@ def test_messages_of_a_foreign_sender_in_one_group_stay_apart() -> None:
 
 def test_a_full_foreign_message_is_requeued_in_its_own_format() -> None:
     """Ten attributes leave no room for DueAt; the message goes on with what it had."""
-    attributes = {f"a{n}": string("x") for n in range(9)} | {wire.DELAY_SECONDS: string("2000")}
+    attributes = {f"a{n}": string("x") for n in range(9)} | {DELAY_SECONDS: string("2000")}
     entry = outgoing.requeued(copy(attributes=attributes), DelayedMessage("m-1", SENT), 1100)
-    assert entry.attributes == attributes | {wire.DELAY_SECONDS: string("1100")}
+    assert entry.attributes == attributes | {DELAY_SECONDS: string("1100")}
 
 
 def test_a_handed_over_message_is_the_users_with_id_and_due_time() -> None:
     """Receivers deduplicate by the id and can tell lateness by the due time."""
     attributes = {
         "user": Attribute(DataType="Binary.x", BinaryValue=b"1"),
-        wire.DELAY_SECONDS: string("50"),
-        wire.DUE_AT: string(str(SENT + 50_000)),
-        wire.GROUP_ID: string("tenant"),
+        DELAY_SECONDS: string("50"),
+        DUE_AT: string(str(SENT + 50_000)),
+        GROUP_ID: string("tenant"),
     }
     entry = outgoing.handed_over(
         copy(attributes=attributes), DelayedMessage("m-1", SENT + 50_000), 50
     )
     assert entry.attributes == {
         "user": attributes["user"],
-        wire.MESSAGE_ID: string("m-1"),
-        wire.WAS_DUE_AT: string(str(SENT + 50_000)),
+        MESSAGE_ID: string("m-1"),
+        WAS_DUE_AT: string(str(SENT + 50_000)),
     }
     assert (entry.delay_seconds, entry.group_id, entry.deduplication_id) == (50, "tenant", None)
 
@@ -336,9 +352,9 @@ def test_a_handed_over_message_is_the_users_with_id_and_due_time() -> None:
 def test_a_full_foreign_message_is_handed_over_with_what_fits() -> None:
     """Nine attributes and DelaySeconds become nine and the id; the due time has no room."""
     users = {f"a{n}": string("x") for n in range(9)}
-    attributes = users | {wire.DELAY_SECONDS: string("50")}
+    attributes = users | {DELAY_SECONDS: string("50")}
     entry = outgoing.handed_over(copy(attributes=attributes), DelayedMessage("m-1", SENT), 0)
-    assert entry.attributes == users | {wire.MESSAGE_ID: string("m-1")}
+    assert entry.attributes == users | {MESSAGE_ID: string("m-1")}
 
 
 @pytest.mark.parametrize(
@@ -360,9 +376,9 @@ def test_the_trace_header_goes_on_without_lambdas_lineage(
 
 def test_without_its_identity_an_entry_says_how_large_it_is() -> None:
     """By that size it is put into a batch, and compared with what its queue takes."""
-    due = {wire.MESSAGE_ID: string("m-1"), wire.WAS_DUE_AT: string(str(SENT))}
+    due = {MESSAGE_ID: string("m-1"), WAS_DUE_AT: string(str(SENT))}
     users = {"user": string("ü")}
     both = OutgoingMessage("bödy", users | due, size_of("bödy", users | due), group_id="g")
-    left = identity.without_identity(both)
+    left = without_identity(both)
     assert left == OutgoingMessage("bödy", users, size_of("bödy", users), group_id="g")
-    assert identity.without_identity(left) is None
+    assert without_identity(left) is None

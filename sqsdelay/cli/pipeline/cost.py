@@ -17,9 +17,9 @@ from sqsdelay.cli.cost import PricesFile, read_prices
 from sqsdelay.cli.options import Master
 from sqsdelay.core.delay import delay_ms, parse_delay
 from sqsdelay.cost import Prices, dollars
-from sqsdelay.cost.rates import ways
+from sqsdelay.cost.recommendation import ways
 from sqsdelay.errors import InvalidSetting
-from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS
+from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

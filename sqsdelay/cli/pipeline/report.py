@@ -50,12 +50,6 @@ def report(
             "--format", help="The ledger holds rows, not lines: parquet, delta, iceberg, …"
         ),
     ] = None,
-    state: Annotated[
-        str | None,
-        typer.Option(
-            help="Folder or URI that keeps what is read: the next report reads only new and changed files."
-        ),
-    ] = None,
     prices: PricesFile = None,
     master: Master = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
@@ -74,7 +68,6 @@ def report(
         ledger_format=ledger_format,
         grace=grace,
         as_of_ms=as_of_ms,
-        state=state,
         prices=prices,
         master=master,
     )
@@ -91,7 +84,6 @@ def reported(
     ledger_format: str | None = None,
     grace: int = GRACE_SECONDS,
     as_of_ms: int | None = None,
-    state: str | None = None,
     prices: Path | None = None,
     master: str | None = None,
 ) -> Figures:
@@ -118,7 +110,6 @@ def reported(
             prices=used,
             as_of_ms=as_of_ms,
             grace_seconds=grace,
-            state=state,
         )
 
 

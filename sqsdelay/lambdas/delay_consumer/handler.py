@@ -30,12 +30,10 @@ from sqsdelay.limits import (
     SHORT_CALL_SECONDS,
 )
 from sqsdelay.opentelemetry import if_installed
-from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS, parking_settings
+from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, parking_settings
 from sqsdelay.ports.stores import ParkingPlace
-from sqsdelay.relaying.due_relay import DueRelay
-from sqsdelay.relaying.mover import Mover
-from sqsdelay.relaying.relay import Relay
-from sqsdelay.relaying.settings import DEFAULT_MAX_RECEIVES, RelaySettings
+from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Mover, RelaySettings
+from sqsdelay.relaying.relay import DueRelay, Relay
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.consumer import checked_relay
 from sqsdelay.sqs.queues import SqsQueues

@@ -32,11 +32,10 @@ from sqsdelay.limits import (
     SHORT_CALL_ATTEMPTS,
 )
 from sqsdelay.opentelemetry import if_installed
-from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS, ParkingSettings
+from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, ParkingSettings
 from sqsdelay.ports.stores import DelayedMessageStore
-from sqsdelay.relaying.outcome import Status
+from sqsdelay.relaying.mover import RelaySettings, Status
 from sqsdelay.relaying.parker import Parker
-from sqsdelay.relaying.settings import RelaySettings
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.sqs.queues import SqsQueues

@@ -50,5 +50,4 @@ def write_events(
         dated.write.mode("append").partitionBy(DAY).parquet(place)
     except (PySparkException, Py4JJavaError) as error:
         raise ConfigurationError(f"the events table {folder} failed: {cause(error)}") from error
-    counts = reading.counts.get
-    return counts["events"], counts["lines"] - counts["events"]
+    return int(reading.counts.get["events"]), reading.bad

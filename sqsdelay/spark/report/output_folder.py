@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -32,18 +32,6 @@ class NewFolder(Protocol):
 
     def remove(self, name: str) -> None:
         """Remove a folder in it."""
-        ...
-
-    def mark(self) -> str:
-        """The mark of the report that is replaced; empty without one."""
-        ...
-
-    def keep(self, name: str, files: Sequence[str]) -> None:
-        """Copy files of the same table of the report that is replaced."""
-        ...
-
-    def take(self, name: str, into: str, prefix: str) -> list[str]:
-        """Move the files of a table in it, if there are any, to those of another; their new names."""
         ...
 
 
@@ -122,27 +110,6 @@ class _ArrowFolder:
     def remove(self, name: str) -> None:
         self._delete(f"{self._new}/{name}")
 
-    def take(self, name: str, into: str, prefix: str) -> list[str]:
-        self._fs.create_dir(f"{self._new}/{into}")
-        wanted = FileSelector(f"{self._new}/{name}", allow_not_found=True)
-        found = [
-            each.base_name for each in self._fs.get_file_info(wanted) if _is_data(each.base_name)
-        ]
-        for each in found:
-            self._fs.move(f"{self._new}/{name}/{each}", f"{self._new}/{into}/{prefix}{each}")
-        return [f"{prefix}{each}" for each in found]
-
-    def mark(self) -> str:
-        mark = f"{self._whole}/{MARK}"
-        if self._fs.get_file_info(mark).type is FileType.NotFound:
-            return ""
-        with self._fs.open_input_stream(mark) as stream:
-            return str(stream.read(), "utf-8")
-
-    def keep(self, name: str, files: Sequence[str]) -> None:
-        for each in files:
-            self._fs.copy_file(f"{self._whole}/{name}/{each}", f"{self._new}/{name}/{each}")
-
     def drop(self) -> None:
         self._delete(self._new)
 
@@ -191,10 +158,7 @@ class _HadoopFolder:
         context: Any = spark._jsc
         self._path = jvm.org.apache.hadoop.fs.Path
         self._whole = self._path(uri)
-        self._settings = context.hadoopConfiguration()
-        self._copy = jvm.org.apache.hadoop.fs.FileUtil.copy
-        self._text = jvm.org.apache.commons.io.IOUtils.toString
-        self._fs = self._whole.getFileSystem(self._settings)
+        self._fs = self._whole.getFileSystem(context.hadoopConfiguration())
         self._check(folder)
         parent, name = self._whole.getParent(), self._whole.getName()
         self._new, self._old = (self._path(parent, f".{name}.{word}") for word in ("new", "old"))
@@ -223,33 +187,6 @@ class _HadoopFolder:
     def remove(self, name: str) -> None:
         self._fs.delete(self._path(self._new, name), True)
 
-    def take(self, name: str, into: str, prefix: str) -> list[str]:
-        folder, target = self._path(self._new, name), self._path(self._new, into)
-        self._fs.mkdirs(target)
-        if not self._fs.exists(folder):
-            return []
-        listed = [str(each.getPath().getName()) for each in self._fs.listStatus(folder)]
-        found = [each for each in listed if _is_data(each)]
-        for each in found:
-            self._rename(self._path(folder, each), self._path(target, f"{prefix}{each}"))
-        return [f"{prefix}{each}" for each in found]
-
-    def mark(self) -> str:
-        mark = self._path(self._whole, MARK)
-        if not self._fs.exists(mark):
-            return ""
-        stream = self._fs.open(mark)
-        try:
-            return str(self._text(stream, "UTF-8"))
-        finally:
-            stream.close()
-
-    def keep(self, name: str, files: Sequence[str]) -> None:
-        old, new = self._path(self._whole, name), self._path(self._new, name)
-        for each in files:
-            paths = (self._fs, self._path(old, each), self._fs, self._path(new, each))
-            self._copy(*paths, False, self._settings)
-
     def drop(self) -> None:
         self._fs.delete(self._new, True)
 
@@ -265,11 +202,6 @@ class _HadoopFolder:
             raise ConfigurationError(
                 f"{old.toString()} cannot be renamed to {new.toString()}; the report is in the former"
             )
-
-
-def _is_data(name: str) -> bool:
-    """As Spark sees it: what begins so is not read."""
-    return not name.startswith(("_", "."))
 
 
 def _file(folder: str) -> ConfigurationError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -37,7 +36,6 @@ EVENT: Final = StructType(
     + [StructField(name, LongType()) for name in _NUMBERS]
 )
 _CORRUPT: Final = "_corrupt"
-_FILE: Final = "_metadata.file_path"
 _LINE: Final = (
     StructType(list(EVENT.fields))
     .add("ledger", EVENT)
@@ -58,21 +56,24 @@ _TWO_OBJECTS: Final = '}{"'
 class Reading:
     """The lines of a ledger.
 
-    ``events`` has a column for each field of an event, and its ``file`` if that is asked for; ``aside``
-    has ``file``, ``line`` and ``reason`` for each line that is none. ``counts`` tells ``lines``,
-    ``events`` and the ``newest_ms`` of these once an action has gone through ``events``.
+    ``events`` has a column for each field of an event; ``aside`` has ``file``, ``line`` and ``reason`` for
+    each line that is none. ``counts`` tells ``lines`` and ``events`` once an action has gone through
+    ``events``.
     """
 
     events: DataFrame
     aside: DataFrame
     counts: Observation
 
+    @property
+    def bad(self) -> int:
+        """How many lines are no events, once they are counted."""
+        found = self.counts.get
+        return int(found["lines"] - found["events"])
+
     def bad_lines(self) -> DataFrame:
         """``aside``, once the lines are counted: the ledger need not be read once more to find none."""
-        found = self.counts.get
-        if found["lines"] > found["events"]:
-            return self.aside
-        return self.aside.where(F.lit(False))
+        return self.aside if self.bad else self.aside.where(F.lit(False))
 
 
 def read_ledger(
@@ -80,8 +81,6 @@ def read_ledger(
     ledger: str | DataFrame,
     *,
     ledger_format: str | None = None,
-    by_file: bool = False,
-    only: Collection[str] | None = None,
 ) -> Reading:
     """Read a ledger, as lines or as rows.
 
@@ -93,8 +92,6 @@ def read_ledger(
     Args:
         ledger: the path or URI of lines, the name of a table, or a DataFrame of rows.
         ledger_format: ``parquet``, ``delta``, ``iceberg`` or another that this Spark loads rows of.
-        by_file: tell the events' files, too, as Spark's ``_metadata.file_path`` names them.
-        only: read no other files than these.
 
     Raises:
         ConfigurationError: there is no such file, folder, match or format; rows that are no events.
@@ -102,34 +99,24 @@ def read_ledger(
     if not isinstance(ledger, str):
         return _of_rows(ledger)
     if ledger_format is not None:
-        rows = _only(_loaded(spark, ledger, ledger_format), only)
-        return _of_rows(rows, F.col(_FILE) if by_file else None)
+        return _of_rows(_loaded(spark, ledger, ledger_format))
     if _is_table(spark, ledger):
         return _of_rows(spark.table(ledger))
-    return _of_lines(spark, ledger, only, by_file=by_file)
+    # The lines themselves are read once more if some are no events: to carry them along takes time.
+    text = _text(spark, ledger).where(F.trim("value") != "")
+    named = (F.col("_metadata.file_path").alias("file"), F.col("value").alias("line"))
+    return _reading(_parsed(text), _parsed(text, *named))
 
 
-def _of_rows(rows: DataFrame, file: Column | None = None) -> Reading:
-    parsed = _rows(rows, file)
+def _of_rows(rows: DataFrame) -> Reading:
+    parsed = _rows(rows)
+    return _reading(parsed, parsed)
+
+
+def _reading(parsed: DataFrame, with_lines: DataFrame) -> Reading:
     counts, counted = _counted(parsed)
     return Reading(
-        events=counted.where("good").select(*([] if file is None else ["file"]), *EVENT.names),
-        aside=_aside(parsed),
-        counts=counts,
-    )
-
-
-def _of_lines(
-    spark: SparkSession, ledger: str, only: Collection[str] | None, *, by_file: bool
-) -> Reading:
-    """The lines themselves are read once more if some are no events: to carry them along takes time."""
-    text = _only(_text(spark, ledger), only).where(F.trim("value") != "")
-    file = F.col(_FILE).alias("file")
-    counts, counted = _counted(_parsed(text, *([file] if by_file else [])))
-    return Reading(
-        events=counted.where("good").select(*(["file"] if by_file else []), *EVENT.names),
-        aside=_aside(_parsed(text, file, F.col("value").alias("line"))),
-        counts=counts,
+        events=counted.where("good").select(*EVENT.names), aside=_aside(with_lines), counts=counts
     )
 
 
@@ -139,7 +126,6 @@ def _counted(parsed: DataFrame) -> tuple[Observation, DataFrame]:
         counts,
         F.count(F.lit(1)).alias("lines"),
         F.count_if("good").alias("events"),
-        F.max(F.when(F.col("good"), F.col("at_ms"))).alias("newest_ms"),
     )
     return counts, counted
 
@@ -178,12 +164,7 @@ def _is_table(spark: SparkSession, ledger: str) -> bool:
         return False
 
 
-def _only(read: DataFrame, files: Collection[str] | None) -> DataFrame:
-    """Spark prunes its list of files by this."""
-    return read if files is None else read.where(F.col(_FILE).isin(list(files)))
-
-
-def _rows(rows: DataFrame, file: Column | None = None) -> DataFrame:
+def _rows(rows: DataFrame) -> DataFrame:
     names = {name.lower(): name for name in rows.columns}
     if missing := [name for name in _NEEDED if name not in names]:
         raise ConfigurationError(
@@ -199,7 +180,7 @@ def _rows(rows: DataFrame, file: Column | None = None) -> DataFrame:
         fields.append(F.expr(f"CAST({known} AS {kind})").alias(field.name))
     version = [] if "v" in names else [F.lit(LEDGER_VERSION).alias("v")]
     found = rows.select(
-        (F.lit("") if file is None else file).alias("file"),
+        F.lit("").alias("file"),
         F.to_json(F.struct(*version, "*")).alias("line"),
         *fields,
     )

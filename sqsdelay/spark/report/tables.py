@@ -10,9 +10,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from sqsdelay.cost import Prices, Workload
-from sqsdelay.cost.lines import function_lines
-from sqsdelay.cost.stored_message import store_lines
-from sqsdelay.cost.workload import BANDS, DELAY_ATTRIBUTES_BYTES
+from sqsdelay.cost.strategies import store_lines
+from sqsdelay.cost.workload import BANDS, DELAY_ATTRIBUTES_BYTES, function_lines
 from sqsdelay.limits import MAX_MESSAGE_BYTES
 from sqsdelay.spark.report.counted import ARRIVALS, BAND, ENDPOINT, HOUR, HOUR_MS
 from sqsdelay.spark.report.messages import OPEN

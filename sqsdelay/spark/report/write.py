@@ -25,8 +25,7 @@ from sqsdelay.spark.report.figures import Figures, contents, hours_of_a_moment
 from sqsdelay.spark.report.messages import KEY, gathered, judged
 from sqsdelay.spark.report.output_folder import MARK, NewFolder, replaced
 from sqsdelay.spark.report.page import PAGE, render
-from sqsdelay.spark.report.read_ledger import read_ledger
-from sqsdelay.spark.report.state import MESSAGES, SUMMARY, ReadSoFar, State
+from sqsdelay.spark.report.read_ledger import Reading, read_ledger
 from sqsdelay.spark.report.waiting import waiting
 
 DEFAULT_GRACE_SECONDS: Final = 3600
@@ -34,6 +33,7 @@ DEFAULT_GRACE_SECONDS: Final = 3600
 
 _ROWS_OF_ONE_FILE: Final = 100_000
 """More messages are written by several tasks, each of which has files of its own order."""
+_MESSAGES: Final = "messages"
 _GATHERED: Final = "gathered"
 _COUNTS: Final = "counts"
 _SPREAD: Final = "spread"
@@ -55,7 +55,6 @@ def write_report(
     prices: Prices,
     as_of_ms: int | None = None,
     grace_seconds: int = DEFAULT_GRACE_SECONDS,
-    state: str | None = None,
 ) -> Figures:
     """Write the report of a ledger into ``folder``, in place of the report that is there.
 
@@ -71,93 +70,53 @@ def write_report(
         as_of_ms: the instant the report describes: later events are left out. The newest event's
             if left out.
         grace_seconds: a message is lost when it was due longer ago and has not arrived.
-        state: a path or URI that keeps what is read: the next report in ``folder`` reads only files that
-            are new or have changed. ``ledger`` must be a path, and ``as_of_ms`` left out.
 
     Raises:
         ConfigurationError: no ledger, no events in it, or a folder that holds something else.
     """
     if grace_seconds < 0:
         raise InvalidSetting(f"grace_seconds={grace_seconds}; use 0 or more")
-    if state is not None and (as_of_ms is not None or not isinstance(ledger, str)):
-        raise InvalidSetting(
-            "a report with a state reads files, and describes the newest event: give a path, and no "
-            "as_of; or leave the state out"
-        )
     name = ledger if isinstance(ledger, str) else "the DataFrame"
     with _told_in_one_line(name), replaced(spark, str(folder)) as new, _settings(spark):
-        kept = None if state is None else State.of(spark, state, str(folder), new.mark())
-        if kept is None:
-            found = _read_once(
-                spark,
-                ledger,
-                new.uri(_GATHERED),
-                ledger_format=ledger_format,
-                as_of_ms=as_of_ms,
-            )
-        else:
-            found = kept.add(str(ledger), ledger_format=ledger_format)
-        as_of = found.as_of_ms
-        if as_of is None:
-            raise _no_events(name, found, as_of_ms)
-        grace_ms = grace_seconds * 1000
-        known = judged(found.rows, as_of_ms=as_of, grace_ms=grace_ms, recorded=found.recorded)
-        state_told: dict[str, Any] = {}
-        if kept is None:
-            known.sortWithinPartitions(*KEY).write.parquet(new.uri(MESSAGES))
-            new.remove(_GATHERED)
-        else:
-            files = kept.write(known, found, new)
-            state_told = {"state": kept.told(as_of, files)}
-        messages = spark.read.schema(known.schema).parquet(new.uri(MESSAGES))
+        reading = read_ledger(spark, ledger, ledger_format=ledger_format)
+        events = reading.events
+        if as_of_ms is not None:
+            events = events.where(F.col("at_ms") <= as_of_ms)
+        # Written, since they are read several times, and need not fit in memory.
+        rows = _written(gathered(events), new.uri(_GATHERED))
+        (found,) = rows.agg(
+            F.count(F.lit(1)).alias("messages"), F.max("last.at_ms").alias("newest_ms")
+        ).collect()
+        if not found.messages:
+            raise _no_events(name, reading, as_of_ms)
+        as_of = found.newest_ms if as_of_ms is None else as_of_ms
+        known = judged(
+            rows.coalesce(1) if found.messages <= _ROWS_OF_ONE_FILE else rows,
+            as_of_ms=as_of,
+            grace_ms=grace_seconds * 1000,
+        )
+        messages = _written(known.sortWithinPartitions(*KEY), new.uri(_MESSAGES))
+        new.remove(_GATHERED)
         counted = _counted(messages, new, as_of)
         moment_hours = hours_of_a_moment(counted.hours())
         arrivals = _written(counted.arrivals(moment_hours), new.uri(_ARRIVALS))
         written = _write_tables(messages, arrivals, new, prices, as_of)
-        written |= {"messages": messages, "spread": counted.spread, "arrivals": arrivals}
-        bad_lines = found.bad_lines.sort("file", "line").coalesce(1)
+        written |= {_MESSAGES: messages, "spread": counted.spread, "arrivals": arrivals}
+        bad_lines = reading.bad_lines().sort("file", "line").coalesce(1)
         written["bad_lines"] = _written(bad_lines, new.uri("bad_lines"))
         figures = Figures.of(
             written,
             as_of=utc(as_of).isoformat(timespec="milliseconds"),
             grace_seconds=grace_seconds,
-            lines=found.lines,
-            bad_lines=found.bad,
+            lines=reading.counts.get["lines"],
+            bad_lines=reading.bad,
         )
         page = render(contents(figures, written, prices, name, moment_hours=moment_hours))
         for part in (_COUNTS, _SPREAD, _ARRIVALS):
             new.remove(part)
         new.write_text(PAGE, page)
-        new.write_text(MARK, json.dumps(asdict(figures) | state_told, indent=2) + "\n")
+        new.write_text(MARK, json.dumps(asdict(figures), indent=2) + "\n")
     return figures
-
-
-def _read_once(
-    spark: SparkSession,
-    ledger: str | DataFrame,
-    folder: str,
-    *,
-    ledger_format: str | None,
-    as_of_ms: int | None,
-) -> ReadSoFar:
-    """Messages' rows are written, since they are read several times, and need not fit in memory."""
-    reading = read_ledger(spark, ledger, ledger_format=ledger_format)
-    events = reading.events
-    if as_of_ms is not None:
-        events = events.where(F.col("at_ms") <= as_of_ms)
-    rows = _written(gathered(events), folder)
-    lines, good = (reading.counts.get[name] for name in ("lines", "events"))
-    (found,) = rows.agg(
-        F.count(F.lit(1)).alias("messages"), F.max("last.at_ms").alias("newest_ms")
-    ).collect()
-    asked = found.newest_ms if as_of_ms is None else as_of_ms
-    return ReadSoFar(
-        rows=rows.coalesce(1) if found.messages <= _ROWS_OF_ONE_FILE else rows,
-        bad_lines=reading.bad_lines(),
-        lines=lines,
-        bad=lines - good,
-        as_of_ms=asked if found.messages else None,
-    )
 
 
 def _counted(messages: DataFrame, folder: NewFolder, as_of_ms: int) -> Counted:
@@ -173,7 +132,7 @@ def _write_tables(
     messages: DataFrame, arrivals: DataFrame, folder: NewFolder, prices: Prices, as_of_ms: int
 ) -> dict[str, DataFrame]:
     tables_of: dict[str, Callable[[], DataFrame]] = {
-        SUMMARY: lambda: tables.summary(arrivals),
+        "summary": lambda: tables.summary(arrivals),
         "last_seen": lambda: tables.last_seen(messages),
         "lateness": lambda: tables.lateness(arrivals),
         "cohorts": lambda: tables.cohorts(arrivals),
@@ -194,11 +153,11 @@ def _written(table: DataFrame, folder: str) -> DataFrame:
     return table.sparkSession.read.schema(table.schema).parquet(folder)
 
 
-def _no_events(ledger: str, found: ReadSoFar, as_of_ms: int | None) -> ConfigurationError:
+def _no_events(ledger: str, reading: Reading, as_of_ms: int | None) -> ConfigurationError:
     until = "" if as_of_ms is None else f" up to {utc(as_of_ms).isoformat()}"
-    first = found.bad_lines.first()
+    first = reading.bad_lines().first()
     unreadable = (
-        "" if first is None else f"; {found.bad} lines are not events, the first: {first.reason}"
+        "" if first is None else f"; {reading.bad} lines are not events, the first: {first.reason}"
     )
     return ConfigurationError(f"ledger {ledger} has no events{until}{unreadable}")
 

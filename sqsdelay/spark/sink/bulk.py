@@ -25,9 +25,8 @@ from sqsdelay.core.stored_message import StoredMessage, as_stored
 from sqsdelay.errors import InvalidEndpoint
 from sqsdelay.ledger.events import Ledger
 from sqsdelay.limits import MIN_QUEUE_LIMIT_BYTES
-from sqsdelay.parking.settings import ParkingSettings
-from sqsdelay.ports.queues import Queues
-from sqsdelay.ports.size_limits import SizeLimits
+from sqsdelay.parking.parking import ParkingSettings
+from sqsdelay.ports.queues import Queues, SizeLimits
 from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.settings import SenderSettings
@@ -40,7 +39,7 @@ from sqsdelay.spark.sink.run import Run, StagedPart
 from sqsdelay.spark.sink.staging import Staging
 from sqsdelay.spark.sink.summary import Counts
 from sqsdelay.stores.s3.jobs import Job, wheel_of
-from sqsdelay.stores.s3.lines import line_of
+from sqsdelay.stores.s3.objects import line_of
 from sqsdelay.stores.s3.wheel import Wheel
 
 _PROBE: Final = "sqsdelay-looks-whether-this-endpoint-can-be-sent-to"

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
-    DataSourceReader,
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
@@ -39,32 +38,11 @@ _QUERY_ID = "sql.streaming.queryId"
 
 
 class SqsDelayDataSource(DataSource):
-    """``df.write.format("sqsdelay")`` and ``spark.read.format("sqsdelay")``; see docs/spark.md for
-    columns and options."""
+    """``df.write.format("sqsdelay")``; see docs/spark.md for columns and options."""
 
     @classmethod
     def name(cls) -> str:
         return "sqsdelay"
-
-    def schema(self) -> str:
-        """The columns of messages that wait in a store."""
-        from sqsdelay.spark.stored.reader import SCHEMA
-
-        return SCHEMA
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """A reader of what waits in one store.
-
-        Raises:
-            ConfigurationError, InvalidEndpoint: the options name none; or columns were named.
-        """
-        from sqsdelay.spark.stored.reader import COLUMNS, Source, StoreReader
-
-        if schema.fieldNames() != COLUMNS:
-            raise ConfigurationError(
-                "a store's columns are always the same; leave out schema(…), and select() what you need"
-            )
-        return StoreReader(Source.parse(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """A writer for one job.

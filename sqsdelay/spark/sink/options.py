@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from sqsdelay.core.delay import check_hop, checked_max_delay
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.hop import check_hop, checked_max_delay
 from sqsdelay.errors import InvalidSetting
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
-from sqsdelay.parking.settings import DEFAULT_PARK_AFTER_SECONDS
+from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.spark.locations import absolute, is_uri
 
 DEFAULT_CONCURRENCY: Final = 32

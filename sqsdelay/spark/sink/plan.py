@@ -9,12 +9,12 @@ from urllib.parse import urlsplit
 
 from sqsdelay.core.message import Message, OutgoingMessage, size_of, string
 from sqsdelay.cost import Prices, shipped_prices
-from sqsdelay.cost.rates import Way, stored_in_s3_at_once, ways
+from sqsdelay.cost.recommendation import Way, stored_in_s3_at_once, ways
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.ports.queues import Failure, Queues, SendReceipt
 from sqsdelay.spark.estimate import amounts_of, edges_of, hop_count
 from sqsdelay.spark.sink.options import Options
-from sqsdelay.stores.s3.url import settings_of
+from sqsdelay.stores.s3.slots import settings_of
 
 _CALLS_A_SECOND: Final = 2_400
 """A FIFO queue with high throughput, in most regions. Source: docs/capacity.md, "Quoted"."""

@@ -9,8 +9,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from sqsdelay.core.delay import delay_ms, utc
-from sqsdelay.core.due_time import DueTime
+from sqsdelay.core.delay import DueTime, delay_ms, utc
 from sqsdelay.core.message import Message
 from sqsdelay.errors import InvalidDelay, InvalidMessage, SqsDelayError
 from sqsdelay.spark.sink.columns import (

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from sqsdelay.core.one_line import one_line
+from sqsdelay.core.readable import one_line
 from sqsdelay.errors import StoreError
 from sqsdelay.spark.sink.options import Options
 
@@ -48,7 +48,7 @@ def run_of(options: Options, now_ms: int) -> Run | None:
     if parts.scheme != "s3":
         return None
     from sqsdelay.stores.s3.jobs import new_job_batch
-    from sqsdelay.stores.s3.url import settings_of
+    from sqsdelay.stores.s3.slots import settings_of
 
     if settings_of(parts).get("lookup"):
         return None

@@ -10,7 +10,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from sqsdelay.ledger.file import FileLedger
+from sqsdelay.ledger.files import FileLedger
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.ports.queues import Queues
 from sqsdelay.sending.sender import QueueSender

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from sqsdelay.core.amendments import Amendment, latest_amendments
+from sqsdelay.core.stored_message import Amendment, latest_amendments
 from sqsdelay.stores.dynamodb.item import number
 from sqsdelay.stores.dynamodb.layout import EXPIRY, PARTITION, Item, Layout
 from sqsdelay.stores.dynamodb.leases import LOOKED_AT_MS

@@ -6,9 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.clock import Clock, SystemClock
-from sqsdelay.core.stored_message import StoredMessage, check_stored_due
+from sqsdelay.core.stored_message import Amendment, StoredMessage, check_stored_due
 from sqsdelay.errors import ConfigurationError, InvalidSetting, MessageTooLarge
 from sqsdelay.limits import MAX_DYNAMODB_ITEM_BYTES
 from sqsdelay.ports.stores import Claim, TransactionMode

@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from sqsdelay.core.amendments import AMENDMENT_LIFETIME_MS, Amendment
 from sqsdelay.core.clock import SystemClock
-from sqsdelay.core.stored_message import StoredMessage, from_store
+from sqsdelay.core.stored_message import AMENDMENT_LIFETIME_MS, Amendment, StoredMessage, from_store
 from sqsdelay.stores.dynamodb.layout import Item
 from sqsdelay.stores.dynamodb.table import OLD_KEY, Table
 

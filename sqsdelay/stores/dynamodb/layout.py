@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from sqsdelay.core.message_id import due_ms_of_id
+from sqsdelay.core.checked_message import due_ms_of_id
 from sqsdelay.errors import InvalidSetting
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, MAX_RETENTION_SECONDS
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sqsdelay.processes.forks import in_each_child
+from sqsdelay.ports.forks import in_each_child
 from sqsdelay.stores.dynamodb.item import number
 from sqsdelay.stores.dynamodb.layout import (
     EXPIRY,

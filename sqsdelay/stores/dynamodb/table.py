@@ -13,7 +13,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from sqsdelay.core.clock import Clock
 from sqsdelay.errors import ConfigurationError, StoreError, StoreMissing, StoreUnavailable
-from sqsdelay.processes.forks import in_each_child
+from sqsdelay.ports.forks import in_each_child
 from sqsdelay.stores.dates import ServiceClock
 from sqsdelay.stores.dynamodb.layout import EXPIRY, PARTITION, SORT, Item, Key
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
 
-from sqsdelay.core.message_id import due_ms_of_id
+from sqsdelay.core.checked_message import due_ms_of_id
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.stores.dynamodb.item import Entry, entry_of, item_of, moved_item

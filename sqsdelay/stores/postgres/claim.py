@@ -1,17 +1,39 @@
-"""What a dispatcher holds of a PostgreSQL table: rows locked by an open transaction."""
+"""What a dispatcher holds of a PostgreSQL table: rows locked by an open transaction, and where they lie."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import psycopg
+from psycopg.adapt import Dumper
+from psycopg.postgres import types
+from psycopg.pq import Format
 
 from sqsdelay.core.stored_message import from_rows
 from sqsdelay.stores.postgres.pool import Connection, PostgresPool
-from sqsdelay.stores.postgres.row_places import RowPlaces
 from sqsdelay.stores.results import found_among
+
+_TID: Final = types["tid"]
+_HEAD: Final = struct.Struct("!5I")
+_LENGTH: Final = struct.pack("!I", 6)
+
+
+class RowPlaces(list[bytes | None]):
+    """Where rows lie (ctid), as PostgreSQL gives it in binary; with None they cannot be sent."""
+
+
+class RowPlacesDumper(Dumper):
+    """`RowPlaces` as an array in binary."""
+
+    format = Format.BINARY
+    oid = _TID.array_oid
+
+    def dump(self, obj: RowPlaces) -> bytes:
+        head = _HEAD.pack(1, 0, _TID.oid, len(obj), 1)
+        return _LENGTH.join([head, *obj])
 
 
 class PostgresClaim:
@@ -34,6 +56,7 @@ class PostgresClaim:
         queries: Mapping[str, bytes],
         now_ms: Callable[[], int | None],
     ) -> None:
+        connection.adapters.register_dumper(RowPlaces, RowPlacesDumper)
         self.messages = from_rows(rows)
         self.transaction: Any = connection
         self._connection = connection

@@ -1,29 +1,15 @@
--- Queries of the PostgreSQL inbox. {table}, {index} and {qualified_index} are quoted names.
-
--- name: lock_set_up
--- CREATE … IF NOT EXISTS of two processes at once can fail; one after the other cannot.
-SELECT pg_advisory_xact_lock(hashtextextended(%(name)s, 0))
+-- Queries of the PostgreSQL inbox. {table} and {until_index} are quoted names.
 
 -- name: set_up
 -- claim: whose lease it is until until_ms; NULL when the message was processed, known until until_ms.
-CREATE TABLE IF NOT EXISTS {table} (
+CREATE TABLE {table} (
     message_id text COLLATE "C" PRIMARY KEY,
     claim text,
     until_ms bigint NOT NULL
 )
 
 -- name: set_up_index
-CREATE INDEX IF NOT EXISTS {index} ON {table} (until_ms)
-
--- name: record_version
--- The index's comment: only the owner writes it, everybody may read it, and backups keep it.
-COMMENT ON INDEX {qualified_index} IS {version}
-
--- name: version
-SELECT obj_description(to_regclass(%(index)s), 'pg_class')
-
--- name: limit_waits
-SET LOCAL lock_timeout = '10s'
+CREATE INDEX {until_index} ON {table} (until_ms)
 
 -- name: begin
 -- Changes a row for the one who has claimed the message.

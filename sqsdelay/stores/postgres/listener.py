@@ -11,7 +11,7 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
-from sqsdelay.core.one_line import one_line
+from sqsdelay.core.readable import one_line
 from sqsdelay.stores.postgres.pool import CLIENT_SETTINGS, Connection, begin_session, driver_text
 
 logger = logging.getLogger(__name__)

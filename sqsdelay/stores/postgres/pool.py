@@ -1,7 +1,8 @@
-"""Connections to a PostgreSQL database: pooled, opened when first needed, errors translated."""
+"""Connections to a PostgreSQL database, and a table in it: pooled, made, checked, errors translated."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 import threading
 import time
@@ -11,19 +12,21 @@ from functools import partial
 from typing import Any, Final
 
 import psycopg
-from psycopg import IsolationLevel
+from psycopg import IsolationLevel, sql
+from psycopg.rows import tuple_row
 from psycopg_pool import ConnectionPool
 
 from sqsdelay.errors import InvalidSetting, StoreError, StoreMissing, StoreUnavailable
 from sqsdelay.limits import MAX_POSTGRES_NAME_BYTES, POSTGRES_ANSWER_SECONDS
-from sqsdelay.processes.forks import in_each_child
-from sqsdelay.stores.postgres.row_places import RowPlaces, RowPlacesDumper
-from sqsdelay.stores.schema_version import mismatch
+from sqsdelay.ports.forks import in_each_child
+from sqsdelay.stores.queries import read_queries
+from sqsdelay.stores.schema_version import VERSION, check_version, mismatch
 
 DEFAULT_SCHEMA: Final = "public"
 DEFAULT_CONNECTIONS: Final = 8
 _CONNECT_SECONDS: Final = 5.0
 _UNFIT: Final = re.compile("[\0\ud800-\udfff]")
+_VERSION: Final = re.compile(r"sqsdelay schema (\d{1,9})", re.ASCII)
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -43,6 +46,8 @@ SERVER_SETTINGS: Final = {
     "tcp_keepalives_interval": "1",
     "tcp_keepalives_count": "4",
     "tcp_user_timeout": "8000",
+    # A claim's transaction is idle while its messages are sent: ended meanwhile, it sends them again.
+    "idle_in_transaction_session_timeout": "0",
     # To compile a claim takes longer than to run it.
     "jit": "off",
     # While a table is almost empty, the planner would read and sort it whole, and keep that plan for
@@ -69,11 +74,8 @@ class TimedConnection(psycopg.Connection[tuple[Any, ...]]):
     itself waits for an answer without end.
     """
 
-    patient = False
-    """Whether statements may take as long as they take."""
-
     def wait(self, gen: Generator[Any, Any, Any], *args: Any, **kwargs: Any) -> Any:
-        return super().wait(gen if self.patient else self._timed(gen), *args, **kwargs)
+        return super().wait(self._timed(gen), *args, **kwargs)
 
     def _timed(self, talk: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
         heard = time.monotonic()
@@ -174,7 +176,6 @@ class PostgresPool:
     def _configure(self, connection: Connection) -> None:
         if not begin_session(connection):
             self._own_sessions = False
-        connection.adapters.register_dumper(RowPlaces, RowPlacesDumper)
 
     def taken(self) -> TimedConnection:
         """A connection, to be given back.
@@ -196,18 +197,6 @@ class PostgresPool:
     def give_back(self, connection: TimedConnection) -> None:
         """One that broke, or was left inside a transaction, the pool replaces."""
         self._pool.putconn(connection)
-
-    @contextmanager
-    def setting_up(self) -> Iterator[Connection]:
-        """A connection that waits as long as it takes: to index a long table takes minutes."""
-        connection = self.taken()
-        connection.patient = True
-        try:
-            with self.translated():
-                yield connection
-        finally:
-            connection.patient = False
-            self.give_back(connection)
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
@@ -250,7 +239,7 @@ class PostgresPool:
                 f"table {self._table} does not exist; {self._remedy}, or correct the name"
             )
         if isinstance(error, psycopg.errors.UndefinedColumn):
-            return mismatch(self._table, self._remedy, error)
+            return mismatch(self._table, driver_text(error))
         text = f"PostgreSQL store {self._table}: {driver_text(error)}"
         if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
             return StoreUnavailable(text)
@@ -267,7 +256,114 @@ def driver_text(error: psycopg.Error) -> str:
     return str(error) if primary is None else f"{primary} (SQLSTATE {error.sqlstate})"
 
 
-def check_name(name: str) -> None:
+class PostgresTable:
+    """A table, and its version in the comment of one of its indexes, which backups keep.
+
+    Args:
+        conninfo: a libpq connection string or ``postgresql://`` URL.
+        table: its name; ``schema``: where it is, which must exist.
+        connections: the most that are opened.
+        queries: the ``.sql`` file with its queries; those named ``set_up…`` make it.
+        index: how the name of the index ends whose comment tells the version.
+        remedy: how the table is made, for the error when it is missing.
+
+    Raises:
+        ConfigurationError: a name PostgreSQL would cut off or cannot hold; a bad ``conninfo``.
+    """
+
+    def __init__(
+        self,
+        conninfo: str,
+        table: str,
+        *,
+        schema: str,
+        connections: int,
+        queries: str,
+        index: str,
+        remedy: str,
+    ) -> None:
+        for name in (schema, table):
+            _check_name(name)
+        self._conninfo = conninfo
+        self._schema = schema
+        self._table = table
+        digest = hashlib.sha256(f"{schema}\0{table}".encode()).hexdigest()[:32]
+        # An index lives in its table's schema, and its name may not be cut off either.
+        self._prefix = f"sqsdelay_{digest}"
+        self._place = sql.Identifier(schema, table).as_string(None)
+        self._index = sql.Identifier(schema, f"{self._prefix}_{index}").as_string(None)
+        names = self._names() | {"qualified_index": self._identifier(f"{self._prefix}_{index}")}
+        self._sql = {
+            key: sql.SQL(query).format(**names).as_bytes()
+            for key, query in (read_queries("postgres/table.sql") | read_queries(queries)).items()
+        }
+        self._checked = False
+        self._pool = PostgresPool(conninfo, table=table, connections=connections, remedy=remedy)
+
+    def _names(self) -> dict[str, sql.Composable]:
+        """What stands in braces in the queries; ``…_index`` is an index's name without its schema."""
+        return {
+            "table": self._identifier(self._table),
+            "version": sql.Literal(f"sqsdelay schema {VERSION}"),
+            **{
+                f"{name}_index": sql.Identifier(f"{self._prefix}_{name}")
+                for name in ("due", "destination", "held", "until")
+            },
+        }
+
+    def _identifier(self, name: str) -> sql.Identifier:
+        # psycopg reads %s in a query's text, so a percent sign of a name is written twice.
+        return sql.Identifier(self._schema.replace("%", "%%"), name.replace("%", "%%"))
+
+    def set_up(self) -> None:
+        """Create the table, where it is missing, and write down its version.
+
+        Where it is there already, only the version is read: whatever else takes a lock would wait
+        behind open transactions, and every sender behind it.
+
+        Raises:
+            SchemaMismatch: another sqsdelay made it.
+        """
+        with self._pool.statement() as connection:
+            if self._is_ours(connection):
+                return
+        with self._pool.connection() as connection, connection.transaction():
+            connection.execute(self._sql["limit_waits"], {})
+            connection.execute(self._sql["lock_set_up"], {"name": self._prefix})
+            if self._is_ours(connection):
+                return
+            for name in (name for name in self._sql if name.startswith("set_up")):
+                connection.execute(self._sql[name], {})
+            connection.execute(self._sql["record_version"], {})
+
+    def _is_ours(self, connection: psycopg.Connection[Any]) -> bool:
+        """Whether the table is there; one that another sqsdelay made is refused."""
+        # The caller's connection may make rows of another shape.
+        cursor = connection.cursor(row_factory=tuple_row)
+        names = {"table": self._place, "index": self._index}
+        row = cursor.execute(self._sql["version"], names).fetchone()
+        exists, comment = row or (False, None)
+        if exists:
+            told = _VERSION.fullmatch(comment or "")
+            check_version(None if told is None else int(told[1]), table=self._table)
+        return bool(exists)
+
+    def _check(self, connection: psycopg.Connection[Any]) -> None:
+        """Before the first use of all: is this a table of ours? A missing one says so when it is used."""
+        if not self._checked:
+            self._checked = self._is_ours(connection)
+
+    def _rows(self, query: str, **arguments: object) -> list[tuple[Any, ...]]:
+        with self._pool.statement() as connection:
+            self._check(connection)
+            return connection.execute(self._sql[query], arguments).fetchall()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._pool.close()
+
+
+def _check_name(name: str) -> None:
     """Refuse a name PostgreSQL would cut off or cannot hold.
 
     Raises:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -14,14 +13,17 @@ from psycopg import sql
 from psycopg.rows import tuple_row
 from psycopg.types.numeric import Int4, Int8
 
-from sqsdelay.core.amendments import (
+from sqsdelay.core.clock import Clock
+from sqsdelay.core.stored_message import (
     AMENDMENT_LIFETIME_MS,
     Amendment,
+    StoredMessage,
     amendment_from_row,
+    check_stored_due,
+    from_rows,
+    from_store,
     latest_amendments,
 )
-from sqsdelay.core.clock import Clock
-from sqsdelay.core.stored_message import StoredMessage, check_stored_due, from_rows, from_store
 from sqsdelay.dispatching.settings import MAX_POLL_SECONDS
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.ports.stores import Claim, TransactionMode
@@ -32,15 +34,9 @@ from sqsdelay.stores.postgres.pool import (
     DEFAULT_CONNECTIONS,
     DEFAULT_SCHEMA,
     Connection,
-    PostgresPool,
-    check_name,
+    PostgresTable,
 )
-from sqsdelay.stores.postgres.version import commented_version, version_comment
-from sqsdelay.stores.queries import read_queries
 from sqsdelay.stores.results import found_among, new_once
-from sqsdelay.stores.schema_version import check_version, newest_version, refuse_newer, upgrades
-
-_REMEDY: Final = "run sqsdelay store create (set_up())"
 
 DATABASE_CLOCK: Final = (
     "coalesce({}::bigint, (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint))"
@@ -51,7 +47,7 @@ _SOON_MS: Final = MAX_POLL_SECONDS * 1000
 """The longest a dispatcher sleeps: what is due later it finds by polling in time."""
 
 
-class PostgresStore:
+class PostgresStore(PostgresTable):
     """Delayed messages in a PostgreSQL table.
 
     Args:
@@ -80,65 +76,31 @@ class PostgresStore:
         clock: Clock | None = None,
     ) -> None:
         self._clock = clock
-        self._conninfo = conninfo
-        self._table = table or f"{endpoint}.delayed"
-        for name in (schema, self._table):
-            check_name(name)
-        digest = hashlib.sha256(f"{schema}\0{self._table}".encode()).hexdigest()[:32]
-        self._channel = f"sqsdelay_{digest}"
-        queries = read_queries("postgres/store.sql")
-        self._version = newest_version(queries)
-        # psycopg reads %s in a query's text, so a percent sign of a name is written twice.
-        identifier = sql.Identifier(schema.replace("%", "%%"), self._table.replace("%", "%%"))
-        names: dict[str, sql.Composable] = {
-            "table": identifier,
-            "table_name": sql.Literal(identifier.as_string(None)),
-            # An index lives in its table's schema and its name may not be cut off either.
-            "index": sql.Identifier(f"sqsdelay_{digest}_due"),
-            "qualified_index": sql.Identifier(schema.replace("%", "%%"), f"sqsdelay_{digest}_due"),
-            "destinations_index": sql.Identifier(f"sqsdelay_{digest}_destination"),
-            # Databases of former versions have the table by this name.
-            "amendments": sql.Identifier(schema.replace("%", "%%"), f"sqsdelay_{digest}_marks"),
-            "version": sql.Literal(version_comment(self._version)),
+        super().__init__(
+            conninfo,
+            table or f"{endpoint}.delayed",
+            schema=schema,
+            connections=connections,
+            queries="postgres/store.sql",
+            index="due",
+            remedy="run sqsdelay store create (set_up())",
+        )
+        self._channel = self._prefix
+
+    def _names(self) -> dict[str, sql.Composable]:
+        quoted = self._identifier(self._table).as_string(None)
+        return super()._names() | {
+            "table_name": sql.Literal(quoted),
+            "amendments": self._identifier(f"{self._prefix}_amendments"),
             "now": sql.SQL(DATABASE_CLOCK.format("%(now_ms)s")),
             "now_or": sql.SQL(DATABASE_CLOCK.format("%s")),
         }
-        self._index = sql.Identifier(schema, f"sqsdelay_{digest}_due").as_string(None)
-        self._sql = {
-            key: sql.SQL(query).format(**names).as_bytes() for key, query in queries.items()
-        }
-        self._pool = PostgresPool(
-            conninfo,
-            table=self._table,
-            connections=connections,
-            remedy=_REMEDY,
-        )
-
-    def set_up(self) -> None:
-        with self._pool.setting_up() as connection, connection.transaction():
-            connection.execute(self._sql["limit_waits"], {})
-            connection.execute(self._sql["lock_set_up"], {"channel": self._channel})
-            found = self._found_version(connection)
-            refuse_newer(found, self._version, table=self._table)
-            for query in ("set_up", "set_up_index", "set_up_amendments"):
-                connection.execute(self._sql[query], {})
-            for query in upgrades(self._sql, found):
-                connection.execute(self._sql[query], {})
-            if found < self._version:
-                connection.execute(self._sql["record_version"], {})
 
     def initialize(self, mode: TransactionMode) -> None:
         if mode not in self.modes:
             raise ConfigurationError(f"a PostgreSQL store cannot give {mode!r}")
         # Nothing depends on the mode: a claim is the open transaction either way.
         self._rows("exists")
-        with self._pool.statement() as connection:
-            found = self._found_version(connection)
-        check_version(found, self._version, table=self._table, remedy=_REMEDY)
-
-    def _found_version(self, connection: Connection) -> int:
-        row = connection.execute(self._sql["version"], {"index": self._index}).fetchone()
-        return commented_version(row)
 
     def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
         if not messages:
@@ -155,6 +117,7 @@ class PostgresStore:
         else:
             connection = transaction
         try:
+            self._check(connection)
             if transaction is not None:
                 return self._insert(connection, messages)
             with self._pool.committed(connection):
@@ -204,6 +167,7 @@ class PostgresStore:
             transaction.__enter__()
             try:
                 self._pool.begun(connection)
+                self._check(connection)
                 yield self._take(connection, limit, due_by_ms, except_destinations)
             except BaseException:
                 transaction.__exit__(*sys.exc_info())
@@ -225,6 +189,11 @@ class PostgresStore:
         }
         query = self._sql["claim_except" if except_destinations else "claim"]
         rows = connection.execute(query, arguments, binary=True).fetchall()
+        if len(rows) < limit:
+            # Behind what is new: what failed before.
+            arguments["limit"] = limit - len(rows)
+            held = connection.execute(self._sql["claim_held"], arguments, binary=True)
+            rows = sorted(rows + held.fetchall(), key=itemgetter(2, 0))
         return PostgresClaim(
             connection, rows, pool=self._pool, queries=self._sql, now_ms=self._now_ms
         )
@@ -282,6 +251,7 @@ class PostgresStore:
             "lifetime_ms": AMENDMENT_LIFETIME_MS,
         }
         with self._pool.connection() as connection, connection.transaction():
+            self._check(connection)
             connection.execute(self._sql["forget_amendments"], {"now_ms": self._now_ms()})
             connection.execute(self._sql["amend"], arguments)
 
@@ -299,10 +269,3 @@ class PostgresStore:
             StoreUnavailable
         """
         return int(self._rows("now")[0][0])
-
-    def close(self) -> None:
-        self._pool.close()
-
-    def _rows(self, query: str, **arguments: object) -> list[tuple[Any, ...]]:
-        with self._pool.statement() as connection:
-            return connection.execute(self._sql[query], arguments).fetchall()

@@ -1,64 +1,40 @@
--- Queries of the PostgreSQL store. {table}, {index}, {qualified_index}, {destinations_index} and {amendments} are quoted names,
--- {now} is the database's clock in epoch milliseconds (or what %(now_ms)s gives, in tests), {now_or} the same with a bare %s.
+-- Queries of the PostgreSQL store. {table}, {amendments} and {…_index} are quoted names, {now} is the database's clock in
+-- epoch milliseconds (or what %(now_ms)s gives, in tests), {now_or} the same with a bare %s.
+-- A row is new (held_until_ms = 0), and then in two indexes by due time, or held after a failure, and then in one
+-- of its own: claims read no row that cannot be claimed, and what is new goes before what failed.
 
 -- name: set_up
--- held_until_ms: not claimable before, after a failure. Claims themselves are row locks.
-CREATE TABLE IF NOT EXISTS {table} (
-    message_id text COLLATE "C" PRIMARY KEY,
-    destination text NOT NULL,
-    due_ms bigint NOT NULL,
+-- held_until_ms: not claimable before, after a failure; 0 when it has not failed. Claims themselves are row locks.
+CREATE TABLE {table} (
+    message_id text COLLATE "C" PRIMARY KEY
+        CONSTRAINT sqsdelay_message_id CHECK (length(message_id) BETWEEN 1 AND 250),
+    destination text NOT NULL CONSTRAINT sqsdelay_destination CHECK (destination <> ''),
+    due_ms bigint NOT NULL CONSTRAINT sqsdelay_due_ms CHECK (due_ms BETWEEN 0 AND 253402300799000),
     body bytea NOT NULL,
     headers text NOT NULL,
-    failures integer NOT NULL DEFAULT 0,
-    held_until_ms bigint NOT NULL DEFAULT 0
+    failures integer NOT NULL DEFAULT 0 CONSTRAINT sqsdelay_failures CHECK (failures >= 0),
+    held_until_ms bigint NOT NULL DEFAULT 0 CONSTRAINT sqsdelay_held CHECK (held_until_ms >= 0)
 )
 
 -- name: set_up_index
-CREATE INDEX IF NOT EXISTS {index} ON {table} (due_ms, message_id)
+CREATE INDEX {due_index} ON {table} (due_ms, message_id) WHERE held_until_ms = 0
+
+-- name: set_up_destinations_index
+-- With destinations out of reach, claims go from one of the others to the next.
+CREATE INDEX {destination_index} ON {table} (destination COLLATE "C", due_ms) WHERE held_until_ms = 0
+
+-- name: set_up_held_index
+CREATE INDEX {held_index} ON {table} (destination COLLATE "C", held_until_ms) WHERE held_until_ms > 0
 
 -- name: set_up_amendments
 -- due_ms: the new due time, NULL for a cancellation. until_ms: an amendment's lifetime after it was left.
--- cancelled_ms: when a message of this id was cancelled, before it was moved.
-CREATE TABLE IF NOT EXISTS {amendments} (
+-- cancelled_ms: on a new due time, when the message was cancelled before.
+CREATE TABLE {amendments} (
     message_id text COLLATE "C" PRIMARY KEY,
     due_ms bigint,
-    until_ms bigint NOT NULL
+    until_ms bigint NOT NULL,
+    cancelled_ms bigint
 )
-
--- name: upgrade_2
--- cancelled_ms: on a new due time, when the message was cancelled before.
-ALTER TABLE {amendments} ADD COLUMN IF NOT EXISTS cancelled_ms bigint
-
--- name: upgrade_3
--- With destinations out of reach, claims go from one of the others to the next.
-CREATE INDEX IF NOT EXISTS {destinations_index} ON {table} (destination COLLATE "C", due_ms)
-
--- name: upgrade_4
--- A table in which there is a row already that breaks them stays without: as NOT VALID they would
--- refuse the dispatcher's own updates of that row.
-DO $sqsdelay$ BEGIN
-    ALTER TABLE {table}
-        ADD CONSTRAINT sqsdelay_message_id CHECK (length(message_id) BETWEEN 1 AND 250),
-        ADD CONSTRAINT sqsdelay_destination CHECK (destination <> ''),
-        ADD CONSTRAINT sqsdelay_due_ms CHECK (due_ms BETWEEN 0 AND 253402300799000),
-        ADD CONSTRAINT sqsdelay_failures CHECK (failures >= 0);
-EXCEPTION WHEN check_violation THEN
-    RAISE NOTICE 'a row is no message: the table stays without constraints';
-END $sqsdelay$
-
--- name: record_version
--- The index's comment: only the owner writes it, everybody may read it, and backups keep it.
-COMMENT ON INDEX {qualified_index} IS {version}
-
--- name: version
-SELECT obj_description(to_regclass(%(index)s), 'pg_class')
-
--- name: limit_waits
-SET LOCAL lock_timeout = '10s'
-
--- name: lock_set_up
--- CREATE … IF NOT EXISTS of two processes at once can fail; one after the other cannot.
-SELECT pg_advisory_xact_lock(hashtextextended(%(channel)s, 0))
 
 -- name: exists
 SELECT 1 FROM {table} LIMIT 0
@@ -75,7 +51,7 @@ ON CONFLICT (message_id) DO NOTHING
 RETURNING CASE WHEN due_ms <= {now_or} + %s THEN
     CASE WHEN due_ms <= coalesce((
         SELECT CASE WHEN head.due_ms > {now_or} THEN head.due_ms - 1 END
-        FROM {table} AS head ORDER BY head.due_ms LIMIT 1
+        FROM {table} AS head WHERE head.held_until_ms = 0 ORDER BY head.due_ms LIMIT 1
     ), due_ms) THEN pg_notify(%s, '') END
 END
 
@@ -92,7 +68,7 @@ notified AS MATERIALIZED (
     SELECT CASE WHEN due_ms <= {now_or} + %s THEN
         CASE WHEN due_ms <= coalesce((
             SELECT CASE WHEN head.due_ms > {now_or} THEN head.due_ms - 1 END
-            FROM {table} AS head ORDER BY head.due_ms LIMIT 1
+            FROM {table} AS head WHERE head.held_until_ms = 0 ORDER BY head.due_ms LIMIT 1
         ), due_ms) THEN pg_notify(%s, '') END
     END
     FROM (SELECT min(due_ms) AS due_ms FROM stored) AS earliest
@@ -100,9 +76,9 @@ notified AS MATERIALIZED (
 SELECT message_id, (SELECT count(*) FROM notified) FROM stored
 
 -- name: claim
--- Lock the earliest due messages that nobody holds; the locks end with the transaction.
+-- Lock the earliest due messages that are new and that nobody has locked; the locks end with the transaction.
 SELECT message_id, destination, due_ms, body, headers, failures, ctid FROM {table}
-WHERE due_ms <= %(due_by_ms)s AND held_until_ms <= {now}
+WHERE held_until_ms = 0 AND due_ms <= %(due_by_ms)s
 ORDER BY due_ms, message_id LIMIT %(limit)s
 FOR UPDATE SKIP LOCKED
 
@@ -111,11 +87,15 @@ FOR UPDATE SKIP LOCKED
 -- others to the next, with an equal share for each. Compared as pairs: with = on the destination, the
 -- planner may prefer the index of due times, and read past everything in it.
 WITH RECURSIVE found(destination) AS (
-    (SELECT destination COLLATE "C" FROM {table} ORDER BY destination COLLATE "C" LIMIT 1)
+    (
+        SELECT destination COLLATE "C" FROM {table} WHERE held_until_ms = 0
+        ORDER BY destination COLLATE "C" LIMIT 1
+    )
     UNION ALL
     SELECT (
         SELECT destination COLLATE "C" FROM {table}
-        WHERE destination COLLATE "C" > found.destination ORDER BY destination COLLATE "C" LIMIT 1
+        WHERE held_until_ms = 0 AND destination COLLATE "C" > found.destination
+        ORDER BY destination COLLATE "C" LIMIT 1
     ) FROM found WHERE found.destination IS NOT NULL
 ),
 well AS MATERIALIZED (
@@ -123,7 +103,7 @@ well AS MATERIALIZED (
         SELECT due_ms FROM {table}
         WHERE (destination COLLATE "C", due_ms) >= (found.destination, (-9223372036854775808)::bigint)
           AND (destination COLLATE "C", due_ms) <= (found.destination, %(due_by_ms)s::bigint)
-          AND held_until_ms <= {now}
+          AND held_until_ms = 0
         ORDER BY destination COLLATE "C", due_ms LIMIT 1
     ) AS head
     WHERE found.destination <> ALL(%(except_destinations)s::text[])
@@ -133,11 +113,53 @@ SELECT share.* FROM well CROSS JOIN LATERAL (
     SELECT message_id, destination, due_ms, body, headers, failures, ctid FROM {table}
     WHERE (destination COLLATE "C", due_ms) >= (well.destination, (-9223372036854775808)::bigint)
       AND (destination COLLATE "C", due_ms) <= (well.destination, %(due_by_ms)s::bigint)
-      AND held_until_ms <= {now}
+      AND held_until_ms = 0
     ORDER BY destination COLLATE "C", due_ms LIMIT greatest(1, %(limit)s / well.destinations)
     FOR UPDATE SKIP LOCKED
 ) AS share
 ORDER BY share.due_ms, share.message_id
+
+-- name: claim_held
+-- What failed before and may be tried again, in the same way. Also one row that a due time beyond the year
+-- 9999 keeps from ever being due, so that it is put aside: a program may write one where the constraints were dropped.
+WITH RECURSIVE found(destination) AS (
+    (
+        SELECT destination COLLATE "C" FROM {table} WHERE held_until_ms > 0
+        ORDER BY destination COLLATE "C" LIMIT 1
+    )
+    UNION ALL
+    SELECT (
+        SELECT destination COLLATE "C" FROM {table}
+        WHERE held_until_ms > 0 AND destination COLLATE "C" > found.destination
+        ORDER BY destination COLLATE "C" LIMIT 1
+    ) FROM found WHERE found.destination IS NOT NULL
+),
+well AS MATERIALIZED (
+    SELECT found.destination, count(*) OVER () AS destinations FROM found CROSS JOIN LATERAL (
+        SELECT held_until_ms FROM {table}
+        WHERE (destination COLLATE "C", held_until_ms) >= (found.destination, 1::bigint)
+          AND (destination COLLATE "C", held_until_ms) <= (found.destination, {now})
+          AND held_until_ms > 0 AND (due_ms <= %(due_by_ms)s OR due_ms > 253402300799000)
+        ORDER BY destination COLLATE "C", held_until_ms LIMIT 1
+    ) AS head
+    WHERE found.destination <> ALL(%(except_destinations)s::text[])
+    ORDER BY head.held_until_ms LIMIT %(limit)s
+)
+SELECT share.* FROM well CROSS JOIN LATERAL (
+    SELECT message_id, destination, due_ms, body, headers, failures, ctid FROM {table}
+    WHERE (destination COLLATE "C", held_until_ms) >= (well.destination, 1::bigint)
+      AND (destination COLLATE "C", held_until_ms) <= (well.destination, {now})
+      AND held_until_ms > 0 AND (due_ms <= %(due_by_ms)s OR due_ms > 253402300799000)
+    ORDER BY destination COLLATE "C", held_until_ms LIMIT greatest(1, %(limit)s / well.destinations)
+    FOR UPDATE SKIP LOCKED
+) AS share
+UNION ALL
+SELECT * FROM (
+    SELECT message_id, destination, due_ms, body, headers, failures, ctid FROM {table}
+    WHERE held_until_ms = 0 AND due_ms > 253402300799000
+    ORDER BY due_ms, message_id LIMIT 1
+    FOR UPDATE SKIP LOCKED
+) AS never_due
 
 -- name: remove
 DELETE FROM {table} WHERE message_id = ANY(%(ids)b::text[]) RETURNING message_id
@@ -149,38 +171,73 @@ DELETE FROM {table} WHERE ctid = ANY(%(places)b) AND tableoid = {table_name}::re
 
 -- name: hold
 -- Not claimable until then; %(failed)s is 1 to count a failure, else 0.
-UPDATE {table} SET failures = failures + %(failed)s, held_until_ms = {now} + %(hold_ms)s
+UPDATE {table} SET failures = failures + %(failed)s, held_until_ms = greatest(1, {now} + %(hold_ms)s)
 WHERE message_id = ANY(%(ids)s) RETURNING message_id
 
 -- name: next_due
-SELECT due_ms FROM {table} WHERE held_until_ms <= {now} ORDER BY due_ms LIMIT 1
+SELECT least(
+    (SELECT due_ms FROM {table} WHERE held_until_ms = 0 ORDER BY due_ms, message_id LIMIT 1),
+    (SELECT due_ms FROM {table} WHERE held_until_ms > 0 AND held_until_ms <= {now} LIMIT 1)
+)
 
 -- name: next_due_except
 WITH RECURSIVE found(destination) AS (
-    (SELECT destination COLLATE "C" FROM {table} ORDER BY destination COLLATE "C" LIMIT 1)
+    (
+        SELECT destination COLLATE "C" FROM {table} WHERE held_until_ms = 0
+        ORDER BY destination COLLATE "C" LIMIT 1
+    )
     UNION ALL
     SELECT (
         SELECT destination COLLATE "C" FROM {table}
-        WHERE destination COLLATE "C" > found.destination ORDER BY destination COLLATE "C" LIMIT 1
+        WHERE held_until_ms = 0 AND destination COLLATE "C" > found.destination
+        ORDER BY destination COLLATE "C" LIMIT 1
     ) FROM found WHERE found.destination IS NOT NULL
 )
-SELECT min(head.due_ms) FROM found CROSS JOIN LATERAL (
-    SELECT due_ms FROM {table}
-    WHERE (destination COLLATE "C", due_ms) >= (found.destination, (-9223372036854775808)::bigint)
-      AND destination COLLATE "C" <= found.destination AND held_until_ms <= {now}
-    ORDER BY destination COLLATE "C", due_ms LIMIT 1
-) AS head
-WHERE found.destination <> ALL(%(except_destinations)s::text[])
+SELECT least(
+    (
+        SELECT min(head.due_ms) FROM found CROSS JOIN LATERAL (
+            SELECT due_ms FROM {table}
+            WHERE (destination COLLATE "C", due_ms) >= (found.destination, (-9223372036854775808)::bigint)
+              AND destination COLLATE "C" <= found.destination AND held_until_ms = 0
+            ORDER BY destination COLLATE "C", due_ms LIMIT 1
+        ) AS head
+        WHERE found.destination <> ALL(%(except_destinations)s::text[])
+    ),
+    (
+        SELECT due_ms FROM {table}
+        WHERE held_until_ms > 0 AND held_until_ms <= {now}
+          AND destination <> ALL(%(except_destinations)s::text[]) LIMIT 1
+    )
+)
 
 -- name: pending_count
 SELECT count(*) FROM {table}
 
 -- name: count_due
-SELECT count(*) FROM {table} WHERE due_ms >= %(from_ms)s AND due_ms < %(before_ms)s
+SELECT (
+    SELECT count(*) FROM {table}
+    WHERE held_until_ms = 0 AND due_ms >= %(from_ms)s AND due_ms < %(before_ms)s
+) + (
+    SELECT count(*) FROM {table}
+    WHERE held_until_ms > 0 AND due_ms >= %(from_ms)s AND due_ms < %(before_ms)s
+)
 
 -- name: pending
-SELECT message_id, destination, due_ms, body, headers, failures FROM {table}
-WHERE (due_ms, message_id) > (%(after_ms)s, %(after_id)s) AND due_ms < %(before_ms)s
+SELECT * FROM (
+    (
+        SELECT message_id, destination, due_ms, body, headers, failures FROM {table}
+        WHERE held_until_ms = 0 AND (due_ms, message_id) > (%(after_ms)s, %(after_id)s)
+          AND due_ms < %(before_ms)s
+        ORDER BY due_ms, message_id LIMIT %(limit)s
+    )
+    UNION ALL
+    (
+        SELECT message_id, destination, due_ms, body, headers, failures FROM {table}
+        WHERE held_until_ms > 0 AND (due_ms, message_id) > (%(after_ms)s, %(after_id)s)
+          AND due_ms < %(before_ms)s
+        ORDER BY due_ms, message_id LIMIT %(limit)s
+    )
+) AS page
 ORDER BY due_ms, message_id LIMIT %(limit)s
 
 -- name: find

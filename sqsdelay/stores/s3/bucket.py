@@ -16,7 +16,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from sqsdelay.core.clock import Clock
 from sqsdelay.errors import StoreError, StoreMissing, StoreUnavailable
 from sqsdelay.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS
-from sqsdelay.processes.forks import in_each_child
+from sqsdelay.ports.forks import in_each_child
 from sqsdelay.stores.dates import ServiceClock
 
 if TYPE_CHECKING:

@@ -1,20 +1,20 @@
-"""Finding, cancelling and moving one message, by its id and where that says it lies."""
+"""Finding, cancelling and moving one message, by its id and where that says it lies; amendments."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
-from sqsdelay.core.message_id import due_ms_of_id
-from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.checked_message import due_ms_of_id
+from sqsdelay.core.stored_message import Amendment, StoredMessage, latest_amendments
 from sqsdelay.errors import ConfigurationError, StoreUnavailable
 from sqsdelay.stores.s3.bucket import Changed, digest
-from sqsdelay.stores.s3.lines import Line, message_of, moved
+from sqsdelay.stores.s3.objects import Line, State, moved, with_failures
 from sqsdelay.stores.s3.slots import new_batch, new_part
-from sqsdelay.stores.s3.state import State
 from sqsdelay.stores.s3.wheel import Waiting, Wheel
 
 ID_TOLERANCE_MS: Final = 5_000
@@ -35,8 +35,7 @@ class Found:
 
     @property
     def message(self) -> StoredMessage:
-        message = message_of(self.line)
-        return replace(message, failures=message.failures + self.failures)
+        return with_failures(self.line, self.failures)
 
 
 class Changes:
@@ -245,3 +244,49 @@ def _busy(message_id: str) -> StoreUnavailable:
     return StoreUnavailable(
         f"message {message_id!r} is being moved between slots at this moment; try again in a second"
     )
+
+
+class Amendments:
+    """One object of them for an endpoint: reading them for many messages is one request."""
+
+    def __init__(self, wheel: Wheel) -> None:
+        self._wheel = wheel
+        self._bucket = wheel.bucket
+        self._key = f"{wheel.prefix}amendments.json"
+
+    def leave(self, amendments: Sequence[Amendment]) -> None:
+        """Leave some; those that have expired are forgotten on the way."""
+        if not amendments:
+            return
+        for _ in range(2 * _ATTEMPTS):
+            kept, etag = self._read()
+            now_ms = self._bucket.clock.now_ms()
+            valid = [each for each in kept.values() if each.until_ms > now_ms]
+            fields = [asdict(each) for each in latest_amendments([*valid, *amendments]).values()]
+            body = json.dumps({"amendments": fields, "write": secrets.token_hex(6)})
+            try:
+                self._bucket.put(self._key, body.encode(), over=etag)
+                return
+            except Changed:
+                continue
+        raise StoreUnavailable(
+            f"bucket {self._bucket.name}: too many concurrent amendments; try again"
+        )
+
+    def read(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
+        """The amendments of those messages that have one."""
+        kept, _ = self._read()
+        now_ms = self._bucket.clock.now_ms()
+        return {
+            message_id: kept[message_id]
+            for message_id in message_ids
+            if message_id in kept and kept[message_id].until_ms > now_ms
+        }
+
+    def _read(self) -> tuple[dict[str, Amendment], str | None]:
+        self._wheel.check_version()
+        found = self._bucket.get(self._key)
+        if found is None:
+            return {}, None
+        amendments = [Amendment(**fields) for fields in json.loads(found[0])["amendments"]]
+        return {each.message_id: each for each in amendments}, found[1]

@@ -12,9 +12,8 @@ from typing import Final
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.stores.s3.bucket import Changed
 from sqsdelay.stores.s3.changes import Changes
-from sqsdelay.stores.s3.lines import Line, found_by_id, message_of
+from sqsdelay.stores.s3.objects import Line, State, found_by_id, message_of
 from sqsdelay.stores.s3.slots import new_part
-from sqsdelay.stores.s3.state import State
 from sqsdelay.stores.s3.wheel import Waiting, Wheel
 
 MAX_OBJECTS: Final = 16
@@ -42,10 +41,10 @@ class S3Claim:
 
     transaction: Final = None
 
-    def __init__(self, wheel: Wheel, changes: Changes, owner: str, *, lease_ms: int) -> None:
+    def __init__(self, wheel: Wheel, changes: Changes, *, lease_ms: int) -> None:
         self._wheel = wheel
         self._changes = changes
-        self._owner = owner
+        self._owner = new_part()
         self._lease_ms = lease_ms
         self._lock = threading.RLock()
         self._leased: list[Leased] = []
@@ -207,11 +206,6 @@ class S3Claim:
             for leased in self._leased:
                 if leased.state.hand:
                     self._write(leased, State.freed)
-
-
-def new_owner() -> str:
-    """Who claims: never the same twice."""
-    return new_part()
 
 
 def _changed(

@@ -26,9 +26,7 @@ from urllib.parse import urlsplit
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.stores.s3.batches import BATCH_SECONDS
 from sqsdelay.stores.s3.bucket import Changed, ObjectBucket, digest
-from sqsdelay.stores.s3.listing import Listing
-from sqsdelay.stores.s3.slots import Hierarchy, Slot, begun_ms_of, new_batch
-from sqsdelay.stores.s3.url import settings_of
+from sqsdelay.stores.s3.slots import Hierarchy, Slot, begun_ms_of, new_batch, settings_of
 from sqsdelay.stores.s3.wheel import Wheel
 
 JOB_SECONDS: Final = 86_400
@@ -68,7 +66,7 @@ def wheel_of(url: str, endpoint: str) -> Wheel | None:
         hierarchy=hierarchy,
     )
     wheel.bucket.check()
-    Listing(wheel).check_version()
+    wheel.check_version()
     return wheel
 
 

@@ -6,19 +6,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from sqsdelay.core.amendments import Amendment
 from sqsdelay.core.clock import Clock
-from sqsdelay.core.stored_message import StoredMessage, check_stored_due
+from sqsdelay.core.stored_message import Amendment, StoredMessage, check_stored_due
 from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.ports.stores import Claim, TransactionMode
 from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS, checked_lease, kept_alive
-from sqsdelay.stores.s3.amendments import Amendments
+from sqsdelay.stores.page import page_bounds
 from sqsdelay.stores.s3.bucket import ObjectBucket
-from sqsdelay.stores.s3.changes import Changes
-from sqsdelay.stores.s3.claim import MAX_OBJECTS, S3Claim, new_owner
+from sqsdelay.stores.s3.changes import Amendments, Changes
+from sqsdelay.stores.s3.claim import MAX_OBJECTS, S3Claim
 from sqsdelay.stores.s3.jobs import sweep_jobs
-from sqsdelay.stores.s3.lines import Line, line_of
-from sqsdelay.stores.s3.listing import Listing
+from sqsdelay.stores.s3.objects import Line, line_of, message_of, with_failures
 from sqsdelay.stores.s3.slots import DEFAULT_SLOTS, Hierarchy
 from sqsdelay.stores.s3.turning import SPLIT_MESSAGES, Turner
 from sqsdelay.stores.s3.wheel import Waiting, Wheel
@@ -34,6 +32,9 @@ TURN_SECONDS: Final = 60
 
 SWEEP_SECONDS: Final = 86_400
 """How often it forgets what was decided about batches of which nothing is left."""
+
+_FRESH_MS: Final = 5_000
+"""How old a listing may be for those who ask again at once."""
 
 
 class S3Store:
@@ -91,8 +92,8 @@ class S3Store:
         self._gather_ms = round(gather_seconds * 1000)
         self._turner = Turner(self._wheel, lease_ms=lease_ms, split_messages=split_messages)
         self._changes = Changes(self._wheel, lookup=lookup)
-        self._listing = Listing(self._wheel)
         self._amendments = Amendments(self._wheel)
+        self._last: tuple[int, int, list[Waiting]] | None = None
         self._ahead_ms = 0
         self._turn_ms = 1000 * min(TURN_SECONDS, hierarchy.seconds[-1])
         self._turned_ms = -self._turn_ms
@@ -110,7 +111,7 @@ class S3Store:
                 f"{TransactionMode.AT_LEAST_ONCE}, or a SQLite or PostgreSQL store"
             )
         self._bucket.check()
-        self._listing.check_version()
+        self._wheel.check_version()
 
     def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
         """Keep messages: an object for each slot, or none at all.
@@ -124,6 +125,7 @@ class S3Store:
             raise ConfigurationError(
                 "an S3 store takes no transaction=; leave it out, or use SQLite or PostgreSQL"
             )
+        self._wheel.check_version()
         by_id: dict[str, StoredMessage] = {}
         for message in messages:
             if self._changes.needs_lookup(message):
@@ -141,7 +143,7 @@ class S3Store:
                 lines[line] = None
         if lines:
             self._wheel.write(list(lines), now_ms=self._wheel.now_ms())
-            self._listing.forget()
+            self._last = None
             self._wake()
         return new
 
@@ -153,7 +155,7 @@ class S3Store:
 
         The earliest of each object, the objects in the order of their earliest message.
         """
-        claim = S3Claim(self._wheel, self._changes, new_owner(), lease_ms=self._lease_ms)
+        claim = S3Claim(self._wheel, self._changes, lease_ms=self._lease_ms)
         try:
             self._take(claim, limit, due_by_ms=due_by_ms, closed=frozenset(except_destinations))
             claim.messages.sort(key=lambda m: (m.due_ms, m.message_id))
@@ -164,7 +166,7 @@ class S3Store:
                 yield claim
         finally:
             if claim.objects:
-                self._listing.forget()
+                self._last = None
             claim.release()
 
     def _take(self, claim: S3Claim, limit: int, *, due_by_ms: int, closed: frozenset[str]) -> None:
@@ -189,7 +191,7 @@ class S3Store:
             sweeps = not 0 <= now_ms - self._swept_ms < SWEEP_SECONDS * 1000
             decided = self._wheel.batches.decided(1000) if sweeps else []
             near_ms = now_ms + 1000 * max(*self._wheel.hierarchy.seconds[1:], 1)
-            objects = self._listing.objects(until_ms=max(near_ms, due_by_ms), fresh=True)
+            objects = self._objects(until_ms=max(near_ms, due_by_ms), fresh=True)
             if sweeps:
                 first = min((e.name.slot for e in objects), default=None)
                 # Where what is listed first does not count, more may wait behind it.
@@ -200,7 +202,7 @@ class S3Store:
             if not self._turner.turn(objects):
                 self._turned_ms = now_ms
                 return objects
-        return self._listing.objects(until_ms=due_by_ms, fresh=True)
+        return self._objects(until_ms=due_by_ms, fresh=True)
 
     def _worth_it(
         self, objects: Iterable[Waiting], limit: int, due_by_ms: int, closed: Collection[str]
@@ -209,7 +211,7 @@ class S3Store:
         waits = self._gathering()
         if not waits:
             return True
-        earliest = self._listing.next_due_ms(objects, closed)
+        earliest = self._earliest(objects, closed)
         if earliest is None:
             return False
         if earliest <= due_by_ms - waits:
@@ -221,12 +223,50 @@ class S3Store:
 
     def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
         """The earliest due time; later by as long as a claim will wait for more to be worth it."""
-        earliest = self._listing.next_due_ms(self._listing.objects(), except_destinations)
+        earliest = self._earliest(self._objects(), except_destinations)
         return None if earliest is None else earliest + self._gathering()
+
+    def _objects(self, *, until_ms: int | None = None, fresh: bool = False) -> list[Waiting]:
+        """Objects of the slots that have begun by then (now when left out), or of the first slot.
+
+        Args:
+            fresh: a listing of this moment; else one of some seconds ago will do, that knows our writes.
+        """
+        now_ms, last = self._wheel.now_ms(), self._last
+        if not fresh and last is not None and 0 <= now_ms - last[0] < _FRESH_MS:
+            return last[2]
+        until_ms = now_ms if until_ms is None else until_ms
+        found = self._wheel.listed(until_ms=until_ms, or_first=True)
+        self._last = (now_ms, until_ms, found)
+        return found
+
+    def _earliest(self, objects: Iterable[Waiting], closed: Collection[str]) -> int | None:
+        """When the earliest message is due that nobody holds, among these objects."""
+        earliest: int | None = None
+        now_ms = self._wheel.now_ms()
+        for waiting in sorted(objects, key=lambda each: each.name.first_ms):
+            if earliest is not None and waiting.name.first_ms >= earliest:
+                break
+            due_ms = self._first_due_ms(waiting, now_ms, closed)
+            if due_ms is not None and (earliest is None or due_ms < earliest):
+                earliest = due_ms
+        return earliest
+
+    def _first_due_ms(self, waiting: Waiting, now_ms: int, closed: Collection[str]) -> int | None:
+        if waiting.state_etag is None and not closed:
+            return waiting.name.first_ms
+        for position, line, state in self._wheel.present(waiting):
+            if state.leased(now_ms) and (state.moving or position in state.hand):
+                continue
+            if state.held.get(position, 0) > now_ms:
+                continue
+            if not closed or message_of(line).destination not in closed:
+                return line.due_ms
+        return None
 
     def pending_count(self) -> int:
         """Lists all of the endpoint's objects: for people, not for loops."""
-        return self._listing.count()
+        return sum(self._wheel.count(waiting) for waiting in self._wheel.listed())
 
     def pending(
         self,
@@ -236,8 +276,34 @@ class S3Store:
         due_from_ms: int | None = None,
         due_before_ms: int | None = None,
     ) -> list[StoredMessage]:
-        """One page; reads the objects that may hold a part of it. For people, not for loops."""
-        return self._listing.page(limit, after, due_from_ms, due_before_ms)
+        """One page; reads the objects that may hold a part of it. For people, not for loops.
+
+        All that share the last one's due time and id are on its page: it may be longer.
+        """
+        from_ms, from_id, before_ms = page_bounds(after, due_from_ms, due_before_ms)
+        found: dict[tuple[int, str, bytes], tuple[Line, int]] = {}
+        for waiting in sorted(self._until(before_ms), key=lambda each: each.name.first_ms):
+            if waiting.name.last_ms < from_ms or waiting.name.first_ms >= before_ms:
+                continue
+            if len(found) >= limit and waiting.name.first_ms > sorted(found)[limit - 1][0]:
+                break
+            for position, line, state in self._wheel.present(waiting):
+                place = (line.due_ms, line.message_id)
+                if place > (from_ms, from_id) and line.due_ms < before_ms:
+                    found[*place, line.text] = (line, state.failures.get(position, 0))
+        places = sorted(found)
+        end = limit
+        while 0 < end < len(places) and places[end][:2] == places[end - 1][:2]:
+            end += 1
+        return [with_failures(*found[place]) for place in places[:end]]
+
+    def _until(self, before_ms: int) -> list[Waiting]:
+        """Of this moment. What is overdue is asked after each look for it: some seconds old will do."""
+        now_ms, last = self._wheel.now_ms(), self._last
+        known = last is not None and 0 <= now_ms - last[0] < _FRESH_MS
+        if last is not None and known and before_ms <= min(now_ms, last[1]):
+            return last[2]
+        return self._wheel.listed(until_ms=before_ms)
 
     def find(self, message_id: str) -> StoredMessage | None:
         found = self._changes.find(message_id)
@@ -245,13 +311,13 @@ class S3Store:
 
     def cancel(self, message_ids: Sequence[str]) -> list[bool]:
         cancelled = [self._changes.cancel(message_id) for message_id in message_ids]
-        self._listing.forget()
+        self._last = None
         return cancelled
 
     def reschedule(self, message_id: str, due_ms: int) -> bool:
         check_stored_due(due_ms)
         moved = self._changes.reschedule(message_id, due_ms)
-        self._listing.forget()
+        self._last = None
         self._wake()
         return moved
 

@@ -1,4 +1,4 @@
-"""Slots of due times and the names of their objects. Pure: no call is made here.
+"""Where messages lie: a store's URL, slots of due times, the names of their objects. No call is made here.
 
 A slot is so many seconds long and starts at a multiple of them. Names sort by the slot's start, so that
 one listing finds what is due soonest first::
@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Final
+from typing import Final, TypedDict
+from urllib.parse import SplitResult, parse_qsl, unquote
 
 from sqsdelay.errors import InvalidSetting
 
@@ -27,6 +28,9 @@ DAY: Final = 86_400
 QUARTER_HOUR: Final = 900
 DEFAULT_SLOTS: Final = (MONTH, DAY, QUARTER_HOUR)
 """Seconds, the coarsest first."""
+
+BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
+"""Source: Amazon S3 User Guide, "General purpose bucket naming rules"."""
 
 _FORMAT: Final = "%Y%m%dT%H%M%SZ"
 _NAME: Final = re.compile(
@@ -165,3 +169,32 @@ class Hierarchy:
     def is_near(self, slot: Slot, now_ms: int) -> bool:
         """Whether a slot is to be split, or its objects merged, by now."""
         return slot.start_ms <= now_ms + (self.finer(slot) or slot.seconds) * 1000
+
+
+class Settings(TypedDict, total=False):
+    """The arguments of `S3Store` that a URL can give."""
+
+    prefix: str
+    lookup: bool
+    slots: tuple[int, ...]
+
+
+def settings_of(parts: SplitResult) -> Settings:
+    """The settings of a URL.
+
+    Raises:
+        ConfigurationError: one that is not known.
+    """
+    settings: Settings = {"prefix": unquote(parts.path.strip("/"))}
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if name == "lookup" and value in ("on", "off"):
+            settings["lookup"] = value == "on"
+        elif name == "slots" and re.fullmatch(r"\d{1,9}(:\d{1,9})*", value, re.ASCII):
+            settings["slots"] = tuple(int(seconds) for seconds in value.split(":"))
+        else:
+            # Not shown: it may be a password that got into the wrong URL.
+            raise InvalidSetting(
+                "the settings behind ? in the store's URL are not understood; an S3 store takes "
+                "lookup=on or off, slots=SECONDS:SECONDS:…"
+            )
+    return settings

@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from typing import Final
 
-from sqsdelay.core.one_line import one_line
+from sqsdelay.core.readable import one_line
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.stores.s3.bucket import Changed
-from sqsdelay.stores.s3.lines import Line, ordered
+from sqsdelay.stores.s3.objects import Line, State, ordered
 from sqsdelay.stores.s3.slots import Slot, new_batch, new_part
-from sqsdelay.stores.s3.state import State
 from sqsdelay.stores.s3.wheel import MAX_OBJECT_MESSAGES, Waiting, Wheel
 
 SPLIT_MESSAGES: Final = 20_000

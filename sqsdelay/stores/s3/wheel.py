@@ -16,20 +16,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import quote
 
-from sqsdelay.core.one_line import one_line
-from sqsdelay.errors import StoreUnavailable
+from sqsdelay.core.readable import one_line
+from sqsdelay.errors import SchemaMismatch, StoreUnavailable
 from sqsdelay.stores.s3.batches import Batches
 from sqsdelay.stores.s3.bucket import ObjectBucket
-from sqsdelay.stores.s3.lines import VERSION, Line, packed, unpacked
-from sqsdelay.stores.s3.slots import (
-    Hierarchy,
-    ObjectName,
-    Slot,
-    new_batch,
-    new_part,
-    parse,
-)
-from sqsdelay.stores.s3.state import State
+from sqsdelay.stores.s3.objects import VERSION, Line, State, packed, unpacked
+from sqsdelay.stores.s3.slots import Hierarchy, ObjectName, Slot, new_batch, new_part, parse
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +61,7 @@ class Wheel:
         self.prefix = f"{prefix}{quote(endpoint, safe='')}/"
         self.slots_prefix = f"{self.prefix}v{VERSION}/"
         self.batches = Batches(bucket, self.prefix)
+        self._checked = False
         self._lock = threading.Lock()
         self._lines: OrderedDict[str, list[Line]] = OrderedDict()
         self._kept_bytes = 0
@@ -77,6 +70,22 @@ class Wheel:
 
     def now_ms(self) -> int:
         return self.bucket.clock.now_ms()
+
+    def check_version(self) -> None:
+        """Refuse what another sqsdelay wrote. It is looked for once, before anything is read or written.
+
+        Raises:
+            SchemaMismatch
+        """
+        if self._checked:
+            return
+        for found in self.bucket.listed(f"{self.prefix}v", start_after=f"{self.slots_prefix}~"):
+            raise SchemaMismatch(
+                f"bucket {self.bucket.name} has {found.key}, which another version of sqsdelay wrote; "
+                f"this one reads version {VERSION} only: use the same sqsdelay everywhere, or another "
+                "prefix"
+            )
+        self._checked = True
 
     def key(self, name: ObjectName) -> str:
         return self.slots_prefix + name.path
@@ -94,6 +103,7 @@ class Wheel:
 
         What was left behind by writers that were given up is deleted on the way.
         """
+        self.check_version()
         names: list[ObjectName] = []
         states: dict[ObjectName, str] = {}
         for found in self.bucket.listed(self.slots_prefix):
@@ -246,6 +256,15 @@ class Wheel:
         state = self.settled(state)
         lines = self.lines(waiting.name) or []
         return [(n, line, state) for n, line in enumerate(lines) if n not in state.gone]
+
+    def count(self, waiting: Waiting) -> int:
+        """How many messages of an object wait."""
+        if waiting.state_etag is None:
+            return waiting.name.count
+        state, _ = self.state(waiting)
+        if state.moving and self.batches.committed(state.moving):
+            return 0
+        return max(0, waiting.name.count - len(self.settled(state).gone))
 
     def write(self, lines: Sequence[Line], *, now_ms: int) -> int:
         """Keep messages: one object alone for those of one slot, else a batch of them.

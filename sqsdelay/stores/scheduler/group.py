@@ -24,7 +24,7 @@ from sqsdelay.errors import (
     StoreUnavailable,
 )
 from sqsdelay.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS
-from sqsdelay.processes.forks import in_each_child
+from sqsdelay.ports.forks import in_each_child
 
 SEND_MESSAGE: Final = "arn:aws:scheduler:::aws-sdk:sqs:sendMessage"
 """The universal target for ``SendMessage``. Source: EventBridge Scheduler User Guide, "Using universal

@@ -8,15 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqsdelay.core.amendments import Amendment, latest_amendments
 from sqsdelay.core.clock import Clock
-from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.firing import (
+from sqsdelay.core.delay import (
     CREATION_SECONDS,
+    check_hop,
     firing_second,
     soonest_seconds,
 )
-from sqsdelay.core.hop import check_hop
+from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.schedule_input import (
     MAX_INPUT_BYTES,
     amendment_name_of,
@@ -28,7 +27,12 @@ from sqsdelay.core.schedule_input import (
     message_of,
     name_of,
 )
-from sqsdelay.core.stored_message import StoredMessage, check_stored_due
+from sqsdelay.core.stored_message import (
+    Amendment,
+    StoredMessage,
+    check_stored_due,
+    latest_amendments,
+)
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidMessage,

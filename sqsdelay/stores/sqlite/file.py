@@ -1,19 +1,21 @@
-"""A SQLite file shared by threads and processes: how it is opened, names quoted, errors translated."""
+"""A SQLite file shared by threads and processes: opened, its tables made and checked, errors translated."""
 
 from __future__ import annotations
 
 import os
 import re
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from sqsdelay.errors import InvalidSetting, StoreError, StoreMissing, StoreUnavailable
-from sqsdelay.stores.schema_version import mismatch
+from sqsdelay.ports.forks import in_each_child
+from sqsdelay.stores.queries import read_queries
+from sqsdelay.stores.schema_version import VERSION, check_version, mismatch
 
-STORE_REMEDY: Final = "run sqsdelay store create (set_up())"
 _LOCK_WAIT_SECONDS: Final = 10.0
 _inherited: Final[list[sqlite3.Connection]] = []
 """Kept, so that they are never closed."""
@@ -21,42 +23,201 @@ _inherited: Final[list[sqlite3.Connection]] = []
 _UNFIT: Final = re.compile("[\0\ud800-\udfff]")
 
 
-def opened(path: str | Path, table: str) -> sqlite3.Connection:
-    """A connection for all threads, in autocommit mode. A file that it makes is its owner's alone.
+class SqliteTable:
+    """A table in a file that may hold several, and others' too; its version is in ``sqsdelay.versions``.
+
+    Args:
+        path: the file; created when missing (not its folder).
+        table: its name.
+        queries: the ``.sql`` file with its queries.
+        remedy: how the table is made, for the error when it is missing.
+        names: further names in the queries.
 
     Raises:
-        ConfigurationError: a path no file can have.
+        ConfigurationError: a path no file can have, or a name that SQLite does not take.
         StoreUnavailable: the file cannot be opened.
     """
-    if "\0" in str(path):
-        # Not shown: a URL's password could stand in it.
-        raise InvalidSetting("the SQLite file's name contains a NUL character; correct the path")
-    with translated(table):
-        if str(path) != ":memory:":
-            _make_private(Path(path))
-        connection = sqlite3.connect(
-            path, timeout=_LOCK_WAIT_SECONDS, isolation_level=None, check_same_thread=False
+
+    def __init__(
+        self, path: str | Path, table: str, *, queries: str, remedy: str, **names: str
+    ) -> None:
+        if "\0" in str(path):
+            # Not shown: a URL's password could stand in it.
+            raise InvalidSetting(
+                "the SQLite file's name contains a NUL character; correct the path"
+            )
+        self._path = path
+        self._table = table
+        self._remedy = remedy
+        self._sql = {
+            key: with_names(query, table=table, **names)
+            for key, query in read_queries(queries).items()
+        }
+        self._lock = threading.RLock()
+        self._checked = False
+        self._connection = self._opened()
+        in_each_child(self, SqliteTable._begin_anew)
+
+    def _begin_anew(self) -> None:
+        """In a forked process, which must neither use nor close its parent's connection.
+
+        Source: sqlite.org/howtocorrupt.html, 2.6. One to memory, or one that is closed, stays as it is.
+        """
+        self._lock = threading.RLock()
+        with suppress(sqlite3.ProgrammingError):
+            self._connection.total_changes  # noqa: B018
+            if str(self._path) != ":memory:":
+                _inherited.append(self._connection)
+                self._connection = self._opened()
+
+    def _opened(self) -> sqlite3.Connection:
+        """A connection for all threads, in autocommit mode. A file that it makes is its owner's alone."""
+        with self._translated():
+            if str(self._path) != ":memory:":
+                _make_private(Path(self._path))
+            connection = sqlite3.connect(
+                self._path,
+                timeout=_LOCK_WAIT_SECONDS,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+            connection.execute("PRAGMA journal_mode = WAL")
+            # NORMAL could lose the last commits when the power fails.
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.text_factory = _lenient_text
+            self._file = self._found_file()
+            return connection
+
+    def _found_file(self) -> tuple[int, int] | None:
+        """Which file the path leads to now; None where there is none, or where it cannot be told."""
+        with suppress(OSError):
+            found = os.stat(self._path)
+            return found.st_dev, found.st_ino
+        return None
+
+    def _check_file(self) -> None:
+        """Refuse to write where nobody will find it.
+
+        Raises:
+            StoreUnavailable: the file was deleted or replaced since it was opened.
+        """
+        if self._file is not None and self._found_file() != self._file:
+            raise StoreUnavailable(
+                f"SQLite store {self._table}: the file {str(self._path)!r} was deleted or replaced while "
+                "it was open; restore it, and open the store again"
+            )
+
+    def set_up(self) -> None:
+        """Create the table, where it is missing, and write down its version.
+
+        Raises:
+            SchemaMismatch: another sqsdelay made it.
+        """
+        self._checked = True
+        try:
+            with self._transaction() as connection:
+                connection.execute(
+                    'CREATE TABLE IF NOT EXISTS "sqsdelay.versions" '
+                    "(table_name TEXT PRIMARY KEY NOT NULL, version INTEGER NOT NULL)"
+                )
+                if self._exists(connection):
+                    check_version(self._found_version(connection), table=self._table)
+                    return
+                for name in (name for name in self._sql if name.startswith("set_up")):
+                    connection.execute(self._sql[name])
+                query = 'INSERT OR REPLACE INTO "sqsdelay.versions" VALUES (?, ?)'
+                connection.execute(query, (self._table, VERSION))
+        except BaseException:
+            self._checked = False
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._connection.close()
+
+    def _check(self, connection: sqlite3.Connection) -> None:
+        """Before the first use of all: is this a table of ours?
+
+        Raises:
+            StoreMissing, SchemaMismatch
+        """
+        if self._checked:
+            return
+        known = connection.execute(
+            "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'sqsdelay.versions'"
+        ).fetchone()
+        found = self._found_version(connection) if known else None
+        if not self._exists(connection):
+            raise self._missing()
+        check_version(found, table=self._table)
+        self._checked = True
+
+    def _found_version(self, connection: sqlite3.Connection) -> int | None:
+        query = 'SELECT version FROM "sqsdelay.versions" WHERE table_name = ?'
+        row = connection.execute(query, (self._table,)).fetchone()
+        return None if row is None else int(row[0])
+
+    def _exists(self, connection: sqlite3.Connection) -> bool:
+        query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND lower(name) = lower(?)"
+        return connection.execute(query, (self._table,)).fetchone() is not None
+
+    def _missing(self) -> StoreMissing:
+        return StoreMissing(
+            f"table {self._table} does not exist; {self._remedy}, or correct the name"
         )
-        connection.execute("PRAGMA journal_mode = WAL")
-        # NORMAL could lose the last commits when the power fails.
-        connection.execute("PRAGMA synchronous = FULL")
-        return connection
 
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """A write transaction, or the one this thread is already in (exactly once)."""
+        with self._lock:
+            connection = self._connection
+            if connection.in_transaction:
+                with self._translated():
+                    yield connection
+                return
+            self._check_file()
+            with self._translated():
+                connection.execute("BEGIN IMMEDIATE")
+            try:
+                self._check(connection)
+                yield connection
+            except BaseException as error:
+                connection.execute("ROLLBACK")
+                if isinstance(error, sqlite3.Error):
+                    raise self._error(error) from error
+                raise
+            with self._translated():
+                connection.execute("COMMIT")
 
-def reopened(connection: sqlite3.Connection, path: str | Path, table: str) -> sqlite3.Connection:
-    """The connection to use in a forked process, in place of its parent's.
+    def _changed(self, query: str, **arguments: object) -> list[Any]:
+        """The rows that a query which writes gives back."""
+        with self._transaction() as connection:
+            return connection.execute(self._sql[query], arguments).fetchall()
 
-    SQLite forbids to use that one, and to close it. Source: sqlite.org/howtocorrupt.html, 2.6. One to
-    memory, or one that is closed, stays as it is.
-    """
-    try:
-        connection.total_changes  # noqa: B018
-    except sqlite3.ProgrammingError:
-        return connection
-    if str(path) == ":memory:":
-        return connection
-    _inherited.append(connection)
-    return opened(path, table)
+    def _read(self, query: str, **arguments: object) -> list[Any]:
+        """The rows of a query which only reads, and so waits for nobody."""
+        with self._lock, self._translated():
+            self._check(self._connection)
+            return self._connection.execute(self._sql[query], arguments).fetchall()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """SQLite's errors as StoreError."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._error(error) from error
+
+    def _error(self, error: sqlite3.Error) -> StoreError:
+        """The error to raise for one of SQLite's."""
+        if "no such table" in str(error):
+            return self._missing()
+        if "no such column" in str(error) or "has no column named" in str(error):
+            return mismatch(self._table, error)
+        if isinstance(error, sqlite3.OperationalError):
+            return StoreUnavailable(f"SQLite store {self._table} cannot be used now: {error}")
+        return StoreError(f"SQLite store {self._table}: {error}")
 
 
 def _make_private(path: Path) -> None:
@@ -66,17 +227,9 @@ def _make_private(path: Path) -> None:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
 
-def quoted(name: str) -> str:
-    """A table's or an index's name for a query.
-
-    Raises:
-        ConfigurationError: SQLite takes no such name.
-    """
-    if _UNFIT.search(name) or name.lower().startswith("sqlite_"):
-        raise InvalidSetting(
-            f"{name!r} is not a table name; leave out NUL, lone surrogates and 'sqlite_'"
-        )
-    return '"' + name.replace('"', '""') + '"'
+def _lenient_text(found: bytes) -> str:
+    """Text that is no UTF-8, written by hand, must not fail the whole claim it is in."""
+    return found.decode("utf-8", "surrogateescape")
 
 
 def with_names(query: str, **names: str) -> str:
@@ -90,21 +243,14 @@ def with_names(query: str, **names: str) -> str:
     return re.sub(r"\{(\w+)\}", lambda place: quoted(names[place[1]]), query)
 
 
-@contextmanager
-def translated(table: str, remedy: str = STORE_REMEDY) -> Iterator[None]:
-    """SQLite's errors as StoreError."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise store_error(error, table, remedy) from error
+def quoted(name: str) -> str:
+    """A table's or an index's name for a query.
 
-
-def store_error(error: sqlite3.Error, table: str, remedy: str = STORE_REMEDY) -> StoreError:
-    """The error to raise for one of SQLite's; ``remedy`` is how the table is made."""
-    if "no such table" in str(error):
-        return StoreMissing(f"table {table} does not exist; {remedy}, or correct the name")
-    if "no such column" in str(error) or "has no column named" in str(error):
-        return mismatch(table, remedy, error)
-    if isinstance(error, sqlite3.OperationalError):
-        return StoreUnavailable(f"SQLite store {table} cannot be used now: {error}")
-    return StoreError(f"SQLite store {table}: {error}")
+    Raises:
+        ConfigurationError: SQLite takes no such name.
+    """
+    if _UNFIT.search(name) or name.lower().startswith("sqlite_"):
+        raise InvalidSetting(
+            f"{name!r} is not a table name; leave out NUL, lone surrogates and 'sqlite_'"
+        )
+    return '"' + name.replace('"', '""') + '"'

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.processes.forks import in_each_child
 from sqsdelay.receiving.deduplication import Copy
-from sqsdelay.stores.queries import read_queries
-from sqsdelay.stores.sqlite import version as sqlite_version
-from sqsdelay.stores.sqlite.file import opened, reopened, translated, with_names
-
-_REMEDY: Final = "call set_up()"
+from sqsdelay.stores.sqlite.file import SqliteTable
 
 
-class SqliteInbox:
+class SqliteInbox(SqliteTable):
     """Remembers processed messages in a SQLite file.
 
     Args:
@@ -30,37 +24,10 @@ class SqliteInbox:
     """
 
     def __init__(self, path: str | Path, *, endpoint: str, table: str | None = None) -> None:
-        self._table = table or f"{endpoint}.received"
-        self._sql = {
-            key: with_names(query, table=self._table, index=self._table + ".until")
-            for key, query in read_queries("sqlite/inbox.sql").items()
-        }
-        self._lock = threading.Lock()
-        self._fits = False
-        self._path = path
-        self._connection = opened(path, self._table)
-        in_each_child(self, SqliteInbox._begin_anew)
-
-    def _begin_anew(self) -> None:
-        self._lock = threading.Lock()
-        self._connection = reopened(self._connection, self._path, self._table)
-
-    def set_up(self) -> None:
-        connection = self._connection
-        with self._lock, translated(self._table, _REMEDY):
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                sqlite_version.set_up(connection, self._table, self._sql)
-            except BaseException:
-                connection.execute("ROLLBACK")
-                raise
-            connection.execute("COMMIT")
-
-    def _check(self) -> None:
-        """Once: an inbox has no call of its own to begin with."""
-        if not self._fits:
-            sqlite_version.check(self._connection, self._table, self._sql, remedy=_REMEDY)
-            self._fits = True
+        table = table or f"{endpoint}.received"
+        super().__init__(
+            path, table, queries="sqlite/inbox.sql", remedy="call set_up()", index=table + ".until"
+        )
 
     def begin(self, message_id: str, *, claim: str, now_ms: int, until_ms: int) -> Copy:
         arguments = {"claim": claim, "now_ms": now_ms, "until_ms": until_ms}
@@ -86,23 +53,17 @@ class SqliteInbox:
                 "the connection commits each statement and no transaction is open; execute BEGIN first"
             )
         arguments = {"message_id": message_id, "now_ms": now_ms, "until_ms": until_ms}
-        with translated(self._table, _REMEDY):
-            with self._lock:
-                self._check()
+        with self._translated():
+            self._check(transaction)
             return transaction.execute(self._sql["first"], arguments).rowcount == 1
 
     def forget(self, now_ms: int, *, limit: int) -> int:
         return self._run("forget", now_ms=now_ms, limit=limit)[1]
 
-    def close(self) -> None:
-        """Close the file."""
-        with self._lock:
-            self._connection.close()
-
     def _run(self, query: str, **arguments: object) -> tuple[list[tuple[Any, ...]], int]:
         """The rows a query gives, and how many it changed."""
-        with self._lock, translated(self._table, _REMEDY):
-            self._check()
+        with self._lock, self._translated():
+            self._check(self._connection)
             cursor = self._connection.execute(self._sql[query], arguments)
             return cursor.fetchall(), cursor.rowcount
 

@@ -2,14 +2,14 @@
 
 -- name: set_up
 -- claim: whose lease it is until until_ms; NULL when the message was processed, known until until_ms.
-CREATE TABLE IF NOT EXISTS {table} (
+CREATE TABLE {table} (
     message_id TEXT PRIMARY KEY NOT NULL,
     claim TEXT,
     until_ms INTEGER NOT NULL
 )
 
 -- name: set_up_index
-CREATE INDEX IF NOT EXISTS {index} ON {table} (until_ms)
+CREATE INDEX {index} ON {table} (until_ms)
 
 -- name: begin
 -- A row comes back to the one who has claimed the message.

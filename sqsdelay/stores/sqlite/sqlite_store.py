@@ -7,17 +7,18 @@ import logging
 import math
 import re
 import sqlite3
-import threading
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from sqsdelay.core.amendments import AMENDMENT_LIFETIME_MS, Amendment, amendment_from_row
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.stored_message import (
+    AMENDMENT_LIFETIME_MS,
+    Amendment,
     StoredMessage,
+    amendment_from_row,
     check_stored_due,
     due_found,
     from_rows,
@@ -25,27 +26,17 @@ from sqsdelay.core.stored_message import (
 )
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.ports.stores import Claim, TransactionMode
-from sqsdelay.processes.forks import in_each_child
 from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS, checked_lease, kept_alive
 from sqsdelay.stores.page import page_bounds
-from sqsdelay.stores.queries import read_queries
 from sqsdelay.stores.results import found_among
-from sqsdelay.stores.sqlite import version as sqlite_version
-from sqsdelay.stores.sqlite.file import (
-    STORE_REMEDY,
-    opened,
-    reopened,
-    store_error,
-    translated,
-    with_names,
-)
+from sqsdelay.stores.sqlite.file import SqliteTable
 
 logger = logging.getLogger(__name__)
 
 _UNDECODED: Final = re.compile("[\\x00\\ud800-\\udfff]")
 
 
-class SqliteStore:
+class SqliteStore(SqliteTable):
     """Delayed messages in a SQLite file.
 
     Args:
@@ -75,39 +66,21 @@ class SqliteStore:
         self._lease_seconds = checked_lease(lease_seconds)
         self._mode = TransactionMode.AT_LEAST_ONCE
         self._watchers: list[Callable[[], None]] = []
-        self._lock = threading.RLock()
         name = table or f"{endpoint}.delayed"
-        self._name = name
-        # Files of former versions have the table by this name.
-        self._amendments = name + ".marks"
-        self._sql = {
-            key: with_names(
-                query,
-                table=name,
-                index=name + ".due",
-                destinations_index=name + ".destination",
-                amendments=self._amendments,
-            )
-            for key, query in read_queries("sqlite/store.sql").items()
-        }
-        self._path = path
-        self._connection = opened(path, name)
-        self._connection.text_factory = _lenient_text
-        in_each_child(self, SqliteStore._begin_anew)
-
-    def _begin_anew(self) -> None:
-        self._lock = threading.RLock()
-        self._connection = reopened(self._connection, self._path, self._name)
-        self._connection.text_factory = _lenient_text
-
-    def set_up(self) -> None:
-        with self._transaction() as connection:
-            sqlite_version.set_up(connection, self._name, self._sql)
+        super().__init__(
+            path,
+            name,
+            queries="sqlite/store.sql",
+            remedy="run sqsdelay store create (set_up())",
+            index=name + ".due",
+            destinations_index=name + ".destination",
+            held_index=name + ".held",
+            amendments=name + ".amendments",
+        )
 
     def initialize(self, mode: TransactionMode) -> None:
-        with self._lock, translated(self._name):
-            self._connection.execute(self._sql["exists"])
-            sqlite_version.check(self._connection, self._name, self._sql, remedy=STORE_REMEDY)
+        with self._lock, self._translated():
+            self._check(self._connection)
         self._mode = mode
 
     def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
@@ -118,12 +91,13 @@ class SqliteStore:
         if not messages:
             return []
         if transaction is not None:
-            with translated(self._name):
+            with self._translated():
+                self._check(transaction)
                 return self._insert(transaction, messages)
         with self._transaction() as connection:
-            head_ms = self._earliest(connection)
+            first = connection.execute(self._sql["first_due"], self._now()).fetchone()
             new = self._insert(connection, messages)
-        if head_ms is None or min(message.due_ms for message in messages) < head_ms:
+        if first is None or min(message.due_ms for message in messages) < due_found(first[0]):
             self._wake()
         return new
 
@@ -165,43 +139,36 @@ class SqliteStore:
         self, limit: int, due_by_ms: int, except_destinations: Collection[str] = ()
     ) -> _SqliteClaim:
         token = uuid.uuid4().hex
-        now_ms = self._clock.now_ms()
-        rows = self._rows(
-            "claim_except" if except_destinations else "claim",
-            claim=token,
-            now_ms=now_ms,
-            until_ms=now_ms + round(self._lease_seconds * 1000),
-            due_by_ms=due_by_ms,
-            limit=limit,
-            except_destinations=json.dumps(list(except_destinations)),
-        )
+        arguments: dict[str, object] = self._now() | {
+            "claim": token,
+            "until_ms": self._in(self._lease_seconds),
+            "due_by_ms": due_by_ms,
+            "except_destinations": json.dumps(list(except_destinations)),
+        }
+        query = "claim_except" if except_destinations else "claim"
+        with self._transaction() as connection:
+            rows = connection.execute(self._sql[query], arguments | {"limit": limit}).fetchall()
+            if len(rows) < limit:
+                # Behind what is new: what failed before.
+                arguments["limit"] = limit - len(rows)
+                rows += connection.execute(self._sql["claim_held"], arguments).fetchall()
         messages = from_rows([row for row in rows if _settled_by(row[0])])
         messages.sort(key=lambda message: (message.due_ms, message.message_id))
         return _SqliteClaim(self, token, messages)
 
     def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
-        with self._lock, translated(self._name):
-            return self._earliest(self._connection, except_destinations)
-
-    def _earliest(
-        self, connection: sqlite3.Connection, except_destinations: Collection[str] = ()
-    ) -> int | None:
-        arguments = {
-            "now_ms": self._clock.now_ms(),
-            "except_destinations": json.dumps(list(except_destinations)),
-        }
-        query = self._sql["next_due_except" if except_destinations else "next_due"]
-        row = connection.execute(query, arguments).fetchone()
-        return None if row is None or row[0] is None else due_found(row[0])
+        rows = self._read(
+            "next_due_except" if except_destinations else "next_due",
+            except_destinations=json.dumps(list(except_destinations)),
+            **self._now(),
+        )
+        return None if not rows or rows[0][0] is None else due_found(rows[0][0])
 
     def pending_count(self) -> int:
-        with self._lock, translated(self._name):
-            return int(self._connection.execute(self._sql["pending_count"]).fetchone()[0])
+        return int(self._read("pending_count")[0][0])
 
     def count_due(self, from_ms: int, before_ms: int) -> int:
-        bounds = {"from_ms": from_ms, "before_ms": before_ms}
-        with self._lock, translated(self._name):
-            return int(self._connection.execute(self._sql["count_due"], bounds).fetchone()[0])
+        return int(self._read("count_due", from_ms=from_ms, before_ms=before_ms)[0][0])
 
     def pending(
         self,
@@ -215,28 +182,21 @@ class SqliteStore:
         # A row by hand may be due at minus infinity.
         first = -math.inf if after is None and due_from_ms is None else after_ms
         bounds = {"after_ms": first, "after_id": after_id, "before_ms": before_ms}
-        with self._lock, translated(self._name):
-            rows = self._connection.execute(
-                self._sql["pending"], bounds | {"limit": limit}
-            ).fetchall()
-        return from_rows(rows)
+        return from_rows(self._read("pending", **bounds, limit=limit))
 
     def find(self, message_id: str) -> StoredMessage | None:
-        with self._lock, translated(self._name):
-            row = self._connection.execute(self._sql["find"], {"id": message_id}).fetchone()
-        return None if row is None else from_store(*row)
+        rows = self._read("find", id=message_id)
+        return from_store(*rows[0]) if rows else None
 
     def cancel(self, message_ids: Sequence[str]) -> list[bool]:
-        rows = self._rows("cancel", ids=json.dumps(list(message_ids)), now_ms=self._clock.now_ms())
+        rows = self._changed("cancel", ids=json.dumps(list(message_ids)), **self._now())
         return found_among(message_ids, (row[0] for row in rows))
 
     def reschedule(self, message_id: str, due_ms: int) -> bool:
         check_stored_due(due_ms)
-        arguments = {"message_id": message_id, "due_ms": due_ms, "now_ms": self._clock.now_ms()}
-        with self._transaction() as connection:
-            moved = connection.execute(self._sql["reschedule"], arguments).rowcount == 1
+        moved = self._changed("reschedule", message_id=message_id, due_ms=due_ms, **self._now())
         self._wake()
-        return moved
+        return bool(moved)
 
     def amend(self, amendments: Sequence[Amendment]) -> None:
         rows = [
@@ -250,13 +210,11 @@ class SqliteStore:
             for amendment in amendments
         ]
         with self._transaction() as connection:
-            connection.execute(self._sql["forget_amendments"], {"now_ms": self._clock.now_ms()})
+            connection.execute(self._sql["forget_amendments"], self._now())
             connection.executemany(self._sql["amend"], rows)
 
     def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
-        arguments = {"ids": json.dumps(list(message_ids)), "now_ms": self._clock.now_ms()}
-        with self._lock, translated(self._name):
-            rows = self._connection.execute(self._sql["amendments"], arguments).fetchall()
+        rows = self._read("amendments", ids=json.dumps(list(message_ids)), **self._now())
         return {row[0]: amendment_from_row(*row) for row in rows}
 
     @contextmanager
@@ -268,42 +226,15 @@ class SqliteStore:
         finally:
             self._watchers.remove(wake)
 
-    def close(self) -> None:
-        with self._lock:
-            self._connection.close()
-
     def _wake(self) -> None:
         for wake in list(self._watchers):
             wake()
 
-    def _rows(self, query: str, **arguments: object) -> list[Any]:
-        with self._transaction() as connection:
-            return connection.execute(self._sql[query], arguments).fetchall()
+    def _now(self) -> dict[str, int]:
+        return {"now_ms": self._clock.now_ms()}
 
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """A write transaction, or the one this thread is already in (exactly once)."""
-        with self._lock:
-            if self._connection.in_transaction:
-                with translated(self._name):
-                    yield self._connection
-                return
-            with translated(self._name):
-                self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._connection
-            except BaseException as error:
-                self._connection.execute("ROLLBACK")
-                if isinstance(error, sqlite3.Error):
-                    raise store_error(error, self._name) from error
-                raise
-            with translated(self._name):
-                self._connection.execute("COMMIT")
-
-
-def _lenient_text(found: bytes) -> str:
-    """Text that is no UTF-8, written by hand, must not fail the whole claim it is in."""
-    return found.decode("utf-8", "surrogateescape")
+    def _in(self, seconds: float) -> int:
+        return self._clock.now_ms() + round(seconds * 1000)
 
 
 def _settled_by(message_id: object) -> bool:
@@ -348,28 +279,25 @@ class _SqliteClaim:
     def count_failures(
         self, message_ids: Sequence[str], *, retry_after_seconds: float
     ) -> list[bool]:
-        return self._settle("hold", message_ids, failed=1, until_ms=self._in(retry_after_seconds))
+        until_ms = self._store._in(retry_after_seconds)
+        return self._settle("hold", message_ids, failed=1, until_ms=until_ms)
 
     def hold(self, message_ids: Sequence[str], *, seconds: float) -> list[bool]:
-        return self._settle("hold", message_ids, failed=0, until_ms=self._in(seconds))
+        return self._settle("hold", message_ids, failed=0, until_ms=self._store._in(seconds))
 
     def renew(self) -> None:
-        until_ms = self._in(self._store._lease_seconds)
-        self._change("renew", list(self._open), until_ms=until_ms)
+        self._change("renew", self._open, until_ms=self._store._in(self._store._lease_seconds))
 
     def release(self) -> None:
         """Let go of what was neither removed nor held."""
         if self._open:
-            self._change("release", list(self._open))
+            self._change("release", self._open)
 
     def _settle(self, query: str, message_ids: Sequence[str], **arguments: object) -> list[bool]:
         rows = self._change(query, message_ids, **arguments)
         self._open.difference_update(message_ids)
         return found_among(message_ids, (row[0] for row in rows))
 
-    def _change(self, query: str, message_ids: Sequence[str], **arguments: object) -> list[Any]:
+    def _change(self, query: str, message_ids: Collection[str], **arguments: object) -> list[Any]:
         ids = json.dumps(list(message_ids))
-        return self._store._rows(query, ids=ids, claim=self._token, **arguments)
-
-    def _in(self, seconds: float) -> int:
-        return self._store._clock.now_ms() + round(seconds * 1000)
+        return self._store._changed(query, ids=ids, claim=self._token, **arguments)

@@ -1,8 +1,11 @@
--- Queries of the SQLite store. {table}, {index}, {destinations_index} and {amendments} are quoted names; lists of ids are JSON arrays.
+-- Queries of the SQLite store. {table}, {index}, {destinations_index}, {held_index} and {amendments} are quoted names; lists of ids are JSON arrays.
+-- A row is new (held_until_ms = 0), and then in two indexes by due time, or held after a failure, and then
+-- in one of its own: claims read no row that cannot be claimed, and what is new goes before what failed.
 
 -- name: set_up
--- held_until_ms: not claimable before; claim: whose lease that is, NULL when nobody's.
-CREATE TABLE IF NOT EXISTS {table} (
+-- held_until_ms: not claimable before, after a failure; 0 when it has not failed.
+-- claim: whose lease it is until leased_until_ms.
+CREATE TABLE {table} (
     message_id TEXT PRIMARY KEY NOT NULL
         CHECK (typeof(message_id) = 'text' AND length(message_id) BETWEEN 1 AND 250),
     destination TEXT NOT NULL CHECK (typeof(destination) = 'text' AND destination <> ''),
@@ -11,52 +14,47 @@ CREATE TABLE IF NOT EXISTS {table} (
     body BLOB NOT NULL CHECK (typeof(body) = 'blob'),
     headers TEXT NOT NULL CHECK (typeof(headers) = 'text'),
     failures INTEGER NOT NULL DEFAULT 0 CHECK (typeof(failures) = 'integer' AND failures >= 0),
-    held_until_ms INTEGER NOT NULL DEFAULT 0,
-    claim TEXT
+    held_until_ms INTEGER NOT NULL DEFAULT 0 CHECK (held_until_ms >= 0),
+    claim TEXT,
+    leased_until_ms INTEGER NOT NULL DEFAULT 0
 )
 
 -- name: set_up_index
-CREATE INDEX IF NOT EXISTS {index} ON {table} (due_ms, message_id)
+CREATE INDEX {index} ON {table} (due_ms, message_id) WHERE held_until_ms = 0
+
+-- name: set_up_destinations_index
+-- With destinations out of reach, claims go from one of the others to the next.
+CREATE INDEX {destinations_index} ON {table} (destination, due_ms) WHERE held_until_ms = 0
+
+-- name: set_up_held_index
+CREATE INDEX {held_index} ON {table} (destination, held_until_ms) WHERE held_until_ms > 0
 
 -- name: set_up_amendments
 -- due_ms: the new due time, NULL for a cancellation. until_ms: an amendment's lifetime after it was left.
--- cancelled_ms: when a message of this id was cancelled, before it was moved.
-CREATE TABLE IF NOT EXISTS {amendments} (
+-- cancelled_ms: on a new due time, when the message was cancelled before.
+CREATE TABLE {amendments} (
     message_id TEXT PRIMARY KEY NOT NULL,
     due_ms INTEGER,
-    until_ms INTEGER NOT NULL
+    until_ms INTEGER NOT NULL,
+    cancelled_ms INTEGER
 )
-
--- name: upgrade_2
--- cancelled_ms: on a new due time, when the message was cancelled before.
-ALTER TABLE {amendments} ADD COLUMN cancelled_ms INTEGER
-
--- name: upgrade_3
--- With destinations out of reach, claims go from one of the others to the next.
-CREATE INDEX IF NOT EXISTS {destinations_index} ON {table} (destination, due_ms)
-
--- name: exists
-SELECT 1 FROM {table} LIMIT 0
 
 -- name: store
 INSERT INTO {table} (message_id, destination, due_ms, body, headers, failures)
 VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (message_id) DO NOTHING
 
+-- name: first_due
+SELECT due_ms FROM {table} WHERE held_until_ms = 0 AND leased_until_ms <= :now_ms
+ORDER BY due_ms LIMIT 1
+
 -- name: claim
--- Lease the earliest due messages that nobody holds. A due time that is text sorts behind all numbers:
--- such a row, written by hand before there were constraints, is taken to be put aside.
-UPDATE {table} SET claim = :claim, held_until_ms = :until_ms
+-- Lease the earliest due messages that are new and that nobody has leased.
+UPDATE {table} SET claim = :claim, leased_until_ms = :until_ms
 WHERE message_id IN (
-    SELECT message_id FROM (
-        SELECT message_id FROM {table}
-        WHERE due_ms <= :due_by_ms AND held_until_ms <= :now_ms
-        ORDER BY due_ms, message_id LIMIT :limit
-    )
-    UNION ALL
-    SELECT message_id FROM (
-        SELECT message_id FROM {table} WHERE due_ms >= '' AND held_until_ms <= :now_ms LIMIT 1
-    )
+    SELECT message_id FROM {table}
+    WHERE held_until_ms = 0 AND due_ms <= :due_by_ms AND leased_until_ms <= :now_ms
+    ORDER BY due_ms, message_id LIMIT :limit
 )
 RETURNING message_id, destination, due_ms, body, headers, failures
 
@@ -64,15 +62,19 @@ RETURNING message_id, destination, due_ms, body, headers, failures
 -- The same without some destinations, and without reading past what is due for them: from one of the
 -- others to the next, with an equal share for each.
 WITH RECURSIVE found(destination) AS (
-    SELECT min(destination) FROM {table}
+    SELECT min(destination) FROM {table} WHERE held_until_ms = 0
     UNION ALL
-    SELECT (SELECT min(destination) FROM {table} WHERE destination > found.destination)
+    SELECT (
+        SELECT min(destination) FROM {table}
+        WHERE held_until_ms = 0 AND destination > found.destination
+    )
     FROM found WHERE found.destination IS NOT NULL
 ),
 head AS (
     SELECT destination, (
         SELECT due_ms FROM {table}
-        WHERE destination = found.destination AND due_ms <= :due_by_ms AND held_until_ms <= :now_ms
+        WHERE held_until_ms = 0 AND destination = found.destination
+          AND due_ms <= :due_by_ms AND leased_until_ms <= :now_ms
         ORDER BY due_ms LIMIT 1
     ) AS due_ms
     FROM found
@@ -85,20 +87,61 @@ share AS MATERIALIZED (
     SELECT (
         SELECT json_group_array(row) FROM (
             SELECT rowid AS row FROM {table}
-            WHERE destination = well.destination
-              AND due_ms <= :due_by_ms AND held_until_ms <= :now_ms
+            WHERE held_until_ms = 0 AND destination = well.destination
+              AND due_ms <= :due_by_ms AND leased_until_ms <= :now_ms
             ORDER BY due_ms LIMIT max(1, :limit / (SELECT count(*) FROM well))
         )
     ) AS rows
     FROM well
 )
-UPDATE {table} SET claim = :claim, held_until_ms = :until_ms
+UPDATE {table} SET claim = :claim, leased_until_ms = :until_ms
+WHERE rowid IN (SELECT row.value FROM share, json_each(share.rows) AS row)
+RETURNING message_id, destination, due_ms, body, headers, failures
+
+-- name: claim_held
+-- What failed before and may be tried again, in the same way. Also one row that a due time of no message
+-- (text, which sorts behind all numbers, or a number beyond the year 9999) keeps from ever being due, so
+-- that it is put aside: a program may write one with constraints off.
+WITH RECURSIVE found(destination) AS (
+    SELECT min(destination) FROM {table} WHERE held_until_ms > 0
+    UNION ALL
+    SELECT (
+        SELECT min(destination) FROM {table}
+        WHERE held_until_ms > 0 AND destination > found.destination
+    )
+    FROM found WHERE found.destination IS NOT NULL
+),
+head AS (
+    SELECT destination, (
+        SELECT held_until_ms FROM {table}
+        WHERE destination = found.destination AND held_until_ms > 0 AND held_until_ms <= :now_ms
+          AND (due_ms <= :due_by_ms OR due_ms > 253402300799000) AND leased_until_ms <= :now_ms
+        ORDER BY held_until_ms LIMIT 1
+    ) AS held_until_ms
+    FROM found
+    WHERE destination NOT IN (SELECT value FROM json_each(:except_destinations))
+),
+well AS MATERIALIZED (
+    SELECT destination FROM head WHERE held_until_ms IS NOT NULL ORDER BY held_until_ms LIMIT :limit
+),
+share AS MATERIALIZED (
+    SELECT (
+        SELECT json_group_array(row) FROM (
+            SELECT rowid AS row FROM {table}
+            WHERE destination = well.destination AND held_until_ms > 0 AND held_until_ms <= :now_ms
+              AND (due_ms <= :due_by_ms OR due_ms > 253402300799000) AND leased_until_ms <= :now_ms
+            ORDER BY held_until_ms LIMIT max(1, :limit / (SELECT count(*) FROM well))
+        )
+    ) AS rows
+    FROM well
+)
+UPDATE {table} SET claim = :claim, leased_until_ms = :until_ms
 WHERE rowid IN (
     SELECT row.value FROM share, json_each(share.rows) AS row
     UNION ALL
     SELECT * FROM (
         SELECT rowid FROM {table}
-        WHERE due_ms >= '' AND held_until_ms <= :now_ms
+        WHERE held_until_ms = 0 AND due_ms > 253402300799000 AND leased_until_ms <= :now_ms
           AND destination NOT IN (SELECT value FROM json_each(:except_destinations))
         LIMIT 1
     )
@@ -106,11 +149,11 @@ WHERE rowid IN (
 RETURNING message_id, destination, due_ms, body, headers, failures
 
 -- name: renew
-UPDATE {table} SET held_until_ms = :until_ms
+UPDATE {table} SET leased_until_ms = :until_ms
 WHERE message_id IN (SELECT value FROM json_each(:ids)) AND claim = :claim
 
 -- name: release
-UPDATE {table} SET held_until_ms = 0, claim = NULL
+UPDATE {table} SET leased_until_ms = 0, claim = NULL
 WHERE message_id IN (SELECT value FROM json_each(:ids)) AND claim = :claim
 
 -- name: remove
@@ -120,37 +163,79 @@ RETURNING message_id
 
 -- name: hold
 -- Not claimable until then; :failed is 1 to count a failure, else 0.
-UPDATE {table} SET failures = failures + :failed, held_until_ms = :until_ms, claim = NULL
+UPDATE {table}
+SET failures = failures + :failed, held_until_ms = max(1, :until_ms), leased_until_ms = 0, claim = NULL
 WHERE message_id IN (SELECT value FROM json_each(:ids)) AND claim = :claim
 RETURNING message_id
 
 -- name: next_due
-SELECT due_ms FROM {table} WHERE held_until_ms <= :now_ms ORDER BY due_ms LIMIT 1
+SELECT min(due_ms) FROM (
+    SELECT * FROM (
+        SELECT due_ms FROM {table} WHERE held_until_ms = 0 AND leased_until_ms <= :now_ms
+        ORDER BY due_ms LIMIT 1
+    )
+    UNION ALL
+    SELECT * FROM (
+        SELECT due_ms FROM {table}
+        WHERE held_until_ms > 0 AND held_until_ms <= :now_ms AND leased_until_ms <= :now_ms LIMIT 1
+    )
+)
 
 -- name: next_due_except
 WITH RECURSIVE found(destination) AS (
-    SELECT min(destination) FROM {table}
+    SELECT min(destination) FROM {table} WHERE held_until_ms = 0
     UNION ALL
-    SELECT (SELECT min(destination) FROM {table} WHERE destination > found.destination)
+    SELECT (
+        SELECT min(destination) FROM {table}
+        WHERE held_until_ms = 0 AND destination > found.destination
+    )
     FROM found WHERE found.destination IS NOT NULL
 )
-SELECT min((
-    SELECT due_ms FROM {table}
-    WHERE destination = found.destination AND held_until_ms <= :now_ms
-    ORDER BY due_ms LIMIT 1
-))
-FROM found
-WHERE destination NOT IN (SELECT value FROM json_each(:except_destinations))
+SELECT min(due_ms) FROM (
+    SELECT (
+        SELECT due_ms FROM {table}
+        WHERE held_until_ms = 0 AND destination = found.destination AND leased_until_ms <= :now_ms
+        ORDER BY due_ms LIMIT 1
+    ) AS due_ms
+    FROM found
+    WHERE destination NOT IN (SELECT value FROM json_each(:except_destinations))
+    UNION ALL
+    SELECT * FROM (
+        SELECT due_ms FROM {table}
+        WHERE held_until_ms > 0 AND held_until_ms <= :now_ms AND leased_until_ms <= :now_ms
+          AND destination NOT IN (SELECT value FROM json_each(:except_destinations))
+        LIMIT 1
+    )
+)
 
 -- name: pending_count
 SELECT count(*) FROM {table}
 
 -- name: count_due
-SELECT count(*) FROM {table} WHERE due_ms >= :from_ms AND due_ms < :before_ms
+SELECT (
+    SELECT count(*) FROM {table}
+    WHERE held_until_ms = 0 AND due_ms >= :from_ms AND due_ms < :before_ms
+) + (
+    SELECT count(*) FROM {table}
+    WHERE held_until_ms > 0 AND due_ms >= :from_ms AND due_ms < :before_ms
+)
 
 -- name: pending
-SELECT message_id, destination, due_ms, body, headers, failures FROM {table}
-WHERE (due_ms, message_id) > (:after_ms, :after_id) AND due_ms < :before_ms
+SELECT * FROM (
+    SELECT * FROM (
+        SELECT message_id, destination, due_ms, body, headers, failures FROM {table}
+        WHERE held_until_ms = 0 AND (due_ms, message_id) > (:after_ms, :after_id)
+          AND due_ms < :before_ms
+        ORDER BY due_ms, message_id LIMIT :limit
+    )
+    UNION ALL
+    SELECT * FROM (
+        SELECT message_id, destination, due_ms, body, headers, failures FROM {table}
+        WHERE held_until_ms > 0 AND (due_ms, message_id) > (:after_ms, :after_id)
+          AND due_ms < :before_ms
+        ORDER BY due_ms, message_id LIMIT :limit
+    )
+)
 ORDER BY due_ms, message_id LIMIT :limit
 
 -- name: find
@@ -161,12 +246,13 @@ WHERE message_id = :id
 -- A message under a living lease is being sent: too late.
 DELETE FROM {table}
 WHERE message_id IN (SELECT value FROM json_each(:ids))
-  AND (claim IS NULL OR held_until_ms <= :now_ms)
+  AND (claim IS NULL OR leased_until_ms <= :now_ms)
 RETURNING message_id
 
 -- name: reschedule
-UPDATE {table} SET due_ms = :due_ms, held_until_ms = 0, claim = NULL
-WHERE message_id = :message_id AND (claim IS NULL OR held_until_ms <= :now_ms)
+UPDATE {table} SET due_ms = :due_ms, held_until_ms = 0, leased_until_ms = 0, claim = NULL
+WHERE message_id = :message_id AND (claim IS NULL OR leased_until_ms <= :now_ms)
+RETURNING message_id
 
 -- name: forget_amendments
 DELETE FROM {amendments} WHERE until_ms <= :now_ms

@@ -13,8 +13,7 @@ import pytest
 from infra.cdk_command import ROOT, CdkCommand, CdkFailed
 from sqsdelay import DelaySender, SendResult
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import Message, string
-from sqsdelay.core.wire import DELAY_SECONDS, ERROR
+from sqsdelay.core.message import DELAY_SECONDS, ERROR, Message, string
 from sqsdelay.lambdas.delay_consumer import contract
 from sqsdelay.sqs import check_endpoint
 from sqsdelay.sqs.endpoints import delay_queue_attributes

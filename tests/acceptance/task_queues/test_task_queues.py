@@ -23,7 +23,7 @@ import pytest
 
 from sqsdelay import DelayConsumer
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.wire import DELAY_SECONDS, MESSAGE_ID
+from sqsdelay.core.message import DELAY_SECONDS, MESSAGE_ID
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.testing import LocalAws
 from tests.guides.page import ROOT

@@ -20,9 +20,15 @@ from sqsdelay.console.app import create_app
 from sqsdelay.console.guard import Guard
 from sqsdelay.console.services import Services
 from sqsdelay.console.settings import Access, ConsoleSettings
-from sqsdelay.core import wire
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import Attribute, string
+from sqsdelay.core.message import (
+    DEDUPLICATION_ID,
+    DELAY_SECONDS,
+    DUE_AT,
+    GROUP_ID,
+    Attribute,
+    string,
+)
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import rejected
 from sqsdelay.core.stored_message import StoredMessage
@@ -96,11 +102,11 @@ class Running:
         """Put messages into the error queue."""
         url = self.queues.url(Endpoint.parse(self.endpoint).error_queue)
         dated: dict[str, Attribute] = {
-            wire.DELAY_SECONDS: string("0"),
-            wire.DUE_AT: string(str(time.time_ns() // 1_000_000)),
+            DELAY_SECONDS: string("0"),
+            DUE_AT: string(str(time.time_ns() // 1_000_000)),
         }
         for each in ids:
-            fifo = {wire.GROUP_ID: string("g"), wire.DEDUPLICATION_ID: string(each)}
+            fifo = {GROUP_ID: string("g"), DEDUPLICATION_ID: string(each)}
             copy = ReceivedMessage(
                 body=body,
                 attributes=(dict(dated) if due else {})

@@ -6,18 +6,18 @@ from collections import Counter
 from typing import Any
 
 from benchmarks.support.sqs_stub import Stub
-from sqsdelay.core import wire
+from sqsdelay.core.message import DUE_AT, MESSAGE_ID
 
 
 def message_id(entry: dict[str, Any]) -> str:
     """A message's id: in the delay queue its group, elsewhere an attribute."""
-    carried = entry.get("MessageAttributes", {}).get(wire.MESSAGE_ID, {}).get("StringValue")
+    carried = entry.get("MessageAttributes", {}).get(MESSAGE_ID, {}).get("StringValue")
     return str(carried or entry["MessageGroupId"])
 
 
 def due_ms(entry: dict[str, Any]) -> int:
     """The due time that a message in the delay queue carries."""
-    return int(entry["MessageAttributes"][wire.DUE_AT]["StringValue"])
+    return int(entry["MessageAttributes"][DUE_AT]["StringValue"])
 
 
 def ids(sqs: Stub) -> Counter[str]:

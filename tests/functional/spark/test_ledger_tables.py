@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import uuid
 from pathlib import Path
@@ -36,8 +37,7 @@ def lake(spark: SparkSession, tmp_path: Path) -> str:
 def test_a_ledger_by_day_on_another_file_system(
     spark: SparkSession, lake: str, tmp_path: Path
 ) -> None:
-    """Lines become a table, twice; the report of it, beside it, is the lines' and replaces its own. With a
-    state there, too: what is settled is taken over."""
+    """Lines become a table, twice; the report of it, beside it, is the lines' and replaces its own."""
     (tmp_path / "ledger.jsonl").write_text("\n".join(told.lines()))
     for _ in range(2):
         command = ["pipeline", "events", str(tmp_path / "ledger.jsonl"), "--out", f"{lake}/events"]
@@ -50,12 +50,9 @@ def test_a_ledger_by_day_on_another_file_system(
     out = f"{lake}/report"
     (tmp_path / "lake/report").mkdir()
     (tmp_path / "lake/report/report.json").write_text("{}")
-    known: dict[str, Any] = {"ledger_format": "parquet", "state": f"{lake}/state"}
-    kept = []
-    for _ in range(2):
-        figures = write_report(spark, f"{lake}/events", out, prices=shipped_prices(), **known)
-        kept.append({path.name for path in (tmp_path / "lake/report/messages").glob("settled-*")})
-    assert kept[0] == kept[1] != set()
+    figures = write_report(
+        spark, f"{lake}/events", out, ledger_format="parquet", prices=shipped_prices()
+    )
     expected = {
         event.message_id: status for status, events in told.everything().items() for event in events
     }
@@ -65,7 +62,52 @@ def test_a_ledger_by_day_on_another_file_system(
     assert written["messages"] == figures.messages == len(expected)
     assert "<title>sqsdelay report" in (tmp_path / "lake/report/report.html").read_text()
     names = [path.name for path in (tmp_path / "lake").iterdir() if not path.name.endswith(".crc")]
-    assert sorted(names) == ["events", "report", "state"]
+    assert sorted(names) == ["events", "report"]
+
+
+def test_objects_of_a_stream_by_day(spark: SparkSession, tmp_path: Path) -> None:
+    """As Firehose writes them into S3, some of it twice, beside logs of the time before: read by S3's own
+    name, where Spark has only Hadoop's. All of it as a folder; some days by a glob; an event counts once."""
+    context: Any = spark._jsc
+    settings = context.hadoopConfiguration()
+    bucket = f"ledgers{uuid.uuid4().hex}"  # Hadoop keeps one file system for each
+    views = "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme"
+    before = settings.get("fs.s3a.impl")
+    settings.set("fs.s3a.impl", views)
+    settings.set(
+        "fs.viewfs.overload.scheme.target.file.impl", "org.apache.hadoop.fs.LocalFileSystem"
+    )
+    folder = tmp_path / "bucket"
+    settings.set(f"fs.viewfs.mounttable.{bucket}.link./ledger", folder.as_uri())
+    good = told.lines()[: -len(told.BAD)]
+    objects = {
+        "day=2026-09-21/events-1-2026-09-21-09-00-00-1.gz": good[::3],
+        "day=2026-09-21/events-1-2026-09-21-09-15-00-2.gz": [*good[::3], *good[1::3]],
+        "day=2026-09-22/events-1-2026-09-22-00-00-00-3.gz": good[2::3],
+        "logs/exported.log.gz": [line for each in good[1:2] for line in told.wrapped(each)],
+    }
+    for name, lines in objects.items():
+        path = folder / "orders" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(gzip.compress("".join(line + "\n" for line in lines).encode()))
+    expected = {
+        event.message_id: status for status, events in told.everything().items() for event in events
+    }
+    first = len(good[::3])
+    try:
+        for ledger, number in (
+            ("", first + len(good) + 4),
+            ("orders/day=2026-09-2*", first + len(good)),
+            ("orders/day=2026-09-22", len(good[2::3])),
+        ):
+            name = f"s3://{bucket}/ledger/{ledger}"
+            found = write_report(spark, name, tmp_path / "out", prices=shipped_prices())
+            assert (found.lines, found.bad_lines) == (number, 0)
+            if number > len(good):
+                rows = spark.read.parquet(str(tmp_path / "out/messages")).collect()
+                assert {row.message_id: row.status for row in rows} == expected
+    finally:
+        settings.set("fs.s3a.impl", before)
 
 
 def test_rows_are_events_or_set_aside(spark: SparkSession) -> None:

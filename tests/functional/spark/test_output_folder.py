@@ -4,7 +4,6 @@ Spark's server has another. The server's part, the tables, is done by the test."
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,46 +43,39 @@ def bucket(local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     return Bucket(local_aws.endpoint_url)
 
 
-def write(bucket: Bucket, part: str, *, whole: bool = True, kept: Sequence[str] = ()) -> None:
+def write(bucket: Bucket, part: str, *, whole: bool = True) -> None:
     out = f"s3a://{bucket.name}/a/orders/"
     with replaced(REMOTE, out) as new:
         assert new.uri("messages") == f"s3a://{bucket.name}/a/.orders.new/messages"
         bucket.put(f"a/.orders.new/messages/{part}.parquet")
-        bucket.put("a/.orders.new/judged/_SUCCESS")
-        bucket.put("a/.orders.new/judged/1.parquet")
-        assert new.take("judged", "messages", "open-") == ["open-1.parquet"]
-        assert new.take("nothing", "messages", "open-") == []
-        assert new.mark() == ("{}" if part > "1" else "")
-        new.keep("messages", kept)
-        new.remove("judged")
+        bucket.put("a/.orders.new/gathered/1.parquet")
+        new.remove("gathered")
         new.write_text("report.json", "{}")
         if not whole:
             raise KeyError
 
 
-def report(*messages: str) -> list[str]:
-    return [*[f"a/orders/messages/{name}" for name in messages], "a/orders/report.json"]
+def report(part: str) -> list[str]:
+    return [f"a/orders/messages/{part}.parquet", "a/orders/report.json"]
 
 
 def test_in_s3_a_report_takes_the_place_of_another(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whole, with files of the other if it asks for them; one that fails leaves the other as it was. If the
-    last step is cut off, the next one can be done."""
+    """Whole; one that fails leaves the other as it was. If the last step is cut off, the next one can be
+    done."""
     for part in ("1", "2"):
         write(bucket, part)
-        assert bucket.keys() == report(f"{part}.parquet", "open-1.parquet")
+        assert bucket.keys() == report(part)
     with pytest.raises(KeyError):
         write(bucket, "3", whole=False)
-    assert bucket.keys() == report("2.parquet", "open-1.parquet")
-    write(bucket, "3", kept=["2.parquet"])
-    assert bucket.keys() == report("2.parquet", "3.parquet", "open-1.parquet")
+    assert bucket.keys() == report("2")
     with monkeypatch.context() as patch:
         patch.setattr(output_folder, "copy_files", None)
         with pytest.raises(TypeError):
             write(bucket, "4")
     write(bucket, "5")
-    assert bucket.keys() == report("5.parquet", "open-1.parquet")
+    assert bucket.keys() == report("5")
 
 
 def test_in_s3_something_else_is_left_alone(bucket: Bucket) -> None:

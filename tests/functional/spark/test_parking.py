@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from benchmarks.support.sqs_stub import Stub
-from sqsdelay.parking.settings import ParkingSettings
+from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.stores import DelayedMessageStore
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.settings import SenderSettings

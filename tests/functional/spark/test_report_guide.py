@@ -44,13 +44,7 @@ def placed(spark: SparkSession, tmp_path: Path) -> dict[str, str]:
     (tmp_path / "demo.jsonl").write_text(
         "".join(f'{{"body": "{delay}", "delay": {delay}}}\n' for delay in (0, 1, 5))
     )
-    names = (
-        "ledger.jsonl",
-        "workload.csv",
-        "orders-report",
-        "orders-report-state",
-        "orders-events",
-    )
+    names = ("ledger.jsonl", "workload.csv", "orders-report", "orders-events")
     return {name: str(tmp_path / name) for name in names}
 
 
@@ -58,7 +52,7 @@ def test_its_commands_and_its_tables(placed: dict[str, str], tmp_path: Path) -> 
     """Every command, the demo's with three short messages; each table has the columns it names."""
     commands = re.findall(r"^sqsdelay (.*)$", GUIDE, re.M)
     commands = [command for command in commands if not command.endswith(":")]
-    assert len(commands) == 5
+    assert len(commands) == 4
     for command in commands:
         arguments = [placed.get(word, word) for word in shlex.split(command)]
         if arguments[0] == "demo":

@@ -13,8 +13,8 @@ from pyspark.errors import PySparkException
 
 from benchmarks.spark import sink as spark_sink
 from benchmarks.support.sqs_stub import Stub
-from sqsdelay.core import wire
 from sqsdelay.core.delay import parse_due_at
+from sqsdelay.core.message import DELAY_SECONDS, MESSAGE_ID
 from sqsdelay.spark.sink.rows import derived_id
 from sqsdelay.stores import open_store
 from tests.functional.spark.sent import due_ms, ids, message_id
@@ -197,7 +197,7 @@ def test_rows_go_to_the_endpoints_they_name(spark: SparkSession, sqs: Stub, tmp_
     )
     save(rows, rejects=tmp_path)
     assert {
-        (e["queue"], e["MessageAttributes"][wire.MESSAGE_ID]["StringValue"]) for e in sqs.kept()
+        (e["queue"], e["MessageAttributes"][MESSAGE_ID]["StringValue"]) for e in sqs.kept()
     } == {
         ("eu-orders", "eu-orders"),
         ("orders", "m"),
@@ -233,7 +233,7 @@ def test_the_benchmark_compares_the_same_work(
 
 def without_noise(entry: dict[str, Any]) -> dict[str, Any]:
     """An entry without what differs by position, or by a second."""
-    ours = (wire.DELAY_SECONDS, wire.MESSAGE_ID)
+    ours = (DELAY_SECONDS, MESSAGE_ID)
     attributes = {k: v for k, v in entry["MessageAttributes"].items() if k not in ours}
     # The sink's deduplication id binds the content; by hand it is the message id.
     noise = ("Id", "QueueUrl", "MessageDeduplicationId")

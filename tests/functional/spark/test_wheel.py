@@ -13,13 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException
-from typer.testing import CliRunner
 
 from benchmarks.support.sqs_stub import REGION, Stub
-from sqsdelay.cli import app
-from sqsdelay.core.message_id import new_message_id
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.errors import ConfigurationError
 from sqsdelay.stores.s3 import S3Store
 from sqsdelay.testing import ManualClock
 from tests.functional.spark.sent import ids
@@ -300,49 +296,4 @@ def test_binary_bodies_are_refused_before_anything_is_written(
     with pytest.raises(PySparkException, match="'body' is binary; it must be string"):
         save(rows, key="id", job="binary")
     assert s3.s3.requests["PutObject"] == 0
-    assert sqs.kept() == []
-
-
-def test_what_waits_is_counted_per_day_and_endpoint(
-    spark: SparkSession, sqs: Stub, s3: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not what was staged and not committed, nor what was cancelled or released; no object is touched."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3.url)
-    clock = ManualClock(time.time_ns() // 1_000_000)
-    store = store_of(s3, clock)
-    day_ms = DAY * 1000
-    start_ms = clock.now_ms() // day_ms * day_ms + 100 * day_ms
-    messages = [
-        StoredMessage(
-            message_id=new_message_id(start_ms + n), destination="orders", due_ms=start_ms + n, body=b"12345"
-        )
-        for n in (0, 1, 2, day_ms)
-    ]  # fmt: skip
-    store.store(messages)
-    store.cancel([messages[0].message_id])
-    save(table(spark, [200], message_id="'a'", endpoint="'other'").drop("id"))
-    save(table(spark, [201], message_id="'b'").drop("id"))
-    (decided,) = [k for k in s3.s3.objects if k.startswith("delays/orders/decided/9")]
-    del s3.s3.objects[decided]
-    before = dict(s3.s3.objects)
-
-    def told(*arguments: str) -> list[dict[str, Any]]:
-        command = ["pipeline", "pending", "--store", STORE, "--json", *arguments]
-        done = CliRunner().invoke(app, command, catch_exceptions=False)
-        return [json.loads(line) for line in done.stdout.splitlines()]
-
-    counted = [(e["endpoint"], e["messages"]) for e in told()]
-    assert counted == [("orders", 2), ("orders", 1), ("other", 1)]
-    (first, second) = told("--endpoint", "orders")
-    assert first["due_on"] < second["due_on"]
-    assert (first["message_bytes"], second["message_bytes"]) == (10, 5)
-    assert first["stored_bytes"] > 0
-    assert 0 < float(first["cost"]) < 0.01
-    assert s3.s3.objects == before
-    table_shown = CliRunner().invoke(app, ["pipeline", "pending", "--store", STORE]).stdout
-    assert "all" in table_shown.splitlines()[-1]
-    with pytest.raises(ConfigurationError, match="only an S3 store"):
-        CliRunner().invoke(
-            app, ["pipeline", "pending", "--store", "sqlite:///x"], catch_exceptions=False
-        )
     assert sqs.kept() == []

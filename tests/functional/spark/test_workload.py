@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from sqsdelay.cli import app
 from sqsdelay.cost import Workload, bills, shipped_prices
-from sqsdelay.cost.rates import ways
+from sqsdelay.cost.recommendation import ways
 from sqsdelay.cost.workload import BANDS, band_of
 from sqsdelay.errors import ConfigurationError, InvalidSetting, SqsDelayError
 from sqsdelay.spark.estimate import estimate, hops_of

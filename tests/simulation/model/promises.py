@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from sqsdelay.core.message import Attribute, text_of
-from sqsdelay.core.wire import MESSAGE_ID, WAS_DUE_AT
+from sqsdelay.core.message import MESSAGE_ID, WAS_DUE_AT, Attribute, text_of
 
 LATENESS_MS: Final = 2000
 """Rounding a message timer up, and a broker's clock known to the second: a second each."""

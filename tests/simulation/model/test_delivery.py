@@ -9,14 +9,14 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
-from sqsdelay.core import hop as decision
+from sqsdelay.core import delay as decision
 from sqsdelay.core import outgoing
 from sqsdelay.core.delay import utc
-from sqsdelay.core.delayed_message import DelayedMessage
+from sqsdelay.core.received_message import DelayedMessage
 from sqsdelay.parking.parking import Parking
 from sqsdelay.parking.schedule import Schedule
 from sqsdelay.relaying import relay as consumer
-from sqsdelay.relaying.outcome import Outcome, Status
+from sqsdelay.relaying.mover import Outcome, Status
 from sqsdelay.sqs import outbox
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryStore, ManualClock

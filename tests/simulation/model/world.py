@@ -9,21 +9,18 @@ from datetime import datetime
 from typing import Final
 
 from sqsdelay.core.delay import delay_ms, due_at_ms
-from sqsdelay.core.message import Attribute, string, text_of
+from sqsdelay.core.message import MESSAGE_ID, Attribute, string, text_of
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.core.wire import MESSAGE_ID
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.dispatching.settings import DispatchSettings
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.limits import DEDUPLICATION_INTERVAL_SECONDS
+from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.parking.schedule import Change
-from sqsdelay.parking.settings import ParkingSettings
 from sqsdelay.ports.stores import DelayedMessageStore
-from sqsdelay.relaying.due_relay import DueRelay
-from sqsdelay.relaying.mover import Mover
-from sqsdelay.relaying.relay import Relay
-from sqsdelay.relaying.settings import RelaySettings
+from sqsdelay.relaying.mover import Mover, RelaySettings
+from sqsdelay.relaying.relay import DueRelay, Relay
 from sqsdelay.sending.sender import QueueSender, Route
 from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs.outbox import SqsOutbox

@@ -1,19 +1,93 @@
-"""For receivers: what they got, into the ledger, with how late it came."""
+"""A ledger in a file or a log, and what a receiver records there."""
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.delay import seconds_until
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.identity import was_due_ms
-from sqsdelay.core.message import text_of
+from sqsdelay.core.message import MESSAGE_ID, text_of
+from sqsdelay.core.outgoing import was_due_ms
 from sqsdelay.core.received_message import ReceivedMessage, from_boto3, from_lambda_event
-from sqsdelay.core.wire import MESSAGE_ID
-from sqsdelay.ledger.events import Event, EventKind, Ledger, Source, record_safely
+from sqsdelay.errors import ConfigurationError
+from sqsdelay.ledger.events import Event, EventKind, Ledger, Source, record_safely, to_json
 from sqsdelay.limits import FIFO_SUFFIX
+
+_APPEND: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
+
+
+class FileLedger:
+    """Appends JSON lines to a file on a local disk. Thread-safe, process-safe, can be pickled.
+
+    The events of one call are one ``write`` to a file that is open for appending: the kernel keeps
+    each together, whoever else appends. (Network file systems do not: there, one file per process.)
+    The file is reopened each time, so it can be moved away at any moment, and a fresh one is
+    begun. What was recorded survives the death of the process, though not of the machine: it is
+    handed to the kernel, and not forced to the disk.
+
+    Args:
+        path: the file; made if it does not exist, in a directory that does.
+
+    Raises:
+        ConfigurationError: it cannot be opened for appending.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path).absolute()
+        self._torn = False
+        try:
+            self._append(b"")
+        except OSError as error:
+            raise ConfigurationError(
+                f"ledger file {self.path}: {error.strerror}; name a file that can be written, in a "
+                "directory that exists"
+            ) from error
+
+    def record(self, events: Sequence[Event]) -> None:
+        """Append the events.
+
+        Raises:
+            OSError: the file cannot be written, or not all of the lines (the disk is full).
+        """
+        lines = "".join([to_json(event) + "\n" for event in events]).encode("ascii")
+        # After a line that was cut off, a new one must not be glued to it.
+        self._append(b"\n" + lines if self._torn else lines)
+
+    def _append(self, data: bytes) -> None:
+        descriptor = os.open(self.path, _APPEND, 0o666)
+        try:
+            written = os.write(descriptor, data) if data else 0
+        finally:
+            os.close(descriptor)
+        if written < len(data):
+            self._torn = True
+            raise OSError(f"{self.path} took {written} of {len(data)} bytes; is the disk full?")
+        self._torn = False
+
+
+class LoggerLedger:
+    """Logs each event as one line of JSON. Thread-safe.
+
+    Args:
+        logger: one of its own is best, e.g. ``logging.getLogger("orders.ledger")``; its handlers
+            say where the lines go, and should add nothing but, perhaps, a timestamp before them.
+        level: of the lines; nothing is written while the logger is not enabled for it.
+    """
+
+    def __init__(self, logger: logging.Logger, *, level: int = logging.INFO) -> None:
+        self._logger = logger
+        self._level = level
+
+    def record(self, events: Sequence[Event]) -> None:
+        """Log the events."""
+        if self._logger.isEnabledFor(self._level):
+            for event in events:
+                self._logger.log(self._level, "%s", to_json(event))
 
 
 def record_received(

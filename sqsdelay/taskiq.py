@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from sqsdelay.sqs.sender import DelaySender
 
+
 __all__ = ["unrestricted_tasks"]
 
 SqsBroker = TypeVar("SqsBroker", bound=AsyncBroker)

@@ -14,6 +14,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.ledger.events import Event, Ledger, to_json
 
+__all__ = ["FirehoseLedger"]
+
 logger = logging.getLogger(__name__)
 
 MAX_RECORD_BYTES: Final = 1_024_000

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from dramatiq import Broker, Message
 from dramatiq.common import current_millis
 
-from sqsdelay.core.one_line import one_line
+from sqsdelay.core.readable import one_line
 from sqsdelay.errors import ConfigurationError, SqsDelayError
 from sqsdelay.limits import (
     DEFAULT_HOP_SECONDS,
@@ -21,6 +21,7 @@ from sqsdelay.limits import (
 
 if TYPE_CHECKING:
     from sqsdelay.sqs.sender import DelaySender
+
 
 logger = logging.getLogger(__name__)
 

@@ -1,1 +1,0 @@
-"""Processes: what must be made anew in a forked one."""

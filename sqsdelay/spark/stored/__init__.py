@@ -1,1 +1,0 @@
-"""Messages that wait in a store: read as a table, cancelled and moved by one."""
