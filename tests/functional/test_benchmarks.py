@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from benchmarks import accuracy, cost, import_time, s3_store
 from benchmarks.support import counting
 from tests.patience import PATIENCE_SECONDS
+from tests.services.postgres import VARIABLE
 from tests.services.processes import ROOT
 
 
@@ -166,3 +168,23 @@ def test_import_time_starts_processes() -> None:
     columns = import_time.measure(1)
     assert [len(times) for times in columns] == [1] * len(import_time.PROGRAMS)
     assert all(times[0] > 0 for times in columns)
+
+
+def test_it_runs_and_judges_every_aim(postgres: str) -> None:
+    """Each comparison is made, and each aim is called met or missed; the exit code agrees."""
+    small = "--rounds 1 --rows 200 --slow-rows 40 --single 20 --pending 10100 --flat-rows 50"
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.store", *small.split()],
+        cwd=ROOT,
+        env=os.environ | {VARIABLE: postgres},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert done.returncode in (0, 1), done.stderr
+    assert done.stderr == ""
+    verdicts = [line.split()[0] for line in done.stdout.splitlines() if "(aim" in line]
+    assert len(verdicts) == 8
+    assert set(verdicts) <= {"ok", "FAILED"}
+    assert (done.returncode == 1) == ("FAILED" in verdicts)
