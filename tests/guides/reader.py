@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -159,18 +158,3 @@ def empty(aws: LocalAws) -> None:
         for kept in s3.list_objects_v2(Bucket=bucket["Name"]).get("Contents", []):
             s3.delete_object(Bucket=bucket["Name"], Key=kept["Key"])
         s3.delete_bucket(Bucket=bucket["Name"])
-
-
-@contextmanager
-def reading(
-    aws: LocalAws,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Iterator[Reader]:
-    """A reader, who cleans up at the end."""
-    reader = Reader(aws, folder, monkeypatch, capsys)
-    try:
-        yield reader
-    finally:
-        reader.end()
