@@ -87,7 +87,6 @@ bench: setup  ## Accuracy over a virtual year; throughput; stores; RabbitMQ; wha
 	$(BIN)/python -m benchmarks.cost_by_delay
 	$(BIN)/python -m benchmarks.s3_store
 	$(BIN)/python -m benchmarks.s3_dispatchers
-	$(BIN)/python -m benchmarks.s3_wheel
 	$(BIN)/python -m benchmarks.import_time
 	$(BIN)/python -m benchmarks.ledger
 	$(BIN)/python -m benchmarks.spark

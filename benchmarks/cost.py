@@ -49,8 +49,6 @@ AIMS_USD = {
 }
 """A year of a million messages of this size."""
 
-EARLIER_USD = {"stored by the sender": "6.13", "parked": "6.58"}
-"""A year in the earlier layout (an index, a claim per message), as this benchmark counted it then."""
 
 MILLION = 10**6
 
@@ -190,11 +188,10 @@ def main() -> int:
 
 
 def show_aims(dollars: dict[str, Fraction]) -> None:
-    """A year of each way, its aim, and what it was in the earlier layout."""
+    """A year of each way, and its aim."""
     for way, aim in AIMS_USD.items():
         told = "met" if dollars[way] < Fraction(aim) else "missed"
-        before = f", ${EARLIER_USD[way]} in the earlier layout" if way in EARLIER_USD else ""
-        print(f"a year {way}: ${float(dollars[way]):.3f} a million, aim ${aim}: {told}{before}")
+        print(f"a year {way}: ${float(dollars[way]):.3f} a million, aim ${aim}: {told}")
 
 
 def show(measured: Measured, dollars: Fraction) -> None:

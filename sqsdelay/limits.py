@@ -139,8 +139,7 @@ DUE_QUEUE_SUFFIX: Final = "-due"
 PARKING_QUEUE_SUFFIX: Final = "-parking"
 FIFO_SUFFIX: Final = ".fifo"
 STORE_TABLE_SUFFIX: Final = ".parked"
-"""After an endpoint's name, the DynamoDB table of its deployed store. Not ``.delayed``, which tables of
-the earlier layout have: a table's keys cannot be changed, and one of its name cannot be replaced."""
+"""After an endpoint's name, the DynamoDB table of its deployed store."""
 
 TIMEOUTS_SUFFIX: Final = "-timeouts"
 TIMEOUTS_DISPATCHER_SUFFIX: Final = "-timeouts-dispatcher"

@@ -62,5 +62,5 @@ class StoreTable(dynamodb.Table):
             ),
             removal_policy=removal_policy,
         )
-        # A table of the earlier layout gives way to this one: what waits in it is still to be moved.
+        # What waits in a table is still to be moved when another one takes its place.
         self.node.default_child.cfn_options.update_replace_policy = CfnDeletionPolicy.RETAIN  # type: ignore[union-attr]

@@ -135,7 +135,7 @@ def _outbox(
 ) -> SqsOutbox | RabbitMqOutbox:
     if to is not None:
         from sqsdelay.rabbitmq import RabbitMqOutbox
-        from sqsdelay.stores.clock import StoreClock
+        from sqsdelay.stores.clocks import StoreClock
 
         # RabbitMQ tells no time. What is stored on one machine and released on another goes by the
         # clock between them.

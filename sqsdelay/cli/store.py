@@ -154,13 +154,13 @@ def migrate(
     Messages due earlier than --due-from stay for the timeout manager or dispatcher, which may keep
     running. Repeat until nothing is left. Exit code 1 if any message could not be sent.
     """
-    from sqsdelay.stores import open_source
+    from sqsdelay.stores import open_place
 
     name = Endpoint.parse(endpoint).name
     due_from_ms = _cut_off_ms(due_from, to)
     with ExitStack() as stack:
         opened = stack.enter_context(
-            closing(open_source(store, endpoint=name, table=table, schema=schema))
+            closing(open_place(store, endpoint=name, table=table, schema=schema))
         )
         target = None if to is None else stack.enter_context(opened_place(name, to, None, None))
         migration = _migration(opened, target, due_from_ms)

@@ -81,7 +81,7 @@ class DueClock:
                 self._ask_sqs = False
                 line = f"the delay counts from the store's clock, because SQS cannot be reached: {error}"
                 tell(line)
-        from sqsdelay.stores.clock import StoreClock
+        from sqsdelay.stores.clocks import StoreClock
 
         return StoreClock(self._store).latest_ms()
 

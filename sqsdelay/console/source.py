@@ -250,7 +250,7 @@ class Source:
         """
         from botocore.exceptions import BotoCoreError
 
-        from sqsdelay.stores.clock import StoreClock
+        from sqsdelay.stores.clocks import StoreClock
 
         if self._clock.monotonic() < self._clock_unknown_until:
             return self._clock.now_ms()

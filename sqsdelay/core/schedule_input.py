@@ -39,18 +39,23 @@ _MAX_DESCRIPTION_CHARS: Final = 512
 """Source: CreateSchedule API reference, Description."""
 
 
-def name_of(message_id: str) -> str:
-    """The name of a message's schedule. An id may hold characters that a name may not, so it is hashed."""
-    return f"m.{_digest(message_id)}"
+def prefix_of(queue_url: str, kind: str) -> str:
+    """How the names of one endpoint's schedules begin: others may use the same group.
+
+    Args:
+        queue_url: the delay queue's.
+        kind: ``m`` or ``n`` for messages, ``a`` for amendments.
+    """
+    return f"{kind}.{_digest(queue_url, 16)}."
 
 
-def amendment_name_of(message_id: str) -> str:
-    """The name of the schedule that keeps a message's amendment."""
-    return f"a.{_digest(message_id)}"
+def name_of(message_id: str, prefix: str) -> str:
+    """The name of a schedule. An id may hold characters that a name may not, so it is hashed."""
+    return prefix + _digest(message_id, 45)
 
 
-def _digest(message_id: str) -> str:
-    return hashlib.sha256(message_id.encode("utf-8", "surrogatepass")).hexdigest()[:60]
+def _digest(text: str, letters: int) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:letters]
 
 
 def check_keepable(message: StoredMessage, endpoint: Endpoint) -> None:
@@ -114,7 +119,8 @@ def _attributes(message: StoredMessage, fires_at: int) -> dict[str, Attribute]:
     users = {n: value for n, value in message.attributes.items() if n != DEDUPLICATION_ID}
     wired = delayed(
         users,
-        remaining_ms=message.due_ms - fires_at * 1000,
+        # Less than 0 where it was moved to a time before its schedule can fire.
+        remaining_ms=max(0, message.due_ms - fires_at * 1000),
         due_ms=message.due_ms,
         message_group_id=message.group_id,
         deduplication_id=deduplication_id,

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         to_store,
     )
     from sqsdelay.stores.dynamodb.dynamodb_store import DynamoDbStore
-    from sqsdelay.stores.dynamodb.earlier import EarlierTable
     from sqsdelay.stores.dynamodb.table import table_definition
     from sqsdelay.stores.postgres.inbox import PostgresInbox
     from sqsdelay.stores.postgres.postgres_store import PostgresStore
@@ -211,25 +210,6 @@ def open_place(
     return SchedulerStore(
         parts.netloc, role_arn=settings["role"][0], endpoint=endpoint, hop_seconds=int(hop)
     )
-
-
-def open_source(
-    url: str, *, endpoint: str, table: str | None = None, schema: str | None = None
-) -> ParkingPlace | EarlierTable:
-    """The store a URL names, to be emptied: a DynamoDB table of the earlier layout, too.
-
-    Raises:
-        ConfigurationError, StoreMissing, StoreUnavailable
-    """
-    parts = _parts(url)
-    if parts.scheme == "dynamodb" and DYNAMODB_TABLE.fullmatch(parts.netloc):
-        from sqsdelay.stores.dynamodb.earlier import EarlierTable
-
-        earlier = EarlierTable(parts.netloc, endpoint=endpoint)
-        if earlier.earlier:
-            return earlier
-        earlier.close()
-    return open_place(url, endpoint=endpoint, table=table, schema=schema)
 
 
 def _parts(url: str) -> SplitResult:

@@ -31,7 +31,14 @@ DAY_MS = 86_400_000
 
 EXPECTED = {
     "scheduler:CreateSchedule": {"park", "leave an amendment"},
-    "scheduler:GetSchedule": {"find", "read amendments", "cancel", "move"},
+    "scheduler:GetSchedule": {
+        "park",
+        "leave an amendment",
+        "find",
+        "read amendments",
+        "cancel",
+        "move",
+    },
     "scheduler:UpdateSchedule": {"move"},
     "scheduler:DeleteSchedule": {"cancel"},
     "scheduler:GetScheduleGroup": set[str](),

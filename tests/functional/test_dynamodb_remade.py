@@ -1,4 +1,4 @@
-"""A DynamoDB table that is deleted and made anew under living processes, and one of a newer format."""
+"""A DynamoDB table that is deleted and made anew under living processes, and one of another version."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from moto import mock_aws
 
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import SchemaMismatch, StoreMissing
+from sqsdelay.ports.stores import TransactionMode
 from sqsdelay.stores.dynamodb import DynamoDbStore
-from sqsdelay.stores.dynamodb.leases import FORMAT, LOOKED_AT_MS
+from sqsdelay.stores.dynamodb.leases import LOOKED_AT_MS
+from sqsdelay.stores.schema import VERSION
 from sqsdelay.testing import ManualClock
 
 TABLE = "orders.parked"
@@ -127,27 +129,33 @@ def test_a_cancellation_is_heeded_in_the_new_table(make: Make, clock: ManualCloc
     assert consumer.amendments(["b"]).keys() == {"b"}
 
 
-def test_a_newer_format_is_refused_by_a_process_that_lives_on(
-    make: Make, clock: ManualClock
-) -> None:
-    """A function that was not replaced yet neither writes nor releases: what it knows of the format may
-    be wrong by now. Once the mark is as it knows it, all is there."""
+def test_another_version_is_refused_by_whatever_opens_it(make: Make, clock: ManualClock) -> None:
+    """By a process that starts at once, by one that lives on within ten seconds: neither writes nor
+    releases. Once the version is as they know it, all is there."""
     old = make(4)
     ids = parked(old, clock, 3, HOUR_MS)
-    mark = old._layout.format
-    old._table.put({**mark, "v": {"N": str(FORMAT + 1)}})
+    (mark,) = old._table.get([old._layout.format])
+    assert mark["v"] == {"N": str(VERSION)}
+    old._table.put({**mark, "v": {"N": str(VERSION + 1)}})
     clock.advance(LOOKED_AT_MS / 1000)
-    for act in (
-        lambda: parked(old, clock, 1, HOUR_MS),
-        lambda: old.claim(9, due_by_ms=clock.now_ms()).__enter__(),
-        lambda: old.next_due_ms(),
-        lambda: old.cancel(ids),
-        lambda: parked(make(4), clock, 1, HOUR_MS),
-    ):
-        with pytest.raises(
-            SchemaMismatch, match=rf"version {FORMAT + 1}, made by a newer sqsdelay"
-        ):
-            act()
-    old._table.put({**mark, "v": {"N": str(FORMAT)}})
+    acts: list[Callable[[DynamoDbStore], object]] = [
+        lambda store: store.set_up(),
+        lambda store: store.initialize(TransactionMode.AT_LEAST_ONCE),
+        lambda store: parked(store, clock, 1, HOUR_MS),
+        lambda store: store.claim(9, due_by_ms=clock.now_ms()).__enter__(),
+        lambda store: store.next_due_ms(),
+        lambda store: store.pending_count(),
+        lambda store: store.pending(9),
+        lambda store: store.find(ids[0]),
+        lambda store: store.cancel(ids),
+        lambda store: store.reschedule(ids[0], clock.now_ms()),
+        lambda store: store.amend([Amendment(message_id="a", at_ms=clock.now_ms())]),
+        lambda store: store.amendments(ids),
+    ]
+    for act in acts:
+        for store in (old, make(4)):
+            with pytest.raises(SchemaMismatch, match=rf"version {VERSION + 1}.*name another table"):
+                act(store)
+    old._table.put(mark)
     clock.advance(2 * 3600)
     assert released(old, clock) == ids

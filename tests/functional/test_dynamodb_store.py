@@ -12,7 +12,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from sqsdelay.cli import app
 from sqsdelay.core.checked_message import new_message_id
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher
@@ -408,7 +410,7 @@ def test_a_process_with_a_slow_clock_asks_dynamodb_before_it_writes(
     could release it in between, and again as the near one that takes its place.
     """
     slow = SimpleNamespace(time_ns=lambda: (clock.now_ms() - HOUR_MS) * 1_000_000)
-    monkeypatch.setattr("sqsdelay.stores.dates.time", slow)
+    monkeypatch.setattr("sqsdelay.stores.clocks.time", slow)
     dispatcher, parker = make_dated(), make_dated()
     dispatcher.set_up()
     got: list[str] = []
@@ -572,24 +574,20 @@ def test_other_tables_and_modes_are_refused(make: Make, store: DynamoDbStore) ->
 
 
 def test_a_table_of_other_keys_is_no_store(local_aws: LocalAws) -> None:
-    """A wrong table name is not mistaken for an empty store, and the earlier layout is told."""
+    """A wrong table name is not mistaken for an empty store."""
     client = local_aws.client("dynamodb")
-    for key, error, told in (
-        ("id", StoreMissing, "not a message store"),
-        ("store_key", ConfigurationError, "sqsdelay store migrate ENDPOINT"),
-    ):
-        name = f"other-{uuid.uuid4().hex[:12]}"
-        client.create_table(
-            TableName=name,
-            KeySchema=[{"AttributeName": key, "KeyType": "HASH"}],
-            AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"}],
-            BillingMode="PAY_PER_REQUEST",
-        )
-        store = DynamoDbStore(name, endpoint="orders", client=client)
-        for start in (store.set_up, lambda s=store: s.initialize(TransactionMode.AT_LEAST_ONCE)):
-            with pytest.raises(error, match=told):
-                start()
-        store.close()
+    name = f"other-{uuid.uuid4().hex[:12]}"
+    client.create_table(
+        TableName=name,
+        KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
+    store = DynamoDbStore(name, endpoint="orders", client=client)
+    for start in (store.set_up, lambda: store.initialize(TransactionMode.AT_LEAST_ONCE)):
+        with pytest.raises(StoreMissing, match="not a message store"):
+            start()
+    store.close()
 
 
 def test_an_outage_is_told_as_one(clock: ManualClock) -> None:
@@ -619,3 +617,21 @@ def test_it_says_what_is_too_large_for_an_item(store: DynamoDbStore, clock: Manu
     assert store.too_large(sized(os.urandom(401 * 1024)))
     assert not store.too_large(sized(b"x" * 900_000))
     assert not store.too_large(sized(os.urandom(398 * 1024)))
+
+
+def test_a_file_is_stored_again_without_look_ups(
+    local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was stored before is told from another message of its id, though no id is looked up."""
+    for name, value in local_aws.environment().items():
+        monkeypatch.setenv(name, value)
+    table = f"plain-{uuid.uuid4().hex[:12]}"
+    store = ["--store", f"dynamodb://{table}?lookup=off"]
+    assert CliRunner().invoke(app, ["store", "create", "orders", *store]).exit_code == 0
+    command = ["store", "send", "orders", *store, "--message-id", "order-7"]
+    command += ["--due-at", "2040-01-31T09:00:00Z", "--body"]
+    said = [CliRunner().invoke(app, [*command, body]) for body in ("x", "x", "another")]
+    assert [each.exit_code for each in said] == [0, 0, 1], said[1].output
+    assert "already stored" in said[1].stdout
+    assert "use a different id" in said[2].stderr
+    local_aws.client("dynamodb").delete_table(TableName=table)

@@ -23,7 +23,7 @@ from sqsdelay.ports.stores import DelayedMessageStore, TransactionMode
 from sqsdelay.receiving.deduplication import Copy
 from sqsdelay.stores import open_store
 from sqsdelay.stores.postgres.inbox import PostgresInbox
-from sqsdelay.stores.schema_version import VERSION
+from sqsdelay.stores.schema import VERSION
 from sqsdelay.stores.sqlite.inbox import SqliteInbox
 from sqsdelay.testing import InMemoryOutbox, ManualClock
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from sqsdelay.core.clock import SystemClock
-from sqsdelay.stores.clock import StoreClock
+from sqsdelay.stores.clocks import StoreClock
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
 from sqsdelay.testing.local_aws import LocalAws
 

@@ -39,12 +39,12 @@ from sqsdelay.ports.stores import DelayedMessageStore
 from sqsdelay.rabbitmq import MAX_DELAY_SECONDS
 from sqsdelay.sending.large_bodies import LEGACY_PAYLOAD_SIZE, PAYLOAD_SIZE, Pointer
 from sqsdelay.sqs import create_endpoint
+from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS
 from sqsdelay.stores.dynamodb import DynamoDbStore
-from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS
 from sqsdelay.stores.postgres.listener import POLL_SECONDS
 from sqsdelay.stores.postgres.pool import SERVER_SETTINGS
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
-from sqsdelay.stores.schema_version import VERSION, check_version
+from sqsdelay.stores.schema import VERSION, check_version
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from tests.guides.page import ROOT
 

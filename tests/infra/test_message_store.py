@@ -13,9 +13,9 @@ from sqsdelay.cdk.message_store import KEEP_MESSAGES
 from sqsdelay.lambdas.delay_consumer import contract as delay_consumer
 from sqsdelay.lambdas.dispatcher import contract, handler
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, SCHEDULE_SECONDS
+from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS
 from sqsdelay.stores.dynamodb import table_definition
 from sqsdelay.stores.dynamodb.layout import EXPIRY
-from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS
 from tests.infra.resources import Templates, arn, logical_id, only
 
 
@@ -86,8 +86,8 @@ def test_table_class_and_shards(endpoint_template: Templates) -> None:
 def test_table_goes_with_the_queues(
     endpoint_template: Templates, policy: RemovalPolicy, expected: str
 ) -> None:
-    """Messages that wait stay or go together, wherever they wait; a table of the earlier layout, which
-    gives way to one of this, stays."""
+    """Messages that wait stay or go together, wherever they wait; a table that gives way to
+    another stays."""
     template = endpoint_template(store="dynamodb", removal_policy=policy)
     table = only(template, "AWS::DynamoDB::Table")
     assert (table["DeletionPolicy"], table["UpdateReplacePolicy"]) == (expected, "Retain")

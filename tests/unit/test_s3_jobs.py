@@ -15,7 +15,7 @@ from sqsdelay.errors import StoreUnavailable
 from sqsdelay.stores.s3 import S3Store
 from sqsdelay.stores.s3.bucket import ObjectBucket
 from sqsdelay.stores.s3.jobs import JOB_SECONDS, Job, Staged, new_job_batch
-from sqsdelay.stores.s3.objects import line_of, packed
+from sqsdelay.stores.s3.objects import line_of, packed, size_of
 from sqsdelay.stores.s3.slots import Hierarchy, ObjectName, parse
 from sqsdelay.stores.s3.wheel import Wheel
 from sqsdelay.testing import ManualClock
@@ -80,7 +80,9 @@ class Bucket:
             for n in new
         ]
         slot = wheel.hierarchy.slot(due_ms, self.clock.now_ms())
-        object_name = ObjectName(slot, due_ms, due_ms, len(lines), f"{attempt}.0", batch)
+        object_name = ObjectName(
+            slot, due_ms, due_ms, len(lines), size_of(lines), f"{attempt}.0", batch
+        )
         key = wheel.key(object_name)
         wheel.bucket.put(key, packed(lines))
         Job(wheel, name).mark(batch, attempt, array("q", new), array("q", new))

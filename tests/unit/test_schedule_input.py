@@ -13,7 +13,6 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import string
 from sqsdelay.core.schedule_input import (
     MAX_INPUT_BYTES,
-    amendment_name_of,
     amendment_of,
     check_keepable,
     copy_of,
@@ -22,6 +21,7 @@ from sqsdelay.core.schedule_input import (
     kept_since_ms_of,
     message_of,
     name_of,
+    prefix_of,
 )
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import InvalidMessage, MessageTooLarge, StoreError
@@ -125,11 +125,12 @@ def test_one_deduplication_id_for_one_stay() -> None:
 
 def test_names_are_hashes_of_the_whole_id() -> None:
     """64 characters of those a name may have; the same for the same id, always."""
-    digest = hashlib.sha256(b"m-1").hexdigest()[:60]
-    assert (name_of("m-1"), amendment_name_of("m-1")) == (f"m.{digest}", f"a.{digest}")
-    assert re.fullmatch(r"m\.[0-9a-f]{60}", name_of("m-1"))
-    assert re.fullmatch(r"a\.[0-9a-f]{60}", amendment_name_of("\N{SNOWMAN}\ud800"))
-    assert len({name_of(f"m-{n}") for n in range(100)}) == 100
+    mine, other = prefix_of("https://sqs/orders", "m"), prefix_of("https://sqs/invoices", "m")
+    digest = hashlib.sha256(b"m-1").hexdigest()[:45]
+    assert name_of("m-1", mine) == f"{mine}{digest}"
+    assert re.fullmatch(r"m\.[0-9a-f]{16}\.[0-9a-f]{45}", name_of("\N{SNOWMAN}\ud800", mine))
+    assert len({name_of(f"m-{n}", mine) for n in range(100)}) == 100
+    assert name_of("m-1", mine) != name_of("m-1", other)
 
 
 @pytest.mark.parametrize(

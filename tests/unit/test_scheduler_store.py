@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -59,9 +61,13 @@ class World:
         self.statuses: list[Status] = []
         self.arrived: dict[str, tuple[int, ReceivedMessage]] = {}
 
-    def new_store(self) -> SchedulerStore:
+    def new_store(self, endpoint: str = "orders", client: Any = None) -> SchedulerStore:
         return SchedulerStore(
-            "orders", role_arn=ROLE, endpoint="orders", client=self.scheduler, clock=self.clock
+            "orders",
+            role_arn=ROLE,
+            endpoint=endpoint,
+            client=client or self.scheduler,
+            clock=self.clock,
         )
 
     def send(self, message_id: str, seconds: float, *, body: str = "x") -> Route | None:
@@ -168,6 +174,139 @@ def test_cancelled_at_any_time_before_it_is_due_it_never_arrives(late_seconds: i
         world.run()
         assert world.arrived == {}, (minutes, change)
     assert said == {Change.DONE, Change.REQUESTED}
+
+
+def test_two_endpoints_that_share_a_group_do_not_see_each_other_s_messages() -> None:
+    """The same id in both: neither finds, lists, cancels, moves or amends the other's."""
+    world = World()
+    other = world.new_store("invoices")
+    other.set_up()
+    world.send("m1", DAY)
+    assert other.store([_message(world, destination="invoices", body=b"theirs")]) == [True]
+    assert [m.body for m in other.pending(9)] == [b"theirs"]
+    assert (other.pending_count(), world.store.pending_count()) == (1, 1)
+    assert Schedule(other).cancel("m1", now_ms=world.clock.true_ms + 1_000) is Change.DONE
+    assert other.find("m1") is None
+    assert world.store.amendments(["m1"]) == {}
+    world.run()
+    assert list(world.arrived) == ["m1"]
+
+
+def test_a_schedule_that_sends_elsewhere_is_nobody_s_message() -> None:
+    """Of that name, made by somebody else: it is not read, cancelled or listed."""
+    world = World()
+    world.send("m1", DAY)
+    (name,) = world.scheduler._groups["orders"]
+    target = world.scheduler._groups["orders"][name].fields["Target"]
+    target["Input"] = target["Input"].replace("orders-delay.fifo", "another-delay.fifo")
+    assert world.store.find("m1") is None
+    assert world.store.pending(9) == []
+    assert world.store.cancel(["m1"]) == [False]
+    assert world.store.reschedule("m1", world.clock.true_ms + 9 * DAY * 1000) is False
+
+
+def test_a_group_of_somebody_else_s_schedules_is_refused() -> None:
+    """Before the first message is in it."""
+    world = World()
+    world.send("m1", DAY)
+    world.store.set_up()
+    (made,) = (dict(s.fields) for s in world.scheduler._groups["orders"].values())
+    world.scheduler.create_schedule(**{**made, "Name": "nightly-backup"})
+    with pytest.raises(ConfigurationError, match=r"nightly-backup.*a group of its own"):
+        world.store.set_up()
+
+
+class Interrupted:
+    """A client whose `UpdateSchedule` others precede, at the last moment."""
+
+    def __init__(self, world: World, first: Callable[[], object]) -> None:
+        self._scheduler, self._first = world.scheduler, first
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._scheduler, name)
+
+    def update_schedule(self, **asked: Any) -> Any:
+        self._first()
+        return self._scheduler.update_schedule(**asked)
+
+
+@pytest.mark.parametrize("days", [2, 30])
+def test_a_move_beside_a_cancellation_and_a_new_send_takes_nothing_away(days: int) -> None:
+    """The mover has read the old message when it is cancelled, and another with its id is sent."""
+    world = World()
+    world.send("m1", DAY, body="old")
+    start_ms = world.clock.true_ms
+
+    def cancelled_and_sent_anew() -> None:
+        assert world.schedule.cancel("m1", now_ms=start_ms + 1_000) is Change.DONE
+        world.send("m1", days * DAY, body="new")
+
+    mover = Schedule(world.new_store(client=Interrupted(world, cancelled_and_sent_anew)))
+    later_ms = start_ms + 9 * DAY * 1000
+    assert mover.reschedule("m1", later_ms, now_ms=start_ms) is not Change.DONE
+    found = world.store.find("m1")
+    assert found is not None
+    assert found.body == b"new"
+    world.run()
+    at_ms, copy = world.arrived["m1"]
+    assert copy.body == "new"
+    assert 0 <= at_ms - found.due_ms < 3_000
+
+
+def test_cancelled_and_sent_anew_twice_at_once_is_told_to_wait() -> None:
+    """There are two names for an id, and a mover may be at work on both of them for some minutes."""
+    world = World()
+    for _ in range(2):
+        world.send("m1", DAY)
+        world.clock.advance(5)
+        assert world.schedule.cancel("m1", now_ms=world.clock.true_ms) is Change.DONE
+    with pytest.raises(StoreUnavailable, match="cancelled twice"):
+        world.send("m1", DAY)
+    world.clock.advance(600)
+    assert world.send("m1", DAY) is Route.STORE
+    world.run()
+    assert list(world.arrived) == ["m1"]
+
+
+def test_a_mover_that_stood_still_writes_nothing() -> None:
+    """What it has read may be of a message that is long gone."""
+    world = World()
+    world.send("m1", DAY)
+    store = world.new_store()
+    read = store._read
+
+    def slowly(*given: Any) -> Any:
+        world.clock.advance(100)
+        return read(*given)
+
+    store._read = slowly  # type: ignore[method-assign, assignment]
+    with pytest.raises(StoreUnavailable, match="try again"):
+        store.reschedule("m1", world.clock.true_ms + 9 * DAY * 1000)
+    assert "UpdateSchedule" not in world.scheduler.calls
+
+
+@pytest.mark.parametrize(("seconds", "late"), [(1_200, 0), (1, 1_200), (-9, 1_200)])
+def test_a_move_to_a_near_time_while_it_is_being_parked_counts(seconds: int, late: int) -> None:
+    """Nobody can refuse it: the message is in no store yet. It comes as soon as a schedule can."""
+    world = World()
+    plain = QueueSender(world.queues)
+    start_ms = world.clock.true_ms
+    plain.send("orders", "x", delay=9 * DAY, message_id="m1")
+    create = world.scheduler.create_schedule
+    moved: list[int] = []
+
+    def create_schedule(**asked: Any) -> Any:
+        if not moved:
+            now_ms = world.clock.true_ms
+            moved.append(now_ms + seconds * 1000)
+            change = Schedule(world.new_store()).reschedule("m1", moved[0], now_ms=now_ms)
+            assert change is Change.REQUESTED
+        return create(**asked)
+
+    world.scheduler.create_schedule = create_schedule  # type: ignore[method-assign]
+    world.run()
+    assert 0 <= world.arrived["m1"][0] - moved[0] < 1_000 * (late + 1)
+    assert moved[0] - start_ms < DAY * 1000
 
 
 def test_sent_again_right_after_it_was_cancelled_it_arrives() -> None:

@@ -187,11 +187,11 @@ class Staging:
                 return
             part = f"{self._attempt}.{len(self._keys)}"
             first_ms, last_ms = dues[start].as_py(), dues[end - 1].as_py()
-            name = ObjectName(slot, first_ms, last_ms, end - start, part, self._batch)
-            key = self._wheel.key(name)
-            self._keys.append(key)
             self._finish(_IN_FLIGHT)
             text = _joined(lines, start, end)
+            name = ObjectName(slot, first_ms, last_ms, end - start, text.size, part, self._batch)
+            key = self._wheel.key(name)
+            self._keys.append(key)
             self._writing.add(self._pool.submit(self._put, key, text))
 
     def _put(self, key: str, text: pa.Buffer) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 from sqsdelay.core.stored_message import Amendment, latest_amendments
 from sqsdelay.stores.dynamodb.item import number
 from sqsdelay.stores.dynamodb.layout import EXPIRY, PARTITION, Item, Layout
-from sqsdelay.stores.dynamodb.leases import LOOKED_AT_MS
+from sqsdelay.stores.dynamodb.leases import LOOKED_AT_MS, LeaseBook
 from sqsdelay.stores.dynamodb.table import Table
 
 LEFT_AT: Final = "a"
@@ -37,9 +37,10 @@ class Amendments:
         layout: the endpoint's keys.
     """
 
-    def __init__(self, table: Table, layout: Layout) -> None:
+    def __init__(self, table: Table, layout: Layout, book: LeaseBook) -> None:
         self._table = table
         self._layout = layout
+        self._book = book
         self._told_until = 0
         self._told = (0, 0)
         """When that was last seen, and in which of the tables of this name."""
@@ -50,6 +51,7 @@ class Amendments:
         last = list(latest_amendments(amendments).values())
         if not last:
             return
+        self._book.get()
         self._tell(max(_until(amendment) for amendment in last))
         self._table.each(lambda amendment: self._put(amendment, now_ms), last)
 
@@ -114,7 +116,7 @@ class Amendments:
         """Whether there may be amendments. That there are none is asked for each time."""
         if now_ms < self._some_until * 1000:
             return True
-        told = self._table.get([self._layout.amended])
+        told = self._book.get([self._layout.amended])
         if told:
             self._some_until = int(told[0][EXPIRY]["N"])
         return bool(told)
@@ -123,7 +125,7 @@ class Amendments:
         keys = [self._layout.amendment(message_id) for message_id in dict.fromkeys(message_ids)]
         prefix = len(self._layout.amendment("")[PARTITION]["S"])
         amendments = {}
-        for item in self._table.get(keys):
+        for item in self._book.get(keys):
             if int(item[EXPIRY]["N"]) * 1000 > now_ms:
                 message_id = item[PARTITION]["S"][prefix:]
                 amendments[message_id] = _amendment(item, message_id)

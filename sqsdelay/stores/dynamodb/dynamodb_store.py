@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,6 +11,7 @@ from sqsdelay.core.stored_message import Amendment, StoredMessage, check_stored_
 from sqsdelay.errors import ConfigurationError, InvalidSetting, MessageTooLarge
 from sqsdelay.limits import MAX_DYNAMODB_ITEM_BYTES
 from sqsdelay.ports.stores import Claim, TransactionMode
+from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive
 from sqsdelay.stores.dynamodb.amendments import Amendments
 from sqsdelay.stores.dynamodb.claim import Claimant
 from sqsdelay.stores.dynamodb.lanes import Lanes
@@ -19,8 +20,7 @@ from sqsdelay.stores.dynamodb.leases import LeaseBook
 from sqsdelay.stores.dynamodb.listing import Listing
 from sqsdelay.stores.dynamodb.table import Table
 from sqsdelay.stores.dynamodb.waiting import Waiting
-from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS, checked_lease, kept_alive
-from sqsdelay.stores.results import new_once
+from sqsdelay.stores.ids import new_once
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -37,7 +37,7 @@ TABLE_CLASSES: Final = (STANDARD, INFREQUENT_ACCESS)
 """Source: CreateTable API reference, TableClass."""
 
 
-class DynamoDbStore:
+class DynamoDbStore(Wakes):
     """Delayed messages in a DynamoDB table, which several endpoints may share.
 
     Args:
@@ -72,6 +72,7 @@ class DynamoDbStore:
         lease_seconds: float = DEFAULT_LEASE_SECONDS,
         clock: Clock | None = None,
     ) -> None:
+        super().__init__()
         if not 1 <= shards <= MAX_SHARDS:
             raise InvalidSetting(f"shards={shards}; use 1 to {MAX_SHARDS}")
         if table_class not in TABLE_CLASSES:
@@ -79,7 +80,6 @@ class DynamoDbStore:
         self._table_class = table_class
         self._table = Table(table, client, clock)
         self._layout = Layout(endpoint)
-        self._amendments = Amendments(self._table, self._layout)
         self._amendment_clock = clock or SystemClock()
         lanes = Lanes(self._table, self._layout)
         self._book = book = LeaseBook(
@@ -88,20 +88,17 @@ class DynamoDbStore:
             shards=shards,
             lease_seconds=checked_lease(lease_seconds),
         )
+        self._amendments = Amendments(self._table, self._layout, book)
         self._claimant = Claimant(self._table, self._layout, lanes, book)
         self._listing = Listing(self._table, lanes, book)
         self._waiting = Waiting(
             self._table, self._layout, lanes, book, shards=shards, lookup=lookup
         )
-        self._watchers: list[Callable[[], None]] = []
 
     def set_up(self) -> None:
-        """Create the table (on-demand billing) unless it exists, and let it forget what is released.
-
-        Raises:
-            ConfigurationError: the table has the earlier layout; says what to do.
-        """
+        """Create the table (on-demand billing) unless it exists, and let it forget what is released."""
         self._table.set_up(self._table_class)
+        self._book.set_up()
 
     def initialize(self, mode: TransactionMode) -> None:
         if mode not in self.modes:
@@ -110,6 +107,7 @@ class DynamoDbStore:
                 f"{TransactionMode.AT_LEAST_ONCE}, or a SQLite or PostgreSQL store"
             )
         self._table.check()
+        self._book.get()
 
     def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
         if transaction is not None:
@@ -200,21 +198,8 @@ class DynamoDbStore:
     def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
         return self._amendments.read(message_ids, now_ms=self._amendment_clock.now_ms())
 
-    @contextmanager
-    def watch(self, wake: Callable[[], None]) -> Iterator[None]:
-        """Wakes for what this object stores; other processes' messages are found by polling."""
-        self._watchers.append(wake)
-        try:
-            yield
-        finally:
-            self._watchers.remove(wake)
-
     def close(self) -> None:
         self._table.close()
-
-    def _wake(self) -> None:
-        for wake in list(self._watchers):
-            wake()
 
 
 def _first_of_each(messages: Iterable[StoredMessage]) -> dict[str, StoredMessage]:

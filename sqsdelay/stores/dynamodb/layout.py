@@ -9,7 +9,7 @@ look-up       endpoint/id/id             ``=``                       lane and du
 hour          endpoint/hours             hour                        ``t``
 lease         endpoint/leases            ``shard`` and its number    owner, until, cursor, taken up to
 shards        endpoint/leases            ``count`` and the number    since when they are written to
-format        endpoint/leases            ``format``                  version; where it is absent: 1
+format        endpoint/leases            ``format``                  version, written before anything else
 amendment     endpoint/mark/id           ``=``                       left at, due, cancelled, ``t``
 amended       endpoint/marks             ``=``                       ``t``
 ============  =========================  ==========================  ==============================
@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from sqsdelay.core.checked_message import due_ms_of_id
 from sqsdelay.errors import InvalidSetting
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, MAX_RETENTION_SECONDS
 
@@ -56,10 +55,6 @@ FAR_FROM_MS: Final = FAR_MS + 40_000
 KEPT_SECONDS: Final = MAX_RETENTION_SECONDS
 """A far message is left to time to live so long after it is due: as long as SQS keeps one at most. A
 dispatcher that stands still for longer loses messages."""
-
-ID_TOLERANCE_MS: Final = 5_000
-"""How much later than its id says a message may be due and still be found by it. Between a sender's
-estimate and SentTimestamp lies the way to SQS."""
 
 Key = dict[str, dict[str, str]]
 Item = dict[str, Any]
@@ -105,12 +100,6 @@ def shard_of(message_id: str, shards: int) -> int:
 def expiry(due_ms: int) -> int:
     """When what is due then may be forgotten, epoch seconds."""
     return -(-due_ms // 1000) + KEPT_SECONDS
-
-
-def tells_its_place(message_id: str, due_ms: int) -> bool:
-    """Whether the message can be found by its id, without a look-up item."""
-    told = due_ms_of_id(message_id)
-    return told is not None and 0 <= due_ms - told <= ID_TOLERANCE_MS
 
 
 class Layout:

@@ -20,15 +20,18 @@ from sqsdelay.ports.forks import in_each_child
 from sqsdelay.stores.dynamodb.item import number
 from sqsdelay.stores.dynamodb.layout import (
     EXPIRY,
+    PARTITION,
     SORT,
     Item,
+    Key,
     Lane,
     Layout,
     Place,
     position,
 )
 from sqsdelay.stores.dynamodb.table import Table
-from sqsdelay.stores.schema_version import refuse_newer
+from sqsdelay.stores.schema import VERSION as FORMAT
+from sqsdelay.stores.schema import check_version
 
 OWNER: Final = "o"
 UNTIL: Final = "r"
@@ -38,9 +41,6 @@ TAKEN_FAR: Final = "u"
 TAKEN_NEAR: Final = "n"
 SINCE: Final = "f"
 TOKEN: Final = "k"
-
-FORMAT: Final = 1
-"""The version of the layout that is written and understood here."""
 
 LOOKED_AT_MS: Final = 10_000
 """How long it is taken for granted that the table is the one that was written to. One that was deleted and
@@ -146,11 +146,23 @@ class LeaseBook:
     def owner(self) -> str:
         return self._owner
 
+    def set_up(self) -> None:
+        """Write the version down.
+
+        Raises:
+            SchemaMismatch: what is there is of another one.
+        """
+        self._get([self._layout.format])
+        self._write_version()
+
+    def _write_version(self) -> None:
+        self._table.put({**self._layout.format, VERSION: number(FORMAT)}, only_new=True)
+
     def register(self) -> None:
         """Have dispatchers know of the shards, before anything is written to them.
 
         Raises:
-            SchemaMismatch: a newer version's table.
+            SchemaMismatch
         """
         if not self._is_registered():
             with self._lock:
@@ -165,14 +177,13 @@ class LeaseBook:
 
     def _register(self) -> None:
         key = self._layout.count(self._shards)
-        items = {item[SORT]["S"]: item for item in self._table.get([key, self._layout.format])}
-        self._check(items.get(self._layout.format[SORT]["S"]))
-        if key[SORT]["S"] in items:
+        if self._get([key, self._layout.format]):
             return
         if self._registered is not None:
             self._table.made_anew += 1
         # The read told DynamoDB's time; nothing far can be due before.
         since = number(self._table.clock.now_ms())
+        self._write_version()
         self._table.put({**key, SINCE: since}, only_new=True)
 
     def read(self) -> Leases:
@@ -182,25 +193,33 @@ class LeaseBook:
         for page in self._table.pages(self._layout.leases, ConsistentRead=True):
             items += page["Items"]
             read_ms = read_ms or self._table.clock.read(page)
-        mark = self._layout.format[SORT]["S"]
-        self._check(next((item for item in items if item[SORT]["S"] == mark), None))
-        items = [item for item in items if item[SORT]["S"] != mark]
-        return _leases(items, read_ms, self._table.clock.now_ms(), self._shards)
+        return _leases(self._checked(items), read_ms, self._table.clock.now_ms(), self._shards)
 
-    def check(self) -> None:
-        """Refuse a table that a newer version writes to; asked for every ten seconds at most.
+    def get(self, keys: Sequence[Key] = ()) -> list[Item]:
+        """As `Table.get`; the version is read with them, ten seconds after it was read at the latest.
 
         Raises:
-            SchemaMismatch
+            SchemaMismatch: what is there is of another version.
         """
         now_ms = self._table.clock.now_ms()
-        if self._checked_ms is None or not 0 <= now_ms - self._checked_ms < LOOKED_AT_MS:
-            self._check(next(iter(self._table.get([self._layout.format])), None))
+        if self._checked_ms is not None and 0 <= now_ms - self._checked_ms < LOOKED_AT_MS:
+            return self._table.get(keys)
+        return self._get([*keys, self._layout.format])
 
-    def _check(self, mark: Item | None) -> None:
-        if mark is not None:
-            refuse_newer(int(mark[VERSION]["N"]), FORMAT, table=self._table.name)
+    def _get(self, keys: Sequence[Key]) -> list[Item]:
+        return self._checked(self._table.get(keys))
+
+    def _checked(self, items: Sequence[Item]) -> list[Item]:
+        """The items without the one that tells the version, which is checked."""
+        kept, mark = [], self._layout.format
+        for item in items:
+            if item[PARTITION] == mark[PARTITION] and item[SORT] == mark[SORT]:
+                table = f"{self._table.name} of endpoint {self._layout.endpoint}"
+                check_version(int(item[VERSION]["N"]), table=table)
+            else:
+                kept.append(item)
         self._checked_ms = self._table.clock.now_ms()
+        return kept
 
     def one(self, shard: int) -> Lease:
         """One shard's lease now; a shard never served has an empty cursor."""

@@ -12,9 +12,9 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from sqsdelay.core.clock import Clock
-from sqsdelay.errors import ConfigurationError, StoreError, StoreMissing, StoreUnavailable
+from sqsdelay.errors import StoreError, StoreMissing, StoreUnavailable
 from sqsdelay.ports.forks import in_each_child
-from sqsdelay.stores.dates import ServiceClock
+from sqsdelay.stores.clocks import ServiceClock
 from sqsdelay.stores.dynamodb.layout import EXPIRY, PARTITION, SORT, Item, Key
 
 if TYPE_CHECKING:
@@ -26,9 +26,6 @@ CONCURRENCY: Final = 16
 CONNECT_SECONDS: Final = 2
 ANSWER_SECONDS: Final = 3
 """Longest that one of three attempts waits for DynamoDB, which answers within tens of milliseconds."""
-
-OLD_KEY: Final = "store_key"
-"""The partition key of the earlier layout, with an index and a claim per message."""
 
 _MOST_READ_AT_ONCE: Final = 100
 """Keys of one BatchGetItem. Source: BatchGetItem API reference."""
@@ -97,11 +94,7 @@ class Table:
             self.client.close()
 
     def set_up(self, table_class: str) -> None:
-        """Create the table unless it exists, and let it forget what has expired.
-
-        Raises:
-            ConfigurationError: it is a table of the layout before this one.
-        """
+        """Create the table unless it exists, and let it forget what has expired."""
         with self.translated():
             with suppress(self.client.exceptions.ResourceInUseException):
                 self.client.create_table(
@@ -117,23 +110,14 @@ class Table:
             _expire(self.client, self.name)
 
     def check(self) -> None:
-        """Refuse a table that is no store of this layout.
+        """Refuse what is no message store.
 
         Raises:
-            ConfigurationError: it is a table of the layout before this one.
             StoreMissing: another kind of table, or none.
             StoreUnavailable
         """
         described = self.call(self.client.describe_table)["Table"]
         keys = [schema["AttributeName"] for schema in described["KeySchema"]]
-        if keys == [OLD_KEY]:
-            raise ConfigurationError(
-                f"DynamoDB table {self.name} has sqsdelay's earlier layout (an index, a claim per "
-                "message), which is no longer supported; create another table with "
-                "sqsdelay store create, let senders and consumers use it, and move its messages: "
-                "sqsdelay store migrate ENDPOINT --store dynamodb://{self.name} "
-                "--to dynamodb://NEW --live"
-            )
         if keys != [PARTITION, SORT]:
             raise StoreMissing(
                 f"table {self.name} has the keys {', '.join(keys)}, not {PARTITION} and {SORT}; it "

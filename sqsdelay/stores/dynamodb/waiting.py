@@ -21,7 +21,6 @@ from sqsdelay.stores.dynamodb.layout import (
     FAR_FROM_MS,
     FAR_MS,
     HOUR_MS,
-    ID_TOLERANCE_MS,
     PARTITION,
     Item,
     Lane,
@@ -29,11 +28,11 @@ from sqsdelay.stores.dynamodb.layout import (
     Place,
     expiry,
     shard_of,
-    tells_its_place,
 )
 from sqsdelay.stores.dynamodb.leases import LeaseBook, not_in_hand
 from sqsdelay.stores.dynamodb.lookups import looked_up, lookup_item
 from sqsdelay.stores.dynamodb.table import ConditionFailed, Table
+from sqsdelay.stores.ids import ID_TOLERANCE_MS, tells_due
 
 _MOST_HOURS_KNOWN: Final = 50_000
 
@@ -106,7 +105,7 @@ class Waiting:
         """Write a message; whether it is new."""
         # An id made up by sqsdelay can always be found, also if its message was moved before it came here.
         wanted = self._lookup or due_ms_of_id(message.message_id) is not None
-        needed = wanted and not tells_its_place(message.message_id, message.due_ms)
+        needed = wanted and not tells_due(message.message_id, message.due_ms)
         if needed and not self._announce(place):
             return False
         return self._put(place, message, needed)
@@ -156,9 +155,8 @@ class Waiting:
 
         Raises:
             ConfigurationError: nothing tells its place, and no look-up items are kept.
-            SchemaMismatch: a newer version's table.
+            SchemaMismatch: the table is of another version.
         """
-        self._book.check()
         entries = [entry_of(self._layout, *found) for found in self._candidates(message_id, due_ms)]
         for entry in sorted(entries, key=lambda entry: entry.place.lane is Lane.FAR):
             if entry.place.lane is Lane.NEAR:
@@ -182,7 +180,7 @@ class Waiting:
         keys = [self._layout.lookup(message_id), *map(self._layout.message, places)]
         found: list[tuple[Item, Lane]] = []
         lookup = None
-        for item in self._table.get(keys):
+        for item in self._book.get(keys):
             if item[PARTITION]["S"] == keys[0][PARTITION]["S"]:
                 lookup = looked_up(item, message_id)
             else:
@@ -236,7 +234,7 @@ class Waiting:
         now_ms = self._table.clock.now_ms()
         place = self._place(message_id, due_ms, now_ms)
         # Whatever is kept for new messages: one that was moved by its id can be moved again.
-        needed = not tells_its_place(message_id, due_ms)
+        needed = not tells_due(message_id, due_ms)
         self.prepare([place])
         actions = [self._not_in_hand(entry), *self._move(entry, place, needed)]
         try:

@@ -13,8 +13,8 @@ from psycopg.postgres import types
 from psycopg.pq import Format
 
 from sqsdelay.core.stored_message import from_rows
+from sqsdelay.stores.ids import found_among
 from sqsdelay.stores.postgres.pool import Connection, PostgresPool
-from sqsdelay.stores.results import found_among
 
 _TID: Final = types["tid"]
 _HEAD: Final = struct.Struct("!5I")

@@ -19,8 +19,7 @@ from psycopg_pool import ConnectionPool
 from sqsdelay.errors import InvalidSetting, StoreError, StoreMissing, StoreUnavailable
 from sqsdelay.limits import MAX_POSTGRES_NAME_BYTES, POSTGRES_ANSWER_SECONDS
 from sqsdelay.ports.forks import in_each_child
-from sqsdelay.stores.queries import read_queries
-from sqsdelay.stores.schema_version import VERSION, check_version, mismatch
+from sqsdelay.stores.schema import VERSION, check_version, mismatch, read_queries
 
 DEFAULT_SCHEMA: Final = "public"
 DEFAULT_CONNECTIONS: Final = 8

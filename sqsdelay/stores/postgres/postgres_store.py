@@ -27,7 +27,7 @@ from sqsdelay.core.stored_message import (
 from sqsdelay.dispatching.settings import MAX_POLL_SECONDS
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.ports.stores import Claim, TransactionMode
-from sqsdelay.stores.page import page_bounds
+from sqsdelay.stores.ids import found_among, new_once, page_bounds
 from sqsdelay.stores.postgres.claim import PostgresClaim
 from sqsdelay.stores.postgres.listener import Listener
 from sqsdelay.stores.postgres.pool import (
@@ -36,7 +36,6 @@ from sqsdelay.stores.postgres.pool import (
     Connection,
     PostgresTable,
 )
-from sqsdelay.stores.results import found_among, new_once
 
 DATABASE_CLOCK: Final = (
     "coalesce({}::bigint, (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint))"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import random
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -17,16 +19,23 @@ from sqsdelay.core.clock import Clock
 from sqsdelay.errors import StoreError, StoreMissing, StoreUnavailable
 from sqsdelay.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS
 from sqsdelay.ports.forks import in_each_child
-from sqsdelay.stores.dates import ServiceClock
+from sqsdelay.stores.clocks import ServiceClock
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 CONCURRENCY: Final = 16
-_CHANGED: Final = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "409"})
+
+_ATTEMPTS: Final = 40
+_LONGEST_PAUSE: Final = 1.0
+"""Seconds. Two dozen who change one object at once are done long before the last attempt."""
+
+_CHANGED: Final = frozenset(
+    {"PreconditionFailed", "ConditionalRequestConflict", "412", "409"}
+    | {"BucketAlreadyOwnedByYou", "BucketAlreadyExists"}
+)
 _NO_KEY: Final = frozenset({"NoSuchKey", "404"})
 _NO_BUCKET: Final = frozenset({"NoSuchBucket", "InvalidBucketName"})
-_OWNED: Final = frozenset({"BucketAlreadyOwnedByYou", "BucketAlreadyExists"})
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -34,6 +43,10 @@ R = TypeVar("R")
 
 class Changed(StoreError):
     """The object is not as a conditional write demands."""
+
+
+class Gone(StoreUnavailable):
+    """There is no object of that key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +79,9 @@ class ObjectBucket:
         clock: tests only: instead of the dates of S3's answers.
     """
 
+    pause: Callable[[float], None] = staticmethod(time.sleep)
+    """Seconds; another one in virtual time."""
+
     def __init__(self, name: str, client: S3Client | None, clock: Clock | None) -> None:
         self.name = name
         self.client = client or default_client()
@@ -80,23 +96,34 @@ class ObjectBucket:
         if self._own:
             self.client = default_client()
 
+    def _call(self, call: Callable[..., Any], **arguments: Any) -> Any:
+        with self._translated():
+            answer = call(Bucket=self.name, **arguments)
+        self.clock.read(answer)
+        return answer
+
     @contextmanager
-    def translated(self) -> Iterator[None]:
+    def _translated(self) -> Iterator[None]:
         """botocore's errors in the store's terms."""
         try:
             yield
         except ClientError as error:
-            code = _code(error)
+            code = str(error.response.get("Error", {}).get("Code", ""))
             if code in _CHANGED:
                 raise Changed(str(error)) from error
+            if code in _NO_KEY:
+                raise Gone(str(error)) from error
             if code in _NO_BUCKET:
-                raise StoreMissing(
-                    f"bucket {self.name} does not exist; create it (sqsdelay store create), or "
-                    "correct the store's URL"
-                ) from error
+                raise self._missing() from error
             raise StoreUnavailable(f"bucket {self.name} cannot be used now: {error}") from error
         except BotoCoreError as error:
             raise StoreUnavailable(f"bucket {self.name} cannot be used now: {error}") from error
+
+    def _missing(self) -> StoreMissing:
+        return StoreMissing(
+            f"bucket {self.name} does not exist; create it (sqsdelay store create), or correct the "
+            "store's URL"
+        )
 
     def put(self, key: str, body: bytes, *, over: str | None = None) -> str:
         """Write an object that is new, or in place of the one with that ETag; its ETag.
@@ -109,70 +136,55 @@ class ObjectBucket:
         """
         condition: dict[str, Any] = {"IfNoneMatch": "*"} if over is None else {"IfMatch": over}
         try:
-            with self.translated():
-                answer = self.client.put_object(Bucket=self.name, Key=key, Body=body, **condition)
+            answer = self._call(self.client.put_object, Key=key, Body=body, **condition)
+        except Gone as error:
+            raise Changed(f"{key} is gone") from error
         except Changed:
             found = self.get(key)
             if found is not None and found[0] == body:
                 return found[1]
             raise
-        except StoreUnavailable as error:
-            if isinstance(error.__cause__, ClientError) and _code(error.__cause__) in _NO_KEY:
-                raise Changed(f"{key} is gone") from error
-            raise
-        self.clock.read(answer)
-        return answer["ETag"]
+        return str(answer["ETag"])
+
+    def attempts(self) -> Iterator[None]:
+        """Attempts on a conditional write, after longer and longer pauses: where others are faster."""
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                self.pause(random.uniform(0, min(_LONGEST_PAUSE, 0.01 * 2**attempt)))
+            yield
 
     def get(self, key: str) -> tuple[bytes, str] | None:
         """An object's bytes and ETag; None where there is none."""
         try:
-            with self.translated():
-                answer = self.client.get_object(Bucket=self.name, Key=key)
-                body = answer["Body"].read()
-        except StoreUnavailable as error:
-            if isinstance(error.__cause__, ClientError) and _code(error.__cause__) in _NO_KEY:
-                return None
-            raise
-        self.clock.read(answer)
-        return body, answer["ETag"]
+            answer = self._call(self.client.get_object, Key=key)
+        except Gone:
+            return None
+        with self._translated():
+            return answer["Body"].read(), answer["ETag"]
 
     def exists(self, key: str) -> bool:
         """Whether there is an object of that key."""
         try:
-            with self.translated():
-                self.clock.read(self.client.head_object(Bucket=self.name, Key=key))
-        except StoreUnavailable as error:
-            if isinstance(error.__cause__, ClientError) and _code(error.__cause__) in _NO_KEY:
-                return False
-            raise
+            self._call(self.client.head_object, Key=key)
+        except Gone:
+            return False
         return True
 
     def delete(self, *keys: str) -> None:
         """Delete objects, one after the other in this order; S3 takes nothing for that."""
         for key in keys:
-            with self.translated():
-                self.clock.read(self.client.delete_object(Bucket=self.name, Key=key))
+            self._call(self.client.delete_object, Key=key)
 
     def delete_unchanged(self, key: str, etag: str) -> None:
         """Delete an object if it still is the one with that ETag."""
-        try:
-            with self.translated():
-                answer = self.client.delete_object(Bucket=self.name, Key=key, IfMatch=etag)
-        except Changed:
-            return
-        except StoreUnavailable as error:
-            if isinstance(error.__cause__, ClientError) and _code(error.__cause__) in _NO_KEY:
-                return
-            raise
-        self.clock.read(answer)
+        with suppress(Changed, Gone):
+            self._call(self.client.delete_object, Key=key, IfMatch=etag)
 
     def listed(self, prefix: str, *, start_after: str = "") -> Iterator[Listed]:
         """Objects by key, the keys in order; read page by page."""
         more: dict[str, Any] = {"StartAfter": start_after} if start_after else {}
         while True:
-            with self.translated():
-                page = self.client.list_objects_v2(Bucket=self.name, Prefix=prefix, **more)
-            self.clock.read(page)
+            page = self._call(self.client.list_objects_v2, Prefix=prefix, **more)
             for found in page.get("Contents", ()):
                 yield Listed(found["Key"], found["ETag"], found["Size"])
             if not page.get("IsTruncated"):
@@ -186,33 +198,20 @@ class ObjectBucket:
             StoreMissing, StoreUnavailable
         """
         try:
-            with self.translated():
-                self.clock.read(self.client.head_bucket(Bucket=self.name))
-        except StoreUnavailable as error:
-            if isinstance(error.__cause__, ClientError) and _code(error.__cause__) == "404":
-                raise StoreMissing(
-                    f"bucket {self.name} does not exist; create it (sqsdelay store create), or "
-                    "correct the store's URL"
-                ) from error
-            raise
+            self._call(self.client.head_bucket)
+        except Gone as error:
+            raise self._missing() from error
 
     def create(self) -> None:
         """Create the bucket unless it is there."""
         try:
             self.check()
         except StoreMissing:
-            region = self.client.meta.region_name
-            place: dict[str, Any] = (
-                {}
-                if region in (None, "us-east-1")
-                else {"CreateBucketConfiguration": {"LocationConstraint": region}}
-            )
-            with self.translated():
-                try:
-                    self.client.create_bucket(Bucket=self.name, **place)
-                except ClientError as error:
-                    if _code(error) not in _OWNED:
-                        raise
+            region, place = self.client.meta.region_name, {}
+            if region not in (None, "us-east-1"):
+                place = {"CreateBucketConfiguration": {"LocationConstraint": region}}
+            with suppress(Changed):
+                self._call(self.client.create_bucket, **place)
 
     def each(self, call: Callable[[T], R], items: Sequence[T] | Iterable[T]) -> list[R]:
         """Call it for each, several at a time; answers in order. The first error is raised at the end."""
@@ -238,7 +237,3 @@ class ObjectBucket:
 def digest(text: str) -> str:
     """A short name for text that cannot be a key itself."""
     return hashlib.sha256(text.encode()).hexdigest()[:40]
-
-
-def _code(error: ClientError) -> str:
-    return str(error.response.get("Error", {}).get("Code", ""))

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import json
-import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from sqsdelay.core.checked_message import due_ms_of_id
 from sqsdelay.core.stored_message import Amendment, StoredMessage, latest_amendments
 from sqsdelay.errors import ConfigurationError, StoreUnavailable
+from sqsdelay.stores.ids import ID_TOLERANCE_MS, tells_due
 from sqsdelay.stores.s3.bucket import Changed, digest
 from sqsdelay.stores.s3.objects import Line, State, moved, with_failures
 from sqsdelay.stores.s3.slots import new_batch, new_part
 from sqsdelay.stores.s3.wheel import Waiting, Wheel
 
-ID_TOLERANCE_MS: Final = 5_000
-"""How much later than its id says a message may be due and still be found by it. Between a sender's
-estimate and SentTimestamp lies the way to SQS."""
+_SHARDS: Final = 3
+"""Letters of a hash: 4,096 objects. A batch of ten reads ten of them, and two who amend seldom meet."""
 
-_ATTEMPTS: Final = 10
+_TOLD_AHEAD_MS: Final = 86_400_000
+"""So much longer than the amendment at hand there are said to be some: a write a day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Changes:
     def _note_due(self, message_id: str, due_ms: int) -> bool:
         """Note one more time at which the message may be due; whether it is the first."""
         bucket, key = self._wheel.bucket, self._id_key(message_id)
-        for _ in range(_ATTEMPTS):
+        for _ in bucket.attempts():
             dues, etag = self._noted(message_id)
             body = json.dumps({"due_ms": [*dues, due_ms], "write": new_part()}).encode()
             try:
@@ -144,7 +144,7 @@ class Changes:
     def cancel(self, message_id: str) -> bool:
         """Remove a message unless it is being released."""
         gone = False
-        for _ in range(_ATTEMPTS):
+        for _ in self._wheel.bucket.attempts():
             notes = self.notes([message_id])
             copies = self._copies(message_id)
             if not copies:
@@ -162,7 +162,7 @@ class Changes:
     def reschedule(self, message_id: str, due_ms: int) -> bool:
         """Move a message unless it is being released."""
         wheel = self._wheel
-        for _ in range(_ATTEMPTS):
+        for _ in wheel.bucket.attempts():
             copies = self._copies(message_id)
             if not copies:
                 return False
@@ -234,12 +234,6 @@ class Changes:
         return True
 
 
-def tells_due(message_id: str, due_ms: int) -> bool:
-    """Whether the id tells when the message is due, near enough to find it."""
-    told = due_ms_of_id(message_id)
-    return told is not None and 0 <= due_ms - told <= ID_TOLERANCE_MS
-
-
 def _busy(message_id: str) -> StoreUnavailable:
     return StoreUnavailable(
         f"message {message_id!r} is being moved between slots at this moment; try again in a second"
@@ -247,46 +241,95 @@ def _busy(message_id: str) -> StoreUnavailable:
 
 
 class Amendments:
-    """One object of them for an endpoint: reading them for many messages is one request."""
+    """An endpoint's, spread over objects by a hash of their id.
+
+    One object more tells until when there are any; it is written before the first of them. So where
+    nobody cancels or moves messages, a batch of copies costs one request instead of one each.
+    """
 
     def __init__(self, wheel: Wheel) -> None:
         self._wheel = wheel
         self._bucket = wheel.bucket
-        self._key = f"{wheel.prefix}amendments.json"
+        self._prefix = f"{wheel.prefix}amendments/"
+        self._told = f"{self._prefix}until.json"
+        self._told_until_ms = 0
 
     def leave(self, amendments: Sequence[Amendment]) -> None:
-        """Leave some; those that have expired are forgotten on the way."""
-        if not amendments:
-            return
-        for _ in range(2 * _ATTEMPTS):
-            kept, etag = self._read()
-            now_ms = self._bucket.clock.now_ms()
-            valid = [each for each in kept.values() if each.until_ms > now_ms]
-            fields = [asdict(each) for each in latest_amendments([*valid, *amendments]).values()]
-            body = json.dumps({"amendments": fields, "write": secrets.token_hex(6)})
+        """Leave some; those of the same objects that have expired are forgotten on the way."""
+        self._wheel.check_version()
+        latest = latest_amendments(amendments)
+        if latest:
+            self._tell(max(each.until_ms for each in latest.values()))
+            spread = self._spread(latest)
+            self._bucket.each(
+                lambda key: self._leave(key, [latest[m] for m in spread[key]]), spread
+            )
+
+    def _tell(self, until_ms: int) -> None:
+        """Say that there are some, until then."""
+
+        def told(body: bytes | None) -> dict[str, Any] | None:
+            if body is not None and json.loads(body)["until_ms"] >= until_ms:
+                return None
+            return {"until_ms": until_ms + _TOLD_AHEAD_MS}
+
+        self._change(self._told, told)
+
+    def _leave(self, key: str, amendments: Sequence[Amendment]) -> None:
+        now_ms = self._bucket.clock.now_ms()
+
+        def left(body: bytes | None) -> dict[str, Any]:
+            valid = [each for each in _amendments(body) if each.until_ms > now_ms]
+            latest = latest_amendments([*valid, *amendments])
+            return {"amendments": [asdict(each) for each in latest.values()]}
+
+        self._change(key, left)
+
+    def _change(self, key: str, change: Callable[[bytes | None], dict[str, Any] | None]) -> None:
+        """Write an object as it is to be now; None where it is to stay."""
+        for _ in self._bucket.attempts():
+            body, etag = self._bucket.get(key) or (None, None)
+            fields = change(body)
+            if fields is None:
+                return
             try:
-                self._bucket.put(self._key, body.encode(), over=etag)
+                # No two writes are of the same bytes.
+                written = json.dumps({**fields, "write": new_part()})
+                self._bucket.put(key, written.encode(), over=etag)
                 return
             except Changed:
                 continue
-        raise StoreUnavailable(
-            f"bucket {self._bucket.name}: too many concurrent amendments; try again"
-        )
+        raise StoreUnavailable(f"{key} is amended by too many at once; try again in a second")
 
     def read(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
         """The amendments of those messages that have one."""
-        kept, _ = self._read()
+        self._wheel.check_version()
         now_ms = self._bucket.clock.now_ms()
+        if now_ms >= self._told_until_ms:
+            # That there are none is asked for each time.
+            told = self._bucket.get(self._told)
+            self._told_until_ms = 0 if told is None else json.loads(told[0])["until_ms"]
+            if now_ms >= self._told_until_ms:
+                return {}
+        wanted = set(message_ids)
+        bodies = self._bucket.each(self._bucket.get, self._spread(message_ids))
         return {
-            message_id: kept[message_id]
-            for message_id in message_ids
-            if message_id in kept and kept[message_id].until_ms > now_ms
+            each.message_id: each
+            for found in bodies
+            if found is not None
+            for each in _amendments(found[0])
+            if each.message_id in wanted and each.until_ms > now_ms
         }
 
-    def _read(self) -> tuple[dict[str, Amendment], str | None]:
-        self._wheel.check_version()
-        found = self._bucket.get(self._key)
-        if found is None:
-            return {}, None
-        amendments = [Amendment(**fields) for fields in json.loads(found[0])["amendments"]]
-        return {each.message_id: each for each in amendments}, found[1]
+    def _spread(self, message_ids: Iterable[str]) -> dict[str, list[str]]:
+        """Ids by the object that their amendments are in."""
+        spread: dict[str, list[str]] = {}
+        for message_id in message_ids:
+            key = f"{self._prefix}{digest(message_id)[:_SHARDS]}.json"
+            spread.setdefault(key, []).append(message_id)
+        return spread
+
+
+def _amendments(body: bytes | None) -> list[Amendment]:
+    found = [] if body is None else json.loads(body)["amendments"]
+    return [Amendment(**fields) for fields in found]

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.stores.s3.bucket import Changed
+from sqsdelay.stores.s3.bucket import CONCURRENCY, Changed
 from sqsdelay.stores.s3.changes import Changes
-from sqsdelay.stores.s3.objects import Line, State, found_by_id, message_of
+from sqsdelay.stores.s3.objects import Line, State, found_by_id, with_failures
 from sqsdelay.stores.s3.slots import new_part
 from sqsdelay.stores.s3.wheel import Waiting, Wheel
 
-MAX_OBJECTS: Final = 16
-"""Leased by one claim: each is written to twice."""
+CLAIM_BYTES: Final = 32 * 2**20
+"""Of objects that one claim leases, before they are compressed: of large messages it takes fewer."""
 
 _SURE_MS: Final = 10_000
 """Of a lease left: enough to delete an object in, whatever an answer takes."""
@@ -29,7 +29,7 @@ class Leased:
 
     waiting: Waiting
     state: State
-    etag: str
+    etag: str | None
     lines: Sequence[Line]
 
     def all_gone(self) -> bool:
@@ -52,9 +52,34 @@ class S3Claim:
         self.messages: list[StoredMessage] = []
 
     def take(
+        self, due: Sequence[Waiting], limit: int, *, due_by_ms: int, closed: Collection[str]
+    ) -> None:
+        """Lease objects in this order, those that nobody has and that hold something due.
+
+        As many as hold ``limit`` messages, several at a time; fewer where they are large, or S3 takes
+        so long that the first lease might end before the last begins.
+        """
+        left, begun_ms = deque(due), self._wheel.now_ms()
+        while left and self._wheel.now_ms() - begun_ms < self._lease_ms // 3:
+            room = limit - len(self.messages)
+            size = sum(each.waiting.name.size for each in self._leased)
+            few: list[tuple[Waiting, int]] = []
+            while left and room > 0 and len(few) < CONCURRENCY:
+                size += left[0].name.size
+                if size > CLAIM_BYTES and (few or self._leased):
+                    break
+                few.append((left[0], room))
+                room -= left.popleft().name.count
+            if not few:
+                return
+            self._wheel.bucket.each(
+                lambda each: self._take(*each, due_by_ms=due_by_ms, closed=closed), few
+            )
+
+    def _take(
         self, waiting: Waiting, limit: int, *, due_by_ms: int, closed: Collection[str]
     ) -> None:
-        """Lease an object if nobody has it and it holds something due; up to ``limit`` messages.
+        """Lease one object, for up to ``limit`` messages of it.
 
         Of messages that share an id, one: a claim is settled by ids. The others are for later claims.
         """
@@ -70,36 +95,51 @@ class S3Claim:
         if len(settled.gone) >= len(lines):
             wheel.finish(waiting.name)
             return
-        chosen = _due(
-            lines,
-            settled,
-            limit,
-            due_by_ms=due_by_ms,
-            now_ms=now_ms,
-            closed=closed,
-            taken=self._places.keys(),
-        )
-        if not chosen:
+        leased = Leased(waiting, settled, etag, lines)
+        with self._lock:
+            chosen = self._due(leased, limit, due_by_ms, closed)
+        if chosen and self._lease(leased, frozenset(position for position, _ in chosen), now_ms):
+            with self._lock:
+                self._leased.append(leased)
+                self.messages += [message for _, message in chosen]
             return
-        mine = replace(
-            settled,
-            owner=self._owner,
-            until_ms=now_ms + self._lease_ms,
-            hand=frozenset(position for position, _ in chosen),
-        )
+        with self._lock:
+            for _, message in chosen:
+                del self._places[message.message_id]
+
+    def _lease(self, leased: Leased, hand: frozenset[int], now_ms: int) -> bool:
+        """Write that an object is ours; False where somebody else was faster."""
+        wheel, name = self._wheel, leased.waiting.name
+        until_ms = now_ms + self._lease_ms
+        mine = replace(leased.state, owner=self._owner, until_ms=until_ms, hand=hand)
         try:
-            etag = wheel.write_state(waiting.name, mine, etag)
+            leased.etag = wheel.write_state(name, mine, leased.etag)
         except Changed:
-            return
-        if not wheel.bucket.exists(wheel.key(waiting.name)):
+            return False
+        leased.state = mine
+        if not wheel.bucket.exists(wheel.key(name)):
             # Released to its end since it was listed.
-            wheel.finish(waiting.name)
-            return
-        leased = Leased(waiting, mine, etag, lines)
-        self._leased.append(leased)
-        for position, message in chosen:
-            self._places[message.message_id] = (leased, position)
-            self.messages.append(message)
+            wheel.finish(name)
+            return False
+        return True
+
+    def _due(
+        self, leased: Leased, limit: int, due_by_ms: int, closed: Collection[str]
+    ) -> list[tuple[int, StoredMessage]]:
+        """What of an object may be released: the earliest, by position, each id once."""
+        now_ms, state = self._wheel.now_ms(), leased.state
+        chosen: list[tuple[int, StoredMessage]] = []
+        for position, line in enumerate(leased.lines):
+            if line.due_ms > due_by_ms or len(chosen) == limit:
+                break
+            if position in state.gone or state.held.get(position, 0) > now_ms:
+                continue
+            message = with_failures(line, state.failures.get(position, 0))
+            if message.destination not in closed and message.message_id not in self._places:
+                # At once, so that no other object that is taken at this moment gives the id again.
+                self._places[message.message_id] = (leased, position)
+                chosen.append((position, message))
+        return chosen
 
     def _given_up(self, state: State) -> State | None:
         """The state once batches of those who no longer lease it are given up; None if one took all."""
@@ -155,18 +195,19 @@ class S3Claim:
         self, message_ids: Sequence[str], change: Callable[[State, frozenset[int]], State]
     ) -> list[bool]:
         with self._lock:
-            done: set[str] = set()
-            for leased in self._leased:
-                here = [
-                    (message_id, position)
-                    for message_id in message_ids
-                    if message_id in self._places
-                    for place, position in [self._places[message_id]]
-                    if place is leased and position in leased.state.hand
-                ]
-                positions = frozenset(position for _, position in here)
-                if positions and self._write(leased, partial(_changed, change, positions)):
-                    done.update(message_id for message_id, _ in here)
+            here: dict[int, dict[str, int]] = {}
+            for message_id in message_ids:
+                leased, position = self._places.get(message_id, (None, 0))
+                if leased is not None and position in leased.state.hand:
+                    here.setdefault(id(leased), {})[message_id] = position
+
+            def settle(leased: Leased) -> Iterable[str]:
+                positions = frozenset(here[id(leased)].values())
+                written = self._write(leased, lambda state: change(state, positions))
+                return here[id(leased)] if written else ()
+
+            those = [leased for leased in self._leased if id(leased) in here]
+            done = {m for ids in self._wheel.bucket.each(settle, those) for m in ids}
             return [message_id in done for message_id in message_ids]
 
     def _write(self, leased: Leased, change: Callable[[State], State]) -> bool:
@@ -196,52 +237,19 @@ class S3Claim:
         """Hold what is in hand for another lease."""
         with self._lock:
             until_ms = self._wheel.now_ms() + self._lease_ms
-            for leased in self._leased:
-                if leased.state.hand:
-                    self._write(leased, lambda state: replace(state, until_ms=until_ms))
+            self._write_held(lambda state: replace(state, until_ms=until_ms))
 
     def release(self) -> None:
         """Free what is left in hand."""
         with self._lock:
-            for leased in self._leased:
-                if leased.state.hand:
-                    self._write(leased, State.freed)
+            self._write_held(State.freed)
 
-
-def _changed(
-    change: Callable[[State, frozenset[int]], State], positions: frozenset[int], state: State
-) -> State:
-    return change(state, positions)
+    def _write_held(self, change: Callable[[State], State]) -> None:
+        held = [leased for leased in self._leased if leased.state.hand]
+        self._wheel.bucket.each(lambda leased: self._write(leased, change), held)
 
 
 def _held(state: State, positions: Iterable[int], until_ms: int) -> State:
     where = frozenset(positions)
     held = {**state.held, **dict.fromkeys(where, until_ms)}
     return replace(state, held=held, hand=state.hand - where)
-
-
-def _due(
-    lines: Sequence[Line],
-    state: State,
-    limit: int,
-    *,
-    due_by_ms: int,
-    now_ms: int,
-    closed: Collection[str],
-    taken: Collection[str],
-) -> list[tuple[int, StoredMessage]]:
-    """What of an object may be released: the earliest, by position, each id once."""
-    chosen: list[tuple[int, StoredMessage]] = []
-    ids = set(taken)
-    for position, line in enumerate(lines):
-        if line.due_ms > due_by_ms or len(chosen) == limit:
-            break
-        if position in state.gone or state.held.get(position, 0) > now_ms:
-            continue
-        message = message_of(line)
-        if message.destination in closed or message.message_id in ids:
-            continue
-        ids.add(message.message_id)
-        failures = message.failures + state.failures.get(position, 0)
-        chosen.append((position, replace(message, failures=failures)))
-    return chosen

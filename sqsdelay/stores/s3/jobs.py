@@ -18,7 +18,7 @@ import json
 import secrets
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -26,7 +26,14 @@ from urllib.parse import urlsplit
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.stores.s3.batches import BATCH_SECONDS
 from sqsdelay.stores.s3.bucket import Changed, ObjectBucket, digest
-from sqsdelay.stores.s3.slots import Hierarchy, Slot, begun_ms_of, new_batch, settings_of
+from sqsdelay.stores.s3.slots import (
+    DEFAULT_SLOTS,
+    Hierarchy,
+    Slot,
+    begun_ms_of,
+    new_batch,
+    settings_of,
+)
 from sqsdelay.stores.s3.wheel import Wheel
 
 JOB_SECONDS: Final = 86_400
@@ -57,14 +64,9 @@ def wheel_of(url: str, endpoint: str) -> Wheel | None:
     settings = settings_of(parts)
     if settings.get("lookup"):
         return None
-    prefix = settings.get("prefix", "")
-    hierarchy = Hierarchy(settings["slots"]) if "slots" in settings else Hierarchy()
-    wheel = Wheel(
-        ObjectBucket(parts.netloc, None, None),
-        endpoint,
-        prefix=f"{prefix}/" if prefix else "",
-        hierarchy=hierarchy,
-    )
+    hierarchy = Hierarchy(settings.get("slots", DEFAULT_SLOTS))
+    bucket = ObjectBucket(parts.netloc, None, None)
+    wheel = Wheel(bucket, endpoint, prefix=settings.get("prefix", ""), hierarchy=hierarchy)
     wheel.bucket.check()
     wheel.check_version()
     return wheel
@@ -223,21 +225,15 @@ class Job:
     def _write(self, runs: Sequence[_Run], over: str | None) -> None:
         fields: dict[str, Any] = {
             "job": self._name,
-            "runs": [
-                {"batch": r.batch, "attempts": r.attempts, "messages": r.messages}
-                | {"total": r.total, "last_ms": r.last_ms}
-                for r in runs
-            ],
+            "runs": [asdict(run) for run in runs],
             "write": secrets.token_hex(6),
         }
         self._wheel.bucket.put(self._prefix + _RECORD, json.dumps(fields).encode(), over=over)
 
 
 def _runs(body: bytes) -> list[_Run]:
-    return [
-        _Run(r["batch"], tuple(r["attempts"]), r["messages"], r["total"], r["last_ms"])
-        for r in json.loads(body)["runs"]
-    ]
+    found = json.loads(body)["runs"]
+    return [_Run(**{**run, "attempts": tuple(run["attempts"])}) for run in found]
 
 
 def sweep_jobs(wheel: Wheel, first: Slot | None, *, most: int = 1000) -> None:

@@ -24,6 +24,7 @@ import binascii
 import gzip
 import json
 import secrets
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -32,6 +33,8 @@ from sqsdelay.core.stored_message import StoredMessage, from_store
 
 VERSION: Final = 1
 _LEVEL: Final = 6
+_GZIP: Final = 31
+"""For zlib: with gzip's header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,15 @@ def ordered(lines: Iterable[Line]) -> list[Line]:
 
 def packed(lines: Sequence[Line]) -> bytes:
     """An object's bytes."""
-    return gzip.compress(b"\n".join(line.text for line in lines) + b"\n", _LEVEL, mtime=0)
+    gzipped = zlib.compressobj(_LEVEL, wbits=_GZIP)
+    # Line by line: they are not to be in memory a second time.
+    parts = [gzipped.compress(text) for line in lines for text in (line.text, b"\n")]
+    return b"".join((*parts, gzipped.flush()))
+
+
+def size_of(lines: Iterable[Line]) -> int:
+    """How many bytes lines are, with their line breaks."""
+    return sum(len(line.text) + 1 for line in lines)
 
 
 def unpacked(body: bytes) -> list[Line]:
@@ -203,17 +214,17 @@ class State:
     def of(cls, body: bytes) -> State:
         """The inverse of `to_bytes`."""
         found = json.loads(body)
-
-        def by_position(name: str) -> dict[int, int]:
-            return {int(n): value for n, value in found.get(name, {}).items()}
-
+        held, failures, moved = (
+            {int(n): value for n, value in found.get(name, {}).items()}
+            for name in ("held", "failures", "moved")
+        )
         return cls(
             owner=found.get("owner", ""),
             until_ms=found.get("until_ms", 0),
             hand=frozenset(found.get("hand", ())),
             gone=frozenset(range(found.get("upto", 0))) | frozenset(found.get("gone", ())),
-            held=by_position("held"),
-            failures=by_position("failures"),
-            moved={int(n): batch for n, batch in found.get("moved", {}).items()},
+            held=held,
+            failures=failures,
+            moved=moved,
             moving=found.get("moving", ""),
         )

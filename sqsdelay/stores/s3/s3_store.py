@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,11 +10,11 @@ from sqsdelay.core.clock import Clock
 from sqsdelay.core.stored_message import Amendment, StoredMessage, check_stored_due
 from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.ports.stores import Claim, TransactionMode
-from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS, checked_lease, kept_alive
-from sqsdelay.stores.page import page_bounds
+from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive
+from sqsdelay.stores.ids import page_bounds
 from sqsdelay.stores.s3.bucket import ObjectBucket
 from sqsdelay.stores.s3.changes import Amendments, Changes
-from sqsdelay.stores.s3.claim import MAX_OBJECTS, S3Claim
+from sqsdelay.stores.s3.claim import S3Claim
 from sqsdelay.stores.s3.jobs import sweep_jobs
 from sqsdelay.stores.s3.objects import Line, line_of, message_of, with_failures
 from sqsdelay.stores.s3.slots import DEFAULT_SLOTS, Hierarchy
@@ -30,6 +30,12 @@ GATHER_SECONDS: Final = 600
 TURN_SECONDS: Final = 60
 """How often a dispatcher looks whether slots have come near, while none have."""
 
+TURN_MS: Final = 15_000
+"""How long it goes on splitting and merging before it looks for what is due."""
+
+BUSY_TURN_SECONDS: Final = 300
+"""How often it does so where something is due all the time."""
+
 SWEEP_SECONDS: Final = 86_400
 """How often it forgets what was decided about batches of which nothing is left."""
 
@@ -37,7 +43,7 @@ _FRESH_MS: Final = 5_000
 """How old a listing may be for those who ask again at once."""
 
 
-class S3Store:
+class S3Store(Wakes):
     """Delayed messages in an S3 bucket, which several endpoints may share. docs/s3-store.md says how.
 
     Args:
@@ -82,9 +88,9 @@ class S3Store:
             raise InvalidSetting(f"gather_seconds={gather_seconds}; use 0 or more")
         if split_messages < 1:
             raise InvalidSetting(f"split_messages={split_messages}; use 1 or more")
+        super().__init__()
         hierarchy = Hierarchy(slots)
         self._bucket = ObjectBucket(bucket, client, clock)
-        prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self._wheel = Wheel(self._bucket, endpoint, prefix=prefix, hierarchy=hierarchy)
         self._lease_seconds = checked_lease(lease_seconds)
         lease_ms = round(lease_seconds * 1000)
@@ -96,9 +102,9 @@ class S3Store:
         self._last: tuple[int, int, list[Waiting]] | None = None
         self._ahead_ms = 0
         self._turn_ms = 1000 * min(TURN_SECONDS, hierarchy.seconds[-1])
-        self._turned_ms = -self._turn_ms
+        self._turned_ms = -(10**12)
+        self._more_to_turn = False
         self._swept_ms = -SWEEP_SECONDS * 1000
-        self._watchers: list[Callable[[], None]] = []
 
     def set_up(self) -> None:
         """Create the bucket unless it exists."""
@@ -156,8 +162,18 @@ class S3Store:
         The earliest of each object, the objects in the order of their earliest message.
         """
         claim = S3Claim(self._wheel, self._changes, lease_ms=self._lease_ms)
+        closed, now_ms = frozenset(except_destinations), self._wheel.now_ms()
+        self._ahead_ms = max(0, due_by_ms - now_ms)
+        turns = self._more_to_turn or not 0 <= now_ms - self._turned_ms < self._turn_ms
+        overdue = not 0 <= now_ms - self._turned_ms < BUSY_TURN_SECONDS * 1000
         try:
-            self._take(claim, limit, due_by_ms=due_by_ms, closed=frozenset(except_destinations))
+            objects = self._objects(
+                until_ms=max(self._near_ms(), due_by_ms) if turns else due_by_ms, fresh=True
+            )
+            self._take(claim, objects, limit, due_by_ms=due_by_ms, closed=closed)
+            if not claim.messages and turns and self._turn(objects, closed):
+                objects = self._objects(until_ms=due_by_ms, fresh=True)
+                self._take(claim, objects, limit, due_by_ms=due_by_ms, closed=closed)
             claim.messages.sort(key=lambda m: (m.due_ms, m.message_id))
             if not claim.messages:
                 yield claim
@@ -168,41 +184,56 @@ class S3Store:
             if claim.objects:
                 self._last = None
             claim.release()
+        if overdue:
+            self._turn(self._objects(until_ms=self._near_ms(), fresh=True), closed)
 
-    def _take(self, claim: S3Claim, limit: int, *, due_by_ms: int, closed: frozenset[str]) -> None:
-        objects = self._turned(due_by_ms)
-        self._ahead_ms = max(0, due_by_ms - self._wheel.now_ms())
+    def _take(
+        self,
+        claim: S3Claim,
+        objects: Iterable[Waiting],
+        limit: int,
+        *,
+        due_by_ms: int,
+        closed: frozenset[str],
+    ) -> None:
         due = sorted(
             (each for each in objects if each.name.first_ms <= due_by_ms),
             key=lambda each: each.name.first_ms,
         )
-        if not due or not self._worth_it(objects, limit, due_by_ms, closed):
-            return
-        for each in due:
-            left = limit - len(claim.messages)
-            if not left or claim.objects == MAX_OBJECTS:
-                break
-            claim.take(each, left, due_by_ms=due_by_ms, closed=closed)
+        if due and self._worth_it(objects, limit, due_by_ms, closed):
+            claim.take(due, limit, due_by_ms=due_by_ms, closed=closed)
 
-    def _turned(self, due_by_ms: int) -> list[Waiting]:
-        """What waits in slots that have begun by then; once a minute after a turn of the wheel."""
+    def _near_ms(self) -> int:
+        return self._wheel.now_ms() + 1000 * max(*self._wheel.hierarchy.seconds[1:], 1)
+
+    def _turn(self, objects: Sequence[Waiting], closed: frozenset[str]) -> bool:
+        """Turn the wheel for a while, until something is due at the latest; whether it has moved.
+
+        It goes on with the next claim that finds nothing due.
+        """
         now_ms = self._wheel.now_ms()
-        if not 0 <= now_ms - self._turned_ms < self._turn_ms:
-            sweeps = not 0 <= now_ms - self._swept_ms < SWEEP_SECONDS * 1000
-            decided = self._wheel.batches.decided(1000) if sweeps else []
-            near_ms = now_ms + 1000 * max(*self._wheel.hierarchy.seconds[1:], 1)
-            objects = self._objects(until_ms=max(near_ms, due_by_ms), fresh=True)
-            if sweeps:
-                first = min((e.name.slot for e in objects), default=None)
-                # Where what is listed first does not count, more may wait behind it.
-                if first is not None or self._wheel.is_empty():
-                    self._wheel.batches.sweep(decided, first)
-                    sweep_jobs(self._wheel, first)
-                self._swept_ms = now_ms
-            if not self._turner.turn(objects):
-                self._turned_ms = now_ms
-                return objects
-        return self._objects(until_ms=due_by_ms, fresh=True)
+        self._sweep(now_ms)
+        until_ms = now_ms + TURN_MS
+        earliest = self._earliest(objects, closed)
+        if earliest is not None:
+            due_ms = earliest + self._gathering() - self._ahead_ms
+            until_ms = min(until_ms, due_ms) if due_ms > now_ms else until_ms
+        self._more_to_turn = self._turner.turn(objects, until_ms=until_ms) > 0
+        self._turned_ms = self._wheel.now_ms()
+        return self._more_to_turn
+
+    def _sweep(self, now_ms: int) -> None:
+        """Forget, once a day, what was decided about batches of which nothing is left."""
+        if 0 <= now_ms - self._swept_ms < SWEEP_SECONDS * 1000:
+            return
+        # Before what waits is listed.
+        decided = self._wheel.batches.decided(1000)
+        first = min((e.name.slot for e in self._objects(fresh=True)), default=None)
+        # Where what is listed first does not count, more may wait behind it.
+        if first is not None or not any(self._bucket.listed(self._wheel.slots_prefix)):
+            self._wheel.batches.sweep(decided, first)
+            sweep_jobs(self._wheel, first)
+        self._swept_ms = now_ms
 
     def _worth_it(
         self, objects: Iterable[Waiting], limit: int, due_by_ms: int, closed: Collection[str]
@@ -285,17 +316,18 @@ class S3Store:
         for waiting in sorted(self._until(before_ms), key=lambda each: each.name.first_ms):
             if waiting.name.last_ms < from_ms or waiting.name.first_ms >= before_ms:
                 continue
-            if len(found) >= limit and waiting.name.first_ms > sorted(found)[limit - 1][0]:
+            if len(found) >= limit and waiting.name.first_ms > next(reversed(found))[0]:
                 break
             for position, line, state in self._wheel.present(waiting):
                 place = (line.due_ms, line.message_id)
                 if place > (from_ms, from_id) and line.due_ms < before_ms:
                     found[*place, line.text] = (line, state.failures.get(position, 0))
-        places = sorted(found)
-        end = limit
-        while 0 < end < len(places) and places[end][:2] == places[end - 1][:2]:
-            end += 1
-        return [with_failures(*found[place]) for place in places[:end]]
+            places = sorted(found)
+            end = limit
+            while 0 < end < len(places) and places[end][:2] == places[end - 1][:2]:
+                end += 1
+            found = {place: found[place] for place in places[:end]}
+        return [with_failures(*each) for each in found.values()]
 
     def _until(self, before_ms: int) -> list[Waiting]:
         """Of this moment. What is overdue is asked after each look for it: some seconds old will do."""
@@ -327,18 +359,5 @@ class S3Store:
     def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
         return self._amendments.read(message_ids)
 
-    @contextmanager
-    def watch(self, wake: Callable[[], None]) -> Iterator[None]:
-        """Wakes for what this object stores; other processes' messages are found by polling."""
-        self._watchers.append(wake)
-        try:
-            yield
-        finally:
-            self._watchers.remove(wake)
-
     def close(self) -> None:
         self._bucket.close()
-
-    def _wake(self) -> None:
-        for wake in list(self._watchers):
-            wake()

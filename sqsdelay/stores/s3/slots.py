@@ -3,11 +3,12 @@
 A slot is so many seconds long and starts at a multiple of them. Names sort by the slot's start, so that
 one listing finds what is due soonest first::
 
-    <prefix><endpoint>/v1/20270114T000000Z-86400/001800000000000-001800086399999-005000-<name>.jsonl.gz
-    <prefix><endpoint>/v1/20270114T000000Z-86400/_001800000000000-001800086399999-005000-<name>.state
+    <prefix><endpoint>/v1/20270114T000000Z-86400/001800000000000-001800086399999-005000-1300000-<name>.jsonl.gz
+    <prefix><endpoint>/v1/20270114T000000Z-86400/_001800000000000-001800086399999-005000-1300000-<name>.state
 
-An object's name tells the earliest and the latest due time in it (epoch milliseconds) and how many
-messages it holds. The state beside it begins with ``_``, so that Spark, Hive and Athena pass it over.
+An object's name tells the earliest and the latest due time in it (epoch milliseconds), how many
+messages it holds and how many bytes they are: so what an object takes in memory is known before it is
+read. The state beside it begins with ``_``, so that Spark, Hive and Athena pass it over.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
 _FORMAT: Final = "%Y%m%dT%H%M%SZ"
 _NAME: Final = re.compile(
     r"(?P<start>\d{8}T\d{6}Z)-(?P<seconds>\d+)/(?P<state>_?)(?P<first>\d{15})-(?P<last>\d{15})-"
-    r"(?P<count>\d{6,})-(?P<part>[0-9A-Za-z.]+)(?:~(?P<batch>[0-9A-Za-z.]+))?\.(?:jsonl\.gz|state)"
+    r"(?P<count>\d{6,})-(?P<size>\d+)-(?P<part>[0-9A-Za-z.]+)(?:~(?P<batch>[0-9A-Za-z.]+))?\.(?:jsonl\.gz|state)"
 )
 
 
@@ -68,6 +69,7 @@ class ObjectName:
     Args:
         first_ms, last_ms: the earliest and the latest due time in it.
         count: how many messages it holds.
+        size: how many bytes its lines are, before they are compressed.
         part: what makes the name unique; where one of many attempts wrote it, ``<attempt>.<number>``.
         batch: the batch it was written in, which is committed as a whole; empty for an object alone.
     """
@@ -76,6 +78,7 @@ class ObjectName:
     first_ms: int
     last_ms: int
     count: int
+    size: int
     part: str
     batch: str = ""
 
@@ -87,7 +90,8 @@ class ObjectName:
     @property
     def _stem(self) -> str:
         batch = f"~{self.batch}" if self.batch else ""
-        return f"{self.first_ms:015d}-{self.last_ms:015d}-{self.count:06d}-{self.part}{batch}"
+        dues = f"{self.first_ms:015d}-{self.last_ms:015d}"
+        return f"{dues}-{self.count:06d}-{self.size}-{self.part}{batch}"
 
     @property
     def path(self) -> str:
@@ -107,11 +111,9 @@ def parse(path: str) -> tuple[ObjectName, bool] | None:
         return None
     start = datetime.strptime(found["start"], _FORMAT).replace(tzinfo=UTC)
     slot = Slot(int(start.timestamp()) * 1000, int(found["seconds"]))
-    first, last, count = int(found["first"]), int(found["last"]), int(found["count"])
-    return (
-        ObjectName(slot, first, last, count, found["part"], found["batch"] or ""),
-        bool(found["state"]),
-    )
+    first, last, count, size = (int(found[n]) for n in ("first", "last", "count", "size"))
+    name = ObjectName(slot, first, last, count, size, found["part"], found["batch"] or "")
+    return name, bool(found["state"])
 
 
 def new_part() -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, islice
+from itertools import groupby
 from typing import Final
 
 from sqsdelay.core.readable import one_line
@@ -17,26 +17,33 @@ from sqsdelay.errors import StoreUnavailable
 from sqsdelay.stores.s3.bucket import Changed
 from sqsdelay.stores.s3.objects import Line, State, ordered
 from sqsdelay.stores.s3.slots import Slot, new_batch, new_part
-from sqsdelay.stores.s3.wheel import MAX_OBJECT_MESSAGES, Waiting, Wheel
+from sqsdelay.stores.s3.wheel import (
+    LINE_BYTES,
+    MAX_OBJECT_BYTES,
+    MAX_OBJECT_MESSAGES,
+    Waiting,
+    Wheel,
+    portions,
+)
 
 SPLIT_MESSAGES: Final = 20_000
+SPLIT_BYTES: Final = 16 * MAX_OBJECT_BYTES
 """A coarse slot with more is split; one with less is released from as it is, which takes fewer requests."""
 
 MERGE_OBJECTS: Final = 4
 """So many small objects of a slot are merged when it comes near."""
 
 SMALL: Final = MAX_OBJECT_MESSAGES // 4
-"""Messages in an object that is small."""
+SMALL_BYTES: Final = MAX_OBJECT_BYTES // 4
+"""Messages, and their bytes, in an object that is small: it has less of both. So four of them are merged
+into three at the most, and nothing is written that comes out the same."""
 
-CHUNK_MESSAGES: Final = 50_000
+CHUNK_OBJECTS: Final = 256
 CHUNK_BYTES: Final = 32 * 2**20
-"""Written anew at a time, compressed: what is in memory is some ten times as much."""
-
-MAX_TURNS: Final = 8
-"""Before a dispatcher looks for what is due again."""
+"""Written anew at a time, as they lie in memory; at the worst that holds three times as much."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Taken:
     waiting: Waiting
     state: State
@@ -55,42 +62,40 @@ class Turner:
         self._lease_ms = lease_ms
         self._split_messages = split_messages
 
-    def turn(self, objects: Sequence[Waiting]) -> int:
+    def turn(self, objects: Sequence[Waiting], *, until_ms: int) -> int:
         """Split and merge what is near.
 
         Args:
             objects: what waits, as listed.
+            until_ms: nothing is begun then or later; what is left is for the next turn.
 
         Returns:
-            How many objects were written anew: then what was listed has changed.
+            How many objects were written anew: then what was listed has changed, and there may be more.
         """
-        now_ms = self._wheel.now_ms()
-        chunks = (
-            (slot, chunk)
-            for slot, found in groupby(objects, key=lambda each: each.name.slot)
-            if self._wheel.hierarchy.is_near(slot, now_ms)
-            for chunk in self._chunks(slot, list(found))
-        )
-        return sum(self._write_anew(*chunk) for chunk in islice(chunks, MAX_TURNS))
+        written, wheel = 0, self._wheel
+        for slot, found in groupby(objects, key=lambda each: each.name.slot):
+            if not wheel.hierarchy.is_near(slot, wheel.now_ms()):
+                continue
+            seconds, chunks = self._chunks(slot, list(found))
+            for chunk in chunks:
+                if wheel.now_ms() >= until_ms:
+                    return written
+                written += self._write_anew(chunk, slot, seconds)
+        return written
 
-    def _chunks(self, slot: Slot, objects: list[Waiting]) -> Iterable[list[Waiting]]:
-        """Objects to be written anew together."""
+    def _chunks(self, slot: Slot, objects: list[Waiting]) -> tuple[int, Iterable[list[Waiting]]]:
+        """Objects to be written anew together, and to slots of which length."""
         finer = self._wheel.hierarchy.finer(slot)
-        if finer is None or sum(each.name.count for each in objects) < self._split_messages:
-            objects = [each for each in objects if each.name.count < SMALL]
-            if len(objects) < MERGE_OBJECTS:
-                return
-        chunk: list[Waiting] = []
-        messages = 0
-        for each in objects:
-            if messages + each.name.count > CHUNK_MESSAGES and chunk:
-                yield chunk
-                chunk, messages = [], 0
-            chunk.append(each)
-            messages += each.name.count
-        yield chunk
+        messages = sum(each.name.count for each in objects)
+        large = messages >= self._split_messages or sum(e.name.size for e in objects) >= SPLIT_BYTES
+        small = [each for each in objects if _is_small(each)]
+        # So many small ones are merged first: each chunk that is split writes to all finer slots.
+        if finer is not None and large and len(small) <= CHUNK_OBJECTS:
+            return finer, portions(objects, _memory, CHUNK_BYTES, CHUNK_OBJECTS)
+        chunks = portions(small, _memory, CHUNK_BYTES, CHUNK_OBJECTS)
+        return slot.seconds, (chunk for chunk in chunks if len(chunk) >= MERGE_OBJECTS)
 
-    def _write_anew(self, slot: Slot, objects: list[Waiting]) -> int:
+    def _write_anew(self, objects: list[Waiting], slot: Slot, seconds: int) -> int:
         """One chunk; how many objects of it were."""
         wheel = self._wheel
         last_ms = max(each.name.last_ms for each in objects)
@@ -100,24 +105,22 @@ class Turner:
             for found in wheel.bucket.each(lambda each: self._take(each, owner, batch), objects)
             if found is not None
         ]
+        if len(taken) < MERGE_OBJECTS and (seconds == slot.seconds or not taken):
+            # The others are in use: these would come out the same.
+            wheel.bucket.each(self._free, taken)
+            return 0
         try:
-            lines = ordered(line for each in taken for line in self._lines(each))
-            length = self._length(slot, len(lines))
-            parts = list(wheel.portioned(lines, now_ms=wheel.now_ms(), seconds=length))
-            if lines:
-                wheel.bucket.each(lambda part: wheel.put(*part, batch=batch), parts)
+            lines = ordered(line for each in taken for line in self._lines(each, taken))
+            parts = wheel.portioned(lines, now_ms=wheel.now_ms(), seconds=seconds)
+            wheel.put_all(parts, batch, between=lambda: self._renew(taken))
             wheel.batches.commit(batch)
         except StoreUnavailable:
             # Given up, by us or by somebody whom it took too long: all is as it was.
             if wheel.batches.abort(batch):
-                wheel.bucket.each(lambda each: self._free(each), taken)
+                wheel.bucket.each(self._free, taken)
             raise
         wheel.bucket.each(lambda each: wheel.finish(each.waiting.name), taken)
         return len(taken)
-
-    def _length(self, slot: Slot, messages: int) -> int:
-        finer = self._wheel.hierarchy.finer(slot)
-        return slot.seconds if finer is None or messages < self._split_messages // 4 else finer
 
     def _take(self, waiting: Waiting, owner: str, batch: str) -> _Taken | None:
         """Lease an object to move all of it; None where it is in use or a message of it is held."""
@@ -137,14 +140,36 @@ class Turner:
             return None
         return _Taken(waiting, mine, etag)
 
-    def _lines(self, taken: _Taken) -> Iterable[Line]:
-        lines = self._wheel.lines(taken.waiting.name) or []
-        self._wheel.forget(taken.waiting.name)
-        return (line for n, line in enumerate(lines) if n not in taken.state.gone)
+    def _lines(self, each: _Taken, taken: Sequence[_Taken]) -> Iterable[Line]:
+        self._renew(taken)
+        lines = self._wheel.lines(each.waiting.name) or []
+        self._wheel.forget(each.waiting.name)
+        return (line for n, line in enumerate(lines) if n not in each.state.gone)
 
-    def _free(self, taken: _Taken) -> None:
-        freed = replace(taken.state.freed(), moving="")
+    def _renew(self, taken: Sequence[_Taken]) -> None:
+        """Hold the objects for another lease, once a third of it is over."""
+        now_ms = self._wheel.now_ms()
+        late = [e for e in taken if e.state.until_ms < now_ms + self._lease_ms * 2 // 3]
+        self._wheel.bucket.each(lambda each: self._renew_one(each, now_ms), late)
+
+    def _renew_one(self, each: _Taken, now_ms: int) -> None:
+        state = replace(each.state, until_ms=now_ms + self._lease_ms)
+        each.etag = self._write(each, state)
+        each.state = state
+
+    def _write(self, each: _Taken, state: State) -> str:
         try:
-            self._wheel.write_state(taken.waiting.name, freed, taken.etag)
+            return self._wheel.write_state(each.waiting.name, state, each.etag)
         except Changed as error:
             raise StoreUnavailable(one_line(error)) from error
+
+    def _free(self, each: _Taken) -> None:
+        self._write(each, replace(each.state.freed(), moving=""))
+
+
+def _is_small(waiting: Waiting) -> bool:
+    return waiting.name.count < SMALL and waiting.name.size < SMALL_BYTES
+
+
+def _memory(waiting: Waiting) -> int:
+    return waiting.name.size + waiting.name.count * LINE_BYTES

@@ -11,16 +11,16 @@ import logging
 import threading
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import quote
 
 from sqsdelay.core.readable import one_line
 from sqsdelay.errors import SchemaMismatch, StoreUnavailable
 from sqsdelay.stores.s3.batches import Batches
-from sqsdelay.stores.s3.bucket import ObjectBucket
-from sqsdelay.stores.s3.objects import VERSION, Line, State, packed, unpacked
+from sqsdelay.stores.s3.bucket import CONCURRENCY, ObjectBucket
+from sqsdelay.stores.s3.objects import VERSION, Line, State, packed, size_of, unpacked
 from sqsdelay.stores.s3.slots import Hierarchy, ObjectName, Slot, new_batch, new_part, parse
 
 logger = logging.getLogger(__name__)
@@ -31,11 +31,20 @@ MAX_OBJECT_MESSAGES: Final = 5_000
 MAX_OBJECT_BYTES: Final = 8 * 2**20
 """Bytes in one object, before it is compressed, unless a single message is larger."""
 
+_WRITTEN_BYTES: Final = 2 * MAX_OBJECT_BYTES
+"""Of lines that are compressed and written at a time."""
+
 _FIRST_OBJECTS: Final = 100
 """Of a slot that is far away: enough to know the earliest, however many there are."""
 
-_KEPT_BYTES: Final = 64 * 2**20
+LINE_BYTES: Final = 300
+"""What a line takes in memory besides its text."""
+
+_KEPT_BYTES: Final = 32 * 2**20
 """Of lines read, kept in memory."""
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +59,7 @@ class Wheel:
     """An endpoint's objects.
 
     Args:
-        prefix: of all keys; empty, or ends with a ``/``.
+        prefix: of all keys.
     """
 
     def __init__(
@@ -58,6 +67,7 @@ class Wheel:
     ) -> None:
         self.bucket = bucket
         self.hierarchy = hierarchy
+        prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self.prefix = f"{prefix}{quote(endpoint, safe='')}/"
         self.slots_prefix = f"{self.prefix}v{VERSION}/"
         self.batches = Batches(bucket, self.prefix)
@@ -130,10 +140,6 @@ class Wheel:
             for name in names
             if name not in self._unreadable and self._counts(name, undecided)
         ]
-
-    def is_empty(self) -> bool:
-        """Whether there is no object at all, of which it matters whether it counts."""
-        return next(iter(self.bucket.listed(self.slots_prefix)), None) is None
 
     def _counts(self, name: ObjectName, undecided: set[str]) -> bool:
         if name.batch in undecided:
@@ -281,7 +287,7 @@ class Wheel:
                 self.put(slot, part)
             return len(parts)
         batch = new_batch(max(line.due_ms for line in lines), now_ms)
-        self.bucket.each(lambda each: self.put(*each, batch=batch), parts)
+        self.put_all(parts, batch)
         self.batches.commit(batch)
         return len(parts)
 
@@ -303,23 +309,50 @@ class Wheel:
             by_slot.setdefault(slot, []).append(line)
         for slot in sorted(by_slot):
             ordered = sorted(by_slot[slot], key=lambda line: (line.due_ms, line.message_id))
-            start, size = 0, 0
-            for end, line in enumerate(ordered):
-                full = (
-                    end - start == MAX_OBJECT_MESSAGES or size + len(line.text) > MAX_OBJECT_BYTES
-                )
-                if full and end > start:
-                    yield slot, ordered[start:end]
-                    start, size = end, 0
-                size += len(line.text)
-            yield slot, ordered[start:]
+            for part in portions(
+                ordered, lambda line: len(line.text), MAX_OBJECT_BYTES, MAX_OBJECT_MESSAGES
+            ):
+                yield slot, part
+
+    def put_all(
+        self,
+        parts: Iterable[tuple[Slot, list[Line]]],
+        batch: str,
+        *,
+        between: Callable[[], object] = bool,
+    ) -> None:
+        """Write objects of a batch, several at a time, as far as memory goes.
+
+        Args:
+            between: called before each few of them.
+        """
+        for few in portions(parts, lambda part: size_of(part[1]), _WRITTEN_BYTES, CONCURRENCY):
+            between()
+            self.bucket.each(lambda part: self.put(*part, batch=batch), few)
 
     def put(self, slot: Slot, lines: Sequence[Line], *, batch: str = "") -> ObjectName:
         """Write one object."""
-        name = ObjectName(slot, lines[0].due_ms, lines[-1].due_ms, len(lines), new_part(), batch)
+        first_ms, last_ms, size = lines[0].due_ms, lines[-1].due_ms, size_of(lines)
+        name = ObjectName(slot, first_ms, last_ms, len(lines), size, new_part(), batch)
         self.bucket.put(self.key(name), packed(lines))
         return name
 
 
+def portions(
+    items: Iterable[T], size: Callable[[T], int], most_bytes: int, most: int
+) -> Iterable[list[T]]:
+    """Items in order, so many together as are at most so many bytes; one that is larger is alone."""
+    few: list[T] = []
+    total = 0
+    for item in items:
+        if few and (len(few) == most or total + size(item) > most_bytes):
+            yield few
+            few, total = [], 0
+        few.append(item)
+        total += size(item)
+    if few:
+        yield few
+
+
 def _size(lines: Sequence[Line]) -> int:
-    return sum(len(line.text) + 200 for line in lines)
+    return size_of(lines) + len(lines) * LINE_BYTES

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 import boto3
@@ -25,6 +25,7 @@ from sqsdelay.errors import (
 )
 from sqsdelay.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS
 from sqsdelay.ports.forks import in_each_child
+from sqsdelay.stores.clocks import answered_ms
 
 SEND_MESSAGE: Final = "arn:aws:scheduler:::aws-sdk:sqs:sendMessage"
 """The universal target for ``SendMessage``. Source: EventBridge Scheduler User Guide, "Using universal
@@ -51,8 +52,14 @@ CreateSchedule tell: no answer's wording is relied on."""
 _ROLE: Final = re.compile(r"arn:(aws[a-z-]*):iam::(\d{12}):role/[\w+=,.@/-]+", re.ASCII)
 """Source: Target API reference, RoleArn."""
 
+_OURS: Final = re.compile(r"[mna]\.[0-9a-f]{16}\.[0-9a-f]{45}", re.ASCII)
+"""Names of our schedules: `sqsdelay.core.schedule_input`."""
+
 Schedule = dict[str, Any]
 """What GetSchedule answers."""
+
+Shape = dict[str, Any]
+"""What a schedule is made of besides its name."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -129,52 +136,57 @@ class Group:
         self._call(self._client.get_schedule_group, Name=self.name)
 
     def set_up(self) -> None:
-        """Create the group unless it exists."""
-        with suppress(_Exists):
-            self._call(self._client.create_schedule_group, Name=self.name)
+        """Create the group unless it exists.
 
-    def create(
-        self, name: str, *, fires_at: int, text: str, description: str, dead_letters: str | None
-    ) -> bool:
-        """Make a one-time schedule; False where there is one of that name.
+        Raises:
+            ConfigurationError: it exists, and holds schedules that are not sqsdelay's.
+        """
+        try:
+            self._call(self._client.create_schedule_group, Name=self.name)
+        except _Exists as error:
+            some = islice(self.names(), _MOST_LISTED)
+            foreign = next((name for name in some if not _OURS.fullmatch(name)), None)
+            if foreign is not None:
+                raise ConfigurationError(
+                    f"schedule group {self.name} holds {foreign}, which is not sqsdelay's; give the "
+                    "endpoint a group of its own, or one that only sqsdelay's endpoints use"
+                ) from error
+
+    def create(self, name: str, shape: Shape) -> bool:
+        """Make a schedule; False where there is one of that name."""
+        try:
+            self._call(self._client.create_schedule, Name=name, **shape)
+        except _Exists:
+            return False
+        return True
+
+    def replace(self, name: str, shape: Shape) -> bool:
+        """Write every field of a schedule anew; False where there is none of that name."""
+        try:
+            self._call(self._client.update_schedule, Name=name, **shape)
+        except _Gone:
+            return False
+        return True
+
+    def shape(
+        self, *, fires_at: int, text: str, description: str, dead_letters: str | None
+    ) -> Shape:
+        """A one-time schedule.
 
         Args:
             fires_at: epoch seconds.
             text: the target's input.
             dead_letters: ARN of the queue for what could not be sent in a day; None does not retry.
         """
-        shape = self._shape(name, fires_at, text, description, dead_letters)
-        try:
-            self._call(self._client.create_schedule, **shape)
-        except _Exists:
-            return False
-        return True
-
-    def replace(
-        self, name: str, *, fires_at: int, text: str, description: str, dead_letters: str | None
-    ) -> bool:
-        """Write every field of a schedule anew; False where there is none of that name."""
-        shape = self._shape(name, fires_at, text, description, dead_letters)
-        try:
-            self._call(self._client.update_schedule, **shape)
-        except _Gone:
-            return False
-        return True
-
-    def _shape(
-        self, name: str, fires_at: int, text: str, description: str, dead_letters: str | None
-    ) -> dict[str, Any]:
         target: dict[str, Any] = {"Arn": SEND_MESSAGE, "RoleArn": self._role_arn, "Input": text}
-        if dead_letters is None:
-            target["RetryPolicy"] = {"MaximumEventAgeInSeconds": 60, "MaximumRetryAttempts": 0}
-        else:
-            target["RetryPolicy"] = {
-                "MaximumEventAgeInSeconds": RETRY_SECONDS,
-                "MaximumRetryAttempts": MAX_RETRIES,
-            }
+        age, attempts = (60, 0) if dead_letters is None else (RETRY_SECONDS, MAX_RETRIES)
+        target["RetryPolicy"] = {
+            "MaximumEventAgeInSeconds": age,
+            "MaximumRetryAttempts": attempts,
+        }
+        if dead_letters is not None:
             target["DeadLetterConfig"] = {"Arn": dead_letters}
         return {
-            "Name": name,
             "GroupName": self.name,
             "Description": description,
             "ScheduleExpression": expression(fires_at),
@@ -200,21 +212,20 @@ class Group:
             return False
         return True
 
-    def names(self, prefix: str) -> Iterator[str]:
+    def names(self, prefix: str = "") -> Iterator[str]:
         """The names of the group's schedules that begin so, in no order; a call for each hundred."""
-        more: dict[str, str] = {}
+        more: dict[str, str] = {"NamePrefix": prefix} if prefix else {}
         while True:
             page = self._call(
                 self._client.list_schedules,
                 GroupName=self.name,
-                NamePrefix=prefix,
                 MaxResults=_MOST_LISTED,
                 **more,
             )
             yield from (schedule["Name"] for schedule in page["Schedules"])
             if not page.get("NextToken"):
                 return
-            more = {"NextToken": page["NextToken"]}
+            more["NextToken"] = page["NextToken"]
 
     def each(self, do: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """``do`` for each item, several at a time; answers in order."""
@@ -229,9 +240,8 @@ class Group:
         asked_at = self.clock.local.monotonic()
         with self._translated():
             answer = call(**arguments)
-        date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
-        if date is not None:
-            told_ms = int(parsedate_to_datetime(date).timestamp()) * 1000
+        told_ms = answered_ms(answer)
+        if told_ms is not None:
             self.clock.observe(told_ms, asked_at=asked_at)
         return answer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from sqsdelay.core.clock import Clock
@@ -18,7 +18,6 @@ from sqsdelay.core.delay import (
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.schedule_input import (
     MAX_INPUT_BYTES,
-    amendment_name_of,
     amendment_of,
     check_keepable,
     description_of,
@@ -26,6 +25,7 @@ from sqsdelay.core.schedule_input import (
     kept_since_ms_of,
     message_of,
     name_of,
+    prefix_of,
 )
 from sqsdelay.core.stored_message import (
     Amendment,
@@ -39,16 +39,21 @@ from sqsdelay.errors import (
     MessageTooLarge,
     StoredInPart,
     StoreError,
+    StoreUnavailable,
 )
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
-from sqsdelay.stores.page import page_bounds
-from sqsdelay.stores.results import new_once
-from sqsdelay.stores.scheduler.group import Group, Schedule, fires_at
-
-_MESSAGES: Final = "m."
+from sqsdelay.stores.ids import new_once, page_bounds, tells_due
+from sqsdelay.stores.scheduler.group import Group, Schedule, Shape, fires_at
 
 _SURELY_FITS_BYTES: Final = MAX_INPUT_BYTES // 8
 """JSON makes six bytes of some; the rest is for attributes and names."""
+
+_MOVE_SECONDS: Final = 60
+"""How old what a mover has read may be when it writes: UpdateSchedule has no condition."""
+
+_MOVED_BY_NOW_MS: Final = 600_000
+"""After so long no mover writes any more who read a message before it was cancelled: AWS refuses a request
+that was signed more than five minutes ago. Source: AWS General Reference, "Signature Version 4"."""
 
 CLOCKS_APART_MS: Final = 2_000
 """How far two readings of the service's clock may lie apart: each is known to the second."""
@@ -60,6 +65,7 @@ class _Waiting:
 
     schedule: Schedule
     message: StoredMessage
+    read_at: float
 
     @property
     def text(self) -> str:
@@ -106,6 +112,10 @@ class SchedulerStore:
         self._hop_seconds = hop_seconds
         self._group = Group(group, role_arn=role_arn, client=client, clock=clock)
         self._delay_queue_url = self._group.queue_url(self._endpoint.delay_queue)
+        # A message has its second name where one of its id was cancelled a moment ago.
+        self._names, self._second_names, self._amendments = (
+            prefix_of(self._delay_queue_url, kind) for kind in "mna"
+        )
         self._error_queue_arn = self._group.queue_arn(self._endpoint.error_queue)
 
     @property
@@ -114,7 +124,11 @@ class SchedulerStore:
         return soonest_seconds(self._hop_seconds)
 
     def set_up(self) -> None:
-        """Create the schedule group unless it exists."""
+        """Create the schedule group unless it exists.
+
+        Raises:
+            ConfigurationError: it holds schedules that are not sqsdelay's.
+        """
         self._group.set_up()
 
     def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
@@ -137,7 +151,7 @@ class SchedulerStore:
         if not first:
             return []
         now_ms = self._group.now_ms()
-        wanted = [(message, self._fields(message, now_ms)) for message in first.values()]
+        wanted = [(message, self._shape(message, now_ms)) for message in first.values()]
         made = dict(zip(first, self._group.each(self._create, wanted), strict=True))
         new = new_once(messages, [i for i, outcome in made.items() if outcome is True])
         failed = {i: outcome for i, outcome in made.items() if isinstance(outcome, StoreError)}
@@ -152,38 +166,70 @@ class SchedulerStore:
             raise StoredInPart(f"{len(failed)} of {len(made)} were not stored: {error}", outcomes)
         return new
 
-    def _create(self, wanted: tuple[StoredMessage, dict[str, Any]]) -> bool | StoreError:
-        message, fields = wanted
+    def _create(self, wanted: tuple[StoredMessage, Shape]) -> bool | StoreError:
+        message, shape = wanted
         try:
-            return self._group.create(name_of(message.message_id), **fields)
+            prefix = self._free_prefix(message)
+            return prefix is not None and self._group.create(
+                name_of(message.message_id, prefix), shape
+            )
         except StoreError as error:
             return error
 
-    def _fields(
+    def _free_prefix(self, message: StoredMessage) -> str | None:
+        """Under which of its two names a message can be made; None where one of its id has the second.
+
+        Whoever moves the message that was cancelled would write over one of the same name.
+        """
+        message_id = message.message_id
+        if tells_due(message_id, message.due_ms):
+            return self._names  # Nobody has sent it before.
+        if self._get(name_of(message_id, self._second_names)) is not None:
+            return None
+        now_ms = self._group.clock.latest_ms()
+        name = name_of(message_id, self._amendments)
+        found = self._get(name)
+        if found is None:
+            return self._names
+        amendment = amendment_of(message_id, str(found.get("Description")))
+        cancelled_ms = amendment.at_ms if amendment.due_ms is None else amendment.cancelled_ms
+        if cancelled_ms is None or now_ms - cancelled_ms >= _MOVED_BY_NOW_MS:
+            return self._names
+        free_ms = second_used_ms(found) + _MOVED_BY_NOW_MS - now_ms
+        if free_ms > 0:
+            raise StoreUnavailable(
+                f"message_id {message_id!r} was cancelled twice within {_MOVED_BY_NOW_MS // 1000} s; try "
+                f"again in {-(-free_ms // 1000)} s, or use another id"
+            )
+        self._use_second_name(message_id)
+        return self._second_names
+
+    def _shape(
         self, message: StoredMessage, now_ms: int, *, kept_since_ms: int | None = None
-    ) -> dict[str, Any]:
+    ) -> Shape:
         """What a message's schedule is made of.
 
         Raises:
             InvalidMessage, MessageTooLarge
         """
-        remaining = (message.due_ms - now_ms) // 1000
-        if remaining < self.soonest_seconds:
-            raise InvalidMessage(
-                f"message {message.message_id} is due in {remaining} s; a schedule is made for what is due "
-                f"in {self.soonest_seconds} s or later; send it without the store"
-            )
         at = firing_second(message.message_id, message.due_ms, hop_seconds=self._hop_seconds)
         if kept_since_ms is None:
+            remaining = (message.due_ms - now_ms) // 1000
+            if remaining < self.soonest_seconds:
+                raise InvalidMessage(
+                    f"message {message.message_id} is due in {remaining} s; a schedule is made for what is "
+                    f"due in {self.soonest_seconds} s or later; send it without the store"
+                )
             # Never before an amendment that its sender knew of: clocks are known to the second.
             kept_since_ms = self._group.clock.latest_ms() + CLOCKS_APART_MS
+        at = max(at, now_ms // 1000 + CREATION_SECONDS)
         text = input_of(message, self._delay_queue_url, fires_at=at, kept_since_ms=kept_since_ms)
-        return {
-            "fires_at": at,
-            "text": text,
-            "description": message.destination,
-            "dead_letters": self._error_queue_arn,
-        }
+        return self._group.shape(
+            fires_at=at,
+            text=text,
+            description=message.destination,
+            dead_letters=self._error_queue_arn,
+        )
 
     def too_large(self, message: StoredMessage) -> bool:
         """Whether a message takes more than a schedule's input holds."""
@@ -199,7 +245,14 @@ class SchedulerStore:
 
     def pending_count(self) -> int:
         """How many messages wait; a ListSchedules call for each hundred."""
-        return sum(1 for _ in self._group.names(_MESSAGES))
+        return len(self._all_names())
+
+    def _all_names(self) -> list[str]:
+        return [
+            name
+            for prefix in (self._names, self._second_names)
+            for name in self._group.names(prefix)
+        ]
 
     def pending(
         self,
@@ -218,14 +271,12 @@ class SchedulerStore:
         due_ms, message_id, end_ms = page_bounds(after, due_from_ms, due_before_ms)
         now_ms = self._group.now_ms()
         found: list[StoredMessage] = []
-        for names in _hundreds(list(self._group.names(_MESSAGES))):
-            read = [
-                self._read(s) for s in self._group.each(self._group.get, names) if s is not None
-            ]
+        for names in _hundreds(self._all_names()):
             fit = [
                 one.message
-                for one in read
-                if (due_ms, message_id) < (one.message.due_ms, one.message.message_id)
+                for one in self._group.each(self._read, names)
+                if one is not None
+                and (due_ms, message_id) < (one.message.due_ms, one.message.message_id)
                 and one.message.due_ms < end_ms
                 and not one.under_way(now_ms)
             ]
@@ -247,40 +298,57 @@ class SchedulerStore:
         waiting = self._waiting(message_id)
         if waiting is None or waiting.under_way(self._group.now_ms()):
             return False
-        return self._group.delete(name_of(message_id))
+        name = str(waiting.schedule["Name"])
+        if name.startswith(self._second_names):
+            self._use_second_name(message_id)
+        return self._group.delete(name)
 
     def reschedule(self, message_id: str, due_ms: int) -> bool:
         """Move a message; False where it is not here, or its schedule fires within a minute.
 
+        One that is to be due sooner than a schedule can be fires as soon as one can.
+
         Raises:
-            InvalidMessage: a due time outside 1970 to 9999, or too soon for a schedule.
+            InvalidMessage: a due time outside 1970 to 9999.
+            StoreUnavailable: it took so long that another message may have its name by now.
         """
         check_stored_due(due_ms)
         waiting = self._waiting(message_id)
         now_ms = self._group.now_ms()
         if waiting is None or waiting.under_way(now_ms):
             return False
-        kept = waiting.message
-        moved = StoredMessage(
-            message_id=kept.message_id,
-            destination=kept.destination,
-            due_ms=due_ms,
-            body=kept.body,
-            attributes=kept.attributes,
-            group_id=kept.group_id,
-            trace_header=kept.trace_header,
-        )
+        moved = replace(waiting.message, due_ms=due_ms)
         # Every field is written: UpdateSchedule gives those left out their defaults.
-        fields = self._fields(moved, now_ms, kept_since_ms=kept_since_ms_of(waiting.text))
-        return self._group.replace(name_of(message_id), **fields)
+        shape = self._shape(moved, now_ms, kept_since_ms=kept_since_ms_of(waiting.text))
+        if self._group.clock.local.monotonic() - waiting.read_at > _MOVE_SECONDS:
+            raise StoreUnavailable(
+                f"message {message_id!r} was not moved: its schedule was read more than {_MOVE_SECONDS} s "
+                "ago; try again"
+            )
+        return self._group.replace(str(waiting.schedule["Name"]), shape)
 
     def _waiting(self, message_id: str) -> _Waiting | None:
-        schedule = self._group.get(name_of(message_id))
-        return None if schedule is None else self._read(schedule)
+        first, second = self._group.each(
+            self._read, [name_of(message_id, each) for each in (self._names, self._second_names)]
+        )
+        return first or second
 
-    def _read(self, schedule: Schedule) -> _Waiting:
+    def _read(self, name: str) -> _Waiting | None:
+        read_at = self._group.clock.local.monotonic()
+        schedule = self._get(name)
+        if schedule is None:
+            return None
         text, destination = str(schedule["Target"]["Input"]), str(schedule.get("Description"))
-        return _Waiting(schedule, message_of(text, destination))
+        return _Waiting(schedule, message_of(text, destination), read_at)
+
+    def _get(self, name: str) -> Schedule | None:
+        """A schedule that sends to our delay queue: one that sends elsewhere is somebody else's."""
+        schedule = self._group.get(name)
+        try:
+            ours = schedule and json.loads(schedule["Target"]["Input"])["QueueUrl"]
+        except (KeyError, TypeError, ValueError):
+            return None
+        return schedule if ours == self._delay_queue_url else None
 
     def amend(self, amendments: Sequence[Amendment]) -> None:
         """Keep amendments, each as a schedule that ends with its lifetime.
@@ -291,18 +359,38 @@ class SchedulerStore:
         self._group.each(self._amend, list(latest_amendments(amendments).values()))
 
     def _amend(self, amendment: Amendment) -> None:
-        name = amendment_name_of(amendment.message_id)
+        found = self._get(name_of(amendment.message_id, self._amendments))
+        if found is None:
+            # Without the group there would be no amendment.
+            self._write_amendment(amendment, 0)
+            return
         if amendment.due_ms is not None and amendment.cancelled_ms is None:
-            earlier = self.amendments([amendment.message_id]).get(amendment.message_id)
-            amendment = amendment.after(earlier)
-        fields: dict[str, Any] = {
-            "fires_at": -(-amendment.until_ms // 1000),
-            "text": json.dumps({"QueueUrl": self._delay_queue_url, "MessageBody": "-"}),
-            "description": description_of(amendment),
-            "dead_letters": None,
-        }
-        while not self._group.create(name, **fields):
-            if self._group.replace(name, **fields):
+            earlier = amendment_of(amendment.message_id, str(found.get("Description")))
+            amendment = amendment.after(
+                earlier if earlier.until_ms > self._group.now_ms() else None
+            )
+        self._write_amendment(amendment, second_used_ms(found))
+
+    def _use_second_name(self, message_id: str) -> None:
+        """Note, beside its amendment, that a message has its second name, or had it until now."""
+        now_ms = self._group.clock.latest_ms()
+        found = self._get(name_of(message_id, self._amendments))
+        if found is not None:
+            amendment = amendment_of(message_id, str(found.get("Description")))
+            self._write_amendment(amendment, now_ms)
+
+    def _write_amendment(self, amendment: Amendment, second_ms: int) -> None:
+        name = name_of(amendment.message_id, self._amendments)
+        # The second name is told by the body that nobody is sent.
+        text = {"QueueUrl": self._delay_queue_url, "MessageBody": str(second_ms)}
+        shape = self._group.shape(
+            fires_at=-(-amendment.until_ms // 1000),
+            text=json.dumps(text),
+            description=description_of(amendment),
+            dead_letters=None,
+        )
+        while not self._group.create(name, shape):
+            if self._group.replace(name, shape):
                 return
 
     def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
@@ -310,7 +398,7 @@ class SchedulerStore:
         # Asks for the group where its time is not known: without it there would be no amendments.
         now_ms = self._group.now_ms()
         schedules = self._group.each(
-            lambda message_id: self._group.get(amendment_name_of(message_id)), message_ids
+            lambda message_id: self._get(name_of(message_id, self._amendments)), message_ids
         )
         return {
             message_id: amendment
@@ -323,6 +411,11 @@ class SchedulerStore:
     def close(self) -> None:
         """Close connections and threads."""
         self._group.close()
+
+
+def second_used_ms(schedule: Schedule) -> int:
+    """When a message last had its second name, as its amendment tells; 0 for never."""
+    return int(json.loads(schedule["Target"]["Input"])["MessageBody"])
 
 
 def _hundreds(names: list[str]) -> list[list[str]]:

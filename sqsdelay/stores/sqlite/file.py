@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from sqsdelay.errors import InvalidSetting, StoreError, StoreMissing, StoreUnavailable
 from sqsdelay.ports.forks import in_each_child
-from sqsdelay.stores.queries import read_queries
-from sqsdelay.stores.schema_version import VERSION, check_version, mismatch
+from sqsdelay.stores.schema import VERSION, check_version, mismatch, read_queries
 
 _LOCK_WAIT_SECONDS: Final = 10.0
 _inherited: Final[list[sqlite3.Connection]] = []

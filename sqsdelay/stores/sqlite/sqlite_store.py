@@ -26,9 +26,8 @@ from sqsdelay.core.stored_message import (
 )
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.ports.stores import Claim, TransactionMode
-from sqsdelay.stores.lease import DEFAULT_LEASE_SECONDS, checked_lease, kept_alive
-from sqsdelay.stores.page import page_bounds
-from sqsdelay.stores.results import found_among
+from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, checked_lease, kept_alive
+from sqsdelay.stores.ids import found_among, page_bounds
 from sqsdelay.stores.sqlite.file import SqliteTable
 
 logger = logging.getLogger(__name__)

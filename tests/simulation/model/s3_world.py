@@ -46,6 +46,7 @@ class S3World(StoreWorld):
         )
         bucket: Any = store._bucket
         # One after the other, so that a seed replays.
+        bucket.pause = lambda _: self.pass_ms(10)
         bucket.each = lambda do, items: [do(item) for item in items]
         return store
 

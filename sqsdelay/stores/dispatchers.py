@@ -1,4 +1,5 @@
-"""Leases: a claim that ends by itself when its holder dies, and is renewed while it lives."""
+"""What stores owe their dispatchers: leases, which end by themselves when their holder dies and are
+renewed while it lives, and waking them."""
 
 from __future__ import annotations
 
@@ -49,3 +50,23 @@ def kept_alive(renew: Callable[[], None], *, lease_seconds: float) -> Iterator[N
     finally:
         over.set()
         keeper.join()
+
+
+class Wakes:
+    """A store that wakes the dispatchers of its own process."""
+
+    def __init__(self) -> None:
+        self._watchers: list[Callable[[], None]] = []
+
+    @contextmanager
+    def watch(self, wake: Callable[[], None]) -> Iterator[None]:
+        """Wakes for what this object stores; other processes' messages are found by polling."""
+        self._watchers.append(wake)
+        try:
+            yield
+        finally:
+            self._watchers.remove(wake)
+
+    def _wake(self) -> None:
+        for wake in list(self._watchers):
+            wake()

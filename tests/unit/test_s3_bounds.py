@@ -1,0 +1,280 @@
+"""The S3 store at any size: what a turn reads, writes and holds has bounds, and nothing due waits for it."""
+
+from __future__ import annotations
+
+import threading
+import tracemalloc
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from time import sleep
+from typing import Any, Final
+
+import pytest
+
+from sqsdelay.core.checked_message import new_message_id
+from sqsdelay.core.stored_message import Amendment, StoredMessage
+from sqsdelay.stores.s3 import S3Store
+from sqsdelay.testing import ManualClock
+from tests.services.in_memory_s3 import InMemoryS3
+
+MIB: Final = 2**20
+DAY_MS: Final = 86_400_000
+QUARTER_MS: Final = 900_000
+
+
+class Parked:
+    """A bucket that counts what goes over the wire, and takes its time for each request if told to."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.read_bytes = 0
+        self.written: list[str] = []
+        self.request_ms = 0.0
+        self.meanwhile: Callable[[], None] | None = None
+        self.s3 = InMemoryS3(around=self._around)
+        self.store = self.new_store()
+        self.lock = threading.RLock()
+
+    def new_store(self, **settings: Any) -> S3Store:
+        client: Any = self.s3
+        return S3Store("parked", endpoint="orders", client=client, clock=self.clock, **settings)
+
+    def _around(self, name: str, call: Callable[[], Any]) -> Any:
+        with self.lock:
+            self.clock.advance(self.request_ms / 1000)
+            answer = call()
+            if name == "GetObject":
+                self.read_bytes += answer["Body"].getbuffer().nbytes
+            act, self.meanwhile = self.meanwhile, None
+        if act is not None:
+            act()
+        return answer
+
+    def messages(
+        self, count: int, size: int, first_ms: int, *, apart_ms: int = 1
+    ) -> list[StoredMessage]:
+        dues = [first_ms + n * apart_ms for n in range(count)]
+        return [
+            StoredMessage(
+                message_id=new_message_id(due), destination="orders", due_ms=due, body=b"x" * size
+            )
+            for due in dues
+        ]
+
+    def one_object_each(self, count: int, due_ms: int) -> None:
+        for message in self.messages(count, 10, due_ms):
+            self.store.store([message])
+        self.s3.requests.clear()
+
+    def claimed(self, limit: int = 500, *, ahead_ms: int = 0) -> list[StoredMessage]:
+        """What one claim gets, and removes."""
+        with self.store.claim(limit, due_by_ms=self.clock.now_ms() + ahead_ms) as claim:
+            found = list(claim.messages)
+            claim.remove([each.message_id for each in found])
+        return found
+
+    def objects(self) -> list[str]:
+        return [key for key in self.s3.objects if key.endswith(".jsonl.gz")]
+
+    def next_quarter_ms(self) -> int:
+        return (self.clock.now_ms() // QUARTER_MS + 1) * QUARTER_MS
+
+
+@pytest.fixture
+def parked() -> Parked:
+    return Parked()
+
+
+@contextmanager
+def at_most(limit_bytes: int) -> Any:
+    """What Python has allocated at once, on top of what it had before."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < limit_bytes
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_would_come_out_the_same_is_neither_read_nor_written(parked: Parked) -> None:
+    """2,000 x 20 KB in a slot that is near fill their objects: there is nothing to merge them into."""
+    due_ms = parked.next_quarter_ms()
+    parked.store.store(parked.messages(2_000, 20_000, due_ms))
+    parked.s3.requests.clear()
+    for _ in range(5):
+        assert parked.claimed() == []
+        parked.clock.advance(61)
+    assert not parked.s3.requests.keys() - {"ListObjectsV2"}
+
+
+def test_objects_that_are_in_use_are_not_merged_alone(parked: Parked) -> None:
+    """Three of four are held for a retry: the fourth stays as it is, too."""
+    due_ms = parked.next_quarter_ms()
+    parked.one_object_each(4, due_ms)
+    with parked.store.claim(3, due_by_ms=due_ms + 10) as claim:
+        claim.hold([each.message_id for each in claim.messages], seconds=9_000)
+    before = parked.objects()
+    parked.clock.advance(61)
+    assert parked.claimed() == []
+    assert parked.objects() == before
+
+
+def test_what_is_due_goes_before_housekeeping(parked: Parked) -> None:
+    """Of 5,000 objects of one message a first claim touches those that it releases."""
+    parked.one_object_each(5_000, parked.clock.now_ms() - 5_000)
+    with parked.store.claim(100, due_by_ms=parked.clock.now_ms()) as claim:
+        assert len(claim.messages) == 100
+        assert parked.s3.requests.total() - parked.s3.requests["ListObjectsV2"] <= 300
+
+
+def test_many_small_objects_are_released_in_few_claims(parked: Parked) -> None:
+    """Five requests for an object of one message, and a listing for each claim."""
+    parked.one_object_each(2_000, parked.clock.now_ms() - 5_000)
+    claims = 0
+    while found := parked.claimed():
+        claims += 1
+        assert len(found) > 1
+    assert claims <= 8
+    assert parked.objects() == []
+    assert parked.s3.requests.total() <= 2_000 * 6
+
+
+def test_a_turn_ends_in_time_and_goes_on_where_it_stopped(parked: Parked) -> None:
+    """3,000 small objects are near, at 20 ms a request: no claim takes longer than half a minute."""
+    parked.one_object_each(3_000, parked.clock.now_ms() + 3 * DAY_MS)
+    parked.clock.advance(3 * 86_400 - 600)
+    parked.request_ms = 20
+    turns = 0
+    while len(parked.objects()) > 3:
+        begun_ms = parked.clock.now_ms()
+        assert parked.claimed() == []
+        assert parked.clock.now_ms() - begun_ms <= 75_000
+        turns += 1
+        assert turns < 60
+    assert turns > 1
+    assert parked.store.pending_count() == 3_000
+
+
+def test_a_turn_ends_before_something_is_due(parked: Parked) -> None:
+    """What is due in five seconds is claimed in five seconds, though much is to be merged."""
+    parked.one_object_each(1_200, parked.clock.now_ms() + 600_000)
+    due_ms = parked.clock.now_ms() + 5_000
+    parked.store.store(parked.messages(1, 10, due_ms))
+    parked.request_ms = 1
+    while not parked.claimed():
+        assert parked.clock.now_ms() - due_ms < 5_000
+
+
+def test_a_turn_renews_its_lease(parked: Parked) -> None:
+    """S3 answers after seconds each: another dispatcher that looks later gives nothing up."""
+    due_ms = parked.clock.now_ms() + 3 * DAY_MS
+    for n in range(6):
+        parked.store.store(parked.messages(1_000, 1_000, due_ms + n))
+    parked.clock.advance(3 * 86_400 - 600)
+    other = parked.new_store()
+
+    def looks() -> None:
+        with other.claim(10, due_by_ms=due_ms + 10_000) as claim:
+            # It gets no more than the objects that are not being merged.
+            assert claim.messages == []
+
+    parked.request_ms = 3_000
+    begun_ms = parked.clock.now_ms()
+
+    def later() -> None:
+        if parked.clock.now_ms() - begun_ms < 100_000:
+            parked.meanwhile = later
+        else:
+            looks()
+
+    parked.meanwhile = later
+    assert parked.claimed() == []
+    parked.meanwhile = None
+    parked.request_ms = 0
+    assert len(parked.objects()) == 2
+    assert parked.store.pending_count() == 6_000
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "apart_ms"),
+    [(1_000, 150_000, 75_000), (150, MIB, 100)],
+    ids=["150 KB over a day", "1 MiB at once"],
+)
+def test_memory_has_bounds(parked: Parked, count: int, size: int, apart_ms: int) -> None:
+    """Split, merged and released: in memory is less than waits. 10,000 x 150 KB and 2,000 x 1 MiB, by hand,
+    take no more than that."""
+    day_ms = (parked.clock.now_ms() // DAY_MS + 3) * DAY_MS
+    for start in range(0, count, 50):
+        parked.store.store(parked.messages(50, size, day_ms + start * apart_ms, apart_ms=apart_ms))
+    parked.store = parked.new_store()
+    parked.clock.advance((day_ms - parked.clock.now_ms()) / 1000 - 600)
+    left = count
+    with at_most(128 * MIB):
+        while left:
+            found = len(parked.claimed())
+            left -= found
+            if not found:
+                parked.clock.advance(3_600)
+
+
+def test_a_page_of_large_messages_takes_the_memory_of_a_page(parked: Parked) -> None:
+    """Objects that overlap are read one after the other, and of each is kept what the page needs."""
+    due_ms = parked.clock.now_ms() + 40 * DAY_MS
+    for start in range(12):
+        parked.store.store(parked.messages(7, MIB, due_ms + start, apart_ms=1000))
+    with at_most(75 * MIB):
+        assert len(parked.new_store().pending(13)) == 13
+
+
+def test_a_batch_of_ten_does_not_read_all_amendments(parked: Parked) -> None:
+    """50,000 are there: what ten copies need of them is some kilobytes."""
+    at_ms = parked.clock.now_ms()
+    ids = [new_message_id(at_ms + n) for n in range(50_000)]
+    parked.store.amend([Amendment(message_id=each, at_ms=at_ms) for each in ids])
+    parked.read_bytes = 0
+    store = parked.new_store()
+    assert set(store.amendments([*ids[:10], "another"])) == set(ids[:10])
+    assert parked.read_bytes < 100_000
+
+
+def test_where_nothing_was_amended_a_batch_costs_one_request(parked: Parked) -> None:
+    """Which most endpoints never do; and again once the last of them has expired."""
+    store = parked.new_store()
+    store.amendments(["a"])
+    for _ in range(2):
+        parked.s3.requests.clear()
+        assert store.amendments([f"m{n}" for n in range(10)]) == {}
+        assert parked.s3.requests == {"GetObject": 1}
+        store.amend([Amendment(message_id="a", at_ms=parked.clock.now_ms())])
+        assert set(store.amendments(["a", "b"])) == {"a"}
+        parked.clock.advance(20 * 86_400)
+
+
+def test_dozens_who_cancel_at_once_all_succeed(parked: Parked) -> None:
+    """24 processes, five messages of one object each, and an amendment: none is told to try again."""
+    messages = parked.messages(120, 10, parked.clock.now_ms() + DAY_MS)
+    parked.store.store(messages)
+    begin = threading.Barrier(24)
+    in_memory: Any = InMemoryS3(parked.s3.objects)
+
+    def slowly(_: str, call: Callable[[], Any]) -> Any:
+        sleep(0.0005)  # Lets another thread in between a read and the write that depends on it.
+        return call()
+
+    in_memory._around = slowly
+
+    def cancels(n: int) -> list[bool]:
+        store = S3Store("parked", endpoint="orders", client=in_memory, clock=parked.clock)
+        begin.wait()
+        done = []
+        for message in messages[n::24]:
+            done += store.cancel([message.message_id])
+            amendment = Amendment(message_id=message.message_id, at_ms=parked.clock.now_ms())
+            store.amend([amendment])
+        return done
+
+    with ThreadPoolExecutor(24) as pool:
+        assert all(all(done) for done in pool.map(cancels, range(24)))
+    assert parked.store.pending_count() == 0
+    assert len(parked.new_store().amendments([m.message_id for m in messages])) == 120
