@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -34,10 +37,9 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if (seed := config.getoption("seed")) is not None:
-        from tests.scheduling import shuffle
+    from tests.scheduling import arrange
 
-        shuffle(items, seed)
+    arrange(items, config.getoption("seed"))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -66,6 +68,25 @@ def own_aws_settings() -> Iterator[None]:
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         del os.environ[name]
     os.environ.update(kept)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """What the tests of a process share is as it was: whatever comes next, in any order, finds it so."""
+    before = _shared()
+    yield
+    assert _shared() == before
+
+
+def _shared() -> dict[str, Any]:
+    ours = logging.getLogger("sqsdelay")
+    return {
+        "environment": {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"},
+        "directory": os.getcwd(),
+        "sys.path": list(sys.path),
+        "logging": (logging.root.level, logging.root.manager.disable, ours.level, *ours.handlers),
+        "signals": [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)],
+    }
 
 
 @pytest.fixture

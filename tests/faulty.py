@@ -1,7 +1,8 @@
-"""The fakes of `sqsdelay.testing`, failing as a test tells them to."""
+"""The fakes of `sqsdelay.testing`, failing, or waiting, as a test tells them to."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -14,6 +15,7 @@ from sqsdelay.limits import ERROR_QUEUE_SUFFIX
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.ports.stores import Claim
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
+from tests.patience import PATIENCE_SECONDS
 
 AWAY: Final = Failure("Away", QueueUnavailable("away"), transient=True, outage=True)
 """SQS cannot be reached, or may not be asked."""
@@ -60,6 +62,45 @@ class FaultyQueues(InMemoryQueues):
         if self.deletes_fail:
             return [AWAY] * len(copies)
         return super().delete_batch(queue_url, copies)
+
+
+class GatedQueues(FaultyQueues):
+    """Queues whose sends can be held, and that remember how full each request was.
+
+    ``requests``: the bodies of each request, as they came. ``held``: names of queues whose sends
+    wait until they are let go; ``arrived`` is released as each of them comes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(ManualClock())
+        self.requests: list[list[str]] = []
+        self.arrived = threading.Semaphore(0)
+        self.bug: BaseException | None = None
+        self._held: dict[str, threading.Event] = {}
+
+    def hold(self, queue: str) -> None:
+        """Let no send to it end."""
+        self._held[queue] = threading.Event()
+
+    def let_go(self, queue: str) -> None:
+        """Let them end."""
+        self._held[queue].set()
+
+    def await_arrival(self) -> None:
+        """Wait until a held send has come."""
+        assert self.arrived.acquire(timeout=PATIENCE_SECONDS)
+
+    def send_batch(
+        self, queue_url: str, entries: Sequence[OutgoingMessage]
+    ) -> list[SendReceipt | Failure]:
+        self.requests.append([entry.body for entry in entries])
+        gate = self._held.get(queue_url)
+        if gate is not None:
+            self.arrived.release()
+            assert gate.wait(PATIENCE_SECONDS)
+        if self.bug is not None:
+            raise self.bug
+        return super().send_batch(queue_url, entries)
 
 
 class FaultyStore(InMemoryStore):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 if TYPE_CHECKING:
+    import pytest
     from xdist.workermanage import WorkerController
 
 TOGETHER: Final = (
@@ -53,17 +53,21 @@ def scope(nodeid: str) -> str:
     return next((folder for folder in TOGETHER if file.startswith(folder)), file)
 
 
-def shuffle(items: list[pytest.Item], seed: str) -> None:
-    """Put what stays together, its files and their tests in an order of the seed's.
+def arrange(items: list[pytest.Item], seed: str | None) -> None:
+    """Put what stays together, its files and their tests in an order of the seed's; without one they stay
+    as they are. Tests that are marked ``last`` come last in their file.
 
     Each name has a place of its own by the seed, so a part of the tests keeps the order of the whole.
     """
+    files = {item.nodeid.partition("::")[0]: None for item in items}
+    collected = {file: number for number, file in enumerate(files)}
 
     def place(name: str) -> float:
-        return Random(f"{seed} {name}").random()
+        return Random(f"{seed} {name}").random() if seed is not None else 0.0
 
-    def order(item: pytest.Item) -> tuple[float, float, float]:
+    def order(item: pytest.Item) -> tuple[float | bool, ...]:
         file = item.nodeid.partition("::")[0]
-        return place(scope(file)), place(file), place(item.nodeid)
+        last = item.get_closest_marker("last") is not None
+        return place(scope(file)), place(file), collected[file], last, place(item.nodeid)
 
     items.sort(key=order)

@@ -26,7 +26,7 @@ from sqsdelay.sqs import create_endpoint
 from sqsdelay.testing.local_aws import LocalAws
 from tests.guides.test_celery_guide import guide_blocks
 from tests.patience import PATIENCE_SECONDS
-from tests.services import older_celery
+from tests.services import packages
 from tests.services.processes import CELERY, ROOT, Running, run, running
 
 HOP, VISIBILITY, COUNTDOWN = 2, 3, 8
@@ -111,13 +111,13 @@ def sites(
 @pytest.fixture
 def older(local_aws: LocalAws, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Site]:
     """The guide's app with sqsdelay on an older Celery; the tasks are on their way."""
-    packages = older_celery.packages(request.param)
+    celery = packages.older_celery(request.param)
     env = environment(local_aws, tmp_path / "app", queue="older", visibility=LONG_VISIBILITY)
     endpoint = Endpoint.parse(env["QUEUE"])
     create_endpoint(local_aws.client("sqs"), endpoint, hop_seconds=HOP)
     with ExitStack() as stack:
         start_consumer(stack, env)
-        env["PYTHONPATH"] = f"{packages}{os.pathsep}{ROOT}"
+        env["PYTHONPATH"] = f"{celery}{os.pathsep}{ROOT}"
         worker = stack.enter_context(running(*WORKER, env=env, program=CELERY))
         worker.wait_for(f"v{request.param}")
         yield send(stack, worker, env, SHORT_COUNTDOWN)

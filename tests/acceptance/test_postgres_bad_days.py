@@ -30,9 +30,8 @@ from sqsdelay.stores.postgres.inbox import PostgresInbox
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
 from sqsdelay.testing import InMemoryOutbox
 from tests.acceptance.dispatcher_process import BEFORE_REMOVAL_HANGS
-from tests.services.pgbouncer import pgbouncer
-from tests.services.postgres import postgres_server
-from tests.services.vanishing_host import HERE, VanishingHost
+from tests.services.network import HERE, VanishingHost
+from tests.services.postgres import pgbouncer, postgres_server
 
 ROOT = Path(__file__).parents[2]
 DAY_MS = 24 * 3600 * 1000

@@ -14,7 +14,7 @@ from sqsdelay.core.message import DELAY_SECONDS, MESSAGE_ID
 from sqsdelay.limits import DELAY_QUEUE_SUFFIX, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.testing import LocalAws
 from tests.acceptance.contract_site import Site, block, run, was_relayed, with_short_hops
-from tests.services import languages
+from tests.services import packages
 
 DELAY = 3
 
@@ -62,7 +62,7 @@ func main() {{
 
 def php(folder: Path, env: dict[str, str]) -> None:
     (folder / "vendor").mkdir()
-    (folder / "vendor" / "autoload.php").write_text(f"<?php require_once '{languages.php()}';\n")
+    (folder / "vendor" / "autoload.php").write_text(f"<?php require_once '{packages.php()}';\n")
     (folder / "snippet.php").write_text(with_short_hops(block("php").text))
     (folder / "send.php").write_text(PHP_SENDS)
     run("php", "send.php", cwd=folder, env=env)
@@ -70,7 +70,7 @@ def php(folder: Path, env: dict[str, str]) -> None:
 
 def go(folder: Path, env: dict[str, str]) -> None:
     (folder / "main.go").write_text(GO_SENDS + "\n" + with_short_hops(block("go").text))
-    run("go", "run", "main.go", cwd=folder, env=env | languages.go())
+    run("go", "run", "main.go", cwd=folder, env=env | packages.go())
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_a_snippet_sends(
 @pytest.mark.nightly
 def test_the_aws_cli_sends(orders: Site, tmp_path: Path) -> None:
     """The page's line, in a shell. Version 1 of the CLI needs to be told where its SQS is."""
-    aws = f'aws() {{ {languages.aws_cli()} --endpoint-url "$AWS_ENDPOINT_URL" "$@"; }}\n'
+    aws = f'aws() {{ {packages.aws_cli()} --endpoint-url "$AWS_ENDPOINT_URL" "$@"; }}\n'
     line = block("console", "aws sqs send-message").text
     assert "2592000" in line
     with orders.relayed():

@@ -16,9 +16,8 @@ from sqsdelay.ledger.events import EventKind, from_json
 from sqsdelay.relaying.mover import RelaySettings
 from sqsdelay.testing.local_aws import LocalAws
 from tests.patience import PATIENCE_SECONDS
-from tests.services.deaf_proxy import DeafProxy
+from tests.services.network import DeafProxy, TcpProxy
 from tests.services.processes import run, running
-from tests.services.tcp_proxy import TcpProxy
 
 HOP = "1"
 

@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import uuid
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from botocore.config import Config
 
 from sqsdelay.core.clock import Clock
+from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
 from sqsdelay.stores.s3 import S3Store
 from sqsdelay.stores.scheduler import SchedulerStore
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
-from sqsdelay.testing import InMemoryQueues, InMemoryScheduler, InMemoryStore, ManualClock
+from sqsdelay.testing import (
+    InMemoryOutbox,
+    InMemoryQueues,
+    InMemoryScheduler,
+    InMemoryStore,
+    ManualClock,
+)
 from sqsdelay.testing.local_aws import LocalAws
-from sqsdelay.testing.store_contract import MakePlace, MakeStore, ParkingContract, StoreContract
+from sqsdelay.testing.store_contract import (
+    MakePlace,
+    MakeStore,
+    ParkingContract,
+    StoreContract,
+    message,
+)
 from tests.services.in_memory_s3 import InMemoryS3
 
 ROLE = "arn:aws:iam::123456789012:role/scheduler"
@@ -93,3 +108,34 @@ class TestS3(StoreContract):
         return lambda clock: S3Store(
             bucket, endpoint="orders", client=client, lookup=True, clock=clock
         )
+
+
+def documented() -> ModuleType:
+    spec = spec_from_file_location(
+        "custom_store", Path(__file__).parents[2] / "docs/custom_store.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class TestCustomStore(StoreContract):
+    @pytest.fixture
+    def make_store(self, tmp_path: Path) -> MakeStore:
+        store = documented().JsonFileStore
+        return lambda clock: store(tmp_path / "messages.json", clock=clock)
+
+
+def test_a_dispatcher_empties_it(tmp_path: Path) -> None:
+    """The protocol is all that the dispatcher needs."""
+    clock = ManualClock()
+    store = documented().JsonFileStore(tmp_path / "messages.json", clock=clock)
+    store.set_up()
+    store.store([message("a", clock.now_ms()), message("b", clock.now_ms() + 1)])
+    outbox = InMemoryOutbox(clock)
+    dispatcher = Dispatcher(store, outbox, clock=clock)
+    dispatcher.start()
+    assert len(dispatcher.dispatch().released) == 1
+    assert [m.message_id for m in outbox.sent] == ["a"]

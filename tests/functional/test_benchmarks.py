@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from benchmarks import accuracy, cost, import_time, s3_store
 from benchmarks.support import counting
 from tests.patience import PATIENCE_SECONDS
+from tests.services.postgres import VARIABLE
 from tests.services.processes import ROOT
 
 
@@ -65,6 +67,7 @@ def test_throughput_runs_and_the_consumer_needs_three_requests() -> None:
     assert polls == ["3.00", "3.00", "3.00", "3.00", "4.00", "4.00"] * 2
 
 
+@pytest.mark.nightly
 def test_coalesced_sends_take_a_tenth_of_the_requests() -> None:
     """Counted by the server; what asyncio.to_thread takes stands beside it."""
     done = run("async_send", "--messages", "100", "--rounds", "1", "--latency-ms", "1")
@@ -74,6 +77,7 @@ def test_coalesced_sends_take_a_tenth_of_the_requests() -> None:
     assert 10 <= int(ours) <= 15
 
 
+@pytest.mark.nightly
 def test_the_s3_store_keeps_a_year_for_cents() -> None:
     """Everything arrives once; the dollars follow from requests that were counted."""
     done = run("s3_store", "--messages", "3000", "--spread", "2600")
@@ -83,6 +87,7 @@ def test_the_s3_store_keeps_a_year_for_cents() -> None:
     assert 0.2 < float(worker) < float(functions) < 0.4
 
 
+@pytest.mark.nightly
 def test_cost_counts_what_the_cost_command_reckons_with() -> None:
     """Three requests a hop, and one write unit parked beside leases, as dynalite meters it."""
     done = run("cost", "--s3-messages", "3000")
@@ -163,3 +168,23 @@ def test_import_time_starts_processes() -> None:
     columns = import_time.measure(1)
     assert [len(times) for times in columns] == [1] * len(import_time.PROGRAMS)
     assert all(times[0] > 0 for times in columns)
+
+
+def test_it_runs_and_judges_every_aim(postgres: str) -> None:
+    """Each comparison is made, and each aim is called met or missed; the exit code agrees."""
+    small = "--rounds 1 --rows 200 --slow-rows 40 --single 20 --pending 10100 --flat-rows 50"
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.store", *small.split()],
+        cwd=ROOT,
+        env=os.environ | {VARIABLE: postgres},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert done.returncode in (0, 1), done.stderr
+    assert done.stderr == ""
+    verdicts = [line.split()[0] for line in done.stdout.splitlines() if "(aim" in line]
+    assert len(verdicts) == 8
+    assert set(verdicts) <= {"ok", "FAILED"}
+    assert (done.returncode == 1) == ("FAILED" in verdicts)

@@ -30,7 +30,7 @@ from sqsdelay.relaying.mover import Status
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing.local_aws import LocalAws
-from tests.services.tcp_proxy import TcpProxy
+from tests.services.network import TcpProxy
 
 HOUR = 3600
 

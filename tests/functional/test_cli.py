@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -35,8 +36,11 @@ def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
         printed = capsys.readouterr()
         return code, printed.out, printed.err
 
+    stopping = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     with mock_aws():
         yield call
+    for number, handler in stopping.items():
+        signal.signal(number, handler)  # a worker takes them
 
 
 def messages(queue: str) -> list[dict[str, Any]]:

@@ -75,8 +75,10 @@ class Answers(BaseHTTPRequestHandler):
 
 @pytest.fixture(autouse=True)
 def nothing_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No proxy, and no moto, which another test may have imported."""
+    """No proxy, and neither moto nor Powertools, which listen wherever they have been imported."""
     monkeypatch.setattr(botocore.handlers, "BUILTIN_HANDLERS", _handlers_without_moto())
+    monkeypatch.setattr(botocore, "_INITIALIZERS", [])
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
     for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
     curl._missing.cache_clear()

@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from sqsdelay.cdk.function_code import ARCHIVE, functions_archive
-from tests.services.wheel import build_wheel, install_wheel, package_files, run
+from tests.services.packages import build_wheel, install_wheel, package_files, run
 
 ROOT = Path(__file__).parents[2]
 EXTRAS = {

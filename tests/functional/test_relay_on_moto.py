@@ -98,7 +98,9 @@ def test_1925_seconds_take_two_hops_and_a_message_timer(world: World) -> None:
     }
 
 
-@pytest.mark.parametrize(("days", "hops"), [(1, 96), (7, 672)])
+@pytest.mark.parametrize(
+    ("days", "hops"), [(1, 96), pytest.param(7, 672, marks=pytest.mark.nightly)]
+)
 def test_long_delays_arrive_to_the_second(world: World, days: int, hops: int) -> None:
     """A day and a week of hops, each received 0.4 s late: lateness does not add up.
 

@@ -24,6 +24,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.testing.local_aws import LocalAws
 from tests.patience import PATIENCE_SECONDS
+from tests.services.processes import run
 
 COMMAND = Path(sys.executable).parent / "sqsdelay"
 
@@ -39,14 +40,7 @@ class CommandLine:
         }
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [COMMAND, *arguments],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_SECONDS,
-            check=False,
-        )
+        return run(*arguments, env=self.environment)
 
     def ok(self, *arguments: str) -> str:
         done = self.run(*arguments)

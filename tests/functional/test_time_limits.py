@@ -46,7 +46,8 @@ from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stores import open_store
 from sqsdelay.testing import InMemoryLedger
 from sqsdelay.testing.local_aws import LocalAws
-from tests.services.deaf_proxy import DeafProxy
+from tests.patience import PATIENCE_SECONDS
+from tests.services.network import DeafProxy
 
 SHORT = 0.2
 """Seconds that stand for the limits' own, so that tests need not wait."""
@@ -153,6 +154,17 @@ def test_a_postgresql_that_says_nothing_is_given_up(
             assert store.pending_count() == 0
 
 
+@pytest.fixture
+def last_words() -> Iterator[None]:
+    """What a worker did not wait for ends, and logs, before the next test."""
+    before = set(threading.enumerate())
+    yield
+    for left in set(threading.enumerate()) - before:
+        left.join(PATIENCE_SECONDS)
+        assert not left.is_alive()
+
+
+@pytest.mark.usefixtures("last_words")
 def test_a_worker_stops_while_nothing_answers(black_hole: str) -> None:
     """Neither its start nor its polls are waited for."""
     stop = threading.Event()
@@ -163,6 +175,7 @@ def test_a_worker_stops_while_nothing_answers(black_hole: str) -> None:
     assert not worker.is_alive()
 
 
+@pytest.mark.usefixtures("last_words")
 def test_a_worker_stops_with_a_batch_in_hand_and_nothing_answers(
     local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -176,7 +189,7 @@ def test_a_worker_stops_with_a_batch_in_hand_and_nothing_answers(
         for name, value in local_aws.environment().items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
-        consumer = DelayConsumer("stopped", hop_seconds=1, receivers=1, wait_seconds=5)
+        consumer = DelayConsumer("stopped", hop_seconds=1, receivers=1, wait_seconds=1)
         process = _deaf_from_then_on(consumer, proxy)
         DelaySender(client, hop_seconds=1).send("stopped", "x", delay=2)
         stop = threading.Event()

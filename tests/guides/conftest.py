@@ -1,4 +1,4 @@
-"""A local AWS of the guides' own: each page begins with an empty account."""
+"""A reader of pages, in an account that is empty before a page and after it."""
 
 from __future__ import annotations
 
@@ -8,22 +8,19 @@ from pathlib import Path
 import pytest
 
 from sqsdelay.testing.local_aws import LocalAws
-from tests.guides.reader import Reader, reading
-
-
-@pytest.fixture(scope="package")
-def guides_aws() -> Iterator[LocalAws]:
-    """A local AWS that is emptied for each page."""
-    with LocalAws() as aws:
-        yield aws
+from tests.guides.reader import Reader, empty
 
 
 @pytest.fixture
 def reader(
-    guides_aws: LocalAws,
+    local_aws: LocalAws,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Iterator[Reader]:
-    with reading(guides_aws, tmp_path, monkeypatch, capsys) as reader:
+    reader = Reader(local_aws, tmp_path, monkeypatch, capsys)
+    try:
         yield reader
+    finally:
+        reader.end()
+        empty(local_aws)

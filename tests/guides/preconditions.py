@@ -1,4 +1,4 @@
-"""What a page takes for granted at one of its blocks: queues that exist, messages that wait."""
+"""What a page takes for granted at one of its blocks, and what is to be seen after another."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from sqsdelay.sqs import SqsQueues, create_endpoint
 from sqsdelay.stores import open_store
 from sqsdelay.testing.in_memory_store import InMemoryStore
 from tests.acceptance.rabbitmq.broker import Broker
+from tests.guides.page import ROOT
 from tests.guides.reader import Reader, empty
 
 Step = Callable[[Reader, pytest.FixtureRequest], None]
@@ -66,14 +67,58 @@ def a_bucket_and_a_file(reader: Reader, request: pytest.FixtureRequest) -> None:
 
 
 def a_received_pointer(reader: Reader, request: pytest.FixtureRequest) -> None:
-    """The message a receiver without our library gets."""
-    client = reader.aws.client("s3")
-    client.put_object(Bucket="my-bodies", Key="k", Body=b"whole")
-    pointer = Pointer("my-bodies", "k").to_body()
+    """The message a receiver without our library gets: the first one the page has sent."""
+    kept = reader.aws.client("s3").list_objects_v2(Bucket="my-bodies")["Contents"]
+    oldest = min(kept, key=lambda each: each["LastModified"])
     reader.names["message"] = {
-        "Body": pointer,
-        "MessageAttributes": {PAYLOAD_SIZE: string("5")},
+        "Body": Pointer("my-bodies", oldest["Key"]).to_body(),
+        "MessageAttributes": {PAYLOAD_SIZE: string("2000000")},
     }
+
+
+def the_body_is_read_and_gone(reader: Reader, request: pytest.FixtureRequest) -> None:
+    """Whole, and deleted from the bucket."""
+    assert reader.names["body"] == "x" * 2_000_000
+    kept = reader.aws.client("s3").list_objects_v2(Bucket="my-bodies").get("Contents", [])
+    key = json.loads(reader.names["message"]["Body"])[1]["s3Key"]
+    assert key not in {each["Key"] for each in kept}
+
+
+def an_error_with_its_remedy(reader: Reader, request: pytest.FixtureRequest) -> None:
+    """As the block's comments say."""
+    printed = reader.printed[2]
+    assert "queue other-delay.fifo does not exist" in printed
+    assert "sqsdelay endpoint create other" in printed
+    assert "DelayQueueMissing(" in printed
+
+
+def the_table_it_shows(reader: Reader, request: pytest.FixtureRequest) -> None:
+    """The page's first command prints the table below it."""
+    printed = next(iter(reader.printed.values())).splitlines()
+    assert "\n".join(line.rstrip() for line in printed) in (ROOT / "docs/cost.md").read_text()
+
+
+def nothing_else_dispatches(reader: Reader, request: pytest.FixtureRequest) -> None:
+    """The page has a dispatcher in this process now."""
+    reader.stop()
+
+
+def the_message_is_stored(reader: Reader, request: pytest.FixtureRequest) -> None:
+    """The one that the block delivers later."""
+    reader.names["outbox"].close()
+    assert [m.message_id for m in reader.names["store"].pending(10)] == ["order-7"]
+
+
+def an_effect_exactly_once(reader: Reader, request: pytest.FixtureRequest) -> None:
+    """What is released is a row of the user's own table."""
+    store, dispatcher = reader.names["store"], reader.names["dispatcher"]
+    for table in ("reminders (id)", "problems (id, reason)"):
+        store._connection.execute(f"CREATE TABLE {table}")
+    store.reschedule("order-7", 0)
+    dispatcher.start()
+    dispatcher.dispatch()
+    assert store._connection.execute("SELECT id FROM reminders").fetchall() == [("order-7",)]
+    assert store.pending_count() == 0
 
 
 def rejected_messages(reader: Reader, request: pytest.FixtureRequest) -> None:
@@ -148,8 +193,17 @@ BEFORE: Final[dict[tuple[str, int], Step]] = {
     ("docs/parking.md", 2): a_store_in_a_file,
     ("docs/parking.md", 3): a_parked_message,
     ("docs/rabbitmq.md", 0): a_broker,
-    ("docs/receiving.md", 1): orders,
-    ("docs/stores.md", 4): my_application,
+    ("docs/stores.md", 2): nothing_else_dispatches,
+    ("docs/stores.md", 5): my_application,
     ("docs/timeout-manager.md", 0): a_broker,
 }
 """Before a block of a page, by page and number of the block."""
+
+AFTER: Final[dict[tuple[str, int], Step]] = {
+    ("docs/boto3.md", 2): an_error_with_its_remedy,
+    ("docs/cost.md", 0): the_table_it_shows,
+    ("docs/large-bodies.md", 2): the_body_is_read_and_gone,
+    ("docs/stores.md", 3): the_message_is_stored,
+    ("docs/stores.md", 4): an_effect_exactly_once,
+}
+"""After one."""

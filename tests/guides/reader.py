@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from sqsdelay import Change
 from sqsdelay.cli import main
 from sqsdelay.testing.local_aws import LocalAws
 from tests.guides.covered_elsewhere import elsewhere
@@ -24,6 +25,9 @@ SERVING: Final = {
 }
 """Commands that run until they are stopped, and what they say when they have begun."""
 
+_TOLD: Final = re.compile(r"^(\S.*?)  # (\[.*?\]|Change\.[A-Z]+)(?::.*)?$", re.MULTILINE)
+"""A line of Python, and what its comment says that it gives."""
+
 
 class Reader:
     """Runs blocks in an empty folder and an empty account; what Python defines stays defined.
@@ -32,7 +36,7 @@ class Reader:
         names: the names Python blocks see and define.
         replaced: what a page names that is something else here, e.g. a server's address.
         exit_codes: of commands that are to end with another code than 0, by their text.
-        printed: what each command printed.
+        printed: what each command printed, and each block of Python by its number.
     """
 
     def __init__(
@@ -44,10 +48,10 @@ class Reader:
     ) -> None:
         self.aws = aws
         self.folder = folder
-        self.names: dict[str, Any] = {}
+        self.names: dict[str, Any] = {"Change": Change}
         self.replaced: dict[str, str] = {}
         self.exit_codes: dict[str, int] = {}
-        self.printed: dict[str, str] = {}
+        self.printed: dict[str | int, str] = {}
         self._served: list[Running] = []
         self._stack = ExitStack()
         self._monkeypatch = monkeypatch
@@ -63,8 +67,10 @@ class Reader:
         for shown, real in self.replaced.items():
             text = text.replace(shown, real)
         if block.language == "python":
-            exec(compile(text, f"{block.page} block {block.number}", "exec"), self.names)
+            text = _TOLD.sub(r"assert (\1) == \2", text)
             self._capsys.readouterr()
+            exec(compile(text, f"{block.page} block {block.number}", "exec"), self.names)
+            self.printed[block.number] = self._capsys.readouterr().out
             return
         for command in Block(block.page, block.number, block.language, text).commands():
             if elsewhere(command) is None:
@@ -118,13 +124,20 @@ class Reader:
         if arguments[0] in SERVING:
             served.wait_for(SERVING[arguments[0]])
 
-    def end(self) -> None:
-        """All that serves must still do so; then it is ended, and what is open is closed."""
+    def stop(self) -> None:
+        """All that serves must still do so; then it is ended."""
         try:
             for served in self._served:
                 assert served.process.poll() is None, f"ended by itself: {served.text}"
         finally:
+            self._served.clear()
             self._stack.close()
+
+    def end(self) -> None:
+        """End what serves, and close what is open."""
+        try:
+            self.stop()
+        finally:
             for value in self.names.values():
                 if type(value).__module__.startswith(("sqsdelay.", "sqlite3")):
                     getattr(value, "close", lambda: None)()
@@ -145,18 +158,3 @@ def empty(aws: LocalAws) -> None:
         for kept in s3.list_objects_v2(Bucket=bucket["Name"]).get("Contents", []):
             s3.delete_object(Bucket=bucket["Name"], Key=kept["Key"])
         s3.delete_bucket(Bucket=bucket["Name"])
-
-
-@contextmanager
-def reading(
-    aws: LocalAws,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Iterator[Reader]:
-    """A reader, who cleans up at the end."""
-    reader = Reader(aws, folder, monkeypatch, capsys)
-    try:
-        yield reader
-    finally:
-        reader.end()

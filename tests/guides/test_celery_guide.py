@@ -16,11 +16,6 @@ from typer.testing import CliRunner
 
 from sqsdelay.cli import app as cli
 from sqsdelay.cli.waiting import EXIT_REQUESTED
-from sqsdelay.limits import (
-    DEDUPLICATION_INTERVAL_SECONDS,
-    MAX_ENDPOINT_CHARS,
-    MAX_MESSAGE_TIMER_SECONDS,
-)
 from sqsdelay.testing.local_aws import LocalAws
 from tests.patience import PATIENCE_SECONDS
 from tests.services.processes import environment
@@ -108,12 +103,3 @@ def test_its_commands_and_calls(shell: Shell, local_aws: LocalAws) -> None:
     assert attributes[1]["ApproximateNumberOfMessagesDelayed"] == "2"
     assert shell.run(cancel) == EXIT_REQUESTED
     assert [consumer.poll() for consumer in consumers] == [None, None]
-
-
-def test_its_numbers_are_the_codes() -> None:
-    """Limits and kombu's default stand once in the code; the guide repeats them."""
-    assert f"({Channel.default_visibility_timeout // 60} minutes, unless" in GUIDE
-    assert f"Up to {MAX_MESSAGE_TIMER_SECONDS} s as a message timer" in GUIDE
-    assert f"more than {MAX_ENDPOINT_CHARS} characters" in GUIDE
-    assert DEDUPLICATION_INTERVAL_SECONDS == 5 * 60
-    assert "sent within five minutes are one" in GUIDE

@@ -9,7 +9,7 @@ import pytest
 
 from tests.guides.covered_elsewhere import ELSEWHERE, WHOLE_PAGES, elsewhere
 from tests.guides.page import ROOT, blocks, pages, runnable
-from tests.guides.preconditions import BEFORE
+from tests.guides.preconditions import AFTER, BEFORE
 from tests.guides.reader import Reader
 
 LANGUAGES = {"", "bash", "console", "erlang", "hcl", "json", "python"}
@@ -21,12 +21,14 @@ COMMAND = re.compile(r"(\$ )?(\.venv/bin/)?(sqsdelay|make|pip|npx|python (?!-c)|
 def test_every_block_of_a_page_runs(
     page: str, reader: Reader, request: pytest.FixtureRequest
 ) -> None:
-    """From top to bottom, as a reader would type it; a command ends with 0."""
+    """From top to bottom, as a reader would type it; a command ends with 0, Python gives what it says."""
     for block in runnable(page):
         place = (page, block.number)
         if place in BEFORE:
             BEFORE[place](reader, request)
         reader.read(block)
+        if place in AFTER:
+            AFTER[place](reader, request)
 
 
 def test_no_command_hides_in_a_block_that_is_not_run() -> None:
@@ -72,4 +74,4 @@ def test_a_page_with_a_test_of_its_own_has_no_new_block(page: str) -> None:
 def test_what_is_prepared_is_read() -> None:
     """No preparation outlives its block."""
     places = {(page, block.number) for page in pages() for block in runnable(page)}
-    assert set(BEFORE) <= places
+    assert {*BEFORE, *AFTER} <= places

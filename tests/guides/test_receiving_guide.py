@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from sqsdelay.core.message import MESSAGE_ID, string
-from sqsdelay.limits import MAX_RETENTION_SECONDS
 from sqsdelay.receiving.deduplication import Copy
 from sqsdelay.testing.local_aws import LocalAws
 
@@ -159,9 +158,3 @@ def test_exactly_once(site: LocalAws) -> None:
     assert names["database"].execute("SELECT order_id FROM paid").fetchall() == [("seven",)]
     names["inbox"].close()
     names["database"].close()
-
-
-def test_the_guides_numbers_are_the_codes() -> None:
-    """The guide repeats what the code has as a limit."""
-    assert f"expires_after_seconds={MAX_RETENTION_SECONDS // 86_400} * 86_400" in LAMBDA
-    assert f"known for {MAX_RETENTION_SECONDS // 86_400} days" in GUIDE

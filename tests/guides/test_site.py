@@ -21,10 +21,6 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
 import sqsdelay
-from sqsdelay import limits
-from sqsdelay.cost import Workload, bills, shipped_prices
-from sqsdelay.cost.workload import dollars
-from sqsdelay.rabbitmq import MAX_DELAY_SECONDS
 from tests.guides.page import ROOT
 from tests.patience import PATIENCE_SECONDS
 from tests.services.chromium import chromium
@@ -170,42 +166,3 @@ def test_a_docstrings_shared_entries_become_entries() -> None:
         "Do it.\n\nArgs:\n    a: as before;\n    b: as before;\n        for long.\n\n"
         "Raises:\n    Gone: It is gone.\n    Away:\n    Lost: It is lost.\n    Broken: it broke."
     )
-
-
-def test_the_limits_page_has_the_codes_numbers() -> None:
-    """Limits stand once in the code; the page repeats them."""
-    text = " ".join((ROOT / "docs/limits.md").read_text().split())
-    for shown in (
-        f"| {limits.MAX_ENDPOINT_CHARS} characters, without `.fifo`",
-        f"SQS takes {limits.MAX_QUEUE_NAME_CHARS}, and the longest suffix needs "
-        f"{limits.MAX_QUEUE_NAME_CHARS - limits.MAX_ENDPOINT_CHARS}",
-        f"8 of SQS's {limits.MAX_ATTRIBUTES}",
-        f"{limits.MAX_ID_CHARS} letters, digits and punctuation; "
-        f"{limits.MAX_STORED_ID_CHARS} characters",
-        f"{limits.MAX_DYNAMODB_ITEM_BYTES // 1024} KiB; a larger one hops on",
-        f"{limits.MAX_RETENTION_SECONDS // 86_400} days, then SQS drops",
-        f"| {limits.MAX_MESSAGE_TIMER_SECONDS} s; none on single messages",
-        f"| {limits.MAX_MESSAGE_BYTES:,} bytes |",
-        f"| messages in a batch | {limits.MAX_BATCH_ENTRIES} |",
-        f"| {limits.DEDUPLICATION_INTERVAL_SECONDS // 60} minutes, also after a delete",
-        f"| RabbitMQ | {MAX_DELAY_SECONDS:,} s",
-    ):
-        assert shown in text, shown
-
-
-def test_the_comparisons_prices_are_the_cost_commands() -> None:
-    """A million messages of 200 bytes, in batches of ten, for a year."""
-    text = (ROOT / "docs/comparison.md").read_text()
-    load = Workload(delay_seconds=365 * 86_400, messages=10**6, message_bytes=200, batch=10)
-    year = {bill.strategy: bill for bill in bills(load, shipped_prices())}
-    for strategy, row in (
-        ("parked", "sqsdelay, parked"),
-        ("eventbridge-scheduler", "EventBridge Scheduler"),
-    ):
-        (line,) = [line for line in text.splitlines() if line.startswith("| ") and row in line]
-        assert line.endswith(f"${dollars(year[strategy].for_messages)} |")
-    assert f"${round(year['relay'].for_messages):,} |" in text
-    assert f"${round(year['formula'].for_messages):,} by its documentation" in text
-    load = Workload(delay_seconds=30 * 86_400, messages=10**6, message_bytes=200, batch=10)
-    month = {bill.strategy: bill for bill in bills(load, shipped_prices())}
-    assert f"${dollars(month['step-functions'].for_messages)} |" in text

@@ -40,7 +40,7 @@ from sqsdelay.stores import open_store
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 from tests.faulty import FaultyStore
-from tests.services.closed_port import closed_port
+from tests.services.network import closed_port
 
 SECRET = "S3cretWord"
 ATTRIBUTES: dict[str, Attribute] = {"card": string(SECRET)}

@@ -11,7 +11,7 @@ from selenium import webdriver
 from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.chrome.service import Service
 
-from tests.services import debian
+from tests.services import packages
 
 _FLAGS = (
     "--headless",
@@ -29,7 +29,7 @@ _FLAGS = (
 def install() -> None:
     """Install Debian's packages where they are missing."""
     programs = ("chromium", "chromedriver")
-    debian.install(
+    packages.install(
         "chromium", "chromium-driver", unless=lambda: all(shutil.which(p) for p in programs)
     )
 

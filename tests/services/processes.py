@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -10,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tests.patience import PATIENCE_SECONDS
 
@@ -24,20 +27,49 @@ def environment(extra: dict[str, str]) -> dict[str, str]:
     return inherited | {"PYTHONUNBUFFERED": "1"} | extra
 
 
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["sqsdelay.cli", "sqsdelay.sqs.client", "boto3", __name__])
+
+
 def run(
-    *arguments: str, env: dict[str, str], stdin: str = "", timeout: float = PATIENCE_SECONDS
+    *arguments: str,
+    env: dict[str, str],
+    stdin: str = "",
+    timeout: float = PATIENCE_SECONDS,
+    cwd: Path = ROOT,
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``sqsdelay`` to its end."""
-    return subprocess.run(
-        [*SQSDELAY, *arguments],
-        env=environment(env),
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        cwd=ROOT,
-        check=False,
-    )
+    """Run ``sqsdelay`` to its end, in a fork of a process that has imported it: that takes half a second."""
+    with TemporaryDirectory() as folder:
+        streams = [Path(folder, name) for name in ("in", "out", "err")]
+        for path, text in zip(streams, (stdin, "", ""), strict=True):
+            path.write_text(text)
+        process = _FORKS.Process(target=_command, args=(arguments, environment(env), cwd, streams))
+        process.start()
+        process.join(timeout)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            raise subprocess.TimeoutExpired(arguments, timeout)
+        printed = [path.read_text() for path in streams[1:]]
+        return subprocess.CompletedProcess(arguments, process.exitcode, *printed)
+
+
+def _command(
+    arguments: Sequence[str], env: dict[str, str], cwd: Path, streams: Sequence[Path]
+) -> None:
+    for number, path in enumerate(streams):
+        os.dup2(os.open(path, os.O_RDWR), number)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(cwd)
+    sys.argv = ["sqsdelay", *arguments]
+    from sqsdelay.cli import main
+
+    try:
+        main()
+    finally:
+        atexit._run_exitfuncs()
 
 
 class Running:

@@ -20,7 +20,7 @@ from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from pika.exceptions import AMQPError
 
 from sqsdelay.testing.local_aws import free_port
-from tests.services import debian
+from tests.services import packages
 
 SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 CTL = SERVER.with_name("rabbitmqctl")
@@ -40,7 +40,7 @@ def install() -> None:
         POLICY.write_text("#!/bin/sh\nexit 101\n")
         POLICY.chmod(0o755)
     try:
-        debian.install("rabbitmq-server", unless=SERVER.exists)
+        packages.install("rabbitmq-server", unless=SERVER.exists)
     finally:
         if own_policy:
             POLICY.unlink()

@@ -12,7 +12,7 @@ from unittest.mock import patch
 from moto import mock_aws
 
 from tests.simulation.model.dynamodb_world import FAULTS, DynamoDbWorld
-from tests.simulation.model.store_world import BATCH
+from tests.simulation.model.store_world import BATCH, StoreWorld
 
 ACTIONS: Final = 35
 SCRIPT: Final = ("park", "park", "dispatch", "change", "dispatch")
@@ -48,7 +48,7 @@ class StoreTally:
     again: int = 0
 
     @classmethod
-    def of(cls, world: DynamoDbWorld) -> StoreTally:
+    def of(cls, world: StoreWorld) -> StoreTally:
         return cls(
             stored=sum(known.confirmed for known in world.known.values()),
             faults=sum(world.faults.values()),

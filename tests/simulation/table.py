@@ -15,8 +15,7 @@ from typing import Final, TypeVar
 from sqsdelay.testing import LocalAws
 from tests.services.processes import ROOT
 from tests.simulation import store_faults
-from tests.simulation.s3_scenarios import S3, S3Scenario
-from tests.simulation.scenarios import REAL, VIRTUAL, RealScenario, VirtualScenario
+from tests.simulation.scenarios import REAL, S3, VIRTUAL, RealScenario, S3Scenario, VirtualScenario
 from tests.simulation.tally import Tally
 
 DOCUMENT: Final = ROOT / "docs" / "reliability.md"

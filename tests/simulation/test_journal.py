@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from sqsdelay.core.outgoing import new_send_deduplication_id, requeued
 from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage, from_boto3
-from tests.simulation.causes import Cause, cause_of, forks
 from tests.simulation.journal import Asked, Journal
+from tests.simulation.tally import Cause, cause_of, forks
 
 DELAY_QUEUE = "orders-delay.fifo"
 BODY = '{"key": "m-1"}'

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tests.simulation import store_faults
-from tests.simulation.causes import Cause
 from tests.simulation.scenarios import VIRTUAL
 from tests.simulation.table import (
     BEGIN,
@@ -17,7 +16,7 @@ from tests.simulation.table import (
     rewritten,
     table,
 )
-from tests.simulation.tally import Tally
+from tests.simulation.tally import Cause, Tally
 
 DOCUMENTED = DOCUMENT.read_text()
 ROWS = cells(DOCUMENTED)

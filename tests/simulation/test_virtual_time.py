@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.s3_scenarios import S3, S3Scenario
-from tests.simulation.scenarios import VIRTUAL, VirtualScenario
+from tests.simulation.scenarios import S3, VIRTUAL, S3Scenario, VirtualScenario
 from tests.simulation.virtual_party import Trouble
 from tests.simulation.virtual_world import Plan, Run
 

@@ -17,7 +17,11 @@ from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.testing import InMemoryQueues, ManualClock
 from tests.simulation.journal import Asked, Journal
-from tests.simulation.killed import Killed
+
+
+class Killed(BaseException):
+    """The process dies here: nothing that it would have done afterwards happens."""
+
 
 T = TypeVar("T")
 

@@ -19,12 +19,12 @@ from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.testing import InMemoryStore, ManualClock
 from tests.simulation.journal import Journal
-from tests.simulation.killed import Killed
 from tests.simulation.parcels import Parcel, parcels, send
 from tests.simulation.tally import Arrival, Tally, tally
 from tests.simulation.virtual_party import (
     Fate,
     Held,
+    Killed,
     PartyClock,
     PartysQueues,
     Trouble,

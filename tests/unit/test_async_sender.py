@@ -27,7 +27,7 @@ from sqsdelay.ports.queues import Failure
 from sqsdelay.sending.sender import QueueSender, Route
 from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.testing import InMemoryLedger, InMemoryStore, VirtualSqs
-from tests.gated import GatedQueues
+from tests.faulty import GatedQueues
 
 LONG = 1000.0
 """A linger in ms that no test waits for."""

@@ -13,16 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sqsdelay.core.delay import (
+    DueTime,
     checked_due_ms,
     delay_ms,
     due_at_ms,
+    due_time,
     parse_delay,
     parse_due_at,
     seconds_until,
     utc,
 )
-from sqsdelay.errors import InvalidDelay
-from sqsdelay.limits import MAX_DUE_MS
+from sqsdelay.core.message import Message, full_batches
+from sqsdelay.core.stored_message import to_store
+from sqsdelay.errors import InvalidDelay, InvalidMessage
+from sqsdelay.limits import MAX_BATCH_BYTES, MAX_BATCH_ENTRIES, MAX_DUE_MS
 
 
 @pytest.mark.parametrize(
@@ -198,3 +202,50 @@ def test_the_longest_delay_as_text() -> None:
     assert parse_delay(f"{MAX_DUE_MS}ms") == timedelta(milliseconds=MAX_DUE_MS)
     with pytest.raises(InvalidDelay, match="ends after the year 9999"):
         parse_delay(f"{MAX_DUE_MS + 1}ms")
+
+
+@pytest.mark.parametrize(
+    ("due", "given", "absolute", "due_ms"),
+    [
+        (due_time(None, None), False, False, 7_000),
+        (due_time(0, None), True, False, 7_000),
+        (due_time(timedelta(seconds=1.5), None), True, False, 8_500),
+        (due_time(None, datetime(1970, 1, 1, 0, 0, 2, tzinfo=UTC)), True, True, 2_000),
+        (due_time(None, datetime(1960, 1, 1, tzinfo=UTC)), True, True, 0),
+    ],
+)
+def test_a_delay_counts_from_now_and_a_due_time_from_nothing(
+    due: DueTime, given: bool, absolute: bool, due_ms: int
+) -> None:
+    assert (due.given, due.absolute, due.due_ms(7_000)) == (given, absolute, due_ms)
+
+
+def test_no_due_time_lies_after_the_last_year() -> None:
+    assert DueTime(delay_ms=1).due_ms(MAX_DUE_MS - 1) == MAX_DUE_MS
+    with pytest.raises(InvalidDelay, match="after the limit"):
+        DueTime(delay_ms=1).due_ms(MAX_DUE_MS)
+    with pytest.raises(InvalidDelay, match="after the limit"):
+        DueTime(at_ms=MAX_DUE_MS + 1).due_ms(0)
+
+
+def test_a_store_takes_what_a_sender_takes() -> None:
+    """Both build from one checked message: what SQS would refuse when it is due is refused now."""
+    with pytest.raises(InvalidMessage, match="trace_header=''"):
+        to_store(Message("x", trace_header=""), "orders", now_ms=0)
+
+
+def batches(*sizes: int) -> list[list[int]]:
+    return list(full_batches(sizes, target=lambda _: "orders", size=lambda size: size))
+
+
+def test_a_batch_may_be_full_to_the_byte() -> None:
+    """The limit itself is allowed, twice in a row; one byte more begins the next batch."""
+    half = MAX_BATCH_BYTES // 2
+    assert batches(half, half, half, half) == [[half, half], [half, half]]
+    assert batches(half, half + 1, half - 1) == [[half], [half + 1, half - 1]]
+    assert batches(MAX_BATCH_BYTES, MAX_BATCH_BYTES) == [[MAX_BATCH_BYTES], [MAX_BATCH_BYTES]]
+
+
+def test_a_batch_has_ten_entries_at_most() -> None:
+    """The eleventh begins the next."""
+    assert [len(batch) for batch in batches(*[1] * 21)] == [MAX_BATCH_ENTRIES, MAX_BATCH_ENTRIES, 1]

@@ -111,8 +111,9 @@ def own_files(path: Path) -> set[Path]:
             continue
         for parts in (name.split("."), name.split(".")[:-1]):
             module = PACKAGE.joinpath(*parts[1:])
-            file = module / "__init__.py" if module.is_dir() else module.with_suffix(".py")
-            if file.exists():
+            # What is left of a package that is gone, a folder of compiled modules, is none.
+            places = (module / "__init__.py", module.with_suffix(".py"))
+            if file := next((place for place in places if place.exists()), None):
                 found.add(file)
                 break
         else:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import logging
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import sqsdelay
+from sqsdelay.cli.worker import OneLine
 
 ROOT = Path(sqsdelay.__file__).parent
 ROOMS = ("dispatching", "parking", "ports", "relaying", "sending", "sqs", "stores", "timeouts")
@@ -36,3 +39,21 @@ def test_what_others_wrote_is_logged_on_one_line(room: str) -> None:
     """By ``one_line``, or ``%r``: a library's user has a log format of their own."""
     found = [told for path in sorted((ROOT / room).rglob("*.py")) for told in quoted(path)]
     assert found == []
+
+
+def test_a_record_is_one_line() -> None:
+    """A forged line and an escape are shown as what they are."""
+    record = logging.LogRecord("x", 30, "x", 1, "id %s", ("a\n12:00 all is well\x1b[2J",), None)
+    assert OneLine("%(message)s").format(record) == "id a\\x0a12:00 all is well\\x1b[2J"
+
+
+def test_a_traceback_keeps_its_lines_and_no_escapes() -> None:
+    """It is ours to be read; what an error quotes is not."""
+    try:
+        raise ValueError("\x1b[2Jx")
+    except ValueError:
+        record = logging.LogRecord("x", 40, "x", 1, "broke", (), sys.exc_info())
+    shown = OneLine("%(message)s").format(record)
+    assert shown.startswith("broke\nTraceback")
+    assert "ValueError: \\x1b[2Jx" in shown
+    assert "\x1b" not in shown

@@ -20,7 +20,7 @@ from sqsdelay.relaying.relay import DueRelay, Relay
 from sqsdelay.relaying.visibility import Visibility
 from sqsdelay.sqs.receivers import Receivers, SharedBatches, _concurrency
 from sqsdelay.testing import InMemoryStore, ManualClock
-from tests.gated import GatedQueues
+from tests.faulty import GatedQueues
 from tests.patience import PATIENCE_SECONDS
 
 DELAY = "orders-delay.fifo"

@@ -6,7 +6,7 @@ from itertools import groupby
 from types import SimpleNamespace
 from typing import Any
 
-from tests.scheduling import ALONE, TOGETHER, FilesAndFolders, scope, shuffle
+from tests.scheduling import ALONE, TOGETHER, FilesAndFolders, arrange, scope
 from tests.services.processes import ROOT
 
 
@@ -52,16 +52,24 @@ def test_the_longest_come_first_and_apart() -> None:
 
 
 def test_a_seed_shuffles_and_tears_nothing_apart() -> None:
-    """A file's tests stay together, in the order they also have when they run without the others."""
+    """A file's tests stay together, in the order they also have when they run without the others. What ends
+    what they share comes last."""
     names = [f"tests/unit/test_{file}.py::test_{n}" for file in "abcd" for n in range(9)]
 
-    def shuffled(seed: str, names: list[str]) -> list[str]:
-        items: list[Any] = [SimpleNamespace(nodeid=name) for name in names]
-        shuffle(items, seed)
+    def shuffled(seed: str | None, names: list[str]) -> list[str]:
+        items: list[Any] = [
+            SimpleNamespace(
+                nodeid=name, get_closest_marker=lambda _, name=name: name if "0" in name else None
+            )
+            for name in names
+        ]
+        arrange(items, seed)
         return [item.nodeid for item in items]
 
     order = shuffled("7", names)
     assert sorted(order) == names != order
     assert [scope(name) for name in shuffled("8", names)] != [scope(name) for name in order]
     assert len([file for file, _ in groupby(order, scope)]) == 4
+    assert all(order[n].endswith("test_0") for n in (8, 17, 26, 35))
+    assert shuffled(None, names[:9]) == [*names[1:9], names[0]]
     assert shuffled("7", names[3:15]) == [name for name in order if name in names[3:15]]

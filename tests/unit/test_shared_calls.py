@@ -17,7 +17,7 @@ from sqsdelay.sending.batches import BatchSender
 from sqsdelay.sending.sender import QueueSender, SendResult
 from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.testing import ManualClock
-from tests.gated import GatedQueues
+from tests.faulty import GatedQueues
 from tests.patience import PATIENCE_SECONDS
 
 ENDLESS = 1000.0

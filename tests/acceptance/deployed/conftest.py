@@ -34,5 +34,5 @@ def cdk(aws: LocalAws, tmp_path_factory: pytest.TempPathFactory) -> CdkCommand:
 @pytest.fixture(scope="package")
 def stored(cdk: CdkCommand) -> dict[str, str]:
     """The outputs of the endpoint `stored`, with a store and a bucket: deployed, then redeployed
-    without them (`test_with_store`, `test_without_store`)."""
+    without them (`test_with_store`)."""
     return cdk.deploy(*STORED_WITH_ALL)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.cdk_command import ROOT, CdkCommand
+from infra.cdk_command import ROOT, CdkCommand, CdkFailed
 from sqsdelay import DelaySender, SendResult
 from sqsdelay.cdk import function_names
 from sqsdelay.core.endpoint import Endpoint
@@ -20,6 +20,7 @@ from sqsdelay.sqs.endpoints import delay_queue_attributes
 from sqsdelay.testing.local_aws import LocalAws
 from tests.acceptance.deployment import metric, queues, receive
 from tests.patience import PATIENCE_SECONDS
+from tests.services.packages import build_wheel, install_wheel
 
 HOP_SECONDS = 1
 FAR_SECONDS = 90
@@ -104,6 +105,7 @@ def test_poison_message_ends_in_the_error_queue(aws: LocalAws, orders: dict[str,
     assert "not a whole number of seconds" in poison["MessageAttributes"][ERROR]["StringValue"]
 
 
+@pytest.mark.last
 def test_second_deploy_updates_the_function_in_place(
     aws: LocalAws, cdk: CdkCommand, orders: dict[str, str], tmp_path: Path
 ) -> None:
@@ -176,6 +178,7 @@ def mapping_from_docs(aws: LocalAws, folder: Path) -> Path:
     return path
 
 
+@pytest.mark.nightly
 def test_destroy_removes_queues_when_told_to(aws: LocalAws, cdk: CdkCommand) -> None:
     """With removalPolicy=destroy nothing is left, and the endpoint can be deployed anew."""
     context = ("-c", "endpoint=gone", "-c", "removalPolicy=destroy")
@@ -202,3 +205,40 @@ def test_existing_queue_gets_delays(aws: LocalAws, existing: Existing) -> None:
         sent, hops_before = sender(aws).send("existing", "far", delay=225), hops
     assert hops - hops_before >= 20 > LOOP_DETECTION_ROUNDS
     assert queues(aws, "existing-dead-letter") == []
+
+
+THEIR_STACK = "theirs"
+
+
+def their_status(aws: LocalAws) -> str:
+    [stack] = aws.client("cloudformation").describe_stacks(StackName=THEIR_STACK)["Stacks"]
+    return str(stack["StackStatus"])
+
+
+@pytest.mark.nightly
+def test_in_somebodys_own_app(aws: LocalAws, cdk: CdkCommand, tmp_path: Path) -> None:
+    """Installed outside this repository, the construct brings its functions and its guard: for the due
+    queue of a queue that is FIFO no more. A deployment that fails for another reason finds its way
+    back past it."""
+    python = install_wheel(build_wheel(tmp_path / "wheel"), tmp_path / "venv")
+    shutil.copy(Path(__file__).with_name("their_app.py"), tmp_path)
+
+    def deploy(*context: str) -> None:
+        app = f"{python} their_app.py"
+        arguments = ("--app", app, "--require-approval=never", *context)
+        cdk.run("deploy", *arguments, checkout=tmp_path)
+
+    deploy("-c", "kind=fifo")
+    DelaySender(aws.client("sqs"), hop_seconds=1).send(
+        "theirs.fifo", "far", delay=4, message_group_id="g"
+    )
+    queue_url = aws.client("sqs").get_queue_url(QueueName="theirs.fifo")["QueueUrl"]
+    assert [message["Body"] for message in receive(aws, queue_url, count=1)] == ["far"]
+    with pytest.raises(CdkFailed):
+        deploy("-c", "kind=fifo", "-c", "store=dynamodb", "-c", "broken=1")
+    assert their_status(aws) == "UPDATE_ROLLBACK_COMPLETE"
+    with pytest.raises(CdkFailed, match="the stack has a due queue"):
+        deploy("-c", "kind=standard")
+    assert their_status(aws) == "UPDATE_ROLLBACK_COMPLETE"
+    deploy("-c", "kind=standard", "-c", "dueQueue=none")
+    assert their_status(aws) == "UPDATE_COMPLETE"

@@ -1,4 +1,5 @@
-"""``cdk deploy -c store=dynamodb`` on a local AWS: table, schedule, and the dispatcher as deployed."""
+"""``cdk deploy -c store=dynamodb`` on a local AWS: table, schedule, dispatcher; and a second deploy, which
+removes nothing that it leaves out, unless it is told to."""
 
 from __future__ import annotations
 
@@ -14,9 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from infra.cdk_command import CdkCommand, CdkFailed
 from sqsdelay.ledger.events import Event, EventKind, Source, from_json
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.testing.local_aws import LocalAws
+from tests.acceptance.deployed.conftest import STORED
 from tests.acceptance.deployment import log_lines, receive
 from tests.patience import PATIENCE_SECONDS
 
@@ -148,3 +151,70 @@ def test_schedule_runs_the_dispatcher_every_minute(aws: LocalAws, stored: dict[s
         if [target["Arn"] for target in targets[r["Name"]]] == [function["FunctionArn"]]
     ]
     assert (rule["ScheduleExpression"], rule["State"]) == ("rate(1 minute)", "ENABLED")
+
+
+STACK = "sqsdelay-stored"
+
+
+def park(aws: LocalAws, stored: dict[str, str], body: str) -> None:
+    """Put a message that is due into the store."""
+    sqsdelay(
+        aws,
+        *("store", "send", "stored", "--store", stored["StoreUrl"], "--body", body),
+        *("--due-at", "2020-01-01T00:00:00Z"),
+    )
+
+
+def kinds(aws: LocalAws) -> list[str]:
+    """The types of the stack's resources."""
+    pages = aws.client("cloudformation").get_paginator("list_stack_resources")
+    return [
+        resource["ResourceType"]
+        for page in pages.paginate(StackName=STACK)
+        for resource in page["StackResourceSummaries"]
+    ]
+
+
+def test_a_forgotten_part_is_not_removed(
+    aws: LocalAws, cdk: CdkCommand, stored: dict[str, str]
+) -> None:
+    """The deployment fails, says of each part why and what to give, and the dispatcher works as before."""
+    park(aws, stored, "parked")
+    before = sorted(kinds(aws))
+    with pytest.raises(CdkFailed) as refused:
+        cdk.deploy(*STORED)
+    told = " ".join(str(refused.value).split())
+    assert "the stack has a store, but this deployment has none" in told
+    assert "store=none to give it up" in told
+    assert "a bucket for large bodies, but this deployment has none" in told
+    assert "keeps its ledger in a bucket, but this deployment does not" in told
+    assert sorted(kinds(aws)) == before
+    [stack] = aws.client("cloudformation").describe_stacks(StackName=STACK)["Stacks"]
+    assert stack["StackStatus"] == "UPDATE_ROLLBACK_COMPLETE"
+    consumer = aws.client("lambda").get_function_configuration(FunctionName=stored["FunctionName"])
+    assert consumer["Environment"]["Variables"]["SQSDELAY_STORE"] == stored["StoreUrl"]
+    park(aws, stored, "afterwards")
+    dispatch(aws, stored)
+    # The schedule runs it, too: whichever run releases a message, each arrives once.
+    arrived = [message["Body"] for message in receive(aws, stored["QueueUrl"], count=2)]
+    assert sorted(arrived) == ["afterwards", "parked"]
+
+
+def test_a_misspelt_store_is_refused_before_anything(cdk: CdkCommand) -> None:
+    """At synthesis, with the right name."""
+    with pytest.raises(CdkFailed, match="context key 'Store' is unknown; did you mean 'store'"):
+        cdk.deploy(*STORED, "-c", "Store=dynamodb")
+
+
+@pytest.mark.last
+def test_letting_go_by_name(aws: LocalAws, cdk: CdkCommand, stored: dict[str, str]) -> None:
+    """``none`` takes the dispatcher away and keeps table and ledger; later it need not be said again."""
+    given_up = ("-c", "store=none", "-c", "largeBodies=none", "-c", "ledger=none")
+    outputs = cdk.deploy(*STORED, *given_up)
+    assert not {"DispatcherName", "BodyBucketName", "LedgerUrl"} & set(outputs)
+    assert "AWS::DynamoDB::Table" not in kinds(aws)
+    table = stored["StoreUrl"].removeprefix("dynamodb://")
+    assert aws.client("dynamodb").describe_table(TableName=table)
+    bucket = stored["LedgerUrl"].split("/")[2]
+    assert aws.client("s3").list_objects_v2(Bucket=bucket)["KeyCount"]
+    assert "DispatcherName" not in cdk.deploy(*STORED)

@@ -1,4 +1,4 @@
-"""Somebody's own CDK app, for `test_without_store`: a queue of theirs, our construct on it."""
+"""Somebody's own CDK app, for `test_endpoint`: a queue of theirs, our construct on it."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from tests.acceptance.faults.real_parties import (
     worker,
 )
 from tests.patience import PATIENCE_SECONDS
-from tests.services.fault_plan import Fault, FaultPlan
+from tests.services.sqs_proxy import Fault, FaultPlan
 from tests.simulation.journal import Journal
 from tests.simulation.parcels import Parcel, parcels, send
 from tests.simulation.tally import Arrival, Tally, tally

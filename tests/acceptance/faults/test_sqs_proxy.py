@@ -12,8 +12,7 @@ from botocore.exceptions import BotoCoreError, ClientError, ReadTimeoutError
 
 from sqsdelay.testing import LocalAws
 from tests.patience import PATIENCE_SECONDS
-from tests.services.fault_plan import Fault, FaultPlan
-from tests.services.sqs_proxy import Exchange, SqsProxy
+from tests.services.sqs_proxy import Exchange, Fault, FaultPlan, SqsProxy
 
 ACTED_UNTOLD = (Fault.RESET_AFTER, Fault.TRUNCATED)
 NOT_ACTED = {
@@ -126,3 +125,25 @@ def test_denied_actions(local_aws: LocalAws, queue: Any) -> None:
         denied.clear()
         client.send_message(QueueUrl=queue.url, MessageBody="allowed")
     assert waiting(queue) == ["allowed"]
+
+
+CHANCES = {Fault.LATENCY: 0.1, Fault.TRUNCATED: 0.2}
+
+
+def drawn(seed: str) -> list[tuple[Fault | None, float]]:
+    plan = FaultPlan(seed=seed, chances=CHANCES)
+    return [(fault, random.random()) for fault, random in map(plan.draw, range(2000))]
+
+
+def test_the_same_seed_is_the_same_plan() -> None:
+    """Request by request, details included; another seed is another plan."""
+    assert drawn("a") == drawn("a")
+    assert drawn("a") != drawn("b")
+
+
+def test_faults_come_as_often_as_their_chance() -> None:
+    """And no others."""
+    faults = [fault for fault, _ in drawn("a")]
+    assert set(faults) == {None, *CHANCES}
+    for fault, chance in CHANCES.items():
+        assert abs(faults.count(fault) / len(faults) - chance) < 0.03

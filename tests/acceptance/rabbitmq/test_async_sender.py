@@ -18,7 +18,7 @@ from sqsdelay.errors import (
 from sqsdelay.rabbitmq import AsyncRabbitMqSender, RabbitMqMessage, RabbitMqRoute, RabbitMqSender
 from tests.acceptance.rabbitmq.broker import Broker
 from tests.patience import PATIENCE_SECONDS
-from tests.services.deaf_proxy import DeafProxy
+from tests.services.network import DeafProxy
 
 LONG = 1000.0
 """A linger in ms that no test waits for."""

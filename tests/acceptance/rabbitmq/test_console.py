@@ -17,7 +17,7 @@ from sqsdelay.rabbitmq import bind, declare
 from sqsdelay.stores import open_store
 from tests.acceptance.rabbitmq.broker import Broker
 from tests.functional.console.conftest import client_of
-from tests.services.deaf_proxy import DeafProxy
+from tests.services.network import DeafProxy
 
 
 def test_counts_sends_and_changes(broker: Broker, tmp_path: Path) -> None:

@@ -28,9 +28,8 @@ from sqsdelay.rabbitmq.link import Link
 from sqsdelay.rabbitmq.message import DELAY_HEADER
 from tests.acceptance.rabbitmq.broker import REGISTERED_SECONDS, Broker, Inbox
 from tests.patience import PATIENCE_SECONDS
-from tests.services.deaf_proxy import DeafProxy
+from tests.services.network import DeafProxy, TcpProxy
 from tests.services.rabbitmq import RabbitNode
-from tests.services.tcp_proxy import TcpProxy
 
 
 def through(proxy: DeafProxy, broker: Broker) -> str:

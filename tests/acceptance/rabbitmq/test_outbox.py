@@ -26,8 +26,7 @@ from sqsdelay.errors import (
 from sqsdelay.rabbitmq import RabbitMqOutbox
 from sqsdelay.testing import InMemoryStore, ManualClock
 from tests.acceptance.rabbitmq.broker import Broker
-from tests.services.closed_port import closed_port
-from tests.services.deaf_proxy import DeafProxy
+from tests.services.network import DeafProxy, closed_port
 
 ERRORS = "orders-delay-error"
 PAST_MS = 1_700_000_000_000

@@ -25,9 +25,8 @@ from sqsdelay.rabbitmq.publisher import Publisher
 from sqsdelay.rabbitmq.routing_keys import routing_key
 from sqsdelay.rabbitmq.undeliverable import probe
 from tests.acceptance.rabbitmq.broker import Broker, Inbox
-from tests.services.deaf_proxy import DeafProxy
+from tests.services.network import DeafProxy, TcpProxy
 from tests.services.rabbitmq import RabbitNode
-from tests.services.tcp_proxy import TcpProxy
 
 AWAY_SECONDS = 4
 MANY = 20_000

@@ -33,9 +33,8 @@ from sqsdelay.testing import InMemoryStore, ManualClock
 from sqsdelay.timeouts.manager import TimeoutManager, TimeoutSettings, TimeoutStatus
 from tests.acceptance.rabbitmq.broker import REGISTERED_SECONDS, Broker, Inbox
 from tests.patience import PATIENCE_SECONDS
-from tests.services.deaf_proxy import DeafProxy
+from tests.services.network import DeafProxy, TcpProxy
 from tests.services.rabbitmq import RabbitNode
-from tests.services.tcp_proxy import TcpProxy
 
 TIMEOUTS = "orders.Timeouts"
 DISPATCHER = "orders.TimeoutsDispatcher"

@@ -16,7 +16,7 @@ from sqsdelay.console.app import create_app
 from sqsdelay.testing.local_aws import LocalAws
 from tests.functional.console.conftest import PORT, Running, browser
 from tests.patience import PATIENCE_SECONDS
-from tests.services.deaf_proxy import DeafProxy
+from tests.services.network import DeafProxy
 
 Start = Callable[..., Running]
 FOREVER = 10 * PATIENCE_SECONDS

@@ -27,7 +27,7 @@ from sqsdelay.spark.sink.task import Task
 from sqsdelay.stores import open_store, table_definition
 from sqsdelay.testing import InMemoryQueues, ManualClock
 from tests.functional.spark.sent import ids
-from tests.services.tcp_proxy import TcpProxy
+from tests.services.network import TcpProxy
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

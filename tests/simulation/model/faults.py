@@ -16,8 +16,7 @@ from sqsdelay.errors import QueueUnavailable, StoreUnavailable
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 from sqsdelay.testing import ManualClock
-from tests.simulation.killed import Killed
-from tests.simulation.virtual_party import WatchedQueues
+from tests.simulation.virtual_party import Killed, WatchedQueues
 
 
 class Fault(StrEnum):

@@ -89,7 +89,17 @@ BUGS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("bug", BUGS)
+LATE_FOUND = {
+    "a requeued copy is another message",
+    "what was released stays in the store",
+    "what fails to be sent is taken for sent",
+}
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [pytest.param(bug, marks=[pytest.mark.nightly] if bug in LATE_FOUND else []) for bug in BUGS],
+)
 def test_planted_bugs_are_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that finds nothing must have been able to find something."""
     monkeypatch.setattr(*BUGS[bug])

@@ -24,9 +24,9 @@ from sqsdelay.sending.sender import QueueSender, Route
 from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.testing import ManualClock
-from tests.simulation.killed import Killed
 from tests.simulation.model.faults import Breaker, BreakingQueues, BreakingStore, Fault, Sent
 from tests.simulation.model.promises import Promise
+from tests.simulation.virtual_party import Killed
 
 WORKERS: Final = 2
 ATTRIBUTES: Final[dict[str, Attribute]] = {

@@ -1,0 +1,165 @@
+"""Networks that fail: connections that are cut, answers that are swallowed, a port where nobody listens,
+and a host of its own beside this one (a network namespace), that can lose its power."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Self
+
+HERE = "10.213.7.1"
+"""This machine's address, as the host sees it."""
+_THERE = "10.213.7.2"
+
+
+@contextmanager
+def closed_port() -> Iterator[int]:
+    """It is bound, so that no other program takes it, and refuses every connection."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        yield int(holder.getsockname()[1])
+
+
+class TcpProxy:
+    """Forwards connections from a port of its own to ``target_port`` on loopback while it is up."""
+
+    def __init__(self, target_port: int) -> None:
+        self._target = ("127.0.0.1", target_port)
+        self._listener: socket.socket | None = None
+        self._open: set[socket.socket] = set()
+        self.port = 0
+
+    def up(self) -> None:
+        """Accept connections (again, on the same port)."""
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", self.port))
+        listener.listen()
+        self.port = listener.getsockname()[1]
+        self._listener = listener
+        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+
+    def down(self) -> None:
+        """Cut all connections and refuse new ones."""
+        if self._listener is not None:
+            with contextlib.suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
+            self._listener = None
+        for connection in list(self._open):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                inward, _ = listener.accept()
+            except OSError:
+                return
+            try:
+                outward = socket.create_connection(self._target)
+            except OSError:
+                inward.close()
+                continue
+            for source, sink in ((inward, outward), (outward, inward)):
+                threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        self._open.add(source)
+        with source, contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+        with contextlib.suppress(OSError):
+            sink.shutdown(socket.SHUT_RDWR)
+        self._open.discard(source)
+
+    def __enter__(self) -> Self:
+        self.up()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.down()
+
+
+class DeafProxy(TcpProxy):
+    """Forwards both ways, but nothing from the target while ``swallowing`` is set."""
+
+    def __init__(self, target_port: int) -> None:
+        super().__init__(target_port)
+        self.swallowing = threading.Event()
+
+    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        if source.getpeername() != self._target:
+            super()._pump(source, sink)
+            return
+        self._open.add(source)
+        with source, contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                if not self.swallowing.is_set():
+                    sink.sendall(data)
+        with contextlib.suppress(OSError):
+            sink.shutdown(socket.SHUT_RDWR)
+        self._open.discard(source)
+
+
+class VanishingHost:
+    """Runs processes that reach this machine at `HERE`, until the power goes.
+
+    Raises:
+        RuntimeError: this machine can have no such host; what it takes.
+    """
+
+    def __init__(self) -> None:
+        name = uuid.uuid4().hex[:8]
+        self._space, self._near, self._far = f"gone-{name}", f"n{name}", f"f{name}"
+
+    def __enter__(self) -> VanishingHost:
+        _check()
+        _ip("netns", "add", self._space)
+        _ip("link", "add", self._near, "type", "veth", "peer", "name", self._far)
+        _ip("link", "set", self._far, "netns", self._space)
+        _ip("addr", "add", f"{HERE}/30", "dev", self._near)
+        _ip("link", "set", self._near, "up")
+        _ip("-n", self._space, "addr", "add", f"{_THERE}/30", "dev", self._far)
+        _ip("-n", self._space, "link", "set", self._far, "up")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _ip("netns", "del", self._space)
+        subprocess.run(["ip", "link", "del", self._near], check=False, capture_output=True)
+
+    def start(self, command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        """A process on the host."""
+        return subprocess.Popen(["ip", "netns", "exec", self._space, *command], **options)
+
+    def lose_power(self) -> None:
+        """Nothing comes from the host any more: no packet, not even that a connection is closed."""
+        _ip("-n", self._space, "link", "set", self._far, "down")
+
+
+def _check() -> None:
+    """Nothing else can be silent like a host without power: of a stopped process the kernel goes on
+    to answer keepalives."""
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        raise RuntimeError(
+            "a test needs a host that can lose its power: run it as root (sudo), with iproute2 "
+            "installed (apt-get install iproute2)"
+        )
+    probe = ["unshare", "--net", "ip", "link", "add", "near", "type", "veth", "peer", "name", "far"]
+    tried = subprocess.run(probe, check=False, capture_output=True, text=True, timeout=30)
+    if tried.returncode:
+        raise RuntimeError(
+            "a test needs a host that can lose its power, and network namespaces are refused here "
+            f"({tried.stderr.strip()}); in a container: --cap-add=NET_ADMIN --cap-add=SYS_ADMIN"
+        )
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, timeout=30)
