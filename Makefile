@@ -115,7 +115,7 @@ soak: setup  ## A worker under steady load for an hour (MINUTES=10): flat memory
 audit:  ## Known vulnerabilities in the locked dependencies (asks PyPI and npm; not part of test)
 	$(PYTHON) -m venv build/audit
 	build/audit/bin/pip install --quiet --disable-pip-version-check pip-audit==2.10.1
-	build/audit/bin/pip-audit --strict --disable-pip --require-hashes -r requirements.txt -r sqsdelay/lambdas/requirements.txt
+	build/audit/bin/pip-audit --strict --disable-pip --require-hashes -r requirements.txt -r lambdas/requirements.txt
 	npm audit --package-lock-only
 
 lint: style
@@ -133,9 +133,8 @@ build/pyspark-%/.installed: | $(VENV)/.demo
 	$(PIP) --no-deps --upgrade --target $(@D) $(PACKAGES) pandas==2.3.3 pytz
 	touch $@
 
-templates: setup setup-node  ## Make cloudformation/ and terraform/ anew from the construct
-	$(BIN)/python -m infra.cloudformation
-	$(BIN)/python -m infra.terraform
+templates: setup  ## The CloudFormation templates and the functions' archive, in build/release
+	$(BIN)/python -m infra.templates
 
 lock:  ## Renew requirements.txt and what is taken from it for demo and functions (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --all-extras --generate-hashes \
@@ -143,7 +142,7 @@ lock:  ## Renew requirements.txt and what is taken from it for demo and function
 	echo 'setuptools>=77' | uv pip compile --quiet --universal --python-version 3.11 --extra demo --extra console --generate-hashes \
 	  --no-emit-package sqsdelay --constraint requirements.txt --output-file requirements-demo.txt pyproject.toml -
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-	  --constraint requirements.txt --output-file sqsdelay/lambdas/requirements.txt sqsdelay/lambdas/requirements.in
+	  --constraint requirements.txt --output-file lambdas/requirements.txt lambdas/requirements.in
 
 clean:  ## Remove what setup and tests made
 	rm -rf $(VENV) node_modules cdk.out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis mutants

@@ -1,7 +1,8 @@
-"""Puts the functions' archives into a wheel; everything else is in pyproject.toml."""
+"""Puts the functions' archive into a wheel; everything else is in pyproject.toml."""
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -10,17 +11,17 @@ from setuptools.command.build_py import build_py
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from sqsdelay.lambdas.function_code import ARCHIVES, write_archives
+from sqsdelay.cdk.function_code import ARCHIVE, functions_archive
 
 
-class BuildWithArchives(build_py):
-    """An editable installation has the sources: there the archives would only grow old."""
+class BuildWithArchive(build_py):
+    """An editable installation has the sources: there the archive would only grow old."""
 
     def run(self) -> None:
         """Copy the modules, then build what is deployed."""
         super().run()
         if not self.editable_mode:
-            write_archives(Path(self.build_lib) / ARCHIVES)
+            shutil.copyfile(functions_archive(), Path(self.build_lib) / ARCHIVE)
 
 
-setup(cmdclass={"build_py": BuildWithArchives})
+setup(cmdclass={"build_py": BuildWithArchive})

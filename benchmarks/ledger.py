@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.support.sqs_stub import BODY, Stub, running_stub
+from lambdas.settings import PowertoolsLedger
 from sqsdelay import DelayConsumer, DelaySender, FileLedger, Message
 from sqsdelay.core.message import Route
-from sqsdelay.lambdas.powertools_ledger import PowertoolsLedger
 from sqsdelay.ledger.events import Event, EventKind, Ledger, Source, to_json
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 

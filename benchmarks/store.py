@@ -29,8 +29,7 @@ from benchmarks.support.sqs_stub import BODY, Stub, running_stub
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.dispatcher import Dispatcher
-from sqsdelay.dispatching.settings import DispatchSettings
+from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.ports.queues import Failure, Outbox
 from sqsdelay.ports.stores import DelayedMessageStore
 from sqsdelay.sqs.outbox import DEFAULT_CONCURRENCY, SqsOutbox

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from sqsdelay.dispatching.settings import DEFAULT_BATCH
-from sqsdelay.lambdas.dispatcher.handler import BATCH, CONCURRENT_SENDS, KEPT_BACK_MS
+from lambdas.dispatcher.handler import BATCH, CONCURRENT_SENDS, KEPT_BACK_MS
+from sqsdelay.dispatching.dispatcher import DEFAULT_BATCH
 from sqsdelay.limits import (
     DEFAULT_HOP_SECONDS,
     DELAY_CONSUMER_MEMORY_MB,

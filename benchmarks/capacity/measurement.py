@@ -90,7 +90,7 @@ def function(stub: Stub, messages: int, remaining: Sequence[int]) -> Cost:
     """The delay consumer's handler; Lambda's own receives and deletes are not among its requests."""
     calls = _count_requests()
     with stdout_away():
-        from sqsdelay.lambdas.delay_consumer.handler import handler
+        from lambdas.delay_consumer.handler import handler
 
         def invoke(events: Sequence[Mapping[str, Any]]) -> int:
             for event in events:
@@ -116,7 +116,7 @@ def dispatcher_function(_: Stub, url: str, messages: int) -> Cost:
     """The dispatcher's handler on a DynamoDB or S3 store, with messages that were parked long ago."""
     calls = _count_requests()
     with stdout_away():
-        from sqsdelay.lambdas.dispatcher.handler import handler
+        from lambdas.dispatcher.handler import handler
 
         def run() -> int:
             return handler({}, _Context())["released"]

@@ -15,7 +15,7 @@ import boto3
 from botocore.config import Config
 
 from sqsdelay.stores.dynamodb import table_definition
-from sqsdelay.stores.dynamodb.item import item_bytes
+from sqsdelay.stores.dynamodb.layout import item_bytes
 
 ROOT: Final = Path(__file__).parents[2]
 DYNALITE: Final = ROOT / "node_modules" / "dynalite" / "cli.js"

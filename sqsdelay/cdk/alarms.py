@@ -14,7 +14,7 @@ from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from sqsdelay.lambdas.dispatcher import contract
+from sqsdelay.cdk import function_names
 from sqsdelay.limits import GATHERING_SECONDS, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.operating.status import OVERDUE_MARGIN_SECONDS, OVERDUE_MS
 
@@ -138,9 +138,9 @@ def store_rules(*, endpoint: str, dispatcher: lambda_.IFunction) -> list[Rule]:
         Rule(
             name="Overdue",
             metric=cloudwatch.Metric(
-                namespace=contract.METRIC_NAMESPACE,
-                metric_name=contract.OVERDUE,
-                dimensions_map={contract.METRIC_DIMENSION: endpoint},
+                namespace=function_names.METRIC_NAMESPACE,
+                metric_name=function_names.OVERDUE,
+                dimensions_map={function_names.METRIC_DIMENSION: endpoint},
                 statistic="max",
                 period=PERIOD,
             ),

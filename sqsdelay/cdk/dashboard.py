@@ -8,11 +8,10 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
+from sqsdelay.cdk import function_names
 from sqsdelay.cdk.message_store import MessageStore
 from sqsdelay.cdk.queues import beside
 from sqsdelay.cdk.s3_message_store import S3MessageStore
-from sqsdelay.lambdas.delay_consumer import contract
-from sqsdelay.lambdas.dispatcher import contract as dispatcher
 
 
 class Dashboard(Construct):
@@ -38,7 +37,7 @@ class Dashboard(Construct):
             delay_queue.metric_approximate_number_of_messages_visible(label="to be relayed"),
             delay_queue.metric_approximate_number_of_messages_not_visible(label="in hand"),
         ]
-        moved = [self._count(contract.HOPS), self._count(contract.HANDED_OVER)]
+        moved = [self._count(function_names.HOPS), self._count(function_names.HANDED_OVER)]
         if isinstance(store, S3MessageStore):
             gathered = store.parking_queue.metric_approximate_number_of_messages_visible
             pending.append(gathered(label="groups to be parked"))
@@ -47,11 +46,11 @@ class Dashboard(Construct):
                 due_queue.metric_approximate_number_of_messages_delayed(label="on their last leg"),
                 due_queue.metric_approximate_number_of_messages_visible(label="to be delivered"),
             ]
-            moved.append(self._count(contract.DELIVERED))
+            moved.append(self._count(function_names.DELIVERED))
         lateness = [self._lateness(statistic) for statistic in ("p50", "p99", "max")]
         errors = [
-            self._count(contract.FAILED),
-            self._count(contract.REJECTED),
+            self._count(function_names.FAILED),
+            self._count(function_names.REJECTED),
             function.metric_errors(label="function errors"),
             function.metric_throttles(label="function throttles"),
             error_queue.metric_approximate_number_of_messages_visible(label="in the error queue"),
@@ -72,16 +71,16 @@ class Dashboard(Construct):
 
     def _of_store(self, store: MessageStore | S3MessageStore) -> list[cloudwatch.GraphWidget]:
         moved = [
-            self._count(contract.PARKED),
-            self._count(contract.CANCELLED),
-            *(self._count(name) for name in dispatcher.COUNTS),
+            self._count(function_names.PARKED),
+            self._count(function_names.CANCELLED),
+            *(self._count(name) for name in function_names.DISPATCH_COUNTS),
             store.function.metric_errors(label="dispatcher errors"),
         ]
         if isinstance(store, S3MessageStore):
-            moved.insert(0, self._count(contract.FORWARDED))
+            moved.insert(0, self._count(function_names.FORWARDED))
         late = [
-            self._metric(dispatcher.LATENESS, "max", label="released late (ms)"),
-            self._metric(dispatcher.OVERDUE, "max", label="still in the store (ms)"),
+            self._metric(function_names.DISPATCH_LATENESS, "max", label="released late (ms)"),
+            self._metric(function_names.OVERDUE, "max", label="still in the store (ms)"),
         ]
         return [_graph("Store", moved), _graph("Due in the store", late)]
 
@@ -89,13 +88,13 @@ class Dashboard(Construct):
         return self._metric(name, "sum", label=name)
 
     def _lateness(self, statistic: str) -> cloudwatch.Metric:
-        return self._metric(contract.LATENESS, statistic, label=f"{statistic} (ms)")
+        return self._metric(function_names.LATENESS, statistic, label=f"{statistic} (ms)")
 
     def _metric(self, name: str, statistic: str, *, label: str) -> cloudwatch.Metric:
         return cloudwatch.Metric(
-            namespace=contract.METRIC_NAMESPACE,
+            namespace=function_names.METRIC_NAMESPACE,
             metric_name=name,
-            dimensions_map={contract.METRIC_DIMENSION: self._endpoint},
+            dimensions_map={function_names.METRIC_DIMENSION: self._endpoint},
             statistic=statistic,
             label=label,
             period=Duration.minutes(1),

@@ -12,15 +12,15 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
+from sqsdelay.cdk import function_names
 from sqsdelay.cdk.acknowledgement import acknowledge
 from sqsdelay.cdk.encryption import grant_queues
+from sqsdelay.cdk.function_code import functions_archive
 from sqsdelay.cdk.function_settings import DEFAULTS, FunctionSettings
 from sqsdelay.cdk.message_store import MessageStore
 from sqsdelay.cdk.s3_ledger import S3Ledger, ledger_setting, ledger_statements
 from sqsdelay.cdk.s3_message_store import S3MessageStore
 from sqsdelay.cdk.schedule_group import ScheduleGroup
-from sqsdelay.lambdas.delay_consumer import contract
-from sqsdelay.lambdas.function_code import delay_consumer_code
 from sqsdelay.limits import (
     DEFAULT_MAX_DELAY_SECONDS,
     DELAY_CONSUMER_MEMORY_MB,
@@ -91,19 +91,19 @@ class DelayConsumerFunction(Construct):
             self,
             "Function",
             description=f"Relays delayed messages of {endpoint} (sqsdelay)",
-            code=code or lambda_.Code.from_asset(str(delay_consumer_code())),
-            handler=contract.HANDLER,
+            code=code or lambda_.Code.from_asset(str(functions_archive())),
+            handler=function_names.CONSUMER_HANDLER,
             runtime=lambda_.Runtime.PYTHON_3_14,
             architecture=lambda_.Architecture.ARM_64,
             memory_size=settings.memory_mb or DELAY_CONSUMER_MEMORY_MB,
             timeout=Duration.seconds(FUNCTION_TIMEOUT_SECONDS),
             environment={
-                contract.ENDPOINT_VARIABLE: endpoint,
-                contract.HOP_SECONDS_VARIABLE: str(hop_seconds),
+                function_names.ENDPOINT_VARIABLE: endpoint,
+                function_names.HOP_SECONDS_VARIABLE: str(hop_seconds),
                 **max_delay_setting(max_delay_seconds),
-                **({} if store is None else {contract.STORE_VARIABLE: store.url}),
+                **({} if store is None else {function_names.STORE_VARIABLE: store.url}),
                 **(store.variables() if isinstance(store, S3MessageStore) else {}),
-                **({contract.LEDGER_VARIABLE: recorded} if recorded else {}),
+                **({function_names.LEDGER_VARIABLE: recorded} if recorded else {}),
             },
             # Relaying is a loop by design: unless told so, Lambda stops it after about 16 hops.
             recursive_loop=lambda_.RecursiveLoop.ALLOW,
@@ -142,7 +142,7 @@ def max_delay_setting(max_delay_seconds: int) -> dict[str, str]:
     """The variable of the function's environment, where it is to have one."""
     if max_delay_seconds == DEFAULT_MAX_DELAY_SECONDS:
         return {}
-    return {contract.MAX_DELAY_SECONDS_VARIABLE: str(max_delay_seconds)}
+    return {function_names.MAX_DELAY_SECONDS_VARIABLE: str(max_delay_seconds)}
 
 
 def _role(

@@ -14,12 +14,12 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
+from sqsdelay.cdk import function_names
 from sqsdelay.cdk.acknowledgement import acknowledge
 from sqsdelay.cdk.encryption import grant_queues
+from sqsdelay.cdk.function_code import functions_archive
 from sqsdelay.cdk.function_settings import DEFAULTS, FunctionSettings
 from sqsdelay.cdk.s3_ledger import S3Ledger, ledger_setting, ledger_statements
-from sqsdelay.lambdas.dispatcher import contract
-from sqsdelay.lambdas.function_code import dispatcher_code
 from sqsdelay.limits import DISPATCHER_MEMORY_MB, SCHEDULE_SECONDS
 
 CONCURRENCY: Final = 3
@@ -81,17 +81,17 @@ class DispatcherFunction(Construct):
             self,
             "Function",
             description=f"Releases delayed messages of {endpoint} from their store (sqsdelay)",
-            code=code or lambda_.Code.from_asset(str(dispatcher_code())),
-            handler=contract.HANDLER,
+            code=code or lambda_.Code.from_asset(str(functions_archive())),
+            handler=function_names.DISPATCHER_HANDLER,
             runtime=lambda_.Runtime.PYTHON_3_14,
             architecture=lambda_.Architecture.ARM_64,
             memory_size=DISPATCHER_MEMORY_MB,
             timeout=Duration.seconds(TIMEOUT_SECONDS),
             environment={
-                contract.ENDPOINT_VARIABLE: endpoint,
-                contract.STORE_VARIABLE: store_url,
+                function_names.ENDPOINT_VARIABLE: endpoint,
+                function_names.STORE_VARIABLE: store_url,
                 **(variables or {}),
-                **({contract.LEDGER_VARIABLE: recorded} if recorded else {}),
+                **({function_names.LEDGER_VARIABLE: recorded} if recorded else {}),
             },
             reserved_concurrent_executions=concurrency,
             # A run that failed or was throttled is made up for by the next.
@@ -116,7 +116,7 @@ class DispatcherFunction(Construct):
             "ParkingSchedule",
             seconds,
             f"Parks what the parking queue of {endpoint} has gathered",
-            event=events.RuleTargetInput.from_object({contract.PARK: True}),
+            event=events.RuleTargetInput.from_object({function_names.PARK: True}),
         )
 
     def _scheduled(

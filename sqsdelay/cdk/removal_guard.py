@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from aws_cdk import CustomResource, Duration, Stack
@@ -20,13 +19,13 @@ from aws_cdk import aws_logs as logs
 from constructs import Construct
 
 from sqsdelay.cdk.acknowledgement import acknowledge
+from sqsdelay.cdk.function_code import guard_source
+from sqsdelay.cdk.function_names import LEFT_OUT, SETTLING_SECONDS
 from sqsdelay.cdk.function_settings import DEFAULTS, FunctionSettings
-from sqsdelay.lambdas.removal_guard.handler import LEFT_OUT, SETTLING_SECONDS
 
 NONE: Final = "none"
 """What lets go of a store by name."""
 
-HANDLER_FILE: Final = Path(__file__).parents[1] / "lambdas" / "removal_guard" / "handler.py"
 TIMEOUT_SECONDS: Final = 2 * SETTLING_SECONDS + 50
 _ONLY_THE_STACK: Final = "Nothing but CloudFormation invokes it, which waits for its answer."
 
@@ -112,7 +111,7 @@ class RemovalGuard(Construct):
             self,
             "Function",
             description="Refuses deployments that would strand delayed messages (sqsdelay)",
-            code=lambda_.Code.from_inline(HANDLER_FILE.read_text(encoding="utf-8")),
+            code=lambda_.Code.from_inline(guard_source()),
             handler="index.handler",
             runtime=lambda_.Runtime.PYTHON_3_14,
             architecture=lambda_.Architecture.ARM_64,

@@ -14,11 +14,11 @@ from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_sns as sns
 from constructs import Construct
 
+from sqsdelay.cdk import function_names
 from sqsdelay.cdk.acknowledgement import acknowledge, as_nag_writes
 from sqsdelay.cdk.alarms import PERIOD, Alarms, Rule
 from sqsdelay.cdk.body_bucket import private_bucket
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.lambdas import relay_names
 
 IN_S3: Final = "s3"
 """What ``ledger=`` calls it."""
@@ -115,12 +115,12 @@ class S3Ledger(Construct):
             "LedgerInLog",
             log_group=log_group,
             filter_pattern=logs.FilterPattern.string_value(
-                "$.message", "=", relay_names.LEDGER_MESSAGE
+                "$.message", "=", function_names.LEDGER_MESSAGE
             ),
-            metric_namespace=relay_names.METRIC_NAMESPACE,
-            metric_name=relay_names.LEDGER_IN_LOG,
+            metric_namespace=function_names.METRIC_NAMESPACE,
+            metric_name=function_names.LEDGER_IN_LOG,
             metric_value="1",
-            dimensions={relay_names.METRIC_DIMENSION: "$.service"},
+            dimensions={function_names.METRIC_DIMENSION: "$.service"},
         )
 
     def _role(self) -> iam.Role:
@@ -169,9 +169,9 @@ class S3Ledger(Construct):
             Rule(
                 name="LedgerInLog",
                 metric=cloudwatch.Metric(
-                    namespace=relay_names.METRIC_NAMESPACE,
-                    metric_name=relay_names.LEDGER_IN_LOG,
-                    dimensions_map={relay_names.METRIC_DIMENSION: f"{self._endpoint}-ledger"},
+                    namespace=function_names.METRIC_NAMESPACE,
+                    metric_name=function_names.LEDGER_IN_LOG,
+                    dimensions_map={function_names.METRIC_DIMENSION: f"{self._endpoint}-ledger"},
                     statistic="sum",
                     period=PERIOD,
                 ),
@@ -199,7 +199,7 @@ def check_ledger(ledger: bool | str | None, *, has_bucket: bool) -> None:
 def ledger_setting(ledger: S3Ledger | bool) -> str | None:
     """What a function's environment calls its ledger."""
     if isinstance(ledger, S3Ledger):
-        return f"{relay_names.LEDGER_STREAM_SCHEME}{ledger.stream.ref}"
+        return f"{function_names.LEDGER_STREAM_SCHEME}{ledger.stream.ref}"
     return "true" if ledger else None
 
 

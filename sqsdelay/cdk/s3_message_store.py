@@ -13,7 +13,7 @@ from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from sqsdelay.cdk import queues
+from sqsdelay.cdk import function_names, queues
 from sqsdelay.cdk.acknowledgement import acknowledge
 from sqsdelay.cdk.alarms import Alarms, parking_rule, store_rules
 from sqsdelay.cdk.body_bucket import private_bucket
@@ -21,7 +21,6 @@ from sqsdelay.cdk.dispatcher_function import CONCURRENCY, DispatcherFunction
 from sqsdelay.cdk.encryption import grant_queues
 from sqsdelay.cdk.function_settings import DEFAULTS, FunctionSettings
 from sqsdelay.cdk.s3_ledger import S3Ledger
-from sqsdelay.lambdas.delay_consumer import contract
 from sqsdelay.limits import GATHERING_SECONDS
 
 S3: Final = "s3"
@@ -88,7 +87,7 @@ class S3MessageStore(Construct):
             error_queue=error_queue,
             statements=[*self._keep("Lease"), *self._park(delay_queue)],
             store_url=self.url,
-            variables={contract.HOP_SECONDS_VARIABLE: str(hop_seconds), **variables},
+            variables={function_names.HOP_SECONDS_VARIABLE: str(hop_seconds), **variables},
             settings=settings,
             # One more than release side by side: a backlog does not keep messages from being parked.
             concurrency=CONCURRENCY + 1,
@@ -113,7 +112,7 @@ class S3MessageStore(Construct):
 
     def variables(self) -> dict[str, str]:
         """What the delay consumer's environment has besides the store's URL."""
-        return {contract.PARKING_QUEUE_VARIABLE: "true"}
+        return {function_names.PARKING_QUEUE_VARIABLE: "true"}
 
     def statements(self) -> list[iam.PolicyStatement]:
         """What the delay consumer is to be allowed: forward, park what is large, read amendments and

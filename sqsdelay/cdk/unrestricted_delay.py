@@ -66,14 +66,13 @@ class UnrestrictedDelay(Construct):
         alarm_topic: notified when an alarm starts.
         removal_policy: what happens to the queues, the store's table and the bucket, and what is
             in them, when removed.
-        code: the delay consumer's code; built from this checkout when left out.
+        code: the functions' code; built from this checkout when left out.
         store: ``dynamodb`` and ``s3`` add a delayed message store to park in, with its dispatcher;
             ``scheduler`` a schedule group, which needs none. Left out, there is none of them, and a
             deployment that would take one away is refused; ``none`` gives it up.
         store_shards: over how many partitions of the store an hour's messages are spread; it can grow
             while messages wait.
         store_class: the store's table class, ``STANDARD`` or ``STANDARD_INFREQUENT_ACCESS``.
-        dispatcher_code: the dispatcher's code; built from this checkout when left out.
         large_bodies: adds a bucket for bodies that are too large for a message. Left out, there is
             none, and a deployment that would take one away is refused; False gives it up.
         due_queue: False gives up the due queue of a queue that was FIFO and no longer is; left
@@ -108,7 +107,6 @@ class UnrestrictedDelay(Construct):
         store: str | None = None,
         store_shards: int = DEFAULT_SHARDS,
         store_class: str = STANDARD,
-        dispatcher_code: lambda_.Code | None = None,
         large_bodies: bool | None = None,
         due_queue: bool | None = None,
         ledger: bool | str | None = None,
@@ -163,7 +161,7 @@ class UnrestrictedDelay(Construct):
                 queue=self.due_queue or queue,
                 error_queue=self.error_queue,
                 alarm_topic=alarm_topic,
-                code=dispatcher_code,
+                code=code,
                 ledger=recorded,
                 shards=store_shards,
                 table_class=store_class,
@@ -184,7 +182,7 @@ class UnrestrictedDelay(Construct):
                 hop_seconds=hop_seconds,
                 variables=max_delay_setting(checked_max_delay(max_delay_seconds)),
                 alarm_topic=alarm_topic,
-                code=dispatcher_code,
+                code=code,
                 ledger=recorded,
                 settings=functions,
                 **kept,

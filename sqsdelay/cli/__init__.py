@@ -17,7 +17,6 @@ from sqsdelay.cli.consume import consume
 from sqsdelay.cli.cost import cost
 from sqsdelay.cli.demo import demo
 from sqsdelay.cli.dispatch import dispatch
-from sqsdelay.cli.functions import functions
 from sqsdelay.cli.local import local
 from sqsdelay.cli.options import verbose, with_aws
 from sqsdelay.cli.receive import receive
@@ -69,7 +68,6 @@ app.command()(with_aws(pending))
 app.command()(with_aws(cancel))
 app.command()(with_aws(reschedule))
 app.command()(cost)
-app.command()(functions)
 app.command()(with_aws(status))
 app.add_typer(errors.app, name="errors")
 app.command("console")(with_aws(serve_console))

@@ -26,8 +26,7 @@ from sqsdelay.dispatching.circuit_breakers import (
     DEFAULT_FAILURES_PER_SECOND,
     DEFAULT_TRIGGER_SECONDS,
 )
-from sqsdelay.dispatching.dispatcher import Dispatcher
-from sqsdelay.dispatching.settings import DEFAULT_BATCH, DispatchSettings
+from sqsdelay.dispatching.dispatcher import DEFAULT_BATCH, Dispatcher, DispatchSettings
 from sqsdelay.dispatching.settlement import Round
 from sqsdelay.errors import CriticalError
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -48,8 +48,6 @@ from sqsdelay.operating.migration import (
     Migration,
     MigrationStatus,
     Plan,
-    Source,
-    Transfer,
 )
 from sqsdelay.parking.parking import kept_as, refused
 from sqsdelay.ports.queues import SizeLimits
@@ -132,15 +130,11 @@ def migrate(
     store: StoreUrl,
     table: Table = None,
     schema: Schema = None,
-    to: Annotated[
-        str | None,
-        typer.Option(help="Move into this store instead, e.g. dynamodb://TABLE."),
-    ] = None,
     due_from: Annotated[
         str | None,
         typer.Option(
             help="Migrate messages due at or after this time, e.g. 2027-01-31T09:00:00Z; "
-            "default: a day from now, or everything with --to."
+            "default: a day from now."
         ),
     ] = None,
     live: Annotated[
@@ -148,22 +142,20 @@ def migrate(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Move messages to SQS's delay queues, or to another store (--to).
+    """Move messages of a SQLite or PostgreSQL store to SQS's delay queues.
 
     Only shows the plan unless --live is given.
     Messages due earlier than --due-from stay for the timeout manager or dispatcher, which may keep
-    running. Repeat until nothing is left. Exit code 1 if any message could not be sent.
+    running. Repeat until nothing is left, one run at a time. Exit code 1 if any message could not be sent.
     """
-    from sqsdelay.stores import open_place
+    from sqsdelay.sqs.sender import DelaySender
 
-    name = Endpoint.parse(endpoint).name
-    due_from_ms = _cut_off_ms(due_from, to)
-    with ExitStack() as stack:
-        opened = stack.enter_context(
-            closing(open_place(store, endpoint=name, table=table, schema=schema))
-        )
-        target = None if to is None else stack.enter_context(opened_place(name, to, None, None))
-        migration = _migration(opened, target, due_from_ms)
+    if due_from is None:
+        due_from_ms = SystemClock().now_ms() + DEFAULT_CUT_OFF_MS
+    else:
+        due_from_ms = max(0, due_at_ms(parse_due_at(due_from)))
+    with _opened(endpoint, store, table, schema) as opened:
+        migration = Migration(opened, DelaySender(idempotent=True), due_from_ms=due_from_ms)
         if not live:
             _print_plan(migration.plan(), due_from_ms, as_json=as_json)
             return
@@ -175,20 +167,6 @@ def migrate(
     tell(line)
     if counts[MigrationStatus.FAILED]:
         raise typer.Exit(1)
-
-
-def _cut_off_ms(due_from: str | None, to: str | None) -> int:
-    if due_from is not None:
-        return max(0, due_at_ms(parse_due_at(due_from)))
-    return 0 if to is not None else SystemClock().now_ms() + DEFAULT_CUT_OFF_MS
-
-
-def _migration(source: Source, target: ParkingPlace | None, due_from_ms: int) -> Migration:
-    from sqsdelay.sqs.sender import DelaySender
-
-    if target is None:
-        return Migration(source, DelaySender(idempotent=True), due_from_ms=due_from_ms)
-    return Transfer(source, target, due_from_ms=due_from_ms)
 
 
 def _opened(

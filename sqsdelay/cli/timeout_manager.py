@@ -19,7 +19,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import CriticalError
 from sqsdelay.limits import SHORT_CALL_ATTEMPTS
 from sqsdelay.timeouts.manager import TimeoutManager, TimeoutSettings, TimeoutStatus
-from sqsdelay.timeouts.settings import (
+from sqsdelay.timeouts.task import (
     DEFAULT_ANNOUNCE_AGAIN_SECONDS,
     DEFAULT_OUTAGE_SECONDS,
     DEFAULT_RETRIES,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from sqsdelay.core.clock import Clock
+from sqsdelay.errors import QueueMissing
 
 FIRST_RETRY_SECONDS: Final = 1
 MAX_RETRY_SECONDS: Final = 60
@@ -89,9 +90,20 @@ class DestinationBackoff:
         return bool(closed)
 
     def last_error(self) -> Exception | None:
-        """Why the destination that failed last is out of reach; None if none is."""
+        """Why the destination that failed last is out of reach; None if none is.
+
+        One that does not exist is no outage.
+        """
         with self._lock:
-            return next(reversed(self._down.values())).error if self._down else None
+            errors = [down.error for down in self._down.values()]
+        return next((e for e in reversed(errors) if not isinstance(e, QueueMissing)), None)
+
+    def missing(self) -> frozenset[str]:
+        """Destinations that did not exist when they were last tried."""
+        with self._lock:
+            return frozenset(
+                name for name, down in self._down.items() if isinstance(down.error, QueueMissing)
+            )
 
     def seconds_to_next(self) -> float | None:
         """Seconds until the next closed destination is tried again; None if none is closed."""

@@ -1,9 +1,8 @@
 """Dispatching: releasing a store's messages on time."""
 
 from sqsdelay.dispatching.background import DelayedDelivery
-from sqsdelay.dispatching.dispatcher import Dispatcher
-from sqsdelay.dispatching.exactly_once import ExactlyOnce
-from sqsdelay.dispatching.settings import DispatchSettings
+from sqsdelay.dispatching.destinations import ExactlyOnce
+from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.dispatching.settlement import Round
 from sqsdelay.ports.queues import Failure, Outbox, Released
 

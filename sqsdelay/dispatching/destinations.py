@@ -1,17 +1,20 @@
-"""Sending to several destinations: one that is out of reach must not hold up the others."""
+"""Where a dispatcher delivers: to an outbox, whose destinations may be away, or in the store itself."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
-from typing import Final
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 from sqsdelay.core.backoff import DestinationBackoff
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.errors import InvalidMessage, QueueUnavailable
+from sqsdelay.errors import DeliveryFailed, InvalidMessage, QueueMissing, QueueUnavailable
 from sqsdelay.ports.queues import Failure, Outbox, Released
+from sqsdelay.ports.stores import Claim, TransactionMode
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +42,9 @@ def unreadable(message: StoredMessage) -> Failure | None:
 class Destinations:
     """Which destinations of one dispatcher are out of reach, and until when. Thread-safe.
 
+    One that does not exist pauses in the same way, but its messages are refused, and not only held up:
+    they may be worked off when nothing else is due, at a single send for all of a claim.
+
     Args:
         clock: times the pauses.
     """
@@ -49,6 +55,10 @@ class Destinations:
     def out_of_reach(self) -> frozenset[str]:
         """Destinations that are not tried for now."""
         return self._backoff.closed()
+
+    def missing(self) -> frozenset[str]:
+        """Of these, those that do not exist."""
+        return self._backoff.closed() & self._backoff.missing()
 
     def outage(self) -> Exception | None:
         """The last error of a destination that is out of reach; None if there is none."""
@@ -74,9 +84,11 @@ class Destinations:
         """Send each message whose destination is not out of reach; an outcome per message.
 
         A destination that was out of reach gets a single message first; the rest follow once
-        that one has arrived.
+        that one has arrived. Where it does not exist, the rest are refused with that one.
         """
-        closed, probing = self._backoff.closed(), self._backoff.probing()
+        missing = self._backoff.missing()
+        closed = self._backoff.closed() - missing
+        probing = self._backoff.probing() | missing
         if not closed and not probing:
             return self._send(outbox, messages)
         outcomes: list[Outcome] = [NOT_TRIED] * len(messages)
@@ -90,6 +102,10 @@ class Destinations:
                 probes[name] = place
             first.append(place)
         self._send_some(outbox, messages, first, outcomes)
+        for place, message in enumerate(messages):
+            probe = probes.get(message.destination)
+            if probe is not None and _is_missing(outcomes[probe]):
+                outcomes[place] = outcomes[probe]
         passed = {name for name, place in probes.items() if _answered(outcomes[place])}
         then = [
             place
@@ -119,7 +135,7 @@ class Destinations:
         for message, outcome in zip(messages, outcomes, strict=True):
             if not isinstance(outcome, Failure) or _answered(outcome):
                 well.add(message.destination)
-            elif outcome.outage:
+            elif outcome.outage or _is_missing(outcome):
                 failed[message.destination] = outcome
         for name in well:
             self._backoff.succeeded(name)
@@ -127,8 +143,9 @@ class Destinations:
             if name not in well:
                 seconds = self._backoff.failed(name, failure.error)
                 logger.warning(
-                    "destination %s is out of reach, trying again in %d s: %s",
+                    "destination %s %s, trying again in %d s: %s",
                     one_line(name),
+                    "does not exist" if _is_missing(failure) else "is out of reach",
                     seconds,
                     one_line(failure.error),
                 )
@@ -142,4 +159,176 @@ def _answered(outcome: Outcome) -> bool:
     """
     if not isinstance(outcome, Failure):
         return True
-    return not outcome.outage and not isinstance(outcome.error, ValueError)
+    return not outcome.outage and not isinstance(outcome.error, ValueError | QueueMissing)
+
+
+def _is_missing(outcome: Outcome) -> bool:
+    return isinstance(outcome, Failure) and isinstance(outcome.error, QueueMissing)
+
+
+_REMEMBERED: Final = 100_000
+
+_Key = tuple[str, int, int]
+
+
+class AtLeastOnce:
+    """The `Destination` of an outbox.
+
+    Args:
+        outbox: where messages are sent.
+        destinations: which of them are out of reach.
+    """
+
+    mode: Final = TransactionMode.AT_LEAST_ONCE
+
+    def __init__(self, outbox: Outbox, destinations: Destinations) -> None:
+        self._outbox = outbox
+        self._destinations = destinations
+        self._unconfirmed: list[StoredMessage] = []
+        self._sent: OrderedDict[_Key, None] = OrderedDict()
+
+    @property
+    def max_ahead_seconds(self) -> int:
+        return self._outbox.max_ahead_seconds
+
+    def check(self) -> None:
+        self._outbox.check()
+
+    def now_ms(self) -> int:
+        return self._outbox.now_ms()
+
+    def deliver(self, claim: Claim) -> list[Outcome]:
+        # Left from the last claim: sent, but the store failed before they were known to be gone.
+        for message in self._unconfirmed:
+            self._remember(_key(message))
+        aside = {
+            place: unreadable(m) or SENT_BEFORE
+            for place, m in enumerate(claim.messages)
+            # Sent before, only the removal had failed: sending again would duplicate it.
+            if m.unreadable is not None or (self._sent and _key(m) in self._sent)
+        }
+        new = [m for place, m in enumerate(claim.messages) if place not in aside]
+        outcomes = self._destinations.send(self._outbox, new)
+        self._unconfirmed = [
+            m for m, outcome in zip(new, outcomes, strict=True) if not isinstance(outcome, Failure)
+        ]
+        for place, outcome in aside.items():
+            # In the order of their places: what is before each is in already.
+            outcomes.insert(place, outcome)
+        return outcomes
+
+    def _remember(self, key: _Key) -> None:
+        self._sent[key] = None
+        if len(self._sent) > _REMEMBERED:
+            self._sent.popitem(last=False)
+
+    def forget(self, messages: Iterable[StoredMessage]) -> None:
+        self._unconfirmed = []
+        if self._sent:
+            for message in messages:
+                self._sent.pop(_key(message), None)
+
+    def reject(
+        self,
+        claim: Claim,  # noqa: ARG002 - an outbox knows of none
+        messages: Sequence[tuple[StoredMessage, str]],
+    ) -> list[Failure | None]:
+        return self._outbox.reject(messages)
+
+
+def _key(message: StoredMessage) -> _Key:
+    # In a store for which an id is no key, another message may have the same id and due time.
+    return message.message_id, message.due_ms, hash(message.body)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExactlyOnce:
+    """A destination inside the store's own database: what it writes commits with the removal.
+
+    Args:
+        deliver: given the open transaction (the driver's connection) and due messages, the earliest
+            first. It writes their effect there and does not commit. If it raises, what it wrote is
+            undone, the messages are tried one by one, and those that raise have failed.
+        reject: given the transaction, a message that is out of retries, and the reason; it writes
+            the message where a person will find it.
+    """
+
+    deliver: Callable[[Any, Sequence[StoredMessage]], None]
+    reject: Callable[[Any, StoredMessage, str], None]
+
+
+class InTransaction:
+    """The `Destination` of effects inside the store's database.
+
+    Args:
+        effects: what to write there.
+        clock: the local clock.
+    """
+
+    mode: Final = TransactionMode.EXACTLY_ONCE
+    max_ahead_seconds: Final = 0
+
+    def __init__(self, effects: ExactlyOnce, clock: Clock) -> None:
+        self._effects = effects
+        self._clock = clock
+
+    def check(self) -> None:
+        """The store checks its mode itself."""
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+    def deliver(self, claim: Claim) -> list[Failure | None]:
+        """Deliver the claim's messages together, or else one by one; a failure per message.
+
+        Raises:
+            StoreError: the transaction itself is broken; nothing has happened.
+        """
+        outcomes = [unreadable(message) for message in claim.messages]
+        readable = [place for place, failure in enumerate(outcomes) if failure is None]
+        if not readable:
+            return outcomes
+        messages = [claim.messages[place] for place in readable]
+        deliver = self._effects.deliver
+        together = _attempted(claim, deliver, messages)
+        for place, message in zip(readable, messages, strict=True):
+            if together is None or len(messages) == 1:
+                outcomes[place] = together
+            else:
+                outcomes[place] = _attempted(claim, deliver, [message])
+        return outcomes
+
+    def reject(
+        self, claim: Claim, messages: Sequence[tuple[StoredMessage, str]]
+    ) -> list[Failure | None]:
+        """Reject each message; a failure per message.
+
+        Raises:
+            StoreError: the transaction itself is broken; nothing has happened.
+        """
+        return [
+            _attempted(claim, self._effects.reject, message, reason) for message, reason in messages
+        ]
+
+    def forget(self, messages: Iterable[StoredMessage]) -> None:
+        """What was delivered left the store with its effect."""
+
+
+def _attempted(claim: Claim, effect: Callable[..., None], *arguments: Any) -> Failure | None:
+    """Run a callback in the claim's transaction; undone, and the failure returned, if it raises."""
+    raised: Exception | None = None
+    try:
+        with claim.attempt():
+            try:
+                effect(claim.transaction, *arguments)
+            except Exception as error:
+                raised = error
+                raise
+    except Exception as error:
+        if error is not raised:
+            # Not the callback: the transaction itself is broken.
+            raise
+        failed = DeliveryFailed(f"{type(error).__name__}: {error}")
+        failed.__cause__ = error
+        return Failure(type(error).__name__, failed, transient=True)
+    return None

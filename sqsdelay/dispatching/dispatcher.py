@@ -5,28 +5,102 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import inf
 from typing import Final
 
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.readable import one_line
-from sqsdelay.dispatching.at_least_once import AtLeastOnce
-from sqsdelay.dispatching.circuit_breakers import CircuitBreaker, FailureRateBreaker, report
-from sqsdelay.dispatching.destinations import Destinations
-from sqsdelay.dispatching.exactly_once import ExactlyOnce, InTransaction
-from sqsdelay.dispatching.recording import ReleaseRecorder
-from sqsdelay.dispatching.settings import DispatchSettings
-from sqsdelay.dispatching.settlement import Destination, Round, Settlement
-from sqsdelay.dispatching.waiting import (
-    BUSY_PAUSE_SECONDS,
+from sqsdelay.dispatching.circuit_breakers import (
+    DEFAULT_FAILURES_PER_SECOND,
+    DEFAULT_TRIGGER_SECONDS,
+    CircuitBreaker,
+    FailureRateBreaker,
+    report,
+)
+from sqsdelay.dispatching.destinations import AtLeastOnce, Destinations, ExactlyOnce, InTransaction
+from sqsdelay.dispatching.settlement import (
     OUTAGE_PAUSE_SECONDS,
-    seconds_to_sleep,
-    wait_for,
+    Destination,
+    ReleaseRecorder,
+    Round,
+    Settlement,
 )
 from sqsdelay.errors import CriticalError, InvalidSetting, StoreError
 from sqsdelay.ledger.events import Ledger
 from sqsdelay.ports.queues import Outbox
 from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
+
+DEFAULT_BATCH: Final = 500
+MAX_POLL_SECONDS: Final = 3600
+"""What is due later than this need not wake anyone: PostgreSQL's store counts on it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchSettings:
+    """How a dispatcher works; the defaults are NServiceBus's where it has any.
+
+    Args:
+        number_of_retries: further attempts on a message that its destination refused, before it
+            goes to the error queue. An outage of the destination counts as no attempt.
+        release_ahead_seconds: how long before its due time a message is sent, with a message timer
+            for the rest; a released message can no longer be cancelled. The transport's most (900
+            on SQS) when left out.
+        batch_size: messages claimed at once.
+        poll_seconds: the longest sleep; by default the store's own.
+        maximum_recovery_failures_per_second: failed attempts to count a message's failure, above
+            which the recovery circuit breaker triggers.
+        store_breaker_seconds, fetch_breaker_seconds, dispatch_breaker_seconds: how long storing,
+            fetching and sending may fail before their circuit breaker triggers.
+
+    Raises:
+        ConfigurationError: a value out of range.
+    """
+
+    number_of_retries: int = 0
+    release_ahead_seconds: int | None = None
+    batch_size: int = DEFAULT_BATCH
+    poll_seconds: float | None = None
+    maximum_recovery_failures_per_second: int = DEFAULT_FAILURES_PER_SECOND
+    store_breaker_seconds: float = DEFAULT_TRIGGER_SECONDS
+    fetch_breaker_seconds: float = DEFAULT_TRIGGER_SECONDS
+    dispatch_breaker_seconds: float = DEFAULT_TRIGGER_SECONDS
+
+    def __post_init__(self) -> None:
+        if self.number_of_retries < 0:
+            raise InvalidSetting(f"number_of_retries={self.number_of_retries}; use 0 or more")
+        if self.batch_size < 1:
+            raise InvalidSetting(f"batch_size={self.batch_size}; use 1 or more")
+        if self.poll_seconds is not None and not 0 < self.poll_seconds <= MAX_POLL_SECONDS:
+            raise InvalidSetting(
+                f"poll_seconds={self.poll_seconds}; use more than 0, at most {MAX_POLL_SECONDS}"
+            )
+
+
+BUSY_PAUSE_SECONDS: Final = 0.1
+_STOP_LOOK_SECONDS: Final = 0.5
+
+
+def seconds_to_sleep(
+    next_due_ms: int | None, now_ms: int, *, ahead_ms: int, at_most: float
+) -> float:
+    """How long a dispatcher that found nothing may sleep: until the next is due, never negative.
+
+    If something is already due, another dispatcher has it: look again shortly.
+    """
+    if next_due_ms is None:
+        return at_most
+    remaining = (next_due_ms - ahead_ms - now_ms) / 1000
+    return min(at_most, remaining if remaining > 0 else BUSY_PAUSE_SECONDS)
+
+
+def wait_for(wake: threading.Event, stop: threading.Event, seconds: float) -> None:
+    """Sleep, checking now and then whether to stop. Setting the system clock has no effect."""
+    while seconds > 0 and not stop.is_set():
+        if wake.wait(min(seconds, _STOP_LOOK_SECONDS)):
+            return
+        seconds -= _STOP_LOOK_SECONDS
+
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +111,8 @@ class Dispatcher:
     """Releases due messages from one store to where they go. Several may share a store.
 
     A destination that is out of reach is left alone for 1 s, then twice as long each time, up to
-    60 s; then one message tests whether it is back. Messages to other destinations go on meanwhile.
+    60 s; then one message tests whether it is back. Messages to other destinations go on meanwhile, and
+    before those for a queue that does not exist.
 
     Args:
         store: where messages wait.
@@ -79,7 +154,7 @@ class Dispatcher:
         self._ahead_ms = 1000 * _checked_ahead(self._settings.release_ahead_seconds, most)
         self._poll_seconds = self._settings.poll_seconds or store.poll_seconds
         self._fetch = CircuitBreaker("fetch", self._settings.fetch_breaker_seconds, self._clock)
-        self._dispatch = CircuitBreaker(
+        self._sending = CircuitBreaker(
             "dispatch", self._settings.dispatch_breaker_seconds, self._clock
         )
         self._asked_again = False
@@ -116,11 +191,21 @@ class Dispatcher:
             StoreError: the store failed; what was sent is remembered and not sent again.
             CriticalError: a circuit breaker triggered, and there is no ``on_critical``.
         """
+        closed, missing = self._destinations.out_of_reach(), self._destinations.missing()
+        done = self._dispatch_except(closed)
+        if missing and not done.claimed:
+            # Nothing else is due: now what is for queues that do not exist is counted, or rejected.
+            done = self._dispatch_except(closed - missing)
+        # Only now, when nothing of the claim can be undone any more.
+        self._judge(done)
+        return done
+
+    def _dispatch_except(self, destinations: frozenset[str]) -> Round:
         done = Round(now_ms=self._destination.now_ms())
         claiming = self._store.claim(
             self._settings.batch_size,
             due_by_ms=done.now_ms + self._ahead_ms,
-            except_destinations=self._destinations.out_of_reach(),
+            except_destinations=destinations,
         )
         with self._recorder.transaction(), claiming as claim:
             done.claimed = len(claim.messages)
@@ -133,8 +218,6 @@ class Dispatcher:
         self._destination.forget(done.released)
         if done.claimed and self._on_round is not None:
             self._on_round(done)
-        # Only now, when nothing of the claim can be undone any more.
-        self._judge(done)
         return done
 
     def _forget_what_is_not_due(self, claim: Claim) -> None:
@@ -142,28 +225,28 @@ class Dispatcher:
             {message.destination for message in claim.messages}
         ):
             # Another dispatcher sent it, or it was cancelled: there is nothing to fail with.
-            self._dispatch.succeeded()
+            self._sending.succeeded()
             self._asked_again = False
 
     def _judge(self, done: Round) -> None:
         """Disarm the dispatch breaker, or arm it if nothing is sent while something is due."""
         if done.settled:
-            self._dispatch.succeeded()
+            self._sending.succeeded()
             self._asked_again = False
             return
         outage = done.outage or self._destinations.outage()
         if outage is None:
             return
-        self._dispatch.arm()
+        self._sending.arm()
         # Behind a full batch may be messages whose destination is well: those first.
-        if done.claimed == self._settings.batch_size or not self._dispatch.lasting:
+        if done.claimed == self._settings.batch_size or not self._sending.lasting:
             return
         if not self._asked_again and self._destinations.try_now():
             # A pause may be longer than the breaker's time: not critical before another attempt.
             self._asked_again = True
             return
         self._asked_again = False
-        report(self._dispatch.failed(outage), self._on_critical)
+        report(self._sending.failed(outage), self._on_critical)
 
     def run(self, stop: threading.Event) -> None:
         """Dispatch until ``stop`` is set; then finish the batch in hand and return.

@@ -1,7 +1,9 @@
 """Moving on from a timeout store: its messages are sent through native delays, then removed.
 
-Safe beside a running timeout manager or dispatcher, as long as they do not release the same messages
-meanwhile: hence the cut-off time. Safe to repeat.
+Safe beside running dispatchers and timeout managers, beside cancellations and new due times, and when it
+dies: a message is *taken* first, which its store remembers. From then on nobody else cancels, moves or
+(until it is due) releases it. What a run that died had taken, the next one sends again, and the delay queue
+drops the second copy.
 """
 
 from __future__ import annotations
@@ -9,20 +11,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, Protocol, runtime_checkable
+from typing import Final
 
 from sqsdelay.core.delay import utc
 from sqsdelay.core.message import DEDUPLICATION_ID, Message, text_of
-from sqsdelay.core.stored_message import Amendment, StoredMessage, latest_amendments
+from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import ConfigurationError, InvalidMessage, SqsDelayError
 from sqsdelay.limits import MAX_BATCH_ENTRIES
-from sqsdelay.parking.parking import kept_as, refused
-from sqsdelay.ports.stores import ParkingPlace
+from sqsdelay.ports.stores import Movable, ParkingPlace
 from sqsdelay.sending.sender import QueueSender
 
 _PAGE: Final = 1_000
 _AT_ONCE: Final = 10 * MAX_BATCH_ENTRIES
-"""Sent before they are removed: after a crash, at most this many are sent again."""
+"""Taken, sent and then removed: after a crash, at most this many are sent again."""
 
 
 class MigrationStatus(StrEnum):
@@ -32,7 +33,7 @@ class MigrationStatus(StrEnum):
     FAILED = "failed"
     """Not sent; still in the store."""
     SENT_NOT_REMOVED = "sent-not-removed"
-    """Sent, but released, cancelled or moved in the store at the same moment."""
+    """Sent, but it became due meanwhile, and a dispatcher has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,45 +56,28 @@ class Plan:
     destinations: dict[str, int] = field(default_factory=dict)
 
 
-class Source(Protocol):
-    """What a migration empties: a store, or the part of one that it needs."""
-
-    def pending(
-        self, limit: int, *, after: tuple[int, str] | None = None, due_from_ms: int | None = None
-    ) -> list[StoredMessage]:
-        """As `DelayedMessageStore.pending`."""
-        ...
-
-    def pending_count(self) -> int:
-        """As `DelayedMessageStore.pending_count`."""
-        ...
-
-    def cancel(self, message_ids: Sequence[str]) -> list[bool]:
-        """As `DelayedMessageStore.cancel`."""
-        ...
-
-
-@runtime_checkable
-class HasAmendments(Protocol):
-    """A source whose amendments move too, for messages in the delay queue."""
-
-    def all_amendments(self) -> Iterator[Amendment]:
-        """All amendments, in no particular order."""
-        ...
-
-
 class Migration:
     """Sends the messages of ``store`` that are due at or after the cut-off with ``sender``.
 
     Args:
-        store: the timeout store.
+        store: the timeout store, in SQLite or PostgreSQL.
         sender: sends through native delays.
         due_from_ms: the cut-off, epoch milliseconds: what is due before stays for whoever serves
             the store now.
+
+    Raises:
+        ConfigurationError: a store whose messages cannot be taken.
     """
 
-    def __init__(self, store: Source, sender: QueueSender, *, due_from_ms: int) -> None:
+    def __init__(self, store: ParkingPlace, sender: QueueSender, *, due_from_ms: int) -> None:
+        if not isinstance(store, Movable):
+            raise ConfigurationError(
+                f"a {type(store).__name__} cannot hand its messages over, only SQLite and PostgreSQL "
+                "stores can; point senders at the delay queue, and run this store's dispatcher until it "
+                "is empty"
+            )
         self._store = store
+        self._movable: Movable = store
         self._sender = sender
         self._due_from_ms = due_from_ms
 
@@ -104,11 +88,13 @@ class Migration:
             StoreError
         """
         destinations: dict[str, int] = {}
-        earliest = latest = None
-        for message in self._pending():
-            earliest = message.due_ms if earliest is None else earliest
-            latest = message.due_ms
-            destinations[message.destination] = destinations.get(message.destination, 0) + 1
+        earliest = latest = after = None
+        while page := self._store.pending(_PAGE, after=after, due_from_ms=self._due_from_ms):
+            for message in page:
+                destinations[message.destination] = destinations.get(message.destination, 0) + 1
+            earliest = page[0].due_ms if earliest is None else earliest
+            latest = page[-1].due_ms
+            after = (page[-1].due_ms, page[-1].message_id)
         count = sum(destinations.values())
         return Plan(
             messages=count,
@@ -121,134 +107,70 @@ class Migration:
     def run(self) -> Iterator[Migrated]:
         """Send and remove, the earliest due first; an outcome per message, as they come.
 
-        A message is removed only once its send was confirmed.
+        It begins with what an earlier run had taken when it ended. Run one at a time.
 
         Raises:
             StoreError: what was sent last may still be stored, and is sent again by the next run.
         """
-        chunk: list[StoredMessage] = []
-        for message in self._pending():
-            chunk.append(message)
-            if len(chunk) == _AT_ONCE:
-                yield from self._migrate(chunk)
-                chunk = []
-        yield from self._migrate(chunk)
-
-    def _pending(self) -> Iterator[StoredMessage]:
-        """Page by page, by due time and id, so that removing on the way skips nothing."""
         after = None
-        while page := self._store.pending(_PAGE, after=after, due_from_ms=self._due_from_ms):
-            yield from page
+        while page := self._movable.taken(_AT_ONCE, after=after):
             after = (page[-1].due_ms, page[-1].message_id)
+            # One that fails now stays taken: it may have been sent.
+            yield from self._migrate(page, put_back=False)
+        after = None
+        while page := self._movable.take(_AT_ONCE, due_from_ms=self._due_from_ms, after=after):
+            after = (page[-1].due_ms, page[-1].message_id)
+            yield from self._migrate(page, put_back=True)
 
-    def _migrate(self, messages: Sequence[StoredMessage]) -> list[Migrated]:
+    def _migrate(self, messages: Sequence[StoredMessage], *, put_back: bool) -> list[Migrated]:
         by_destination: dict[str, list[StoredMessage]] = {}
         for message in messages:
             by_destination.setdefault(message.destination, []).append(message)
         return [
             outcome
             for destination, group in by_destination.items()
-            for outcome in self._send(destination, group)
+            for outcome in self._send(destination, group, put_back=put_back)
         ]
 
-    def _send(self, destination: str, group: Sequence[StoredMessage]) -> list[Migrated]:
-        outcomes: list[Migrated] = []
+    def _send(
+        self, destination: str, group: Sequence[StoredMessage], *, put_back: bool
+    ) -> list[Migrated]:
+        failed: list[tuple[StoredMessage, SqsDelayError]] = []
         sendable: list[tuple[StoredMessage, Message]] = []
         for stored in group:
             try:
                 sendable.append((stored, as_message(stored)))
             except SqsDelayError as error:
-                outcomes.append(_failed(stored, error))
+                failed.append((stored, error))
+        sent: list[StoredMessage] = []
         try:
             results = self._sender.send_many(destination, [message for _, message in sendable])
         except SqsDelayError as error:
-            return outcomes + [_failed(stored, error) for stored, _ in sendable]
-        sent: list[StoredMessage] = []
-        for (stored, _), result in zip(sendable, results, strict=True):
-            if result.error is None:
-                sent.append(stored)
-            else:
-                outcomes.append(_failed(stored, result.error))
-        removed = self._store.cancel([stored.message_id for stored in sent]) if sent else []
-        for stored, gone in zip(sent, removed, strict=True):
-            outcomes.append(_sent(stored, removed=gone))
-        return outcomes
+            failed += [(stored, error) for stored, _ in sendable]
+        else:
+            for (stored, _), result in zip(sendable, results, strict=True):
+                if result.error is None:
+                    sent.append(stored)
+                else:
+                    failed.append((stored, result.error))
+        if put_back and failed:
+            self._movable.put_back([stored.message_id for stored, _ in failed])
+        removed = self._movable.remove_taken([stored.message_id for stored in sent]) if sent else []
+        return [
+            Migrated(message=stored, status=MigrationStatus.FAILED, error=str(error))
+            for stored, error in failed
+        ] + [_sent(stored, gone) for stored, gone in zip(sent, removed, strict=True)]
 
 
-class Transfer(Migration):
-    """Moves the messages of one store that are due at or after the cut-off into another.
-
-    Args:
-        store: what is emptied.
-        target: what it goes into.
-        due_from_ms: the cut-off, epoch milliseconds.
-    """
-
-    def __init__(self, store: Source, target: ParkingPlace, *, due_from_ms: int) -> None:
-        self._store = store
-        self._target = target
-        self._due_from_ms = due_from_ms
-
-    def run(self) -> Iterator[Migrated]:
-        """Move amendments, then messages; one that the target has no room for under its id stays.
-
-        Raises:
-            StoreError: what was stored last may still be in the first store, too; run it again.
-        """
-        if isinstance(self._store, HasAmendments):
-            for amendment in self._store.all_amendments():
-                self._amend(amendment)
-        yield from super().run()
-
-    def _amend(self, amendment: Amendment) -> None:
-        """Whoever uses the target may have cancelled or moved the message since: the last one stands."""
-        known = self._target.amendments([amendment.message_id])
-        both = sorted([amendment, *known.values()], key=lambda each: each.at_ms)
-        last = latest_amendments(both)
-        if last != known:
-            self._target.amend(list(last.values()))
-
-    def _migrate(self, messages: Sequence[StoredMessage]) -> list[Migrated]:
-        unreadable = [
-            _failed(message, InvalidMessage(message.unreadable))
-            for message in messages
-            if message.unreadable is not None
-        ]
-        if unreadable:
-            readable = [message for message in messages if message.unreadable is None]
-            return unreadable + (self._migrate(readable) if readable else [])
-        try:
-            stored = self._target.store(messages)
-        except InvalidMessage as error:
-            if len(messages) == 1:
-                return [_failed(messages[0], error)]
-            return [outcome for message in messages for outcome in self._migrate([message])]
-        kept, outcomes = list[StoredMessage](), list[Migrated]()
-        for message, is_new in zip(messages, stored, strict=True):
-            problem = None if is_new else self._taken(message)
-            if problem is None:
-                kept.append(message)
-            else:
-                outcomes.append(_failed(message, problem))
-        removed = self._store.cancel([message.message_id for message in kept]) if kept else []
-        for message, gone in zip(kept, removed, strict=True):
-            taken_back = not gone and self._take_back(message)
-            outcomes.append(_not_moved(message) if taken_back else _sent(message, removed=gone))
-        return outcomes
-
-    def _take_back(self, message: StoredMessage) -> bool:
-        """Whoever serves the first store has it in hand, or it was cancelled there."""
-        try:
-            return self._target.cancel([message.message_id]) == [True]
-        except ConfigurationError:
-            return False  # The target finds no such id.
-
-    def _taken(self, message: StoredMessage) -> SqsDelayError | None:
-        """Why a message whose id is taken must stay where it is; None if an earlier run stored it."""
-        try:
-            return refused(message, kept_as(self._target, message))
-        except ConfigurationError as error:
-            return error
+def _sent(message: StoredMessage, removed: bool) -> Migrated:
+    if removed:
+        return Migrated(message=message, status=MigrationStatus.MIGRATED)
+    return Migrated(
+        message=message,
+        status=MigrationStatus.SENT_NOT_REMOVED,
+        error="it became due meanwhile, and a dispatcher has it: it may arrive twice; a later "
+        "--due-from avoids this",
+    )
 
 
 def as_message(stored: StoredMessage) -> Message:
@@ -276,26 +198,3 @@ def as_message(stored: StoredMessage) -> Message:
         message_deduplication_id=text_of(stored.attributes, DEDUPLICATION_ID),
         trace_header=stored.trace_header,
     )
-
-
-def _sent(message: StoredMessage, *, removed: bool) -> Migrated:
-    if removed:
-        return Migrated(message=message, status=MigrationStatus.MIGRATED)
-    return Migrated(
-        message=message,
-        status=MigrationStatus.SENT_NOT_REMOVED,
-        error="it was released or cancelled in the store meanwhile, but will arrive all the "
-        "same; a later --due-from avoids this",
-    )
-
-
-def _not_moved(message: StoredMessage) -> Migrated:
-    return Migrated(
-        message=message,
-        status=MigrationStatus.SENT_NOT_REMOVED,
-        error="it was released or cancelled in the first store meanwhile, and was not moved",
-    )
-
-
-def _failed(message: StoredMessage, error: SqsDelayError) -> Migrated:
-    return Migrated(message=message, status=MigrationStatus.FAILED, error=str(error))

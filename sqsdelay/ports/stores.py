@@ -258,3 +258,35 @@ class DelayedMessageStore(ParkingPlace, Protocol):
         """While the context lasts, call ``wake`` (from any thread) when a message was stored or
         moved that may be due before all others. Superfluous calls are harmless."""
         ...
+
+
+@runtime_checkable
+class Movable(Protocol):
+    """A store whose messages can be sent another way, beside its dispatchers.
+
+    A message that was taken is no longer cancelled, rescheduled or taken by others, whatever becomes of
+    the taker. A dispatcher claims it when it is due, but not within a minute.
+    """
+
+    def take(
+        self, limit: int, *, due_from_ms: int, after: tuple[int, str] | None = None
+    ) -> list[StoredMessage]:
+        """Take messages that nobody holds, by due time and id: one page.
+
+        Args:
+            due_from_ms: leaves out what is due before.
+            after: ``(due_ms, message_id)`` of the last message of the page before.
+        """
+        ...
+
+    def taken(self, limit: int, *, after: tuple[int, str] | None = None) -> list[StoredMessage]:
+        """Messages that were taken before, and neither removed nor put back: one page."""
+        ...
+
+    def remove_taken(self, message_ids: Sequence[str]) -> list[bool]:
+        """Remove messages that were taken; False where a dispatcher has got it meanwhile."""
+        ...
+
+    def put_back(self, message_ids: Sequence[str]) -> None:
+        """Leave messages that were taken to the dispatchers again."""
+        ...

@@ -22,7 +22,7 @@ from sqsdelay.core.outgoing import of_new_trace, with_identity, without_identity
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.rejection import rejected_stored
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.errors import InvalidMessage, QueueUnavailable, SqsDelayError
+from sqsdelay.errors import InvalidMessage, QueueMissing, QueueUnavailable, SqsDelayError
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.ports.forks import in_each_child
 from sqsdelay.ports.queues import Failure, Queues, Released, SendReceipt, send_fitting
@@ -146,10 +146,17 @@ class SqsOutbox:
     ) -> list[Failure | Released]:
         outcomes: dict[int, Failure | Released] = {}
         ready: list[_Prepared] = []
+        missing: dict[QueueRef, QueueMissing] = {}
         for position, message in enumerate(messages):
             try:
                 queue, entry = addressed(message)
+                if queue in missing:
+                    # Asked for once a call: 500 requests for a queue that is gone took seconds.
+                    raise missing[queue]
                 ready.append((position, self._queues.url(queue), entry))
+            except QueueMissing as error:
+                missing[queue] = error
+                outcomes[position] = _failure(error)
             except SqsDelayError as error:
                 outcomes[position] = _failure(error)
 

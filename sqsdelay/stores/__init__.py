@@ -145,7 +145,7 @@ def open_store(
         if table is not None:
             raise InvalidSetting(f"table={table!r}: the URL names the DynamoDB table itself")
         from sqsdelay.stores.dynamodb import DynamoDbStore
-        from sqsdelay.stores.dynamodb.url import settings_of
+        from sqsdelay.stores.dynamodb.dynamodb_store import settings_of
 
         return DynamoDbStore(parts.netloc, endpoint=endpoint, **settings_of(parts.query))
     if parts.scheme == "s3":

@@ -2,6 +2,6 @@
 
 from sqsdelay.ports.queues import Delivery, TimeoutTransport
 from sqsdelay.timeouts.manager import TimeoutManager
-from sqsdelay.timeouts.settings import TimeoutSettings
+from sqsdelay.timeouts.task import TimeoutSettings
 
 __all__ = ["Delivery", "TimeoutManager", "TimeoutSettings", "TimeoutTransport"]

@@ -1,4 +1,4 @@
-"""Looks for due messages and sends their ids to the timeouts dispatcher queue."""
+"""Looks for due messages and sends the id of each to the timeouts dispatcher queue, once."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from typing import Final
 from sqsdelay.core.backoff import retry_seconds
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.waiting import seconds_to_sleep, wait_for
+from sqsdelay.dispatching.dispatcher import seconds_to_sleep, wait_for
 from sqsdelay.errors import QueueUnavailable, StoreError
 from sqsdelay.ports.stores import Claim
-from sqsdelay.timeouts.settings import TimeoutStatus
-from sqsdelay.timeouts.task import PAUSE_SECONDS, Refused, TimeoutParts, TimeoutTask
+from sqsdelay.timeouts.task import PAUSE_SECONDS, Refused, TimeoutParts, TimeoutStatus, TimeoutTask
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +60,8 @@ class Announcer(TimeoutTask):
     def _hold_due(self) -> list[StoredMessage]:
         """What is due and not announced yet, except for destinations that are out of reach."""
         settings, now_ms = self._parts.settings, self._transport.now_ms()
-        away = self._parts.destinations.out_of_reach()
+        destinations = self._parts.destinations
+        away = destinations.out_of_reach() - destinations.missing()
         with self._storage(self._fetching):
             with self._store.claim(
                 settings.batch_size, due_by_ms=now_ms, except_destinations=away

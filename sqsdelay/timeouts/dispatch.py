@@ -1,22 +1,99 @@
-"""The timeouts dispatcher queue's receiver: looks up an id, sends its message and removes it."""
+"""The timeouts dispatcher queue's receiver: looks up an id, sends its message, removes it, or tries later."""
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from sqsdelay.core.backoff import retry_seconds
+from sqsdelay.core.clock import Clock
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.destinations import unreadable
 from sqsdelay.errors import CriticalError, StoreError
 from sqsdelay.ports.queues import Delivery, Failure
-from sqsdelay.timeouts.retries import TimeoutRetries
-from sqsdelay.timeouts.settings import TimeoutStatus
-from sqsdelay.timeouts.task import PAUSE_SECONDS, Delivered, Refused, TimeoutParts, TimeoutTask
+from sqsdelay.timeouts.task import (
+    PAUSE_SECONDS,
+    Delivered,
+    Refused,
+    TimeoutParts,
+    TimeoutStatus,
+    TimeoutTask,
+)
 
 _REMEMBERED: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    destination: str
+    failures: int
+    at: float
+
+
+class TimeoutRetries:
+    """Which messages are tried again, and when. The messages themselves stay in the store.
+
+    So nothing is lost with the process, and no queue fills up with waiting ids.
+
+    Args:
+        clock: its monotonic time is used.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
+
+    def __contains__(self, message_id: str) -> bool:
+        return message_id in self._waiting
+
+    def failures(self, message_id: str) -> int:
+        """How many attempts on a message have failed."""
+        waiting = self._waiting.get(message_id)
+        return 0 if waiting is None else waiting.failures
+
+    def add(self, message: StoredMessage, *, failures: int, seconds: float) -> bool:
+        """Schedule another attempt; False if too many are waiting to remember this one.
+
+        The older ones are finished first: if new ones displaced them, none would ever
+        reach its last attempt.
+        """
+        if message.message_id not in self._waiting and len(self._waiting) >= _REMEMBERED:
+            return False
+        at = self._clock.monotonic() + seconds
+        self._waiting[message.message_id] = _Waiting(message.destination, failures, at)
+        self._waiting.move_to_end(message.message_id)
+        return True
+
+    def remove(self, message_ids: Iterable[str]) -> None:
+        """Nothing more needs to be done for them."""
+        for message_id in message_ids:
+            self._waiting.pop(message_id, None)
+
+    def due(self, limit: int, *, except_destinations: Collection[str]) -> list[str]:
+        """Ids to try now. They stay here until they are removed or added again."""
+        now = self._clock.monotonic()
+        ready = (
+            message_id
+            for message_id, waiting in self._waiting.items()
+            if waiting.at <= now and waiting.destination not in except_destinations
+        )
+        return [message_id for message_id, _ in zip(ready, range(limit), strict=False)]
+
+    def seconds_to_next(self, *, except_destinations: Collection[str]) -> float | None:
+        """Seconds until the next attempt, 0 if one is due; None if there is none."""
+        now = self._clock.monotonic()
+        left = (
+            max(0.0, waiting.at - now)
+            for waiting in self._waiting.values()
+            if waiting.destination not in except_destinations
+        )
+        return min(left, default=None)
+
+
+_UNREMOVED: Final = 10_000
 
 _RETRIES_AT_ONCE: Final = 100
 
@@ -56,7 +133,8 @@ class TimeoutDispatch(TimeoutTask):
             else:
                 waiting[message_id] = delivery
         self._dispatch(self._look_up(waiting))
-        away = self._parts.destinations.out_of_reach()
+        destinations = self._parts.destinations
+        away = destinations.out_of_reach() - destinations.missing()
         again = self._retries.due(_RETRIES_AT_ONCE, except_destinations=away)
         self._dispatch(self._look_up(dict.fromkeys(again)))
         return len(received) + len(again)
@@ -64,7 +142,7 @@ class TimeoutDispatch(TimeoutTask):
     def _wait_seconds(self) -> int:
         """The long poll, shortened to the next retry."""
         destinations = self._parts.destinations
-        away = destinations.out_of_reach()
+        away = destinations.out_of_reach() - destinations.missing()
         waits = (
             self._retries.seconds_to_next(except_destinations=away),
             destinations.seconds_to_next(),
@@ -114,7 +192,7 @@ class TimeoutDispatch(TimeoutTask):
             failures = self._retries.failures(message.message_id)
             self._try_later(delivery, message, failures + 1, seconds=retry_seconds(failures))
         self._unremoved |= {_key(message): TimeoutStatus.REJECTED for _, message in rejected}
-        while len(self._unremoved) > _REMEMBERED:
+        while len(self._unremoved) > _UNREMOVED:
             self._unremoved.popitem(last=False)
         self._remove(before + sent + rejected)
 

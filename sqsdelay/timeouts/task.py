@@ -1,11 +1,14 @@
-"""What the three tasks of a timeout manager share: its parts, and settling deliveries."""
+"""What the three tasks of a timeout manager share: settings, parts, and settling deliveries."""
 
 from __future__ import annotations
 
 import logging
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Final, TypeVar
 
 from sqsdelay.core.clock import Clock
@@ -14,11 +17,79 @@ from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.circuit_breakers import CircuitBreaker, report
 from sqsdelay.dispatching.destinations import Destinations
-from sqsdelay.errors import CriticalError, StoreError
+from sqsdelay.errors import CriticalError, InvalidSetting, StoreError
+from sqsdelay.limits import MAX_RECEIVE_WAIT_SECONDS, STOP_SECONDS
 from sqsdelay.ports.queues import Delivery, Failure, TimeoutTransport
 from sqsdelay.ports.stores import DelayedMessageStore
-from sqsdelay.timeouts.announcements import Announcements
-from sqsdelay.timeouts.settings import TimeoutSettings, TimeoutStatus
+
+DEFAULT_OUTAGE_SECONDS: Final = 120.0
+"""NServiceBus raises a critical error when its timeout storage has failed for two minutes."""
+
+DEFAULT_ANNOUNCE_AGAIN_SECONDS: Final = 300.0
+
+DEFAULT_WAIT_SECONDS: Final = STOP_SECONDS
+"""A stop waits for the poll in hand, since what SQS hands out to a process that has ended comes back three
+minutes late. Two receivers so ask 1.3 million times a month (0.52 USD in us-east-1)."""
+
+LOST_AFTER: Final = 12
+"""An id that was announced and not seen for so many times `announce_again_seconds` is announced again:
+after an hour by default. A queue that was purged loses no message."""
+
+DEFAULT_RETRIES: Final = 7
+"""After 1, 2, 4 … 60 s, so about two minutes: as long as the storage may fail. The seeds name no number."""
+
+
+class TimeoutStatus(StrEnum):
+    """What became of messages."""
+
+    STORED = "stored"
+    SENT_ON = "sent-on"
+    """Due when it arrived."""
+    ANNOUNCED = "announced"
+    DISPATCHED = "dispatched"
+    DROPPED = "dropped"
+    """Announced, but no longer there, or moved to a later due time."""
+    REJECTED = "rejected"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeoutSettings:
+    """Waits and limits.
+
+    Args:
+        outage_seconds: how long the storage may fail before that is a critical error.
+        announce_again_seconds: a message that another process announced but has not dispatched
+            for this long is announced again.
+        number_of_retries: further attempts on a message that its destination refused, or whose
+            destination does not exist, before it goes to the error queue; counted in the process.
+            An outage of the destination counts as no attempt.
+        batch_size: due messages announced at once.
+        poll_seconds: the longest sleep between looks for due messages; the store's own if left out.
+        wait_seconds: long poll of the receivers, 0 to 20; a stop waits for the one in hand.
+
+    Raises:
+        ConfigurationError: a value out of range.
+    """
+
+    outage_seconds: float = DEFAULT_OUTAGE_SECONDS
+    announce_again_seconds: float = DEFAULT_ANNOUNCE_AGAIN_SECONDS
+    number_of_retries: int = DEFAULT_RETRIES
+    batch_size: int = 100
+    poll_seconds: float | None = None
+    wait_seconds: int = DEFAULT_WAIT_SECONDS
+
+    def __post_init__(self) -> None:
+        for name in ("outage_seconds", "announce_again_seconds", "batch_size", "poll_seconds"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise InvalidSetting(f"{name}={value}; use more than 0")
+        if self.number_of_retries < 0:
+            raise InvalidSetting(f"number_of_retries={self.number_of_retries}; use 0 or more")
+        if not 0 <= self.wait_seconds <= MAX_RECEIVE_WAIT_SECONDS:
+            raise InvalidSetting(
+                f"wait_seconds={self.wait_seconds}; use 0 to {MAX_RECEIVE_WAIT_SECONDS}"
+            )
+
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +101,55 @@ Delivered = tuple[Delivery[Any] | None, StoredMessage]
 """A message and what brought it; None where that was settled before, and the message is in the store."""
 
 Refused = tuple[Delivery[Any] | None, StoredMessage, str]
+
+
+_REMEMBERED: Final = 100_000
+
+
+class Announcements:
+    """What one process has announced, or seen announced, and not finished. Thread-safe.
+
+    Beyond 100,000, the oldest are forgotten and may be announced again.
+
+    Args:
+        clock: its monotonic time is used.
+        lost_after_seconds: after this long unseen, an announcement counts as lost.
+    """
+
+    def __init__(self, clock: Clock, *, lost_after_seconds: float) -> None:
+        self._clock = clock
+        self._lost_after_seconds = lost_after_seconds
+        self._outstanding: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def add(self, messages: Iterable[StoredMessage]) -> None:
+        """They have just been announced, or seen."""
+        now = self._clock.monotonic()
+        with self._lock:
+            for message in messages:
+                self._outstanding[message.message_id] = (message.due_ms, now)
+                self._outstanding.move_to_end(message.message_id)
+            while len(self._outstanding) > _REMEMBERED:
+                self._outstanding.popitem(last=False)
+
+    def remove(self, message_ids: Iterable[str]) -> None:
+        """They are finished, or must be announced again."""
+        with self._lock:
+            for message_id in message_ids:
+                self._outstanding.pop(message_id, None)
+
+    def missing(self, messages: Sequence[StoredMessage]) -> list[StoredMessage]:
+        """Those to announce. One that was rescheduled is announced again."""
+        now = self._clock.monotonic()
+        with self._lock:
+            known = {m.message_id: self._outstanding.get(m.message_id) for m in messages}
+        return [m for m in messages if not self._waits(m, known[m.message_id], now)]
+
+    def _waits(self, message: StoredMessage, known: tuple[int, float] | None, now: float) -> bool:
+        if known is None:
+            return False
+        due_ms, seen_at = known
+        return due_ms == message.due_ms and now - seen_at < self._lost_after_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

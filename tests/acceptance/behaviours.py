@@ -12,17 +12,16 @@ from typing import Any, Final
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from lambdas.dispatcher.handler import BATCH
+from lambdas.removal_guard.handler import LEFT_OUT, Refused, check
 from sqsdelay import DelaySender
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import DELAY_SECONDS, string
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import Amendment, StoredMessage
-from sqsdelay.dispatching.dispatcher import Dispatcher
-from sqsdelay.dispatching.settings import DispatchSettings
+from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.errors import BodyMissing, ConfigurationError, MessageTooLarge, SqsDelayError
-from sqsdelay.lambdas.dispatcher.handler import BATCH
-from sqsdelay.lambdas.removal_guard.handler import LEFT_OUT, Refused, check
 from sqsdelay.ledger.events import EventKind
 from sqsdelay.limits import MAX_DUE_MS
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Parking, ParkingSettings

@@ -17,9 +17,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.dispatcher import Dispatcher
-from sqsdelay.dispatching.exactly_once import ExactlyOnce
-from sqsdelay.dispatching.settings import DispatchSettings
+from sqsdelay.dispatching.destinations import ExactlyOnce
+from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.ports.queues import Failure
 from sqsdelay.ports.stores import Claim, DelayedMessageStore
 from sqsdelay.stores import open_store

@@ -16,8 +16,7 @@ import pytest
 
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.dispatcher import Dispatcher
-from sqsdelay.dispatching.settings import DispatchSettings
+from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.errors import StoreError, StoreUnavailable
 from sqsdelay.ports.queues import Failure
 from sqsdelay.stores.postgres.postgres_store import PostgresStore

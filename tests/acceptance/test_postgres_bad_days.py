@@ -23,8 +23,7 @@ from psycopg.conninfo import make_conninfo
 
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.stored_message import Amendment, StoredMessage
-from sqsdelay.dispatching.dispatcher import Dispatcher
-from sqsdelay.dispatching.settings import MAX_POLL_SECONDS, DispatchSettings
+from sqsdelay.dispatching.dispatcher import MAX_POLL_SECONDS, Dispatcher, DispatchSettings
 from sqsdelay.ports.stores import TransactionMode
 from sqsdelay.receiving.deduplication import Copy
 from sqsdelay.stores.postgres.inbox import PostgresInbox

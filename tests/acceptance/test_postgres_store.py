@@ -18,9 +18,8 @@ from psycopg.rows import dict_row
 
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.dispatcher import Dispatcher
-from sqsdelay.dispatching.exactly_once import ExactlyOnce
-from sqsdelay.dispatching.settings import MAX_POLL_SECONDS, DispatchSettings
+from sqsdelay.dispatching.destinations import ExactlyOnce
+from sqsdelay.dispatching.dispatcher import MAX_POLL_SECONDS, Dispatcher, DispatchSettings
 from sqsdelay.dispatching.settlement import Round
 from sqsdelay.errors import ConfigurationError, CriticalError, StoreMissing, StoreUnavailable
 from sqsdelay.ports.stores import TransactionMode

@@ -14,8 +14,7 @@ from botocore.config import Config
 from sqsdelay.core.checked_message import new_message_id
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.dispatcher import Dispatcher
-from sqsdelay.dispatching.settings import DispatchSettings
+from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.stores.s3 import S3Store
 from sqsdelay.stores.s3.slots import parse
 from sqsdelay.testing import InMemoryOutbox

@@ -19,11 +19,11 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from lambdas.dispatcher import handler as module
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import QueueUnavailable, StoreMissing
-from sqsdelay.lambdas.dispatcher import handler as module
 from sqsdelay.ledger.events import EventKind, from_json
 from sqsdelay.opentelemetry import OpenTelemetryTracing
 from sqsdelay.ports.queues import Failure

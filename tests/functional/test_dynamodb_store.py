@@ -170,7 +170,7 @@ def test_a_far_message_comes_back_intact(store: DynamoDbStore, clock: ManualCloc
 
 def test_what_a_far_message_stores(store: DynamoDbStore, clock: ManualClock) -> None:
     """204 bytes that do not deflate take an item of 270 bytes, which the price is reckoned with."""
-    from sqsdelay.stores.dynamodb.item import item_bytes
+    from sqsdelay.stores.dynamodb.layout import item_bytes
 
     body = random.Random(1).randbytes(204)
     due_ms = clock.now_ms() + DAY_MS

@@ -21,9 +21,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from lambdas.delay_consumer import handler as module
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError, InvalidEndpoint, MalformedMessage, SqsDelayError
-from sqsdelay.lambdas.delay_consumer import handler as module
 from sqsdelay.ledger.events import EventKind, from_json
 from sqsdelay.ledger.firehose import CALL_SECONDS
 from sqsdelay.opentelemetry import OpenTelemetryTracing

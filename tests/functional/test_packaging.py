@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import tarfile
 import zipfile
 from email.message import Message
 from email.parser import Parser
@@ -15,12 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from sqsdelay.lambdas.function_code import (
-    ARCHIVES,
-    FUNCTIONS,
-    delay_consumer_code,
-    write_archives,
-)
+from sqsdelay.cdk.function_code import ARCHIVE, functions_archive
 from tests.services.packages import build_wheel, install_wheel, package_files, run
 
 ROOT = Path(__file__).parents[2]
@@ -52,8 +48,7 @@ def test_the_wheel_carries_every_file_of_the_package_and_no_other(wheel: Path) -
     """Modules, SQL, prices, templates, the type marker, the functions' archives; no tests, no app."""
     with zipfile.ZipFile(wheel) as archive:
         carried = {name for name in archive.namelist() if ".dist-info/" not in name}
-    archives = {f"{ARCHIVES}/{function}.zip" for function in FUNCTIONS}
-    assert carried == package_files(ROOT) | archives
+    assert carried == package_files(ROOT) | {ARCHIVE}
     assert {"sqsdelay/py.typed", "sqsdelay/cost/prices.json"} <= carried
     assert {"sqsdelay/stores/postgres/store.sql", "sqsdelay/stores/sqlite/store.sql"} <= carried
 
@@ -74,28 +69,41 @@ def test_installed_alone_it_runs(python: Path, tmp_path: Path) -> None:
     assert ask(f"{store}; s.set_up(); print(s.pending_count())") == "0\n"
 
 
-def test_an_app_of_another_repository_deploys_the_archives(python: Path, tmp_path: Path) -> None:
+def test_an_app_of_another_repository_deploys_what_this_checkout_does(
+    python: Path, tmp_path: Path
+) -> None:
     """The guide's app, in a folder of its own, without a build, a checkout, or our feature flags: its
-    functions are those in the wheel."""
+    template and its functions are the same, hash for hash."""
     guide = (ROOT / "docs" / "deploy.md").read_text()
     (app,) = re.findall(r"```python\n(from aws_cdk import App.*?)```", guide, re.DOTALL)
-    (tmp_path / "app.py").write_text(app)
-    run("env", f"CDK_OUTDIR={tmp_path / 'out'}", python, "app.py", folder=tmp_path)
-    template = json.loads((tmp_path / "out" / "shop.template.json").read_text())
-    kinds = {resource["Type"] for resource in template["Resources"].values()}
+    made = []
+    for name, interpreter in (("wheel", python), ("checkout", sys.executable)):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "app.py").write_text(app)
+        run("env", f"CDK_OUTDIR={folder / 'out'}", interpreter, "app.py", folder=folder)
+        made.append((folder / "out" / "shop.template.json").read_text())
+        (asset,) = (folder / "out").glob("asset.*.zip")
+        assert asset.read_bytes() == functions_archive().read_bytes()
+    assert made[0] == made[1]
+    kinds = {resource["Type"] for resource in json.loads(made[0])["Resources"].values()}
     assert {"AWS::SQS::Queue", "AWS::Lambda::Function", "AWS::CloudWatch::Alarm"} <= kinds
-    deployed = [path.read_bytes() for path in (tmp_path / "out").glob("asset.*.zip")]
     (site,) = (python.parents[1] / "lib").glob("python*/site-packages")
-    assert deployed == [(site / ARCHIVES / "delay_consumer.zip").read_bytes()]
     assert not list(site.glob("build/*"))
 
 
-def test_the_same_code_makes_the_same_archive(tmp_path: Path) -> None:
-    """Whenever and wherever it is packed: a deployment that compares hashes changes nothing."""
-    first = [path.read_bytes() for path in write_archives(tmp_path / "first")]
-    for path in delay_consumer_code().rglob("*.py"):
-        path.touch()
-    assert [path.read_bytes() for path in write_archives(tmp_path / "second")] == first
+def test_an_sdist_has_what_a_wheel_is_built_from(tmp_path: Path) -> None:
+    """The functions' handlers and pins too."""
+    sources = build_wheel(tmp_path).parent / "sources"
+    program = "from setuptools import build_meta as b; print(b.build_sdist('.'))"
+    name = run(sys.executable, "-c", program, folder=sources).splitlines()[-1]
+    with tarfile.open(sources / name) as archive:
+        held = {member.partition("/")[2] for member in archive.getnames()}
+    functions = {
+        str(p.relative_to(ROOT)) for p in (ROOT / "lambdas").rglob("*.*") if p.suffix != ".pyc"
+    }
+    assert functions <= held
+    assert package_files(ROOT) <= held
 
 
 def test_every_extra_resolves_to_what_the_lock_file_pins(wheel: Path) -> None:

@@ -12,8 +12,8 @@ import pytest
 from psycopg import sql
 
 from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.dispatching.destinations import ExactlyOnce
 from sqsdelay.dispatching.dispatcher import Dispatcher
-from sqsdelay.dispatching.exactly_once import ExactlyOnce
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
 
 LONG_AGO_MS = 1_000
@@ -116,3 +116,13 @@ def test_a_removal_answers_for_each_id(store: PostgresStore) -> None:
         assert claim.remove(["m0", "m1"]) == [True, True]
         assert claim.remove(["m0", "unknown", "m2"]) == [False, False, True]
     assert [m.message_id for m in store.pending(10)] == ["m3"]
+
+
+def test_a_databases_own_timeouts_end_no_claim(postgres: str, table: str) -> None:
+    """While messages are sent the claim's transaction is idle: ended then, they would be sent again."""
+    impatient = f"{postgres}?options=-c%20idle_in_transaction_session_timeout%3D1000"
+    with closing(PostgresStore(impatient, endpoint="orders", table=table)) as store:
+        store.set_up()
+        with store.claim(1, due_by_ms=LONG_AGO_MS) as claim:
+            shown = claim.transaction.execute("SHOW idle_in_transaction_session_timeout")
+            assert shown.fetchone() == ("0",)

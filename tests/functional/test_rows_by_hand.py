@@ -12,9 +12,9 @@ import pytest
 
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching import recording
+from sqsdelay.dispatching import settlement
+from sqsdelay.dispatching.destinations import ExactlyOnce
 from sqsdelay.dispatching.dispatcher import Dispatcher
-from sqsdelay.dispatching.exactly_once import ExactlyOnce
 from sqsdelay.errors import StoreError
 from sqsdelay.ledger.events import from_json, to_json
 from sqsdelay.limits import MAX_DUE_MS, MAX_STORED_ID_CHARS
@@ -217,6 +217,6 @@ def test_a_store_in_memory_keeps_the_same_promise() -> None:
 def test_their_events_can_be_read_back() -> None:
     """A ledger with such a row's rejection stays a ledger."""
     odd = StoredMessage(message_id="", destination="", due_ms=-1, body=b"x", unreadable="odd")
-    (event,) = recording.rejected([(odd, "Unreadable: odd")], at_ms=NOW_MS)
+    (event,) = settlement.rejected([(odd, "Unreadable: odd")], at_ms=NOW_MS)
     again = from_json(to_json(event))
     assert (again.endpoint, again.message_id, again.due_ms) == ("-", "-", None)

@@ -15,9 +15,8 @@ import pytest
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.background import DelayedDelivery
-from sqsdelay.dispatching.dispatcher import Dispatcher
-from sqsdelay.dispatching.exactly_once import ExactlyOnce
-from sqsdelay.dispatching.settings import DispatchSettings
+from sqsdelay.dispatching.destinations import ExactlyOnce
+from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.errors import (
     ConfigurationError,
     CriticalError,
@@ -252,3 +251,17 @@ def test_what_waits_for_a_destination_out_of_reach_is_not_read(tmp_path: Path) -
             store._connection.set_progress_handler(None, 0)
             work.append(len(steps))
     assert work[1] < 2 * work[0]
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_was_deleted_keeps_nothing_more(tmp_path: Path, replaced: bool) -> None:
+    """The open one still takes rows, where nobody finds them: an error, and not True."""
+    with opened(tmp_path) as store:
+        assert store.store([message("a", 1)]) == [True]
+        for file in tmp_path.iterdir():
+            file.unlink()
+        if replaced:
+            with opened(tmp_path) as another:
+                another.set_up()
+        with pytest.raises(StoreUnavailable, match="was deleted or replaced while it was open"):
+            store.store([message("b", 1)])

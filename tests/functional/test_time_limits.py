@@ -16,6 +16,7 @@ import boto3
 import pytest
 from botocore.config import Config
 
+from lambdas.delay_consumer import handler as module
 from sqsdelay import DelayConsumer, DelaySender
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import OutgoingMessage
@@ -27,7 +28,6 @@ from sqsdelay.errors import (
     SqsDelayError,
     StoreUnavailable,
 )
-from sqsdelay.lambdas.delay_consumer import handler as module
 from sqsdelay.ledger.firehose import CALL_SECONDS, FirehoseLedger
 from sqsdelay.limits import (
     ANSWER_SECONDS,

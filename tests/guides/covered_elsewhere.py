@@ -28,7 +28,7 @@ ELSEWHERE: Final = (
     Elsewhere(
         r"aws (s3 cp|cloudformation deploy) .*",
         "needs the AWS CLI; the test deploys the template with boto3",
-        "tests/acceptance/deployed/test_cloudformation.py",
+        "tests/acceptance/deployed/test_templates.py",
     ),
     Elsewhere(
         r"make deploy-local\b.*",

@@ -31,7 +31,7 @@ from sqsdelay.dispatching.circuit_breakers import (
     DEFAULT_FAILURES_PER_SECOND,
     DEFAULT_TRIGGER_SECONDS,
 )
-from sqsdelay.dispatching.settings import DEFAULT_BATCH, MAX_POLL_SECONDS, DispatchSettings
+from sqsdelay.dispatching.dispatcher import DEFAULT_BATCH, MAX_POLL_SECONDS, DispatchSettings
 from sqsdelay.errors import SchemaMismatch
 from sqsdelay.operating.listing import parse_cursor
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS

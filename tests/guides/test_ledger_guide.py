@@ -16,14 +16,13 @@ import boto3
 import pytest
 from moto import mock_aws
 
+from lambdas.settings import PowertoolsLedger
 from sqsdelay import DelaySender
+from sqsdelay.cdk import function_names
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Route
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.lambdas.delay_consumer import contract as delay_consumer
-from sqsdelay.lambdas.dispatcher import contract as dispatcher
-from sqsdelay.lambdas.powertools_ledger import PowertoolsLedger
 from sqsdelay.ledger.events import LEDGER_VERSION, Event, EventKind, Source, from_json, to_json
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores import open_store
@@ -171,5 +170,5 @@ def test_the_tables_are_the_codes() -> None:
     (example,) = blocks("json")
     assert to_json(from_json(example)) == example.strip()
     assert f"## The schema, version {LEDGER_VERSION}" in GUIDE
-    variables = {delay_consumer.LEDGER_VARIABLE, dispatcher.LEDGER_VARIABLE}
+    variables = {function_names.LEDGER_VARIABLE, function_names.LEDGER_VARIABLE}
     assert [f"`{variable}=true`" in GUIDE for variable in variables] == [True]

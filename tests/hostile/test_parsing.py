@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from moto import mock_aws
 
+from lambdas.delay_consumer import handler as module
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import SqsDelayError
-from sqsdelay.lambdas.delay_consumer import handler as module
 from sqsdelay.sqs import create_endpoint
 from tests.fuzz import targets
 from tests.hostile.strategies import broken, lines, records, texts, values

@@ -14,15 +14,14 @@ import boto3
 import pytest
 from moto import mock_aws
 
+from lambdas.delay_consumer import handler as consumer_function
+from lambdas.dispatcher import handler as dispatcher_function
 from sqsdelay.cli import main
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import DELAY_SECONDS, ERROR, Attribute, Message, OutgoingMessage, string
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.dispatcher import Dispatcher
-from sqsdelay.dispatching.settings import DispatchSettings
+from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.errors import MalformedMessage, SqsDelayError, StoreUnavailable
-from sqsdelay.lambdas.delay_consumer import handler as consumer_function
-from sqsdelay.lambdas.dispatcher import handler as dispatcher_function
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender

@@ -12,9 +12,9 @@ import pytest
 
 from infra.cdk_command import ROOT
 from infra.endpoint_stack import stack_name
+from sqsdelay.cdk.function_code import functions_archive
 from sqsdelay.cdk.unrestricted_delay import STORES
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.lambdas.function_code import delay_consumer_code
 from tests.infra.conftest import WANTED
 
 RunApp = Callable[..., subprocess.CompletedProcess[str]]
@@ -77,7 +77,7 @@ def test_nag_packs_would_find_something(
 @pytest.fixture(autouse=True, scope="module")
 def built_code() -> None:
     """The function's code, which only the first synthesis has to fetch dependencies for."""
-    delay_consumer_code()
+    functions_archive()
 
 
 def cdk(*arguments: str, output: Path, validated: bool = True) -> subprocess.CompletedProcess[str]:
@@ -118,4 +118,4 @@ def test_no_endpoint_is_no_failure_and_several_are_several_stacks(tmp_path: Path
     assert "sqsdelay-orders" in stacks
     assert findings(tmp_path) == []
     [asset] = tmp_path.glob("asset.*")
-    assert not [p for p in asset.rglob("*") if p.name == "cdk.out" or p.suffix == ".json"]
+    assert asset.read_bytes() == functions_archive().read_bytes()

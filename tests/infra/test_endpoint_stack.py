@@ -10,10 +10,9 @@ from aws_cdk.assertions import Match
 
 from infra.cdk_command import ROOT
 from infra.endpoint_stack import stack_name
+from sqsdelay.cdk import function_names
 from sqsdelay.cdk.s3_ledger import LATE_SECONDS
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.lambdas.delay_consumer import contract
-from sqsdelay.lambdas.dispatcher import contract as dispatcher_contract
 from sqsdelay.limits import (
     DEDUPLICATION_INTERVAL_SECONDS,
     DELAY_QUEUE_VISIBILITY_SECONDS,
@@ -61,7 +60,7 @@ def test_hop_reaches_queue_function_and_alarm(endpoint_template: Templates) -> N
     function = only(template, "AWS::Lambda::Function")["Properties"]
     alarm = only(template, "AWS::CloudWatch::Alarm", MetricName="ApproximateAgeOfOldestMessage")
     assert queue["DelaySeconds"] == 60
-    assert function["Environment"]["Variables"][contract.HOP_SECONDS_VARIABLE] == "60"
+    assert function["Environment"]["Variables"][function_names.HOP_SECONDS_VARIABLE] == "60"
     assert alarm["Properties"]["Threshold"] == 60 + 2 * DELAY_QUEUE_VISIBILITY_SECONDS
 
 
@@ -105,10 +104,10 @@ def test_function(endpoint_template: Templates) -> None:
     assert properties["Runtime"] == "python3.14"
     assert properties["Timeout"] == FUNCTION_TIMEOUT_SECONDS
     assert properties["RecursiveLoop"] == "Allow"
-    assert properties["Handler"] == contract.HANDLER
+    assert properties["Handler"] == function_names.CONSUMER_HANDLER
     assert properties["Environment"]["Variables"] == {
-        contract.ENDPOINT_VARIABLE: "orders",
-        contract.HOP_SECONDS_VARIABLE: "900",
+        function_names.ENDPOINT_VARIABLE: "orders",
+        function_names.HOP_SECONDS_VARIABLE: "900",
     }
 
 
@@ -202,13 +201,13 @@ def test_dashboard_shows_what_the_function_reports(endpoint_template: Templates)
     """Every metric of the function, under its name, namespace and dimension, is on the dashboard."""
     body = str(only(endpoint_template(), "AWS::CloudWatch::Dashboard")["Properties"])
     for name in (
-        contract.HOPS,
-        contract.HANDED_OVER,
-        contract.LATENESS,
-        contract.FAILED,
-        contract.REJECTED,
+        function_names.HOPS,
+        function_names.HANDED_OVER,
+        function_names.LATENESS,
+        function_names.FAILED,
+        function_names.REJECTED,
     ):
-        assert f'["{contract.METRIC_NAMESPACE}","{name}","service","orders"' in body
+        assert f'["{function_names.METRIC_NAMESPACE}","{name}","service","orders"' in body
     for name in ("Delayed", "Visible", "NotVisible"):
         assert f"ApproximateNumberOfMessages{name}" in body
 
@@ -341,8 +340,11 @@ def test_the_functions_record_a_ledger_when_asked_to(endpoint_template: Template
             function["Properties"]["Handler"]: function["Properties"]["Environment"]["Variables"]
             for function in working(template, "AWS::Lambda::Function").values()
         }
-        assert set(environments) == {contract.HANDLER, dispatcher_contract.HANDLER}
-        told = environments[contract.HANDLER].get(contract.LEDGER_VARIABLE)
+        assert set(environments) == {
+            function_names.CONSUMER_HANDLER,
+            function_names.DISPATCHER_HANDLER,
+        }
+        told = environments[function_names.CONSUMER_HANDLER].get(function_names.LEDGER_VARIABLE)
         assert told == expected
-        told = environments[dispatcher_contract.HANDLER].get(dispatcher_contract.LEDGER_VARIABLE)
+        told = environments[function_names.DISPATCHER_HANDLER].get(function_names.LEDGER_VARIABLE)
         assert told == expected

@@ -7,19 +7,18 @@ from typing import Any
 import pytest
 from aws_cdk.assertions import Template
 
-from sqsdelay.lambdas.delay_consumer import contract as delay_consumer
-from sqsdelay.lambdas.dispatcher import contract as dispatcher
+from sqsdelay.cdk import function_names
 from tests.acceptance.grants import granted, listed
 from tests.infra.resources import Templates
 
 VARIABLES = {
-    delay_consumer.ENDPOINT_VARIABLE,
-    delay_consumer.HOP_SECONDS_VARIABLE,
-    delay_consumer.STORE_VARIABLE,
-    delay_consumer.LEDGER_VARIABLE,
-    dispatcher.ENDPOINT_VARIABLE,
-    dispatcher.STORE_VARIABLE,
-    dispatcher.LEDGER_VARIABLE,
+    function_names.ENDPOINT_VARIABLE,
+    function_names.HOP_SECONDS_VARIABLE,
+    function_names.STORE_VARIABLE,
+    function_names.LEDGER_VARIABLE,
+    function_names.ENDPOINT_VARIABLE,
+    function_names.STORE_VARIABLE,
+    function_names.LEDGER_VARIABLE,
 }
 
 

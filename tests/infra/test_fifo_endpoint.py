@@ -13,11 +13,10 @@ from aws_cdk.assertions import Template
 from infra.cdk_command import ROOT
 from infra.context import Deployment
 from infra.endpoint_stack import EndpointStack, stack_name
+from sqsdelay.cdk import function_names
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import InvalidEndpoint
-from sqsdelay.lambdas.delay_consumer import contract
-from sqsdelay.lambdas.dispatcher import contract as dispatcher
 from sqsdelay.limits import DELAY_QUEUE_VISIBILITY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.sqs.endpoints import due_queue_attributes, fifo_queue_attributes, waiting_problems
 from tests.infra.conftest import CONTEXT
@@ -85,7 +84,7 @@ def test_function_serves_delay_queue_and_due_queue(template: Template) -> None:
         assert source["Properties"]["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
         assert source["Properties"]["BatchSize"] == 10
     function = only(template, "AWS::Lambda::Function")["Properties"]
-    assert function["Environment"]["Variables"][contract.ENDPOINT_VARIABLE] == "orders.fifo"
+    assert function["Environment"]["Variables"][function_names.ENDPOINT_VARIABLE] == "orders.fifo"
 
 
 def test_role_consumes_both_and_sends_to_four(template: Template) -> None:
@@ -126,7 +125,9 @@ def test_dashboard(template: Template) -> None:
     """Its name is one that CloudWatch takes; deliveries are counted under the endpoint's name."""
     shown = dashboard(template)
     assert "." not in str(shown["DashboardName"]).replace("AWS::Region", "")
-    metric = f'["{contract.METRIC_NAMESPACE}","{contract.DELIVERED}","service","orders.fifo"'
+    metric = (
+        f'["{function_names.METRIC_NAMESPACE}","{function_names.DELIVERED}","service","orders.fifo"'
+    )
     assert metric in str(shown["DashboardBody"])
 
 
@@ -138,7 +139,9 @@ def test_outputs_name_the_due_queue(template: Template) -> None:
 def test_dispatcher_releases_to_the_due_queue(endpoint_template: Templates) -> None:
     """The FIFO queue takes no message timers: a store's messages go where the timers run."""
     template = endpoint_template("orders.fifo", store="dynamodb")
-    function = only(template, "AWS::Lambda::Function", Handler=dispatcher.HANDLER)["Properties"]
+    function = only(template, "AWS::Lambda::Function", Handler=function_names.DISPATCHER_HANDLER)[
+        "Properties"
+    ]
     role = template.find_resources("AWS::IAM::Role")[function["Role"]["Fn::GetAtt"][0]]
     [policy] = role["Properties"]["Policies"]
     [release] = [s for s in policy["PolicyDocument"]["Statement"] if s["Sid"] == "Release"]

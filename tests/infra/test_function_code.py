@@ -1,4 +1,4 @@
-"""The function's code: the same everywhere, small, complete, and built outside the sources."""
+"""The functions' code: the same everywhere, small, complete, and built outside the sources."""
 
 from __future__ import annotations
 
@@ -7,111 +7,89 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 
 import boto3
 import pytest
 
-from sqsdelay.lambdas.delay_consumer import contract as delay_consumer
-from sqsdelay.lambdas.dispatcher import contract as dispatcher
-from sqsdelay.lambdas.function_code import (
-    ROOT,
-    FunctionCodeError,
-    delay_consumer_code,
-    dispatcher_code,
-)
+from sqsdelay.cdk import function_names
+from sqsdelay.cdk.function_code import ROOT, FunctionCodeError, functions_archive, guard_source
 
 MAX_ZIPPED_BYTES = 2 * 1024 * 1024
 
 
-BUILDS = {"delay_consumer": delay_consumer_code, "dispatcher": dispatcher_code}
-HANDLERS = {"delay_consumer": delay_consumer.HANDLER, "dispatcher": dispatcher.HANDLER}
+def contents(archive: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(archive) as zipped:
+        return {name: zipped.read(name) for name in zipped.namelist()}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Built:
-    """A function's folder, built afresh."""
-
-    function: str
-    folder: Path
-
-    def again(self, root: Path, build: Path) -> Path:
-        """Build it from another checkout."""
-        return BUILDS[self.function](root=root, build=build)
-
-
-@pytest.fixture(scope="session", params=sorted(BUILDS))
-def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Each function in turn."""
-    folder = BUILDS[request.param](build=tmp_path_factory.mktemp("build"))
-    return Built(function=request.param, folder=folder)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The archive, built afresh."""
+    return functions_archive(build=tmp_path_factory.mktemp("build"))
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """The sources in another directory."""
     root = tmp_path / "elsewhere"
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "sqsdelay", root / "sqsdelay", ignore=ignored)
+    for part in ("sqsdelay", "lambdas"):
+        shutil.copytree(ROOT / part, root / part, ignore=shutil.ignore_patterns("__pycache__"))
     return root
 
 
-def test_same_inputs_make_the_same_folder_in_any_directory(
-    built: Built, checkout: Path, tmp_path: Path
+def test_same_inputs_make_the_same_archive_in_any_directory(
+    built: Path, checkout: Path, tmp_path: Path
 ) -> None:
     """A deploy from another machine changes nothing when nothing changed."""
-    again = built.again(checkout, tmp_path / "build")
-    assert again.name == built.folder.name
-    assert contents(again) == contents(built.folder)
+    for path in checkout.rglob("*.py"):
+        path.touch()
+    again = functions_archive(checkout, tmp_path / "build")
+    assert again.name == built.name
+    assert again.read_bytes() == built.read_bytes()
 
 
-def test_changed_source_makes_another_folder(built: Built, checkout: Path, tmp_path: Path) -> None:
-    """A folder built before a change is not taken for it."""
+def test_changed_source_makes_another_archive(built: Path, checkout: Path, tmp_path: Path) -> None:
+    """One built before a change is not taken for it."""
     limits = checkout / "sqsdelay" / "limits.py"
     limits.write_text(limits.read_text() + "\n# changed\n")
-    changed = built.again(checkout, tmp_path / "build")
-    assert changed.name != built.folder.name
-    assert (changed / "sqsdelay" / "limits.py").read_bytes() == limits.read_bytes()
+    changed = functions_archive(checkout, tmp_path / "build")
+    assert changed.name != built.name
+    assert contents(changed)["sqsdelay/limits.py"] == limits.read_bytes()
 
 
 def test_nothing_is_written_into_the_sources(checkout: Path, tmp_path: Path) -> None:
     """Building leaves the checkout as it was."""
-    before = contents(checkout)
-    dispatcher_code(root=checkout, build=tmp_path / "build")
-    assert contents(checkout) == before
+    before = {path: path.read_bytes() for path in checkout.rglob("*") if path.is_file()}
+    functions_archive(checkout, tmp_path / "build")
+    assert {path: path.read_bytes() for path in checkout.rglob("*") if path.is_file()} == before
 
 
-def test_small_and_without_what_lambda_brings(built: Built, tmp_path: Path) -> None:
-    """At most 2 MB zipped, no boto3, no build output, no metadata, no other function."""
-    archive = tmp_path / "code.zip"
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as zipped:
-        for name, data in contents(built.folder).items():
-            zipped.writestr(name, data)
-    assert archive.stat().st_size <= MAX_ZIPPED_BYTES
-    top = {path.name for path in built.folder.iterdir()}
-    assert {"sqsdelay", "aws_lambda_powertools"} <= top
+def test_small_and_without_what_lambda_brings(built: Path) -> None:
+    """At most 2 MB, no boto3, no constructs, no build output, no metadata."""
+    assert built.stat().st_size <= MAX_ZIPPED_BYTES
+    names = contents(built)
+    top = {name.split("/")[0] for name in names}
+    assert {"sqsdelay", "lambdas", "aws_lambda_powertools"} <= top
     assert not {"boto3", "botocore", "bin", "cdk.out"} & top
-    assert not [n for n in contents(built.folder) if "__pycache__" in n or ".dist-info" in n]
-    functions = {
-        path.name for path in (built.folder / "sqsdelay" / "lambdas").iterdir() if path.is_dir()
-    }
-    assert functions == {built.function}
+    assert not [name for name in names if "__pycache__" in name or ".dist-info" in name]
+    constructs = {name for name in names if name.startswith("sqsdelay/cdk/")}
+    assert constructs == {"sqsdelay/cdk/__init__.py", "sqsdelay/cdk/function_names.py"}
 
 
-def test_of_the_stores_just_those_that_are_deployed(built: Built) -> None:
+def test_of_the_stores_just_those_that_are_deployed(built: Path) -> None:
     """The others' drivers are not in a function."""
-    modules = {name for name in contents(built.folder) if name.startswith("sqsdelay/stores/")}
+    modules = {name for name in contents(built) if name.startswith("sqsdelay/stores/")}
     assert "sqsdelay/stores/dynamodb/dynamodb_store.py" in modules
     assert not [name for name in modules if "sqlite" in name or "postgres" in name]
+
+
+def test_the_guard_is_deployed_with_what_its_construct_tells_it() -> None:
+    """Its one file stands in the template, and imports nothing of ours."""
+    source = guard_source()
+    assert f'LEFT_OUT = "{function_names.LEFT_OUT}"\n' in source
+    assert f"SETTLING_SECONDS = {function_names.SETTLING_SECONDS}\n" in source
+    assert "sqsdelay" not in source.split('"""', 2)[2]
 
 
 OPEN_STORE = (
@@ -123,7 +101,10 @@ OPEN_STORE = (
 )
 
 
-def test_handler_loads_from_the_folder_alone(built: Built, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "handler", [function_names.CONSUMER_HANDLER, function_names.DISPATCHER_HANDLER]
+)
+def test_handler_loads_from_the_archive_alone(built: Path, tmp_path: Path, handler: str) -> None:
     """With boto3 as Lambda's runtime brings it, and nothing else installed, the handler imports, and
     its store opens."""
     runtime = tmp_path / "runtime"
@@ -131,28 +112,30 @@ def test_handler_loads_from_the_folder_alone(built: Built, tmp_path: Path) -> No
     packages = Path(boto3.__file__).parents[1]
     for name in ("boto3", "botocore", "s3transfer", "urllib3", "dateutil", "jmespath", "six.py"):
         (runtime / name).symlink_to(packages / name)
-    module, _, function = HANDLERS[built.function].rpartition(".")
+    with zipfile.ZipFile(built) as archive:
+        archive.extractall(tmp_path / "code")
+    module, _, function = handler.rpartition(".")
     script = (
         "import sys; sys.path[:0] = sys.argv[1:]; "
         f"import {module} as m; print(m.__file__, callable(m.{function})); {OPEN_STORE}"
     )
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-B", "-c", script, str(built.folder), str(runtime)],
+        [sys.executable, "-I", "-S", "-B", "-c", script, str(tmp_path / "code"), str(runtime)],
         env={"AWS_REGION": "eu-west-1", "AWS_DEFAULT_REGION": "eu-west-1"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    handler = built.folder / "sqsdelay" / "lambdas" / built.function / "handler.py"
-    assert done.stdout.split() == [str(handler), "True"]
+    file = (tmp_path / "code").joinpath(*module.split(".")).with_suffix(".py")
+    assert done.stdout.split() == [str(file), "True"]
 
 
 def test_pins_are_those_everything_is_tested_with() -> None:
     """The function runs the versions of the top-level lock, each with its hashes."""
     pin = re.compile(r"^([a-z0-9-]+)==(\S+)", re.MULTILINE)
     locked = dict(pin.findall((ROOT / "requirements.txt").read_text()))
-    requirements = (ROOT / "sqsdelay" / "lambdas" / "requirements.txt").read_text()
+    requirements = (ROOT / "lambdas" / "requirements.txt").read_text()
     pins = dict(pin.findall(requirements))
     assert pins.items() <= locked.items()
     assert {"aws-lambda-powertools", "tenacity"} <= set(pins)
@@ -163,11 +146,9 @@ def test_unreachable_index_is_one_clear_line(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without its dependencies nothing half-built is left to deploy."""
-    (checkout / "sqsdelay" / "lambdas" / "requirements.txt").write_text(
-        f"no-such==1 --hash=sha256:{'0' * 64}\n"
-    )
+    (checkout / "lambdas" / "requirements.txt").write_text(f"no-such==1 --hash=sha256:{'0' * 64}\n")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     build = tmp_path / "build"
     with pytest.raises(FunctionCodeError, match=r"could not fetch requirements.txt.*try again"):
-        delay_consumer_code(root=checkout, build=build)
+        functions_archive(checkout, build)
     assert list(build.iterdir()) == []

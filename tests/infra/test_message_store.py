@@ -8,10 +8,10 @@ import pytest
 from aws_cdk import RemovalPolicy
 from aws_cdk.assertions import Template
 
+from lambdas.dispatcher import handler
+from sqsdelay.cdk import function_names
 from sqsdelay.cdk.dispatcher_function import CONCURRENCY, TIMEOUT_SECONDS
 from sqsdelay.cdk.message_store import KEEP_MESSAGES
-from sqsdelay.lambdas.delay_consumer import contract as delay_consumer
-from sqsdelay.lambdas.dispatcher import contract, handler
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, SCHEDULE_SECONDS
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS
 from sqsdelay.stores.dynamodb import table_definition
@@ -27,12 +27,14 @@ def template(endpoint_template: Templates) -> Template:
 
 def dispatcher(template: Template) -> dict[str, Any]:
     """The properties of the dispatcher's function."""
-    properties = only(template, "AWS::Lambda::Function", Handler=contract.HANDLER)["Properties"]
+    properties = only(template, "AWS::Lambda::Function", Handler=function_names.DISPATCHER_HANDLER)[
+        "Properties"
+    ]
     return dict(properties)
 
 
 def dispatcher_id(template: Template) -> str:
-    return logical_id(template, "AWS::Lambda::Function", Handler=contract.HANDLER)
+    return logical_id(template, "AWS::Lambda::Function", Handler=function_names.DISPATCHER_HANDLER)
 
 
 def table_arn(template: Template) -> dict[str, Any]:
@@ -76,7 +78,7 @@ def test_table_class_and_shards(endpoint_template: Templates) -> None:
     )
     table = only(template, "AWS::DynamoDB::Table")["Properties"]
     assert table["TableClass"] == "STANDARD_INFREQUENT_ACCESS"
-    stored_in = dispatcher(template)["Environment"]["Variables"][contract.STORE_VARIABLE]
+    stored_in = dispatcher(template)["Environment"]["Variables"][function_names.STORE_VARIABLE]
     assert stored_in["Fn::Join"][1][-1] == "?shards=16"
 
 
@@ -103,8 +105,8 @@ def test_function(template: Template) -> None:
     assert properties["ReservedConcurrentExecutions"] == CONCURRENCY
     table = logical_id(template, "AWS::DynamoDB::Table")
     assert properties["Environment"]["Variables"] == {
-        contract.ENDPOINT_VARIABLE: "orders",
-        contract.STORE_VARIABLE: {"Fn::Join": ["", ["dynamodb://", {"Ref": table}]]},
+        function_names.ENDPOINT_VARIABLE: "orders",
+        function_names.STORE_VARIABLE: {"Fn::Join": ["", ["dynamodb://", {"Ref": table}]]},
     }
 
 
@@ -167,10 +169,12 @@ def test_role_may_do_just_what_it_does(template: Template) -> None:
 
 def test_delay_consumer_parks(template: Template) -> None:
     """It may read amendments, park, and apply an amendment to what it parked: no more."""
-    function = only(template, "AWS::Lambda::Function", Handler=delay_consumer.HANDLER)["Properties"]
+    function = only(template, "AWS::Lambda::Function", Handler=function_names.CONSUMER_HANDLER)[
+        "Properties"
+    ]
     variables = function["Environment"]["Variables"]
-    stored_in = dispatcher(template)["Environment"]["Variables"][contract.STORE_VARIABLE]
-    assert variables[delay_consumer.STORE_VARIABLE] == stored_in
+    stored_in = dispatcher(template)["Environment"]["Variables"][function_names.STORE_VARIABLE]
+    assert variables[function_names.STORE_VARIABLE] == stored_in
     role = template.find_resources("AWS::IAM::Role")[function["Role"]["Fn::GetAtt"][0]]
     [policy] = role["Properties"]["Policies"]
     [park] = [s for s in policy["PolicyDocument"]["Statement"] if "dynamodb" in str(s["Action"])]
@@ -180,9 +184,11 @@ def test_delay_consumer_parks(template: Template) -> None:
 
 def test_overdue_alarm(template: Template) -> None:
     """What is due for two runs and still there rings; so does a dispatcher that reports nothing."""
-    alarm = only(template, "AWS::CloudWatch::Alarm", MetricName=contract.OVERDUE)["Properties"]
-    assert alarm["Namespace"] == contract.METRIC_NAMESPACE
-    assert alarm["Dimensions"] == [{"Name": contract.METRIC_DIMENSION, "Value": "orders"}]
+    alarm = only(template, "AWS::CloudWatch::Alarm", MetricName=function_names.OVERDUE)[
+        "Properties"
+    ]
+    assert alarm["Namespace"] == function_names.METRIC_NAMESPACE
+    assert alarm["Dimensions"] == [{"Name": function_names.METRIC_DIMENSION, "Value": "orders"}]
     assert (alarm["Statistic"], alarm["Threshold"]) == ("Maximum", 120_000)
     assert alarm["ComparisonOperator"] == "GreaterThanThreshold"
     assert alarm["TreatMissingData"] == "breaching"
@@ -213,9 +219,14 @@ def test_alarms_tell_the_topic(endpoint_template: Templates) -> None:
 def test_dashboard_shows_what_the_dispatcher_reports(template: Template) -> None:
     """Every metric of the function, under its name, namespace and dimension, and its alarms."""
     body = str(only(template, "AWS::CloudWatch::Dashboard")["Properties"])
-    of_consumer = (delay_consumer.PARKED, delay_consumer.CANCELLED)
-    for name in (*of_consumer, *contract.COUNTS, contract.LATENESS, contract.OVERDUE):
-        assert f'["{contract.METRIC_NAMESPACE}","{name}","service","orders"' in body
+    of_consumer = (function_names.PARKED, function_names.CANCELLED)
+    for name in (
+        *of_consumer,
+        *function_names.DISPATCH_COUNTS,
+        function_names.DISPATCH_LATENESS,
+        function_names.OVERDUE,
+    ):
+        assert f'["{function_names.METRIC_NAMESPACE}","{name}","service","orders"' in body
     for name in template.find_resources("AWS::CloudWatch::Alarm"):
         assert name in body
 

@@ -11,9 +11,10 @@ from aws_cdk import aws_sqs as sqs
 from aws_cdk.assertions import Template
 from constructs import Construct
 
+from lambdas.removal_guard.handler import LEFT_OUT, is_part
+from sqsdelay.cdk.function_code import guard_source
 from sqsdelay.cdk.removal_guard import (
     DUE_QUEUE,
-    HANDLER_FILE,
     LARGE_BODIES,
     LEDGER,
     S3_STORE,
@@ -21,7 +22,6 @@ from sqsdelay.cdk.removal_guard import (
     STORE,
 )
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
-from sqsdelay.lambdas.removal_guard.handler import LEFT_OUT, is_part
 from tests.infra.conftest import CONTEXT
 from tests.infra.resources import Templates
 
@@ -111,6 +111,6 @@ def test_the_guards_code_is_in_the_template(endpoint_template: Templates) -> Non
     functions = endpoint_template().find_resources("AWS::Lambda::Function")
     [guard] = [each for name, each in functions.items() if "RemovalGuard" in name]
     code = guard["Properties"]["Code"]["ZipFile"]
-    assert code == HANDLER_FILE.read_text()
+    assert code == guard_source()
     assert len(code) <= 4096
     assert "sqsdelay" not in json.dumps(code)

@@ -12,11 +12,10 @@ from aws_cdk import aws_sqs as sqs
 from aws_cdk.assertions import Template
 
 from infra.hosting import Hosting
+from sqsdelay.cdk import function_names
 from sqsdelay.cdk.s3_ledger import BUFFERED_SECONDS, LATE_SECONDS
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.lambdas.delay_consumer import contract
-from sqsdelay.lambdas.dispatcher import contract as dispatcher_contract
 from tests.infra.conftest import KEY
 from tests.infra.resources import Templates, logical_id, only, working
 
@@ -45,12 +44,15 @@ def test_both_functions_put_events_into_the_stream(
     functions = working(template, "AWS::Lambda::Function").values()
     told = {
         each["Properties"]["Handler"]: each["Properties"]["Environment"]["Variables"][
-            contract.LEDGER_VARIABLE
+            function_names.LEDGER_VARIABLE
         ]
         for each in functions
     }
     setting = {"Fn::Join": ["", ["firehose://", {"Ref": made}]]}
-    assert told == {contract.HANDLER: setting, dispatcher_contract.HANDLER: setting}
+    assert told == {
+        function_names.CONSUMER_HANDLER: setting,
+        function_names.DISPATCHER_HANDLER: setting,
+    }
     for each in functions:
         record = statement(template, each["Properties"]["Role"], "Record")
         assert record["Action"] == "firehose:PutRecord"

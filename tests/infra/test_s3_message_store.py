@@ -15,15 +15,15 @@ from aws_cdk import aws_sqs as sqs
 from aws_cdk.assertions import Template
 from moto import mock_aws
 
+from lambdas.dispatcher import handler
 from sqsdelay import Change, DelaySender
+from sqsdelay.cdk import function_names
 from sqsdelay.cdk.dispatcher_function import CONCURRENCY, TIMEOUT_SECONDS
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
 from sqsdelay.core.checked_message import new_message_id
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import DELAY_SECONDS, OutgoingMessage, string
 from sqsdelay.core.stored_message import Amendment, StoredMessage
-from sqsdelay.lambdas.delay_consumer import contract as delay_consumer
-from sqsdelay.lambdas.dispatcher import contract, handler
 from sqsdelay.limits import DELAY_QUEUE_VISIBILITY_SECONDS, GATHERING_SECONDS, MAX_DUE_MS
 from sqsdelay.operating.status import OVERDUE_MARGIN_SECONDS
 from sqsdelay.parking.parking import ParkingSettings
@@ -112,15 +112,15 @@ def test_functions_know_the_store_and_how_to_park(endpoint_template: Templates) 
     bucket = logical_id(template, "AWS::S3::Bucket")
     url = {"Fn::Join": ["", ["s3://", {"Ref": bucket}]]}
     shared = {
-        delay_consumer.ENDPOINT_VARIABLE: "orders",
-        delay_consumer.HOP_SECONDS_VARIABLE: "60",
-        delay_consumer.MAX_DELAY_SECONDS_VARIABLE: "86400",
-        delay_consumer.STORE_VARIABLE: url,
+        function_names.ENDPOINT_VARIABLE: "orders",
+        function_names.HOP_SECONDS_VARIABLE: "60",
+        function_names.MAX_DELAY_SECONDS_VARIABLE: "86400",
+        function_names.STORE_VARIABLE: url,
     }
-    consumer = function(template, delay_consumer.HANDLER)
-    forwards = {delay_consumer.PARKING_QUEUE_VARIABLE: "true"}
+    consumer = function(template, function_names.CONSUMER_HANDLER)
+    forwards = {function_names.PARKING_QUEUE_VARIABLE: "true"}
     assert consumer["Environment"]["Variables"] == shared | forwards
-    dispatcher = function(template, contract.HANDLER)
+    dispatcher = function(template, function_names.DISPATCHER_HANDLER)
     assert dispatcher["Environment"]["Variables"] == shared
     assert dispatcher["ReservedConcurrentExecutions"] == CONCURRENCY + 1
 
@@ -142,12 +142,14 @@ def test_alarms(template: Template) -> None:
     )["Properties"]
     queue = {"Fn::GetAtt": [arn(template, "orders-parking")["Fn::GetAtt"][0], "QueueName"]}
     assert alarm["Dimensions"] == [{"Name": "QueueName", "Value": queue}]
-    overdue = only(template, "AWS::CloudWatch::Alarm", MetricName=contract.OVERDUE)["Properties"]
+    overdue = only(template, "AWS::CloudWatch::Alarm", MetricName=function_names.OVERDUE)[
+        "Properties"
+    ]
     assert overdue["TreatMissingData"] == "breaching"
     dashboard = str(only(template, "AWS::CloudWatch::Dashboard")["Properties"])
     for name in template.find_resources("AWS::CloudWatch::Alarm"):
         assert name in dashboard
-    assert delay_consumer.FORWARDED in dashboard
+    assert function_names.FORWARDED in dashboard
 
 
 def test_outputs(template: Template) -> None:
@@ -161,7 +163,7 @@ def test_a_fifo_endpoint_releases_to_its_due_queue(endpoint_template: Templates)
     template = endpoint_template("orders.fifo", store="s3")
     sent_to = [
         str(statement["Resource"])
-        for statement in statements(template, contract.HANDLER)
+        for statement in statements(template, function_names.DISPATCHER_HANDLER)
         if "sqs:SendMessage" in statement["Action"]
     ]
     destination = arn(template, "orders.fifo")["Fn::GetAtt"][0]
@@ -258,16 +260,16 @@ def test_dispatcher_is_granted_the_calls_it_makes(
     )
     calls.made.clear()
     monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "orders-dispatcher")
-    monkeypatch.setenv(contract.ENDPOINT_VARIABLE, "orders")
-    monkeypatch.setenv(contract.STORE_VARIABLE, f"s3://{BUCKET}")
+    monkeypatch.setenv(function_names.ENDPOINT_VARIABLE, "orders")
+    monkeypatch.setenv(function_names.STORE_VARIABLE, f"s3://{BUCKET}")
     handler.function.cache_clear()
     context = SimpleNamespace(get_remaining_time_in_millis=lambda: 100_000)
     assert handler.handler({}, context)["released"] == 1
     fates = {"handed-over": 1, "parked": 1, "requeued": 1}
-    assert handler.handler({contract.PARK: True}, context) == fates
+    assert handler.handler({function_names.PARK: True}, context) == fates
     handler.function().store.close()
     handler.function.cache_clear()
-    granted = statements(template, contract.HANDLER)
+    granted = statements(template, function_names.DISPATCHER_HANDLER)
     assert calls.of("s3") == actions(granted, "s3")
     assert calls.of("sqs") == actions(granted, "sqs")
     assert {each.split()[1] for each in calls.made if each.startswith("sqs:SendMessage")} <= {
@@ -297,7 +299,7 @@ def test_delay_consumer_is_granted_the_calls_it_makes(
     assert forwarded(store, body="x" * 70_000) == [Status.PARKED]
     [kept] = store.pending(9)
     assert store.cancel([kept.message_id]) == [True]
-    granted = statements(template, delay_consumer.HANDLER)
+    granted = statements(template, function_names.CONSUMER_HANDLER)
     assert calls.of("s3") == actions(granted, "s3")
     on_parking = {s for s in calls.made if s.endswith(" orders-parking")}
     [forward] = [s for s in granted if s.get("Sid") == "Forward"]

@@ -10,10 +10,10 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_sqs as sqs
 from aws_cdk.assertions import Template
 
+from sqsdelay.cdk import function_names
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.lambdas.delay_consumer import contract
 from sqsdelay.parking.parking import Parking
 from sqsdelay.stores.scheduler import SchedulerStore
 from sqsdelay.testing import InMemoryQueues, InMemoryScheduler, ManualClock
@@ -90,14 +90,16 @@ def test_the_delay_consumer_parks_there_and_is_granted_the_calls_it_makes(
         ]
     )
     assert parking.apply_amendments({"a": 0, "b": 0}) == {"a"}
-    function = only(template, "AWS::Lambda::Function", Handler=contract.HANDLER)["Properties"]
+    function = only(template, "AWS::Lambda::Function", Handler=function_names.CONSUMER_HANDLER)[
+        "Properties"
+    ]
     granted = actions(template, function["Role"]["Fn::GetAtt"][0])
     called = {f"scheduler:{call}" for call in scheduler.calls}
     assert {a for a in granted if a.startswith("scheduler:")} == called | {
         "scheduler:GetScheduleGroup"
     }
     assert "iam:PassRole" in granted
-    url: dict[str, Any] = function["Environment"]["Variables"][contract.STORE_VARIABLE]
+    url: dict[str, Any] = function["Environment"]["Variables"][function_names.STORE_VARIABLE]
     assert url["Fn::Join"][1][0] == "scheduler://orders?role="
 
 

@@ -16,7 +16,7 @@ from ministack.core.iam_evaluator import (  # type: ignore[import-untyped]
     parse_policy_document,
 )
 
-from sqsdelay.lambdas.delay_consumer import contract
+from sqsdelay.cdk import function_names
 from tests.infra.resources import Templates, logical_id, only
 
 ACCOUNT, REGION = "123456789012", "eu-west-1"
@@ -61,7 +61,9 @@ def roles(template: Template) -> tuple[str, Policy, Policy]:
     found = template.find_resources("AWS::IAM::Role")
     name = next(each for each in found if "Schedules" in each)
     trust = resolved(found[name]["Properties"]["AssumeRolePolicyDocument"], template)
-    function = only(template, "AWS::Lambda::Function", Handler=contract.HANDLER)["Properties"]
+    function = only(template, "AWS::Lambda::Function", Handler=function_names.CONSUMER_HANDLER)[
+        "Properties"
+    ]
     [policy] = found[function["Role"]["Fn::GetAtt"][0]]["Properties"]["Policies"]
     return role_arn(name), trust, resolved(policy["PolicyDocument"], template)
 

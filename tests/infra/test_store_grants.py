@@ -14,14 +14,14 @@ from aws_cdk import aws_sqs as sqs
 from aws_cdk.assertions import Template
 from moto import mock_aws
 
+from lambdas.dispatcher import handler
 from sqsdelay import Change, DelaySender
+from sqsdelay.cdk import function_names
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
 from sqsdelay.core.checked_message import new_message_id
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.stored_message import Amendment, StoredMessage
-from sqsdelay.lambdas.delay_consumer import contract as delay_consumer
-from sqsdelay.lambdas.dispatcher import contract, handler
 from sqsdelay.limits import MAX_DUE_MS
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Parking
 from sqsdelay.sqs import create_endpoint
@@ -92,16 +92,16 @@ def test_dispatcher_is_granted_the_calls_it_makes(
 ) -> None:
     """A run with messages to release, one to retry and one that is far away needs all and no more."""
     store.store([stored("due", due_ms=0), stored("lost", "nowhere", due_ms=0), stored("far")])
-    monkeypatch.setenv(contract.NUMBER_OF_RETRIES_VARIABLE, "1")
+    monkeypatch.setenv(function_names.NUMBER_OF_RETRIES_VARIABLE, "1")
     calls.clear()
     monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "orders-dispatcher")
-    monkeypatch.setenv(contract.ENDPOINT_VARIABLE, "orders")
-    monkeypatch.setenv(contract.STORE_VARIABLE, "dynamodb://orders.parked")
+    monkeypatch.setenv(function_names.ENDPOINT_VARIABLE, "orders")
+    monkeypatch.setenv(function_names.STORE_VARIABLE, "dynamodb://orders.parked")
     handler.function.cache_clear()
     handler.handler({}, SimpleNamespace(get_remaining_time_in_millis=lambda: 50_000))
     handler.function().store.close()
     handler.function.cache_clear()
-    assert calls == table_grants(template, contract.HANDLER)
+    assert calls == table_grants(template, function_names.DISPATCHER_HANDLER)
 
 
 def test_delay_consumer_is_granted_the_calls_it_makes(
@@ -120,7 +120,7 @@ def test_delay_consumer_is_granted_the_calls_it_makes(
         ]
     )
     assert parking.apply_amendments(dict.fromkeys(["cancelled", moved])) == {"cancelled"}
-    assert calls == table_grants(template, delay_consumer.HANDLER)
+    assert calls == table_grants(template, function_names.CONSUMER_HANDLER)
 
 
 def test_producer_is_granted_the_calls_it_makes(

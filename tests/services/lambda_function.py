@@ -138,7 +138,7 @@ def main() -> None:
     """Invoke the handler with each line of stdin; a line on stdout for each answer."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # the function's metrics go to its log
-    from sqsdelay.lambdas.delay_consumer.handler import handler
+    from lambdas.delay_consumer.handler import handler
 
     for line in sys.stdin:
         try:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from sqsdelay.lambdas.function_code import BUILD, delay_consumer_code, dispatcher_code
+from sqsdelay.cdk.function_code import functions_archive
 from tests.patience import PATIENCE_SECONDS
 from tests.services.processes import ROOT
 
@@ -128,12 +128,15 @@ def package_files(folder: Path) -> set[str]:
 def build_wheel(folder: Path) -> Path:
     """Built from a copy: a build in place would pick up what an earlier one left behind."""
     sources = folder / "sources"
-    for name in package_files(ROOT) | {"pyproject.toml", "setup.py", "README.md", "LICENSE"}:
+    functions = {
+        str(p.relative_to(ROOT)) for p in (ROOT / "lambdas").rglob("*.*") if p.suffix != ".pyc"
+    }
+    built = {"pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"}
+    # The archive as after an earlier build of the same sources: nothing is fetched again.
+    archive = str(functions_archive().relative_to(ROOT))
+    for name in package_files(ROOT) | functions | built | {archive}:
         (sources / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, sources / name)
-    for code in (delay_consumer_code(), dispatcher_code()):
-        # As after an earlier build of the same sources: nothing is fetched again.
-        shutil.copytree(code, sources / BUILD.relative_to(ROOT) / code.name)
     options = ("--no-deps", "--no-build-isolation", "--no-index", "--quiet", "-w", folder)
     run(sys.executable, "-m", "pip", "wheel", *options, sources)
     (wheel,) = folder.glob("sqsdelay-*.whl")

@@ -12,9 +12,14 @@ from sqsdelay.core.backoff import DestinationBackoff
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.dispatcher import Dispatcher
-from sqsdelay.dispatching.settings import DispatchSettings
-from sqsdelay.errors import CriticalError, InvalidMessage, QueueUnavailable, SendFailed
+from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
+from sqsdelay.errors import (
+    CriticalError,
+    InvalidMessage,
+    QueueMissing,
+    QueueUnavailable,
+    SendFailed,
+)
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.testing import InMemoryOutbox, InMemoryQueues, InMemoryStore, ManualClock
@@ -106,6 +111,20 @@ def test_many_destinations_one_full_one_refusing_one_missing() -> None:
     bench.clock.advance(1)
     bench.rounds(1)
     assert bench.sent("full") == 40
+
+
+def test_a_missing_queue_that_is_made_gets_its_messages() -> None:
+    """The next claim that nothing else is due for finds it, or the first after its pause."""
+    bench = Bench(number_of_retries=5)
+    bench.put("gone", 700)
+    gone = Failure("QueueMissing", QueueMissing("there is no queue gone"), transient=True)
+    bench.outbox.fail = lambda _: gone
+    bench.rounds(1)
+    assert bench.dispatcher.dispatch().failed
+    bench.outbox.fail = lambda _: None
+    bench.clock.advance(2)
+    bench.rounds(3)
+    assert (bench.sent("gone"), bench.store.pending_count()) == (700, 0)
 
 
 def test_one_message_probes_a_destination_that_was_out_of_reach(

@@ -9,10 +9,8 @@ import pytest
 
 from sqsdelay.core.backoff import retry_seconds
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.dispatcher import Dispatcher
-from sqsdelay.dispatching.exactly_once import ExactlyOnce
-from sqsdelay.dispatching.settings import DispatchSettings
-from sqsdelay.dispatching.waiting import seconds_to_sleep
+from sqsdelay.dispatching.destinations import ExactlyOnce
+from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings, seconds_to_sleep
 from sqsdelay.errors import (
     ConfigurationError,
     CriticalError,

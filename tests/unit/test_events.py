@@ -14,8 +14,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import MESSAGE_ID, Message, OutgoingMessage, Route, size_of, string
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.dispatcher import Dispatcher
-from sqsdelay.dispatching.settings import DispatchSettings
+from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.ledger.events import Event, EventKind, Source
 from sqsdelay.ledger.files import record_received

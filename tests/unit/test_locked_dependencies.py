@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from sqsdelay.lambdas.function_code import PIP_OPTIONS
+from sqsdelay.cdk.function_code import PIP_OPTIONS
 
 ROOT = Path(__file__).parents[2]
 LOCKS = (
     "requirements.txt",
     "requirements-demo.txt",
-    "sqsdelay/lambdas/requirements.txt",
+    "lambdas/requirements.txt",
     "tests/fuzz/requirements.txt",
     "tests/mutants/requirements.txt",
     "tests/acceptance/task_queues/requirements.txt",
@@ -46,7 +46,7 @@ def test_every_requirement_is_pinned_and_hashed(lock: str) -> None:
     assert locked(lock)
 
 
-@pytest.mark.parametrize("lock", ["sqsdelay/lambdas/requirements.txt", "requirements-demo.txt"])
+@pytest.mark.parametrize("lock", ["lambdas/requirements.txt", "requirements-demo.txt"])
 def test_what_runs_is_what_is_tested(lock: str) -> None:
     """The functions' packages and the demo's are those of the tests, of the same version and content."""
     tested = locked("requirements.txt")

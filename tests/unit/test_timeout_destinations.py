@@ -181,7 +181,7 @@ def test_an_error_queue_that_is_full_loses_nothing() -> None:
 
 def test_more_than_are_remembered_come_to_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory is bounded; those beyond it wait in the store for their turn, and none is lost."""
-    monkeypatch.setattr("sqsdelay.timeouts.retries._REMEMBERED", 20)
+    monkeypatch.setattr("sqsdelay.timeouts.dispatch._REMEMBERED", 20)
     world = World(number_of_retries=2)
     world.delay("gone", 100)
     world.run(1600)

@@ -1,29 +1,32 @@
-"""A claim on DynamoDB: batches of leased shards, and how they are taken."""
+"""Claims: what is due of leased shards, and how a shard's messages are settled under its lease."""
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from typing import Final
 
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import ConfigurationError, StoreError
-from sqsdelay.stores.dynamodb.batch import ShardBatch
-from sqsdelay.stores.dynamodb.item import Entry
 from sqsdelay.stores.dynamodb.lanes import Lanes, Range
 from sqsdelay.stores.dynamodb.layout import (
     CLAIMED_AHEAD_MS,
+    FAILURES,
+    HELD_UNTIL,
     HOUR_MS,
+    Entry,
     Lane,
-    Layout,
     Place,
     due_ms_of,
+    number,
     position,
 )
 from sqsdelay.stores.dynamodb.leases import Lease, LeaseBook, Leases
-from sqsdelay.stores.dynamodb.table import Table
+from sqsdelay.stores.dynamodb.table import THERE
 
 logger = logging.getLogger(__name__)
 
@@ -33,17 +36,137 @@ _LEAST_PEEKED: Final = 25
 _MOST_ROUNDS: Final = 20
 """Batches in which nothing but messages to excluded destinations was found, before a claim gives up."""
 
+_RENEWED_BEFORE_MS: Final = 3_000
+"""A lease that ends sooner is renewed before a message is deleted under it."""
+
+
+class ShardBatch:
+    """Messages of one shard that are being released, under its lease.
+
+    Args:
+        lease: as it was written.
+        found: what it covers, far messages in order. One that is in both lanes (a dispatcher died
+            while it was held) is the near one.
+        passes: where the cursor goes when all is settled.
+    """
+
+    def __init__(self, book: LeaseBook, lease: Lease, found: Sequence[Entry], passes: str) -> None:
+        self._table = book.table
+        self._layout = book.layout
+        self._book = book
+        self._lease: Lease | None = lease
+        self._lock = threading.RLock()
+        self._passes = passes
+        self._far = [entry for entry in found if entry.place.lane is Lane.FAR]
+        self._entries = {entry.message_id: entry for entry in found}
+        self._settled: set[str] = set()
+
+    @property
+    def open(self) -> list[Entry]:
+        """What is not settled yet."""
+        return [e for e in self._entries.values() if e.message_id not in self._settled]
+
+    def owned(self) -> bool:
+        """Whether the lease still holds; renewed where it soon would not."""
+        with self._lock:
+            if self._lease is None:
+                return False
+            if self._lease.until_ms - self._table.clock.now_ms() < _RENEWED_BEFORE_MS:
+                self.renew()
+            return self._lease is not None
+
+    def renew(self) -> None:
+        """Begin the lease anew, unless it was let go."""
+        with self._lock:
+            if self._lease is not None:
+                self._lease = self._book.renew(self._lease)
+
+    def remove(self, entry: Entry) -> bool:
+        """Delete a released message if it is a near one; the cursor passes a far one."""
+        if entry.place.lane is Lane.FAR:
+            return True
+        there = self._table.delete(self._layout.message(entry.place))
+        if entry.looked_up:
+            self._table.delete(self._layout.lookup(entry.message_id))
+        return there
+
+    def hold(self, entry: Entry, until_ms: int, failed: int) -> bool:
+        """Have a message wait until then among the near ones, where it holds up no cursor."""
+        if entry.place.lane is Lane.FAR:
+            self._set_near(entry, until_ms, failed)
+            return True
+        failures = entry.message.failures + failed
+        return self._table.applied(
+            self._table.client.update_item,
+            Key=self._layout.message(entry.place),
+            UpdateExpression=f"SET {HELD_UNTIL} = :until, {FAILURES} = :failures",
+            ConditionExpression=THERE,
+            ExpressionAttributeValues={":until": number(until_ms), ":failures": number(failures)},
+        )
+
+    def settled(self, message_ids: Collection[str]) -> None:
+        """Messages are done with: removed, or held elsewhere."""
+        self._settled.update(message_ids)
+
+    def set_aside(self, destinations: Collection[str]) -> int:
+        """Move far messages to these destinations to the near ones; how many."""
+        far = [entry for entry in self.open if entry.place.lane is Lane.FAR]
+        return self._leave([entry for entry in far if entry.message.destination in destinations])
+
+    def _leave(self, entries: Sequence[Entry]) -> int:
+        """Leave far messages to the near lane as they are; how many."""
+        for entry in entries:
+            self._set_near(entry)
+        self.settled({entry.message_id for entry in entries})
+        return len(entries)
+
+    def let_go(self) -> bool:
+        """Move the cursor and free the shard; False: the lease was lost, or let go before.
+
+        Far messages that nobody settled, and that lie before one that is, go to the near ones.
+        """
+        with self._lock:
+            if self._lease is None:
+                return False
+            settled = self._book.settle(self._lease, cursor=self._cursor(self._lease))
+            self._lease = None
+            return settled
+
+    def _cursor(self, lease: Lease) -> str:
+        if not self.open:
+            return self._passes
+        last = max(
+            (n for n, e in enumerate(self._far) if e.message_id in self._settled), default=-1
+        )
+        passed = self._far[: last + 1]
+        self._leave([entry for entry in passed if entry.message_id not in self._settled])
+        return passed[-1].place.position if passed else lease.cursor
+
+    def _set_near(self, entry: Entry, until_ms: int = 0, failed: int = 0) -> None:
+        """Copy a far message to the near ones, before the cursor passes it."""
+        place = replace(entry.place, lane=Lane.NEAR)
+        item = self._layout.moved(
+            entry,
+            place,
+            looked_up=entry.looked_up,
+            failed=failed,
+            held_until_ms=until_ms,
+        )
+        if entry.looked_up:
+            self._table.put(self._layout.lookup_item(place))
+        self._table.put(item)
+
 
 class DynamoDbClaim:
     """Messages under the leases of their shards."""
 
     transaction: Final = None
 
-    def __init__(self, table: Table, batches: list[ShardBatch], limit: int) -> None:
+    def __init__(self, book: LeaseBook, batches: list[ShardBatch], limit: int) -> None:
         held = [(entry, batch) for batch in batches for entry in batch.open]
         held = sorted(held, key=lambda one: one[0].place)[:limit]
         self.messages: list[StoredMessage] = [entry.message for entry, _ in held]
-        self._table = table
+        self._table = book.table
         self._batches = batches
         self._held = {entry.message_id: (entry, batch) for entry, batch in held}
 
@@ -105,9 +228,8 @@ class DynamoDbClaim:
 class Claimant:
     """Takes shards for claims."""
 
-    def __init__(self, table: Table, layout: Layout, lanes: Lanes, book: LeaseBook) -> None:
-        self._table = table
-        self._layout = layout
+    def __init__(self, lanes: Lanes, book: LeaseBook) -> None:
+        self._table = book.table
         self._lanes = lanes
         self._book = book
 
@@ -125,7 +247,7 @@ class Claimant:
             )
             batches = self._take_all(leases, wanted, limit)
             moved = sum(batch.set_aside(except_destinations) for batch in batches)
-            claim = DynamoDbClaim(self._table, batches, limit)
+            claim = DynamoDbClaim(self._book, batches, limit)
             if claim.messages or not batches:
                 break
             claim.release()
@@ -187,4 +309,4 @@ class Claimant:
         if lease.taken_far:
             far = [entry.place.position for entry in found if entry.place.lane is Lane.FAR]
             passes = lease.taken_far if all_of_it else max(far)
-        return ShardBatch(self._table, self._layout, self._book, lease, found, passes)
+        return ShardBatch(self._book, lease, found, passes)

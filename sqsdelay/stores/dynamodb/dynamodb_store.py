@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import heapq
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl
 
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.stored_message import Amendment, StoredMessage, check_stored_due
@@ -12,14 +15,12 @@ from sqsdelay.errors import ConfigurationError, InvalidSetting, MessageTooLarge
 from sqsdelay.limits import MAX_DYNAMODB_ITEM_BYTES
 from sqsdelay.ports.stores import Claim, TransactionMode
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive
-from sqsdelay.stores.dynamodb.amendments import Amendments
 from sqsdelay.stores.dynamodb.claim import Claimant
 from sqsdelay.stores.dynamodb.lanes import Lanes
-from sqsdelay.stores.dynamodb.layout import Layout, position
-from sqsdelay.stores.dynamodb.leases import LeaseBook
-from sqsdelay.stores.dynamodb.listing import Listing
+from sqsdelay.stores.dynamodb.layout import HOUR_MS, Entry, Layout, due_ms_of, position
+from sqsdelay.stores.dynamodb.leases import Lease, LeaseBook, Leases
 from sqsdelay.stores.dynamodb.table import Table
-from sqsdelay.stores.dynamodb.waiting import Waiting
+from sqsdelay.stores.dynamodb.waiting import Amendments, Waiting
 from sqsdelay.stores.ids import new_once
 
 if TYPE_CHECKING:
@@ -35,6 +36,29 @@ STANDARD: Final = "STANDARD"
 INFREQUENT_ACCESS: Final = "STANDARD_INFREQUENT_ACCESS"
 TABLE_CLASSES: Final = (STANDARD, INFREQUENT_ACCESS)
 """Source: CreateTable API reference, TableClass."""
+
+
+def settings_of(query: str) -> dict[str, Any]:
+    """The settings of a URL's query: ``dynamodb://table?shards=16``.
+
+    Raises:
+        ConfigurationError: one that is not known.
+    """
+    settings: dict[str, Any] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name == "shards" and value.isascii() and value.isdigit() and len(value) < 10:
+            settings["shards"] = int(value)
+        elif name == "lookup" and value in ("on", "off"):
+            settings["lookup"] = value == "on"
+        elif name == "class":
+            settings["table_class"] = value
+        else:
+            # Not shown: it may be a password that got into the wrong URL.
+            raise InvalidSetting(
+                "the settings behind ? in the store's URL are not understood; a DynamoDB store takes "
+                "shards=NUMBER, lookup=on or off, class=STANDARD or STANDARD_INFREQUENT_ACCESS"
+            )
+    return settings
 
 
 class DynamoDbStore(Wakes):
@@ -81,19 +105,16 @@ class DynamoDbStore(Wakes):
         self._table = Table(table, client, clock)
         self._layout = Layout(endpoint)
         self._amendment_clock = clock or SystemClock()
-        lanes = Lanes(self._table, self._layout)
+        self._lanes = lanes = Lanes(self._table, self._layout)
         self._book = book = LeaseBook(
             self._table,
             self._layout,
             shards=shards,
             lease_seconds=checked_lease(lease_seconds),
         )
-        self._amendments = Amendments(self._table, self._layout, book)
-        self._claimant = Claimant(self._table, self._layout, lanes, book)
-        self._listing = Listing(self._table, lanes, book)
-        self._waiting = Waiting(
-            self._table, self._layout, lanes, book, shards=shards, lookup=lookup
-        )
+        self._amendments = Amendments(book)
+        self._claimant = Claimant(lanes, book)
+        self._waiting = Waiting(lanes, book, lookup=lookup)
 
     def set_up(self) -> None:
         """Create the table (on-demand billing) unless it exists, and let it forget what is released."""
@@ -107,14 +128,15 @@ class DynamoDbStore(Wakes):
                 f"{TransactionMode.AT_LEAST_ONCE}, or a SQLite or PostgreSQL store"
             )
         self._table.check()
-        self._book.get()
+        self._book.read()
 
     def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
         if transaction is not None:
             raise ConfigurationError(
                 "a DynamoDB store takes no transaction=; leave it out, or use SQLite or PostgreSQL"
             )
-        first = list(_first_of_each(messages).values())
+        # The first of each id: DynamoDB writes a call's items in no order.
+        first = list({message.message_id: message for message in reversed(messages)}.values())[::-1]
         if not first:
             return []
         placed = self._waiting.items(first)
@@ -156,11 +178,42 @@ class DynamoDbStore(Wakes):
             claim.release()
 
     def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
-        return self._listing.next_due_ms(except_destinations)
+        leases = self._book.read()
+        now_ms = leases.read_ms
+
+        def kept(entry: Entry) -> bool:
+            return entry.message.destination not in except_destinations
+
+        in_hand = {x.shard: x for x in leases.shards if x.live(now_ms)}
+
+        def first_near(lease: Lease) -> int | None:
+            after = in_hand[lease.shard].taken_near if lease.shard in in_hand else ""
+            for entry in self._lanes.waiting(lease.shard, None, after, limit=25):
+                if entry.held_until_ms <= now_ms and kept(entry):
+                    return entry.place.due_ms
+            return None
+
+        near = [due for due in self._table.each(first_near, leases.shards) if due is not None]
+        found = min(near, default=None)
+        most = 1 if not except_destinations else 1000
+        for entry in self._far(leases, most, "", found, in_hand=True):
+            if kept(entry):
+                return entry.place.due_ms if found is None else min(found, entry.place.due_ms)
+        return found
 
     def pending_count(self) -> int:
         """Reads all of the endpoint's messages: for people, not for loops."""
-        return self._listing.count()
+        leases = self._book.read()
+        near = self._table.each(lambda lease: self._lanes.count(lease.shard, None), leases.shards)
+        first = min(due_ms_of(lease.cursor) for lease in leases.shards) // HOUR_MS
+        far = [(lease, hour) for hour in self._lanes.hours(first) for lease in leases.shards]
+
+        def of_hour(one: tuple[Lease, int]) -> int:
+            lease, hour = one
+            passed = due_ms_of(lease.cursor) // HOUR_MS > hour
+            return 0 if passed else self._lanes.count(lease.shard, hour, lease.cursor)
+
+        return sum(near) + sum(self._table.each(of_hour, far))
 
     def pending(
         self,
@@ -171,8 +224,65 @@ class DynamoDbStore(Wakes):
         due_before_ms: int | None = None,
     ) -> list[StoredMessage]:
         """One page, hour by hour; for people, not for loops."""
-        start = "" if after is None else position(*after) if after[0] >= 0 else ""
-        return self._listing.page(limit, start, from_ms=due_from_ms, before_ms=due_before_ms)
+        start = "" if after is None or after[0] < 0 else position(*after)
+        if due_from_ms is not None:
+            start = max(start, position(due_from_ms))
+        found: list[StoredMessage] = []
+        known: set[str] = set()
+        for entry in self._entries(limit, start, due_before_ms):
+            if due_before_ms is not None and entry.place.due_ms >= due_before_ms:
+                break
+            if entry.message_id not in known:
+                known.add(entry.message_id)
+                found.append(entry.message)
+                if len(found) == limit:
+                    break
+        return found
+
+    def _entries(self, limit: int, after: str, before_ms: int | None) -> Iterator[Entry]:
+        leases = self._book.read()
+
+        def near(lease: Lease) -> list[Entry]:
+            return list(self._lanes.waiting(lease.shard, None, after))
+
+        found = self._table.each(near, leases.shards)
+        # A held message can be in both lanes for a moment: as many more are read of the far one.
+        far = self._far(leases, limit + sum(map(len, found)), after, before_ms)
+        yield from heapq.merge(*found, far, key=lambda entry: entry.place)
+
+    def _far(
+        self,
+        leases: Leases,
+        limit: int,
+        after: str,
+        before_ms: int | None,
+        *,
+        in_hand: bool = False,
+    ) -> Iterator[Entry]:
+        """Far messages hour by hour; ``in_hand`` leaves out what is being released."""
+
+        def start(lease: Lease) -> str:
+            taken = lease.taken_far if in_hand and lease.live(leases.read_ms) else ""
+            return max(after, lease.cursor, taken)
+
+        first = min(due_ms_of(start(lease)) for lease in leases.shards) // HOUR_MS
+        for hour in self._lanes.hours(first):
+            if before_ms is not None and hour * HOUR_MS >= before_ms:
+                return
+
+            def of_shard(lease: Lease, hour: int = hour) -> list[Entry]:
+                if due_ms_of(start(lease)) // HOUR_MS > hour:
+                    return []
+                entries = self._lanes.waiting(
+                    lease.shard, hour, start(lease), limit=min(limit + 1, 1000)
+                )
+                return list(islice(entries, limit + 1))
+
+            found = self._table.each(of_shard, leases.shards)
+            merged = heapq.merge(*found, key=lambda entry: entry.place)
+            cut_off = any(len(entries) > limit for entries in found)
+            # One more of each is read; the first so many of all shards are sure to be all there.
+            yield from islice(merged, limit) if cut_off else merged
 
     def find(self, message_id: str) -> StoredMessage | None:
         entry = self._waiting.find(message_id)
@@ -200,11 +310,3 @@ class DynamoDbStore(Wakes):
 
     def close(self) -> None:
         self._table.close()
-
-
-def _first_of_each(messages: Iterable[StoredMessage]) -> dict[str, StoredMessage]:
-    """The first message of each id: DynamoDB writes a call's items in no order."""
-    first: dict[str, StoredMessage] = {}
-    for message in messages:
-        first.setdefault(message.message_id, message)
-    return first

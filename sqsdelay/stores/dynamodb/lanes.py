@@ -7,24 +7,20 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from sqsdelay.stores.dynamodb.item import (
+from sqsdelay.stores.dynamodb.layout import (
     DESTINATION,
     HELD_UNTIL,
-    Entry,
-    destination_of,
-    entry_of,
-    number,
-)
-from sqsdelay.stores.dynamodb.layout import (
     HOUR_MS,
     PARTITION,
     SORT,
+    Entry,
     Item,
     Lane,
     Layout,
     Place,
     due_ms_of,
     far_sort,
+    number,
     place_of,
     position,
 )
@@ -76,8 +72,10 @@ class Lanes:
         near: list[Entry] = []
         all_of_it = True
         if lease.taken_far:
-            items = self._far_up_to(lease.shard, lease.cursor, lease.taken_far)
-            far, all_of_it = self._within_memory(items, Lane.FAR)
+            due_by_ms = due_ms_of(lease.taken_far)
+            found = self._far(lease.shard, lease.cursor, due_by_ms, ConsistentRead=True)
+            covered = (i for i in found if lease.covers(place_of(i, Lane.FAR)))
+            far, all_of_it = self._within_memory(covered, Lane.FAR)
         if lease.taken_near:
             items = self._near(lease.shard, lease.taken_near, wanted, ConsistentRead=True)
             near, _ = self._within_memory(items, Lane.NEAR)
@@ -89,7 +87,7 @@ class Lanes:
         for item in items:
             if held > _MOST_BYTES:
                 return entries, False
-            entries.append(entry_of(self._layout, item, lane))
+            entries.append(self._layout.entry(item, lane))
             held += len(entries[-1].message.body)
         return entries, True
 
@@ -97,41 +95,33 @@ class Lanes:
         """Far items behind a position that are due by then, hour by hour."""
         first, last = due_ms_of(after) // HOUR_MS, due_by_ms // HOUR_MS
         for hour in range(first, last + 1):
-            start = far_sort(*_within(after)) if hour == first else "0"
+            # The least text behind an id: a far item's own key is left out, and nothing between.
+            behind = f"{after[15:]}\x00" if after[15:] else ""
+            start = far_sort(due_ms_of(after) % HOUR_MS, behind) if hour == first else "0"
             end = far_sort(due_by_ms % HOUR_MS + 1) if hour == last else "9"
             partition = self._layout.far(hour, shard)
             if start <= end:
                 yield from self._items(partition, "BETWEEN :a AND :b", {"a": start, "b": end}, more)
 
-    def _far_up_to(self, shard: int, after: str, to: str) -> Iterator[Item]:
-        """Far items behind a position up to and with another, consistently read."""
-        for item in self._far(shard, after, due_ms_of(to), ConsistentRead=True):
-            at = place_of(item, Lane.FAR).position
-            if after < at <= to:
-                yield item
-
     def _near(self, shard: int, to: str, wanted: Range, **more: Any) -> Iterator[Item]:
         """Near items up to a position that are due and not held."""
-        condition, values = (
-            # True without that attribute, and where somebody wrote by hand what is no number.
-            f"(NOT {HELD_UNTIL} > :now)",
-            {":now": number(wanted.now_ms)},
-        )
+        # True without that attribute, and where somebody wrote by hand what is no number.
+        condition = f"(NOT {HELD_UNTIL} > :now)"
+        if self._layout.endpoint in wanted.except_destinations:
+            condition += f" AND attribute_exists({DESTINATION})"
         left_out = sorted(wanted.except_destinations - {self._layout.endpoint})[:_MOST_OPERANDS]
-        for n, destination in enumerate(left_out):
-            values[f":d{n}"] = {"S": destination}
-        own = self._layout.endpoint in wanted.except_destinations
-        if own:
-            condition = f"{condition} AND attribute_exists({DESTINATION})"
+        values = {f":d{n}": {"S": destination} for n, destination in enumerate(left_out)}
         if left_out:
-            names = ", ".join(values.keys() - {":now"})
+            names = ", ".join(values)
             condition += (
                 f" AND (attribute_not_exists({DESTINATION}) OR NOT {DESTINATION} IN ({names}))"
             )
+        values[":now"] = number(wanted.now_ms)
         filtered = {"FilterExpression": condition, "ExpressionAttributeValues": values, **more}
-        end = min(to or position(wanted.due_by_ms + 1), position(wanted.due_by_ms + 1))
+        last = position(wanted.due_by_ms + 1)
+        end = min(to or last, last)
         for item in self._items(self._layout.near(shard), "<= :b", {"b": end}, filtered):
-            if destination_of(self._layout, item) not in wanted.except_destinations:
+            if self._layout.destination(item) not in wanted.except_destinations:
                 yield item
 
     def _items(
@@ -145,19 +135,22 @@ class Lanes:
     ) -> Iterator[Entry]:
         """Messages behind a position: of an hour, or near ones where ``hour`` is None."""
         lane = Lane.NEAR if hour is None else Lane.FAR
-        partition = self._layout.near(shard) if hour is None else self._layout.far(hour, shard)
-        start = _start(after, hour)
         more: dict[str, Any] = {} if limit is None else {"Limit": limit}
-        for item in self._items(partition, "> :a", {"a": start}, more):
-            yield entry_of(self._layout, item, lane)
+        for page in self._behind(shard, hour, after, **more):
+            for item in page["Items"]:
+                yield self._layout.entry(item, lane)
 
     def count(self, shard: int, hour: int | None, after: str = "") -> int:
         """How many messages lie behind a position: of an hour, or near ones."""
+        return sum(page["Count"] for page in self._behind(shard, hour, after, Select="COUNT"))
+
+    def _behind(self, shard: int, hour: int | None, after: str, **more: Any) -> Iterator[Item]:
         partition = self._layout.near(shard) if hour is None else self._layout.far(hour, shard)
-        pages = self._table.pages(
-            partition, f"{SORT} > :a", {"a": _start(after, hour)}, Select="COUNT"
-        )
-        return sum(page["Count"] for page in pages)
+        start = after or "0"
+        if hour is not None:
+            passed = bool(after) and due_ms_of(after) // HOUR_MS >= hour
+            start = far_sort(due_ms_of(after) % HOUR_MS, after[15:]) if passed else "0"
+        return self._table.pages(partition, f"{SORT} > :a", {"a": start}, **more)
 
     def hours(self, first: int) -> Iterator[int]:
         """Hours that messages are due in, from one on."""
@@ -175,17 +168,3 @@ class Lanes:
         else:
             found = self._far(shard, position(due_ms), to_ms, ConsistentRead=True)
         return [item for item in found if place_of(item, lane).message_id == message_id]
-
-
-def _within(after: str) -> tuple[int, str]:
-    """A position's milliseconds within its hour, and the id that follows the one it names."""
-    # The least text behind an id: a far item's own key is left out, and nothing between.
-    return due_ms_of(after) % HOUR_MS, f"{after[15:]}\x00" if after[15:] else ""
-
-
-def _start(after: str, hour: int | None) -> str:
-    if hour is None:
-        return after or "0"
-    if not after or due_ms_of(after) // HOUR_MS < hour:
-        return "0"
-    return far_sort(due_ms_of(after) % HOUR_MS, after[15:])

@@ -1,4 +1,4 @@
-"""Where things lie in the table. Pure: no call is made here.
+"""Where things lie in the table, and what an item holds. Pure: no call is made here.
 
 ============  =========================  ==========================  ==============================
 what          partition key ``p``        sort key ``s``              attributes
@@ -8,6 +8,7 @@ near message  endpoint/near/shard        due ms, id                  body, heade
 look-up       endpoint/id/id             ``=``                       lane and due ms, ``t``
 hour          endpoint/hours             hour                        ``t``
 lease         endpoint/leases            ``shard`` and its number    owner, until, cursor, taken up to
+waiting       endpoint/leases            ``waits`` and an owner      until when it is left room for
 shards        endpoint/leases            ``count`` and the number    since when they are written to
 format        endpoint/leases            ``format``                  version, written before anything else
 amendment     endpoint/mark/id           ``=``                       left at, due, cancelled, ``t``
@@ -16,18 +17,25 @@ amended       endpoint/marks             ``=``                       ``t``
 
 Far messages wait in the partition of the hour they are due in; a shard's cursor passes them once they
 are released, and time to live deletes them, which is free. Near messages are due soon, or are held for
-a retry: no cursor passes those, they are deleted when they are released.
+a retry: no cursor passes those, they are deleted when they are released. Names are short, since each byte
+is billed, and a body is deflated where that pays.
 """
 
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from sqsdelay.errors import InvalidSetting
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, MAX_RETENTION_SECONDS
+from sqsdelay.core.stored_message import StoredMessage, from_store
+from sqsdelay.errors import InvalidSetting, MessageTooLarge
+from sqsdelay.limits import (
+    MAX_DYNAMODB_ITEM_BYTES,
+    MAX_MESSAGE_BYTES,
+    MAX_MESSAGE_TIMER_SECONDS,
+    MAX_RETENTION_SECONDS,
+)
 
 PARTITION: Final = "p"
 SORT: Final = "s"
@@ -55,6 +63,30 @@ FAR_FROM_MS: Final = FAR_MS + 40_000
 KEPT_SECONDS: Final = MAX_RETENTION_SECONDS
 """A far message is left to time to live so long after it is due: as long as SQS keeps one at most. A
 dispatcher that stands still for longer loses messages."""
+
+BODY: Final = "b"
+DEFLATED: Final = "z"
+DESTINATION: Final = "d"
+HEADERS: Final = "h"
+FAILURES: Final = "f"
+HELD_UNTIL: Final = "r"
+LOOKED_UP: Final = "l"
+"""Present where a look-up item tells of the message."""
+
+_WORTH_DEFLATING_BYTES: Final = 100
+_MOST_INFLATED_BYTES: Final = 2 * MAX_MESSAGE_BYTES
+"""Longer bodies are not deflated, so that no item grows beyond this when it is read."""
+
+_RAW_DEFLATE: Final = -zlib.MAX_WBITS
+"""Without zlib's header and checksum, six bytes that DynamoDB's own make needless."""
+
+_NUMBER_BYTES: Final = 21
+"""The most a number takes. Source: DynamoDB guide, "Item sizes and formats"."""
+
+_LANE: Final = "w"
+_DUE: Final = "u"
+_SHARD: Final = "n"
+"""Of a look-up item."""
 
 Key = dict[str, dict[str, str]]
 Item = dict[str, Any]
@@ -102,8 +134,39 @@ def expiry(due_ms: int) -> int:
     return -(-due_ms // 1000) + KEPT_SECONDS
 
 
+def key(partition: str, sort: str) -> Key:
+    """A key in DynamoDB's shape."""
+    return {PARTITION: {"S": partition}, SORT: {"S": sort}}
+
+
+def far_sort(within_ms: int, message_id: str = "") -> str:
+    """A far message's sort key."""
+    return f"{within_ms:07d}{message_id}"
+
+
+def number(value: int) -> Item:
+    """A number in DynamoDB's shape."""
+    return {"N": str(value)}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A message and where it lies."""
+
+    place: Place
+    message: StoredMessage
+    looked_up: bool
+    held_until_ms: int = 0
+    unreadable: Item | None = None
+    """The item as it was found, where it is no message: what it holds is kept as it is."""
+
+    @property
+    def message_id(self) -> str:
+        return self.place.message_id
+
+
 class Layout:
-    """The keys of one endpoint.
+    """The keys and items of one endpoint, as the table above has them.
 
     Raises:
         ConfigurationError: a name that holds a ``/``.
@@ -119,63 +182,134 @@ class Layout:
         self.hours = f"{endpoint}/hours"
 
     def far(self, hour: int, shard: int) -> str:
-        """The partition of messages due in an hour."""
         return f"{self.endpoint}/{hour}/{shard}"
 
     def near(self, shard: int) -> str:
-        """The partition of messages due soon, or held."""
         return f"{self.endpoint}/near/{shard}"
 
     def message(self, place: Place) -> Key:
-        """The key of a message."""
         if place.lane is Lane.NEAR:
             return key(self.near(place.shard), place.position)
         hour, within = divmod(place.due_ms, HOUR_MS)
         return key(self.far(hour, place.shard), far_sort(within, place.message_id))
 
     def lookup(self, message_id: str) -> Key:
-        """The key of the item that tells where a message with an id of the user's own lies."""
         return key(f"{self.endpoint}/id/{message_id}", ONLY)
 
     def amendment(self, message_id: str) -> Key:
-        """The key of an amendment."""
         return key(f"{self.endpoint}/mark/{message_id}", ONLY)
 
     @property
     def amended(self) -> Key:
-        """The key of the item that says that there are amendments."""
         return key(f"{self.endpoint}/marks", ONLY)
 
     def lease(self, shard: int) -> Key:
-        """The key of a shard's lease."""
         return key(self.leases, f"shard {shard:05d}")
 
     def count(self, shards: int) -> Key:
-        """The key of the item that says that so many shards are written to."""
         return key(self.leases, f"count {shards:05d}")
 
     @property
     def format(self) -> Key:
-        """The key of the item that says in which version of this layout things lie."""
         return key(self.leases, "format")
 
     def waiting(self, owner: str) -> Key:
-        """The key of the item that says that a dispatcher found no free shard."""
         return key(self.leases, f"waits {owner}")
 
     def hour(self, hour: int) -> Key:
-        """The key of the item that says that messages are due in an hour."""
         return key(self.hours, f"{hour:08d}")
 
+    def item(
+        self,
+        place: Place,
+        message: StoredMessage,
+        *,
+        looked_up: bool,
+        held_until_ms: int = 0,
+    ) -> Item:
+        """A message as an item.
 
-def key(partition: str, sort: str) -> Key:
-    """A key in DynamoDB's shape."""
-    return {PARTITION: {"S": partition}, SORT: {"S": sort}}
+        Raises:
+            MessageTooLarge
+        """
+        item = _body(message.body)
+        if message.destination != self.endpoint:
+            item[DESTINATION] = {"S": message.destination}
+        headers = message.headers()
+        if headers != "{}":
+            item[HEADERS] = {"S": headers}
+        if message.failures:
+            item[FAILURES] = number(message.failures)
+        item = self._placed(place, item, looked_up, held_until_ms)
+        size = item_bytes(item)
+        if size > MAX_DYNAMODB_ITEM_BYTES:
+            raise MessageTooLarge(
+                f"message {message.message_id} takes {size} bytes; a DynamoDB item holds "
+                f"{MAX_DYNAMODB_ITEM_BYTES}; shorten it, store the body elsewhere and send a pointer, "
+                "or use a SQLite or PostgreSQL store"
+            )
+        return item
 
+    def moved(
+        self,
+        entry: Entry,
+        place: Place,
+        *,
+        looked_up: bool,
+        failed: int = 0,
+        held_until_ms: int = 0,
+    ) -> Item:
+        """A message as an item at another place, ``failed`` added to its failures.
 
-def far_sort(within_ms: int, message_id: str = "") -> str:
-    """A far message's sort key."""
-    return f"{within_ms:07d}{message_id}"
+        Raises:
+            MessageTooLarge
+        """
+        failures = entry.message.failures + failed
+        if entry.unreadable is None:
+            message = replace(entry.message, due_ms=place.due_ms, failures=failures)
+            return self.item(place, message, looked_up=looked_up, held_until_ms=held_until_ms)
+        of_its_place = (EXPIRY, LOOKED_UP, HELD_UNTIL)
+        item = {name: value for name, value in entry.unreadable.items() if name not in of_its_place}
+        return self._placed(place, {**item, FAILURES: number(failures)}, looked_up, held_until_ms)
+
+    def _placed(self, place: Place, item: Item, looked_up: bool, held_until_ms: int) -> Item:
+        """An item with all that depends on where it lies."""
+        placed = {**item, **self.message(place)}
+        if looked_up:
+            placed[LOOKED_UP] = number(1)
+        if held_until_ms:
+            placed[HELD_UNTIL] = number(held_until_ms)
+        if place.lane is Lane.FAR:
+            placed[EXPIRY] = number(expiry(place.due_ms))
+        return placed
+
+    def entry(self, item: Item, lane: Lane) -> Entry:
+        """The message of an item; the inverse of `item`."""
+        place = place_of(item, lane)
+        message = from_store(
+            place.message_id,
+            self.destination(item),
+            place.due_ms,
+            _inflated(item),
+            _value(item, HEADERS, "S") if HEADERS in item else "{}",
+            _count(item, FAILURES),
+        )
+        found = item if message.unreadable is not None else None
+        return Entry(place, message, LOOKED_UP in item, _count(item, HELD_UNTIL), found)
+
+    def lookup_item(self, place: Place) -> Item:
+        """The look-up item of a message: where it lies, when its id does not tell."""
+        return {
+            **self.lookup(place.message_id),
+            _LANE: {"S": place.lane.value},
+            _DUE: number(place.due_ms),
+            _SHARD: number(place.shard),
+            EXPIRY: number(expiry(place.due_ms)),
+        }
+
+    def destination(self, item: Item) -> str | None:
+        """Where a message goes; None where somebody wrote by hand what is no text."""
+        return _value(item, DESTINATION, "S") if DESTINATION in item else self.endpoint
 
 
 def place_of(item: Item, lane: Lane) -> Place:
@@ -185,3 +319,52 @@ def place_of(item: Item, lane: Lane) -> Place:
     if lane is Lane.NEAR:
         return Place(int(sort[:15]), sort[15:], lane, int(shard))
     return Place(int(bucket) * HOUR_MS + int(sort[:7]), sort[7:], lane, int(shard))
+
+
+def looked_up(item: Item, message_id: str) -> Place:
+    """The place that a look-up item tells."""
+    return Place(int(item[_DUE]["N"]), message_id, Lane(item[_LANE]["S"]), int(item[_SHARD]["N"]))
+
+
+def _value(item: Item, name: str, kind: str) -> Any:
+    """An attribute's value; None where it is missing or of another type."""
+    return item.get(name, {}).get(kind)
+
+
+def _count(item: Item, name: str) -> int:
+    text = _value(item, name, "N") or ""
+    return int(text) if text.isdigit() else 0
+
+
+def item_bytes(item: Item) -> int:
+    """The size of an item as DynamoDB counts it. Source: guide, "Item sizes and formats"."""
+    return sum(len(name.encode()) + _value_bytes(value) for name, value in item.items())
+
+
+def _value_bytes(value: Item) -> int:
+    if "S" in value:
+        return len(value["S"].encode())
+    if "B" in value:
+        return len(value["B"])
+    return min(_NUMBER_BYTES, len(value["N"]) // 2 + 2)
+
+
+def _body(body: bytes) -> Item:
+    if _WORTH_DEFLATING_BYTES <= len(body) <= _MOST_INFLATED_BYTES:
+        deflater = zlib.compressobj(wbits=_RAW_DEFLATE)
+        deflated = deflater.compress(body) + deflater.flush()
+        if len(deflated) < len(body):
+            return {DEFLATED: {"B": deflated}}
+    return {BODY: {"B": body}}
+
+
+def _inflated(item: Item) -> bytes | None:
+    """The body; None where there is none, as somebody may have written by hand."""
+    kept = _value(item, DEFLATED if DEFLATED in item else BODY, "B")
+    if kept is None or DEFLATED not in item:
+        return None if kept is None else bytes(kept)
+    inflater = zlib.decompressobj(wbits=_RAW_DEFLATE)
+    try:
+        return inflater.decompress(bytes(kept), _MOST_INFLATED_BYTES)
+    except zlib.error:
+        return None

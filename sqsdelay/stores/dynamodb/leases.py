@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from sqsdelay.ports.forks import in_each_child
-from sqsdelay.stores.dynamodb.item import number
 from sqsdelay.stores.dynamodb.layout import (
     EXPIRY,
     PARTITION,
@@ -27,9 +26,10 @@ from sqsdelay.stores.dynamodb.layout import (
     Lane,
     Layout,
     Place,
+    number,
     position,
 )
-from sqsdelay.stores.dynamodb.table import Table
+from sqsdelay.stores.dynamodb.table import ConditionFailed, Seen, Table
 from sqsdelay.stores.schema import VERSION as FORMAT
 from sqsdelay.stores.schema import check_version
 
@@ -41,10 +41,6 @@ TAKEN_FAR: Final = "u"
 TAKEN_NEAR: Final = "n"
 SINCE: Final = "f"
 TOKEN: Final = "k"
-
-LOOKED_AT_MS: Final = 10_000
-"""How long it is taken for granted that the table is the one that was written to. One that was deleted and
-made anew knows of no shards, no hours and no amendments: it has to be told again."""
 
 _WAITING_MS: Final = 30_000
 """How long a dispatcher that found too few free shards is left room for."""
@@ -73,9 +69,9 @@ class Lease:
         """Whether somebody has messages of this shard in hand."""
         return self.until_ms > now_ms
 
-    def passed(self, place: Place) -> bool:
-        """Whether the cursor has passed a far message."""
-        return place.position <= self.cursor
+    def covers(self, place: Place) -> bool:
+        """Whether a far message is being released under it."""
+        return self.cursor < place.position <= self.taken_far
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +108,6 @@ class Leases:
         mine = sum(lease.owner == owner for lease in live)
         return -(-len(self.shards) // (len(others) + 1)) - mine
 
-    @property
-    def first_position(self) -> str:
-        """No far message before it is still to be released."""
-        return min(lease.cursor for lease in self.shards)
-
 
 class LeaseBook:
     """Reads and writes an endpoint's leases.
@@ -126,25 +117,21 @@ class LeaseBook:
     """
 
     def __init__(self, table: Table, layout: Layout, *, shards: int, lease_seconds: float) -> None:
-        self._table = table
-        self._layout = layout
-        self._owner = _new_owner()
-        self._shards = shards
+        self.table = table
+        self.layout = layout
+        self.owner = uuid.uuid4().hex[:12]
+        self.shards = shards
         self.lease_seconds = lease_seconds
         self._waits_until_ms = 0
-        self._checked_ms: int | None = None
-        self._registered: tuple[int, int] | None = None
-        """When, and in which of the tables of this name."""
+        self._checked: Seen | None = None
+        self._written = False
+        self._registered: Seen | None = None
         self._lock = threading.Lock()
         in_each_child(self, LeaseBook._begin_anew)
 
     def _begin_anew(self) -> None:
         self._lock = threading.Lock()
-        self._owner = _new_owner()
-
-    @property
-    def owner(self) -> str:
-        return self._owner
+        self.owner = uuid.uuid4().hex[:12]
 
     def set_up(self) -> None:
         """Write the version down.
@@ -152,11 +139,12 @@ class LeaseBook:
         Raises:
             SchemaMismatch: what is there is of another one.
         """
-        self._get([self._layout.format])
+        self._get([self.layout.format])
         self._write_version()
 
     def _write_version(self) -> None:
-        self._table.put({**self._layout.format, VERSION: number(FORMAT)}, only_new=True)
+        if not self._written:
+            self.table.put({**self.layout.format, VERSION: number(FORMAT)}, only_new=True)
 
     def register(self) -> None:
         """Have dispatchers know of the shards, before anything is written to them.
@@ -164,36 +152,50 @@ class LeaseBook:
         Raises:
             SchemaMismatch
         """
-        if not self._is_registered():
+        if not self.table.is_recent(self._registered):
             with self._lock:
-                if not self._is_registered():
+                if not self.table.is_recent(self._registered):
                     self._register()
-                    self._registered = self._table.clock.now_ms(), self._table.made_anew
-
-    def _is_registered(self) -> bool:
-        if self._registered is None or self._registered[1] != self._table.made_anew:
-            return False
-        return 0 <= self._table.clock.now_ms() - self._registered[0] < LOOKED_AT_MS
+                    self._registered = self.table.seen()
 
     def _register(self) -> None:
-        key = self._layout.count(self._shards)
-        if self._get([key, self._layout.format]):
+        key = self.layout.count(self.shards)
+        if self._get([key, self.layout.format]):
             return
         if self._registered is not None:
-            self._table.made_anew += 1
+            self.table.made_anew += 1
         # The read told DynamoDB's time; nothing far can be due before.
-        since = number(self._table.clock.now_ms())
+        since = number(self.table.clock.now_ms())
         self._write_version()
-        self._table.put({**key, SINCE: since}, only_new=True)
+        self.table.put({**key, SINCE: since}, only_new=True)
 
     def read(self) -> Leases:
         """All leases now."""
         items: list[Item] = []
         read_ms = 0
-        for page in self._table.pages(self._layout.leases, ConsistentRead=True):
+        for page in self.table.pages(self.layout.leases, ConsistentRead=True):
             items += page["Items"]
-            read_ms = read_ms or self._table.clock.read(page)
-        return _leases(self._checked(items), read_ms, self._table.clock.now_ms(), self._shards)
+            read_ms = read_ms or self.table.clock.read(page)
+        now_ms = self.table.clock.now_ms()
+        counts: dict[int, int] = {}
+        held: dict[int, Item] = {}
+        waiting: set[str] = set()
+        for item in self._of_this_version(items):
+            kind, _, name = item[SORT]["S"].partition(" ")
+            if kind == "count":
+                counts[int(name)] = int(item[SINCE]["N"])
+            elif kind == "shard":
+                held[int(name)] = item
+            elif int(item[UNTIL]["N"]) > read_ms:
+                waiting.add(name)
+
+        def since(shard: int) -> str:
+            # Nothing far is due before its shard was registered; of one that is not, before now.
+            return position(min((at for n, at in counts.items() if n > shard), default=now_ms))
+
+        numbers = range(max([self.shards, *counts]))
+        shards = [_lease(shard, held.get(shard, {}), since(shard)) for shard in numbers]
+        return Leases(read_ms, shards, counts, frozenset(waiting))
 
     def get(self, keys: Sequence[Key] = ()) -> list[Item]:
         """As `Table.get`; the version is read with them, ten seconds after it was read at the latest.
@@ -201,29 +203,30 @@ class LeaseBook:
         Raises:
             SchemaMismatch: what is there is of another version.
         """
-        now_ms = self._table.clock.now_ms()
-        if self._checked_ms is not None and 0 <= now_ms - self._checked_ms < LOOKED_AT_MS:
-            return self._table.get(keys)
-        return self._get([*keys, self._layout.format])
+        if self.table.is_recent(self._checked):
+            return self.table.get(keys)
+        return self._get([*keys, self.layout.format])
 
     def _get(self, keys: Sequence[Key]) -> list[Item]:
-        return self._checked(self._table.get(keys))
+        return self._of_this_version(self.table.get(keys))
 
-    def _checked(self, items: Sequence[Item]) -> list[Item]:
+    def _of_this_version(self, items: Sequence[Item]) -> list[Item]:
         """The items without the one that tells the version, which is checked."""
-        kept, mark = [], self._layout.format
+        kept, mark = [], self.layout.format
+        self._written = False
         for item in items:
             if item[PARTITION] == mark[PARTITION] and item[SORT] == mark[SORT]:
-                table = f"{self._table.name} of endpoint {self._layout.endpoint}"
+                table = f"{self.table.name} of endpoint {self.layout.endpoint}"
                 check_version(int(item[VERSION]["N"]), table=table)
+                self._written = True
             else:
                 kept.append(item)
-        self._checked_ms = self._table.clock.now_ms()
+        self._checked = self.table.seen()
         return kept
 
     def one(self, shard: int) -> Lease:
         """One shard's lease now; a shard never served has an empty cursor."""
-        items = self._table.get([self._layout.lease(shard)])
+        items = self.table.get([self.layout.lease(shard)])
         return _lease(shard, items[0] if items else {}, "")
 
     def take(self, lease: Lease, *, far: str, near: str) -> Lease | None:
@@ -240,24 +243,47 @@ class LeaseBook:
         return self._write(lease, self._next(settled))
 
     def _held(self, seen: Lease, new: Lease) -> Lease | None:
-        until_ms = self._table.clock.now_ms() + round(self.lease_seconds * 1000)
-        held = self._next(replace(new, owner=self._owner, until_ms=until_ms))
+        until_ms = self.table.clock.now_ms() + round(self.lease_seconds * 1000)
+        held = self._next(replace(new, owner=self.owner, until_ms=until_ms))
         return held if self._write(seen, held) else None
 
     def _next(self, lease: Lease) -> Lease:
         return replace(lease, version=lease.version + 1, token=secrets.token_hex(4))
 
+    def transact_unless_in_hand(self, place: Place, actions: list[dict[str, Any]]) -> int | None:
+        """Write all of it; None where somebody is releasing, or has released, the message.
+
+        Returns:
+            when DynamoDB confirmed it, epoch milliseconds.
+        """
+        taken = TAKEN_FAR if place.lane is Lane.FAR else TAKEN_NEAR
+        condition = f"attribute_not_exists({taken}) OR {taken} < :at OR {UNTIL} <= :now"
+        if place.lane is Lane.FAR:
+            condition = f"(attribute_not_exists({CURSOR}) OR {CURSOR} < :at) AND ({condition})"
+        now = number(self.table.clock.now_ms())
+        not_in_hand = {
+            "ConditionCheck": {
+                "Key": self.layout.lease(place.shard),
+                "ConditionExpression": condition,
+                "ExpressionAttributeValues": {":at": {"S": place.position}, ":now": now},
+            }
+        }
+        try:
+            return self.table.transact(not_in_hand, *actions)
+        except ConditionFailed:
+            return None
+
     def wait(self) -> None:
         """Have other dispatchers leave room for this one."""
-        now_ms = self._table.clock.now_ms()
+        now_ms = self.table.clock.now_ms()
         with self._lock:
             if now_ms < self._waits_until_ms - _WAITING_MS // 2:
                 return
             self._waits_until_ms = until = now_ms + _WAITING_MS
-        self._table.put(
+        self.table.put(
             {
-                **self._layout.waiting(self._owner),
-                OWNER: {"S": self._owner},
+                **self.layout.waiting(self.owner),
+                OWNER: {"S": self.owner},
                 UNTIL: number(until),
                 EXPIRY: number(until // 1000),
             }
@@ -266,82 +292,37 @@ class LeaseBook:
     def _write(self, seen: Lease, new: Lease) -> bool:
         """Replace a lease if it is as it was seen. (Or already as wanted: an answer was lost.)"""
         item: Item = {
-            **self._layout.lease(new.shard),
+            **self.layout.lease(new.shard),
             VERSION: number(new.version),
             OWNER: {"S": new.owner},
             UNTIL: number(new.until_ms),
             CURSOR: {"S": new.cursor},
             TOKEN: {"S": new.token},
         }
-        if new.taken_far:
-            item[TAKEN_FAR] = {"S": new.taken_far}
-        if new.taken_near:
-            item[TAKEN_NEAR] = {"S": new.taken_near}
-        condition: dict[str, Any] = {
-            "ConditionExpression": f"{VERSION} = :seen OR {TOKEN} = :token",
-            "ExpressionAttributeValues": {
-                ":seen": number(seen.version),
-                ":token": {"S": new.token},
-            },
-        }
+        for name, taken in ((TAKEN_FAR, new.taken_far), (TAKEN_NEAR, new.taken_near)):
+            if taken:
+                item[name] = {"S": taken}
+        condition = f"{VERSION} = :seen OR {TOKEN} = :token"
         if seen.version == 0:
-            condition["ConditionExpression"] += f" OR attribute_not_exists({VERSION})"
-        return self._table.applied(self._table.client.put_item, Item=item, **condition)
-
-
-def not_in_hand(layout: Layout, place: Place, now_ms: int) -> dict[str, Any]:
-    """The action of a transaction that demands that nobody is releasing, or has released, a message."""
-    taken = TAKEN_FAR if place.lane is Lane.FAR else TAKEN_NEAR
-    condition = f"attribute_not_exists({taken}) OR {taken} < :at OR {UNTIL} <= :now"
-    values: dict[str, Any] = {":at": {"S": place.position}, ":now": number(now_ms)}
-    if place.lane is Lane.FAR:
-        condition = f"(attribute_not_exists({CURSOR}) OR {CURSOR} < :at) AND ({condition})"
-    return {
-        "ConditionCheck": {
-            "Key": layout.lease(place.shard),
-            "ConditionExpression": condition,
-            "ExpressionAttributeValues": values,
-        }
-    }
-
-
-def _leases(items: Sequence[Item], read_ms: int, now_ms: int, own_shards: int) -> Leases:
-    counts: dict[int, int] = {}
-    held: dict[int, Item] = {}
-    waiting: set[str] = set()
-    for item in items:
-        kind, _, name = item[SORT]["S"].partition(" ")
-        if kind == "count":
-            counts[int(name)] = int(item[SINCE]["N"])
-        elif kind == "shard":
-            held[int(name)] = item
-        elif int(item[UNTIL]["N"]) > read_ms:
-            waiting.add(name)
-    shards = max([own_shards, *counts])
-
-    def since(shard: int) -> str:
-        # Nothing far is due before its shard was registered; of one that is not, before now.
-        return position(min((at for n, at in counts.items() if n > shard), default=now_ms))
-
-    return Leases(
-        read_ms,
-        [_lease(shard, held.get(shard, {}), since(shard)) for shard in range(shards)],
-        counts,
-        frozenset(waiting),
-    )
+            condition += f" OR attribute_not_exists({VERSION})"
+        return self.table.applied(
+            self.table.client.put_item,
+            Item=item,
+            ConditionExpression=condition,
+            ExpressionAttributeValues={":seen": number(seen.version), ":token": {"S": new.token}},
+        )
 
 
 def _lease(shard: int, item: Item, since: str) -> Lease:
+    def told(name: str, otherwise: str = "") -> str:
+        return str(item[name]["S"]) if name in item else otherwise
+
     return Lease(
         shard=shard,
         version=int(item[VERSION]["N"]) if VERSION in item else 0,
-        owner=item[OWNER]["S"] if OWNER in item else "",
+        owner=told(OWNER),
         until_ms=int(item[UNTIL]["N"]) if UNTIL in item else 0,
-        cursor=item[CURSOR]["S"] if CURSOR in item else since,
-        taken_far=item[TAKEN_FAR]["S"] if TAKEN_FAR in item else "",
-        taken_near=item[TAKEN_NEAR]["S"] if TAKEN_NEAR in item else "",
+        cursor=told(CURSOR, since),
+        taken_far=told(TAKEN_FAR),
+        taken_near=told(TAKEN_NEAR),
     )
-
-
-def _new_owner() -> str:
-    return uuid.uuid4().hex[:12]

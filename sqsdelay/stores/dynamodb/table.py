@@ -33,6 +33,17 @@ _MOST_READ_AT_ONCE: Final = 100
 _CONFLICT_ATTEMPTS: Final = 5
 """Attempts on a transaction that met another write on one of its items."""
 
+LOOKED_AT_MS: Final = 10_000
+"""How long it is taken for granted that the table is the one that was written to. One that was deleted and
+made anew knows of no shards, no hours and no amendments: it has to be told again."""
+
+Seen = tuple[int, int]
+"""When something was seen in a table, and in which of the tables of its name."""
+
+THERE: Final = f"attribute_exists({PARTITION})"
+NOT_THERE: Final = f"attribute_not_exists({PARTITION})"
+"""Conditions of writes."""
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -42,13 +53,11 @@ class ConditionFailed(StoreError):
 
     Args:
         read_ms: when DynamoDB said so, epoch milliseconds.
-        failed: of a transaction: for each of its actions, whether it was the one.
     """
 
-    def __init__(self, text: str, *, read_ms: int, failed: Sequence[bool] = ()) -> None:
+    def __init__(self, text: str, *, read_ms: int) -> None:
         super().__init__(text)
         self.read_ms = read_ms
-        self.failed = failed
 
 
 class _Conflict(StoreUnavailable):
@@ -95,7 +104,7 @@ class Table:
 
     def set_up(self, table_class: str) -> None:
         """Create the table unless it exists, and let it forget what has expired."""
-        with self.translated():
+        with self._translated():
             with suppress(self.client.exceptions.ResourceInUseException):
                 self.client.create_table(
                     TableName=self.name,
@@ -106,8 +115,10 @@ class Table:
                 TableName=self.name, WaiterConfig={"Delay": 2}
             )
         self.check()
-        with self.translated():
-            _expire(self.client, self.name)
+        state = self.call(self.client.describe_time_to_live)["TimeToLiveDescription"]
+        if state.get("TimeToLiveStatus") not in ("ENABLED", "ENABLING"):
+            expiring = {"Enabled": True, "AttributeName": EXPIRY}
+            self.call(self.client.update_time_to_live, TimeToLiveSpecification=expiring)
 
     def check(self) -> None:
         """Refuse what is no message store.
@@ -124,22 +135,28 @@ class Table:
                 "is not a message store"
             )
 
+    def seen(self) -> Seen:
+        """What is seen now."""
+        return self.clock.now_ms(), self.made_anew
+
+    def is_recent(self, seen: Seen | None) -> bool:
+        """Whether what was seen then is taken for granted still."""
+        if seen is None or seen[1] != self.made_anew:
+            return False
+        return 0 <= self.clock.now_ms() - seen[0] < LOOKED_AT_MS
+
     def put(self, item: Item, *, only_new: bool = False) -> tuple[bool, int]:
         """Write an item; whether it was written, and when DynamoDB said so."""
-        condition = {"ConditionExpression": f"attribute_not_exists({PARTITION})"}
+        condition = {"ConditionExpression": NOT_THERE} if only_new else {}
         try:
-            answer = self.call(self.client.put_item, Item=item, **(condition if only_new else {}))
+            answer = self.call(self.client.put_item, Item=item, **condition)
         except ConditionFailed as there:
             return False, there.read_ms
         return True, self.clock.read(answer)
 
     def delete(self, key: Key) -> bool:
         """Delete an item; whether it was there."""
-        return self.applied(
-            self.client.delete_item,
-            Key=key,
-            ConditionExpression=f"attribute_exists({PARTITION})",
-        )
+        return self.applied(self.client.delete_item, Key=key, ConditionExpression=THERE)
 
     def get(self, keys: Sequence[Key]) -> list[Item]:
         """Those of the items that are there, in no order."""
@@ -150,9 +167,7 @@ class Table:
         request: Any = {self.name: {"Keys": list(keys), "ConsistentRead": True}}
         items: list[Item] = []
         while request:
-            with self.translated():
-                answer = self.client.batch_get_item(RequestItems=request)
-            self.clock.read(answer)
+            answer = self._answer(self.client.batch_get_item, RequestItems=request)
             items += answer["Responses"].get(self.name, [])
             request = answer.get("UnprocessedKeys")
         return items
@@ -188,7 +203,7 @@ class Table:
         """Write all or nothing; when DynamoDB confirmed it.
 
         Raises:
-            ConditionFailed: with the action whose condition does not hold.
+            ConditionFailed
         """
         named = [
             {kind: {"TableName": self.name, **arguments} for kind, arguments in action.items()}
@@ -196,9 +211,9 @@ class Table:
         ]
         for attempt in range(_CONFLICT_ATTEMPTS):
             try:
-                with self.translated():
-                    answer = self.client.transact_write_items(TransactItems=named)  # type: ignore[arg-type]
-                return self.clock.read(answer)
+                return self.clock.read(
+                    self._answer(self.client.transact_write_items, TransactItems=named)
+                )
             except _Conflict:
                 if attempt + 1 == _CONFLICT_ATTEMPTS:
                     raise
@@ -222,13 +237,16 @@ class Table:
         Raises:
             ConditionFailed, StoreMissing, StoreUnavailable, StoreError
         """
-        with self.translated():
-            answer = call(TableName=self.name, **arguments)
+        return self._answer(call, TableName=self.name, **arguments)
+
+    def _answer(self, call: Callable[..., Any], **arguments: Any) -> Any:
+        with self._translated():
+            answer = call(**arguments)
         self.clock.read(answer)
         return answer
 
     @contextmanager
-    def translated(self) -> Iterator[None]:
+    def _translated(self) -> Iterator[None]:
         """botocore's errors in sqsdelay's terms."""
         try:
             yield
@@ -240,43 +258,23 @@ class Table:
         self._threads.shutdown()
 
     def _store_error(self, error: ClientError | BotoCoreError) -> StoreError:
-        code = error.response["Error"]["Code"] if isinstance(error, ClientError) else ""
-        if isinstance(error, ClientError):
-            if code == "ConditionalCheckFailedException":
-                return ConditionFailed(str(error), read_ms=self.clock.read(error.response))
-            if code == "TransactionCanceledException":
-                return self._cancelled(error)
-        if code == "TransactionConflictException":
+        response: Any = error.response if isinstance(error, ClientError) else {}
+        # Of a transaction, each action has a reason of its own.
+        reasons = [reason.get("Code") for reason in response.get("CancellationReasons", ())]
+        codes = {response.get("Error", {}).get("Code"), *reasons}
+        if codes & {"ConditionalCheckFailedException", "ConditionalCheckFailed"}:
+            return ConditionFailed(str(error), read_ms=self.clock.read(response))
+        if codes & {"TransactionConflictException", "TransactionConflict"}:
             return _Conflict(f"DynamoDB store {self.name}: {error}")
-        if code == "ResourceNotFoundException":
+        if "ResourceNotFoundException" in codes:
             self.made_anew += 1
             return StoreMissing(
                 f"DynamoDB table {self.name} does not exist; run sqsdelay store create (set_up()), "
                 "or deploy it"
             )
-        if code == "ValidationException":
+        if "ValidationException" in codes:
             return StoreError(f"DynamoDB store {self.name}: {error}")
         return StoreUnavailable(f"DynamoDB store {self.name} cannot be used now: {error}")
-
-    def _cancelled(self, error: ClientError) -> StoreError:
-        response: Any = error.response
-        codes = [reason.get("Code") for reason in response.get("CancellationReasons", ())]
-        failed = [code == "ConditionalCheckFailed" for code in codes]
-        if any(failed):
-            return ConditionFailed(str(error), read_ms=self.clock.read(response), failed=failed)
-        if "TransactionConflict" in codes:
-            return _Conflict(f"DynamoDB store {self.name}: {error}")
-        return StoreUnavailable(f"DynamoDB store {self.name} cannot be used now: {error}")
-
-
-def _expire(client: DynamoDBClient, table: str) -> None:
-    """Switch time to live on, unless it is."""
-    state = client.describe_time_to_live(TableName=table)["TimeToLiveDescription"]
-    if state.get("TimeToLiveStatus") not in ("ENABLED", "ENABLING"):
-        client.update_time_to_live(
-            TableName=table,
-            TimeToLiveSpecification={"Enabled": True, "AttributeName": EXPIRY},
-        )
 
 
 def _threads() -> ThreadPoolExecutor:

@@ -7,14 +7,13 @@ that it is not, however long the write took, writes a near message instead, whic
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from sqsdelay.core.checked_message import due_ms_of_id
-from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.stored_message import Amendment, StoredMessage, latest_amendments
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.stores.dynamodb.item import Entry, entry_of, item_of, moved_item
 from sqsdelay.stores.dynamodb.lanes import Lanes
 from sqsdelay.stores.dynamodb.layout import (
     EXPIRY,
@@ -22,47 +21,50 @@ from sqsdelay.stores.dynamodb.layout import (
     FAR_MS,
     HOUR_MS,
     PARTITION,
+    Entry,
     Item,
     Lane,
-    Layout,
     Place,
     expiry,
+    looked_up,
+    number,
     shard_of,
 )
-from sqsdelay.stores.dynamodb.leases import LeaseBook, not_in_hand
-from sqsdelay.stores.dynamodb.lookups import looked_up, lookup_item
-from sqsdelay.stores.dynamodb.table import ConditionFailed, Table
+from sqsdelay.stores.dynamodb.leases import LeaseBook
+from sqsdelay.stores.dynamodb.table import NOT_THERE, THERE, Seen
 from sqsdelay.stores.ids import ID_TOLERANCE_MS, tells_due
 
 _MOST_HOURS_KNOWN: Final = 50_000
+
+LEFT_AT: Final = "a"
+DUE: Final = "u"
+CANCELLED: Final = "c"
+
+NEVER_CANCELLED: Final = (
+    f"{NOT_THERE} OR {EXPIRY} <= :now_s "
+    f"OR (attribute_exists({DUE}) AND attribute_not_exists({CANCELLED}))"
+)
+"""DynamoDB may keep expired ones for days."""
+
+_TOLD_AHEAD_SECONDS: Final = 24 * 3600
+"""So much longer than the amendment at hand there are said to be some: a write a day for each process."""
 
 
 class Waiting:
     """An endpoint's messages.
 
     Args:
-        shards: how many new messages are spread over.
         lookup: keep look-up items for ids that do not tell when their message is due.
     """
 
-    def __init__(
-        self,
-        table: Table,
-        layout: Layout,
-        lanes: Lanes,
-        book: LeaseBook,
-        *,
-        shards: int,
-        lookup: bool,
-    ) -> None:
-        self._table = table
-        self._layout = layout
+    def __init__(self, lanes: Lanes, book: LeaseBook, *, lookup: bool) -> None:
+        self._table = book.table
+        self._layout = book.layout
         self._lanes = lanes
         self._book = book
-        self._shards = shards
         self._lookup = lookup
         self._hours_known: set[int] = set()
-        self._hours_of = table.made_anew
+        self._hours_of = book.table.made_anew
 
     def items(self, messages: Iterable[StoredMessage]) -> list[tuple[Place, StoredMessage]]:
         """Where messages are to be written; all are checked.
@@ -80,7 +82,7 @@ class Waiting:
             for message in messages
         ]
         for place, message in found:
-            item_of(self._layout, place, message, looked_up=True, held_until_ms=1)
+            self._layout.item(place, message, looked_up=True, held_until_ms=1)
         return found
 
     def prepare(self, places: Iterable[Place]) -> None:
@@ -98,7 +100,7 @@ class Waiting:
         self._hours_known.update(new)
 
     def _put_hour(self, hour: int) -> None:
-        until = {"N": str(expiry((hour + 1) * HOUR_MS))}
+        until = number(expiry((hour + 1) * HOUR_MS))
         self._table.put({**self._layout.hour(hour), EXPIRY: until})
 
     def put(self, place: Place, message: StoredMessage) -> bool:
@@ -108,14 +110,28 @@ class Waiting:
         needed = wanted and not tells_due(message.message_id, message.due_ms)
         if needed and not self._announce(place):
             return False
-        return self._put(place, message, needed)
+        item = self._layout.item(place, message, looked_up=needed)
+        new, read_ms = self._table.put(item, only_new=True)
+        if place.lane is Lane.NEAR or place.due_ms - read_ms >= FAR_MS:
+            return new
+        if not new:
+            lease = self._book.one(place.shard)
+            if place.position > max(lease.cursor, lease.taken_far):
+                # It is there, and will still be come across.
+                return False
+        # Written too late, or by somebody who may not have noticed that it was.
+        near = replace(place, lane=Lane.NEAR)
+        self._put_near(near, self._layout.item(near, message, looked_up=needed), needed)
+        if new:
+            self._table.delete(self._layout.message(place))
+        return True
 
     def _announce(self, place: Place) -> bool:
         """Write the look-up item; False where the message is there already.
 
         One without a message is of somebody who died after he had written it: it is taken over.
         """
-        item = lookup_item(self._layout, place)
+        item = self._layout.lookup_item(place)
         if self._table.put(item, only_new=True)[0]:
             return True
         if self.find(place.message_id) is not None:
@@ -123,29 +139,10 @@ class Waiting:
         self._table.put(item)
         return True
 
-    def _put(self, place: Place, message: StoredMessage, needed: bool) -> bool:
-        item = item_of(self._layout, place, message, looked_up=needed)
-        new, read_ms = self._table.put(item, only_new=True)
-        if place.lane is Lane.NEAR or place.due_ms - read_ms >= FAR_MS:
-            return new
-        if not new and self._ahead_of_cursor(place):
-            return False
-        # Written too late, or by somebody who may not have noticed that it was.
-        self._put_near(place, message, needed)
-        if new:
-            self._table.delete(self._layout.message(place))
-        return True
-
-    def _put_near(self, place: Place, message: StoredMessage, needed: bool) -> None:
-        near = replace(place, lane=Lane.NEAR)
+    def _put_near(self, near: Place, item: Item, needed: bool) -> None:
         if needed:
-            self._table.put(lookup_item(self._layout, near))
-        self._table.put(item_of(self._layout, near, message, looked_up=needed))
-
-    def _ahead_of_cursor(self, place: Place) -> bool:
-        """Whether a far message that is there will still be come across."""
-        lease = self._book.one(place.shard)
-        return place.position > max(lease.cursor, lease.taken_far)
+            self._table.put(self._layout.lookup_item(near))
+        self._table.put(item)
 
     def find(self, message_id: str, due_ms: int | None = None) -> Entry | None:
         """A message that is not released yet.
@@ -157,11 +154,11 @@ class Waiting:
             ConfigurationError: nothing tells its place, and no look-up items are kept.
             SchemaMismatch: the table is of another version.
         """
-        entries = [entry_of(self._layout, *found) for found in self._candidates(message_id, due_ms)]
+        entries = [self._layout.entry(*found) for found in self._candidates(message_id, due_ms)]
         for entry in sorted(entries, key=lambda entry: entry.place.lane is Lane.FAR):
             if entry.place.lane is Lane.NEAR:
                 return entry
-            if not self._book.one(entry.place.shard).passed(entry.place):
+            if entry.place.position > self._book.one(entry.place.shard).cursor:
                 return entry
         return None
 
@@ -176,7 +173,11 @@ class Waiting:
                 "keeps no look-up items (lookup=off); leave message_id out and use the id that send "
                 "returns, or open the store without lookup=off"
             )
-        places = [] if told is None else self._told_places(message_id, told)
+        places = []
+        if told is not None:
+            counts = {self._book.shards, *self._book.read().counts}
+            shards = {shard_of(message_id, count) for count in counts}
+            places = [Place(told, message_id, lane, shard) for shard in shards for lane in Lane]
         keys = [self._layout.lookup(message_id), *map(self._layout.message, places)]
         found: list[tuple[Item, Lane]] = []
         lookup = None
@@ -184,32 +185,21 @@ class Waiting:
             if item[PARTITION]["S"] == keys[0][PARTITION]["S"]:
                 lookup = looked_up(item, message_id)
             else:
-                found.append((item, _lane(self._layout, item)))
+                shard = int(item[PARTITION]["S"].rpartition("/")[2])
+                near = item[PARTITION]["S"] == self._layout.near(shard)
+                found.append((item, Lane.NEAR if near else Lane.FAR))
         if lookup is not None:
             # One that was moved may have left another behind, which the cursor has passed.
             items = self._table.get([self._layout.message(lookup)])
             return [(item, lookup.lane) for item in items]
         if found or told is None:
             return found
-        return self._near_by(message_id, told, places)
-
-    def _told_places(self, message_id: str, told_ms: int) -> list[Place]:
-        shards = {shard_of(message_id, count) for count in {self._shards, *self._counts()}}
-        return [Place(told_ms, message_id, lane, shard) for shard in shards for lane in Lane]
-
-    def _counts(self) -> list[int]:
-        return list(self._book.read().counts)
-
-    def _near_by(
-        self, message_id: str, told_ms: int, places: list[Place]
-    ) -> list[tuple[Item, Lane]]:
-        """A relayed message is due a little later than its sender could tell."""
+        # A relayed message is due a little later than its sender could tell.
+        until_ms = told + ID_TOLERANCE_MS
         return [
             (item, place.lane)
             for place in places
-            for item in self._lanes.about(
-                message_id, place.lane, place.shard, told_ms, told_ms + ID_TOLERANCE_MS
-            )
+            for item in self._lanes.about(message_id, place.lane, place.shard, told, until_ms)
         ]
 
     def cancel(self, message_id: str) -> bool:
@@ -217,73 +207,158 @@ class Waiting:
         entry = self.find(message_id)
         if entry is None:
             return False
-        actions = [self._delete(entry), self._not_in_hand(entry)]
+        actions = [self._delete(entry)]
         if entry.looked_up:
             actions.append({"Delete": {"Key": self._layout.lookup(message_id)}})
-        try:
-            self._table.transact(*actions)
-        except ConditionFailed:
-            return False
-        return True
+        return self._book.transact_unless_in_hand(entry.place, actions) is not None
 
     def reschedule(self, message_id: str, due_ms: int) -> bool:
         """Move a message unless it is being released."""
         entry = self.find(message_id)
         if entry is None:
             return False
-        now_ms = self._table.clock.now_ms()
-        place = self._place(message_id, due_ms, now_ms)
+        place = self._place(message_id, due_ms, self._table.clock.now_ms())
         # Whatever is kept for new messages: one that was moved by its id can be moved again.
         needed = not tells_due(message_id, due_ms)
         self.prepare([place])
-        actions = [self._not_in_hand(entry), *self._move(entry, place, needed)]
-        try:
-            read_ms = self._table.transact(*actions)
-        except ConditionFailed:
+        read_ms = self._book.transact_unless_in_hand(entry.place, self._move(entry, place, needed))
+        if read_ms is None:
             return False
         if place.lane is Lane.FAR and due_ms - read_ms < FAR_MS:
             near = replace(place, lane=Lane.NEAR)
-            if needed:
-                self._table.put(lookup_item(self._layout, near))
-            self._table.put(self._moved(entry, near, needed))
+            item = self._layout.moved(entry, near, looked_up=needed)
+            self._put_near(near, item, needed)
             self._table.delete(self._layout.message(place))
         return True
 
     def _move(self, entry: Entry, place: Place, needed: bool) -> list[dict[str, Any]]:
         """The actions that move a message which is still where it was found."""
-        put = {"Item": self._moved(entry, place, needed)}
+        put = {"Item": self._layout.moved(entry, place, looked_up=needed)}
         if place != entry.place:
             actions = [self._delete(entry), {"Put": put}]
         else:
-            there = {"ConditionExpression": f"attribute_exists({PARTITION})"}
-            actions = [{"Put": {**put, **there}}]
+            actions = [{"Put": {**put, "ConditionExpression": THERE}}]
         if needed:
-            actions.append({"Put": {"Item": lookup_item(self._layout, place)}})
+            actions.append({"Put": {"Item": self._layout.lookup_item(place)}})
         elif entry.looked_up:
             actions.append({"Delete": {"Key": self._layout.lookup(entry.message_id)}})
         return actions
 
-    def _moved(self, entry: Entry, place: Place, needed: bool) -> Item:
-        failures = entry.message.failures
-        return moved_item(self._layout, entry, place, looked_up=needed, failures=failures)
-
-    def _not_in_hand(self, entry: Entry) -> dict[str, Any]:
-        return not_in_hand(self._layout, entry.place, self._table.clock.now_ms())
-
     def _delete(self, entry: Entry) -> dict[str, Any]:
-        return {
-            "Delete": {
-                "Key": self._layout.message(entry.place),
-                "ConditionExpression": f"attribute_exists({PARTITION})",
-            }
-        }
+        key = self._layout.message(entry.place)
+        return {"Delete": {"Key": key, "ConditionExpression": THERE}}
 
     def _place(self, message_id: str, due_ms: int, now_ms: int) -> Place:
         lane = Lane.FAR if due_ms - now_ms > FAR_FROM_MS else Lane.NEAR
-        return Place(due_ms, message_id, lane, shard_of(message_id, self._shards))
+        return Place(due_ms, message_id, lane, shard_of(message_id, self._book.shards))
 
 
-def _lane(layout: Layout, item: Item) -> Lane:
-    """Which lane an item is of, by its partition."""
-    shard = item[PARTITION]["S"].rpartition("/")[2]
-    return Lane.NEAR if item[PARTITION]["S"] == layout.near(int(shard)) else Lane.FAR
+class Amendments:
+    """An endpoint's amendments: items that DynamoDB forgets when they have expired.
+
+    One item more says that there are any, and until when: it is written before the first of them, and
+    outlives them all. So where nobody cancels or moves messages, a batch of copies costs one read
+    instead of one each.
+    """
+
+    def __init__(self, book: LeaseBook) -> None:
+        self._table = book.table
+        self._layout = book.layout
+        self._book = book
+        self._told_until = 0
+        self._told: Seen = (0, 0)
+        self._some_until = 0
+
+    def put(self, amendments: Sequence[Amendment], *, now_ms: int) -> None:
+        """Write amendments, of each message the last."""
+        last = list(latest_amendments(amendments).values())
+        if not last:
+            return
+        self._book.get()
+        self._tell(max(_until(amendment) for amendment in last))
+        self._table.each(lambda amendment: self._put(amendment, now_ms), last)
+
+    def _tell(self, until: int) -> None:
+        """Say that there are amendments, before there are: whoever reads that there are none reads it
+        before the first of them is written."""
+        if until <= self._told_until and self._is_told():
+            return
+        until += _TOLD_AHEAD_SECONDS
+        # Not where another process has said so for longer.
+        self._table.applied(
+            self._table.client.put_item,
+            Item={**self._layout.amended, EXPIRY: number(until)},
+            ConditionExpression=f"{NOT_THERE} OR {EXPIRY} < :until",
+            ExpressionAttributeValues={":until": number(until)},
+        )
+        self._told_until = until
+        self._told = self._table.seen()
+
+    def _is_told(self) -> bool:
+        """Whether it is said still: the table may be another one by now."""
+        if self._told[1] != self._table.made_anew:
+            return False
+        if not self._table.is_recent(self._told):
+            if not self._table.get([self._layout.amended]):
+                return False
+            self._told = self._table.seen()
+        return True
+
+    def _put(self, amendment: Amendment, now_ms: int) -> None:
+        """One that moves what was cancelled before keeps when that was."""
+        if amendment.due_ms is None or amendment.cancelled_ms is not None:
+            self._table.put(self._item(amendment))
+            return
+        new = self._table.applied(
+            self._table.client.put_item,
+            Item=self._item(amendment),
+            ConditionExpression=NEVER_CANCELLED,
+            ExpressionAttributeValues={":now_s": number(now_ms // 1000)},
+        )
+        if not new:
+            found = self._read([amendment.message_id], now_ms).get(amendment.message_id)
+            self._table.put(self._item(amendment.after(found)))
+
+    def _item(self, amendment: Amendment) -> Item:
+        item: Item = {
+            **self._layout.amendment(amendment.message_id),
+            LEFT_AT: number(amendment.at_ms),
+            EXPIRY: number(_until(amendment)),
+        }
+        for name, value in ((DUE, amendment.due_ms), (CANCELLED, amendment.cancelled_ms)):
+            if value is not None:
+                item[name] = number(value)
+        return item
+
+    def read(self, message_ids: Sequence[str], *, now_ms: int) -> dict[str, Amendment]:
+        """The amendments of those messages that have one."""
+        return self._read(message_ids, now_ms) if message_ids and self._any(now_ms) else {}
+
+    def _any(self, now_ms: int) -> bool:
+        """Whether there may be amendments. That there are none is asked for each time."""
+        if now_ms < self._some_until * 1000:
+            return True
+        told = self._book.get([self._layout.amended])
+        if told:
+            self._some_until = int(told[0][EXPIRY]["N"])
+        return bool(told)
+
+    def _read(self, message_ids: Sequence[str], now_ms: int) -> dict[str, Amendment]:
+        keys = [self._layout.amendment(message_id) for message_id in dict.fromkeys(message_ids)]
+        prefix = len(self._layout.amendment("")[PARTITION]["S"])
+        amendments = {}
+        for item in self._book.get(keys):
+            if int(item[EXPIRY]["N"]) * 1000 > now_ms:
+                message_id = item[PARTITION]["S"][prefix:]
+                amendments[message_id] = Amendment(
+                    message_id=message_id,
+                    at_ms=int(item[LEFT_AT]["N"]),
+                    due_ms=int(item[DUE]["N"]) if DUE in item else None,
+                    cancelled_ms=int(item[CANCELLED]["N"]) if CANCELLED in item else None,
+                )
+        return amendments
+
+
+def _until(amendment: Amendment) -> int:
+    """When an amendment may be forgotten, epoch seconds."""
+    return -(-amendment.until_ms // 1000)

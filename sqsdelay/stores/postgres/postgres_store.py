@@ -24,9 +24,10 @@ from sqsdelay.core.stored_message import (
     from_store,
     latest_amendments,
 )
-from sqsdelay.dispatching.settings import MAX_POLL_SECONDS
+from sqsdelay.dispatching.dispatcher import MAX_POLL_SECONDS
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.ports.stores import Claim, TransactionMode
+from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS
 from sqsdelay.stores.ids import found_among, new_once, page_bounds
 from sqsdelay.stores.postgres.claim import PostgresClaim
 from sqsdelay.stores.postgres.listener import Listener
@@ -257,6 +258,30 @@ class PostgresStore(PostgresTable):
     def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
         rows = self._rows("amendments", ids=list(message_ids), now_ms=self._now_ms())
         return {row[0]: amendment_from_row(*row) for row in rows}
+
+    def take(
+        self, limit: int, *, due_from_ms: int, after: tuple[int, str] | None = None
+    ) -> list[StoredMessage]:
+        return self._taken("take", limit, after, due_from_ms)
+
+    def taken(self, limit: int, *, after: tuple[int, str] | None = None) -> list[StoredMessage]:
+        return self._taken("taken", limit, after, None)
+
+    def _taken(
+        self, query: str, limit: int, after: tuple[int, str] | None, due_from_ms: int | None
+    ) -> list[StoredMessage]:
+        after_ms, after_id, _ = page_bounds(after, due_from_ms, None)
+        bounds = {"after_ms": after_ms, "after_id": after_id, "limit": limit}
+        hold_ms = round(1000 * DEFAULT_LEASE_SECONDS)
+        rows = self._rows(query, now_ms=self._now_ms(), hold_ms=hold_ms, **bounds)
+        return sorted(from_rows(rows), key=lambda message: (message.due_ms, message.message_id))
+
+    def remove_taken(self, message_ids: Sequence[str]) -> list[bool]:
+        gone = self._rows("remove_taken", ids=list(message_ids))
+        return found_among(message_ids, (row[0] for row in gone))
+
+    def put_back(self, message_ids: Sequence[str]) -> None:
+        self._rows("put_back", ids=list(message_ids), channel=self._channel)
 
     def watch(self, wake: Callable[[], None]) -> AbstractContextManager[None]:
         return Listener(self._conninfo, self._channel, wake)

@@ -5,6 +5,7 @@
 
 -- name: set_up
 -- held_until_ms: not claimable before, after a failure; 0 when it has not failed. Claims themselves are row locks.
+-- moving: it was taken, to be sent another way.
 CREATE TABLE {table} (
     message_id text COLLATE "C" PRIMARY KEY
         CONSTRAINT sqsdelay_message_id CHECK (length(message_id) BETWEEN 1 AND 250),
@@ -13,7 +14,8 @@ CREATE TABLE {table} (
     body bytea NOT NULL,
     headers text NOT NULL,
     failures integer NOT NULL DEFAULT 0 CONSTRAINT sqsdelay_failures CHECK (failures >= 0),
-    held_until_ms bigint NOT NULL DEFAULT 0 CONSTRAINT sqsdelay_held CHECK (held_until_ms >= 0)
+    held_until_ms bigint NOT NULL DEFAULT 0 CONSTRAINT sqsdelay_held CHECK (held_until_ms >= 0),
+    moving boolean NOT NULL DEFAULT false
 )
 
 -- name: set_up_index
@@ -170,8 +172,9 @@ DELETE FROM {table} WHERE message_id = ANY(%(ids)b::text[]) RETURNING message_id
 DELETE FROM {table} WHERE ctid = ANY(%(places)b) AND tableoid = {table_name}::regclass
 
 -- name: hold
--- Not claimable until then; %(failed)s is 1 to count a failure, else 0.
-UPDATE {table} SET failures = failures + %(failed)s, held_until_ms = greatest(1, {now} + %(hold_ms)s)
+-- Not claimable until then; %(failed)s is 1 to count a failure, else 0. A message that was taken is taken over.
+UPDATE {table}
+SET failures = failures + %(failed)s, held_until_ms = greatest(1, {now} + %(hold_ms)s), moving = false
 WHERE message_id = ANY(%(ids)s) RETURNING message_id
 
 -- name: next_due
@@ -245,16 +248,49 @@ SELECT message_id, destination, due_ms, body, headers, failures FROM {table}
 WHERE message_id = %(id)s
 
 -- name: cancel
--- A message that a dispatcher has locked is being sent: too late, and nothing to wait for.
+-- A message that a dispatcher has locked is being sent, one that was taken has perhaps been: too late, and nothing
+-- to wait for.
 DELETE FROM {table} WHERE message_id = ANY(ARRAY(
-    SELECT message_id FROM {table} WHERE message_id = ANY(%(ids)s) FOR UPDATE SKIP LOCKED
+    SELECT message_id FROM {table} WHERE message_id = ANY(%(ids)s) AND NOT moving FOR UPDATE SKIP LOCKED
 ))
 RETURNING message_id
 
 -- name: reschedule
 UPDATE {table} SET due_ms = %(due_ms)s, held_until_ms = 0
 WHERE message_id = ANY(ARRAY(
-    SELECT message_id FROM {table} WHERE message_id = %(message_id)s FOR UPDATE SKIP LOCKED
+    SELECT message_id FROM {table} WHERE message_id = %(message_id)s AND NOT moving FOR UPDATE SKIP LOCKED
+))
+RETURNING pg_notify(%(channel)s, '')
+
+-- name: take
+-- Held until it is due, and for a lease at least: whoever takes it sends it, and then removes it.
+UPDATE {table} SET moving = true, held_until_ms = greatest(due_ms, {now} + %(hold_ms)s)
+WHERE message_id = ANY(ARRAY(
+    SELECT message_id FROM {table}
+    WHERE held_until_ms = 0 AND (due_ms, message_id) > (%(after_ms)s, %(after_id)s)
+      AND due_ms <= 253402300799000
+    ORDER BY due_ms, message_id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+))
+RETURNING message_id, destination, due_ms, body, headers, failures
+
+-- name: taken
+UPDATE {table} SET held_until_ms = greatest(due_ms, {now} + %(hold_ms)s)
+WHERE message_id = ANY(ARRAY(
+    SELECT message_id FROM {table}
+    WHERE held_until_ms > 0 AND moving AND (due_ms, message_id) > (%(after_ms)s, %(after_id)s)
+    ORDER BY due_ms, message_id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+))
+RETURNING message_id, destination, due_ms, body, headers, failures
+
+-- name: remove_taken
+DELETE FROM {table} WHERE message_id = ANY(ARRAY(
+    SELECT message_id FROM {table} WHERE message_id = ANY(%(ids)s) AND moving FOR UPDATE SKIP LOCKED
+))
+RETURNING message_id
+
+-- name: put_back
+UPDATE {table} SET moving = false, held_until_ms = 0 WHERE message_id = ANY(ARRAY(
+    SELECT message_id FROM {table} WHERE message_id = ANY(%(ids)s) AND moving FOR UPDATE SKIP LOCKED
 ))
 RETURNING pg_notify(%(channel)s, '')
 

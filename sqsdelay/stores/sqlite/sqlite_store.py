@@ -216,6 +216,31 @@ class SqliteStore(SqliteTable):
         rows = self._read("amendments", ids=json.dumps(list(message_ids)), **self._now())
         return {row[0]: amendment_from_row(*row) for row in rows}
 
+    def take(
+        self, limit: int, *, due_from_ms: int, after: tuple[int, str] | None = None
+    ) -> list[StoredMessage]:
+        return self._taken("take", limit, after, due_from_ms)
+
+    def taken(self, limit: int, *, after: tuple[int, str] | None = None) -> list[StoredMessage]:
+        return self._taken("taken", limit, after, None)
+
+    def _taken(
+        self, query: str, limit: int, after: tuple[int, str] | None, due_from_ms: int | None
+    ) -> list[StoredMessage]:
+        after_ms, after_id, _ = page_bounds(after, due_from_ms, None)
+        bounds = {"after_ms": after_ms, "after_id": after_id, "limit": limit}
+        until_ms = self._in(self._lease_seconds)
+        rows = self._changed(query, until_ms=until_ms, **bounds, **self._now())
+        return sorted(from_rows(rows), key=lambda message: (message.due_ms, message.message_id))
+
+    def remove_taken(self, message_ids: Sequence[str]) -> list[bool]:
+        rows = self._changed("remove_taken", ids=json.dumps(list(message_ids)), **self._now())
+        return found_among(message_ids, (row[0] for row in rows))
+
+    def put_back(self, message_ids: Sequence[str]) -> None:
+        self._changed("put_back", ids=json.dumps(list(message_ids)), **self._now())
+        self._wake()
+
     @contextmanager
     def watch(self, wake: Callable[[], None]) -> Iterator[None]:
         """Wakes for what this object stores; other processes' messages are found by polling."""

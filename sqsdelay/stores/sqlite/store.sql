@@ -4,7 +4,7 @@
 
 -- name: set_up
 -- held_until_ms: not claimable before, after a failure; 0 when it has not failed.
--- claim: whose lease it is until leased_until_ms.
+-- claim: whose lease it is until leased_until_ms. moving: 1 when it was taken, to be sent another way.
 CREATE TABLE {table} (
     message_id TEXT PRIMARY KEY NOT NULL
         CHECK (typeof(message_id) = 'text' AND length(message_id) BETWEEN 1 AND 250),
@@ -16,7 +16,8 @@ CREATE TABLE {table} (
     failures INTEGER NOT NULL DEFAULT 0 CHECK (typeof(failures) = 'integer' AND failures >= 0),
     held_until_ms INTEGER NOT NULL DEFAULT 0 CHECK (held_until_ms >= 0),
     claim TEXT,
-    leased_until_ms INTEGER NOT NULL DEFAULT 0
+    leased_until_ms INTEGER NOT NULL DEFAULT 0,
+    moving INTEGER NOT NULL DEFAULT 0
 )
 
 -- name: set_up_index
@@ -162,9 +163,10 @@ WHERE message_id IN (SELECT value FROM json_each(:ids)) AND claim = :claim
 RETURNING message_id
 
 -- name: hold
--- Not claimable until then; :failed is 1 to count a failure, else 0.
+-- Not claimable until then; :failed is 1 to count a failure, else 0. A message that was taken is taken over.
 UPDATE {table}
-SET failures = failures + :failed, held_until_ms = max(1, :until_ms), leased_until_ms = 0, claim = NULL
+SET failures = failures + :failed, held_until_ms = max(1, :until_ms), leased_until_ms = 0, claim = NULL,
+    moving = 0
 WHERE message_id IN (SELECT value FROM json_each(:ids)) AND claim = :claim
 RETURNING message_id
 
@@ -243,16 +245,46 @@ SELECT message_id, destination, due_ms, body, headers, failures FROM {table}
 WHERE message_id = :id
 
 -- name: cancel
--- A message under a living lease is being sent: too late.
+-- A message under a living lease is being sent, one that was taken has perhaps been: too late.
 DELETE FROM {table}
-WHERE message_id IN (SELECT value FROM json_each(:ids))
+WHERE message_id IN (SELECT value FROM json_each(:ids)) AND moving = 0
   AND (claim IS NULL OR leased_until_ms <= :now_ms)
 RETURNING message_id
 
 -- name: reschedule
 UPDATE {table} SET due_ms = :due_ms, held_until_ms = 0, leased_until_ms = 0, claim = NULL
-WHERE message_id = :message_id AND (claim IS NULL OR leased_until_ms <= :now_ms)
+WHERE message_id = :message_id AND moving = 0 AND (claim IS NULL OR leased_until_ms <= :now_ms)
 RETURNING message_id
+
+-- name: take
+-- Held until it is due, and for a lease at least: whoever takes it sends it, and then removes it.
+UPDATE {table} SET moving = 1, held_until_ms = max(due_ms, :until_ms)
+WHERE message_id IN (
+    SELECT message_id FROM {table}
+    WHERE held_until_ms = 0 AND leased_until_ms <= :now_ms
+      AND (due_ms, message_id) > (:after_ms, :after_id) AND due_ms <= 253402300799000
+    ORDER BY due_ms, message_id LIMIT :limit
+)
+RETURNING message_id, destination, due_ms, body, headers, failures
+
+-- name: taken
+UPDATE {table} SET held_until_ms = max(due_ms, :until_ms)
+WHERE message_id IN (
+    SELECT message_id FROM {table}
+    WHERE held_until_ms > 0 AND moving = 1 AND leased_until_ms <= :now_ms
+      AND (due_ms, message_id) > (:after_ms, :after_id)
+    ORDER BY due_ms, message_id LIMIT :limit
+)
+RETURNING message_id, destination, due_ms, body, headers, failures
+
+-- name: remove_taken
+DELETE FROM {table}
+WHERE message_id IN (SELECT value FROM json_each(:ids)) AND moving = 1 AND leased_until_ms <= :now_ms
+RETURNING message_id
+
+-- name: put_back
+UPDATE {table} SET moving = 0, held_until_ms = 0
+WHERE message_id IN (SELECT value FROM json_each(:ids)) AND moving = 1 AND leased_until_ms <= :now_ms
 
 -- name: forget_amendments
 DELETE FROM {amendments} WHERE until_ms <= :now_ms

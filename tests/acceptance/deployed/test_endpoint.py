@@ -12,9 +12,9 @@ import pytest
 
 from infra.cdk_command import ROOT, CdkCommand, CdkFailed
 from sqsdelay import DelaySender, SendResult
+from sqsdelay.cdk import function_names
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import DELAY_SECONDS, ERROR, Message, string
-from sqsdelay.lambdas.delay_consumer import contract
 from sqsdelay.sqs import check_endpoint
 from sqsdelay.sqs.endpoints import delay_queue_attributes
 from sqsdelay.testing.local_aws import LocalAws
@@ -111,7 +111,7 @@ def test_second_deploy_updates_the_function_in_place(
 ) -> None:
     """New code and a new hop reach the same function; a message that waits meanwhile arrives."""
     checkout = copy_of_checkout(tmp_path)
-    handler = checkout / "sqsdelay" / "lambdas" / "delay_consumer" / "handler.py"
+    handler = checkout / "lambdas" / "delay_consumer" / "handler.py"
     handler.write_text(handler.read_text() + "\n# changed\n")
     before = aws.client("lambda").get_function_configuration(FunctionName=orders["FunctionName"])
     sender(aws).send("orders", "meanwhile", delay=20)
@@ -119,7 +119,7 @@ def test_second_deploy_updates_the_function_in_place(
     assert outputs == orders
     after = aws.client("lambda").get_function_configuration(FunctionName=orders["FunctionName"])
     assert after["CodeSha256"] != before["CodeSha256"]
-    assert after["Environment"]["Variables"][contract.HOP_SECONDS_VARIABLE] == "2"
+    assert after["Environment"]["Variables"][function_names.HOP_SECONDS_VARIABLE] == "2"
     [message] = receive(aws, orders["QueueUrl"], count=1)
     assert message["Body"] == "meanwhile"
 
@@ -198,7 +198,7 @@ def test_existing_queue_gets_delays(aws: LocalAws, existing: Existing) -> None:
         [message] = receive(aws, existing.url, count=1, within=FAR_SECONDS + PATIENCE_SECONDS)
         assert message["Body"] == "far"
         assert message["ArrivedAt"] >= due(sent)
-        hops = metric(aws, existing.function_name, contract.HOPS)
+        hops = metric(aws, existing.function_name, function_names.HOPS)
         if hops - hops_before >= 20 or sent is not existing.sent:
             break
         # Beside much other work a hop of one second takes several.

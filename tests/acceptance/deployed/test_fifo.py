@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from infra.cdk_command import CdkCommand
 from sqsdelay import DelaySender
+from sqsdelay.cdk import function_names
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.lambdas.delay_consumer import contract
 from sqsdelay.limits import MAX_MESSAGE_BYTES
 from sqsdelay.s3 import BodyReader, Bucket
 from sqsdelay.sqs import check_endpoint
@@ -37,6 +37,6 @@ def test_messages_reach_a_fifo_queue_in_order_and_whole(aws: LocalAws, cdk: CdkC
         assert message["ArrivedAt"] >= result.due.timestamp()
         carried = message["MessageAttributes"]["sqsdelay.MessageId"]["StringValue"]
         assert carried == result.message_id
-    assert metric(aws, ordered["FunctionName"], contract.DELIVERED) == 2
+    assert metric(aws, ordered["FunctionName"], function_names.DELIVERED) == 2
     # However few hops a busy machine made of its six seconds.
-    assert metric(aws, ordered["FunctionName"], contract.HANDED_OVER) >= 1
+    assert metric(aws, ordered["FunctionName"], function_names.HANDED_OVER) >= 1

@@ -16,8 +16,7 @@ import pytest
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.message import Attribute
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.dispatcher import Dispatcher
-from sqsdelay.dispatching.settings import DispatchSettings
+from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidEndpoint,

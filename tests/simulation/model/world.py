@@ -12,8 +12,7 @@ from sqsdelay.core.delay import delay_ms, due_at_ms
 from sqsdelay.core.message import MESSAGE_ID, Attribute, string, text_of
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.dispatcher import Dispatcher
-from sqsdelay.dispatching.settings import DispatchSettings
+from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.limits import DEDUPLICATION_INTERVAL_SECONDS
 from sqsdelay.parking.parking import ParkingSettings

@@ -16,15 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit
 
+from lambdas.settings import Until, ledger_if_on, report_outcomes, whole_setting
+from sqsdelay.cdk import function_names
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.dispatching.dispatcher import Dispatcher
-from sqsdelay.dispatching.settings import DispatchSettings
+from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.dispatching.settlement import Round
-from sqsdelay.lambdas import relay_names
-from sqsdelay.lambdas.dispatcher import contract
-from sqsdelay.lambdas.powertools_ledger import Until, ledger_if_on
-from sqsdelay.lambdas.relaying import report_outcomes
-from sqsdelay.lambdas.settings import whole_setting
 from sqsdelay.limits import (
     DEFAULT_HOP_SECONDS,
     DEFAULT_MAX_DELAY_SECONDS,
@@ -74,17 +70,17 @@ class Function:
 @cache
 def function() -> Function:
     """Wire the function from its environment, once, on the first invocation."""
-    endpoint = Endpoint.parse(os.environ[contract.ENDPOINT_VARIABLE])
-    store = open_store(os.environ[contract.STORE_VARIABLE], endpoint=endpoint.name)
+    endpoint = Endpoint.parse(os.environ[function_names.ENDPOINT_VARIABLE])
+    store = open_store(os.environ[function_names.STORE_VARIABLE], endpoint=endpoint.name)
     until = Until()
-    ledger = ledger_if_on(contract.LEDGER_VARIABLE, endpoint.name, until=until)
+    ledger = ledger_if_on(function_names.LEDGER_VARIABLE, endpoint.name, until=until)
     tracing, ledger = if_installed(ledger)
     queues = SqsQueues(_client())
     outbox = SqsOutbox(queues, endpoint, concurrency=CONCURRENT_SENDS, tracing=tracing)
     settings = DispatchSettings(
-        number_of_retries=int(os.environ.get(contract.NUMBER_OF_RETRIES_VARIABLE, 0)),
+        number_of_retries=int(os.environ.get(function_names.NUMBER_OF_RETRIES_VARIABLE, 0)),
         release_ahead_seconds=int(
-            os.environ.get(contract.RELEASE_AHEAD_VARIABLE, MAX_MESSAGE_TIMER_SECONDS)
+            os.environ.get(function_names.RELEASE_AHEAD_VARIABLE, MAX_MESSAGE_TIMER_SECONDS)
         ),
         batch_size=BATCH,
     )
@@ -99,19 +95,19 @@ def function() -> Function:
     )
     dispatcher.start()
     parking = RelaySettings(
-        hop_seconds=whole_setting(relay_names.HOP_SECONDS_VARIABLE, DEFAULT_HOP_SECONDS),
+        hop_seconds=whole_setting(function_names.HOP_SECONDS_VARIABLE, DEFAULT_HOP_SECONDS),
         max_delay_seconds=whole_setting(
-            relay_names.MAX_DELAY_SECONDS_VARIABLE, DEFAULT_MAX_DELAY_SECONDS
+            function_names.MAX_DELAY_SECONDS_VARIABLE, DEFAULT_MAX_DELAY_SECONDS
         ),
         parking=ParkingSettings(
             store,
-            whole_setting(relay_names.PARK_AFTER_SECONDS_VARIABLE, DEFAULT_PARK_AFTER_SECONDS),
+            whole_setting(function_names.PARK_AFTER_SECONDS_VARIABLE, DEFAULT_PARK_AFTER_SECONDS),
         ),
         ledger=ledger,
         tracing=tracing,
     )
     parker = Parker(queues, endpoint, parking)
-    metrics = Metrics(namespace=contract.METRIC_NAMESPACE, service=endpoint.name)
+    metrics = Metrics(namespace=function_names.METRIC_NAMESPACE, service=endpoint.name)
     return Function(dispatcher, store, outbox, parker, logger, metrics, until)
 
 
@@ -132,7 +128,7 @@ def handler(event: object, context: Any) -> dict[str, int]:
     """
     this = function()
     this.until.at = time.monotonic() + context.get_remaining_time_in_millis() / 1000 - 1
-    if isinstance(event, Mapping) and event.get(contract.PARK) is True:
+    if isinstance(event, Mapping) and event.get(function_names.PARK) is True:
         return _park(this, context)
     counts = {"released": 0, "rejected": 0, "failed": 0, "held": 0}
     latest_ms = 0
@@ -173,8 +169,8 @@ def _report(this: Function, counts: dict[str, int], latest_ms: int) -> None:
     now_ms = this.outbox.now_ms()
     earliest = this.store.pending(1, due_before_ms=now_ms)
     overdue_ms = now_ms - earliest[0].due_ms if earliest else 0
-    for name in contract.COUNTS:
+    for name in function_names.DISPATCH_COUNTS:
         this.metrics.add_metric(name, MetricUnit.Count, counts[name.lower()])
-    this.metrics.add_metric(contract.LATENESS, MetricUnit.Milliseconds, latest_ms)
-    this.metrics.add_metric(contract.OVERDUE, MetricUnit.Milliseconds, overdue_ms)
+    this.metrics.add_metric(function_names.DISPATCH_LATENESS, MetricUnit.Milliseconds, latest_ms)
+    this.metrics.add_metric(function_names.OVERDUE, MetricUnit.Milliseconds, overdue_ms)
     this.metrics.flush_metrics()

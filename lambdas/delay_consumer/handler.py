@@ -15,13 +15,11 @@ from typing import Any, Final
 from aws_lambda_powertools import Logger, Metrics
 from botocore.awsrequest import AWSRequest
 
+from lambdas.settings import Until, ledger_if_on, report_outcomes, switch, whole_setting
+from sqsdelay.cdk import function_names
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.received_message import ReceivedMessage, from_lambda_event
 from sqsdelay.errors import MalformedMessage
-from sqsdelay.lambdas.delay_consumer import contract
-from sqsdelay.lambdas.powertools_ledger import Until, ledger_if_on
-from sqsdelay.lambdas.relaying import report_outcomes
-from sqsdelay.lambdas.settings import switch, whole_setting
 from sqsdelay.limits import (
     DEFAULT_HOP_SECONDS,
     DEFAULT_MAX_DELAY_SECONDS,
@@ -67,30 +65,32 @@ def function() -> Function:
             does not fit; Lambda counts it as an error and the messages stay where they are.
         QueueMissing, QueueUnavailable: the delay queue cannot be asked.
     """
-    endpoint = Endpoint.parse(os.environ.get(contract.ENDPOINT_VARIABLE, ""))
+    endpoint = Endpoint.parse(os.environ.get(function_names.ENDPOINT_VARIABLE, ""))
     client = default_client(connections=1, attempts=SHORT_CALL_ATTEMPTS)
     client.meta.events.register("request-created.sqs", _drop_trace_header)
-    metrics = Metrics(namespace=contract.METRIC_NAMESPACE, service=endpoint.name)
+    metrics = Metrics(namespace=function_names.METRIC_NAMESPACE, service=endpoint.name)
     logger = Logger(service=endpoint.name)
     until = Until()
-    ledger = ledger_if_on(contract.LEDGER_VARIABLE, endpoint.name, until=until)
+    ledger = ledger_if_on(function_names.LEDGER_VARIABLE, endpoint.name, until=until)
     tracing, ledger = if_installed(ledger)
     queues = SqsQueues(client)
-    park_after = whole_setting(contract.PARK_AFTER_SECONDS_VARIABLE, DEFAULT_PARK_AFTER_SECONDS)
+    park_after = whole_setting(
+        function_names.PARK_AFTER_SECONDS_VARIABLE, DEFAULT_PARK_AFTER_SECONDS
+    )
     settings = RelaySettings(
         # Whatever the queue's delay is, it is the hop; refusing would cost a visibility timeout.
         hop_seconds=1,
-        max_receives=whole_setting(contract.MAX_RECEIVES_VARIABLE, DEFAULT_MAX_RECEIVES),
+        max_receives=whole_setting(function_names.MAX_RECEIVES_VARIABLE, DEFAULT_MAX_RECEIVES),
         max_delay_seconds=whole_setting(
-            contract.MAX_DELAY_SECONDS_VARIABLE, DEFAULT_MAX_DELAY_SECONDS
+            function_names.MAX_DELAY_SECONDS_VARIABLE, DEFAULT_MAX_DELAY_SECONDS
         ),
         parking=parking_settings(_store(endpoint), park_after),
-        through_parking_queue=switch(contract.PARKING_QUEUE_VARIABLE),
+        through_parking_queue=switch(function_names.PARKING_QUEUE_VARIABLE),
         ledger=ledger,
         tracing=tracing,
     )
     relay = checked_relay(queues, endpoint, settings)
-    expected = whole_setting(contract.HOP_SECONDS_VARIABLE, DEFAULT_HOP_SECONDS)
+    expected = whole_setting(function_names.HOP_SECONDS_VARIABLE, DEFAULT_HOP_SECONDS)
     if relay.hop_seconds != expected:
         logger.warning(
             "the delay queue's delay is not the one this function was deployed with",
@@ -110,7 +110,7 @@ def function() -> Function:
 
 
 def _store(endpoint: Endpoint) -> ParkingPlace | None:
-    url = os.environ.get(contract.STORE_VARIABLE)
+    url = os.environ.get(function_names.STORE_VARIABLE)
     return open_place(url, endpoint=endpoint.name) if url else None
 
 

@@ -1,24 +1,26 @@
-"""A DynamoDB table that is deleted and made anew under living processes, and one of another version."""
+"""Processes that share a DynamoDB table: it is made anew under them, or of another version; amendments."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import boto3
 import pytest
 from moto import mock_aws
 
-from sqsdelay.core.stored_message import Amendment, StoredMessage
-from sqsdelay.errors import SchemaMismatch, StoreMissing
+from sqsdelay.core.stored_message import AMENDMENT_LIFETIME_SECONDS, Amendment, StoredMessage
+from sqsdelay.errors import SchemaMismatch, StoreMissing, StoreUnavailable
 from sqsdelay.ports.stores import TransactionMode
 from sqsdelay.stores.dynamodb import DynamoDbStore
-from sqsdelay.stores.dynamodb.leases import LOOKED_AT_MS
+from sqsdelay.stores.dynamodb.table import LOOKED_AT_MS
 from sqsdelay.stores.schema import VERSION
 from sqsdelay.testing import ManualClock
 
 TABLE = "orders.parked"
 MANY_SHARDS = 8
 HOUR_MS = 3_600_000
+COPIES = [f"copy {n}" for n in range(10)]
 
 Make = Callable[..., DynamoDbStore]
 
@@ -28,10 +30,10 @@ def make(clock: ManualClock) -> Iterator[Make]:
     """Makes processes' stores on one table."""
     made: list[DynamoDbStore] = []
 
-    def make(shards: int = 1) -> DynamoDbStore:
+    def make(endpoint: str = "orders", shards: int = 1) -> DynamoDbStore:
         client = boto3.client("dynamodb", region_name="us-east-1")
         made.append(
-            DynamoDbStore(TABLE, endpoint="orders", client=client, clock=clock, shards=shards)
+            DynamoDbStore(TABLE, endpoint=endpoint, client=client, clock=clock, shards=shards)
         )
         return made[-1]
 
@@ -83,7 +85,7 @@ def test_a_living_writer_registers_its_shards_again(
 ) -> None:
     """A dispatcher that counts on fewer shards, and comes when all is overdue, finds all that was parked
     since. The writer need not have met the table's absence."""
-    writer, dispatcher = make(MANY_SHARDS), make(1)
+    writer, dispatcher = make(shards=MANY_SHARDS), make(shards=1)
     parked(writer, clock, 3, HOUR_MS)
     if met:
         client = boto3.client("dynamodb", region_name="us-east-1")
@@ -102,7 +104,7 @@ def test_a_living_writer_registers_its_shards_again(
 
 def test_a_living_dispatcher_begins_anew(make: Make, clock: ManualClock) -> None:
     """It remembers no cursor and no lease; what it had in hand it cannot settle any more."""
-    writer, dispatcher = make(4), make(4)
+    writer, dispatcher = make(shards=4), make(shards=4)
     parked(writer, clock, 5, 2000_000)
     clock.advance(2001)
     with dispatcher.claim(9, due_by_ms=clock.now_ms()) as claim:
@@ -132,7 +134,7 @@ def test_a_cancellation_is_heeded_in_the_new_table(make: Make, clock: ManualCloc
 def test_another_version_is_refused_by_whatever_opens_it(make: Make, clock: ManualClock) -> None:
     """By a process that starts at once, by one that lives on within ten seconds: neither writes nor
     releases. Once the version is as they know it, all is there."""
-    old = make(4)
+    old = make(shards=4)
     ids = parked(old, clock, 3, HOUR_MS)
     (mark,) = old._table.get([old._layout.format])
     assert mark["v"] == {"N": str(VERSION)}
@@ -153,9 +155,96 @@ def test_another_version_is_refused_by_whatever_opens_it(make: Make, clock: Manu
         lambda store: store.amendments(ids),
     ]
     for act in acts:
-        for store in (old, make(4)):
+        for store in (old, make(shards=4)):
             with pytest.raises(SchemaMismatch, match=rf"version {VERSION + 1}.*name another table"):
                 act(store)
     old._table.put(mark)
     clock.advance(2 * 3600)
     assert released(old, clock) == ids
+
+
+def keys_of(store: DynamoDbStore) -> list[list[str]]:
+    """The partition keys that each call from now on reads or writes."""
+    seen: list[list[str]] = []
+
+    def note(params: dict[str, Any], **_: Any) -> None:
+        if "RequestItems" in params:
+            (request,) = params["RequestItems"].values()
+            seen.append([key["p"]["S"] for key in request["Keys"]])
+        elif "Item" in params:
+            seen.append([params["Item"]["p"]["S"]])
+
+    store._table.client.meta.events.register("provide-client-params.dynamodb", note)
+    return seen
+
+
+def amendment(clock: ManualClock, message_id: str = "copy 3") -> Amendment:
+    return Amendment(message_id=message_id, at_ms=clock.now_ms())
+
+
+def test_a_batch_of_copies_costs_one_read_where_nobody_cancels(make: Make) -> None:
+    """Each time: that there are none may change at any moment."""
+    store = make()
+    keys = keys_of(store)
+    assert [store.amendments(COPIES), store.amendments(COPIES)] == [{}, {}]
+    assert keys == [["orders/marks", "orders/leases"], ["orders/marks"]], "and the version once"
+
+
+def test_where_somebody_cancels_each_copy_is_asked_about(make: Make, clock: ManualClock) -> None:
+    """By every process, and in one call."""
+    reader, left = make(), amendment(clock)
+    assert reader.amendments(COPIES) == {}
+    make().amend([left])
+    keys = keys_of(reader)
+    assert reader.amendments(COPIES) == {"copy 3": left}
+    assert reader.amendments(["copy 4"]) == {}
+    assert [len(each) for each in keys] == [1, len(COPIES), 1]
+
+
+def test_nothing_is_left_before_it_is_said(make: Make, clock: ManualClock) -> None:
+    """Once a day for each process; and not at all where that fails."""
+    store = make()
+    keys = keys_of(store)
+    for _ in range(3):
+        store.amend([amendment(clock), amendment(clock, "copy 5")])
+    assert keys[:2] == [["orders/leases"], ["orders/marks"]]
+    assert sum(key == ["orders/marks"] for key in keys) == 1
+    clock.advance(24 * 3600 + 1)
+    keys.clear()
+    store.amend([amendment(clock)])
+    assert keys == [["orders/leases"], ["orders/marks"], ["orders/mark/copy 3"]]
+
+    denied = make("others")
+    put = denied._table.client.put_item
+
+    def refuse(**call: Any) -> Any:
+        if call["Item"]["p"]["S"].endswith("/marks"):
+            raise StoreUnavailable("broken on purpose")
+        return put(**call)
+
+    denied._table.client.put_item = refuse  # type: ignore[method-assign]
+    with pytest.raises(StoreUnavailable):
+        denied.amend([amendment(clock)])
+    assert denied._table.get([denied._layout.amendment("copy 3")]) == []
+
+
+def test_it_is_said_for_as_long_as_the_longest(make: Make, clock: ManualClock) -> None:
+    """Two processes: the one whose amendment ends sooner takes nothing back, and what DynamoDB forgets
+    after that is nobody's."""
+    early, late = make(), make()
+    soon = amendment(clock)
+    clock.advance(3 * 24 * 3600)
+    late.amend([amendment(clock, "copy 5")])
+    early.amend([soon])
+    (said,) = early._table.get([early._layout.amended])
+    assert int(said["t"]["N"]) * 1000 > clock.now_ms() + AMENDMENT_LIFETIME_SECONDS * 1000
+    assert make().amendments(["copy 3", "copy 5"]).keys() == {"copy 3", "copy 5"}
+
+
+def test_endpoints_are_told_apart(make: Make, clock: ManualClock) -> None:
+    """What one endpoint cancels makes another's batches no dearer."""
+    make("invoices").amend([amendment(clock)])
+    store = make()
+    keys = keys_of(store)
+    assert store.amendments(COPIES) == {}
+    assert keys == [["orders/marks", "orders/leases"]]

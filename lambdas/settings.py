@@ -1,0 +1,128 @@
+"""What the two functions share: settings of their environment, their ledger, and what became of copies as
+metrics and in the log."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aws_lambda_powertools import Logger, Metrics
+from aws_lambda_powertools.metrics import MetricUnit
+
+from sqsdelay.cdk import function_names
+from sqsdelay.cdk.function_names import LEDGER_MESSAGE, LEDGER_STREAM_SCHEME
+from sqsdelay.core.received_message import whole_number
+from sqsdelay.errors import ConfigurationError
+from sqsdelay.ledger.events import Event, Ledger, as_fields
+from sqsdelay.relaying.mover import Outcome, Status
+
+
+def whole_setting(variable: str, default: int) -> int:
+    """A whole number; the default where the variable is not set.
+
+    Raises:
+        ConfigurationError: any other value.
+    """
+    text = os.environ.get(variable, str(default))
+    value = whole_number(text)
+    if value is None:
+        raise ConfigurationError(
+            f"{variable}={text!r} is not a whole number; leave it out for {default}"
+        )
+    return value
+
+
+def switch(variable: str) -> bool:
+    """Whether the variable is ``true``; False where it is not set.
+
+    Raises:
+        ConfigurationError: any other value.
+    """
+    value = os.environ.get(variable, "")
+    if value not in ("", "true"):
+        raise ConfigurationError(f"{variable}={value!r}; use true, or leave it out")
+    return bool(value)
+
+
+@dataclass(slots=True)
+class Until:
+    """When an invocation has to have ended, by the monotonic clock in seconds; set anew by each."""
+
+    at: float = 0
+
+    def seconds_left(self) -> float:
+        return self.at - time.monotonic()
+
+
+class PowertoolsLedger:
+    """Logs events, each under ``ledger``, at level INFO, whatever level the environment gives the
+    function's own logger.
+
+    Args:
+        endpoint: its name; the lines' service is ``<endpoint>-ledger``.
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        # Powertools has one logger, with one level, for each service.
+        self._logger = Logger(service=f"{endpoint}-ledger", level="INFO")
+
+    def record(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self._logger.info(LEDGER_MESSAGE, ledger=as_fields(event))
+
+
+def ledger_if_on(variable: str, endpoint: str, *, until: Until) -> Ledger | None:
+    """The ledger that the environment's variable names, None where it is not set.
+
+    ``true`` is the function's log; ``firehose://NAME`` a Firehose stream, and the log for what the stream
+    does not take.
+
+    Args:
+        until: the invocation's; no call to the stream outlasts it.
+
+    Raises:
+        ConfigurationError: any other value.
+    """
+    value = os.environ.get(variable, "")
+    if not value:
+        return None
+    log = PowertoolsLedger(endpoint)
+    stream = value.removeprefix(LEDGER_STREAM_SCHEME)
+    if stream != value and stream:
+        from sqsdelay.ledger.firehose import CALL_SECONDS, FirehoseLedger
+
+        return FirehoseLedger(
+            stream, otherwise=log, may_call=lambda: until.seconds_left() > CALL_SECONDS
+        )
+    if value != "true":
+        raise ConfigurationError(
+            f"{variable}={value!r}; use true or {LEDGER_STREAM_SCHEME}NAME, or leave it out for no ledger"
+        )
+    return log
+
+
+def report_outcomes(
+    metrics: Metrics, logger: Logger, outcomes: Sequence[Outcome], *, unreadable: int = 0
+) -> None:
+    """Add each count and each lateness to the metrics, and log what failed or was rejected."""
+    counts = dict.fromkeys(Status, 0)
+    for outcome in outcomes:
+        counts[outcome.status] += 1
+        if outcome.late_ms is not None:
+            metrics.add_metric(function_names.LATENESS, MetricUnit.Milliseconds, outcome.late_ms)
+        if outcome.error is not None:
+            logger.warning(
+                outcome.status.value, message_id=outcome.copy.message_id, reason=outcome.error
+            )
+    metrics.add_metric(function_names.HANDED_OVER, MetricUnit.Count, counts[Status.HANDED_OVER])
+    metrics.add_metric(function_names.DELIVERED, MetricUnit.Count, counts[Status.DELIVERED])
+    metrics.add_metric(function_names.HOPS, MetricUnit.Count, counts[Status.REQUEUED])
+    if counts[Status.FORWARDED]:
+        # Each metric is paid for by the month: only where there is a parking queue.
+        metrics.add_metric(function_names.FORWARDED, MetricUnit.Count, counts[Status.FORWARDED])
+    metrics.add_metric(function_names.PARKED, MetricUnit.Count, counts[Status.PARKED])
+    metrics.add_metric(function_names.CANCELLED, MetricUnit.Count, counts[Status.CANCELLED])
+    metrics.add_metric(function_names.REJECTED, MetricUnit.Count, counts[Status.REJECTED])
+    metrics.add_metric(function_names.FAILED, MetricUnit.Count, counts[Status.FAILED] + unreadable)

@@ -1,1 +1,0 @@
-"""The removal guard: refuses a deployment that would abandon messages unless told to."""

@@ -1,0 +1,134 @@
+"""20,000 messages that are refused, and healthy ones: counted in claims and calls, not in time."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
+from sqsdelay.errors import DeliveryFailed, QueueMissing
+from sqsdelay.ports.queues import Failure
+from sqsdelay.ports.stores import DelayedMessageStore
+from sqsdelay.stores.postgres.postgres_store import PostgresStore
+from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
+from sqsdelay.testing import InMemoryOutbox, ManualClock
+
+REFUSED = 20_000
+HEALTHY = 50
+RETRIES = 2
+
+
+class Counted:
+    """A store whose claims count what is asked of them."""
+
+    def __init__(self, store: DelayedMessageStore) -> None:
+        self._store = store
+        self.calls: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    @contextmanager
+    def claim(self, limit: int, **given: Any) -> Iterator[Any]:
+        self.calls["claim"] += 1
+        with self._store.claim(limit, **given) as claim:
+            count_failures = claim.count_failures
+
+            def counting(*given: Any, **more: Any) -> list[bool]:
+                self.calls["count_failures"] += 1
+                return count_failures(*given, **more)
+
+            claim.count_failures = counting  # type: ignore[method-assign]
+            yield claim
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store(
+    request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock
+) -> Iterator[DelayedMessageStore]:
+    made: SqliteStore | PostgresStore
+    if request.param == "sqlite":
+        made = SqliteStore(tmp_path / "store.db", endpoint="orders", clock=clock)
+    else:
+        table = f"orders_{uuid.uuid4().hex[:12]}"
+        url = request.getfixturevalue("postgres")
+        made = PostgresStore(url, endpoint="orders", table=table, clock=clock)
+    with closing(made):
+        made.set_up()
+        yield made
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+def put(store: DelayedMessageStore, to: str, count: int, due_ms: int) -> None:
+    names = [f"{to}-{uuid.uuid4().hex}" for _ in range(count)]
+    for start in range(0, count, 1000):
+        store.store(
+            [
+                StoredMessage(message_id=name, destination=to, due_ms=due_ms, body=b"x")
+                for name in names[start : start + 1000]
+            ]
+        )
+
+
+def test_messages_for_a_missing_queue_hold_up_nobody(
+    store: DelayedMessageStore, clock: ManualClock
+) -> None:
+    """Healthy ones leave with the next claim, whenever they come. What is refused is counted in one call a
+    claim, with one send for all of it, and ends in the error queue."""
+    put(store, "gone", REFUSED, clock.now_ms() - 60_000)
+    gone = Failure("QueueMissing", QueueMissing("there is no queue gone"), transient=True)
+    outbox = InMemoryOutbox(clock)
+    tried: Counter[str] = Counter()
+
+    def fail(message: StoredMessage) -> Failure | None:
+        tried[message.destination] += 1
+        return gone if message.destination == "gone" else None
+
+    outbox.fail = fail
+    counted: Any = Counted(store)
+    settings = DispatchSettings(number_of_retries=RETRIES)
+    dispatcher = Dispatcher(counted, outbox, settings=settings, clock=clock)
+    put(store, "well", HEALTHY, clock.now_ms())
+    dispatcher.dispatch()
+    dispatcher.dispatch()
+    assert (len(outbox.sent), counted.calls["claim"]) == (HEALTHY, 2)
+    while len(outbox.rejected) < REFUSED:
+        if not dispatcher.dispatch().claimed:
+            clock.advance(4)
+            # Now that thousands may be tried again: the next claim is for the healthy ones all the same.
+            put(store, "well", HEALTHY, clock.now_ms())
+            assert len(dispatcher.dispatch().released) == HEALTHY
+    assert store.pending_count() == 0
+    claims = REFUSED // settings.batch_size
+    assert counted.calls["count_failures"] <= RETRIES * claims + 10
+    assert tried["gone"] <= settings.batch_size + (RETRIES + 1) * claims + 10
+
+
+def test_what_is_tried_again_goes_behind_what_is_new(
+    store: DelayedMessageStore, clock: ManualClock
+) -> None:
+    """Messages that a queue in reach refuses one by one: thousands of retries are no obstacle."""
+    put(store, "picky", REFUSED // 10, clock.now_ms() - 60_000)
+    refused = Failure("No", DeliveryFailed("not now"), transient=True)
+    outbox = InMemoryOutbox(clock)
+    outbox.fail = lambda message: refused if message.message_id.startswith("picky") else None
+    counted: Any = Counted(store)
+    settings = DispatchSettings(number_of_retries=RETRIES)
+    dispatcher = Dispatcher(counted, outbox, settings=settings, clock=clock)
+    for _ in range(REFUSED // 10 // settings.batch_size):
+        dispatcher.dispatch()
+    clock.advance(2)
+    put(store, "well", HEALTHY, clock.now_ms())
+    assert len(dispatcher.dispatch().released) == HEALTHY
+    assert counted.calls["count_failures"] == counted.calls["claim"]
