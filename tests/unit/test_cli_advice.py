@@ -108,7 +108,7 @@ def test_no_argument_is_forgotten() -> None:
     assert found - NO_OPTION - set(OPTIONS) == set()
 
 
-OFFLINE = {"cost", "functions", "pipeline cost", "pipeline events", "pipeline report"}
+OFFLINE = {"cost", "pipeline cost", "pipeline events", "pipeline report"}
 """What asks no service."""
 
 
