@@ -64,12 +64,8 @@ class _Waiting:
     read_at: float
 
     @property
-    def text(self) -> str:
-        return str(self.schedule["Target"]["Input"])
-
-    def under_way(self, now_ms: int) -> bool:
-        """Whether it fires at any moment, or has: nobody can say any more that it will not."""
-        return fires_at(self.schedule) - CREATION_SECONDS <= now_ms // 1000
+    def name(self) -> str:
+        return str(self.schedule["Name"])
 
 
 class SchedulerStore:
@@ -265,7 +261,6 @@ class SchedulerStore:
         thousand a second.
         """
         due_ms, message_id, end_ms = page_bounds(after, due_from_ms, due_before_ms)
-        now_ms = self._group.now_ms()
         found: list[StoredMessage] = []
         for names in _hundreds(self._all_names()):
             fit = [
@@ -274,7 +269,6 @@ class SchedulerStore:
                 if one is not None
                 and (due_ms, message_id) < (one.message.due_ms, one.message.message_id)
                 and one.message.due_ms < end_ms
-                and not one.under_way(now_ms)
             ]
             found = heapq.nsmallest(limit, [*found, *fit], key=lambda m: (m.due_ms, m.message_id))
         return found
@@ -282,9 +276,7 @@ class SchedulerStore:
     def find(self, message_id: str) -> StoredMessage | None:
         """The message, None where it is not here: unknown, or on its way since its schedule fired."""
         waiting = self._waiting(message_id)
-        if waiting is None or waiting.under_way(self._group.now_ms()):
-            return None
-        return waiting.message
+        return None if waiting is None else waiting.message
 
     def cancel(self, message_ids: Sequence[str]) -> list[bool]:
         """Delete schedules; False where there is none, or it fires within a minute."""
@@ -292,12 +284,11 @@ class SchedulerStore:
 
     def _cancel(self, message_id: str) -> bool:
         waiting = self._waiting(message_id)
-        if waiting is None or waiting.under_way(self._group.now_ms()):
+        if waiting is None:
             return False
-        name = str(waiting.schedule["Name"])
-        if name.startswith(self._second_names):
+        if waiting.name.startswith(self._second_names):
             self._use_second_name(message_id)
-        return self._group.delete(name)
+        return self._group.delete(waiting.name)
 
     def reschedule(self, message_id: str, due_ms: int) -> bool:
         """Move a message; False where it is not here, or its schedule fires within a minute.
@@ -310,18 +301,21 @@ class SchedulerStore:
         """
         check_stored_due(due_ms)
         waiting = self._waiting(message_id)
-        now_ms = self._group.now_ms()
-        if waiting is None or waiting.under_way(now_ms):
+        if waiting is None:
             return False
         moved = replace(waiting.message, due_ms=due_ms)
         # Every field is written: UpdateSchedule gives those left out their defaults.
-        shape = self._shape(moved, now_ms, kept_since_ms=kept_since_ms_of(waiting.text))
+        shape = self._shape(
+            moved,
+            self._group.now_ms(),
+            kept_since_ms=kept_since_ms_of(waiting.schedule["Target"]["Input"]),
+        )
         if self._group.clock.local.monotonic() - waiting.read_at > _MOVE_SECONDS:
             raise StoreUnavailable(
                 f"message {message_id!r} was not moved: its schedule was read more than {_MOVE_SECONDS} s "
                 "ago; try again"
             )
-        return self._group.replace(str(waiting.schedule["Name"]), shape)
+        return self._group.replace(waiting.name, shape)
 
     def _waiting(self, message_id: str) -> _Waiting | None:
         first, second = self._group.each(
@@ -333,6 +327,9 @@ class SchedulerStore:
         read_at = self._group.clock.local.monotonic()
         schedule = self._get(name)
         if schedule is None:
+            return None
+        if fires_at(schedule) - CREATION_SECONDS <= self._group.now_ms() // 1000:
+            # It fires at any moment, or has: nobody can say any more that it will not.
             return None
         text, destination = str(schedule["Target"]["Input"]), str(schedule.get("Description"))
         return _Waiting(schedule, message_of(text, destination), read_at)
