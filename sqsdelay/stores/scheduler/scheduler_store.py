@@ -105,8 +105,8 @@ class SchedulerStore:
         self._group = Group(group, role_arn=role_arn, client=client, clock=clock)
         self._delay_queue_url = self._group.queue_url(self._endpoint.delay_queue)
         # A message has its second name where one of its id was cancelled a moment ago.
-        self._names, self._second_names, self._amendments = (
-            prefix_of(self._delay_queue_url, kind) for kind in "mna"
+        self._names, self._second_names, self._second_used, self._amendments = (
+            prefix_of(self._delay_queue_url, kind) for kind in "mnsa"
         )
         self._error_queue_arn = self._group.queue_arn(self._endpoint.error_queue)
 
@@ -187,11 +187,12 @@ class SchedulerStore:
         cancelled_ms = amendment.at_ms if amendment.due_ms is None else amendment.cancelled_ms
         if cancelled_ms is None or now_ms - cancelled_ms >= _MOVED_BY_NOW_MS:
             return self._names
-        free_ms = second_used_ms(found) + _MOVED_BY_NOW_MS - now_ms
-        if free_ms > 0:
+        used = self._get(name_of(message_id, self._second_used))
+        if used is not None:
+            seconds = max(1, fires_at(used) - now_ms // 1000)
             raise StoreUnavailable(
                 f"message_id {message_id!r} was cancelled twice within {_MOVED_BY_NOW_MS // 1000} s; try "
-                f"again in {-(-free_ms // 1000)} s, or use another id"
+                f"again in {seconds} s, or use another id"
             )
         self._use_second_name(message_id)
         return self._second_names
@@ -352,34 +353,23 @@ class SchedulerStore:
         self._group.each(self._amend, list(latest_amendments(amendments).values()))
 
     def _amend(self, amendment: Amendment) -> None:
-        found = self._get(name_of(amendment.message_id, self._amendments))
-        if found is None:
-            # Without the group there would be no amendment.
-            self._write_amendment(amendment, 0)
-            return
         if amendment.due_ms is not None and amendment.cancelled_ms is None:
-            earlier = amendment_of(amendment.message_id, str(found.get("Description")))
-            amendment = amendment.after(
-                earlier if earlier.until_ms > self._group.now_ms() else None
-            )
-        self._write_amendment(amendment, second_used_ms(found))
+            earlier = self.amendments([amendment.message_id]).get(amendment.message_id)
+            amendment = amendment.after(earlier)
+        name = name_of(amendment.message_id, self._amendments)
+        self._note(name, amendment.until_ms, description_of(amendment))
 
     def _use_second_name(self, message_id: str) -> None:
-        """Note, beside its amendment, that a message has its second name, or had it until now."""
-        now_ms = self._group.clock.latest_ms()
-        found = self._get(name_of(message_id, self._amendments))
-        if found is not None:
-            amendment = amendment_of(message_id, str(found.get("Description")))
-            self._write_amendment(amendment, now_ms)
+        """Note that a message has its second name, or had it until now, for as long as that matters."""
+        until_ms = self._group.clock.latest_ms() + _MOVED_BY_NOW_MS
+        self._note(name_of(message_id, self._second_used), until_ms, "second name")
 
-    def _write_amendment(self, amendment: Amendment, second_ms: int) -> None:
-        name = name_of(amendment.message_id, self._amendments)
-        # The second name is told by the body that nobody is sent.
-        text = {"QueueUrl": self._delay_queue_url, "MessageBody": str(second_ms)}
+    def _note(self, name: str, until_ms: int, description: str) -> None:
+        text = {"QueueUrl": self._delay_queue_url, "MessageBody": "-"}
         shape = self._group.shape(
-            fires_at=-(-amendment.until_ms // 1000),
+            fires_at=-(-until_ms // 1000),
             text=json.dumps(text),
-            description=description_of(amendment),
+            description=description,
             dead_letters=None,
         )
         while not self._group.create(name, shape):
@@ -404,11 +394,6 @@ class SchedulerStore:
     def close(self) -> None:
         """Close connections and threads."""
         self._group.close()
-
-
-def second_used_ms(schedule: Schedule) -> int:
-    """When a message last had its second name, as its amendment tells; 0 for never."""
-    return int(json.loads(schedule["Target"]["Input"])["MessageBody"])
 
 
 def _hundreds(names: list[str]) -> list[list[str]]:
