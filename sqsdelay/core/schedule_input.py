@@ -44,7 +44,7 @@ def prefix_of(queue_url: str, kind: str) -> str:
 
     Args:
         queue_url: the delay queue's.
-        kind: ``m`` or ``n`` for messages, ``a`` for amendments.
+        kind: ``m`` or ``n`` for messages, ``s`` for notes that ``n`` is in use, ``a`` for amendments.
     """
     return f"{kind}.{_digest(queue_url, 16)}."
 

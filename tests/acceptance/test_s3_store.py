@@ -7,7 +7,6 @@ import time
 import uuid
 from collections import Counter
 from contextlib import closing
-from dataclasses import dataclass
 
 from botocore.config import Config
 
@@ -22,52 +21,16 @@ from sqsdelay.testing.local_aws import LocalAws
 from tests.patience import PATIENCE_SECONDS
 
 MESSAGES = 3_000
+FIRST_MS, SPREAD_MS = 10_000, 28_000
 CANCELLED = 10
 
 
 def test_thousands_through_all_levels(local_aws: LocalAws) -> None:
     """Each arrives once, none early, none that was cancelled; coarse slots were split on the way, and
     nothing stays in the bucket but decisions."""
-    played = play(local_aws, MESSAGES, first_seconds=10, spread_seconds=28)
-    assert played.wrong() == []
-    assert played.levels == {24, 6, 2}
-
-
-@dataclass(frozen=True)
-class Played:
-    """What became of the messages of one run."""
-
-    expected: set[str]
-    arrived: Counter[str]
-    early: list[str]
-    levels: set[int]
-    left: int
-    latest_ms: int
-
-    def wrong(self) -> list[str]:
-        """Promises that were broken."""
-        found = {
-            "lost": len(self.expected - self.arrived.keys()),
-            "arrived though cancelled": len(self.arrived.keys() - self.expected),
-            "arrived more than once": sum(count > 1 for count in self.arrived.values()),
-            "early": len(self.early),
-            "left in the bucket": self.left,
-        }
-        return [f"{count} {what}" for what, count in found.items() if count]
-
-
-def play(
-    aws: LocalAws,
-    messages: int,
-    *,
-    first_seconds: int,
-    spread_seconds: int,
-    patience_seconds: float = PATIENCE_SECONDS,
-) -> Played:
-    """Store, cancel some, and release with two dispatchers as the time comes."""
     clock = SystemClock()
     bucket = f"wheel-{uuid.uuid4().hex[:8]}"
-    client = aws.client("s3", config=Config(max_pool_connections=40))
+    client = local_aws.client("s3", config=Config(max_pool_connections=40))
 
     def opened() -> S3Store:
         return S3Store(
@@ -81,10 +44,8 @@ def play(
 
     with closing(opened()) as store, closing(opened()) as other:
         store.set_up()
-        start_ms = clock.now_ms() + first_seconds * 1000
-        sent = [
-            _message(start_ms + spread_seconds * 1000 * n // messages, n) for n in range(messages)
-        ]
+        start_ms = clock.now_ms() + FIRST_MS
+        sent = [_message(start_ms + SPREAD_MS * n // MESSAGES, n) for n in range(MESSAGES)]
         for start in range(6):
             assert all(store.store(sent[start::6]))
         cancelled = [m.message_id for m in sent[-400 :: 400 // CANCELLED]]
@@ -92,10 +53,8 @@ def play(
         levels = _levels(client, bucket)
         outbox = InMemoryOutbox(clock)
         early: list[str] = []
-        late_ms = [0]
 
         def note(message: StoredMessage) -> None:
-            late_ms[0] = max(late_ms[0], clock.now_ms() - message.due_ms)
             if message.due_ms > clock.now_ms():
                 early.append(message.message_id)
 
@@ -108,21 +67,18 @@ def play(
         ]
         for thread in threads:
             thread.start()
-        deadline = time.monotonic() + patience_seconds
-        while len(outbox.sent) < messages - CANCELLED and time.monotonic() < deadline:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while len(outbox.sent) < MESSAGES - CANCELLED and time.monotonic() < deadline:
             time.sleep(0.2)
             levels |= _levels(client, bucket)
         stop.set()
         for thread in threads:
             thread.join()
-        return Played(
-            {m.message_id for m in sent} - set(cancelled),
-            Counter(each.message_id for each in outbox.sent),
-            early,
-            levels,
-            store.pending_count() + len(store.pending(10)),
-            late_ms[0],
-        )
+        arrived = Counter(each.message_id for each in outbox.sent)
+        assert arrived == Counter({m.message_id for m in sent} - set(cancelled))
+        assert early == []
+        assert store.pending_count() + len(store.pending(10)) == 0
+        assert levels == {24, 6, 2}
 
 
 def _message(due_ms: int, n: int) -> StoredMessage:

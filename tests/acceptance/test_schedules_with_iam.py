@@ -33,7 +33,6 @@ EXPECTED = {
     "scheduler:CreateSchedule": {"park", "leave an amendment"},
     "scheduler:GetSchedule": {
         "park",
-        "leave an amendment",
         "find",
         "read amendments",
         "cancel",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import random
+import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -152,6 +154,26 @@ class ObjectBucket:
             if attempt:
                 self.pause(random.uniform(0, min(_LONGEST_PAUSE, 0.01 * 2**attempt)))
             yield
+
+    def change(self, key: str, change: Callable[[bytes | None], dict[str, Any] | None]) -> None:
+        """Write JSON in place of what is there, as often as others are faster.
+
+        Args:
+            change: what is to be there, from what is; None leaves it.
+
+        Raises:
+            StoreUnavailable: others were faster each time.
+        """
+        for _ in self.attempts():
+            body, etag = self.get(key) or (None, None)
+            fields = change(body)
+            if fields is None:
+                return
+            text = json.dumps({**fields, "write": secrets.token_hex(6)})
+            with suppress(Changed):
+                self.put(key, text.encode(), over=etag)
+                return
+        raise StoreUnavailable(f"{key} is changed by too many at once; try again in a second")
 
     def get(self, key: str) -> tuple[bytes, str] | None:
         """An object's bytes and ETag; None where there is none."""

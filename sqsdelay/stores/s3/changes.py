@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
@@ -14,7 +14,7 @@ from sqsdelay.errors import ConfigurationError, StoreUnavailable
 from sqsdelay.stores.ids import ID_TOLERANCE_MS, tells_due
 from sqsdelay.stores.s3.bucket import Changed, digest
 from sqsdelay.stores.s3.objects import Line, State, moved, with_failures
-from sqsdelay.stores.s3.slots import new_batch, new_part
+from sqsdelay.stores.s3.slots import new_batch
 from sqsdelay.stores.s3.wheel import Waiting, Wheel
 
 _SHARDS: Final = 3
@@ -73,16 +73,14 @@ class Changes:
 
     def _note_due(self, message_id: str, due_ms: int) -> bool:
         """Note one more time at which the message may be due; whether it is the first."""
-        bucket, key = self._wheel.bucket, self._id_key(message_id)
-        for _ in bucket.attempts():
-            dues, etag = self._noted(message_id)
-            body = json.dumps({"due_ms": [*dues, due_ms], "write": new_part()}).encode()
-            try:
-                bucket.put(key, body, over=etag)
-                return not dues
-            except Changed:
-                continue
-        raise _busy(message_id)
+        dues: list[int] = []
+
+        def noted(body: bytes | None) -> dict[str, Any]:
+            dues[:] = [] if body is None else json.loads(body)["due_ms"]
+            return {"due_ms": [*dues, due_ms]}
+
+        self._wheel.bucket.change(self._id_key(message_id), noted)
+        return not dues
 
     def _noted(self, message_id: str) -> tuple[list[int], str | None]:
         found = self._wheel.bucket.get(self._id_key(message_id))
@@ -273,7 +271,7 @@ class Amendments:
                 return None
             return {"until_ms": until_ms + _TOLD_AHEAD_MS}
 
-        self._change(self._told, told)
+        self._bucket.change(self._told, told)
 
     def _leave(self, key: str, amendments: Sequence[Amendment]) -> None:
         now_ms = self._bucket.clock.now_ms()
@@ -283,23 +281,7 @@ class Amendments:
             latest = latest_amendments([*valid, *amendments])
             return {"amendments": [asdict(each) for each in latest.values()]}
 
-        self._change(key, left)
-
-    def _change(self, key: str, change: Callable[[bytes | None], dict[str, Any] | None]) -> None:
-        """Write an object as it is to be now; None where it is to stay."""
-        for _ in self._bucket.attempts():
-            body, etag = self._bucket.get(key) or (None, None)
-            fields = change(body)
-            if fields is None:
-                return
-            try:
-                # No two writes are of the same bytes.
-                written = json.dumps({**fields, "write": new_part()})
-                self._bucket.put(key, written.encode(), over=etag)
-                return
-            except Changed:
-                continue
-        raise StoreUnavailable(f"{key} is amended by too many at once; try again in a second")
+        self._bucket.change(key, left)
 
     def read(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
         """The amendments of those messages that have one."""

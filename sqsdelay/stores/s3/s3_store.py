@@ -103,6 +103,7 @@ class S3Store(Wakes):
         self._ahead_ms = 0
         self._turn_ms = 1000 * min(TURN_SECONDS, hierarchy.seconds[-1])
         self._turned_ms = -(10**12)
+        self._begun_ms = 0
         self._more_to_turn = False
         self._swept_ms = -SWEEP_SECONDS * 1000
 
@@ -165,7 +166,9 @@ class S3Store(Wakes):
         closed, now_ms = frozenset(except_destinations), self._wheel.now_ms()
         self._ahead_ms = max(0, due_by_ms - now_ms)
         turns = self._more_to_turn or not 0 <= now_ms - self._turned_ms < self._turn_ms
-        overdue = not 0 <= now_ms - self._turned_ms < BUSY_TURN_SECONDS * 1000
+        self._begun_ms = self._begun_ms or now_ms
+        since_ms = now_ms - max(self._turned_ms, self._begun_ms)
+        overdue = not 0 <= since_ms < BUSY_TURN_SECONDS * 1000
         try:
             objects = self._objects(
                 until_ms=max(self._near_ms(), due_by_ms) if turns else due_by_ms, fresh=True

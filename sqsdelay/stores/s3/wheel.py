@@ -272,11 +272,8 @@ class Wheel:
             return 0
         return max(0, waiting.name.count - len(self.settled(state).gone))
 
-    def write(self, lines: Sequence[Line], *, now_ms: int) -> int:
+    def write(self, lines: Sequence[Line], *, now_ms: int) -> None:
         """Keep messages: one object alone for those of one slot, else a batch of them.
-
-        Returns:
-            How many objects were written.
 
         Raises:
             StoreUnavailable: none was kept.
@@ -285,11 +282,10 @@ class Wheel:
         if len(parts) < 2:
             for slot, part in parts:
                 self.put(slot, part)
-            return len(parts)
+            return
         batch = new_batch(max(line.due_ms for line in lines), now_ms)
         self.put_all(parts, batch)
         self.batches.commit(batch)
-        return len(parts)
 
     def portioned(
         self, lines: Iterable[Line], *, now_ms: int, seconds: int | None = None

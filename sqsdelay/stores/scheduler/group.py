@@ -52,7 +52,7 @@ CreateSchedule tell: no answer's wording is relied on."""
 _ROLE: Final = re.compile(r"arn:(aws[a-z-]*):iam::(\d{12}):role/[\w+=,.@/-]+", re.ASCII)
 """Source: Target API reference, RoleArn."""
 
-_OURS: Final = re.compile(r"[mna]\.[0-9a-f]{16}\.[0-9a-f]{45}", re.ASCII)
+_OURS: Final = re.compile(r"[mnsa]\.[0-9a-f]{16}\.[0-9a-f]{45}", re.ASCII)
 """Names of our schedules: `sqsdelay.core.schedule_input`."""
 
 Schedule = dict[str, Any]

@@ -68,12 +68,8 @@ class _Waiting:
     read_at: float
 
     @property
-    def text(self) -> str:
-        return str(self.schedule["Target"]["Input"])
-
-    def under_way(self, now_ms: int) -> bool:
-        """Whether it fires at any moment, or has: nobody can say any more that it will not."""
-        return fires_at(self.schedule) - CREATION_SECONDS <= now_ms // 1000
+    def name(self) -> str:
+        return str(self.schedule["Name"])
 
 
 class SchedulerStore:
@@ -113,8 +109,8 @@ class SchedulerStore:
         self._group = Group(group, role_arn=role_arn, client=client, clock=clock)
         self._delay_queue_url = self._group.queue_url(self._endpoint.delay_queue)
         # A message has its second name where one of its id was cancelled a moment ago.
-        self._names, self._second_names, self._amendments = (
-            prefix_of(self._delay_queue_url, kind) for kind in "mna"
+        self._names, self._second_names, self._second_used, self._amendments = (
+            prefix_of(self._delay_queue_url, kind) for kind in "mnsa"
         )
         self._error_queue_arn = self._group.queue_arn(self._endpoint.error_queue)
 
@@ -195,11 +191,12 @@ class SchedulerStore:
         cancelled_ms = amendment.at_ms if amendment.due_ms is None else amendment.cancelled_ms
         if cancelled_ms is None or now_ms - cancelled_ms >= _MOVED_BY_NOW_MS:
             return self._names
-        free_ms = second_used_ms(found) + _MOVED_BY_NOW_MS - now_ms
-        if free_ms > 0:
+        used = self._get(name_of(message_id, self._second_used))
+        if used is not None:
+            seconds = max(1, fires_at(used) - now_ms // 1000)
             raise StoreUnavailable(
                 f"message_id {message_id!r} was cancelled twice within {_MOVED_BY_NOW_MS // 1000} s; try "
-                f"again in {-(-free_ms // 1000)} s, or use another id"
+                f"again in {seconds} s, or use another id"
             )
         self._use_second_name(message_id)
         return self._second_names
@@ -269,7 +266,6 @@ class SchedulerStore:
         thousand a second.
         """
         due_ms, message_id, end_ms = page_bounds(after, due_from_ms, due_before_ms)
-        now_ms = self._group.now_ms()
         found: list[StoredMessage] = []
         for names in _hundreds(self._all_names()):
             fit = [
@@ -278,7 +274,6 @@ class SchedulerStore:
                 if one is not None
                 and (due_ms, message_id) < (one.message.due_ms, one.message.message_id)
                 and one.message.due_ms < end_ms
-                and not one.under_way(now_ms)
             ]
             found = heapq.nsmallest(limit, [*found, *fit], key=lambda m: (m.due_ms, m.message_id))
         return found
@@ -286,9 +281,7 @@ class SchedulerStore:
     def find(self, message_id: str) -> StoredMessage | None:
         """The message, None where it is not here: unknown, or on its way since its schedule fired."""
         waiting = self._waiting(message_id)
-        if waiting is None or waiting.under_way(self._group.now_ms()):
-            return None
-        return waiting.message
+        return None if waiting is None else waiting.message
 
     def cancel(self, message_ids: Sequence[str]) -> list[bool]:
         """Delete schedules; False where there is none, or it fires within a minute."""
@@ -296,12 +289,11 @@ class SchedulerStore:
 
     def _cancel(self, message_id: str) -> bool:
         waiting = self._waiting(message_id)
-        if waiting is None or waiting.under_way(self._group.now_ms()):
+        if waiting is None:
             return False
-        name = str(waiting.schedule["Name"])
-        if name.startswith(self._second_names):
+        if waiting.name.startswith(self._second_names):
             self._use_second_name(message_id)
-        return self._group.delete(name)
+        return self._group.delete(waiting.name)
 
     def reschedule(self, message_id: str, due_ms: int) -> bool:
         """Move a message; False where it is not here, or its schedule fires within a minute.
@@ -314,18 +306,21 @@ class SchedulerStore:
         """
         check_stored_due(due_ms)
         waiting = self._waiting(message_id)
-        now_ms = self._group.now_ms()
-        if waiting is None or waiting.under_way(now_ms):
+        if waiting is None:
             return False
         moved = replace(waiting.message, due_ms=due_ms)
         # Every field is written: UpdateSchedule gives those left out their defaults.
-        shape = self._shape(moved, now_ms, kept_since_ms=kept_since_ms_of(waiting.text))
+        shape = self._shape(
+            moved,
+            self._group.now_ms(),
+            kept_since_ms=kept_since_ms_of(waiting.schedule["Target"]["Input"]),
+        )
         if self._group.clock.local.monotonic() - waiting.read_at > _MOVE_SECONDS:
             raise StoreUnavailable(
                 f"message {message_id!r} was not moved: its schedule was read more than {_MOVE_SECONDS} s "
                 "ago; try again"
             )
-        return self._group.replace(str(waiting.schedule["Name"]), shape)
+        return self._group.replace(waiting.name, shape)
 
     def _waiting(self, message_id: str) -> _Waiting | None:
         first, second = self._group.each(
@@ -337,6 +332,9 @@ class SchedulerStore:
         read_at = self._group.clock.local.monotonic()
         schedule = self._get(name)
         if schedule is None:
+            return None
+        if fires_at(schedule) - CREATION_SECONDS <= self._group.now_ms() // 1000:
+            # It fires at any moment, or has: nobody can say any more that it will not.
             return None
         text, destination = str(schedule["Target"]["Input"]), str(schedule.get("Description"))
         return _Waiting(schedule, message_of(text, destination), read_at)
@@ -359,34 +357,23 @@ class SchedulerStore:
         self._group.each(self._amend, list(latest_amendments(amendments).values()))
 
     def _amend(self, amendment: Amendment) -> None:
-        found = self._get(name_of(amendment.message_id, self._amendments))
-        if found is None:
-            # Without the group there would be no amendment.
-            self._write_amendment(amendment, 0)
-            return
         if amendment.due_ms is not None and amendment.cancelled_ms is None:
-            earlier = amendment_of(amendment.message_id, str(found.get("Description")))
-            amendment = amendment.after(
-                earlier if earlier.until_ms > self._group.now_ms() else None
-            )
-        self._write_amendment(amendment, second_used_ms(found))
+            earlier = self.amendments([amendment.message_id]).get(amendment.message_id)
+            amendment = amendment.after(earlier)
+        name = name_of(amendment.message_id, self._amendments)
+        self._note(name, amendment.until_ms, description_of(amendment))
 
     def _use_second_name(self, message_id: str) -> None:
-        """Note, beside its amendment, that a message has its second name, or had it until now."""
-        now_ms = self._group.clock.latest_ms()
-        found = self._get(name_of(message_id, self._amendments))
-        if found is not None:
-            amendment = amendment_of(message_id, str(found.get("Description")))
-            self._write_amendment(amendment, now_ms)
+        """Note that a message has its second name, or had it until now, for as long as that matters."""
+        until_ms = self._group.clock.latest_ms() + _MOVED_BY_NOW_MS
+        self._note(name_of(message_id, self._second_used), until_ms, "second name")
 
-    def _write_amendment(self, amendment: Amendment, second_ms: int) -> None:
-        name = name_of(amendment.message_id, self._amendments)
-        # The second name is told by the body that nobody is sent.
-        text = {"QueueUrl": self._delay_queue_url, "MessageBody": str(second_ms)}
+    def _note(self, name: str, until_ms: int, description: str) -> None:
+        text = {"QueueUrl": self._delay_queue_url, "MessageBody": "-"}
         shape = self._group.shape(
-            fires_at=-(-amendment.until_ms // 1000),
+            fires_at=-(-until_ms // 1000),
             text=json.dumps(text),
-            description=description_of(amendment),
+            description=description,
             dead_letters=None,
         )
         while not self._group.create(name, shape):
@@ -411,11 +398,6 @@ class SchedulerStore:
     def close(self) -> None:
         """Close connections and threads."""
         self._group.close()
-
-
-def second_used_ms(schedule: Schedule) -> int:
-    """When a message last had its second name, as its amendment tells; 0 for never."""
-    return int(json.loads(schedule["Target"]["Input"])["MessageBody"])
 
 
 def _hundreds(names: list[str]) -> list[list[str]]:
