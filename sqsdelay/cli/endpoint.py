@@ -25,7 +25,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import Problem
 from sqsdelay.errors import QueueMissing, StoreError
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
-from sqsdelay.operating.overdue import NOBODY, overdue_remedy
+from sqsdelay.operating.status import NOBODY, overdue_remedy
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient

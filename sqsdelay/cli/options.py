@@ -20,8 +20,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import InvalidDelay, SqsDelayError, StoreError
 from sqsdelay.ledger import FileLedger
 from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS
-from sqsdelay.operating.overdue import deployed_store
-from sqsdelay.operating.status import StoreStatus, store_status
+from sqsdelay.operating.status import StoreStatus, deployed_store, store_status
 
 if TYPE_CHECKING:
     from sqsdelay.ports.stores import DelayedMessageStore, ParkingPlace

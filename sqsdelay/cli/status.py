@@ -19,8 +19,13 @@ from sqsdelay.cli.options import (
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import age, instant
 from sqsdelay.errors import StoreError
-from sqsdelay.operating.overdue import NOBODY, overdue_remedy
-from sqsdelay.operating.status import EndpointStatus, StoreStatus, endpoint_status
+from sqsdelay.operating.status import (
+    NOBODY,
+    EndpointStatus,
+    StoreStatus,
+    endpoint_status,
+    overdue_remedy,
+)
 
 
 def status(

@@ -39,8 +39,7 @@ from sqsdelay.errors import (
     QueueUnavailable,
     SqsDelayError,
 )
-from sqsdelay.operating.broker_time import latest_of_sqs
-from sqsdelay.operating.listing import Cursor, Listing, parse_cursor
+from sqsdelay.operating.status import Cursor, Listing, latest_of_sqs, parse_cursor
 from sqsdelay.parking.schedule import Change, Schedule
 
 if TYPE_CHECKING:

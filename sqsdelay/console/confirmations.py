@@ -12,7 +12,7 @@ from sqsdelay.console.shown import text_of
 from sqsdelay.console.source import Source, told
 from sqsdelay.core.readable import age, instant
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.operating.overdue import overdue_remedy
+from sqsdelay.operating.status import overdue_remedy
 
 SHOWN: Final = 20
 """Messages named in a confirmation; the others are counted."""

@@ -17,7 +17,7 @@ from sqsdelay.core.rejection import Rejection
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidDelay, NoStore, SqsDelayError, StoreUnavailable
 from sqsdelay.ledger.events import Event, EventKind
-from sqsdelay.operating.listing import Listing, parse_cursor
+from sqsdelay.operating.status import Listing, parse_cursor
 from sqsdelay.parking.schedule import Change
 from sqsdelay.ports.stores import ParkingPlace
 

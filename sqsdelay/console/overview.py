@@ -25,12 +25,13 @@ from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.readable import age, instant
 from sqsdelay.ledger.events import Source as Recorder
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
-from sqsdelay.operating.overdue import NOBODY, overdue_remedy
 from sqsdelay.operating.status import (
+    NOBODY,
     OVERDUE_MARGIN_SECONDS,
     EndpointStatus,
     Role,
     StoreStatus,
+    overdue_remedy,
 )
 from sqsdelay.ports.stores import DelayedMessageStore
 

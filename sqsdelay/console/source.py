@@ -26,11 +26,17 @@ from sqsdelay.errors import (
 )
 from sqsdelay.ledger import FileLedger
 from sqsdelay.limits import SHORT_CALL_ATTEMPTS
-from sqsdelay.operating.broker_time import latest_of_sqs
 from sqsdelay.operating.error_queue import ErrorQueue
-from sqsdelay.operating.outlook import Outlook, outlook
-from sqsdelay.operating.overdue import deployed_store
-from sqsdelay.operating.status import EndpointStatus, StoreStatus, endpoint_status, store_status
+from sqsdelay.operating.status import (
+    EndpointStatus,
+    Outlook,
+    StoreStatus,
+    deployed_store,
+    endpoint_status,
+    latest_of_sqs,
+    outlook,
+    store_status,
+)
 from sqsdelay.parking.schedule import Schedule
 from sqsdelay.ports.queues import QueueAges, Queues
 from sqsdelay.ports.stores import ParkingPlace, ParksFarAhead

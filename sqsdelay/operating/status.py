@@ -1,17 +1,164 @@
-"""An endpoint's state: what waits where, what failed, and how old the oldest message is."""
+"""What an endpoint's queues and store hold, what becomes due in them, and how late it is: read for people."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from typing import Final
 
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.errors import QueueMissing
-from sqsdelay.limits import DELAY_QUEUE_VISIBILITY_SECONDS, SCHEDULE_SECONDS
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.errors import InvalidSetting, QueueMissing, SqsDelayError
+from sqsdelay.limits import DELAY_QUEUE_VISIBILITY_SECONDS, SCHEDULE_SECONDS, STORE_TABLE_SUFFIX
 from sqsdelay.ports.queues import QueueAges, Queues
-from sqsdelay.ports.stores import DelayedMessageStore, ParkingPlace
+from sqsdelay.ports.stores import CountsDue, DelayedMessageStore, ParkingPlace
+
+
+def latest_of_sqs(queues: Queues, queue: QueueRef) -> int:
+    """The most that SQS's clock may read now, epoch milliseconds; asked for where it is not known.
+
+    Raises:
+        QueueMissing, QueueUnavailable: it does not tell.
+    """
+    if not queues.broker_clock.synchronised:
+        try:
+            queues.synchronise(queue)
+        except SqsDelayError:
+            # A refusal is dated, too; what is no answer of SQS's tells nothing.
+            if not queues.broker_clock.synchronised:
+                raise
+    return queues.broker_clock.latest_ms()
+
+
+NOBODY: Final = "no dispatcher is running, or none is working"
+
+
+def deployed_store(endpoint: Endpoint) -> str:
+    """The URL of the store that ``npx cdk deploy -c store=dynamodb`` makes."""
+    return f"dynamodb://{endpoint.name}{STORE_TABLE_SUFFIX}"
+
+
+def overdue_remedy(endpoint: Endpoint, url: str) -> str:
+    """What to do where nobody releases what is due."""
+    if url == deployed_store(endpoint):
+        return (
+            f"run npx cdk deploy -c endpoint={endpoint.name} -c store=dynamodb, or "
+            f"sqsdelay dispatch {endpoint.name} --store {url}"
+        )
+    # Not the URL, which may hold a password.
+    return f"run sqsdelay dispatch {endpoint.name} --store (the same URL)"
+
+
+PAGE: Final = 100
+"""Messages in memory at once: at the 1 MiB of a body, 100 MiB."""
+
+_CURSOR: Final = re.compile(r"(\d{1,15}):(.+)", re.ASCII | re.DOTALL)
+
+Cursor = tuple[int, str]
+"""Due time, epoch milliseconds, and id of the last message listed."""
+
+
+def parse_cursor(text: str) -> Cursor:
+    """Where a page ended, as `Listing.cursor` has it.
+
+    Raises:
+        ConfigurationError: it is none that was given out.
+    """
+    found = _CURSOR.fullmatch(text)
+    if found is None:
+        raise InvalidSetting(
+            f"{text!r} is not a cursor; give the one below the last page, such as "
+            "1893456000000:order-7"
+        )
+    return int(found[1]), found[2]
+
+
+class Listing:
+    """Messages from a cursor on, within due times."""
+
+    def __init__(
+        self, *, after: Cursor | None, due_from_ms: int | None, due_before_ms: int | None
+    ) -> None:
+        self._after = after
+        self._due_from_ms = due_from_ms
+        self._due_before_ms = due_before_ms
+        self.listed = 0
+
+    @property
+    def cursor(self) -> str:
+        """Where the next page begins, once something was listed."""
+        due_ms, message_id = self._after or (0, "")
+        return f"{due_ms}:{message_id}"
+
+    def read(self, store: ParkingPlace, limit: int) -> Iterator[StoredMessage]:
+        """So many messages at most, the earliest due first."""
+        while self.listed < limit:
+            page = self._page(store, min(PAGE, limit - self.listed))
+            if not page:
+                return
+            for message in page:
+                self._after = message.due_ms, message.message_id
+                self.listed += 1
+                yield message
+
+    def has_more(self, store: ParkingPlace) -> bool:
+        """Whether there are messages behind those that were listed."""
+        return bool(self.listed and self._page(store, 1))
+
+    def _page(self, store: ParkingPlace, limit: int) -> list[StoredMessage]:
+        return store.pending(
+            limit,
+            after=self._after,
+            due_from_ms=self._due_from_ms,
+            due_before_ms=self._due_before_ms,
+        )
+
+
+MOST_READ: Final = 500
+"""Messages read of a store that cannot count: each is paid for, its body too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """How many messages are due in each span.
+
+    Args:
+        edges_ms: where the spans begin, and where the last one ends; epoch milliseconds.
+        counts: messages due in each span, one fewer than edges.
+        complete_until_ms: the counts are whole up to here; None where they are whole.
+    """
+
+    edges_ms: tuple[int, ...]
+    counts: tuple[int, ...]
+    complete_until_ms: int | None = None
+
+
+def outlook(store: ParkingPlace, edges_ms: Sequence[int]) -> Outlook:
+    """Count what a store has, span by span; of one that cannot count, the earliest `MOST_READ`.
+
+    Args:
+        edges_ms: ascending; two or more.
+
+    Raises:
+        StoreUnavailable, StoreMissing
+    """
+    edges = tuple(edges_ms)
+    if isinstance(store, CountsDue):
+        counted = tuple(store.count_due(start, end) for start, end in pairwise(edges))
+        return Outlook(edges_ms=edges, counts=counted)
+    listing = Listing(after=None, due_from_ms=edges[0], due_before_ms=edges[-1])
+    counts = [0] * (len(edges) - 1)
+    last_ms = None
+    for message in listing.read(store, MOST_READ):
+        counts[bisect_right(edges, message.due_ms) - 1] += 1
+        last_ms = message.due_ms
+    cut = listing.listed == MOST_READ and listing.has_more(store)
+    return Outlook(edges_ms=edges, counts=tuple(counts), complete_until_ms=last_ms if cut else None)
+
 
 OVERDUE_MS: Final = 2 * SCHEDULE_SECONDS * 1000
 """Two runs of the deployed dispatcher: a message stored when it is due already waits for one, the

@@ -33,7 +33,7 @@ from sqsdelay.dispatching.circuit_breakers import (
 )
 from sqsdelay.dispatching.dispatcher import DEFAULT_BATCH, MAX_POLL_SECONDS, DispatchSettings
 from sqsdelay.errors import SchemaMismatch
-from sqsdelay.operating.listing import parse_cursor
+from sqsdelay.operating.status import parse_cursor
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.ports.stores import DelayedMessageStore
 from sqsdelay.rabbitmq import MAX_DELAY_SECONDS
