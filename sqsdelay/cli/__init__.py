@@ -13,7 +13,6 @@ import typer
 from sqsdelay.cli import endpoint, errors, pipeline, rabbitmq, store
 from sqsdelay.cli.advice import EXIT_REFUSED, exit_code, in_options
 from sqsdelay.cli.console import err, out
-from sqsdelay.cli.consume import consume
 from sqsdelay.cli.cost import cost
 from sqsdelay.cli.demo import demo
 from sqsdelay.cli.dispatch import dispatch
@@ -25,6 +24,7 @@ from sqsdelay.cli.serve_console import serve_console
 from sqsdelay.cli.status import status
 from sqsdelay.cli.timeout_manager import timeout_manager
 from sqsdelay.cli.waiting import cancel, pending, reschedule
+from sqsdelay.cli.worker import consume
 from sqsdelay.core.readable import one_line
 from sqsdelay.errors import SqsDelayError
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import Any, Final
 
 from rich.console import Console, ConsoleDimensions
@@ -77,3 +78,13 @@ def print_json(value: Any) -> None:
     """One line of JSON on stdout, for programs; never wrapped or coloured."""
     out.file.write(json.dumps(value, default=str) + "\n")
     out.file.flush()
+
+
+class OneLine(logging.Formatter):
+    """A record's message on one line, whatever it quotes; a traceback keeps its lines, and no escapes."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return one_line(super().formatMessage(record))
+
+    def formatException(self, info: Any) -> str:
+        return "\n".join(map(one_line, super().formatException(info).splitlines()))

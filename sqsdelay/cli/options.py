@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from sqsdelay.cli.worker import OneLine
+from sqsdelay.cli.console import OneLine
 from sqsdelay.core.delay import checked_max_delay, delay_ms, parse_delay
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import InvalidDelay, SqsDelayError, StoreError

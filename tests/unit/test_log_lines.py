@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import sqsdelay
-from sqsdelay.cli.worker import OneLine
+from sqsdelay.cli.console import OneLine
 
 ROOT = Path(sqsdelay.__file__).parent
 ROOMS = ("dispatching", "parking", "ports", "relaying", "sending", "sqs", "stores", "timeouts")
