@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit
@@ -51,6 +52,10 @@ class Until:
     """When an invocation has to have ended, by the monotonic clock in seconds; set anew by each."""
 
     at: float = 0
+
+    def begin(self, context: Any) -> None:
+        """An invocation begins: Lambda's context says how long it may take; a second is kept back."""
+        self.at = time.monotonic() + context.get_remaining_time_in_millis() / 1000 - 1
 
     def seconds_left(self) -> float:
         return self.at - time.monotonic()

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from types import SimpleNamespace
 from typing import Any, Final
 
 import psutil
@@ -92,9 +93,11 @@ def function(stub: Stub, messages: int, remaining: Sequence[int]) -> Cost:
     with stdout_away():
         from lambdas.delay_consumer.handler import handler
 
+        context = SimpleNamespace(get_remaining_time_in_millis=lambda: 30_000)
+
         def invoke(events: Sequence[Mapping[str, Any]]) -> int:
             for event in events:
-                assert handler(event, None) == {"batchItemFailures": []}
+                assert handler(event, context) == {"batchItemFailures": []}
             return len(events) * DEPLOYED.batch
 
         def made(count: int) -> list[Mapping[str, Any]]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
+from typing import Any
 
 from aws_lambda_powertools import Logger, Metrics
 from botocore.awsrequest import AWSRequest
@@ -23,7 +23,6 @@ from sqsdelay.errors import MalformedMessage
 from sqsdelay.limits import (
     DEFAULT_HOP_SECONDS,
     DEFAULT_MAX_DELAY_SECONDS,
-    FUNCTION_TIMEOUT_SECONDS,
     SHORT_CALL_ATTEMPTS,
     SHORT_CALL_SECONDS,
 )
@@ -38,10 +37,6 @@ from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stores import open_place
 
 TRACE_HEADER = "X-Amzn-Trace-Id"
-
-LAST_CALL_SECONDS: Final = FUNCTION_TIMEOUT_SECONDS - SHORT_CALL_SECONDS - 1
-"""No call is begun later than this after an invocation: where SQS does not answer, the function still
-says which messages failed. One that is cut off says nothing, and all come back, sent or not."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +109,7 @@ def _store(endpoint: Endpoint) -> ParkingPlace | None:
     return open_place(url, endpoint=endpoint.name) if url else None
 
 
-def handler(event: Mapping[str, Any], context: object) -> dict[str, list[dict[str, str]]]:
+def handler(event: Mapping[str, Any], context: Any) -> dict[str, list[dict[str, str]]]:
     """Relay the event's records; answer with those that Lambda must not delete.
 
     Raises:
@@ -122,7 +117,10 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, list[dict[st
     """
     received_at = time.monotonic()
     this = function()
-    this.until.at = received_at + FUNCTION_TIMEOUT_SECONDS - 1
+    this.until.begin(context)
+    # No call is begun with less time left than it may take: where SQS does not answer, the function still
+    # says which messages failed. One that is cut off says nothing, and all come back, sent or not.
+    kept_back = min(SHORT_CALL_SECONDS, this.until.seconds_left() / 2)
     if not this.settled:
         # A deployment is changing the queue: what it is then must not be missed.
         function.cache_clear()
@@ -144,7 +142,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, list[dict[st
         _mover(this, records).process(
             copies,
             delete=False,
-            held=lambda: time.monotonic() - received_at < LAST_CALL_SECONDS,
+            held=lambda: this.until.seconds_left() > kept_back,
         )
         if copies
         else []

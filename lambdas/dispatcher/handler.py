@@ -7,7 +7,6 @@ and messages arrive to the second. A second schedule has it park what the parkin
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -127,7 +126,7 @@ def handler(event: object, context: Any) -> dict[str, int]:
         StoreError, QueueMissing, QueueUnavailable: Lambda counts an error; the next run goes on.
     """
     this = function()
-    this.until.at = time.monotonic() + context.get_remaining_time_in_millis() / 1000 - 1
+    this.until.begin(context)
     if isinstance(event, Mapping) and event.get(function_names.PARK) is True:
         return _park(this, context)
     counts = {"released": 0, "rejected": 0, "failed": 0, "held": 0}

@@ -7,7 +7,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -30,19 +30,10 @@ from sqsdelay.ports.queues import Failure
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from tests.patience import PATIENCE_SECONDS
+from tests.services.lambda_function import Context
 
 START = datetime(2027, 3, 1, 12, tzinfo=UTC)
 START_MS = round(START.timestamp() * 1000)
-
-
-@dataclass
-class Context:
-    """Lambda's context, with ever less time left."""
-
-    remaining_ms: int = 60_000
-
-    def get_remaining_time_in_millis(self) -> int:
-        return self.remaining_ms
 
 
 @pytest.fixture

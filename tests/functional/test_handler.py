@@ -22,6 +22,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from lambdas.delay_consumer import handler as module
+from lambdas.settings import Until
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError, InvalidEndpoint, MalformedMessage, SqsDelayError
 from sqsdelay.ledger.events import EventKind, from_json
@@ -30,6 +31,7 @@ from sqsdelay.opentelemetry import OpenTelemetryTracing
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores import open_store
 from tests.patience import PATIENCE_SECONDS
+from tests.services.lambda_function import Context
 
 START = datetime(2027, 3, 1, 12, tzinfo=UTC)
 START_MS = round(START.timestamp() * 1000)
@@ -98,7 +100,7 @@ def test_records_are_relayed_and_none_is_reported_failed(sqs: Any) -> None:
             record("bare", None),
         ]
     }
-    assert module.handler(event, None) == {"batchItemFailures": []}
+    assert module.handler(event, Context()) == {"batchItemFailures": []}
     (arrived,) = in_queue(sqs, "orders")
     assert arrived["MessageAttributes"]["picture"] == {
         "BinaryValue": b"\x00\xff",
@@ -118,14 +120,14 @@ def test_records_are_relayed_and_none_is_reported_failed(sqs: Any) -> None:
 def test_one_failing_message_fails_alone(sqs: Any) -> None:
     """The destination is gone: its hand-over is reported, the hop beside it is not."""
     sqs.delete_queue(QueueUrl=sqs.get_queue_url(QueueName="orders")["QueueUrl"])
-    answer = module.handler({"Records": [record("now", "900"), record("hops", "5000")]}, None)
+    answer = module.handler({"Records": [record("now", "900"), record("hops", "5000")]}, Context())
     assert answer == {"batchItemFailures": [{"itemIdentifier": "now"}]}
 
 
 def test_a_record_without_a_body_fails_alone(sqs: Any) -> None:
     """What is no record of a queue is reported, and does not take the others with it."""
     bad = {"messageId": "bad", "receiptHandle": "handle"}
-    answer = module.handler({"Records": [bad, record("now", "900")]}, None)
+    answer = module.handler({"Records": [bad, record("now", "900")]}, Context())
     assert answer == {"batchItemFailures": [{"itemIdentifier": "bad"}]}
     assert len(in_queue(sqs, "orders")) == 1
 
@@ -133,7 +135,7 @@ def test_a_record_without_a_body_fails_alone(sqs: Any) -> None:
 def test_an_attribute_that_is_no_base64_is_rejected_with_its_reason(sqs: Any) -> None:
     """It can never be relayed intact, so it goes to the error queue instead of failing for 14 days."""
     bad = record("bad", "900", picture={"dataType": "Binary", "binaryValue": "%%%"})
-    assert module.handler({"Records": [bad]}, None) == {"batchItemFailures": []}
+    assert module.handler({"Records": [bad]}, Context()) == {"batchItemFailures": []}
     (rejected,) = in_queue(sqs, "orders-delay-error")
     error = json.loads(rejected["MessageAttributes"]["sqsdelay.Error"]["StringValue"])
     assert error["reason"] == "message attribute 'picture' has no value of its type"
@@ -143,13 +145,15 @@ def test_an_attribute_that_is_no_base64_is_rejected_with_its_reason(sqs: Any) ->
 def test_a_record_without_an_id_is_an_error_lambda_counts(sqs: Any, item: Any) -> None:
     """An item identifier Lambda does not know would fail the whole batch without a word."""
     with pytest.raises(MalformedMessage):
-        module.handler({"Records": [item]}, None)
+        module.handler({"Records": [item]}, Context())
 
 
 def test_the_hop_is_the_deployed_queues(sqs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hop set shorter than the queue's delay would requeue what a message timer should hold."""
     monkeypatch.setenv("SQSDELAY_HOP_SECONDS", "60")
-    assert module.handler({"Records": [record("last", "1000")]}, None) == {"batchItemFailures": []}
+    assert module.handler({"Records": [record("last", "1000")]}, Context()) == {
+        "batchItemFailures": []
+    }
     url = sqs.get_queue_url(QueueName="orders")["QueueUrl"]
     attributes = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
     assert attributes["ApproximateNumberOfMessagesDelayed"] == "1"
@@ -175,17 +179,19 @@ def test_a_setting_that_cannot_be_used_is_named(
     """The function does not start, its error says what to set, and the messages stay."""
     monkeypatch.setenv(variable, value)
     with pytest.raises(SqsDelayError, match=message):
-        module.handler({"Records": [record("now", "900")]}, None)
+        module.handler({"Records": [record("now", "900")]}, Context())
 
 
 def test_while_a_deployment_changes_the_hop_the_queue_is_read_each_time(sqs: Any) -> None:
     """Refusing would hide the batch for a visibility timeout; remembering would make messages late."""
     url = sqs.get_queue_url(QueueName="orders-delay.fifo")["QueueUrl"]
     sqs.set_queue_attributes(QueueUrl=url, Attributes={"DelaySeconds": "10"})
-    assert module.handler({"Records": [record("m-1", "1000")]}, None) == {"batchItemFailures": []}
+    assert module.handler({"Records": [record("m-1", "1000")]}, Context()) == {
+        "batchItemFailures": []
+    }
     assert module.function.cache_info().currsize == 0
     sqs.set_queue_attributes(QueueUrl=url, Attributes={"DelaySeconds": "900"})
-    module.handler({"Records": [record("m-2", "1000")]}, None)
+    module.handler({"Records": [record("m-2", "1000")]}, Context())
     assert module.function.cache_info().currsize == 1
 
 
@@ -194,14 +200,14 @@ def test_a_delay_queue_without_a_delay_is_an_error_lambda_counts(sqs: Any) -> No
     url = sqs.get_queue_url(QueueName="orders-delay.fifo")["QueueUrl"]
     sqs.set_queue_attributes(QueueUrl=url, Attributes={"DelaySeconds": "0"})
     with pytest.raises(ConfigurationError, match="its delay of 0 s is shorter than the hop of 1 s"):
-        module.handler({"Records": [record("now", "900")]}, None)
+        module.handler({"Records": [record("now", "900")]}, Context())
 
 
 @pytest.mark.parametrize("event", [{}, {"Records": None}, {"detail": "scheduled"}])
 def test_an_event_that_is_none_of_sqs_is_an_error_lambda_counts(sqs: Any, event: Any) -> None:
     """A wrong trigger must ring the errors alarm, not be answered with success."""
     with pytest.raises(MalformedMessage, match="not an SQS event"):
-        module.handler(event, None)
+        module.handler(event, Context())
 
 
 def test_metrics_tell_hops_hand_overs_lateness_and_failures(
@@ -209,7 +215,7 @@ def test_metrics_tell_hops_hand_overs_lateness_and_failures(
 ) -> None:
     """One EMF line per invocation, which CloudWatch turns into the dashboard's metrics."""
     module.handler(
-        {"Records": [record("now", "900"), record("hops", "5000"), record("p", "x")]}, None
+        {"Records": [record("now", "900"), record("hops", "5000"), record("p", "x")]}, Context()
     )
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines() if "_aws" in line]
     (emf,) = lines
@@ -218,9 +224,30 @@ def test_metrics_tell_hops_hand_overs_lateness_and_failures(
     assert emf["service"] == "orders"
 
 
+@pytest.mark.parametrize(("timeout_seconds", "sent"), [(5, 10), (10, 20), (30, 30), (60, 30)])
+def test_the_functions_time_is_its_contexts(
+    sqs: Any, monkeypatch: pytest.MonkeyPatch, timeout_seconds: int, sent: int
+) -> None:
+    """Three seconds a send: it answers in time, and names just those it has not sent."""
+    client, passed = module.function().relay._queues._client, [0.0]  # type: ignore[attr-defined]
+
+    def slow(**_: Any) -> None:
+        passed[0] += 3
+
+    client.meta.events.register("before-call.sqs.SendMessageBatch", slow)
+    monkeypatch.setattr(Until, "seconds_left", lambda self: timeout_seconds - 1 - passed[0])
+    records = [record(f"m-{n}", "900") for n in range(30)]
+    answer = module.handler({"Records": records}, Context(timeout_seconds * 1000))
+    assert passed[0] < timeout_seconds
+    failed = {failure["itemIdentifier"] for failure in answer["batchItemFailures"]}
+    assert failed == {f"m-{n}" for n in range(sent, 30)}
+    arrived = {m["Body"] for _ in range(6) for m in in_queue(sqs, "orders")}
+    assert arrived == {f"body of m-{n}" for n in range(sent)}
+
+
 def test_no_body_is_logged(sqs: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """Messages may hold what logs must not; ids and reasons are enough."""
-    module.handler({"Records": [record("now", "900"), record("p", "x")]}, None)
+    module.handler({"Records": [record("now", "900"), record("p", "x")]}, Context())
     assert "body of" not in capsys.readouterr().out
 
 
@@ -235,7 +262,7 @@ def test_lambdas_own_trace_header_does_not_travel_on(
         "before-send.sqs",
         lambda request, **_: calls.append([name.lower() for name in request.headers]),
     )
-    module.handler({"Records": [record("now", "900")]}, None)
+    module.handler({"Records": [record("now", "900")]}, Context())
     assert calls
     assert not [headers for headers in calls if "x-amzn-trace-id" in headers]
 
@@ -253,7 +280,7 @@ def test_a_delivery_begins_a_trace_linked_to_the_send(
     due = record("now", "900")
     header = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
     due["attributes"]["AWSTraceHeader"] = header
-    assert module.handler({"Records": [due]}, None) == {"batchItemFailures": []}
+    assert module.handler({"Records": [due]}, Context()) == {"batchItemFailures": []}
     (span,) = spans.get_finished_spans()
     assert (span.name, span.parent) == ("deliver orders", None)
     assert [f"{link.context.span_id:016x}" for link in span.links] == ["53995c3f42cd8ad8"]
@@ -283,7 +310,7 @@ def test_a_fifo_endpoints_function_serves_both_queues(
     fifo: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """From the delay queue to the due queue, from the due queue to the FIFO queue, by the record's ARN."""
-    assert module.handler({"Records": [record("m-1", "900", **FIFO_IDS)]}, None) == {
+    assert module.handler({"Records": [record("m-1", "900", **FIFO_IDS)]}, Context()) == {
         "batchItemFailures": []
     }
     (due,) = in_queue(fifo, "orders-due")
@@ -292,7 +319,7 @@ def test_a_fifo_endpoints_function_serves_both_queues(
         for name, value in due["MessageAttributes"].items()
     }
     from_due_queue = record("due", None, **attributes) | {"eventSourceARN": DUE_ARN}
-    assert module.handler({"Records": [from_due_queue]}, None) == {"batchItemFailures": []}
+    assert module.handler({"Records": [from_due_queue]}, Context()) == {"batchItemFailures": []}
     (arrived,) = in_queue(fifo, "orders.fifo")
     assert arrived["Body"] == "body of due"
     assert arrived["MessageAttributes"]["sqsdelay.MessageId"]["StringValue"] == "m-1"
@@ -304,14 +331,14 @@ def test_a_record_of_neither_queue_is_an_error_lambda_counts(fifo: Any) -> None:
     """A wrong event source must not be taken for the delay queue."""
     stray = record("x", "900", **FIFO_IDS) | {"eventSourceARN": DUE_ARN + "s"}
     with pytest.raises(MalformedMessage, match="event from orders-dues; this function serves"):
-        module.handler({"Records": [stray]}, None)
+        module.handler({"Records": [stray]}, Context())
 
 
 def test_a_message_the_fifo_queue_lacks_stays_on_the_due_queue(fifo: Any) -> None:
     """Reported as failed, so that Lambda does not delete it."""
     fifo.delete_queue(QueueUrl=fifo.get_queue_url(QueueName="orders.fifo")["QueueUrl"])
     waiting = record("due", None, **FIFO_IDS) | {"eventSourceARN": DUE_ARN}
-    assert module.handler({"Records": [waiting]}, None) == {
+    assert module.handler({"Records": [waiting]}, Context()) == {
         "batchItemFailures": [{"itemIdentifier": "due"}]
     }
 
@@ -329,7 +356,7 @@ def test_with_a_store_the_function_parks(
     with closing(open_store(url, endpoint="orders")) as store:
         store.set_up()
         event = {"Records": [record("far", "9000"), record("near", "4000")]}
-        assert module.handler(event, None) == {"batchItemFailures": []}
+        assert module.handler(event, Context()) == {"batchItemFailures": []}
         assert [m.message_id for m in store.pending(9)] == ["far"]
     (emf,) = [json.loads(x) for x in capsys.readouterr().out.splitlines() if "_aws" in x]
     assert (emf["Parked"], emf["Hops"]) == ([1], [1])
@@ -360,7 +387,7 @@ def ledger_lines(log: io.StringIO) -> list[str]:
 def test_the_ledger_is_off_unless_switched_on(sqs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log line for each message has its price."""
     log = function_log(monkeypatch)
-    module.handler({"Records": [record("now", "900"), record("poison", "soon")]}, None)
+    module.handler({"Records": [record("now", "900"), record("poison", "soon")]}, Context())
     assert "poison" in log.getvalue()
     assert ledger_lines(log) == []
 
@@ -373,7 +400,7 @@ def test_the_ledger_is_in_the_log_and_can_be_read_back(
     monkeypatch.setenv("SQSDELAY_LEDGER", "true")
     records = [record("now", "900"), record("hops", "5000"), record("poison", "soon")]
     log = function_log(monkeypatch)
-    assert module.handler({"Records": records}, None) == {"batchItemFailures": []}
+    assert module.handler({"Records": records}, Context()) == {"batchItemFailures": []}
     lines = ledger_lines(log)
     assert {json.loads(line)["service"] for line in lines} == {"orders-ledger"}
     events = {event.message_id: event for event in map(from_json, lines)}
@@ -399,12 +426,11 @@ def test_the_ledger_is_in_a_stream_or_else_in_the_log(
         firehose.create_delivery_stream(
             DeliveryStreamName="events", ExtendedS3DestinationConfiguration=target
         )
-    if fault == "no time":
-        monkeypatch.setattr(module, "FUNCTION_TIMEOUT_SECONDS", CALL_SECONDS)
     log = function_log(monkeypatch)
     for _ in range(2):
         records = [record("now", "900"), record("hops", "5000")]
-        assert module.handler({"Records": records}, None) == {"batchItemFailures": []}
+        context = Context(CALL_SECONDS * 1000 if fault == "no time" else 30_000)
+        assert module.handler({"Records": records}, context) == {"batchItemFailures": []}
     objects = s3.list_objects_v2(Bucket="ledgers").get("Contents", [])
     bodies = [s3.get_object(Bucket="ledgers", Key=each["Key"])["Body"].read() for each in objects]
     delivered = b"".join(bodies).splitlines()
@@ -440,7 +466,7 @@ def test_a_fifo_endpoints_due_queue_is_in_the_ledger_too(
     }
     due["eventSourceARN"] = "arn:aws:sqs:us-east-1:123456789012:pay-due"
     log = function_log(monkeypatch)
-    assert module.handler({"Records": [due]}, None) == {"batchItemFailures": []}
+    assert module.handler({"Records": [due]}, Context()) == {"batchItemFailures": []}
     (line,) = ledger_lines(log)
     event = from_json(line)
     assert (event.kind, event.endpoint, event.message_id) == (

@@ -17,6 +17,7 @@ import pytest
 from botocore.config import Config
 
 from lambdas.delay_consumer import handler as module
+from lambdas.settings import Until
 from sqsdelay import DelayConsumer, DelaySender
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import OutgoingMessage
@@ -47,6 +48,7 @@ from sqsdelay.stores import open_store
 from sqsdelay.testing import InMemoryLedger
 from sqsdelay.testing.local_aws import LocalAws
 from tests.patience import PATIENCE_SECONDS
+from tests.services.lambda_function import Context
 from tests.services.network import DeafProxy
 
 SHORT = 0.2
@@ -88,7 +90,7 @@ def test_every_client_of_ours_has_limits_of_seconds() -> None:
 def test_the_limits_fit_into_each_other() -> None:
     """A stall of a call ends before a function must, and before a worker's copies are another's."""
     assert CALL_ATTEMPTS * ANSWER_SECONDS + 1 + 2 < WORKER_VISIBILITY_SECONDS
-    assert module.LAST_CALL_SECONDS + SHORT_CALL_SECONDS < FUNCTION_TIMEOUT_SECONDS
+    assert 2 * SHORT_CALL_SECONDS + 1 < FUNCTION_TIMEOUT_SECONDS
 
 
 def test_a_client_that_is_given_keeps_its_own(black_hole: str) -> None:
@@ -223,7 +225,6 @@ def test_the_function_answers_while_sqs_does_not(
 ) -> None:
     """What it could not send it reports as failed, and begins no call it has no time for."""
     monkeypatch.setattr("sqsdelay.sqs.client.ANSWER_SECONDS", SHORT)
-    monkeypatch.setattr(module, "LAST_CALL_SECONDS", SHORT)
     create_endpoint(local_aws.client("sqs"), Endpoint.parse("stalled"), hop_seconds=1)
     module.function.cache_clear()
     with DeafProxy(local_aws.port) as proxy:
@@ -234,13 +235,14 @@ def test_the_function_answers_while_sqs_does_not(
         monkeypatch.setenv("SQSDELAY_HOP_SECONDS", "1")
         monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "stalled-delay")
         requests: list[str] = []
+        monkeypatch.setattr(Until, "seconds_left", lambda _: 0 if requests else 20)
         client = module.function().relay._queues._client  # type: ignore[attr-defined]
         client.meta.events.register(
             "before-send.sqs", lambda request, **_: requests.append(request.url)
         )
         proxy.swallowing.set()
         records = [record(n, seconds) for n, seconds in enumerate(("0", "5000", "soon"))]
-        answer = module.handler({"Records": records}, None)
+        answer = module.handler({"Records": records}, Context())
     module.function.cache_clear()
     failed = [failure["itemIdentifier"] for failure in answer["batchItemFailures"]]
     assert failed == ["sqs-0", "sqs-1", "sqs-2"]

@@ -18,6 +18,7 @@ from sqsdelay.errors import SqsDelayError
 from sqsdelay.sqs import create_endpoint
 from tests.fuzz import targets
 from tests.hostile.strategies import broken, lines, records, texts, values
+from tests.services.lambda_function import Context
 
 profile = settings.get_profile(settings.get_current_profile_name())
 often = settings(
@@ -141,7 +142,7 @@ def test_any_event(endpoint: Endpoint, data: st.DataObject) -> None:
             if isinstance(record, dict):
                 record["eventSourceARN"] = data.draw(arn)
     try:
-        answer = module.handler(event, None)
+        answer = module.handler(event, Context())
     except SqsDelayError:
         return
     ids = {str(record["messageId"]) for record in given if isinstance(record, dict)}
@@ -156,4 +157,4 @@ def test_any_event(endpoint: Endpoint, data: st.DataObject) -> None:
 def test_what_is_no_event(endpoint: Endpoint, event: Any) -> None:
     """Refused whole: Lambda counts an error, and what is in the queue stays there."""
     with pytest.raises(SqsDelayError, match="not an SQS event"):
-        module.handler(event, None)
+        module.handler(event, Context())

@@ -40,6 +40,7 @@ from sqsdelay.stores import open_store
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 from tests.faulty import FaultyStore
+from tests.services.lambda_function import Context
 from tests.services.network import closed_port
 
 SECRET = "S3cretWord"
@@ -172,13 +173,6 @@ def test_a_body_that_should_be_a_pointer() -> None:
     assert SECRET not in shown(raised.value)
 
 
-class Context:
-    """What the dispatcher's function asks of Lambda."""
-
-    def get_remaining_time_in_millis(self) -> int:
-        return 60_000
-
-
 def test_functions(printed: Quiet, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the functions write to CloudWatch: metrics, ids and reasons."""
     monkeypatch.setenv("SQSDELAY_ENDPOINT", "secrets")
@@ -215,7 +209,7 @@ def test_functions(printed: Quiet, monkeypatch: pytest.MonkeyPatch) -> None:
         consumer_function.function.cache_clear()
         dispatcher_function.function.cache_clear()
         try:
-            answer = consumer_function.handler({"Records": records}, None)
+            answer = consumer_function.handler({"Records": records}, Context())
             create_endpoint(client, Endpoint.parse("secrets"))
             counts = dispatcher_function.handler({}, Context())
         finally:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -18,6 +19,16 @@ from tests.services.processes import ROOT, environment
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
+
+
+@dataclass
+class Context:
+    """What Lambda tells an invocation: how much time is left."""
+
+    remaining_ms: float = 60_000
+
+    def get_remaining_time_in_millis(self) -> float:
+        return self.remaining_ms
 
 
 class LambdaFunction:
@@ -142,7 +153,7 @@ def main() -> None:
 
     for line in sys.stdin:
         try:
-            answer = handler(json.loads(line), None)
+            answer = handler(json.loads(line), Context(30_000))
         except Exception as error:
             sys.stderr.write(f"{error!r}\n")
             answer = None
