@@ -70,6 +70,10 @@ def own_aws_settings() -> Iterator[None]:
     os.environ.update(kept)
 
 
+_FOR_GOOD = ("PYTEST_CURRENT_TEST", "_RJEM_MALLOC_CONF")
+"""What pytest changes at each test, and polars when it is imported."""
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
     """What the tests of a process share is as it was: whatever comes next, in any order, finds it so."""
@@ -81,7 +85,7 @@ def nothing_left_behind() -> Iterator[None]:
 def _shared() -> dict[str, Any]:
     ours = logging.getLogger("sqsdelay")
     return {
-        "environment": {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"},
+        "environment": {k: v for k, v in os.environ.items() if k not in _FOR_GOOD},
         "directory": os.getcwd(),
         "sys.path": list(sys.path),
         "logging": (logging.root.level, logging.root.manager.disable, ours.level, *ours.handlers),

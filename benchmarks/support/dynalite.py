@@ -91,7 +91,8 @@ class Meter:
     def _ask(self, params: dict[str, Any], context: dict[str, Any], **_: Any) -> dict[str, Any]:
         # dynalite reckons nothing for an empty answer; AWS, the least there is.
         context["least"] = 1.0 if params.get("ConsistentRead") else 0.5
-        context["amendments"] = "/mark" in str(params.get("RequestItems"))
+        asked = str(params.get("RequestItems"))
+        context["amendments"], context["version"] = "/mark" in asked, "'format'" in asked
         return params | {"ReturnConsumedCapacity": "TOTAL"}
 
     def _count(self, model: Any, parsed: dict[str, Any], context: Any, **_: Any) -> None:
@@ -103,6 +104,10 @@ class Meter:
         units = sum(each["CapacityUnits"] for each in listed)
         if model.name == "Query":
             units = max(units, context["least"])
+        if context.get("amendments") and context["version"]:
+            # A process reads the table's version with its first amendments.
+            units -= 1
+            self.counts[READS] += 1
         self.counts[self._kind(model.name, context)] += units
 
     def _kind(self, operation: str, context: Any) -> str:

@@ -66,7 +66,7 @@ EXPECTED: dict[str, dict[tuple[str, str], tuple[str, ...]]] = {
     },
     "dispatcher": {
         ("dynamodb:DescribeTable", "table"): DISPATCHING,
-        ("dynamodb:Query", "table"): ("release", "reject", "remove", "report what is overdue"),
+        ("dynamodb:Query", "table"): (*DISPATCHING, "report what is overdue"),
         ("dynamodb:PutItem", "table"): ("release", "reject", "remove"),
         # Holds what was refused before; the first time it is put among the near messages.
         ("dynamodb:UpdateItem", "table"): (),
@@ -101,6 +101,7 @@ EXPECTED: dict[str, dict[tuple[str, str], tuple[str, ...]]] = {
         ("dynamodb:BatchGetItem", "table"): (
             "store",
             "find",
+            "leave an amendment",
             "read amendments",
             "cancel",
             "reschedule",
