@@ -11,7 +11,7 @@ from aws_cdk.assertions import Match
 from infra.cdk_command import ROOT
 from infra.endpoint_stack import stack_name
 from sqsdelay.cdk import function_names
-from sqsdelay.cdk.s3_ledger import LATE_SECONDS
+from sqsdelay.cdk.ledger import LATE_SECONDS
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.limits import (
     DEDUPLICATION_INTERVAL_SECONDS,

@@ -8,14 +8,16 @@ import pytest
 from aws_cdk import RemovalPolicy
 from aws_cdk.assertions import Template
 
+from benchmarks.capacity.figures import DEPLOYED
 from lambdas.dispatcher import handler
 from sqsdelay.cdk import function_names
-from sqsdelay.cdk.dispatcher_function import CONCURRENCY, TIMEOUT_SECONDS
-from sqsdelay.cdk.message_store import KEEP_MESSAGES
+from sqsdelay.cdk.functions import CONCURRENCY, DEFAULT_MAX_CONCURRENCY, TIMEOUT_SECONDS
+from sqsdelay.cdk.stores import KEEP_MESSAGES
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, SCHEDULE_SECONDS
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS
 from sqsdelay.stores.dynamodb import table_definition
 from sqsdelay.stores.dynamodb.layout import EXPIRY
+from sqsdelay.stores.dynamodb.table import CONCURRENCY as THREADS
 from tests.infra.resources import Templates, arn, logical_id, only
 
 
@@ -234,3 +236,11 @@ def test_dashboard_shows_what_the_dispatcher_reports(template: Template) -> None
 def test_outputs_name_store_and_dispatcher(template: Template) -> None:
     """The store's URL, as the command line takes it, can be read from the stack."""
     assert {"StoreUrl", "DispatcherName"} <= set(template.find_outputs("*"))
+
+
+def test_the_capacity_simulation_has_the_deployments_settings() -> None:
+    """A changed concurrency, timeout or thread count must change docs/capacity.md too."""
+    assert DEPLOYED.max_concurrency == DEFAULT_MAX_CONCURRENCY
+    assert DEPLOYED.dispatcher_timeout_seconds == TIMEOUT_SECONDS
+    assert DEPLOYED.dispatcher_runs == CONCURRENCY
+    assert DEPLOYED.dynamodb_threads == THREADS
