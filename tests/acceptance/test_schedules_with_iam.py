@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from infra.cdk_command import ROOT
+from infra.local import ROOT
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import StoreError

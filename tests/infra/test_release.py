@@ -14,7 +14,7 @@ from pathlib import Path
 import boto3
 import pytest
 
-from infra.cdk_command import ROOT
+from infra.local import ROOT
 from infra.templates import STORES, main
 from sqsdelay.cdk import function_names
 from sqsdelay.cdk.function_code import FunctionCodeError, functions_archive, guard_source

@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from infra.cdk_command import ROOT
+from infra.local import ROOT
 from infra.templates import main
 from sqsdelay import DelaySender
 from sqsdelay.testing.local_aws import LocalAws
