@@ -128,7 +128,7 @@ def copy_of_checkout(folder: Path) -> Path:
     """The app in another directory, so that a test may change it."""
     for name in ("app.py", "cdk.json"):
         shutil.copy(ROOT / name, folder / name)
-    for name in ("infra", "sqsdelay"):
+    for name in ("infra", "lambdas", "sqsdelay"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)
     (folder / ".venv").symlink_to(ROOT / ".venv")
