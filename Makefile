@@ -46,7 +46,7 @@ demo: $(VENV)/.demo  ## Send delayed messages through a local AWS and watch them
 	$(BIN)/sqsdelay demo
 
 deploy-local: setup setup-node  ## cdk deploy to a local AWS and leave it running to try
-	$(BIN)/python -m infra.deploy_local
+	$(BIN)/python -m infra.local
 
 test:  ## Lint, types, tests: a case of each kind (SEED=7: in another order)
 	+@$(MAKE) --no-print-directory test-all OLDER=build/pyspark-3.5/.installed ONLY="-m 'not nightly'"

@@ -13,9 +13,9 @@ from aws_cdk import RemovalPolicy
 
 from infra.hosting import KEYS as HOSTING_KEYS
 from infra.hosting import Hosting
-from sqsdelay.cdk.message_store import DYNAMODB
+from sqsdelay.cdk.ledger import IN_S3
 from sqsdelay.cdk.removal_guard import NONE
-from sqsdelay.cdk.s3_ledger import IN_S3
+from sqsdelay.cdk.stores import DYNAMODB
 from sqsdelay.cdk.unrestricted_delay import STORES, STORES_TO_USE
 from sqsdelay.core.delay import checked_max_delay, delay_ms, parse_delay
 from sqsdelay.core.endpoint import Endpoint

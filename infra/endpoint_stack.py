@@ -11,8 +11,7 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from infra.context import Deployment
-from sqsdelay.cdk.acknowledgement import acknowledge
-from sqsdelay.cdk.queues import DestinationQueue
+from sqsdelay.cdk.queues_and_buckets import DestinationQueue, acknowledge
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
 from sqsdelay.core.endpoint import Endpoint
 

@@ -14,7 +14,7 @@ from aws_cdk import aws_logs as logs
 from constructs import Construct
 
 from sqsdelay.cdk import FunctionSettings
-from sqsdelay.cdk.function_settings import MAX_MEMORY_MB, MIN_MEMORY_MB
+from sqsdelay.cdk.functions import MAX_MEMORY_MB, MIN_MEMORY_MB
 from sqsdelay.errors import ConfigurationError
 
 RETENTION: Final = {

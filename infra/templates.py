@@ -26,10 +26,10 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_sqs as sqs
 
-from infra.cdk_command import ROOT
+from infra.local import ROOT
 from sqsdelay.cdk import UnrestrictedDelay
-from sqsdelay.cdk.acknowledgement import acknowledge
 from sqsdelay.cdk.function_code import functions_archive
+from sqsdelay.cdk.queues_and_buckets import acknowledge
 
 FOLDER: Final = ROOT / "build" / "release"
 STORES: Final = {"sqsdelay": None, "sqsdelay-dynamodb": "dynamodb"}

@@ -6,13 +6,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sqsdelay.cdk.function_settings import FunctionSettings
+    from sqsdelay.cdk.functions import FunctionSettings
     from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
 
 __all__ = ["FunctionSettings", "UnrestrictedDelay"]
 
 _HOMES = {
-    "FunctionSettings": "sqsdelay.cdk.function_settings",
+    "FunctionSettings": "sqsdelay.cdk.functions",
     "UnrestrictedDelay": "sqsdelay.cdk.unrestricted_delay",
 }
 

@@ -15,13 +15,12 @@ from typing import Final
 from aws_cdk import CustomResource, Duration, Stack
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
-from aws_cdk import aws_logs as logs
 from constructs import Construct
 
-from sqsdelay.cdk.acknowledgement import acknowledge
 from sqsdelay.cdk.function_code import guard_source
 from sqsdelay.cdk.function_names import LEFT_OUT, SETTLING_SECONDS
-from sqsdelay.cdk.function_settings import DEFAULTS, FunctionSettings
+from sqsdelay.cdk.functions import FunctionSettings, function_role
+from sqsdelay.cdk.queues_and_buckets import acknowledge
 
 NONE: Final = "none"
 """What lets go of a store by name."""
@@ -102,11 +101,16 @@ class RemovalGuard(Construct):
         construct_id: str,
         *,
         left_out: Sequence[Part],
-        settings: FunctionSettings = DEFAULTS,
+        settings: FunctionSettings,
     ) -> None:
         super().__init__(scope, construct_id)
         log_group = settings.log_group(self)
-        self.role = _role(self, log_group)
+        look = iam.PolicyStatement(
+            sid="Look",
+            actions=["cloudformation:DescribeStacks", "cloudformation:ListStackResources"],
+            resources=[Stack.of(self).stack_id],
+        )
+        self.role = function_role(self, "RemovalGuard", log_group, [look])
         self.function = lambda_.Function(
             self,
             "Function",
@@ -158,22 +162,3 @@ def _logical_prefix(scope: Construct, path: str) -> str:
         if plain not in ("", "Resource", "Default") and not (human and human[-1].endswith(plain)):
             human.append(plain)
     return "".join(human)[:240]
-
-
-def _role(scope: Construct, log_group: logs.LogGroup) -> iam.Role:
-    look = iam.PolicyStatement(
-        sid="Look",
-        actions=["cloudformation:DescribeStacks", "cloudformation:ListStackResources"],
-        resources=[Stack.of(scope).stack_id],
-    )
-    log = iam.PolicyStatement(
-        sid="Log",
-        actions=["logs:CreateLogStream", "logs:PutLogEvents"],
-        resources=[log_group.log_group_arn],
-    )
-    return iam.Role(
-        scope,
-        "Role",
-        assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
-        inline_policies={"RemovalGuard": iam.PolicyDocument(statements=[look, log])},
-    )

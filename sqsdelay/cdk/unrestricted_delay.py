@@ -13,18 +13,19 @@ from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from sqsdelay.cdk import queues
-from sqsdelay.cdk.alarms import Alarms, endpoint_rules
-from sqsdelay.cdk.body_bucket import BodyBucket
-from sqsdelay.cdk.dashboard import Dashboard
-from sqsdelay.cdk.delay_consumer_function import (
+from sqsdelay.cdk import queues_and_buckets as queues
+from sqsdelay.cdk.function_names import MAX_DELAY_SECONDS_VARIABLE
+from sqsdelay.cdk.functions import (
     DEFAULT_MAX_CONCURRENCY,
+    DEFAULTS,
     DelayConsumerFunction,
-    max_delay_setting,
+    FunctionSettings,
+    Wiring,
 )
-from sqsdelay.cdk.encryption import grant_queues
-from sqsdelay.cdk.function_settings import DEFAULTS, FunctionSettings
-from sqsdelay.cdk.message_store import DYNAMODB, MessageStore
+from sqsdelay.cdk.ledger import IN_S3 as LEDGER_IN_S3
+from sqsdelay.cdk.ledger import S3Ledger, check_ledger
+from sqsdelay.cdk.monitoring import Alarms, Dashboard, endpoint_rules
+from sqsdelay.cdk.queues_and_buckets import BodyBucket, grant_queues
 from sqsdelay.cdk.removal_guard import (
     DUE_QUEUE,
     LARGE_BODIES,
@@ -35,10 +36,14 @@ from sqsdelay.cdk.removal_guard import (
     STORE,
     RemovalGuard,
 )
-from sqsdelay.cdk.s3_ledger import IN_S3 as LEDGER_IN_S3
-from sqsdelay.cdk.s3_ledger import S3Ledger, check_ledger
-from sqsdelay.cdk.s3_message_store import S3, S3MessageStore
-from sqsdelay.cdk.schedule_group import SCHEDULER, ScheduleGroup
+from sqsdelay.cdk.stores import (
+    DYNAMODB,
+    S3,
+    SCHEDULER,
+    MessageStore,
+    S3MessageStore,
+    ScheduleGroup,
+)
 from sqsdelay.core.delay import check_hop, checked_max_delay
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import InvalidEndpoint, InvalidSetting
@@ -152,74 +157,42 @@ class UnrestrictedDelay(Construct):
             if ledger == LEDGER_IN_S3
             else None
         )
-        recorded = self.ledger or bool(ledger)
-        self.store = (
-            MessageStore(
-                self,
-                "Store",
-                endpoint=endpoint,
-                queue=self.due_queue or queue,
-                error_queue=self.error_queue,
-                alarm_topic=alarm_topic,
-                code=code,
-                ledger=recorded,
-                shards=store_shards,
-                table_class=store_class,
-                settings=functions,
-                **kept,
-            )
-            if store == DYNAMODB
-            else None
+        wiring = Wiring(
+            endpoint=endpoint,
+            queue=queue,
+            delay_queue=self.delay_queue,
+            error_queue=self.error_queue,
+            due_queue=self.due_queue,
+            hop_seconds=hop_seconds,
+            alarm_topic=alarm_topic,
+            code=code,
+            ledger=self.ledger or bool(ledger),
+            settings=functions,
+            **kept,
         )
-        self.s3_store = (
-            S3MessageStore(
-                self,
-                "S3Store",
-                endpoint=endpoint,
-                queue=self.due_queue or queue,
-                delay_queue=self.delay_queue,
-                error_queue=self.error_queue,
-                hop_seconds=hop_seconds,
-                variables=max_delay_setting(checked_max_delay(max_delay_seconds)),
-                alarm_topic=alarm_topic,
-                code=code,
-                ledger=recorded,
-                settings=functions,
-                **kept,
+        longest = {}
+        if checked_max_delay(max_delay_seconds) != DEFAULT_MAX_DELAY_SECONDS:
+            longest[MAX_DELAY_SECONDS_VARIABLE] = str(max_delay_seconds)
+        self.store: MessageStore | None = None
+        self.s3_store: S3MessageStore | None = None
+        self.schedules: ScheduleGroup | None = None
+        if store == DYNAMODB:
+            self.store = MessageStore(
+                self, "Store", wiring, shards=store_shards, table_class=store_class
             )
-            if store == S3
-            else None
-        )
-        self.schedules = (
-            ScheduleGroup(
-                self,
-                "Schedules",
-                endpoint=endpoint,
-                delay_queue=self.delay_queue,
-                error_queue=self.error_queue,
-                hop_seconds=hop_seconds,
-                removal_policy=removal_policy,
-            )
-            if store == SCHEDULER
-            else None
-        )
+        elif store == S3:
+            self.s3_store = S3MessageStore(self, "S3Store", wiring, variables=longest)
+        elif store == SCHEDULER:
+            self.schedules = ScheduleGroup(self, "Schedules", wiring)
         # The functions pass pointers on and read no body: they are granted nothing on it.
         self.body_bucket = BodyBucket(self, "Bodies", **kept) if large_bodies else None
         self.function = DelayConsumerFunction(
             self,
             "DelayConsumer",
-            endpoint=endpoint,
-            queue=queue,
-            delay_queue=self.delay_queue,
-            error_queue=self.error_queue,
-            hop_seconds=hop_seconds,
-            max_delay_seconds=checked_max_delay(max_delay_seconds),
+            wiring,
             max_concurrency=max_concurrency,
-            code=code,
-            store=self.store or self.s3_store or self.schedules,
-            due_queue=self.due_queue,
-            ledger=recorded,
-            settings=functions,
+            place=self.store or self.s3_store or self.schedules,
+            variables=longest,
         ).function
         # Refused before the delay consumer forgets a store, and not after.
         self.function.node.add_dependency(self.removal_guard.parts)
@@ -235,6 +208,7 @@ class UnrestrictedDelay(Construct):
             ),
             topic=alarm_topic,
         )
+        dispatched = self.store or self.s3_store
         Dashboard(
             self,
             "Dashboard",
@@ -242,8 +216,9 @@ class UnrestrictedDelay(Construct):
             delay_queue=self.delay_queue,
             error_queue=self.error_queue,
             function=self.function,
-            alarms=self.alarms.all,
-            store=self.store or self.s3_store,
+            alarms=self.alarms.all + (dispatched.alarms.all if dispatched else []),
+            dispatcher=dispatched.function if dispatched else None,
+            parking_queue=self.s3_store.parking_queue if self.s3_store else None,
             due_queue=self.due_queue,
         )
 

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.cdk_command import ROOT
-from infra.deploy_local import ENDPOINT, HOP_SECONDS
+from infra.local import ENDPOINT, HOP_SECONDS, ROOT
 from tests.patience import PATIENCE_SECONDS
 
 
@@ -22,7 +21,7 @@ from tests.patience import PATIENCE_SECONDS
 def printed() -> Iterator[str]:
     """What it prints until it is up; it is interrupted at the end, as a person would."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "infra.deploy_local"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "infra.local"], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     lines: list[str] = []

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from infra.cdk_command import CdkCommand
+from infra.local import CdkCommand
 from sqsdelay import DelaySender
 from sqsdelay.core.message import DELAY_SECONDS, string
 from sqsdelay.testing.local_aws import LocalAws

@@ -2,7 +2,7 @@
 
 They are the guide's, which another test compares with those that are deployed. The local AWS takes every
 schedule for one of the group ``default``, and checks neither ``iam:PassRole`` nor who may assume a role:
-see ``tests/infra/test_schedule_permissions.py`` for those.
+see ``tests/infra/test_schedules.py`` for those.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from infra.cdk_command import ROOT
+from infra.local import ROOT
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import StoreError

@@ -12,7 +12,7 @@ import psutil
 from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from botocore.compat import HTTPHeaders
 
-from sqsdelay.cdk.delay_consumer_function import DEFAULT_MAX_CONCURRENCY
+from sqsdelay.cdk.functions import DEFAULT_MAX_CONCURRENCY
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.limits import MAX_DUE_MS, MAX_RETENTION_SECONDS

@@ -14,9 +14,9 @@ from aws_cdk import App, Stack, Validations
 from aws_cdk.assertions import Template
 from cdk_nag import AwsSolutionsChecks, ServerlessChecks
 
-from infra.cdk_command import ROOT
 from infra.context import Deployment
 from infra.endpoint_stack import EndpointStack, stack_name
+from infra.local import ROOT
 from sqsdelay.cdk.unrestricted_delay import STORES
 from sqsdelay.core.endpoint import Endpoint
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.cdk_command import ROOT
 from infra.endpoint_stack import stack_name
+from infra.local import ROOT
 from sqsdelay.cdk.function_code import functions_archive
 from sqsdelay.cdk.unrestricted_delay import STORES
 from sqsdelay.core.endpoint import Endpoint

@@ -13,7 +13,7 @@ from aws_cdk import aws_sqs as sqs
 from aws_cdk.assertions import Template
 from moto import mock_aws
 
-from infra.cdk_command import ROOT
+from infra.local import ROOT
 from sqsdelay import DelaySender
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
 from sqsdelay.core.endpoint import Endpoint

@@ -8,10 +8,10 @@ import pytest
 from aws_cdk import RemovalPolicy
 from aws_cdk.assertions import Match
 
-from infra.cdk_command import ROOT
 from infra.endpoint_stack import stack_name
+from infra.local import ROOT
 from sqsdelay.cdk import function_names
-from sqsdelay.cdk.s3_ledger import LATE_SECONDS
+from sqsdelay.cdk.ledger import LATE_SECONDS
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.limits import (
     DEDUPLICATION_INTERVAL_SECONDS,

@@ -16,9 +16,6 @@ VARIABLES = {
     function_names.HOP_SECONDS_VARIABLE,
     function_names.STORE_VARIABLE,
     function_names.LEDGER_VARIABLE,
-    function_names.ENDPOINT_VARIABLE,
-    function_names.STORE_VARIABLE,
-    function_names.LEDGER_VARIABLE,
 }
 
 

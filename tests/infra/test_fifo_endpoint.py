@@ -10,9 +10,9 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_sqs as sqs
 from aws_cdk.assertions import Template
 
-from infra.cdk_command import ROOT
 from infra.context import Deployment
 from infra.endpoint_stack import EndpointStack, stack_name
+from infra.local import ROOT
 from sqsdelay.cdk import function_names
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
 from sqsdelay.core.endpoint import Endpoint

@@ -14,8 +14,9 @@ from aws_cdk import aws_ec2 as ec2
 from infra.endpoint_stack import stack_name
 from infra.hosting import KEYS, RETENTION, Hosting
 from sqsdelay.cdk import FunctionSettings
-from sqsdelay.cdk.encryption import USE_QUEUE, USE_TABLE
-from sqsdelay.cdk.function_settings import IN_A_VPC
+from sqsdelay.cdk.functions import IN_A_VPC
+from sqsdelay.cdk.queues_and_buckets import USE_QUEUE
+from sqsdelay.cdk.stores import USE_TABLE
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError
 from tests.infra.conftest import BOUNDARY, GROUP, KEY, SUBNET, WANTED

@@ -12,7 +12,7 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_sqs as sqs
 from aws_cdk.assertions import Template
 
-from infra.cdk_command import ROOT
+from infra.local import ROOT
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
 
 GUIDE = (ROOT / "docs" / "permissions.md").read_text()

@@ -13,7 +13,7 @@ from aws_cdk.assertions import Template
 
 from infra.hosting import Hosting
 from sqsdelay.cdk import function_names
-from sqsdelay.cdk.s3_ledger import BUFFERED_SECONDS, LATE_SECONDS
+from sqsdelay.cdk.ledger import BUFFERED_SECONDS, LATE_SECONDS
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
 from sqsdelay.errors import ConfigurationError
 from tests.infra.conftest import KEY

@@ -18,7 +18,7 @@ from moto import mock_aws
 from lambdas.dispatcher import handler
 from sqsdelay import Change, DelaySender
 from sqsdelay.cdk import function_names
-from sqsdelay.cdk.dispatcher_function import CONCURRENCY, TIMEOUT_SECONDS
+from sqsdelay.cdk.functions import CONCURRENCY, TIMEOUT_SECONDS
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
 from sqsdelay.core.checked_message import new_message_id
 from sqsdelay.core.endpoint import Endpoint

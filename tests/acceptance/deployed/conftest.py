@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from infra.cdk_command import CdkCommand
+from infra.local import CdkCommand
 from sqsdelay.testing.local_aws import LocalAws
 
 STORED = ("-c", "endpoint=stored", "-c", "hopSeconds=1")

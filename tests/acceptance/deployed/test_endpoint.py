@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.cdk_command import ROOT, CdkCommand, CdkFailed
+from infra.local import ROOT, CdkCommand, CdkFailed
 from sqsdelay import DelaySender, SendResult
 from sqsdelay.cdk import function_names
 from sqsdelay.core.endpoint import Endpoint

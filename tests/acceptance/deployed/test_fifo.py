@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from infra.cdk_command import CdkCommand
+from infra.local import CdkCommand
 from sqsdelay import DelaySender
 from sqsdelay.cdk import function_names
 from sqsdelay.core.endpoint import Endpoint

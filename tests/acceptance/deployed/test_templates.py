@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from infra.cdk_command import ROOT
+from infra.local import ROOT
 from infra.templates import main
 from sqsdelay import DelaySender
 from sqsdelay.testing.local_aws import LocalAws
@@ -96,7 +96,7 @@ def terraform(folder: Path, aws: LocalAws, *arguments: str) -> str:
 
 
 if TERRAFORM is not None:
-    # tests/infra/test_templates.py compares the module's parameters with the template's on every machine.
+    # tests/infra/test_release.py compares the module's parameters with the template's on every machine.
 
     def test_the_module_delivers(aws: LocalAws, release: Path, tmp_path: Path) -> None:
         """Formatted, valid, applied."""

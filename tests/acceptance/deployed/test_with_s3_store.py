@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from infra.cdk_command import CdkCommand, CdkFailed
+from infra.local import CdkCommand, CdkFailed
 from sqsdelay.stores.s3 import S3Store
 from sqsdelay.testing.local_aws import LocalAws
 from tests.acceptance.deployed.test_with_store import sqsdelay

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from infra.cdk_command import CdkCommand
+from infra.local import CdkCommand
 from sqsdelay import Change, DelaySender
 from sqsdelay.stores.scheduler import SchedulerStore
 from sqsdelay.stores.scheduler.group import SEND_MESSAGE

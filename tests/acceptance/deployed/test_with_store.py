@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.cdk_command import CdkCommand, CdkFailed
+from infra.local import CdkCommand, CdkFailed
 from sqsdelay.ledger.events import Event, EventKind, Source, from_json
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.testing.local_aws import LocalAws

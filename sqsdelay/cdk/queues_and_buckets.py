@@ -1,15 +1,18 @@
-"""The queues of an endpoint: its own, for endpoints that have none yet, and those beside it."""
+"""What holds an endpoint's messages: its queues and buckets, who may use their keys, and which of cdk-nag's
+rules we do not follow, each with its reason."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
-from aws_cdk import Duration
+from aws_cdk import Acknowledgment, Duration, RemovalPolicy, Stack, Validations
+from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
+from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from sqsdelay.cdk.acknowledgement import NO_REDRIVE, acknowledge
 from sqsdelay.errors import InvalidEndpoint
 from sqsdelay.limits import (
     DEAD_LETTER_QUEUE_SUFFIX,
@@ -23,6 +26,9 @@ from sqsdelay.limits import (
     PARKING_QUEUE_SUFFIX,
 )
 
+NO_REDRIVE: Final = ("AwsSolutions-SQS3", "Serverless-SQSRedrivePolicy")
+"""Both packs want a dead-letter queue on every queue."""
+
 RECEIVES_BEFORE_DEAD_LETTER: Final = 5
 """How often the endpoint's own consumers may fail a message."""
 
@@ -30,6 +36,52 @@ _ONLY_WAITING: Final = (
     "A redrive policy would move away messages that are only waiting; what cannot be "
     "delivered the function sends to the error queue."
 )
+
+USE_QUEUE: Final = ("kms:Decrypt", "kms:GenerateDataKey")
+"""What sending to a queue under a key takes, for SQS reuses data keys; receiving takes the first.
+Source: SQS developer guide, key management, "Configure KMS permissions for producers"."""
+
+NO_ACCESS_LOG: Final = (
+    "An access log would need a bucket of its own, kept for ever as well; whoever has to account for "
+    "reads records S3 data events with CloudTrail."
+)
+
+ABANDONED_DAYS: Final = 7
+"""After so many days parts of an upload that was never completed are deleted: they are no object."""
+
+
+def acknowledge(construct: Construct, *rules: str, reason: str) -> None:
+    """Keep ``rules`` quiet on ``construct`` and below; the report carries the reason."""
+    Validations.of(construct).acknowledge(
+        *(Acknowledgment(id=rule, reason=reason) for rule in rules)
+    )
+
+
+def as_nag_writes(scope: Construct, arn: str) -> str:
+    """An ARN as a finding names it: references in angle brackets."""
+    return _written(Stack.of(scope).resolve(arn))
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if "Fn::Join" in value:
+        separator, parts = value["Fn::Join"]
+        return str(separator).join(map(_written, parts))
+    if "Fn::GetAtt" in value:
+        return f"<{'.'.join(value['Fn::GetAtt'])}>"
+    return f"<{value['Ref']}>"
+
+
+def grant_queues(grantee: iam.IGrantable, queues: Iterable[sqs.IQueue | None]) -> None:
+    """Let ``grantee`` send to and receive from those of the queues that are under keys."""
+    keys = {
+        queue.encryption_master_key.key_arn: queue.encryption_master_key
+        for queue in queues
+        if queue is not None and queue.encryption_master_key is not None
+    }
+    for key in keys.values():
+        key.grant(grantee, *USE_QUEUE)
 
 
 def beside(endpoint: str, suffix: str) -> str:
@@ -177,3 +229,93 @@ def _dead_letter_queue_name(endpoint: str) -> str:
             "queue); shorten it, or create the queue yourself and use -c queueArn=ARN"
         )
     return base + suffix
+
+
+def private(encryption_key: kms.IKey | None) -> dict[str, Any]:
+    """Settings of a bucket that nobody reads without a grant; under a key of the customer's if given."""
+    return {
+        "block_public_access": s3.BlockPublicAccess.BLOCK_ALL,
+        "encryption": s3.BucketEncryption.S3_MANAGED
+        if encryption_key is None
+        else s3.BucketEncryption.KMS,
+        "encryption_key": encryption_key,
+        "bucket_key_enabled": None if encryption_key is None else True,
+        "enforce_ssl": True,
+        "object_ownership": s3.ObjectOwnership.BUCKET_OWNER_ENFORCED,
+    }
+
+
+def private_bucket(
+    scope: Construct,
+    construct_id: str,
+    *,
+    removal_policy: RemovalPolicy,
+    encryption_key: kms.IKey | None,
+) -> s3.Bucket:
+    """A private bucket, whose objects no lifecycle rule deletes."""
+    bucket = s3.Bucket(
+        scope,
+        construct_id,
+        lifecycle_rules=[
+            s3.LifecycleRule(
+                id="abandoned-uploads",
+                abort_incomplete_multipart_upload_after=Duration.days(ABANDONED_DAYS),
+            )
+        ],
+        removal_policy=removal_policy,
+        **private(encryption_key),
+    )
+    acknowledge(bucket, "AwsSolutions-S1", reason=NO_ACCESS_LOG)
+    return bucket
+
+
+class BodyBucket(s3.Bucket):
+    """Private, encrypted, TLS only. No lifecycle rule: a body is needed until its message is received.
+
+    CloudFormation makes up the name, for bucket names are shared by all accounts.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        removal_policy: RemovalPolicy,
+        encryption_key: kms.IKey | None = None,
+    ) -> None:
+        super().__init__(
+            scope, construct_id, removal_policy=removal_policy, **private(encryption_key)
+        )
+        acknowledge(self, "AwsSolutions-S1", reason=NO_ACCESS_LOG)
+
+    def grant_offload(self, producer: iam.IGrantable) -> iam.Grant:
+        """Let ``producer`` put bodies, and see that no lifecycle rule deletes them too early."""
+        return self._grant(
+            producer,
+            on_bucket="s3:GetLifecycleConfiguration",
+            on_bodies=["s3:PutObject"],
+        )
+
+    def grant_fetch(self, receiver: iam.IGrantable) -> iam.Grant:
+        """Let ``receiver`` read bodies, and delete them after their messages."""
+        # Without ListBucket S3 answers "denied" for an object that is gone.
+        return self._grant(
+            receiver,
+            on_bucket="s3:ListBucket",
+            on_bodies=["s3:DeleteObject", "s3:GetObject"],
+        )
+
+    def _grant(self, grantee: iam.IGrantable, *, on_bucket: str, on_bodies: list[str]) -> iam.Grant:
+        if self.encryption_key is not None:
+            # A large body goes up in parts, which S3 decrypts to put them together.
+            self.encryption_key.grant(grantee, "kms:Decrypt", "kms:GenerateDataKey")
+        bucket = iam.Grant.add_to_principal(
+            grantee=grantee, actions=[on_bucket], resource_arns=[self.bucket_arn], scope=self
+        )
+        bodies = iam.Grant.add_to_principal(
+            grantee=grantee,
+            actions=on_bodies,
+            resource_arns=[self.arn_for_objects("*")],
+            scope=self,
+        )
+        return bucket.combine(bodies)

@@ -1,7 +1,9 @@
-"""The functions' code: the same everywhere, small, complete, and built outside the sources."""
+"""What a release carries: the functions' archive, the same everywhere, small and complete; the templates that
+`make templates` writes; the Terraform module around them."""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -12,8 +14,10 @@ from pathlib import Path
 import boto3
 import pytest
 
+from infra.local import ROOT
+from infra.templates import STORES, main
 from sqsdelay.cdk import function_names
-from sqsdelay.cdk.function_code import ROOT, FunctionCodeError, functions_archive, guard_source
+from sqsdelay.cdk.function_code import FunctionCodeError, functions_archive, guard_source
 
 MAX_ZIPPED_BYTES = 2 * 1024 * 1024
 
@@ -152,3 +156,60 @@ def test_unreachable_index_is_one_clear_line(
     with pytest.raises(FunctionCodeError, match=r"could not fetch requirements.txt.*try again"):
         functions_archive(checkout, build)
     assert list(build.iterdir()) == []
+
+
+LARGEST_INLINE_BYTES = 51_200
+"""Source: CloudFormation quotas, template body size in a request."""
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("release")
+    main(folder)
+    return folder
+
+
+def test_a_release_holds_the_templates_and_the_code(release: Path) -> None:
+    """Each can be given to the API inline, needs no bootstrapped account, and uses every parameter."""
+    files = {f"{name}.template.json" for name in STORES}
+    assert {path.name for path in release.iterdir()} == {*files, "functions.zip"}
+    for file in files:
+        body = (release / file).read_text()
+        assert len(body.encode()) <= LARGEST_INLINE_BYTES
+        assert "cdk-" not in body.replace("cdk-nag", "")
+        parameters = json.loads(body)["Parameters"]
+        assert set(parameters) == {"Endpoint", "CodeBucket", "CodeKey", "AlarmTopicArn"}
+        assert all(f'{{"Ref":"{name}"}}' in body for name in parameters)
+
+
+def test_cfn_lint_finds_nothing(release: Path) -> None:
+    """Properties, conditions, references: as AWS's own schemas have them. The CDK writes a DependsOn beside
+    each reference to a role (W3005)."""
+    paths = sorted(release.glob("*.template.json"))
+    linted = subprocess.run(
+        [
+            Path(sys.executable).with_name("cfn-lint"),
+            "--regions",
+            "us-east-1",
+            "--ignore-checks",
+            "W3005",
+            "--",
+            *paths,
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (linted.returncode, linted.stdout) == (0, "")
+
+
+def test_the_module_gives_the_template_its_parameters(release: Path) -> None:
+    """All of them, and no other; in 80 lines, for somebody reads them."""
+    module = (ROOT / "terraform" / "main.tf").read_text()
+    assert len(module.splitlines()) <= 80
+    (given,) = re.findall(r"parameters = \{\n(.*?)\n  \}", module, re.DOTALL)
+    for name in STORES:
+        template = json.loads((release / f"{name}.template.json").read_text())
+        assert set(re.findall(r"^ +(\w+) +=", given, re.MULTILINE)) == set(template["Parameters"])
+    declared = set(re.findall(r'variable "(\w+)"', module))
+    assert set(re.findall(r"var\.(\w+)", module)) == declared

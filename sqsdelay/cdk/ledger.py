@@ -15,9 +15,8 @@ from aws_cdk import aws_sns as sns
 from constructs import Construct
 
 from sqsdelay.cdk import function_names
-from sqsdelay.cdk.acknowledgement import acknowledge, as_nag_writes
-from sqsdelay.cdk.alarms import PERIOD, Alarms, Rule
-from sqsdelay.cdk.body_bucket import private_bucket
+from sqsdelay.cdk.monitoring import PERIOD, Alarms, Rule
+from sqsdelay.cdk.queues_and_buckets import acknowledge, as_nag_writes, private_bucket
 from sqsdelay.errors import ConfigurationError
 
 IN_S3: Final = "s3"

@@ -1,4 +1,5 @@
-"""The alarms of an endpoint and of its store; docs/operations.md says what to do when each rings."""
+"""The alarms of an endpoint and of its store, and its dashboard; docs/operations.md says what to do when an
+alarm rings."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from aws_cdk import Duration
+from aws_cdk import Duration, Stack
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_cloudwatch_actions as actions
 from aws_cdk import aws_lambda as lambda_
@@ -15,6 +16,7 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from sqsdelay.cdk import function_names
+from sqsdelay.cdk.queues_and_buckets import beside
 from sqsdelay.limits import GATHERING_SECONDS, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.operating.status import OVERDUE_MARGIN_SECONDS, OVERDUE_MS
 
@@ -160,3 +162,96 @@ def store_rules(*, endpoint: str, dispatcher: lambda_.IFunction) -> list[Rule]:
             description="The dispatcher is throttled: a run before it has not ended",
         ),
     ]
+
+
+class Dashboard(Construct):
+    """Pending messages, hops and hand-overs, lateness, errors; with a store, what it released."""
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        endpoint: str,
+        delay_queue: sqs.IQueue,
+        error_queue: sqs.IQueue,
+        function: lambda_.IFunction,
+        alarms: list[cloudwatch.Alarm],
+        dispatcher: lambda_.IFunction | None,
+        parking_queue: sqs.IQueue | None,
+        due_queue: sqs.IQueue | None,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        self._endpoint = endpoint
+        pending = [
+            delay_queue.metric_approximate_number_of_messages_delayed(label="waiting"),
+            delay_queue.metric_approximate_number_of_messages_visible(label="to be relayed"),
+            delay_queue.metric_approximate_number_of_messages_not_visible(label="in hand"),
+        ]
+        moved = [self._count(function_names.HOPS), self._count(function_names.HANDED_OVER)]
+        if parking_queue is not None:
+            gathered = parking_queue.metric_approximate_number_of_messages_visible
+            pending.append(gathered(label="groups to be parked"))
+        if due_queue is not None:
+            pending += [
+                due_queue.metric_approximate_number_of_messages_delayed(label="on their last leg"),
+                due_queue.metric_approximate_number_of_messages_visible(label="to be delivered"),
+            ]
+            moved.append(self._count(function_names.DELIVERED))
+        lateness = [self._lateness(statistic) for statistic in ("p50", "p99", "max")]
+        errors = [
+            self._count(function_names.FAILED),
+            self._count(function_names.REJECTED),
+            function.metric_errors(label="function errors"),
+            function.metric_throttles(label="function throttles"),
+            error_queue.metric_approximate_number_of_messages_visible(label="in the error queue"),
+        ]
+        # Dashboards share one name space across regions, and their names take no dots.
+        cloudwatch.Dashboard(
+            self,
+            "Dashboard",
+            dashboard_name=f"sqsdelay-{beside(endpoint, '')}-{Stack.of(self).region}",
+            widgets=[
+                [cloudwatch.AlarmStatusWidget(title="Alarms", alarms=alarms, width=24)],
+                [_graph("Pending messages", pending), _graph("Hops and hand-overs", moved)],
+                [_graph("Lateness", lateness), _graph("Errors", errors)],
+                *([] if dispatcher is None else [self._of_store(dispatcher, parking_queue)]),
+            ],
+        )
+
+    def _of_store(
+        self, dispatcher: lambda_.IFunction, parking_queue: sqs.IQueue | None
+    ) -> list[cloudwatch.GraphWidget]:
+        moved = [
+            self._count(function_names.PARKED),
+            self._count(function_names.CANCELLED),
+            *(self._count(name) for name in function_names.DISPATCH_COUNTS),
+            dispatcher.metric_errors(label="dispatcher errors"),
+        ]
+        if parking_queue is not None:
+            moved.insert(0, self._count(function_names.FORWARDED))
+        late = [
+            self._metric(function_names.DISPATCH_LATENESS, "max", label="released late (ms)"),
+            self._metric(function_names.OVERDUE, "max", label="still in the store (ms)"),
+        ]
+        return [_graph("Store", moved), _graph("Due in the store", late)]
+
+    def _count(self, name: str) -> cloudwatch.Metric:
+        return self._metric(name, "sum", label=name)
+
+    def _lateness(self, statistic: str) -> cloudwatch.Metric:
+        return self._metric(function_names.LATENESS, statistic, label=f"{statistic} (ms)")
+
+    def _metric(self, name: str, statistic: str, *, label: str) -> cloudwatch.Metric:
+        return cloudwatch.Metric(
+            namespace=function_names.METRIC_NAMESPACE,
+            metric_name=name,
+            dimensions_map={function_names.METRIC_DIMENSION: self._endpoint},
+            statistic=statistic,
+            label=label,
+            period=Duration.minutes(1),
+        )
+
+
+def _graph(title: str, metrics: list[cloudwatch.Metric]) -> cloudwatch.GraphWidget:
+    return cloudwatch.GraphWidget(title=title, left=metrics, width=12)
