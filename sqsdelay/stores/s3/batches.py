@@ -10,8 +10,6 @@ attempts that count: what others have written of it never does.
 
 from __future__ import annotations
 
-import json
-import secrets
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -65,10 +63,9 @@ class Batches:
         """What was decided; None while nothing is."""
         known = self._known.get(batch)
         if known is None:
-            found = self._bucket.get(self._key(batch))
-            if found is None:
+            fields, etag = self._bucket.get_json(self._key(batch))
+            if etag is None:
                 return None
-            fields = json.loads(found[0])
             attempts = fields.get("attempts")
             known = self._remember(
                 batch,
@@ -110,12 +107,12 @@ class Batches:
 
     def _decide(self, batch: str, decision: str, attempts: Collection[str] | None = None) -> bool:
         """Whether this is what it comes to."""
-        fields: dict[str, object] = {"decision": decision, "write": secrets.token_hex(6)}
+        fields: dict[str, object] = {"decision": decision}
         if attempts is not None:
             fields["attempts"] = sorted(attempts)
         kept = None if attempts is None else frozenset(attempts)
         try:
-            self._bucket.put(self._key(batch), json.dumps(fields).encode())
+            self._bucket.put_json(self._key(batch), fields)
             self._remember(batch, Decision(decision == COMMITTED, kept))
             return True
         except Changed:

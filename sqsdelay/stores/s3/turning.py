@@ -88,7 +88,7 @@ class Turner:
         finer = self._wheel.hierarchy.finer(slot)
         messages = sum(each.name.count for each in objects)
         large = messages >= self._split_messages or sum(e.name.size for e in objects) >= SPLIT_BYTES
-        small = [each for each in objects if _is_small(each)]
+        small = [e for e in objects if e.name.count < SMALL and e.name.size < SMALL_BYTES]
         # So many small ones are merged first: each chunk that is split writes to all finer slots.
         if finer is not None and large and len(small) <= CHUNK_OBJECTS:
             return finer, portions(objects, _memory, CHUNK_BYTES, CHUNK_OBJECTS)
@@ -130,15 +130,8 @@ class Turner:
         if state.owner or state.held or state.failures or state.moved or state.moving:
             return None
         mine = replace(state, owner=owner, until_ms=now_ms + self._lease_ms, moving=batch)
-        try:
-            etag = wheel.write_state(waiting.name, mine, etag)
-        except Changed:
-            return None
-        if not wheel.bucket.exists(wheel.key(waiting.name)):
-            # Released or written anew to its end since it was listed.
-            wheel.finish(waiting.name)
-            return None
-        return _Taken(waiting, mine, etag)
+        etag = wheel.lease(waiting.name, mine, etag)
+        return None if etag is None else _Taken(waiting, mine, etag)
 
     def _lines(self, each: _Taken, taken: Sequence[_Taken]) -> Iterable[Line]:
         self._renew(taken)
@@ -165,10 +158,6 @@ class Turner:
 
     def _free(self, each: _Taken) -> None:
         self._write(each, replace(each.state.freed(), moving=""))
-
-
-def _is_small(waiting: Waiting) -> bool:
-    return waiting.name.count < SMALL and waiting.name.size < SMALL_BYTES
 
 
 def _memory(waiting: Waiting) -> int:

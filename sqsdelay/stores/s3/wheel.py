@@ -19,7 +19,7 @@ from urllib.parse import quote
 from sqsdelay.core.readable import one_line
 from sqsdelay.errors import SchemaMismatch, StoreUnavailable
 from sqsdelay.stores.s3.batches import Batches
-from sqsdelay.stores.s3.bucket import CONCURRENCY, ObjectBucket
+from sqsdelay.stores.s3.bucket import CONCURRENCY, Changed, ObjectBucket
 from sqsdelay.stores.s3.objects import VERSION, Line, State, packed, size_of, unpacked
 from sqsdelay.stores.s3.slots import Hierarchy, ObjectName, Slot, new_batch, new_part, parse
 
@@ -230,6 +230,20 @@ class Wheel:
         self._keep_state(name, etag, state)
         return etag
 
+    def lease(self, name: ObjectName, state: State, over: str | None) -> str | None:
+        """As `write_state`; None where somebody was faster, or the object is gone since it was listed.
+
+        An object without state may be one that was finished. With one it is there.
+        """
+        try:
+            etag = self.write_state(name, state, over)
+        except Changed:
+            return None
+        if self.bucket.exists(self.key(name)):
+            return etag
+        self.finish(name)
+        return None
+
     def _keep_state(self, name: ObjectName, etag: str, state: State) -> None:
         with self._lock:
             self._states[self.state_key(name)] = (etag, state)
@@ -256,10 +270,9 @@ class Wheel:
 
     def present(self, waiting: Waiting) -> list[tuple[int, Line, State]]:
         """The messages of an object that have not left it, by position."""
-        state, _ = self.state(waiting)
-        if state.moving and self.batches.committed(state.moving):
+        state = self._rest(waiting)
+        if state is None:
             return []
-        state = self.settled(state)
         lines = self.lines(waiting.name) or []
         return [(n, line, state) for n, line in enumerate(lines) if n not in state.gone]
 
@@ -267,10 +280,15 @@ class Wheel:
         """How many messages of an object wait."""
         if waiting.state_etag is None:
             return waiting.name.count
+        state = self._rest(waiting)
+        return 0 if state is None else max(0, waiting.name.count - len(state.gone))
+
+    def _rest(self, waiting: Waiting) -> State | None:
+        """What has left an object; None where all of it was moved."""
         state, _ = self.state(waiting)
         if state.moving and self.batches.committed(state.moving):
-            return 0
-        return max(0, waiting.name.count - len(self.settled(state).gone))
+            return None
+        return self.settled(state)
 
     def write(self, lines: Sequence[Line], *, now_ms: int) -> None:
         """Keep messages: one object alone for those of one slot, else a batch of them.
