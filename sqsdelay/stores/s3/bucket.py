@@ -70,13 +70,7 @@ def default_client() -> S3Client:
 
 
 class ObjectBucket:
-    """One bucket.
-
-    Args:
-        name: its name.
-        client: a boto3 S3 client; made from the default session when left out.
-        clock: tests only: instead of the dates of S3's answers.
-    """
+    """One bucket; as in `S3Store`, ``client`` may be left out, and ``clock`` is for tests only."""
 
     pause: Callable[[float], None] = staticmethod(time.sleep)
     """Seconds; another one in virtual time."""
@@ -191,7 +185,6 @@ class ObjectBucket:
             return answer["Body"].read(), answer["ETag"]
 
     def exists(self, key: str) -> bool:
-        """Whether there is an object of that key."""
         try:
             self._call(self.client.head_object, Key=key)
         except Gone:
@@ -220,11 +213,7 @@ class ObjectBucket:
             more = {"ContinuationToken": page["NextContinuationToken"]}
 
     def check(self) -> None:
-        """Find out whether the bucket is there.
-
-        Raises:
-            StoreMissing, StoreUnavailable
-        """
+        """Raise StoreMissing unless the bucket is there."""
         try:
             self._call(self.client.head_bucket)
         except Gone as error:

@@ -34,11 +34,7 @@ class Found:
 
 
 class Changes:
-    """What is done to single messages.
-
-    Args:
-        lookup: an object for each message whose id does not tell when it is due.
-    """
+    """What is done to single messages."""
 
     def __init__(self, wheel: Wheel, *, lookup: bool) -> None:
         self._wheel = wheel
@@ -176,17 +172,14 @@ class Changes:
                 # Whoever began to release it meanwhile has given the move up.
                 return False
             # What differs is another message, though its sender gave it the same id: it stays.
-            self._drop([other for other in others if other.line.text == found.line.text])
+            for copy in (other for other in others if other.line.text == found.line.text):
+                # The message is elsewhere, whatever becomes of these.
+                with suppress(StoreUnavailable):
+                    state, etag = self._free(copy)
+                    if state is not None:
+                        self._write(copy, state.without([copy.position]), etag)
             return True
         raise _busy(message_id)
-
-    def _drop(self, copies: list[Found]) -> None:
-        """Of a message that was moved: it is elsewhere, whatever becomes of these."""
-        for copy in copies:
-            with suppress(StoreUnavailable):
-                state, etag = self._free(copy)
-                if state is not None:
-                    self._write(copy, state.without([copy.position]), etag)
 
     def _free(self, found: Found) -> tuple[State | None, str | None]:
         """The state of the object, as it can be written; None where the message is in hand."""

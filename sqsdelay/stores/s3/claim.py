@@ -137,31 +137,23 @@ class S3Claim:
                 state = state.without([position])
         return replace(state, moved={})
 
-    @property
-    def objects(self) -> int:
-        """How many objects are leased."""
-        return len(self._leased)
-
     def attempt(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     def remove(self, message_ids: Sequence[str]) -> list[bool]:
-        notes = self._changes.notes(m for m in message_ids if self._found_by_id(m))
+        places = [(m, *self._places[m]) for m in message_ids if m in self._places]
+        notes = self._changes.notes(
+            m for m, leased, position in places if found_by_id(leased.lines[position])
+        )
         answers = self._settle(message_ids, lambda state, positions: state.without(positions))
         gone = [m for m, removed in zip(message_ids, answers, strict=True) if removed]
         self._changes.forget({m: notes[m] for m in gone if m in notes})
         return answers
 
-    def _found_by_id(self, message_id: str) -> bool:
-        if message_id not in self._places:
-            return False
-        leased, position = self._places[message_id]
-        return found_by_id(leased.lines[position])
-
     def count_failures(
         self, message_ids: Sequence[str], *, retry_after_seconds: float
     ) -> list[bool]:
-        until_ms = self._in(retry_after_seconds)
+        until_ms = self._wheel.now_ms() + round(retry_after_seconds * 1000)
 
         def counted(state: State, positions: frozenset[int]) -> State:
             more = {n: state.failures.get(n, 0) + 1 for n in positions}
@@ -170,11 +162,8 @@ class S3Claim:
         return self._settle(message_ids, counted)
 
     def hold(self, message_ids: Sequence[str], *, seconds: float) -> list[bool]:
-        until_ms = self._in(seconds)
+        until_ms = self._wheel.now_ms() + round(seconds * 1000)
         return self._settle(message_ids, lambda state, where: _held(state, where, until_ms))
-
-    def _in(self, seconds: float) -> int:
-        return self._wheel.now_ms() + round(seconds * 1000)
 
     def _settle(
         self, message_ids: Sequence[str], change: Callable[[State, frozenset[int]], State]
@@ -235,7 +224,6 @@ class S3Claim:
         self._wheel.bucket.each(lambda leased: self._write(leased, change), held)
 
 
-def _held(state: State, positions: Iterable[int], until_ms: int) -> State:
-    where = frozenset(positions)
-    held = {**state.held, **dict.fromkeys(where, until_ms)}
-    return replace(state, held=held, hand=state.hand - where)
+def _held(state: State, positions: frozenset[int], until_ms: int) -> State:
+    held = {**state.held, **dict.fromkeys(positions, until_ms)}
+    return replace(state, held=held, hand=state.hand - positions)

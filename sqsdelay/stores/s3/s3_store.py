@@ -187,7 +187,7 @@ class S3Store(Wakes):
             with kept_alive(claim.renew, lease_seconds=self._lease_seconds):
                 yield claim
         finally:
-            if claim.objects:
+            if claim.messages:
                 self._last = None
             claim.release()
         if overdue:

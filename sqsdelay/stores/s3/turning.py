@@ -51,11 +51,7 @@ class _Taken:
 
 
 class Turner:
-    """Turns one endpoint's wheel.
-
-    Args:
-        split_messages: see `SPLIT_MESSAGES`.
-    """
+    """Turns one endpoint's wheel."""
 
     def __init__(self, wheel: Wheel, *, lease_ms: int, split_messages: int) -> None:
         self._wheel = wheel
@@ -100,11 +96,8 @@ class Turner:
         wheel = self._wheel
         last_ms = max(each.name.last_ms for each in objects)
         batch, owner = new_batch(last_ms, wheel.now_ms()), new_part()
-        taken = [
-            found
-            for found in wheel.bucket.each(lambda each: self._take(each, owner, batch), objects)
-            if found is not None
-        ]
+        leased = wheel.bucket.each(lambda each: self._take(each, owner, batch), objects)
+        taken = [each for each in leased if each is not None]
         if len(taken) < MERGE_OBJECTS and (seconds == slot.seconds or not taken):
             # The others are in use: these would come out the same.
             wheel.bucket.each(self._free, taken)
@@ -143,18 +136,15 @@ class Turner:
         """Hold the objects for another lease, once a third of it is over."""
         now_ms = self._wheel.now_ms()
         late = [e for e in taken if e.state.until_ms < now_ms + self._lease_ms * 2 // 3]
-        self._wheel.bucket.each(lambda each: self._renew_one(each, now_ms), late)
+        until_ms = now_ms + self._lease_ms
+        self._wheel.bucket.each(lambda e: self._write(e, replace(e.state, until_ms=until_ms)), late)
 
-    def _renew_one(self, each: _Taken, now_ms: int) -> None:
-        state = replace(each.state, until_ms=now_ms + self._lease_ms)
-        each.etag = self._write(each, state)
-        each.state = state
-
-    def _write(self, each: _Taken, state: State) -> str:
+    def _write(self, each: _Taken, state: State) -> None:
         try:
-            return self._wheel.write_state(each.waiting.name, state, each.etag)
+            each.etag = self._wheel.write_state(each.waiting.name, state, each.etag)
         except Changed as error:
             raise StoreUnavailable(one_line(error)) from error
+        each.state = state
 
     def _free(self, each: _Taken) -> None:
         self._write(each, replace(each.state.freed(), moving=""))

@@ -56,11 +56,7 @@ class Waiting:
 
 
 class Wheel:
-    """An endpoint's objects.
-
-    Args:
-        prefix: of all keys.
-    """
+    """An endpoint's objects."""
 
     def __init__(
         self, bucket: ObjectBucket, endpoint: str, *, prefix: str, hierarchy: Hierarchy
@@ -82,11 +78,7 @@ class Wheel:
         return self.bucket.clock.now_ms()
 
     def check_version(self) -> None:
-        """Refuse what another sqsdelay wrote. It is looked for once, before anything is read or written.
-
-        Raises:
-            SchemaMismatch
-        """
+        """Refuse what another sqsdelay wrote. It is looked for once, before anything is read or written."""
         if self._checked:
             return
         for found in self.bucket.listed(f"{self.prefix}v", start_after=f"{self.slots_prefix}~"):
@@ -132,8 +124,10 @@ class Wheel:
                     break
         kept = set(names)
         for name in states:
-            if name not in kept:
-                self._forget_state_alone(name)
+            # Whoever deleted the object did not come to its state. One that is being leased anew at this
+            # moment, by somebody with an older listing, is noticed by him: the object is not there.
+            if name not in kept and not self.bucket.exists(self.key(name)):
+                self.bucket.delete(self.state_key(name))
         undecided: set[str] = set()
         return [
             Waiting(name, states.get(name))
@@ -151,12 +145,6 @@ class Wheel:
         if visible is False:
             self.bucket.delete(self.key(name), self.state_key(name))
         return visible is True
-
-    def _forget_state_alone(self, name: ObjectName) -> None:
-        # Whoever deleted the object did not come to its state. One that is being leased anew at this
-        # moment, by somebody with an older listing, is noticed by him: the object is not there.
-        if not self.bucket.exists(self.key(name)):
-            self.bucket.delete(self.state_key(name))
 
     def lines(self, name: ObjectName) -> list[Line] | None:
         """An object's messages; None where it is gone."""
