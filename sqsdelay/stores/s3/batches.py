@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from sqsdelay.errors import StoreUnavailable
@@ -45,11 +46,7 @@ class Decision:
 
 
 class Batches:
-    """The decisions of one endpoint.
-
-    Args:
-        prefix: of the endpoint's keys.
-    """
+    """The decisions of one endpoint, below the prefix of its keys."""
 
     def __init__(self, bucket: ObjectBucket, prefix: str) -> None:
         self._bucket = bucket
@@ -152,12 +149,7 @@ class Batches:
 
     def decided(self, most: int) -> list[str]:
         """Keys of decisions, those first that matter for the shortest time."""
-        keys = []
-        for found in self._bucket.listed(self._prefix):
-            keys.append(found.key)
-            if len(keys) == most:
-                break
-        return keys
+        return [found.key for found in islice(self._bucket.listed(self._prefix), most)]
 
     def _remember(self, batch: str, decision: Decision) -> Decision:
         if len(self._known) >= _REMEMBERED:

@@ -127,13 +127,12 @@ class Job:
         """
         runs, _ = self._counting()
         ids, contents = array("q"), array("q")
+        bucket = self._wheel.bucket
         keys = [self._marks(run.batch, attempt) for run in runs for attempt in run.attempts]
-        for key, found in zip(
-            keys, self._wheel.bucket.each(self._wheel.bucket.get, keys), strict=True
-        ):
+        for key, found in zip(keys, bucket.each(bucket.get, keys), strict=True):
             if found is None:
                 raise StoreUnavailable(
-                    f"{key} in bucket {self._wheel.bucket.name} is gone, which tells what the job has "
+                    f"{key} in bucket {bucket.name} is gone, which tells what the job has "
                     "stored; give the job another name"
                 )
             half = len(found[0]) // 2
@@ -163,14 +162,14 @@ class Job:
             sum(each.total for each in staged) % _FULL,
             max(each.last_ms for each in staged),
         )
-        if self._name is None or self._note(run, staged):
-            if not self._wheel.batches.commits(batch, run.attempts):
-                raise StoreUnavailable(
-                    f"the job took longer than {JOB_SECONDS} s and was given up; none of its messages "
-                    "is in the store: run it again"
-                )
-            return True
-        return False
+        if self._name is not None and not self._note(run, staged):
+            return False
+        if not self._wheel.batches.commits(batch, run.attempts):
+            raise StoreUnavailable(
+                f"the job took longer than {JOB_SECONDS} s and was given up; none of its messages "
+                "is in the store: run it again"
+            )
+        return True
 
     def _note(self, run: _Run, staged: Sequence[Staged]) -> bool:
         """Put a run into the record; False where another has stored the same."""

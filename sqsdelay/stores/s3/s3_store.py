@@ -93,10 +93,9 @@ class S3Store(Wakes):
         self._bucket = ObjectBucket(bucket, client, clock)
         self._wheel = Wheel(self._bucket, endpoint, prefix=prefix, hierarchy=hierarchy)
         self._lease_seconds = checked_lease(lease_seconds)
-        lease_ms = round(lease_seconds * 1000)
-        self._lease_ms = lease_ms
+        self._lease_ms = round(lease_seconds * 1000)
         self._gather_ms = round(gather_seconds * 1000)
-        self._turner = Turner(self._wheel, lease_ms=lease_ms, split_messages=split_messages)
+        self._turner = Turner(self._wheel, lease_ms=self._lease_ms, split_messages=split_messages)
         self._changes = Changes(self._wheel, lookup=lookup)
         self._amendments = Amendments(self._wheel)
         self._last: tuple[int, int, list[Waiting]] | None = None

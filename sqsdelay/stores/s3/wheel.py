@@ -296,10 +296,9 @@ class Wheel:
     def portioned(
         self, lines: Iterable[Line], *, now_ms: int, seconds: int | None = None
     ) -> Iterable[tuple[Slot, list[Line]]]:
-        """Lines by slot, in due order, so many as fit into an object.
+        """Lines by slot of that length, in due order, so many as fit into an object.
 
-        Args:
-            seconds: the slots' length; chosen by how far away each is when left out.
+        Without a length it is chosen by how far away each is.
         """
         by_slot: dict[Slot, list[Line]] = {}
         for line in lines:
@@ -323,11 +322,7 @@ class Wheel:
         *,
         between: Callable[[], object] = bool,
     ) -> None:
-        """Write objects of a batch, several at a time, as far as memory goes.
-
-        Args:
-            between: called before each few of them.
-        """
+        """Write objects of a batch, several at a time, as far as memory goes; ``between`` before each few."""
         for few in portions(parts, lambda part: size_of(part[1]), _WRITTEN_BYTES, CONCURRENCY):
             between()
             self.bucket.each(lambda part: self.put(*part, batch=batch), few)
