@@ -10,10 +10,9 @@ attempts that count: what others have written of it never does.
 
 from __future__ import annotations
 
-import json
-import secrets
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from sqsdelay.errors import StoreUnavailable
@@ -47,11 +46,7 @@ class Decision:
 
 
 class Batches:
-    """The decisions of one endpoint.
-
-    Args:
-        prefix: of the endpoint's keys.
-    """
+    """The decisions of one endpoint, below the prefix of its keys."""
 
     def __init__(self, bucket: ObjectBucket, prefix: str) -> None:
         self._bucket = bucket
@@ -65,10 +60,9 @@ class Batches:
         """What was decided; None while nothing is."""
         known = self._known.get(batch)
         if known is None:
-            found = self._bucket.get(self._key(batch))
-            if found is None:
+            fields, etag = self._bucket.get_json(self._key(batch))
+            if etag is None:
                 return None
-            fields = json.loads(found[0])
             attempts = fields.get("attempts")
             known = self._remember(
                 batch,
@@ -110,12 +104,12 @@ class Batches:
 
     def _decide(self, batch: str, decision: str, attempts: Collection[str] | None = None) -> bool:
         """Whether this is what it comes to."""
-        fields: dict[str, object] = {"decision": decision, "write": secrets.token_hex(6)}
+        fields: dict[str, object] = {"decision": decision}
         if attempts is not None:
             fields["attempts"] = sorted(attempts)
         kept = None if attempts is None else frozenset(attempts)
         try:
-            self._bucket.put(self._key(batch), json.dumps(fields).encode())
+            self._bucket.put_json(self._key(batch), fields)
             self._remember(batch, Decision(decision == COMMITTED, kept))
             return True
         except Changed:
@@ -155,12 +149,7 @@ class Batches:
 
     def decided(self, most: int) -> list[str]:
         """Keys of decisions, those first that matter for the shortest time."""
-        keys = []
-        for found in self._bucket.listed(self._prefix):
-            keys.append(found.key)
-            if len(keys) == most:
-                break
-        return keys
+        return [found.key for found in islice(self._bucket.listed(self._prefix), most)]
 
     def _remember(self, batch: str, decision: Decision) -> Decision:
         if len(self._known) >= _REMEMBERED:

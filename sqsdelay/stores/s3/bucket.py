@@ -7,11 +7,10 @@ import json
 import random
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import boto3
 from botocore.config import Config
@@ -51,13 +50,11 @@ class Gone(StoreUnavailable):
     """There is no object of that key."""
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(NamedTuple):
     """An object of a listing."""
 
     key: str
     etag: str
-    size: int
 
 
 def default_client() -> S3Client:
@@ -73,13 +70,7 @@ def default_client() -> S3Client:
 
 
 class ObjectBucket:
-    """One bucket.
-
-    Args:
-        name: its name.
-        client: a boto3 S3 client; made from the default session when left out.
-        clock: tests only: instead of the dates of S3's answers.
-    """
+    """One bucket; as in `S3Store`, ``client`` may be left out, and ``clock`` is for tests only."""
 
     pause: Callable[[float], None] = staticmethod(time.sleep)
     """Seconds; another one in virtual time."""
@@ -155,23 +146,32 @@ class ObjectBucket:
                 self.pause(random.uniform(0, min(_LONGEST_PAUSE, 0.01 * 2**attempt)))
             yield
 
-    def change(self, key: str, change: Callable[[bytes | None], dict[str, Any] | None]) -> None:
+    def put_json(self, key: str, fields: Mapping[str, Any], *, over: str | None = None) -> str:
+        """As `put`; no two are the same bytes, so that a writer recognises his own."""
+        text = json.dumps({**fields, "write": secrets.token_hex(6)})
+        return self.put(key, text.encode(), over=over)
+
+    def get_json(self, key: str) -> tuple[dict[str, Any], str | None]:
+        """The fields of an object of JSON and its ETag; no fields and None where there is none."""
+        found = self.get(key)
+        return ({}, None) if found is None else (json.loads(found[0]), found[1])
+
+    def change(self, key: str, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
         """Write JSON in place of what is there, as often as others are faster.
 
         Args:
-            change: what is to be there, from what is; None leaves it.
+            change: what is to be there, from what is, no fields for none; None leaves it.
 
         Raises:
             StoreUnavailable: others were faster each time.
         """
         for _ in self.attempts():
-            body, etag = self.get(key) or (None, None)
-            fields = change(body)
+            found, etag = self.get_json(key)
+            fields = change(found)
             if fields is None:
                 return
-            text = json.dumps({**fields, "write": secrets.token_hex(6)})
             with suppress(Changed):
-                self.put(key, text.encode(), over=etag)
+                self.put_json(key, fields, over=etag)
                 return
         raise StoreUnavailable(f"{key} is changed by too many at once; try again in a second")
 
@@ -185,7 +185,6 @@ class ObjectBucket:
             return answer["Body"].read(), answer["ETag"]
 
     def exists(self, key: str) -> bool:
-        """Whether there is an object of that key."""
         try:
             self._call(self.client.head_object, Key=key)
         except Gone:
@@ -208,17 +207,13 @@ class ObjectBucket:
         while True:
             page = self._call(self.client.list_objects_v2, Prefix=prefix, **more)
             for found in page.get("Contents", ()):
-                yield Listed(found["Key"], found["ETag"], found["Size"])
+                yield Listed(found["Key"], found["ETag"])
             if not page.get("IsTruncated"):
                 return
             more = {"ContinuationToken": page["NextContinuationToken"]}
 
     def check(self) -> None:
-        """Find out whether the bucket is there.
-
-        Raises:
-            StoreMissing, StoreUnavailable
-        """
+        """Raise StoreMissing unless the bucket is there."""
         try:
             self._call(self.client.head_bucket)
         except Gone as error:
@@ -235,7 +230,7 @@ class ObjectBucket:
             with suppress(Changed):
                 self._call(self.client.create_bucket, **place)
 
-    def each(self, call: Callable[[T], R], items: Sequence[T] | Iterable[T]) -> list[R]:
+    def each(self, call: Callable[[T], R], items: Iterable[T]) -> list[R]:
         """Call it for each, several at a time; answers in order. The first error is raised at the end."""
         given = list(items)
         if len(given) < 2:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -13,7 +12,7 @@ from sqsdelay.core.stored_message import Amendment, StoredMessage, latest_amendm
 from sqsdelay.errors import ConfigurationError, StoreUnavailable
 from sqsdelay.stores.ids import ID_TOLERANCE_MS, tells_due
 from sqsdelay.stores.s3.bucket import Changed, digest
-from sqsdelay.stores.s3.objects import Line, State, moved, with_failures
+from sqsdelay.stores.s3.objects import Line, State, moved
 from sqsdelay.stores.s3.slots import new_batch
 from sqsdelay.stores.s3.wheel import Waiting, Wheel
 
@@ -33,17 +32,9 @@ class Found:
     line: Line
     failures: int
 
-    @property
-    def message(self) -> StoredMessage:
-        return with_failures(self.line, self.failures)
-
 
 class Changes:
-    """What is done to single messages.
-
-    Args:
-        lookup: an object for each message whose id does not tell when it is due.
-    """
+    """What is done to single messages."""
 
     def __init__(self, wheel: Wheel, *, lookup: bool) -> None:
         self._wheel = wheel
@@ -75,16 +66,16 @@ class Changes:
         """Note one more time at which the message may be due; whether it is the first."""
         dues: list[int] = []
 
-        def noted(body: bytes | None) -> dict[str, Any]:
-            dues[:] = [] if body is None else json.loads(body)["due_ms"]
+        def noted(fields: dict[str, Any]) -> dict[str, Any]:
+            dues[:] = fields["due_ms"] if fields else []
             return {"due_ms": [*dues, due_ms]}
 
         self._wheel.bucket.change(self._id_key(message_id), noted)
         return not dues
 
     def _noted(self, message_id: str) -> tuple[list[int], str | None]:
-        found = self._wheel.bucket.get(self._id_key(message_id))
-        return ([], None) if found is None else (json.loads(found[0])["due_ms"], found[1])
+        fields, etag = self._wheel.bucket.get_json(self._id_key(message_id))
+        return (fields["due_ms"] if fields else []), etag
 
     def notes(self, message_ids: Iterable[str]) -> dict[str, str]:
         """What is noted of messages that are about to leave the store: the ETag of each one's object."""
@@ -181,17 +172,14 @@ class Changes:
                 # Whoever began to release it meanwhile has given the move up.
                 return False
             # What differs is another message, though its sender gave it the same id: it stays.
-            self._drop([other for other in others if other.line.text == found.line.text])
+            for copy in (other for other in others if other.line.text == found.line.text):
+                # The message is elsewhere, whatever becomes of these.
+                with suppress(StoreUnavailable):
+                    state, etag = self._free(copy)
+                    if state is not None:
+                        self._write(copy, state.without([copy.position]), etag)
             return True
         raise _busy(message_id)
-
-    def _drop(self, copies: list[Found]) -> None:
-        """Of a message that was moved: it is elsewhere, whatever becomes of these."""
-        for copy in copies:
-            with suppress(StoreUnavailable):
-                state, etag = self._free(copy)
-                if state is not None:
-                    self._write(copy, state.without([copy.position]), etag)
 
     def _free(self, found: Found) -> tuple[State | None, str | None]:
         """The state of the object, as it can be written; None where the message is in hand."""
@@ -218,11 +206,9 @@ class Changes:
         wheel, name = self._wheel, found.waiting.name
         try:
             if etag is None:
-                # An object without state may be one that was finished. With one it is there.
-                etag = wheel.write_state(name, State(), None)
-                if not wheel.bucket.exists(wheel.key(name)):
-                    wheel.finish(name)
-                    return False
+                etag = wheel.lease(name, State(), None)
+            if etag is None:
+                return False
             wheel.write_state(name, state, etag)
         except Changed:
             return False
@@ -266,8 +252,8 @@ class Amendments:
     def _tell(self, until_ms: int) -> None:
         """Say that there are some, until then."""
 
-        def told(body: bytes | None) -> dict[str, Any] | None:
-            if body is not None and json.loads(body)["until_ms"] >= until_ms:
+        def told(fields: dict[str, Any]) -> dict[str, Any] | None:
+            if fields and fields["until_ms"] >= until_ms:
                 return None
             return {"until_ms": until_ms + _TOLD_AHEAD_MS}
 
@@ -276,8 +262,8 @@ class Amendments:
     def _leave(self, key: str, amendments: Sequence[Amendment]) -> None:
         now_ms = self._bucket.clock.now_ms()
 
-        def left(body: bytes | None) -> dict[str, Any]:
-            valid = [each for each in _amendments(body) if each.until_ms > now_ms]
+        def left(fields: dict[str, Any]) -> dict[str, Any]:
+            valid = [each for each in _amendments(fields) if each.until_ms > now_ms]
             latest = latest_amendments([*valid, *amendments])
             return {"amendments": [asdict(each) for each in latest.values()]}
 
@@ -289,17 +275,15 @@ class Amendments:
         now_ms = self._bucket.clock.now_ms()
         if now_ms >= self._told_until_ms:
             # That there are none is asked for each time.
-            told = self._bucket.get(self._told)
-            self._told_until_ms = 0 if told is None else json.loads(told[0])["until_ms"]
+            told, _ = self._bucket.get_json(self._told)
+            self._told_until_ms = told["until_ms"] if told else 0
             if now_ms >= self._told_until_ms:
                 return {}
         wanted = set(message_ids)
-        bodies = self._bucket.each(self._bucket.get, self._spread(message_ids))
         return {
             each.message_id: each
-            for found in bodies
-            if found is not None
-            for each in _amendments(found[0])
+            for fields, _ in self._bucket.each(self._bucket.get_json, self._spread(message_ids))
+            for each in _amendments(fields)
             if each.message_id in wanted and each.until_ms > now_ms
         }
 
@@ -312,6 +296,5 @@ class Amendments:
         return spread
 
 
-def _amendments(body: bytes | None) -> list[Amendment]:
-    found = [] if body is None else json.loads(body)["amendments"]
-    return [Amendment(**fields) for fields in found]
+def _amendments(fields: Mapping[str, Any]) -> list[Amendment]:
+    return [Amendment(**each) for each in fields["amendments"]] if fields else []

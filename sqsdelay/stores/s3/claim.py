@@ -32,16 +32,25 @@ class Leased:
     etag: str | None
     lines: Sequence[Line]
 
-    def all_gone(self) -> bool:
-        return len(self.state.gone) >= len(self.lines)
-
 
 class S3Claim:
-    """Messages of the objects that are leased."""
+    """Messages of the objects that are leased: up to so many, due by then, of open destinations."""
 
     transaction: Final = None
 
-    def __init__(self, wheel: Wheel, changes: Changes, *, lease_ms: int) -> None:
+    def __init__(
+        self,
+        wheel: Wheel,
+        changes: Changes,
+        *,
+        lease_ms: int,
+        limit: int,
+        due_by_ms: int,
+        closed: Collection[str],
+    ) -> None:
+        self.limit = limit
+        self.due_by_ms = due_by_ms
+        self.closed = closed
         self._wheel = wheel
         self._changes = changes
         self._owner = new_part()
@@ -51,9 +60,7 @@ class S3Claim:
         self._places: dict[str, tuple[Leased, int]] = {}
         self.messages: list[StoredMessage] = []
 
-    def take(
-        self, due: Sequence[Waiting], limit: int, *, due_by_ms: int, closed: Collection[str]
-    ) -> None:
+    def take(self, due: Sequence[Waiting]) -> None:
         """Lease objects in this order, those that nobody has and that hold something due.
 
         As many as hold ``limit`` messages, several at a time; fewer where they are large, or S3 takes
@@ -61,7 +68,7 @@ class S3Claim:
         """
         left, begun_ms = deque(due), self._wheel.now_ms()
         while left and self._wheel.now_ms() - begun_ms < self._lease_ms // 3:
-            room = limit - len(self.messages)
+            room = self.limit - len(self.messages)
             size = sum(each.waiting.name.size for each in self._leased)
             few: list[tuple[Waiting, int]] = []
             while left and room > 0 and len(few) < CONCURRENCY:
@@ -72,13 +79,9 @@ class S3Claim:
                 room -= left.popleft().name.count
             if not few:
                 return
-            self._wheel.bucket.each(
-                lambda each: self._take(*each, due_by_ms=due_by_ms, closed=closed), few
-            )
+            self._wheel.bucket.each(lambda each: self._take(*each), few)
 
-    def _take(
-        self, waiting: Waiting, limit: int, *, due_by_ms: int, closed: Collection[str]
-    ) -> None:
+    def _take(self, waiting: Waiting, limit: int) -> None:
         """Lease one object, for up to ``limit`` messages of it.
 
         Of messages that share an id, one: a claim is settled by ids. The others are for later claims.
@@ -88,54 +91,36 @@ class S3Claim:
         if state.leased(now_ms):
             return
         settled = self._given_up(state.freed())
-        if settled is None:
-            wheel.finish(waiting.name)
-            return
-        lines = wheel.lines(waiting.name) or []
-        if len(settled.gone) >= len(lines):
+        lines = None if settled is None else wheel.lines(waiting.name)
+        if settled is None or not lines or len(settled.gone) >= len(lines):
             wheel.finish(waiting.name)
             return
         leased = Leased(waiting, settled, etag, lines)
         with self._lock:
-            chosen = self._due(leased, limit, due_by_ms, closed)
-        if chosen and self._lease(leased, frozenset(position for position, _ in chosen), now_ms):
-            with self._lock:
-                self._leased.append(leased)
-                self.messages += [message for _, message in chosen]
-            return
+            chosen = self._due(leased, limit)
+        until_ms, hand = now_ms + self._lease_ms, frozenset(position for position, _ in chosen)
+        mine = replace(settled, owner=self._owner, until_ms=until_ms, hand=hand)
+        etag = wheel.lease(waiting.name, mine, etag) if chosen else None
         with self._lock:
-            for _, message in chosen:
-                del self._places[message.message_id]
+            if etag is None:
+                for _, message in chosen:
+                    del self._places[message.message_id]
+                return
+            leased.state, leased.etag = mine, etag
+            self._leased.append(leased)
+            self.messages += [message for _, message in chosen]
 
-    def _lease(self, leased: Leased, hand: frozenset[int], now_ms: int) -> bool:
-        """Write that an object is ours; False where somebody else was faster."""
-        wheel, name = self._wheel, leased.waiting.name
-        until_ms = now_ms + self._lease_ms
-        mine = replace(leased.state, owner=self._owner, until_ms=until_ms, hand=hand)
-        try:
-            leased.etag = wheel.write_state(name, mine, leased.etag)
-        except Changed:
-            return False
-        leased.state = mine
-        if not wheel.bucket.exists(wheel.key(name)):
-            # Released to its end since it was listed.
-            wheel.finish(name)
-            return False
-        return True
-
-    def _due(
-        self, leased: Leased, limit: int, due_by_ms: int, closed: Collection[str]
-    ) -> list[tuple[int, StoredMessage]]:
+    def _due(self, leased: Leased, limit: int) -> list[tuple[int, StoredMessage]]:
         """What of an object may be released: the earliest, by position, each id once."""
         now_ms, state = self._wheel.now_ms(), leased.state
         chosen: list[tuple[int, StoredMessage]] = []
         for position, line in enumerate(leased.lines):
-            if line.due_ms > due_by_ms or len(chosen) == limit:
+            if line.due_ms > self.due_by_ms or len(chosen) == limit:
                 break
             if position in state.gone or state.held.get(position, 0) > now_ms:
                 continue
             message = with_failures(line, state.failures.get(position, 0))
-            if message.destination not in closed and message.message_id not in self._places:
+            if message.destination not in self.closed and message.message_id not in self._places:
                 # At once, so that no other object that is taken at this moment gives the id again.
                 self._places[message.message_id] = (leased, position)
                 chosen.append((position, message))
@@ -152,31 +137,23 @@ class S3Claim:
                 state = state.without([position])
         return replace(state, moved={})
 
-    @property
-    def objects(self) -> int:
-        """How many objects are leased."""
-        return len(self._leased)
-
     def attempt(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     def remove(self, message_ids: Sequence[str]) -> list[bool]:
-        notes = self._changes.notes(m for m in message_ids if self._found_by_id(m))
+        places = [(m, *self._places[m]) for m in message_ids if m in self._places]
+        notes = self._changes.notes(
+            m for m, leased, position in places if found_by_id(leased.lines[position])
+        )
         answers = self._settle(message_ids, lambda state, positions: state.without(positions))
         gone = [m for m, removed in zip(message_ids, answers, strict=True) if removed]
         self._changes.forget({m: notes[m] for m in gone if m in notes})
         return answers
 
-    def _found_by_id(self, message_id: str) -> bool:
-        if message_id not in self._places:
-            return False
-        leased, position = self._places[message_id]
-        return found_by_id(leased.lines[position])
-
     def count_failures(
         self, message_ids: Sequence[str], *, retry_after_seconds: float
     ) -> list[bool]:
-        until_ms = self._in(retry_after_seconds)
+        until_ms = self._wheel.now_ms() + round(retry_after_seconds * 1000)
 
         def counted(state: State, positions: frozenset[int]) -> State:
             more = {n: state.failures.get(n, 0) + 1 for n in positions}
@@ -185,11 +162,8 @@ class S3Claim:
         return self._settle(message_ids, counted)
 
     def hold(self, message_ids: Sequence[str], *, seconds: float) -> list[bool]:
-        until_ms = self._in(seconds)
+        until_ms = self._wheel.now_ms() + round(seconds * 1000)
         return self._settle(message_ids, lambda state, where: _held(state, where, until_ms))
-
-    def _in(self, seconds: float) -> int:
-        return self._wheel.now_ms() + round(seconds * 1000)
 
     def _settle(
         self, message_ids: Sequence[str], change: Callable[[State, frozenset[int]], State]
@@ -218,11 +192,12 @@ class S3Claim:
             if not state.hand:
                 state = state.freed()
             mine = wheel.now_ms() < leased.state.until_ms - _SURE_MS
+            all_gone = len(state.gone) >= len(leased.lines)
             try:
-                if not (mine and len(state.gone) >= len(leased.lines)):
+                if not (mine and all_gone):
                     leased.etag = wheel.write_state(name, state, leased.etag)
                 leased.state = state
-                if leased.all_gone():
+                if all_gone:
                     wheel.finish(name)
                 return True
             except Changed:
@@ -249,7 +224,6 @@ class S3Claim:
         self._wheel.bucket.each(lambda leased: self._write(leased, change), held)
 
 
-def _held(state: State, positions: Iterable[int], until_ms: int) -> State:
-    where = frozenset(positions)
-    held = {**state.held, **dict.fromkeys(where, until_ms)}
-    return replace(state, held=held, hand=state.hand - where)
+def _held(state: State, positions: frozenset[int], until_ms: int) -> State:
+    held = {**state.held, **dict.fromkeys(positions, until_ms)}
+    return replace(state, held=held, hand=state.hand - positions)

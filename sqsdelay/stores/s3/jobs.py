@@ -14,13 +14,13 @@ killed between the two writes is finished by the next that reads the record.
 
 from __future__ import annotations
 
-import json
 import secrets
 from array import array
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from sqsdelay.errors import StoreUnavailable
@@ -125,15 +125,14 @@ class Job:
 
         A batch that was only to be decided when its driver was killed is decided here.
         """
-        runs = self._counting(self._read()[0])
+        runs, _ = self._counting()
         ids, contents = array("q"), array("q")
+        bucket = self._wheel.bucket
         keys = [self._marks(run.batch, attempt) for run in runs for attempt in run.attempts]
-        for key, found in zip(
-            keys, self._wheel.bucket.each(self._wheel.bucket.get, keys), strict=True
-        ):
+        for key, found in zip(keys, bucket.each(bucket.get, keys), strict=True):
             if found is None:
                 raise StoreUnavailable(
-                    f"{key} in bucket {self._wheel.bucket.name} is gone, which tells what the job has "
+                    f"{key} in bucket {bucket.name} is gone, which tells what the job has "
                     "stored; give the job another name"
                 )
             half = len(found[0]) // 2
@@ -163,21 +162,20 @@ class Job:
             sum(each.total for each in staged) % _FULL,
             max(each.last_ms for each in staged),
         )
-        if self._name is None or self._note(run, staged):
-            if not self._wheel.batches.commits(batch, run.attempts):
-                raise StoreUnavailable(
-                    f"the job took longer than {JOB_SECONDS} s and was given up; none of its messages "
-                    "is in the store: run it again"
-                )
-            return True
-        return False
+        if self._name is not None and not self._note(run, staged):
+            return False
+        if not self._wheel.batches.commits(batch, run.attempts):
+            raise StoreUnavailable(
+                f"the job took longer than {JOB_SECONDS} s and was given up; none of its messages "
+                "is in the store: run it again"
+            )
+        return True
 
     def _note(self, run: _Run, staged: Sequence[Staged]) -> bool:
         """Put a run into the record; False where another has stored the same."""
         first, *more = {each.known for each in staged}
         while True:
-            runs, etag = self._read()
-            counting = self._counting(runs)
+            counting, etag = self._counting()
             if run in counting:
                 return True
             # A record only grows at its end: what others have stored since comes after what was known.
@@ -194,11 +192,10 @@ class Job:
                     f"another run of the job {self._name!r} has stored messages at the same time; none "
                     "of this run's is in the store: run it again, and it stores those that are missing"
                 )
-            try:
-                self._write([*counting, run], etag)
+            fields = {"job": self._name, "runs": [asdict(each) for each in (*counting, run)]}
+            with suppress(Changed):
+                self._wheel.bucket.put_json(self._prefix + _RECORD, fields, over=etag)
                 return True
-            except Changed:
-                continue
 
     def abort(self, batch: str) -> None:
         """Give a run up, and delete what any of its attempts has written."""
@@ -212,9 +209,6 @@ class Job:
                 keys.append(found.key)
         bucket.each(bucket.delete, keys)
 
-    def _counting(self, runs: Sequence[_Run]) -> list[_Run]:
-        return [run for run in runs if self._counts(run)]
-
     def _counts(self, run: _Run) -> bool:
         """Whether a run in the record is published; it is now, if its driver did not come to that."""
         batches = self._wheel.batches
@@ -224,28 +218,22 @@ class Job:
     def _marks(self, batch: str, attempt: str) -> str:
         return f"{self._prefix}{batch}~{attempt}.marks"
 
-    def _read(self) -> tuple[list[_Run], str | None]:
+    def _counting(self) -> tuple[list[_Run], str | None]:
+        """The runs that are published, and the ETag of the record."""
         if self._name is None:
             return [], None
-        found = self._wheel.bucket.get(self._prefix + _RECORD)
-        return ([], None) if found is None else (_runs(found[0]), found[1])
-
-    def _write(self, runs: Sequence[_Run], over: str | None) -> None:
-        fields: dict[str, Any] = {
-            "job": self._name,
-            "runs": [asdict(run) for run in runs],
-            "write": secrets.token_hex(6),
-        }
-        self._wheel.bucket.put(self._prefix + _RECORD, json.dumps(fields).encode(), over=over)
+        runs, etag = _record(self._wheel, self._prefix + _RECORD)
+        return [run for run in runs if self._counts(run)], etag
 
 
 def _known(runs: Sequence[_Run]) -> str:
     return digest("\n".join(run.batch for run in runs))[:16]
 
 
-def _runs(body: bytes) -> list[_Run]:
-    found = json.loads(body)["runs"]
-    return [_Run(**{**run, "attempts": tuple(run["attempts"])}) for run in found]
+def _record(wheel: Wheel, key: str) -> tuple[list[_Run], str | None]:
+    fields, etag = wheel.bucket.get_json(key)
+    found = fields["runs"] if fields else []
+    return [_Run(**{**run, "attempts": tuple(run["attempts"])}) for run in found], etag
 
 
 def sweep_jobs(wheel: Wheel, first: Slot | None, *, most: int = 1000) -> None:
@@ -267,22 +255,17 @@ def sweep_jobs(wheel: Wheel, first: Slot | None, *, most: int = 1000) -> None:
         elif (
             name.endswith(".marks")
             and begun_ms_of(name) < now_ms - _KEPT_MS
-            and not _is_recorded(wheel, f"{job}/{_RECORD}", name.partition("~")[0])
+            and name.partition("~")[0]
+            not in {run.batch for run in _record(wheel, f"{job}/{_RECORD}")[0]}
         ):
             wheel.bucket.delete(key)
 
 
 def _sweep_record(wheel: Wheel, key: str, first: Slot | None, now_ms: int) -> None:
-    body = wheel.bucket.get(key)
-    runs = [] if body is None else _runs(body[0])
+    runs, _ = _record(wheel, key)
     last_ms = max((run.last_ms for run in runs), default=0)
     begun_ms = max((begun_ms_of(run.batch) for run in runs), default=0)
     if (first is None or last_ms < first.start_ms) and max(last_ms, begun_ms) < now_ms - _KEPT_MS:
         wheel.bucket.delete(key)
         for run in runs:
             wheel.batches.forget(run.batch)
-
-
-def _is_recorded(wheel: Wheel, record: str, batch: str) -> bool:
-    found = wheel.bucket.get(record)
-    return found is not None and batch in {run.batch for run in _runs(found[0])}

@@ -129,13 +129,8 @@ def unpacked(body: bytes) -> list[Line]:
     for text in gzip.decompress(body).splitlines():
         found = _fields(text)
         due_ms = found.get("due_ms")
-        lines.append(
-            Line(
-                due_ms if isinstance(due_ms, int) else 0,
-                str(found.get("message_id", "")),
-                text,
-            )
-        )
+        told_ms = due_ms if isinstance(due_ms, int) else 0
+        lines.append(Line(told_ms, str(found.get("message_id", "")), text))
     return lines
 
 

@@ -93,10 +93,9 @@ class S3Store(Wakes):
         self._bucket = ObjectBucket(bucket, client, clock)
         self._wheel = Wheel(self._bucket, endpoint, prefix=prefix, hierarchy=hierarchy)
         self._lease_seconds = checked_lease(lease_seconds)
-        lease_ms = round(lease_seconds * 1000)
-        self._lease_ms = lease_ms
+        self._lease_ms = round(lease_seconds * 1000)
         self._gather_ms = round(gather_seconds * 1000)
-        self._turner = Turner(self._wheel, lease_ms=lease_ms, split_messages=split_messages)
+        self._turner = Turner(self._wheel, lease_ms=self._lease_ms, split_messages=split_messages)
         self._changes = Changes(self._wheel, lookup=lookup)
         self._amendments = Amendments(self._wheel)
         self._last: tuple[int, int, list[Waiting]] | None = None
@@ -162,21 +161,24 @@ class S3Store(Wakes):
 
         The earliest of each object, the objects in the order of their earliest message.
         """
-        claim = S3Claim(self._wheel, self._changes, lease_ms=self._lease_ms)
         closed, now_ms = frozenset(except_destinations), self._wheel.now_ms()
+        claim = S3Claim(
+            self._wheel,
+            self._changes,
+            lease_ms=self._lease_ms,
+            limit=limit,
+            due_by_ms=due_by_ms,
+            closed=closed,
+        )
         self._ahead_ms = max(0, due_by_ms - now_ms)
         turns = self._more_to_turn or not 0 <= now_ms - self._turned_ms < self._turn_ms
         self._begun_ms = self._begun_ms or now_ms
         since_ms = now_ms - max(self._turned_ms, self._begun_ms)
         overdue = not 0 <= since_ms < BUSY_TURN_SECONDS * 1000
         try:
-            objects = self._objects(
-                until_ms=max(self._near_ms(), due_by_ms) if turns else due_by_ms, fresh=True
-            )
-            self._take(claim, objects, limit, due_by_ms=due_by_ms, closed=closed)
+            objects = self._take(claim, max(self._near_ms(), due_by_ms) if turns else due_by_ms)
             if not claim.messages and turns and self._turn(objects, closed):
-                objects = self._objects(until_ms=due_by_ms, fresh=True)
-                self._take(claim, objects, limit, due_by_ms=due_by_ms, closed=closed)
+                self._take(claim, due_by_ms)
             claim.messages.sort(key=lambda m: (m.due_ms, m.message_id))
             if not claim.messages:
                 yield claim
@@ -184,27 +186,22 @@ class S3Store(Wakes):
             with kept_alive(claim.renew, lease_seconds=self._lease_seconds):
                 yield claim
         finally:
-            if claim.objects:
+            if claim.messages:
                 self._last = None
             claim.release()
         if overdue:
             self._turn(self._objects(until_ms=self._near_ms(), fresh=True), closed)
 
-    def _take(
-        self,
-        claim: S3Claim,
-        objects: Iterable[Waiting],
-        limit: int,
-        *,
-        due_by_ms: int,
-        closed: frozenset[str],
-    ) -> None:
+    def _take(self, claim: S3Claim, until_ms: int) -> list[Waiting]:
+        """Claim what is worth it of the slots that begin by then; all that is in these."""
+        objects = self._objects(until_ms=until_ms, fresh=True)
         due = sorted(
-            (each for each in objects if each.name.first_ms <= due_by_ms),
+            (each for each in objects if each.name.first_ms <= claim.due_by_ms),
             key=lambda each: each.name.first_ms,
         )
-        if due and self._worth_it(objects, limit, due_by_ms, closed):
-            claim.take(due, limit, due_by_ms=due_by_ms, closed=closed)
+        if due and self._worth_it(claim, objects):
+            claim.take(due)
+        return objects
 
     def _near_ms(self) -> int:
         return self._wheel.now_ms() + 1000 * max(*self._wheel.hierarchy.seconds[1:], 1)
@@ -238,19 +235,18 @@ class S3Store(Wakes):
             sweep_jobs(self._wheel, first)
         self._swept_ms = now_ms
 
-    def _worth_it(
-        self, objects: Iterable[Waiting], limit: int, due_by_ms: int, closed: Collection[str]
-    ) -> bool:
+    def _worth_it(self, claim: S3Claim, objects: Iterable[Waiting]) -> bool:
         """Whether something is due so soon, or so much, that it is time to release."""
         waits = self._gathering()
         if not waits:
             return True
-        earliest = self._earliest(objects, closed)
+        earliest = self._earliest(objects, claim.closed)
         if earliest is None:
             return False
-        if earliest <= due_by_ms - waits:
+        if earliest <= claim.due_by_ms - waits:
             return True
-        return sum(e.name.count for e in objects if e.name.last_ms <= due_by_ms) >= limit
+        ripe = sum(e.name.count for e in objects if e.name.last_ms <= claim.due_by_ms)
+        return ripe >= claim.limit
 
     def _gathering(self) -> int:
         return min(self._gather_ms, self._ahead_ms * 2 // 3)
@@ -342,7 +338,7 @@ class S3Store(Wakes):
 
     def find(self, message_id: str) -> StoredMessage | None:
         found = self._changes.find(message_id)
-        return None if found is None else found.message
+        return None if found is None else with_failures(found.line, found.failures)
 
     def cancel(self, message_ids: Sequence[str]) -> list[bool]:
         cancelled = [self._changes.cancel(message_id) for message_id in message_ids]

@@ -137,14 +137,7 @@ def begun_ms_of(batch: str) -> int:
 
 
 class Hierarchy:
-    """Which slot a message waits in: in a coarse one while it is far away.
-
-    Args:
-        seconds: the lengths of slots, the longest first, each a multiple of the next.
-
-    Raises:
-        ConfigurationError: they are not.
-    """
+    """Which slot a message waits in: in a coarse one while it is far away."""
 
     def __init__(self, seconds: Sequence[int] = DEFAULT_SLOTS) -> None:
         pairs = list(pairwise(seconds))

@@ -51,11 +51,7 @@ class _Taken:
 
 
 class Turner:
-    """Turns one endpoint's wheel.
-
-    Args:
-        split_messages: see `SPLIT_MESSAGES`.
-    """
+    """Turns one endpoint's wheel."""
 
     def __init__(self, wheel: Wheel, *, lease_ms: int, split_messages: int) -> None:
         self._wheel = wheel
@@ -88,7 +84,7 @@ class Turner:
         finer = self._wheel.hierarchy.finer(slot)
         messages = sum(each.name.count for each in objects)
         large = messages >= self._split_messages or sum(e.name.size for e in objects) >= SPLIT_BYTES
-        small = [each for each in objects if _is_small(each)]
+        small = [e for e in objects if e.name.count < SMALL and e.name.size < SMALL_BYTES]
         # So many small ones are merged first: each chunk that is split writes to all finer slots.
         if finer is not None and large and len(small) <= CHUNK_OBJECTS:
             return finer, portions(objects, _memory, CHUNK_BYTES, CHUNK_OBJECTS)
@@ -100,11 +96,8 @@ class Turner:
         wheel = self._wheel
         last_ms = max(each.name.last_ms for each in objects)
         batch, owner = new_batch(last_ms, wheel.now_ms()), new_part()
-        taken = [
-            found
-            for found in wheel.bucket.each(lambda each: self._take(each, owner, batch), objects)
-            if found is not None
-        ]
+        leased = wheel.bucket.each(lambda each: self._take(each, owner, batch), objects)
+        taken = [each for each in leased if each is not None]
         if len(taken) < MERGE_OBJECTS and (seconds == slot.seconds or not taken):
             # The others are in use: these would come out the same.
             wheel.bucket.each(self._free, taken)
@@ -130,15 +123,8 @@ class Turner:
         if state.owner or state.held or state.failures or state.moved or state.moving:
             return None
         mine = replace(state, owner=owner, until_ms=now_ms + self._lease_ms, moving=batch)
-        try:
-            etag = wheel.write_state(waiting.name, mine, etag)
-        except Changed:
-            return None
-        if not wheel.bucket.exists(wheel.key(waiting.name)):
-            # Released or written anew to its end since it was listed.
-            wheel.finish(waiting.name)
-            return None
-        return _Taken(waiting, mine, etag)
+        etag = wheel.lease(waiting.name, mine, etag)
+        return None if etag is None else _Taken(waiting, mine, etag)
 
     def _lines(self, each: _Taken, taken: Sequence[_Taken]) -> Iterable[Line]:
         self._renew(taken)
@@ -150,25 +136,18 @@ class Turner:
         """Hold the objects for another lease, once a third of it is over."""
         now_ms = self._wheel.now_ms()
         late = [e for e in taken if e.state.until_ms < now_ms + self._lease_ms * 2 // 3]
-        self._wheel.bucket.each(lambda each: self._renew_one(each, now_ms), late)
+        until_ms = now_ms + self._lease_ms
+        self._wheel.bucket.each(lambda e: self._write(e, replace(e.state, until_ms=until_ms)), late)
 
-    def _renew_one(self, each: _Taken, now_ms: int) -> None:
-        state = replace(each.state, until_ms=now_ms + self._lease_ms)
-        each.etag = self._write(each, state)
-        each.state = state
-
-    def _write(self, each: _Taken, state: State) -> str:
+    def _write(self, each: _Taken, state: State) -> None:
         try:
-            return self._wheel.write_state(each.waiting.name, state, each.etag)
+            each.etag = self._wheel.write_state(each.waiting.name, state, each.etag)
         except Changed as error:
             raise StoreUnavailable(one_line(error)) from error
+        each.state = state
 
     def _free(self, each: _Taken) -> None:
         self._write(each, replace(each.state.freed(), moving=""))
-
-
-def _is_small(waiting: Waiting) -> bool:
-    return waiting.name.count < SMALL and waiting.name.size < SMALL_BYTES
 
 
 def _memory(waiting: Waiting) -> int:

@@ -19,7 +19,7 @@ from urllib.parse import quote
 from sqsdelay.core.readable import one_line
 from sqsdelay.errors import SchemaMismatch, StoreUnavailable
 from sqsdelay.stores.s3.batches import Batches
-from sqsdelay.stores.s3.bucket import CONCURRENCY, ObjectBucket
+from sqsdelay.stores.s3.bucket import CONCURRENCY, Changed, ObjectBucket
 from sqsdelay.stores.s3.objects import VERSION, Line, State, packed, size_of, unpacked
 from sqsdelay.stores.s3.slots import Hierarchy, ObjectName, Slot, new_batch, new_part, parse
 
@@ -56,11 +56,7 @@ class Waiting:
 
 
 class Wheel:
-    """An endpoint's objects.
-
-    Args:
-        prefix: of all keys.
-    """
+    """An endpoint's objects."""
 
     def __init__(
         self, bucket: ObjectBucket, endpoint: str, *, prefix: str, hierarchy: Hierarchy
@@ -82,11 +78,7 @@ class Wheel:
         return self.bucket.clock.now_ms()
 
     def check_version(self) -> None:
-        """Refuse what another sqsdelay wrote. It is looked for once, before anything is read or written.
-
-        Raises:
-            SchemaMismatch
-        """
+        """Refuse what another sqsdelay wrote. It is looked for once, before anything is read or written."""
         if self._checked:
             return
         for found in self.bucket.listed(f"{self.prefix}v", start_after=f"{self.slots_prefix}~"):
@@ -132,8 +124,10 @@ class Wheel:
                     break
         kept = set(names)
         for name in states:
-            if name not in kept:
-                self._forget_state_alone(name)
+            # Whoever deleted the object did not come to its state. One that is being leased anew at this
+            # moment, by somebody with an older listing, is noticed by him: the object is not there.
+            if name not in kept and not self.bucket.exists(self.key(name)):
+                self.bucket.delete(self.state_key(name))
         undecided: set[str] = set()
         return [
             Waiting(name, states.get(name))
@@ -151,12 +145,6 @@ class Wheel:
         if visible is False:
             self.bucket.delete(self.key(name), self.state_key(name))
         return visible is True
-
-    def _forget_state_alone(self, name: ObjectName) -> None:
-        # Whoever deleted the object did not come to its state. One that is being leased anew at this
-        # moment, by somebody with an older listing, is noticed by him: the object is not there.
-        if not self.bucket.exists(self.key(name)):
-            self.bucket.delete(self.state_key(name))
 
     def lines(self, name: ObjectName) -> list[Line] | None:
         """An object's messages; None where it is gone."""
@@ -230,6 +218,20 @@ class Wheel:
         self._keep_state(name, etag, state)
         return etag
 
+    def lease(self, name: ObjectName, state: State, over: str | None) -> str | None:
+        """As `write_state`; None where somebody was faster, or the object is gone since it was listed.
+
+        An object without state may be one that was finished. With one it is there.
+        """
+        try:
+            etag = self.write_state(name, state, over)
+        except Changed:
+            return None
+        if self.bucket.exists(self.key(name)):
+            return etag
+        self.finish(name)
+        return None
+
     def _keep_state(self, name: ObjectName, etag: str, state: State) -> None:
         with self._lock:
             self._states[self.state_key(name)] = (etag, state)
@@ -256,10 +258,9 @@ class Wheel:
 
     def present(self, waiting: Waiting) -> list[tuple[int, Line, State]]:
         """The messages of an object that have not left it, by position."""
-        state, _ = self.state(waiting)
-        if state.moving and self.batches.committed(state.moving):
+        state = self._rest(waiting)
+        if state is None:
             return []
-        state = self.settled(state)
         lines = self.lines(waiting.name) or []
         return [(n, line, state) for n, line in enumerate(lines) if n not in state.gone]
 
@@ -267,10 +268,15 @@ class Wheel:
         """How many messages of an object wait."""
         if waiting.state_etag is None:
             return waiting.name.count
+        state = self._rest(waiting)
+        return 0 if state is None else max(0, waiting.name.count - len(state.gone))
+
+    def _rest(self, waiting: Waiting) -> State | None:
+        """What has left an object; None where all of it was moved."""
         state, _ = self.state(waiting)
         if state.moving and self.batches.committed(state.moving):
-            return 0
-        return max(0, waiting.name.count - len(self.settled(state).gone))
+            return None
+        return self.settled(state)
 
     def write(self, lines: Sequence[Line], *, now_ms: int) -> None:
         """Keep messages: one object alone for those of one slot, else a batch of them.
@@ -290,10 +296,9 @@ class Wheel:
     def portioned(
         self, lines: Iterable[Line], *, now_ms: int, seconds: int | None = None
     ) -> Iterable[tuple[Slot, list[Line]]]:
-        """Lines by slot, in due order, so many as fit into an object.
+        """Lines by slot of that length, in due order, so many as fit into an object.
 
-        Args:
-            seconds: the slots' length; chosen by how far away each is when left out.
+        Without a length it is chosen by how far away each is.
         """
         by_slot: dict[Slot, list[Line]] = {}
         for line in lines:
@@ -317,11 +322,7 @@ class Wheel:
         *,
         between: Callable[[], object] = bool,
     ) -> None:
-        """Write objects of a batch, several at a time, as far as memory goes.
-
-        Args:
-            between: called before each few of them.
-        """
+        """Write objects of a batch, several at a time, as far as memory goes; ``between`` before each few."""
         for few in portions(parts, lambda part: size_of(part[1]), _WRITTEN_BYTES, CONCURRENCY):
             between()
             self.bucket.each(lambda part: self.put(*part, batch=batch), few)

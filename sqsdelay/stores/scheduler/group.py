@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final, TypeVar
@@ -45,9 +44,12 @@ _MOST_LISTED: Final = 100
 _NOT_THERE: Final = "ResourceNotFoundException"
 _THERE: Final = "ConflictException"
 
-_ON_A_SCHEDULE: Final = frozenset({"GetSchedule", "UpdateSchedule", "DeleteSchedule"})
-"""What these do not find is taken for the schedule. That the group is gone, `Group.check` and
-CreateSchedule tell: no answer's wording is relied on."""
+_MEANS_NO: Final = frozenset(
+    {("CreateSchedule", _THERE), ("CreateScheduleGroup", _THERE)}
+    | {(call, _NOT_THERE) for call in ("GetSchedule", "UpdateSchedule", "DeleteSchedule")}
+)
+"""Refusals that are answers: there is one of that name, or none. What is not found is taken for the
+schedule. That the group is gone, `Group.check` and CreateSchedule tell: no answer's wording is relied on."""
 
 _ROLE: Final = re.compile(r"arn:(aws[a-z-]*):iam::(\d{12}):role/[\w+=,.@/-]+", re.ASCII)
 """Source: Target API reference, RoleArn."""
@@ -66,7 +68,7 @@ R = TypeVar("R")
 
 
 class Group:
-    """A schedule group by its name.
+    """A schedule group by its name. Each call may raise StoreMissing and StoreUnavailable.
 
     Args:
         name: the group's.
@@ -78,14 +80,7 @@ class Group:
         ConfigurationError: a role that is no ARN, a client without a region.
     """
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        role_arn: str,
-        client: Any,
-        clock: Clock | None,
-    ) -> None:
+    def __init__(self, name: str, *, role_arn: str, client: Any, clock: Clock | None) -> None:
         role = _ROLE.fullmatch(role_arn)
         if role is None:
             raise InvalidSetting(
@@ -118,55 +113,33 @@ class Group:
         return f"arn:{self._partition}:sqs:{region}:{account}:{queue.name}"
 
     def now_ms(self) -> int:
-        """The service's now, epoch milliseconds, never ahead of it; asked for if it is not known.
-
-        Raises:
-            StoreMissing, StoreUnavailable
-        """
+        """The service's now, epoch milliseconds, never ahead of it; asked for if it is not known."""
         if not self.clock.synchronised:
             self.check()
         return self.clock.now_ms()
 
     def check(self) -> None:
-        """Refuse to work without the group.
-
-        Raises:
-            StoreMissing, StoreUnavailable
-        """
+        """Refuse to work without the group."""
         self._call(self._client.get_schedule_group, Name=self.name)
 
     def set_up(self) -> None:
-        """Create the group unless it exists.
-
-        Raises:
-            ConfigurationError: it exists, and holds schedules that are not sqsdelay's.
-        """
-        try:
-            self._call(self._client.create_schedule_group, Name=self.name)
-        except _Exists as error:
+        """Create the group unless it exists, with schedules that are all sqsdelay's."""
+        if self._call(self._client.create_schedule_group, Name=self.name) is None:
             some = islice(self.names(), _MOST_LISTED)
             foreign = next((name for name in some if not _OURS.fullmatch(name)), None)
             if foreign is not None:
                 raise ConfigurationError(
                     f"schedule group {self.name} holds {foreign}, which is not sqsdelay's; give the "
                     "endpoint a group of its own, or one that only sqsdelay's endpoints use"
-                ) from error
+                )
 
     def create(self, name: str, shape: Shape) -> bool:
         """Make a schedule; False where there is one of that name."""
-        try:
-            self._call(self._client.create_schedule, Name=name, **shape)
-        except _Exists:
-            return False
-        return True
+        return self._call(self._client.create_schedule, Name=name, **shape) is not None
 
     def replace(self, name: str, shape: Shape) -> bool:
         """Write every field of a schedule anew; False where there is none of that name."""
-        try:
-            self._call(self._client.update_schedule, Name=name, **shape)
-        except _Gone:
-            return False
-        return True
+        return self._call(self._client.update_schedule, Name=name, **shape) is not None
 
     def shape(
         self, *, fires_at: int, text: str, description: str, dead_letters: str | None
@@ -180,16 +153,13 @@ class Group:
         """
         target: dict[str, Any] = {"Arn": SEND_MESSAGE, "RoleArn": self._role_arn, "Input": text}
         age, attempts = (60, 0) if dead_letters is None else (RETRY_SECONDS, MAX_RETRIES)
-        target["RetryPolicy"] = {
-            "MaximumEventAgeInSeconds": age,
-            "MaximumRetryAttempts": attempts,
-        }
+        target["RetryPolicy"] = {"MaximumEventAgeInSeconds": age, "MaximumRetryAttempts": attempts}
         if dead_letters is not None:
             target["DeadLetterConfig"] = {"Arn": dead_letters}
         return {
             "GroupName": self.name,
             "Description": description,
-            "ScheduleExpression": expression(fires_at),
+            "ScheduleExpression": f"at({datetime.fromtimestamp(fires_at, UTC):%Y-%m-%dT%H:%M:%S})",
             "ScheduleExpressionTimezone": "UTC",
             "FlexibleTimeWindow": {"Mode": "OFF"},
             "ActionAfterCompletion": "DELETE",
@@ -199,18 +169,15 @@ class Group:
 
     def get(self, name: str) -> Schedule | None:
         """A schedule, None where there is none of that name."""
-        try:
-            return dict(self._call(self._client.get_schedule, Name=name, GroupName=self.name))
-        except _Gone:
-            return None
+        schedule: Schedule | None = self._call(
+            self._client.get_schedule, Name=name, GroupName=self.name
+        )
+        return schedule
 
     def delete(self, name: str) -> bool:
         """Delete a schedule; False where there was none."""
-        try:
-            self._call(self._client.delete_schedule, Name=name, GroupName=self.name)
-        except _Gone:
-            return False
-        return True
+        answer = self._call(self._client.delete_schedule, Name=name, GroupName=self.name)
+        return answer is not None
 
     def names(self, prefix: str = "") -> Iterator[str]:
         """The names of the group's schedules that begin so, in no order; a call for each hundred."""
@@ -237,30 +204,27 @@ class Group:
             self._client.close()
 
     def _call(self, call: Callable[..., Any], **arguments: Any) -> Any:
+        """The service's answer; None where it says that there is one of that name, or none."""
         asked_at = self.clock.local.monotonic()
-        with self._translated():
+        try:
             answer = call(**arguments)
+        except ClientError as error:
+            code = error.response["Error"]["Code"]
+            if (error.operation_name, code) in _MEANS_NO:
+                return None
+            raise self._store_error(error, code) from error
+        except BotoCoreError as error:
+            raise StoreUnavailable(
+                f"schedule group {self.name} cannot be used now: {error}"
+            ) from error
         told_ms = answered_ms(answer)
         if told_ms is not None:
             self.clock.observe(told_ms, asked_at=asked_at)
         return answer
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except ClientError as error:
-            raise self._store_error(error, error.response["Error"]["Code"]) from error
-        except BotoCoreError as error:
-            raise StoreUnavailable(
-                f"schedule group {self.name} cannot be used now: {error}"
-            ) from error
-
     def _store_error(self, error: ClientError, code: str) -> StoreError:
         if code == _THERE:
-            return _Exists(str(error))
-        if code == _NOT_THERE and error.operation_name in _ON_A_SCHEDULE:
-            return _Gone(str(error))
+            return StoreError(str(error))
         if code == _NOT_THERE:
             return StoreMissing(
                 f"schedule group {self.name} does not exist; run sqsdelay store create (set_up()), or "
@@ -269,19 +233,6 @@ class Group:
         if code == "ValidationException":
             return StoreError(f"schedule group {self.name}: {error}")
         return StoreUnavailable(f"schedule group {self.name} cannot be used now: {error}")
-
-
-class _Exists(StoreError):
-    """A schedule of that name is there."""
-
-
-class _Gone(StoreError):
-    """No schedule of that name is there."""
-
-
-def expression(at: int) -> str:
-    """A one-time schedule's expression for epoch seconds."""
-    return f"at({datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%S})"
 
 
 def fires_at(schedule: Schedule) -> int:

@@ -204,11 +204,6 @@ class SchedulerStore:
     def _shape(
         self, message: StoredMessage, now_ms: int, *, kept_since_ms: int | None = None
     ) -> Shape:
-        """What a message's schedule is made of.
-
-        Raises:
-            InvalidMessage, MessageTooLarge
-        """
         at = firing_second(message.message_id, message.due_ms, hop_seconds=self._hop_seconds)
         if kept_since_ms is None:
             remaining = (message.due_ms - now_ms) // 1000
@@ -245,11 +240,7 @@ class SchedulerStore:
         return len(self._all_names())
 
     def _all_names(self) -> list[str]:
-        return [
-            name
-            for prefix in (self._names, self._second_names)
-            for name in self._group.names(prefix)
-        ]
+        return [*self._group.names(self._names), *self._group.names(self._second_names)]
 
     def pending(
         self,
@@ -267,10 +258,11 @@ class SchedulerStore:
         """
         due_ms, message_id, end_ms = page_bounds(after, due_from_ms, due_before_ms)
         found: list[StoredMessage] = []
-        for names in _hundreds(self._all_names()):
+        names = self._all_names()
+        for start in range(0, len(names), 100):
             fit = [
                 one.message
-                for one in self._group.each(self._read, names)
+                for one in self._group.each(self._read, names[start : start + 100])
                 if one is not None
                 and (due_ms, message_id) < (one.message.due_ms, one.message.message_id)
                 and one.message.due_ms < end_ms
@@ -308,10 +300,9 @@ class SchedulerStore:
         waiting = self._waiting(message_id)
         if waiting is None:
             return False
-        moved = replace(waiting.message, due_ms=due_ms)
         # Every field is written: UpdateSchedule gives those left out their defaults.
         shape = self._shape(
-            moved,
+            replace(waiting.message, due_ms=due_ms),
             self._group.now_ms(),
             kept_since_ms=kept_since_ms_of(waiting.schedule["Target"]["Input"]),
         )
@@ -369,10 +360,9 @@ class SchedulerStore:
         self._note(name_of(message_id, self._second_used), until_ms, "second name")
 
     def _note(self, name: str, until_ms: int, description: str) -> None:
-        text = {"QueueUrl": self._delay_queue_url, "MessageBody": "-"}
         shape = self._group.shape(
             fires_at=-(-until_ms // 1000),
-            text=json.dumps(text),
+            text=json.dumps({"QueueUrl": self._delay_queue_url, "MessageBody": "-"}),
             description=description,
             dead_letters=None,
         )
@@ -398,7 +388,3 @@ class SchedulerStore:
     def close(self) -> None:
         """Close connections and threads."""
         self._group.close()
-
-
-def _hundreds(names: list[str]) -> list[list[str]]:
-    return [names[i : i + 100] for i in range(0, len(names), 100)]
