@@ -42,6 +42,13 @@ class Publication:
             self.taken = not self.settled
             return self.taken
 
+    def hand_back(self) -> bool:
+        """Take back the claim of what the broker cannot have; False if it was settled before."""
+        with self._lock:
+            self.taken = False
+            self.published_at = self.written_at = inf
+            return not self.settled
+
     def settle(self, error: SqsDelayError | None = None) -> None:
         """Say what became of it; what is said later changes nothing."""
         with self._lock:
@@ -96,14 +103,28 @@ class Outstanding:
         while self._unwritten and self._unwritten[0].stream_end <= stream_position:
             self._unwritten.popleft().written_at = now
 
-    def answered(self, tag: int, *, multiple: bool, error: SqsDelayError | None = None) -> None:
+    def answered(
+        self, tag: int, *, multiple: bool, error: SqsDelayError | None = None
+    ) -> list[Publication]:
         """Settle what an ack (no ``error``) or a nack answers for; answers out of order are fine."""
-        if not multiple:
-            if tag in self._by_tag:
+        tags = list(self._up_to(tag)) if multiple else [tag]
+        return [self._settle(each, error) for each in tags if each in self._by_tag]
+
+    def refused(
+        self, named: Callable[[Publication], bool], error: SqsDelayError
+    ) -> list[Publication]:
+        """Settle with ``error`` the first one ``named`` and all such after it; the others after it,
+        which the broker did not look at, are no longer outstanding: they may be written again."""
+        ignored: list[Publication] = []
+        found = False
+        for tag, each in list(self._by_tag.items()):
+            if named(each):
+                found = True
                 self._settle(tag, error)
-            return
-        for each in list(self._up_to(tag)):
-            self._settle(each, error)
+            elif found and each.hand_back():
+                self.bytes -= self._by_tag.pop(tag).size
+                ignored.append(each)
+        return ignored
 
     def returned(
         self, exchange: str, routing_key: str, message_id: str | None, error: SqsDelayError
@@ -133,10 +154,11 @@ class Outstanding:
             self._settle(tag, error)
         return len(overdue)
 
-    def _settle(self, tag: int, error: SqsDelayError | None) -> None:
+    def _settle(self, tag: int, error: SqsDelayError | None) -> Publication:
         publication = self._by_tag.pop(tag)
         self.bytes -= publication.size
         publication.settle(error)
+        return publication
 
     def _up_to(self, tag: int) -> Iterator[int]:
         for each in self._by_tag:

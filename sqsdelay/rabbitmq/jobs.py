@@ -45,6 +45,11 @@ class Jobs:
         with self._lock:
             self._publications.extend(publications)
 
+    def publish_first(self, publications: Sequence[Publication]) -> None:
+        """Before all others: these have waited longest."""
+        with self._lock:
+            self._publications.extendleft(reversed(publications))
+
     def bind(self, job: BindJob) -> None:
         with self._lock:
             self._bindings.append(job)

@@ -8,10 +8,16 @@ import pika
 from pika.exceptions import ChannelClosedByBroker
 
 from sqsdelay.core.clock import Clock
-from sqsdelay.errors import QueueMissing, SendFailed, SqsDelayError, Unconfirmed
+from sqsdelay.errors import (
+    ConfigurationError,
+    QueueMissing,
+    SendFailed,
+    SqsDelayError,
+    Unconfirmed,
+)
 from sqsdelay.rabbitmq.binder import Binder
 from sqsdelay.rabbitmq.confirms import Outstanding, Publication
-from sqsdelay.rabbitmq.connection import place
+from sqsdelay.rabbitmq.connection import ACCESS_REFUSED, NOT_FOUND, place, refusal
 from sqsdelay.rabbitmq.jobs import Jobs
 
 MAX_UNCONFIRMED: Final = 2_000
@@ -23,6 +29,13 @@ MAX_UNCONFIRMED_BYTES: Final = 16 * 1024 * 1024
 FIRST_ANSWER_SECONDS: Final = 1.0
 """How long only one publication is in flight on a new connection. A broker that is short of memory or
 disk says so when it gets the first, and by no other sign; what was written by then is in limbo."""
+
+NACKS_SECONDS: Final = 1.0
+"""How long a queue may refuse all it is sent before the connection is made anew. A channel that was
+opened while a quorum queue elected a leader goes on addressing the dead one, and is refused for ever."""
+
+DRAIN_SECONDS: Final = 2.0
+"""How long such a connection waits for its other answers, and writes nothing, before it closes."""
 
 CLOSE_SECONDS: Final = 3.0
 """How long the broker may take to say goodbye."""
@@ -58,6 +71,9 @@ class Link:
         self._lost: BaseException | None = None
         self._serving = False
         self._window = 1
+        self._draining = False
+        self._refused_since: dict[str, float] = {}
+        self._confirmed_exchanges: set[str] = set()
         self._heard_at = clock.monotonic()
         self.blocked = ""
         """Why the broker takes no messages now; empty while it does."""
@@ -150,7 +166,7 @@ class Link:
 
     def _pump(self) -> None:
         """Bind and publish while the broker takes it and the windows have room."""
-        while self._serving and not self.blocked and self._channel.is_open:
+        while self._serving and not (self.blocked or self._draining) and self._channel.is_open:
             binding = self._jobs.next_binding()
             if binding is not None:
                 self._binder.bind(binding)
@@ -196,9 +212,28 @@ class Link:
                 code="nack",
                 transient=True,
             )
-        self._outstanding.answered(method.delivery_tag, multiple=method.multiple, error=error)
-        if self._jobs:
+        answered = self._outstanding.answered(
+            method.delivery_tag, multiple=method.multiple, error=error
+        )
+        for publication in answered:
+            self._note_answer(publication, refused=error is not None)
+        if self._draining and not self._outstanding:
+            self.close()
+        elif self._jobs:
             self._pump()
+
+    def _note_answer(self, publication: Publication, *, refused: bool) -> None:
+        """Drain the connection, and close it, once one place has only refused for too long."""
+        place_of = publication.exchange or publication.routing_key
+        if not refused:
+            self._confirmed_exchanges.add(publication.exchange)
+            self._refused_since.pop(place_of, None)
+            return
+        since = self._refused_since.setdefault(place_of, self._heard_at)
+        if not self._draining and self._heard_at - since >= NACKS_SECONDS:
+            self._draining = True
+            self._lost = ConnectionError(f"{place_of} refused all messages for a while")
+            self._connection.ioloop.call_later(DRAIN_SECONDS, self.close)
 
     def _on_return(self, _: Any, method: Any, properties: Any, __: bytes) -> None:
         where = place(self._given)
@@ -243,6 +278,7 @@ class Link:
     def _settle_all(self) -> None:
         reason = self._lost if self._lost is not None else "closed"
         if isinstance(reason, ChannelClosedByBroker):
+            self._settle_refused(reason)
             reason = f"{reason.reply_code} {reason.reply_text}"
         self._outstanding.give_up(
             Unconfirmed(
@@ -253,6 +289,27 @@ class Link:
         )
         for binding in self._binder.give_back():
             self._jobs.bind(binding)
+
+    def _settle_refused(self, reason: ChannelClosedByBroker) -> None:
+        """Settle what the broker refused to publish, and hand back what it has not looked at.
+
+        It closes the channel at the first message that it refuses, and ignores what follows. Where the
+        exchange has confirmed before, it was taken away later, and some may have arrived: these are
+        left for `Unconfirmed`.
+        """
+        if reason.reply_code not in (ACCESS_REFUSED, NOT_FOUND):
+            return
+
+        def named(publication: Publication) -> bool:
+            exchange = publication.exchange
+            return (
+                exchange not in self._confirmed_exchanges
+                and f"'{exchange or 'amq.default'}'" in reason.reply_text
+            )
+
+        cause = refusal(reason.reply_code, reason.reply_text, place(self._given))
+        error = ConfigurationError(f"{cause}; the message was not sent")
+        self._jobs.publish_first(self._outstanding.refused(named, error))
 
     def dispose(self) -> None:
         """Free the socket and the loop, in whatever state they are."""

@@ -64,6 +64,7 @@ class Management:
         self._authorization = "Basic " + base64.b64encode(login.encode("utf-8", "replace")).decode()
         host = parts.netloc.rpartition("@")[2]
         self._base = urlunsplit((parts.scheme, host, parts.path.rstrip("/") + "/api", "", ""))
+        self.virtual_host = virtual_host
         self._virtual_host = quote(virtual_host, safe="")
 
     def version(self) -> str:

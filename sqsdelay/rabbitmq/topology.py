@@ -41,9 +41,9 @@ MIN_BROKER_VERSION: Final = (3, 10)
 Source: rabbitmq.com/blog/2022/03/29/at-least-once-dead-lettering."""
 
 DELIVERY_LIMIT: Final = 2**31 - 1
-"""Deliveries of an undeliverable message before the broker drops it. RabbitMQ 4.0 drops after 20 by
-default, and each look at the queue is a delivery. Source: rabbitmq.com/docs/quorum-queues, "Poison
-Message Handling"."""
+"""Deliveries of a message before the broker drops it, or dead-letters it from a level: early. RabbitMQ
+4.0 does so after 20 by default, and each look at the queue is a delivery. Source:
+rabbitmq.com/docs/quorum-queues, "Poison Message Handling"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,8 +134,12 @@ class Topology:
             yield Exchange(name=self.level_name(level))
 
     def queues(self) -> Iterator[Queue]:
-        """Every queue: one per level, whose messages wait 2^level seconds, and the catch-all."""
+        """Every queue: one per level, whose messages wait 2^level seconds, and the catch-all.
+
+        NServiceBus's levels have no delivery limit of their own: on RabbitMQ 4 a policy must set it.
+        """
         yield lasting_queue(self.undeliverable)
+        limit: dict[str, int] = {} if self.shared else {"x-delivery-limit": DELIVERY_LIMIT}
         for level in range(LEVELS):
             yield Queue(
                 name=self.level_name(level),
@@ -145,6 +149,7 @@ class Topology:
                     "x-overflow": "reject-publish",
                     "x-message-ttl": 2**level * 1000,
                     "x-dead-letter-exchange": self.after(level),
+                    **limit,
                 },
             )
 

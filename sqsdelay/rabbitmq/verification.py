@@ -22,7 +22,7 @@ from sqsdelay.rabbitmq.connection import (
 )
 from sqsdelay.rabbitmq.infrastructure import declare_exchange, declare_queue
 from sqsdelay.rabbitmq.management import Management
-from sqsdelay.rabbitmq.topology import LEVELS, MIN_BROKER_VERSION, Topology
+from sqsdelay.rabbitmq.topology import DELIVERY_LIMIT, LEVELS, MIN_BROKER_VERSION, Topology
 
 HARMFUL_POLICIES: Final = (
     "message-ttl",
@@ -34,6 +34,9 @@ HARMFUL_POLICIES: Final = (
 """Policy keys that end a level's wait early, lose its queue, refuse its messages or send them elsewhere.
 Of an argument and a policy the broker takes the argument, but the smaller of two numbers.
 Source: rabbitmq.com/docs/policies, "How Policies Interact with Optional Queue Arguments"."""
+
+DELIVERY_LIMITED_VERSION: Final = (4, 0)
+"""From here on a quorum queue without a delivery limit has one of 20. Source: as `DELIVERY_LIMIT`."""
 
 STREAM_QUEUE: Final = "stream_queue"
 """The feature flag that at-least-once dead-lettering needs; NServiceBus checks it as well.
@@ -139,7 +142,7 @@ def _declare_command(topology: Topology) -> str:
 def _hidden(management: Management, topology: Topology) -> Iterator[Problem]:
     """What AMQP does not show: the version, policies, bindings."""
     version = management.version()
-    if tuple(map(int, re.findall(r"\d+", version)[:2])) < MIN_BROKER_VERSION:
+    if _release(version) < MIN_BROKER_VERSION:
         yield Problem(
             "broker",
             f"is RabbitMQ {version}: its quorum queues neither expire messages nor dead-letter them "
@@ -153,7 +156,7 @@ def _hidden(management: Management, topology: Topology) -> Iterator[Problem]:
             f"rabbitmqctl enable_feature_flag {STREAM_QUEUE}",
         )
     yield from _handed_over(management, topology)
-    yield from _policies(management, topology)
+    yield from _policies(management, topology, version)
     yield from _missing_bindings(management, topology)
 
 
@@ -174,7 +177,12 @@ def _handed_over(management: Management, topology: Topology) -> Iterator[Problem
             )
 
 
-def _policies(management: Management, topology: Topology) -> Iterator[Problem]:
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)[:2]))
+
+
+def _policies(management: Management, topology: Topology, version: str) -> Iterator[Problem]:
+    """Policies, and the lack of one, that end delays early or lose messages."""
     queues = management.queues()
     for level in range(LEVELS):
         name = topology.level_name(level)
@@ -185,6 +193,21 @@ def _policies(management: Management, topology: Topology) -> Iterator[Problem]:
                 f"a policy sets {key} to {policies[key]!r}: delays end early, or messages are lost",
                 f"change the policy's pattern so that it leaves {topology.prefix}.delay-level- alone",
             )
+        limit = policies.get("delivery-limit")
+        by_default = topology.shared and _release(version) >= DELIVERY_LIMITED_VERSION
+        if limit is None and by_default:
+            text = f"has RabbitMQ {version}'s delivery limit of 20"
+        elif limit is not None and 0 <= limit < DELIVERY_LIMIT:
+            text = f"a policy sets delivery-limit to {limit}"
+        else:
+            continue
+        yield Problem(
+            f"queue {name}",
+            f"{text}: a message that is looked at more often goes to the next level, and arrives early",
+            f"rabbitmqctl set_policy -p '{management.virtual_host}' --apply-to queues --priority 100 "
+            f"{topology.prefix}.delay-levels '^{re.escape(topology.prefix)}\\.delay-level-' "
+            f"'{{\"delivery-limit\":{DELIVERY_LIMIT}}}'",
+        )
 
 
 def _missing_bindings(management: Management, topology: Topology) -> Iterator[Problem]:

@@ -50,11 +50,17 @@ class RabbitNode:
     """One broker node. ``kill`` and ``start`` again keep its data.
 
     With ``tls_folder``, holding ``cert.pem`` and ``key.pem``, it also listens for TLS on ``tls_port``.
+    With ``peer``, a running node, it joins that node's cluster the first time it starts.
     With ``feature_flags`` (names with commas) it starts with these alone, as one upgraded from of old.
     """
 
     def __init__(
-        self, folder: Path, *, tls_folder: Path | None = None, feature_flags: str | None = None
+        self,
+        folder: Path,
+        *,
+        tls_folder: Path | None = None,
+        feature_flags: str | None = None,
+        peer: RabbitNode | None = None,
     ) -> None:
         install()
         self.folder = folder
@@ -62,6 +68,7 @@ class RabbitNode:
         self._process: subprocess.Popen[bytes] | None = None
         self._epmd: subprocess.Popen[bytes] | None = None
         self._has_run = False
+        self._peer = peer
         self._feature_flags = feature_flags
         self._choose_ports()
 
@@ -69,7 +76,7 @@ class RabbitNode:
         self.tls_port = free_port() if self.tls_folder is not None else None
         self.port = free_port()
         self.management_port = free_port()
-        self.epmd_port = free_port()
+        self.epmd_port: int = free_port() if self._peer is None else self._peer.epmd_port
         self.url = f"amqp://guest:guest@127.0.0.1:{self.port}/%2f"
         self.management_url = f"http://guest:guest@127.0.0.1:{self.management_port}"
         self._configure()
@@ -92,15 +99,17 @@ class RabbitNode:
                 else ""
             )
         )
-        name = f"rabbit{self.port}@localhost"
-        self.environment = {
+        self.name = f"rabbit{self.port}@localhost"
+        # Nodes of one cluster share the Erlang cookie, a file in their home.
+        home = (self._peer or self).folder / "home"
+        self.environment: dict[str, str] = {
             "PATH": os.environ["PATH"],
-            "HOME": str(self.folder / "home"),
+            "HOME": str(home),
             "LANG": "C.UTF-8",
             "ERL_CRASH_DUMP": str(self.folder / "erl_crash.dump"),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "ERL_EPMD_PORT": str(self.epmd_port),
-            "RABBITMQ_NODENAME": name,
+            "RABBITMQ_NODENAME": self.name,
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODE_PORT": str(self.port),
             "RABBITMQ_DIST_PORT": str(free_port()),
@@ -118,6 +127,10 @@ class RabbitNode:
         """
         for _ in range(_PORTS_TRIED):
             if self._started():
+                if self._peer is not None and not self._has_run:
+                    self.ctl("stop_app")
+                    self.ctl("join_cluster", self._peer.name)
+                    self.ctl("start_app")
                 self._has_run = True
                 return
             ended = self._process is not None and self._process.poll() is not None
@@ -130,7 +143,7 @@ class RabbitNode:
         raise RuntimeError(f"RabbitMQ did not start:\n{log}")
 
     def _started(self) -> bool:
-        if self._epmd is None:
+        if self._epmd is None and self._peer is None:
             # Started by us, not by the node, so that it does not stay behind as a daemon.
             epmd = shutil.which("epmd") or "/usr/bin/epmd"
             self._epmd = subprocess.Popen([epmd], env=self.environment)

@@ -152,6 +152,12 @@ def test_names_and_arguments_of_a_level() -> None:
     }
 
 
+def test_only_our_own_levels_have_a_delivery_limit() -> None:
+    """RabbitMQ 4 dead-letters after 20 looks where none is given, and the message arrives early."""
+    limits = {q.arguments.get("x-delivery-limit") for q in Topology("acme").queues()}
+    assert limits == {2**31 - 1}
+
+
 def test_only_our_own_delivery_exchange_names_an_alternate() -> None:
     """NServiceBus declares its exchange without arguments, and would find ours different."""
     shared = {e.name: dict(e.arguments) for e in Topology("nsb.v2").exchanges()}

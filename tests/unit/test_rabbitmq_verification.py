@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,11 +16,17 @@ from sqsdelay.rabbitmq.verification import _hidden
 class Broker(Management):
     """A management API that answers from memory."""
 
-    def __init__(self, version: str, *, bindings: list[dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        version: str,
+        *,
+        bindings: list[dict[str, Any]],
+        queues: Sequence[dict[str, Any]] = (),
+    ) -> None:
         super().__init__("http://localhost", "/")
         self._answers: dict[str, Any] = {
             "/overview": {"rabbitmq_version": version},
-            "/queues/%2F": [],
+            "/queues/%2F": list(queues),
             "/queues/%2F?columns=name,reductions,messages_unacknowledged,messages_dlx": [],
             "/feature-flags": [{"name": "stream_queue", "state": "enabled"}],
         }
@@ -42,7 +49,7 @@ def bindings(topology: Topology) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("version", "old"), [("3.9.13", True), ("3.10.0-rc.1", False), ("4.0.5", False)]
+    ("version", "old"), [("3.9.13", True), ("3.10.0-rc.1", False), ("3.13.7", False)]
 )
 def test_a_broker_that_is_too_old_is_named(version: str, old: bool) -> None:
     """Before 3.10, quorum queues cannot do what a level needs."""
@@ -50,6 +57,35 @@ def test_a_broker_that_is_too_old_is_named(version: str, old: bool) -> None:
         _hidden(Broker(version, bindings=bindings(Topology("nsb.v2"))), Topology("nsb.v2"))
     )
     assert [p.text.startswith(f"is RabbitMQ {version}") for p in problems] == [True] * old
+
+
+@pytest.mark.parametrize(
+    ("version", "prefix", "policy", "fatal"),
+    [
+        ("3.13.7", "nsb.v2", {}, False),
+        ("4.0.5", "nsb.v2", {}, True),
+        ("4.0.5", "nsb.v2", {"delivery-limit": 2**31 - 1}, False),
+        ("4.0.5", "nsb.v2", {"delivery-limit": -1}, False),
+        ("4.0.5", "acme", {}, False),
+        ("4.0.5", "acme", {"delivery-limit": 20}, True),
+        ("3.10.8", "acme", {"delivery-limit": 20}, True),
+    ],
+)
+def test_levels_that_would_be_early_after_some_looks_are_found(
+    version: str, prefix: str, policy: dict[str, int], fatal: bool
+) -> None:
+    """A level's delivery limit dead-letters to the next level; the remedy is the policy, whole."""
+    topology = Topology(prefix)
+    queues = [
+        {"name": queue.name, "effective_policy_definition": policy} for queue in topology.queues()
+    ]
+    broker = Broker(version, bindings=bindings(topology), queues=queues)
+    problems = list(_hidden(broker, topology))
+    assert [problem.fatal for problem in problems] == [True] * 28 * fatal
+    for problem in problems:
+        assert "arrives early" in problem.text
+        assert problem.remedy.startswith("rabbitmqctl set_policy -p '/' --apply-to queues")
+        assert problem.remedy.endswith("'{\"delivery-limit\":2147483647}'")
 
 
 def test_a_missing_binding_is_found() -> None:

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, bind, declare, verify
 from tests.acceptance.rabbitmq.broker import Broker, Inbox, manage
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, wait_for
 from tests.services.rabbitmq import RabbitNode
 
 LOST = 200
@@ -122,6 +122,31 @@ def test_a_policy_that_shortens_delays_is_found(
         assert found == [f"queue sqsdelay.delay-level-{level}" for level in range(20, 28)]
     finally:
         manage(*policy, method="DELETE")
+
+
+def test_a_policy_that_limits_deliveries_is_found_and_its_remedy_helps(
+    fragile: RabbitNode, fragile_broker: Broker
+) -> None:
+    """The level's 21st look would send a message on to the next level: early. Exit 1, and a command."""
+    declare(fragile_broker.url, Topology("nsb.v2"))
+    policy = (fragile.management_url, "policies", unquote(fragile_broker.virtual_host), "few")
+    manage(*policy, pattern=".*", definition={"delivery-limit": 20}, priority=1)
+
+    def problems() -> list[str]:
+        found = verify(
+            fragile_broker.url, Topology("nsb.v2"), management_url=fragile_broker.management_url
+        )
+        return [p.remedy for p in found if p.fatal and "delivery-limit to 20" in p.text]
+
+    wait_for(lambda: len(problems()) == 28)
+    verified = fragile_broker.cli(
+        "verify", "--prefix", "nsb.v2", "--management", fragile_broker.management_url
+    )
+    assert verified.returncode == 1
+    command, *arguments = shlex.split(problems()[0])
+    assert command == "rabbitmqctl"
+    fragile.ctl(*arguments)
+    wait_for(lambda: not problems())
 
 
 def test_a_disabled_stream_queue_flag_is_found(tmp_path: Path) -> None:

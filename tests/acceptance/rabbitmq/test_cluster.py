@@ -1,0 +1,75 @@
+"""Three nodes: a sender outlives the death of the node that leads a level."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, declare
+from sqsdelay.rabbitmq.management import Management
+from tests.acceptance.rabbitmq.broker import REGISTERED_SECONDS
+from tests.services.rabbitmq import RabbitNode
+
+RESUMED_SECONDS = 30
+"""A busy machine's patience; the survivors elect within a few."""
+
+
+MESSAGES = [RabbitMqMessage("a", delay=600) for _ in range(20)]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[RabbitNode]]:
+    """Three private nodes that share queues."""
+    nodes: list[RabbitNode] = []
+    try:
+        for number in range(3):
+            peer = nodes[0] if nodes else None
+            nodes.append(RabbitNode(tmp_path_factory.mktemp(f"cluster{number}"), peer=peer))
+            nodes[-1].start()
+        yield nodes
+    finally:
+        for node in reversed(nodes):
+            node.stop()
+
+
+def test_senders_outlive_the_death_of_a_levels_leader(cluster: list[RabbitNode]) -> None:
+    """A channel from before the kill, and those opened during the election, are confirmed again."""
+    survivor, leader, _ = cluster
+    acme = Topology("acme")
+    declare(leader.url, acme)  # the node that declares a quorum queue leads it
+    time.sleep(REGISTERED_SECONDS)
+    queue = Management(survivor.management_url, "/").queues()[acme.level_name(9)]
+    assert queue["leader"] == leader.name
+    senders = [
+        RabbitMqSender(survivor.url, prefix="acme", bind=False, confirm_seconds=3) for _ in range(4)
+    ]
+    outcomes = [Counter[str]() for _ in senders]
+    try:
+        assert _sent(senders[0]) == {"confirmed": len(MESSAGES)}
+        leader.kill()
+        for number in range(1, len(senders)):
+            outcomes[number] += _sent(senders[number])
+        resumed = [_resumes(*each) for each in zip(senders, outcomes, strict=True)]
+    finally:
+        for sender in senders:
+            sender.close()
+    assert all(resumed), outcomes
+
+
+def _resumes(sender: RabbitMqSender, outcomes: Counter[str]) -> bool:
+    """True as soon as all that is sent is confirmed; False if it never is."""
+    deadline = time.monotonic() + RESUMED_SECONDS
+    while time.monotonic() < deadline:
+        sent = _sent(sender)
+        outcomes += sent
+        if sent == {"confirmed": len(MESSAGES)}:
+            return True
+    return False
+
+
+def _sent(sender: RabbitMqSender) -> Counter[str]:
+    results = sender.send_many("orders", MESSAGES)
+    return Counter(type(each.error).__name__ if each.error else "confirmed" for each in results)

@@ -1,0 +1,63 @@
+"""What the broker refuses to publish is an error of the configuration, and harms no neighbour."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote
+
+import pytest
+from pika import BasicProperties
+
+from sqsdelay.errors import ConfigurationError
+from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, bind, declare
+from sqsdelay.rabbitmq.confirms import Publication
+from sqsdelay.rabbitmq.connection import parameters
+from sqsdelay.rabbitmq.publisher import Publisher
+from tests.acceptance.rabbitmq.broker import Broker, manage
+
+
+def test_a_missing_level_is_named_and_not_sent(broker: Broker) -> None:
+    """Nothing is declared: sending again would help nobody."""
+    with RabbitMqSender(broker.url, prefix="typo", bind=False) as sender:
+        results = sender.send_many("orders", [RabbitMqMessage("a", delay=5) for _ in range(3)])
+    for result in results:
+        assert isinstance(result.error, ConfigurationError)
+        assert "no exchange 'typo.delay-level-02'" in str(result.error)
+        assert "not sent" in str(result.error)
+
+
+def test_neighbours_of_a_refused_message_arrive_once(broker: Broker) -> None:
+    """The broker ignores what follows a refused message: that is written again, and nothing twice."""
+    broker.queue("orders")
+    publisher = Publisher(parameters(broker.url))
+    try:
+        publications = [_plain("nowhere" if n == 0 else "", n) for n in range(100)]
+        publisher.publish(publications)
+    finally:
+        publisher.close()
+    assert isinstance(publications[0].error, ConfigurationError)
+    assert [each.error for each in publications[1:]] == [None] * 99
+    assert [int(body) for _, _, body in broker.drain("orders")] == list(range(1, 100))
+
+
+@pytest.mark.parametrize("delay", [0, 5])
+def test_a_missing_permission_is_named_and_not_sent(broker: Broker, delay: int) -> None:
+    """The user may do anything but write; each attempt says so, and none says "perhaps"."""
+    declare(broker.url, Topology("acme"))
+    broker.queue("orders")
+    bind(broker.url, "orders", Topology("acme"))
+    url = broker.url.replace("guest:guest@", "reader:reader@")
+    permissions = {"configure": ".*", "write": "", "read": ".*"}
+    host = unquote(broker.virtual_host)
+    manage(broker.management_url, "users", "reader", password="reader", tags="")
+    manage(broker.management_url, "permissions", host, "reader", **permissions)
+    with RabbitMqSender(url, prefix="acme", bind=False) as sender:
+        for _ in range(2):
+            with pytest.raises(ConfigurationError, match="ACCESS_REFUSED") as refused:
+                sender.send("orders", "a", delay=delay)
+            assert "not sent" in str(refused.value)
+
+
+def _plain(exchange: str, number: int) -> Publication:
+    return Publication(
+        exchange, "orders", str(number).encode(), BasicProperties(message_id=str(number))
+    )
