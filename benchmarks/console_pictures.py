@@ -21,6 +21,7 @@ from tempfile import TemporaryDirectory
 from selenium.webdriver import Chrome
 
 from sqsdelay import DelaySender, Message
+from sqsdelay.console.failures import looked_at
 from sqsdelay.console.server import serving
 from sqsdelay.console.services import Services
 from sqsdelay.console.settings import Access, ConsoleSettings
@@ -54,7 +55,9 @@ def main() -> None:
         url, ledger = f"sqlite:///{made}/store.db", Path(made) / "ledger.jsonl"
         fill(aws, url, FileLedger(ledger))
         settings = ConsoleSettings(endpoints=NAMES, stores=dict.fromkeys(NAMES, url), ledger=ledger)
-        with serving(Services(settings, Access()), port=0) as address, chromium() as browser:
+        services = Services(settings, Access())
+        looked_at(services.source(NAMES[0]), look=True)
+        with serving(services, port=0) as address, chromium() as browser:
             for name, path, scheme, width, height in SHOTS:
                 take(
                     browser, address + path, scheme, (width, height), folder / f"console-{name}.png"

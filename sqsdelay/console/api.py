@@ -132,9 +132,15 @@ def reschedule(endpoint: str, change: MoveRequest, request: Request, response: R
 
 
 @router.get("/endpoints/{endpoint}/errors")
-def list_errors(endpoint: str, request: Request, again: bool = False) -> ErrorsView:
-    """The error queue's messages by reason. Looking receives them: their receive counts grow."""
-    return failures.looked_at(services_of(request).source(endpoint), again=again)
+def list_errors(endpoint: str, request: Request) -> ErrorsView:
+    """The error queue's messages by reason, as last looked at."""
+    return failures.looked_at(services_of(request).source(endpoint))
+
+
+@router.post("/endpoints/{endpoint}/errors/look")
+def look_at_errors(endpoint: str, request: Request) -> ErrorsView:
+    """Look at the error queue. That receives its messages: their receive counts grow."""
+    return failures.looked_at(services_of(request).source(endpoint), look=True)
 
 
 @router.post("/endpoints/{endpoint}/errors/retry")

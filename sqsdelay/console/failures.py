@@ -29,16 +29,17 @@ def kind_of(reason: str | None) -> str:
     return NO_REASON if reason is None else text_of(_VARIES.sub("…", reason))
 
 
-def looked_at(source: Source, *, again: bool = False) -> ErrorsView:
+def looked_at(source: Source, *, look: bool = False) -> ErrorsView:
     """The messages of an error queue, grouped by reason, the largest group first.
 
     Args:
-        again: receive them anew, even if somebody just did.
+        look: receive them anew. Otherwise they are those that were last received, if any: to receive
+            a message raises its receive count, and a GET changes nothing.
     """
-    if again:
+    if look:
         source.errors_sample.forget()
     source.queues_sample.start()
-    sample = source.errors_sample.get()
+    sample = source.errors_sample.get() if look else source.errors_sample.known()
     # Not waited for where SQS has just not answered.
     asked = source.queues_sample.known if sample.trouble else source.queues_sample.get
     status = asked().value if source.on_sqs else None

@@ -9,6 +9,7 @@ from urllib.parse import unquote
 from fastapi import APIRouter, Depends, Form, HTTPException, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
+from sqsdelay.console import failures
 from sqsdelay.console.api import services_of, visitor_of
 from sqsdelay.console.confirmations import (
     Confirmation,
@@ -17,7 +18,7 @@ from sqsdelay.console.confirmations import (
 )
 from sqsdelay.console.jobs import Job, new_key
 from sqsdelay.console.pages import unsent, utc_input
-from sqsdelay.console.rendering import page
+from sqsdelay.console.rendering import page, wire
 from sqsdelay.console.schemas import (
     ChangeRequest,
     ChosenMessage,
@@ -115,6 +116,13 @@ def change_messages(
         move = MoveRequest(messages=some, key=key, due_at=due_at)
         return _shown_job(services.move(endpoint, move, who))
     raise ConfigurationError(f"{action!r} is not an action on messages")
+
+
+@router.post("/errors/look")
+def look_at_errors(request: Request, endpoint: TEXT) -> Response:
+    """Receive what is in the error queue, for the page."""
+    failures.looked_at(services_of(request).source(endpoint), look=True)
+    return RedirectResponse(f"/errors?endpoint={wire(endpoint)}", status_code=303)
 
 
 @router.post("/errors/confirm")

@@ -6,9 +6,10 @@ import hashlib
 import hmac
 import json
 import logging
+import math
 import secrets
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
@@ -26,6 +27,23 @@ logger = logging.getLogger("sqsdelay.console")
 
 MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024
 """A message of 1 MiB, of which a form makes three times as much."""
+
+MAX_STRANGERS_BYTES: Final = 4096
+"""Of a visitor who has not signed in: a token is shorter."""
+
+MOST_AT_ONCE: Final = 100
+"""Requests answered at a time; others are told to come again."""
+
+FREE_GUESSES: Final = 5
+"""Wrong tokens of an address that cost it no time."""
+
+GUESSES_IN_ALL: Final = 100
+"""Wrong tokens of all addresses together, within `GUESS_SECONDS`, before every token has to wait."""
+
+GUESS_SECONDS: Final = 60.0
+"""The longest wait for another guess; wrong tokens that are older by ten times that are forgotten."""
+
+ADDRESSES_KEPT: Final = 1_000
 
 SESSIONS_KEPT: Final = 1_000
 SESSION_SECONDS: Final = 12 * 3600
@@ -89,6 +107,34 @@ class Sessions:
             return self._signed_in.get(session, float("-inf")) > now
 
 
+class Guesses:
+    """Wrong tokens: each makes the wait for the next one longer."""
+
+    def __init__(self) -> None:
+        self._wrong: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        self._all: deque[float] = deque(maxlen=GUESSES_IN_ALL)
+        self._lock = threading.Lock()
+
+    def wait(self, address: str, now: float) -> float:
+        """Seconds until a token from there is looked at; 0 where it is at once."""
+        with self._lock:
+            count, last = self._wrong.get(address, (0, now))
+            own = 0.0
+            if count >= FREE_GUESSES:
+                own = last + min(GUESS_SECONDS, 2.0 ** min(count - FREE_GUESSES, 10)) - now
+            full = len(self._all) == GUESSES_IN_ALL
+            return max(0.0, own, self._all[0] + GUESS_SECONDS - now if full else 0.0)
+
+    def wrong(self, address: str, now: float) -> None:
+        """A token from there was wrong."""
+        with self._lock:
+            count, last = self._wrong.pop(address, (0, now))
+            self._wrong[address] = (1 if now - last > 10 * GUESS_SECONDS else count + 1, now)
+            self._all.append(now)
+            while len(self._wrong) > ADDRESSES_KEPT:
+                self._wrong.popitem(last=False)
+
+
 class Guard:
     """ASGI middleware before everything else: what it does not let pass has no effect.
 
@@ -113,6 +159,8 @@ class Guard:
         self._access = access
         self.sessions = sessions
         self.now = monotonic
+        self._guesses = Guesses()
+        self._at_once = 0
         self._hosts = {
             *(f"{name}:{port}" for name in LOOPBACK_NAMES),
             *(LOOPBACK_NAMES if port == 80 else ()),
@@ -130,7 +178,11 @@ class Guard:
             return
         headers = Headers(scope=scope)
         session, new = self._session(headers)
-        refusal = self._refusal(scope, headers) or self._unknown(scope, headers, session)
+        refusal = self._refusal(scope, headers)
+        stranger = False
+        if refusal is None:
+            refusal = self._unknown(scope, headers, session)
+            stranger = self._stranger(session)
         static = scope["path"].startswith("/static/")
 
         async def guarded(message: Message) -> None:
@@ -140,9 +192,15 @@ class Guard:
                     answer[name] = value
                 answer["Cache-Control"] = "max-age=86400" if static else "no-store"
                 if new and not static and "set-cookie" not in answer:
-                    answer.append("set-cookie", self.set_cookie(session, headers))
+                    answer.append("set-cookie", self.set_cookie(session, scope))
             await send(message)
 
+        most = MAX_STRANGERS_BYTES if stranger else MAX_REQUEST_BYTES
+        body = b"" if refusal is not None else await _body(receive, most)
+        if body is None:
+            refusal = _refused(scope, 413, f"the request is too long; send {most} bytes at most")
+        elif refusal is None and self._at_once >= MOST_AT_ONCE:
+            refusal = _refused(scope, 503, "too many requests at once; try again in a second")
         if refusal is not None:
             await refusal(scope, receive, guarded)
             return
@@ -151,12 +209,31 @@ class Guard:
             "visitor": Visitor(self._name(headers), self.sessions.csrf(session)),
             "session": session,
         }
-        await self._app(scope, receive, guarded)
+        unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
-    def set_cookie(self, session: str, headers: Headers) -> str:
+        async def read() -> Message:
+            return unread.pop() if unread else await receive()
+
+        self._at_once += 1
+        try:
+            await self._app(scope, read, guarded)
+        finally:
+            self._at_once -= 1
+
+    def wait(self, scope: Scope) -> float:
+        """Seconds until a token from this address is looked at."""
+        return self._guesses.wait(_address(scope), self.now())
+
+    def wrong(self, scope: Scope) -> None:
+        """A token from this address was wrong."""
+        logger.warning("a wrong token from %s", one_line(_address(scope)))
+        self._guesses.wrong(_address(scope), self.now())
+
+    def set_cookie(self, session: str, scope: Scope) -> str:
         """The header that gives a browser its session."""
-        forwarded = self._access.user_header is not None
-        secure = forwarded and headers.get("x-forwarded-proto") == "https"
+        # Whoever lies about TLS, does so about their own cookie.
+        forwarded = Headers(scope=scope).get("x-forwarded-proto", "").lower()
+        secure = "https" in (scope["scheme"], forwarded)
         return (
             f"{self.cookie}={session}; HttpOnly; SameSite=Lax; Path=/{'; Secure' if secure else ''}"
         )
@@ -188,6 +265,8 @@ class Guard:
         if not _same_origin(headers, host):
             return _refused(scope, 403, "this request comes from another site")
         size = headers.get("content-length", "")
+        if "transfer-encoding" in headers:
+            return _refused(scope, 413, "send the request's length, not Transfer-Encoding")
         if not (size.isascii() and size.isdigit()) or int(size) > MAX_REQUEST_BYTES:
             text = (
                 f"the request has no length or is too long; send {MAX_REQUEST_BYTES} bytes at most"
@@ -207,8 +286,12 @@ class Guard:
         if token is None or path.startswith("/static/") or path == "/sign-in":
             return None
         kind, _, given = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and hmac.compare_digest(given.encode(), token.encode()):
-            return None
+        if kind.lower() == "bearer":
+            if wait := self.wait(scope):
+                return too_soon(scope, wait)
+            if hmac.compare_digest(given.encode(), token.encode()):
+                return None
+            self.wrong(scope)
         if self.sessions.signed_in(session, self.now()):
             return None
         if path.startswith("/api/"):
@@ -216,6 +299,10 @@ class Guard:
             answer.headers["WWW-Authenticate"] = "Bearer"
             return answer
         return RedirectResponse("/sign-in", status_code=303)
+
+    def _stranger(self, session: str) -> bool:
+        """Whether somebody has to sign in with a form and has not."""
+        return self._access.token is not None and not self.sessions.signed_in(session, self.now())
 
     def _name(self, headers: Headers) -> str:
         if self._access.user_header is not None:
@@ -231,7 +318,37 @@ def _same_origin(headers: Headers, host: str) -> bool:
     if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return False
     origin = headers.get("origin")
-    return origin is None or urlsplit(origin).netloc.lower() == host
+    if origin is None:
+        return True
+    try:
+        return urlsplit(origin).netloc.lower() == host
+    except ValueError:
+        return False
+
+
+async def _body(receive: Receive, most: int) -> bytes | None:
+    """A request's body, counted as it comes, whatever its headers say; None where it is too long."""
+    found = bytearray()
+    while True:
+        message = await receive()
+        found += message.get("body", b"")
+        if len(found) > most:
+            return None
+        if not message.get("more_body", False):
+            return bytes(found)
+
+
+def _address(scope: Scope) -> str:
+    client = scope.get("client")
+    return "an unknown address" if client is None else str(client[0])
+
+
+def too_soon(scope: Scope, wait: float) -> Response:
+    """The answer to a token that comes too soon after wrong ones."""
+    seconds = math.ceil(wait)
+    answer = _refused(scope, 429, f"too many wrong tokens; try again in {seconds} s")
+    answer.headers["Retry-After"] = str(seconds)
+    return answer
 
 
 def _refused(scope: Scope, status: int, text: str) -> Response:

@@ -125,9 +125,11 @@ def _in_error_queue(source: Source, message_id: str, view: MessageView) -> Rejec
         if status.trouble:
             view.trouble.append(f"SQS: {status.trouble}")
         return None
-    sample = source.errors_sample.get()
+    sample = source.errors_sample.known()
     if sample.trouble:
         view.trouble.append(f"Error queue: {sample.trouble}")
+    elif sample.at_ms is None:
+        view.trouble.append("Error queue: nobody has looked at its messages yet; see Errors")
     return next((r for r in sample.value or () if r.message_id == message_id), None)
 
 

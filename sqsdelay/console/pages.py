@@ -1,4 +1,4 @@
-"""The pages to look at. What they show is the API's; what changes something is in `forms`."""
+"""The pages to look at; to get one changes nothing. They show what the API has; `forms` changes things."""
 
 from __future__ import annotations
 
@@ -148,10 +148,10 @@ def message(request: Request, id: str, endpoint: str | None = None) -> HTMLRespo
 
 
 @router.get("/errors")
-def errors(request: Request, endpoint: str | None = None, again: bool = False) -> HTMLResponse:
+def errors(request: Request, endpoint: str | None = None) -> HTMLResponse:
     """What could not be delivered."""
     source = chosen_source(services_of(request), endpoint)
-    view = failures.looked_at(source, again=again) if source.on_sqs else None
+    view = failures.looked_at(source) if source.on_sqs else None
     return page(request, "errors.html", {"endpoint": source.name, "view": view})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import socket
 import threading
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from typing import Final
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sqsdelay.console.app import create_app
 from sqsdelay.console.services import Services
@@ -20,8 +22,66 @@ CLOSING_SECONDS: Final = 2
 """How long answers that are being given may take once the console is told to stop."""
 
 STARTING_SECONDS: Final = 10.0
-MOST_AT_ONCE: Final = 100
-"""Requests answered at a time; others are told to come again."""
+REQUEST_SECONDS: Final = 20.0
+"""How long a client may take for its request, from the connection or the previous answer to its last byte."""
+
+MOST_OPEN: Final = 500
+"""Connections at a time. A process may open 1,024 files on most machines; `ACCEPTED_AT_ONCE` come on top."""
+
+ACCEPTED_AT_ONCE: Final = 256
+
+
+class Connection(H11Protocol):
+    """A client's connection, which ends where the client does not send its request in time.
+
+    Where too many are open, a new one takes the place of the one that has kept its request to itself for
+    the longest: whoever says nothing keeps nobody out.
+    """
+
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+        if len(self.connections) > MOST_OPEN:
+            timers = {
+                each._timer.when(): each
+                for each in self.connections
+                if isinstance(each, Connection) and each._timer is not None
+            }
+            oldest = timers[min(timers)]
+            # At once, not when the client's system has heard of it.
+            self.connections.discard(oldest)
+            oldest._end()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._forget()
+
+    def _watch(self) -> None:
+        """The time runs until the request is there, and is not begun anew by each of its bytes."""
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete and not cycle.more_body:
+            self._forget()
+        elif self._timer is None and not self.transport.is_closing():
+            self._timer = self.loop.call_later(REQUEST_SECONDS, self._end)
+
+    def _end(self) -> None:
+        self._forget()
+        self.transport.abort()
+
+    def _forget(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 def bound(host: str, port: int) -> socket.socket:
@@ -70,7 +130,9 @@ def serving(services: Services, *, port: int) -> Iterator[str]:
             server_header=False,
             proxy_headers=False,
             timeout_graceful_shutdown=CLOSING_SECONDS,
-            limit_concurrency=MOST_AT_ONCE,
+            http=Connection,
+            ws="none",
+            backlog=ACCEPTED_AT_ONCE,
         )
         server = uvicorn.Server(config)
         # Not in the main thread: there it would take the process's signals.

@@ -16,6 +16,9 @@ from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 MIN_TOKEN_CHARS: Final = 24
 """Ours: 24 characters of base64 are 144 bits, out of reach of guessing over a network."""
 
+MIN_TOKEN_KINDS: Final = 8
+"""Ours: 24 random hexadecimal digits have fewer different ones once in 4,000 tokens."""
+
 _ONE: Final = re.compile(r"([A-Za-z0-9_.-]{1,80})=(\w+://?.*)", re.DOTALL)
 
 
@@ -47,6 +50,11 @@ class Access:
             raise InvalidSetting(
                 f"the console's token has {len(self.token)} characters; use {MIN_TOKEN_CHARS} or more, "
                 "e.g. of: openssl rand -base64 32"
+            )
+        if self.token is not None and len(set(self.token)) < MIN_TOKEN_KINDS:
+            raise InvalidSetting(
+                f"the console's token is made of {len(set(self.token))} different characters; use "
+                f"{MIN_TOKEN_KINDS} or more, e.g. of: openssl rand -base64 32"
             )
         if (self.user_header is None) != (not self.proxies):
             raise InvalidSetting(

@@ -16,9 +16,6 @@ from sqsdelay.ledger.events import Event
 BODY_SHOWN: Final = 64 * 1024
 """Characters of a body that are sent to a browser."""
 
-START_SHOWN: Final = 160
-"""Characters of a body in a list."""
-
 
 def text_of(raw: bytes | str) -> str:
     """Text that JSON can carry: what is no UTF-8, or half a character, as ``\\xff`` and ``\\ud800``."""

@@ -11,7 +11,7 @@ from fastapi.responses import RedirectResponse, Response
 
 from sqsdelay.console.api import services_of
 from sqsdelay.console.forms import own_form
-from sqsdelay.console.guard import Guard, Sessions
+from sqsdelay.console.guard import Guard, too_soon
 from sqsdelay.console.rendering import page
 
 logger = logging.getLogger("sqsdelay.console")
@@ -33,14 +33,16 @@ def sign_in(
 ) -> Response:
     """Compare it; a right one gives a new session."""
     own_form(request, csrf)
+    guard = _guard(request)
+    if wait := guard.wait(request.scope):
+        return too_soon(request.scope, wait)
     expected = services_of(request).access.token
     if expected is None or not hmac.compare_digest(token.strip().encode(), expected.encode()):
-        logger.warning("sign-in refused: a wrong token")
+        guard.wrong(request.scope)
         return page(request, "sign_in.html", {"wrong": True}, status=403)
-    sessions, guard = _guarded(request)
     answer = RedirectResponse("/", status_code=303)
-    session = sessions.sign_in(guard.now())
-    answer.headers["Set-Cookie"] = guard.set_cookie(session, request.headers)
+    session = guard.sessions.sign_in(guard.now())
+    answer.headers["Set-Cookie"] = guard.set_cookie(session, request.scope)
     logger.info("signed in with the token")
     return answer
 
@@ -49,12 +51,11 @@ def sign_in(
 def sign_out(request: Request, csrf: Annotated[str, Form()] = "") -> Response:
     """End the session."""
     own_form(request, csrf)
-    sessions, _ = _guarded(request)
-    sessions.sign_out(request.state.session)
+    _guard(request).sessions.sign_out(request.state.session)
     return RedirectResponse("/sign-in", status_code=303)
 
 
-def _guarded(request: Request) -> tuple[Sessions, Guard]:
+def _guard(request: Request) -> Guard:
     guard = request.app.state.guard
     assert isinstance(guard, Guard)
-    return guard.sessions, guard
+    return guard

@@ -138,6 +138,12 @@ class Running:
         assert answer.status_code == 200, answer.text
         return answer.json()
 
+    def look(self) -> Any:
+        """Look at the error queue; gives its messages by reason."""
+        answer = self.api("errors/look")
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
     def done(self, answer: Response) -> Any:
         """A job once it has ended."""
         assert answer.status_code in (200, 202), answer.text

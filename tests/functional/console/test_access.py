@@ -13,7 +13,14 @@ from httpx import Client
 
 from sqsdelay.console import forms, signing_in
 from sqsdelay.console.app import create_app
-from sqsdelay.console.guard import POLICY, SESSION_SECONDS, Guard
+from sqsdelay.console.guard import (
+    FREE_GUESSES,
+    GUESS_SECONDS,
+    GUESSES_IN_ALL,
+    POLICY,
+    SESSION_SECONDS,
+    Guard,
+)
 from sqsdelay.console.services import Services
 from sqsdelay.console.settings import Access, ConsoleSettings, stores_of
 from sqsdelay.errors import ConfigurationError
@@ -181,6 +188,45 @@ def test_a_token_is_asked_for(tmp_path: Path) -> None:
     assert client.get("/cost").status_code == 303
 
 
+@pytest.mark.parametrize("form", [True, False])
+def test_wrong_tokens_slow_down(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, form: bool
+) -> None:
+    """Those of one address soon, those of all addresses later; the log names the address."""
+    now = [0.0]
+    services = Services(ConsoleSettings(endpoints=("orders",)), Access(token=TOKEN))
+    app = create_app(services, port=PORT, monotonic=lambda: now[0])
+
+    def tried(caller: str, token: str) -> int:
+        client = browser(app, caller=caller)
+        if not form:
+            bearer = {"authorization": f"Bearer {token}"}
+            return int(client.get("/cost", headers=bearer).status_code)
+        fields = {"csrf": csrf_of(client, "/sign-in"), "token": token}
+        return int(client.post("/sign-in", data=fields).status_code)
+
+    wrong, right = (403, 303) if form else (303, 200)
+    assert [tried("10.0.0.1", "wrong") for _ in range(FREE_GUESSES)] == [wrong] * FREE_GUESSES
+    assert "a wrong token from 10.0.0.1" in caplog.text
+    assert tried("10.0.0.1", TOKEN) == 429
+    assert tried("10.0.0.2", TOKEN) == right
+    now[0] = 1.0
+    assert tried("10.0.0.1", TOKEN) == right
+    for n in range(GUESSES_IN_ALL):
+        tried(f"10.0.1.{n}", "wrong")
+    assert tried("10.0.0.2", TOKEN) == 429
+    now[0] = 1.0 + GUESS_SECONDS
+    assert tried("10.0.0.2", TOKEN) == right
+
+
+def test_the_cookie_is_for_tls_behind_tls(tmp_path: Path) -> None:
+    """Whoever ends TLS before the console says so in a header."""
+    client = console(tmp_path)
+    answer = client.get("/cost", headers={"x-forwarded-proto": "https"})
+    assert answer.headers["set-cookie"].endswith("; Secure")
+    assert "Secure" not in console(tmp_path).get("/cost").headers["set-cookie"]
+
+
 def test_a_session_ends(tmp_path: Path) -> None:
     """After twelve hours, whatever the browser does."""
     settings = ConsoleSettings(endpoints=("orders",))
@@ -227,6 +273,7 @@ def test_a_proxy_names_the_user(tmp_path: Path, caplog: pytest.LogCaptureFixture
         ({"host": "::"}, "would be open to the network"),
         ({"host": "console.example"}, "would be open to the network"),
         ({"token": "short"}, "has 5 characters; use 24 or more"),
+        ({"token": "a" * 32}, "is made of 1 different characters; use 8 or more"),
         ({"user_header": "X-User"}, "takes both"),
         ({"proxies": ("10.0.0.5",)}, "takes both"),
         ({"user_header": "X-User", "proxies": ("nonsense",)}, "give the IP address"),

@@ -46,6 +46,7 @@ def served(running: Running) -> Iterator[tuple[str, Running]]:
         "bad-1", "bad-2", reason="delay of 70 s exceeds 60 s", body="<script>alert(1)</script>"
     )
     running.done(running.api("send", body="{}", delay="1d", id="order-3"))
+    running.look()
     with serving(running.services, port=0) as url:
         yield url, running
 
@@ -171,6 +172,7 @@ def test_errors_and_sending(browser: Chrome, served: tuple[str, Running]) -> Non
     """Retry all of a reason; send what the form says, line breaks and all."""
     url, running = served
     browser.get(f"{url}errors?endpoint={running.endpoint}")
+    press(browser, "Look again")
     press(browser, "Retry all…")
     press(browser, "Retry all messages of this reason")
     until(browser, says("Ended."))

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from sqsdelay.console.services import Services
+from sqsdelay.console.settings import Access
 from sqsdelay.core.delay import utc
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.ledger import from_json
 from sqsdelay.stores import open_store
-from tests.functional.console.conftest import HOUR_MS, Running, submitted
+from tests.functional.console.conftest import HOUR_MS, Running, client_of, submitted
 
 Start = Callable[..., Running]
 
@@ -175,6 +177,7 @@ def test_all_that_is_known_of_a_message(running: Running) -> None:
     assert found["route"] == "store"
     assert [event["event"] for event in found["history"]] == ["sent"]
     running.reject("bad", reason="its delay is 'x'")
+    running.look()
     found = running.get("message", id="bad")
     assert found["where"] == "error queue"
     assert found["reason"] == "its delay is 'x'"
@@ -238,7 +241,7 @@ def test_retry_and_discard_by_forms(running: Running) -> None:
     running.reject("b", reason="delay of 80 s exceeds 60 s")
     running.reject("c", reason="no due time", due=False)
     client = running.client
-    view = running.get("errors")
+    view = running.look()
     assert [(g["reason"], len(g["messages"])) for g in view["groups"]] == [
         ("delay of … s exceeds … s", 3),
         ("no due time", 1),
@@ -249,16 +252,31 @@ def test_retry_and_discard_by_forms(running: Running) -> None:
     result = submitted(client, asked, "Retry 1 message")
     assert f"sent to {running.endpoint}" in client.get(result.headers["location"]).text
     assert len(running.received()) == 1
-    asked = submitted(client, pages(running, "/errors", again="true"), "Discard all…")
+    looked = submitted(client, pages(running, "/errors"), "Look again")
+    asked = submitted(client, client.get(looked.headers["location"]), "Discard all…")
     assert "there is no other copy" in asked.text
     submitted(client, asked, "Discard all messages of this reason")
-    left = running.get("errors", again=True)["groups"]
+    left = running.look()["groups"]
     assert [e["id"] for group in left for e in group["messages"]] == ["c"]
+
+
+def test_to_get_a_page_receives_nothing(running: Running) -> None:
+    """Any website can make a browser get one, and whoever may only read must not raise receive counts."""
+    running.reject("a")
+    for path in ("/", "/errors", "/message"):
+        assert "too far" not in pages(running, path, id="a", again="true").text
+    (group,) = running.look()["groups"]
+    assert [e["receives"] for e in group["messages"]] == [1]
+    readers = client_of(Services(running.services.settings, Access(read_only=True)))
+    where = {"endpoint": running.endpoint}
+    assert "<button>Look" not in readers.get("/errors", params=where).text
+    assert readers.post("/errors/look", data=where).status_code == 403
 
 
 def test_an_undated_message_stays_or_goes_at_once(running: Running) -> None:
     """As the form's box says."""
     running.reject("c", reason="no due time", due=False)
+    running.look()
     asked = submitted(running.client, pages(running, "/errors"), "Retry all…")
     assert "Deliver messages without a due time at once" in asked.text
     stayed = running.done(running.api("errors/retry", all=True))
@@ -270,7 +288,7 @@ def test_an_undated_message_stays_or_goes_at_once(running: Running) -> None:
 def test_what_another_console_has_taken_is_not_found(running: Running) -> None:
     """Both looked; the second one's retry says what happened."""
     running.reject("a")
-    key = running.get("errors")["groups"][0]["messages"][0]["key"]
+    key = running.look()["groups"][0]["messages"][0]["key"]
     running.done(running.api("errors/discard", keys=[key]))
     job = running.done(running.api("errors/retry", keys=[key]))
     assert job["counts"] == {"not-done": 1}

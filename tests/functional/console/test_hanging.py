@@ -105,6 +105,7 @@ def test_a_store_that_hangs(
         in_time(lambda: shown(running, "/messages", hangs))
         in_time(lambda: shown(running, "/message", hangs, id="a"))
         in_time(lambda: running.api("send/preview", body="x", delay="1d"))
+        in_time(running.look)
         in_time(lambda: shown(running, "/errors", "bad"))
         retried = running.done(in_time(lambda: running.api("errors/retry", all=True)))
         assert retried["counts"] == {"done": 1}
@@ -140,6 +141,7 @@ def test_aws_that_hangs(
     running.services.source(running.endpoint).changed()
     if service == "sqs":
         in_time(lambda: shown(running, "/", "SQS: no answer", "<dd>2</dd>"))
+        in_time(running.look)
         in_time(lambda: shown(running, "/errors", "no answer"))
         refused = in_time(lambda: running.api("send/preview", body="x", delay="1d"))
         assert "SQS has not answered" in refused.text

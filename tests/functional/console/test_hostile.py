@@ -96,6 +96,7 @@ def hostile(running: Running) -> Running:
 def test_every_page_shows_it_as_text(hostile: Running) -> None:
     """Lists, details, histories, errors, confirmations, results."""
     client, endpoint = hostile.client, hostile.endpoint
+    hostile.look()
     for path in ("/", "/errors", "/messages"):
         answer = client.get(path, params={"endpoint": endpoint})
         assert answer.status_code == 200

@@ -77,6 +77,7 @@ def test_what_failed_on_a_fifo_endpoint_is_sent_on(start: Start) -> None:
     """To its due queue or the queue itself, in its group."""
     running = start(fifo=True)
     running.reject("a", reason="too far")
+    running.look()
     asked = submitted(
         running.client,
         running.client.get("/errors", params={"endpoint": running.endpoint}),
@@ -84,4 +85,4 @@ def test_what_failed_on_a_fifo_endpoint_is_sent_on(start: Start) -> None:
     )
     result = submitted(running.client, asked, "Retry all messages of this reason")
     assert "sent to" in running.client.get(result.headers["location"]).text
-    assert running.get("errors", again=True)["groups"] == []
+    assert running.look()["groups"] == []

@@ -1,0 +1,99 @@
+"""What strangers do with connections, on sockets to the real server: no client repairs what they send."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, suppress
+from urllib.parse import urlsplit
+
+import pytest
+
+from sqsdelay.console import server
+from sqsdelay.console.guard import MAX_STRANGERS_BYTES
+from sqsdelay.console.server import serving
+from sqsdelay.console.services import Services
+from sqsdelay.console.settings import Access, ConsoleSettings
+from tests.patience import PATIENCE_SECONDS
+
+TOKEN = "correct-horse-battery-staple"
+GET = "GET /sign-in HTTP/1.1\r\nHost: {host}\r\n"
+POST = "POST /sign-in HTTP/1.1\r\nHost: {host}\r\n"
+
+
+@pytest.fixture
+def host() -> Iterator[str]:
+    """A console that asks for a token."""
+    services = Services(ConsoleSettings(endpoints=("orders",)), Access(token=TOKEN))
+    with serving(services, port=0) as url:
+        yield urlsplit(url).netloc
+
+
+def connected(host: str) -> socket.socket:
+    """A new connection."""
+    name, _, port = host.rpartition(":")
+    return socket.create_connection((name, int(port)), timeout=PATIENCE_SECONDS)
+
+
+def status(host: str, head: str, body: bytes = b"") -> int:
+    """The status of the answer to these bytes."""
+    with closing(connected(host)) as asking:
+        asking.sendall(head.format(host=host).encode() + b"\r\n" + body)
+        answer = b""
+        while len(answer) < 12:
+            some = asking.recv(100)
+            assert some, "closed without an answer"
+            answer += some
+        return int(answer[9:12])
+
+
+@pytest.mark.parametrize("said", ["", GET + "X-A: b\r\n", POST + "Content-Length: 9\r\n\r\nto"])
+def test_who_says_nothing_keeps_nobody_out(host: str, said: str) -> None:
+    """Two thousand connections that are silent, or stop within the headers or the body."""
+    with ExitStack() as silent:
+        for _ in range(2000):
+            each = silent.enter_context(connected(host))
+            each.sendall(said.format(host=host).encode())
+        for _ in range(3):
+            assert status(host, GET) == 200
+
+
+def test_a_request_has_to_come_in_time(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often a byte of it comes."""
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.2)
+    ended = False
+    with closing(connected(host)) as slow:
+        slow.sendall(GET.format(host=host).encode())
+        slow.settimeout(0.01)
+        for _ in range(100 * int(PATIENCE_SECONDS)):
+            try:
+                ended = slow.recv(1) == b""
+            except TimeoutError:
+                with suppress(ConnectionError):
+                    slow.sendall(b"X")
+            except ConnectionError:
+                ended = True
+            if ended:
+                return
+    raise AssertionError("still connected")
+
+
+@pytest.mark.parametrize(
+    "length", ["Content-Length: 5\r\nTransfer-Encoding: chunked", "Transfer-Encoding: chunked"]
+)
+def test_a_chunked_request_is_refused(host: str, length: str) -> None:
+    """Before any of it is kept."""
+    kind = "Content-Type: multipart/form-data; boundary=x\r\n"
+    assert status(host, f"{POST}{kind}{length}\r\n", b"5\r\n12345\r\n") == 413
+
+
+def test_a_stranger_may_send_a_token_and_no_more(host: str) -> None:
+    """Bytes are counted before anybody reads a form."""
+    kind = "Content-Type: application/x-www-form-urlencoded\r\n"
+    body = b"t" * (MAX_STRANGERS_BYTES + 1)
+    assert status(host, f"{POST}{kind}Content-Length: {len(body)}\r\n", body) == 413
+
+
+def test_an_origin_that_is_none_is_refused(host: str) -> None:
+    """In words, not by an error of the console's."""
+    assert status(host, f"{POST}Origin: http://[\r\nContent-Length: 0\r\n") == 403
