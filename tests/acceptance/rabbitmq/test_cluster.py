@@ -35,6 +35,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[RabbitNod
             node.stop()
 
 
+@pytest.mark.nightly  # three brokers beside all the others' tests
 def test_senders_outlive_the_death_of_a_levels_leader(cluster: list[RabbitNode]) -> None:
     """A channel from before the kill, and those opened during the election, are confirmed again."""
     survivor, leader, _ = cluster
