@@ -24,7 +24,7 @@ from sqsdelay.rabbitmq import (
     declare,
     teardown,
 )
-from sqsdelay.rabbitmq.routing_keys import entry_level, routing_key
+from sqsdelay.rabbitmq.topology import entry_level, routing_key
 
 QUEUE = "ours"
 OF_SEND_MANY = 0.9

@@ -108,7 +108,7 @@ class Broker:
             )
 
     def _ask(self) -> dict[str, int]:
-        from sqsdelay.rabbitmq.waiting import depths, ready
+        from sqsdelay.rabbitmq.management import depths, ready
 
         own = [name for each in self._endpoints for name in (each, each + ERROR_QUEUE_SUFFIX)]
         return ready(self._given, self._topology) | depths(self._given, own)

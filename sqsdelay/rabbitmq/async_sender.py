@@ -13,9 +13,9 @@ from pika import BasicProperties
 from sqsdelay.core.delay import Delay
 from sqsdelay.core.loop_calls import DEFAULT_LINGER_MS, DEFAULT_MAX_WAITING, LoopCalls
 from sqsdelay.ports.forks import in_each_child
-from sqsdelay.rabbitmq import routing_keys as routing
 from sqsdelay.rabbitmq.message import RabbitMqMessage
 from sqsdelay.rabbitmq.sender import RabbitMqSender, RabbitMqSendResult
+from sqsdelay.rabbitmq.topology import check_queue_name
 
 LANES: Final = 4
 """Calls under way: while the broker confirms one, others are written. More find nothing to do: all go over
@@ -93,7 +93,7 @@ class AsyncRabbitMqSender:
             message_id=message_id,
             properties=properties,
         )
-        queue = routing.check_queue_name(endpoint)
+        queue = check_queue_name(endpoint)
         size = len(body) if isinstance(body, str | bytes) else 0
         result = await self._calls.call(queue, message, size=size, most=PUBLISHED_AT_ONCE)
         if result.error is not None:

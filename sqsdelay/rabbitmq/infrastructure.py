@@ -10,11 +10,10 @@ import tenacity
 from pika.exceptions import ChannelClosedByBroker
 
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.rabbitmq import undeliverable, waiting
+from sqsdelay.rabbitmq import undeliverable
 from sqsdelay.rabbitmq.connection import PRECONDITION_FAILED, Address, channel, parameters
-from sqsdelay.rabbitmq.management import Management
-from sqsdelay.rabbitmq.routing_keys import binding_key, check_queue_name
-from sqsdelay.rabbitmq.topology import Exchange, Queue, Topology
+from sqsdelay.rabbitmq.management import UNCOUNTED, Management, held, ready
+from sqsdelay.rabbitmq.topology import Exchange, Queue, Topology, binding_key, check_queue_name
 
 DECLARE_ATTEMPTS: Final = 5
 
@@ -141,12 +140,12 @@ def _check_empty(given: Address, topology: Topology, management_url: str | None)
     if management_url is None:
         raise ConfigurationError(
             f"it is unknown whether the infrastructure {topology.prefix!r} is empty: "
-            f"{waiting.UNCOUNTED}; or delete it anyway with --force (force=True)"
+            f"{UNCOUNTED}; or delete it anyway with --force (force=True)"
         )
     if not names:
         return
-    held = waiting.held(Management(management_url, given.virtual_host), names)
-    count = sum(each.unseen for each in held.values())
+    found = held(Management(management_url, given.virtual_host), names)
+    count = sum(each.unseen for each in found.values())
     if count:
         raise ConfigurationError(
             f"{count} messages in the infrastructure {topology.prefix!r} are being handed over by the "
@@ -157,7 +156,7 @@ def _check_empty(given: Address, topology: Topology, management_url: str | None)
 
 
 def _check_none_ready(given: Address, topology: Topology) -> dict[str, int]:
-    counts = waiting.ready(given, topology)
+    counts = ready(given, topology)
     if count := sum(counts.values()):
         raise ConfigurationError(
             f"{count} messages wait in the infrastructure {topology.prefix!r} and would be lost; move "

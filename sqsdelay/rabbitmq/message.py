@@ -1,4 +1,5 @@
-"""A message as its sender writes it, and the AMQP properties it travels with."""
+"""A message as its sender writes it, and as it waits in a store: encoded, so that every type comes out as it
+went in."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from pika import BasicProperties
 from pika.exceptions import AMQPError
 
 from sqsdelay.core.delay import Delay
-from sqsdelay.core.message import DUE_AT, WAS_DUE_AT
+from sqsdelay.core.message import DUE_AT, WAS_DUE_AT, Attribute
 from sqsdelay.errors import InvalidMessage, MessageTooLarge
 from sqsdelay.rabbitmq.topology import LEVELS, MAX_NAME_BYTES
 
@@ -174,3 +175,50 @@ def check_encoding(properties: BasicProperties) -> None:
             f"properties and headers of {size} bytes; the limit is {MAX_PROPERTIES_BYTES} (one frame, less "
             f"what {LEVELS} levels add); move some into the body"
         )
+
+
+PROPERTIES: Final = "sqsdelay.AmqpProperties"
+"""The attribute of a stored message that holds them."""
+
+_DELIVERY_COUNT: Final = "x-delivery-count"
+"""What a quorum queue adds to a message that it delivers.
+Source: rabbitmq.com/docs/quorum-queues, "Poison Message Handling"."""
+
+
+def resendable(properties: BasicProperties) -> BasicProperties:
+    """The properties without what belongs to the former send: the broker's traces, its user, copies.
+
+    ``CC`` has had its effect when the message came; the broker takes no ``user_id`` but our own.
+    """
+    kept = copy.copy(properties)
+    kept.user_id = None
+    kept.headers = {
+        name: value
+        for name, value in (properties.headers or {}).items()
+        if name not in (*COPY_HEADERS, _DELIVERY_COUNT) and not name.startswith(DEATH_HEADERS)
+    }
+    return kept
+
+
+def packed(properties: BasicProperties) -> dict[str, Attribute]:
+    """The properties as a stored message's attributes."""
+    encoded = b"".join(properties.encode())
+    return {PROPERTIES: {"DataType": "Binary", "BinaryValue": encoded}}
+
+
+def unpacked(attributes: Mapping[str, Attribute]) -> BasicProperties:
+    """The properties that `packed` put in; empty ones where there are none.
+
+    Raises:
+        InvalidMessage: they cannot be read.
+    """
+    if PROPERTIES not in attributes:
+        return BasicProperties()
+    try:
+        properties = BasicProperties()
+        properties.decode(attributes[PROPERTIES]["BinaryValue"])
+    except Exception as error:  # pika checks nothing: bytes can make it raise what they like
+        raise InvalidMessage(
+            f"attribute {PROPERTIES} is not what a timeout manager stores: {error!r}; leave it out"
+        ) from error
+    return properties

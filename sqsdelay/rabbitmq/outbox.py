@@ -31,12 +31,12 @@ from sqsdelay.rabbitmq.message import (
     DEATH_HEADERS,
     MAX_MESSAGE_BYTES,
     PERSISTENT,
+    PROPERTIES,
     check_encoding,
+    unpacked,
 )
 from sqsdelay.rabbitmq.publisher import DEFAULT_CONFIRM_SECONDS, Publisher
-from sqsdelay.rabbitmq.routing_keys import check_queue_name
-from sqsdelay.rabbitmq.stored_properties import PROPERTIES, unpacked
-from sqsdelay.rabbitmq.topology import lasting_queue
+from sqsdelay.rabbitmq.topology import check_queue_name, lasting_queue
 
 CONNECT_SECONDS: Final = 2.0
 """Short, because a dispatcher tries again by itself, and its circuit breaker counts from then on."""

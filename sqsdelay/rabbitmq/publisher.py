@@ -19,9 +19,8 @@ from sqsdelay.errors import (
     Unconfirmed,
 )
 from sqsdelay.ports.forks import in_each_child
-from sqsdelay.rabbitmq.confirms import Publication
+from sqsdelay.rabbitmq.confirms import BindJob, Jobs, Publication
 from sqsdelay.rabbitmq.connection import Address, is_denied, place, translated
-from sqsdelay.rabbitmq.jobs import BindJob, Jobs
 from sqsdelay.rabbitmq.link import Link
 
 logger = logging.getLogger(__name__)

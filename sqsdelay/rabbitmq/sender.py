@@ -19,7 +19,6 @@ from sqsdelay.errors import (
     SendFailed,
     SqsDelayError,
 )
-from sqsdelay.rabbitmq import routing_keys as routing
 from sqsdelay.rabbitmq import undeliverable
 from sqsdelay.rabbitmq.confirms import Publication
 from sqsdelay.rabbitmq.connection import parameters
@@ -36,7 +35,16 @@ from sqsdelay.rabbitmq.publisher import (
     DEFAULT_CONNECT_SECONDS,
     Publisher,
 )
-from sqsdelay.rabbitmq.topology import MAX_DELAY_SECONDS, OWN_PREFIX, Topology
+from sqsdelay.rabbitmq.topology import (
+    MAX_DELAY_SECONDS,
+    OWN_PREFIX,
+    Topology,
+    binding_key,
+    check_delay,
+    check_queue_name,
+    entry_level,
+    routing_key,
+)
 
 
 class RabbitMqRoute(StrEnum):
@@ -194,7 +202,7 @@ class RabbitMqSender:
             properties=properties,
         )
         began = self._publisher.now()
-        prepared = self._prepare(routing.check_queue_name(endpoint), message)
+        prepared = self._prepare(check_queue_name(endpoint), message)
         if prepared.route is RabbitMqRoute.DELAY_LEVEL:
             self._ensure_deliverable(endpoint, began)
         self._publisher.publish([prepared.publication], since=began)
@@ -215,7 +223,7 @@ class RabbitMqSender:
         Raises:
             InvalidEndpoint: nothing was sent.
         """
-        routing.check_queue_name(endpoint)
+        check_queue_name(endpoint)
         began = self._publisher.now()
         results: list[RabbitMqSendResult] = []
         ready: list[tuple[int, _Prepared]] = []
@@ -258,7 +266,7 @@ class RabbitMqSender:
             self._publisher.bind(
                 endpoint,
                 self._topology.delivery_exchange,
-                routing.binding_key(endpoint),
+                binding_key(endpoint),
                 since=began,
             )
 
@@ -287,7 +295,7 @@ class RabbitMqSender:
         due = due_time(message.delay, message.due_at)
         now_ms = self._clock.now_ms()
         due_ms = due.due_ms(now_ms)
-        seconds = routing.check_delay(seconds_until(due_ms, now_ms))
+        seconds = check_delay(seconds_until(due_ms, now_ms))
         properties = properties_of(
             message,
             message_id=_message_id(message),
@@ -314,8 +322,8 @@ def _address(topology: Topology, endpoint: str, seconds: int) -> tuple[str, str]
     """Exchange and routing key; the nameless exchange leads straight to the queue of that name."""
     if not seconds:
         return "", endpoint
-    level = routing.entry_level(seconds)
-    return topology.level_name(level), routing.routing_key(seconds, endpoint)
+    level = entry_level(seconds)
+    return topology.level_name(level), routing_key(seconds, endpoint)
 
 
 def _message_id(message: RabbitMqMessage) -> str:

@@ -16,7 +16,6 @@ from sqsdelay.core.delay import utc
 from sqsdelay.core.received_message import whole_number
 from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.limits import MAX_DUE_MS
-from sqsdelay.rabbitmq import waiting
 from sqsdelay.rabbitmq.connection import (
     ADMIN_SECONDS,
     NOT_FOUND,
@@ -24,16 +23,15 @@ from sqsdelay.rabbitmq.connection import (
     channel,
     parameters,
 )
-from sqsdelay.rabbitmq.management import Management
+from sqsdelay.rabbitmq.management import UNCOUNTED, Management, held, ready
 from sqsdelay.rabbitmq.message import (
     DELAY_HEADER,
     DUE_AT_HEADER,
     FORMER_DUE_AT_HEADER,
     RabbitMqMessage,
 )
-from sqsdelay.rabbitmq.routing_keys import RoutedDelay, read_key
 from sqsdelay.rabbitmq.sender import RabbitMqSender
-from sqsdelay.rabbitmq.topology import MAX_LEVEL, Topology
+from sqsdelay.rabbitmq.topology import MAX_LEVEL, RoutedDelay, Topology, read_key
 from sqsdelay.rabbitmq.undeliverable import settle_acks
 
 CHUNK: Final = 30
@@ -124,7 +122,7 @@ def _management(given: Address, url: str | None, *, force: bool) -> Management |
         if force:
             return None
         raise ConfigurationError(
-            f"it is unknown what would stay at the source: {waiting.UNCOUNTED}; or move what can be moved, "
+            f"it is unknown what would stay at the source: {UNCOUNTED}; or move what can be moved, "
             "with --force (force=True)"
         )
     management = Management(url, given.virtual_host)
@@ -134,9 +132,9 @@ def _management(given: Address, url: str | None, *, force: bool) -> Management |
 
 def _handed_over(given: Address, management: Management, topology: Topology) -> Counter[str]:
     """What no ``get`` returns, by reason: with the broker on its way to the next queue."""
-    names = waiting.ready(given, topology)
+    names = ready(given, topology)
     names.pop(topology.undeliverable, None)
-    count = sum(each.dead_lettering for each in waiting.held(management, names).values())
+    count = sum(each.dead_lettering for each in held(management, names).values())
     reason = (
         "they are due, and the broker is handing them over to the next queue (messages_dlx); bind "
         "their endpoints, or wait"

@@ -19,8 +19,7 @@ from sqsdelay.rabbitmq.confirms import Publication
 from sqsdelay.rabbitmq.connection import ADMIN_SECONDS, NOT_FOUND, Address, channel, place
 from sqsdelay.rabbitmq.message import DEATH_HEADERS, PERSISTENT
 from sqsdelay.rabbitmq.publisher import Publisher
-from sqsdelay.rabbitmq.routing_keys import read_key, routing_key
-from sqsdelay.rabbitmq.topology import Topology
+from sqsdelay.rabbitmq.topology import Topology, read_key, routing_key
 
 CHUNK: Final = 500
 """Messages sent on and acknowledged together: pipelined, and the most that an interruption repeats."""

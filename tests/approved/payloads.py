@@ -15,7 +15,7 @@ from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.rabbitmq import RabbitMqMessage, Topology
 from sqsdelay.rabbitmq.message import properties_of
-from sqsdelay.rabbitmq.routing_keys import binding_key, entry_level, routing_key
+from sqsdelay.rabbitmq.topology import binding_key, entry_level, routing_key
 from sqsdelay.relaying import Relay
 from sqsdelay.relaying.mover import RelaySettings
 from sqsdelay.sending import QueueSender

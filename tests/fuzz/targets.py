@@ -32,10 +32,9 @@ from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.rabbitmq.connection import parameters
 from sqsdelay.rabbitmq.management import Management
-from sqsdelay.rabbitmq.message import check_encoding
-from sqsdelay.rabbitmq.routing_keys import binding_key, check_queue_name, read_key, routing_key
-from sqsdelay.rabbitmq.stored_properties import PROPERTIES, unpacked
+from sqsdelay.rabbitmq.message import PROPERTIES, check_encoding, unpacked
 from sqsdelay.rabbitmq.timeouts import read_timeout as read_rabbitmq_timeout
+from sqsdelay.rabbitmq.topology import binding_key, check_queue_name, read_key, routing_key
 from sqsdelay.rabbitmq.transfers import due_of
 from sqsdelay.relaying.mover import RelaySettings, Status
 from sqsdelay.relaying.relay import DueRelay, Relay

@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sqsdelay.errors import ConfigurationError, DelayTooLong, InvalidEndpoint
-from sqsdelay.rabbitmq.routing_keys import (
+from sqsdelay.rabbitmq.topology import (
+    MAX_DELAY_SECONDS,
     RoutedDelay,
+    Topology,
     binding_key,
     check_delay,
     check_queue_name,
@@ -18,7 +20,6 @@ from sqsdelay.rabbitmq.routing_keys import (
     read_key,
     routing_key,
 )
-from sqsdelay.rabbitmq.topology import MAX_DELAY_SECONDS, Topology
 
 
 def matches(binding: str, key: str) -> bool:

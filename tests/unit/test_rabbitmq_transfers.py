@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from pika import BasicProperties
 
-from sqsdelay.rabbitmq.routing_keys import RoutedDelay
+from sqsdelay.rabbitmq.topology import RoutedDelay
 from sqsdelay.rabbitmq.transfers import due_of
 
 KEY = RoutedDelay(0b1101, "orders")

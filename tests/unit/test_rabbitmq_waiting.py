@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from sqsdelay.errors import ConfigurationError, QueueUnavailable
-from sqsdelay.rabbitmq.management import Management
-from sqsdelay.rabbitmq.waiting import FRESH_SECONDS, held
+from sqsdelay.rabbitmq.management import FRESH_SECONDS, Management, held
 
 LEVEL = "acme.delay-level-00"
 

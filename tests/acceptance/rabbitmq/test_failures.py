@@ -22,8 +22,7 @@ from sqsdelay.rabbitmq import (
     declare,
     transfer,
 )
-from sqsdelay.rabbitmq.confirms import Publication
-from sqsdelay.rabbitmq.jobs import Jobs
+from sqsdelay.rabbitmq.confirms import Jobs, Publication
 from sqsdelay.rabbitmq.link import Link
 from sqsdelay.rabbitmq.message import DELAY_HEADER
 from tests.acceptance.rabbitmq.broker import REGISTERED_SECONDS, Broker, Inbox

@@ -22,7 +22,7 @@ from sqsdelay.rabbitmq import (
 from sqsdelay.rabbitmq.confirms import Publication
 from sqsdelay.rabbitmq.connection import Address, channel, parameters
 from sqsdelay.rabbitmq.publisher import Publisher
-from sqsdelay.rabbitmq.routing_keys import routing_key
+from sqsdelay.rabbitmq.topology import routing_key
 from sqsdelay.rabbitmq.undeliverable import probe
 from tests.acceptance.rabbitmq.broker import Broker, Inbox
 from tests.services.network import DeafProxy, TcpProxy

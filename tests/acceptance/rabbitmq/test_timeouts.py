@@ -27,7 +27,7 @@ from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import QueueMissing, QueueUnavailable
 from sqsdelay.rabbitmq import RabbitMqTimeouts, create_timeout_queues
 from sqsdelay.rabbitmq.connection import parameters
-from sqsdelay.rabbitmq.queue_consumer import QueueConsumer
+from sqsdelay.rabbitmq.timeouts import QueueConsumer
 from sqsdelay.stores import open_store
 from sqsdelay.testing import InMemoryStore, ManualClock
 from sqsdelay.timeouts.manager import TimeoutManager, TimeoutSettings, TimeoutStatus
