@@ -9,7 +9,6 @@ from fastapi import APIRouter, HTTPException, Query, Request, Response
 from sqsdelay.console import costs, failures, messages
 from sqsdelay.console.guard import Visitor
 from sqsdelay.console.jobs import Job
-from sqsdelay.console.outlook_spans import Span
 from sqsdelay.console.schemas import (
     ChangeRequest,
     CostView,
@@ -26,6 +25,7 @@ from sqsdelay.console.schemas import (
     RetryRequest,
     SendPreview,
     SendRequest,
+    Span,
 )
 from sqsdelay.console.services import Services, job_view
 from sqsdelay.core.delay import due_at_ms, parse_due_at

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from sqsdelay.console.costs import DELAYS, Series, in_words
-from sqsdelay.console.outlook_spans import Span
 from sqsdelay.console.rendering import at
-from sqsdelay.console.schemas import OutlookView
+from sqsdelay.console.schemas import OutlookView, Span
 from sqsdelay.core.readable import age
 
 

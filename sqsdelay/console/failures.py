@@ -8,8 +8,8 @@ from contextlib import closing
 from typing import Final
 
 from sqsdelay.console.jobs import Outcome, Result
+from sqsdelay.console.rendering import BODY_SHOWN, text_of
 from sqsdelay.console.schemas import ErrorGroup, ErrorsRequest, ErrorsView, ErrorView
-from sqsdelay.console.shown import BODY_SHOWN, text_of
 from sqsdelay.console.source import Source
 from sqsdelay.core.delay import Reject
 from sqsdelay.core.message import size_of

@@ -7,8 +7,8 @@ from typing import Final
 
 from sqsdelay.console.jobs import Outcome, Result
 from sqsdelay.console.ledger_file import History, LedgerFile
+from sqsdelay.console.rendering import BODY_SHOWN, attributes_of, event_of, text_of
 from sqsdelay.console.schemas import ChosenMessage, MessageView, ParkedPage, ParkedView
-from sqsdelay.console.shown import BODY_SHOWN, attributes_of, event_of, text_of
 from sqsdelay.console.source import Source, told
 from sqsdelay.core.delay import Reject, too_far
 from sqsdelay.core.message import Route, size_of

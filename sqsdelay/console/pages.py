@@ -11,9 +11,8 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from sqsdelay.console import costs, failures, messages
 from sqsdelay.console.api import services_of
 from sqsdelay.console.charts import cost_chart, outlook_chart
-from sqsdelay.console.outlook_spans import Span, When, bounds_of
 from sqsdelay.console.rendering import page, wire
-from sqsdelay.console.schemas import ParkedPage
+from sqsdelay.console.schemas import ParkedPage, Span, When, bounds_of
 from sqsdelay.console.services import Services, job_view
 from sqsdelay.console.source import Source
 from sqsdelay.core.clock import SystemClock

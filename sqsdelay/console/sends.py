@@ -6,11 +6,11 @@ from collections.abc import Callable, Generator
 from enum import StrEnum
 from typing import Final
 
-from sqsdelay.console.broker import Broker
 from sqsdelay.console.costs import price_of_one
 from sqsdelay.console.jobs import Outcome, Result
+from sqsdelay.console.overview import Broker
+from sqsdelay.console.rendering import text_of
 from sqsdelay.console.schemas import SendPreview, SendRequest
-from sqsdelay.console.shown import text_of
 from sqsdelay.console.source import Source
 from sqsdelay.core.checked_message import attributes_of_texts, new_message_id
 from sqsdelay.core.delay import (

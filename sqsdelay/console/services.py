@@ -6,10 +6,10 @@ from collections.abc import Callable, Generator
 from typing import Final
 
 from sqsdelay.console import failures, messages
-from sqsdelay.console.broker import Broker
 from sqsdelay.console.jobs import Job, Jobs, Outcome
 from sqsdelay.console.ledger_file import LedgerFile
-from sqsdelay.console.overview import Overview
+from sqsdelay.console.overview import Broker, Overview
+from sqsdelay.console.rendering import text_of
 from sqsdelay.console.schemas import (
     ChangeRequest,
     ErrorsRequest,
@@ -21,7 +21,6 @@ from sqsdelay.console.schemas import (
 )
 from sqsdelay.console.sends import Sends
 from sqsdelay.console.settings import Access, ConsoleSettings
-from sqsdelay.console.shown import text_of
 from sqsdelay.console.source import Source
 from sqsdelay.core.delay import due_time, parse_delay, parse_due_at
 from sqsdelay.core.endpoint import Endpoint

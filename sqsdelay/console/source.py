@@ -8,9 +8,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from sqsdelay.console.outlook_spans import Span, edges_of
-from sqsdelay.console.patience import Answer, Patience
-from sqsdelay.console.sampling import Sampled
+from sqsdelay.console.sampling import Answer, Patience, Sampled
+from sqsdelay.console.schemas import Span, edges_of
 from sqsdelay.console.settings import ConsoleSettings
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.endpoint import Endpoint, QueueRef

@@ -11,8 +11,7 @@ import pytest
 
 from sqsdelay.console.jobs import Jobs, Outcome, Result
 from sqsdelay.console.ledger_file import LedgerFile
-from sqsdelay.console.patience import MOST_UNANSWERED, Patience
-from sqsdelay.console.sampling import COST_SHARE, Sampled
+from sqsdelay.console.sampling import COST_SHARE, MOST_UNANSWERED, Patience, Sampled
 from sqsdelay.errors import ConfigurationError, StoreUnavailable
 from sqsdelay.ledger import Event, EventKind, FileLedger, Source
 from sqsdelay.testing import ManualClock
@@ -128,14 +127,14 @@ def test_who_waits_is_let_go_and_the_server_is_not_overrun(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """So many questions wait at a time; the next is refused; an answer frees its place."""
-    monkeypatch.setattr("sqsdelay.console.patience.PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr("sqsdelay.console.sampling.PATIENCE_SECONDS", 0.01)
     patience, may = Patience("the store", StoreUnavailable), threading.Event()
     late = [patience.begin(lambda: may.wait(PATIENCE_SECONDS)) for _ in range(MOST_UNANSWERED)]
     with pytest.raises(StoreUnavailable, match="the store has not answered for 0 s"):
         late[0].get()
     with pytest.raises(StoreUnavailable, match="has not answered 8 earlier requests"):
         patience.ask(lambda: True)
-    monkeypatch.setattr("sqsdelay.console.patience.PATIENCE_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr("sqsdelay.console.sampling.PATIENCE_SECONDS", PATIENCE_SECONDS)
     may.set()
     assert patience.ask(lambda: "now") == "now"
     with pytest.raises(KeyError):

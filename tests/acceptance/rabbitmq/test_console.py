@@ -65,7 +65,7 @@ def test_a_broker_that_hangs_is_said(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It accepts connections and never answers; the store is shown."""
-    monkeypatch.setattr("sqsdelay.console.patience.PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr("sqsdelay.console.sampling.PATIENCE_SECONDS", 0.5)
     url = f"sqlite:///{tmp_path}/store.db"
     with DeafProxy(urlsplit(broker.url).port or 0) as proxy:
         proxy.swallowing.set()

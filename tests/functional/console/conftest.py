@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from httpx import ASGITransport, BaseTransport, Client, Request, Response
 
-from sqsdelay.console.app import create_app
 from sqsdelay.console.guard import Guard
+from sqsdelay.console.server import create_app
 from sqsdelay.console.services import Services
 from sqsdelay.console.settings import Access, ConsoleSettings
 from sqsdelay.core.endpoint import Endpoint

@@ -12,7 +12,6 @@ from fastapi.routing import APIRoute
 from httpx import Client
 
 from sqsdelay.console import forms, signing_in
-from sqsdelay.console.app import create_app
 from sqsdelay.console.guard import (
     FREE_GUESSES,
     GUESS_SECONDS,
@@ -21,6 +20,7 @@ from sqsdelay.console.guard import (
     SESSION_SECONDS,
     Guard,
 )
+from sqsdelay.console.server import create_app
 from sqsdelay.console.services import Services
 from sqsdelay.console.settings import Access, ConsoleSettings, stores_of
 from sqsdelay.errors import ConfigurationError

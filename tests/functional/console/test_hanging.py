@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from sqsdelay.console.app import create_app
+from sqsdelay.console.server import create_app
 from sqsdelay.testing.local_aws import LocalAws
 from tests.functional.console.conftest import PORT, Running, browser
 from tests.patience import PATIENCE_SECONDS
@@ -26,7 +26,7 @@ FOREVER = 10 * PATIENCE_SECONDS
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page's patience is a moment, a driver's has no end."""
-    monkeypatch.setattr("sqsdelay.console.patience.PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr("sqsdelay.console.sampling.PATIENCE_SECONDS", 0.5)
     monkeypatch.setattr("sqsdelay.console.source.AGES_PATIENCE_SECONDS", 0.1)
     for name in ("sqs.client", "sqs.cloudwatch", "stores.dynamodb.table"):
         monkeypatch.setattr(f"sqsdelay.{name}.ANSWER_SECONDS", FOREVER)
@@ -118,7 +118,7 @@ def test_a_store_that_hangs(
             answers = [pool.submit(browser(app).get, path) for _ in range(12)]
             assert {each.result(PATIENCE_SECONDS).status_code for each in answers} == {200}
 
-        monkeypatch.setattr("sqsdelay.console.patience.PATIENCE_SECONDS", PATIENCE_SECONDS)
+        monkeypatch.setattr("sqsdelay.console.sampling.PATIENCE_SECONDS", PATIENCE_SECONDS)
         proxy.swallowing.clear()
         proxy.down()
         proxy.up()
