@@ -180,6 +180,8 @@ class Layout:
         self.endpoint = endpoint
         self.leases = f"{endpoint}/leases"
         self.hours = f"{endpoint}/hours"
+        self.format = key(self.leases, "format")
+        self.amended = key(f"{endpoint}/marks", ONLY)
 
     def far(self, hour: int, shard: int) -> str:
         return f"{self.endpoint}/{hour}/{shard}"
@@ -199,19 +201,11 @@ class Layout:
     def amendment(self, message_id: str) -> Key:
         return key(f"{self.endpoint}/mark/{message_id}", ONLY)
 
-    @property
-    def amended(self) -> Key:
-        return key(f"{self.endpoint}/marks", ONLY)
-
     def lease(self, shard: int) -> Key:
         return key(self.leases, f"shard {shard:05d}")
 
     def count(self, shards: int) -> Key:
         return key(self.leases, f"count {shards:05d}")
-
-    @property
-    def format(self) -> Key:
-        return key(self.leases, "format")
 
     def waiting(self, owner: str) -> Key:
         return key(self.leases, f"waits {owner}")
