@@ -119,9 +119,8 @@ def position(due_ms: int, message_id: str = "") -> str:
     return f"{due_ms:015d}{message_id}"
 
 
-def due_ms_of(text: str) -> int:
-    """The due time of a position."""
-    return int(text[:15])
+def due_ms_of(position: str) -> int:
+    return int(position[:15])
 
 
 def shard_of(message_id: str, shards: int) -> int:
@@ -135,24 +134,19 @@ def expiry(due_ms: int) -> int:
 
 
 def key(partition: str, sort: str) -> Key:
-    """A key in DynamoDB's shape."""
     return {PARTITION: {"S": partition}, SORT: {"S": sort}}
 
 
 def far_sort(within_ms: int, message_id: str = "") -> str:
-    """A far message's sort key."""
     return f"{within_ms:07d}{message_id}"
 
 
 def number(value: int) -> Item:
-    """A number in DynamoDB's shape."""
     return {"N": str(value)}
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A message and where it lies."""
-
     place: Place
     message: StoredMessage
     looked_up: bool
@@ -307,7 +301,6 @@ class Layout:
 
 
 def place_of(item: Item, lane: Lane) -> Place:
-    """The place of an item by its key."""
     partition, sort = item[PARTITION]["S"], item[SORT]["S"]
     _, bucket, shard = partition.rsplit("/", 2)
     if lane is Lane.NEAR:

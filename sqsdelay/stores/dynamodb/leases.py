@@ -155,20 +155,17 @@ class LeaseBook:
         """
         if not self.table.is_recent(self._registered):
             with self._lock:
-                if not self.table.is_recent(self._registered):
-                    self._register()
-                    self._registered = self.table.seen()
-
-    def _register(self) -> None:
-        key = self.layout.count(self.shards)
-        if self._get([key, self.layout.format]):
-            return
-        if self._registered is not None:
-            self.table.made_anew += 1
-        # The read told DynamoDB's time; nothing far can be due before.
-        since = number(self.table.clock.now_ms())
-        self._write_version()
-        self.table.put({**key, SINCE: since}, only_new=True)
+                if self.table.is_recent(self._registered):
+                    return
+                key = self.layout.count(self.shards)
+                if not self._get([key, self.layout.format]):
+                    if self._registered is not None:
+                        self.table.made_anew += 1
+                    # The read told DynamoDB's time; nothing far can be due before.
+                    since = number(self.table.clock.now_ms())
+                    self._write_version()
+                    self.table.put({**key, SINCE: since}, only_new=True)
+                self._registered = self.table.seen()
 
     def read(self) -> Leases:
         """All leases now."""

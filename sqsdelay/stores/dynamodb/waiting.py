@@ -94,14 +94,14 @@ class Waiting:
             self._hours_known.clear()
         hours = {place.due_ms // HOUR_MS for place in places if place.lane is Lane.FAR}
         new = sorted(hours - self._hours_known)
-        self._table.each(self._put_hour, new)
+        items = [
+            {**self._layout.hour(hour), EXPIRY: number(expiry((hour + 1) * HOUR_MS))}
+            for hour in new
+        ]
+        self._table.each(self._table.put, items)
         if len(self._hours_known) > _MOST_HOURS_KNOWN:
             self._hours_known.clear()
         self._hours_known.update(new)
-
-    def _put_hour(self, hour: int) -> None:
-        until = number(expiry((hour + 1) * HOUR_MS))
-        self._table.put({**self._layout.hour(hour), EXPIRY: until})
 
     def put(self, place: Place, message: StoredMessage) -> bool:
         """Write a message; whether it is new."""
