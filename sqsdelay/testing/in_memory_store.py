@@ -19,6 +19,7 @@ from sqsdelay.errors import ConfigurationError, QueueUnavailable
 from sqsdelay.ledger.events import Event
 from sqsdelay.ports.queues import Failure
 from sqsdelay.ports.stores import Claim, TransactionMode
+from sqsdelay.stores.dispatchers import Wakes
 
 
 @dataclass(slots=True)
@@ -31,7 +32,7 @@ class _Row:
         return self.held_until_ms > now_ms
 
 
-class InMemoryStore:
+class InMemoryStore(Wakes):
     """The `DelayedMessageStore` protocol without a database; leases end on ``clock``.
 
     Args:
@@ -47,7 +48,7 @@ class InMemoryStore:
         self._lease_ms = round(lease_seconds * 1000)
         self._rows: dict[str, _Row] = {}
         self._amendments: dict[str, Amendment] = {}
-        self._watchers: list[Callable[[], None]] = []
+        super().__init__()
         self._lock = threading.RLock()
 
     def set_up(self) -> None:
@@ -163,20 +164,8 @@ class InMemoryStore:
         kept = {i: self._amendments[i] for i in message_ids if i in self._amendments}
         return {i: amendment for i, amendment in kept.items() if amendment.until_ms > now_ms}
 
-    @contextmanager
-    def watch(self, wake: Callable[[], None]) -> Iterator[None]:
-        self._watchers.append(wake)
-        try:
-            yield
-        finally:
-            self._watchers.remove(wake)
-
     def close(self) -> None:
         """There is nothing to let go of."""
-
-    def _wake(self) -> None:
-        for wake in list(self._watchers):
-            wake()
 
 
 class _InMemoryClaim:

@@ -79,7 +79,8 @@ class ShardBatch:
         """Begin the lease anew, unless it was let go."""
         with self._lock:
             if self._lease is not None:
-                self._lease = self._book.renew(self._lease)
+                far, near = self._lease.taken_far, self._lease.taken_near
+                self._lease = self._book.take(self._lease, far=far, near=near)
 
     def remove(self, entry: Entry) -> bool:
         """Delete a released message if it is a near one; the cursor passes a far one."""
@@ -152,9 +153,7 @@ class ShardBatch:
             failed=failed,
             held_until_ms=until_ms,
         )
-        if entry.looked_up:
-            self._table.put(self._layout.lookup_item(place))
-        self._table.put(item)
+        self._book.put_near(place, item)
 
 
 class DynamoDbClaim:

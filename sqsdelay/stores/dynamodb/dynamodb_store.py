@@ -184,10 +184,8 @@ class DynamoDbStore(Wakes):
         def kept(entry: Entry) -> bool:
             return entry.message.destination not in except_destinations
 
-        in_hand = {x.shard: x for x in leases.shards if x.live(now_ms)}
-
         def first_near(lease: Lease) -> int | None:
-            after = in_hand[lease.shard].taken_near if lease.shard in in_hand else ""
+            after = lease.taken_near if lease.live(now_ms) else ""
             for entry in self._lanes.waiting(lease.shard, None, after, limit=25):
                 if entry.held_until_ms <= now_ms and kept(entry):
                     return entry.place.due_ms
@@ -227,9 +225,17 @@ class DynamoDbStore(Wakes):
         start = "" if after is None or after[0] < 0 else position(*after)
         if due_from_ms is not None:
             start = max(start, position(due_from_ms))
+        leases = self._book.read()
+
+        def of_near(lease: Lease) -> list[Entry]:
+            return list(self._lanes.waiting(lease.shard, None, start))
+
+        near = self._table.each(of_near, leases.shards)
+        # A held message can be in both lanes for a moment: as many more are read of the far one.
+        far = self._far(leases, limit + sum(map(len, near)), start, due_before_ms)
         found: list[StoredMessage] = []
         known: set[str] = set()
-        for entry in self._entries(limit, start, due_before_ms):
+        for entry in heapq.merge(*near, far, key=lambda entry: entry.place):
             if due_before_ms is not None and entry.place.due_ms >= due_before_ms:
                 break
             if entry.message_id not in known:
@@ -238,17 +244,6 @@ class DynamoDbStore(Wakes):
                 if len(found) == limit:
                     break
         return found
-
-    def _entries(self, limit: int, after: str, before_ms: int | None) -> Iterator[Entry]:
-        leases = self._book.read()
-
-        def near(lease: Lease) -> list[Entry]:
-            return list(self._lanes.waiting(lease.shard, None, after))
-
-        found = self._table.each(near, leases.shards)
-        # A held message can be in both lanes for a moment: as many more are read of the far one.
-        far = self._far(leases, limit + sum(map(len, found)), after, before_ms)
-        yield from heapq.merge(*found, far, key=lambda entry: entry.place)
 
     def _far(
         self,

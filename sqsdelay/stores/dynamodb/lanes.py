@@ -46,7 +46,7 @@ class Range:
 
     due_by_ms: int
     now_ms: int
-    except_destinations: frozenset[str] = frozenset()
+    except_destinations: frozenset[str]
 
 
 class Lanes:
@@ -160,11 +160,10 @@ class Lanes:
 
     def about(self, message_id: str, lane: Lane, shard: int, due_ms: int, to_ms: int) -> list[Item]:
         """The items of a message that is due within a time, which may span two hours."""
+        now: dict[str, Any] = {"ConsistentRead": True}
         if lane is Lane.NEAR:
             bounds = {"a": position(due_ms), "b": position(to_ms + 1)}
-            found = self._items(
-                self._layout.near(shard), "BETWEEN :a AND :b", bounds, {"ConsistentRead": True}
-            )
+            found = self._items(self._layout.near(shard), "BETWEEN :a AND :b", bounds, now)
         else:
-            found = self._far(shard, position(due_ms), to_ms, ConsistentRead=True)
+            found = self._far(shard, position(due_ms), to_ms, **now)
         return [item for item in found if place_of(item, lane).message_id == message_id]

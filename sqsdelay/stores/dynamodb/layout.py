@@ -119,9 +119,8 @@ def position(due_ms: int, message_id: str = "") -> str:
     return f"{due_ms:015d}{message_id}"
 
 
-def due_ms_of(text: str) -> int:
-    """The due time of a position."""
-    return int(text[:15])
+def due_ms_of(position: str) -> int:
+    return int(position[:15])
 
 
 def shard_of(message_id: str, shards: int) -> int:
@@ -135,24 +134,19 @@ def expiry(due_ms: int) -> int:
 
 
 def key(partition: str, sort: str) -> Key:
-    """A key in DynamoDB's shape."""
     return {PARTITION: {"S": partition}, SORT: {"S": sort}}
 
 
 def far_sort(within_ms: int, message_id: str = "") -> str:
-    """A far message's sort key."""
     return f"{within_ms:07d}{message_id}"
 
 
 def number(value: int) -> Item:
-    """A number in DynamoDB's shape."""
     return {"N": str(value)}
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A message and where it lies."""
-
     place: Place
     message: StoredMessage
     looked_up: bool
@@ -180,6 +174,8 @@ class Layout:
         self.endpoint = endpoint
         self.leases = f"{endpoint}/leases"
         self.hours = f"{endpoint}/hours"
+        self.format = key(self.leases, "format")
+        self.amended = key(f"{endpoint}/marks", ONLY)
 
     def far(self, hour: int, shard: int) -> str:
         return f"{self.endpoint}/{hour}/{shard}"
@@ -199,19 +195,11 @@ class Layout:
     def amendment(self, message_id: str) -> Key:
         return key(f"{self.endpoint}/mark/{message_id}", ONLY)
 
-    @property
-    def amended(self) -> Key:
-        return key(f"{self.endpoint}/marks", ONLY)
-
     def lease(self, shard: int) -> Key:
         return key(self.leases, f"shard {shard:05d}")
 
     def count(self, shards: int) -> Key:
         return key(self.leases, f"count {shards:05d}")
-
-    @property
-    def format(self) -> Key:
-        return key(self.leases, "format")
 
     def waiting(self, owner: str) -> Key:
         return key(self.leases, f"waits {owner}")
@@ -313,7 +301,6 @@ class Layout:
 
 
 def place_of(item: Item, lane: Lane) -> Place:
-    """The place of an item by its key."""
     partition, sort = item[PARTITION]["S"], item[SORT]["S"]
     _, bucket, shard = partition.rsplit("/", 2)
     if lane is Lane.NEAR:

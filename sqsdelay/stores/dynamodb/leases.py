@@ -19,6 +19,7 @@ from typing import Any, Final
 from sqsdelay.ports.forks import in_each_child
 from sqsdelay.stores.dynamodb.layout import (
     EXPIRY,
+    LOOKED_UP,
     PARTITION,
     SORT,
     Item,
@@ -154,20 +155,17 @@ class LeaseBook:
         """
         if not self.table.is_recent(self._registered):
             with self._lock:
-                if not self.table.is_recent(self._registered):
-                    self._register()
-                    self._registered = self.table.seen()
-
-    def _register(self) -> None:
-        key = self.layout.count(self.shards)
-        if self._get([key, self.layout.format]):
-            return
-        if self._registered is not None:
-            self.table.made_anew += 1
-        # The read told DynamoDB's time; nothing far can be due before.
-        since = number(self.table.clock.now_ms())
-        self._write_version()
-        self.table.put({**key, SINCE: since}, only_new=True)
+                if self.table.is_recent(self._registered):
+                    return
+                key = self.layout.count(self.shards)
+                if not self._get([key, self.layout.format]):
+                    if self._registered is not None:
+                        self.table.made_anew += 1
+                    # The read told DynamoDB's time; nothing far can be due before.
+                    since = number(self.table.clock.now_ms())
+                    self._write_version()
+                    self.table.put({**key, SINCE: since}, only_new=True)
+                self._registered = self.table.seen()
 
     def read(self) -> Leases:
         """All leases now."""
@@ -224,31 +222,30 @@ class LeaseBook:
         self._checked = self.table.seen()
         return kept
 
+    def put_near(self, place: Place, item: Item) -> None:
+        """Write a near message, its look-up item first, before a cursor passes it as a far one."""
+        if LOOKED_UP in item:
+            self.table.put(self.layout.lookup_item(place))
+        self.table.put(item)
+
     def one(self, shard: int) -> Lease:
         """One shard's lease now; a shard never served has an empty cursor."""
         items = self.table.get([self.layout.lease(shard)])
         return _lease(shard, items[0] if items else {}, "")
 
     def take(self, lease: Lease, *, far: str, near: str) -> Lease | None:
-        """Take a free shard to release messages up to these positions; None: somebody was faster."""
-        return self._held(lease, replace(lease, taken_far=far, taken_near=near))
+        """Take a free shard to release messages up to these positions, or begin its lease anew.
 
-    def renew(self, lease: Lease) -> Lease | None:
-        """Begin a lease anew; None: it was lost."""
-        return self._held(lease, lease)
+        None: somebody was faster, or the lease was lost.
+        """
+        until_ms = self.table.clock.now_ms() + round(self.lease_seconds * 1000)
+        taken = replace(lease, owner=self.owner, until_ms=until_ms, taken_far=far, taken_near=near)
+        return self._write(lease, taken)
 
     def settle(self, lease: Lease, *, cursor: str) -> bool:
         """Move the cursor and let go of a shard; False: the lease was lost."""
         settled = replace(lease, until_ms=0, cursor=cursor, taken_far="", taken_near="")
-        return self._write(lease, self._next(settled))
-
-    def _held(self, seen: Lease, new: Lease) -> Lease | None:
-        until_ms = self.table.clock.now_ms() + round(self.lease_seconds * 1000)
-        held = self._next(replace(new, owner=self.owner, until_ms=until_ms))
-        return held if self._write(seen, held) else None
-
-    def _next(self, lease: Lease) -> Lease:
-        return replace(lease, version=lease.version + 1, token=secrets.token_hex(4))
+        return self._write(lease, settled) is not None
 
     def transact_unless_in_hand(self, place: Place, actions: list[dict[str, Any]]) -> int | None:
         """Write all of it; None where somebody is releasing, or has released, the message.
@@ -289,8 +286,9 @@ class LeaseBook:
             }
         )
 
-    def _write(self, seen: Lease, new: Lease) -> bool:
+    def _write(self, seen: Lease, wanted: Lease) -> Lease | None:
         """Replace a lease if it is as it was seen. (Or already as wanted: an answer was lost.)"""
+        new = replace(wanted, version=seen.version + 1, token=secrets.token_hex(4))
         item: Item = {
             **self.layout.lease(new.shard),
             VERSION: number(new.version),
@@ -305,12 +303,13 @@ class LeaseBook:
         condition = f"{VERSION} = :seen OR {TOKEN} = :token"
         if seen.version == 0:
             condition += f" OR attribute_not_exists({VERSION})"
-        return self.table.applied(
+        written = self.table.applied(
             self.table.client.put_item,
             Item=item,
             ConditionExpression=condition,
             ExpressionAttributeValues={":seen": number(seen.version), ":token": {"S": new.token}},
         )
+        return new if written else None
 
 
 def _lease(shard: int, item: Item, since: str) -> Lease:

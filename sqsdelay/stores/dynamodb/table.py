@@ -136,7 +136,6 @@ class Table:
             )
 
     def seen(self) -> Seen:
-        """What is seen now."""
         return self.clock.now_ms(), self.made_anew
 
     def is_recent(self, seen: Seen | None) -> bool:
@@ -254,7 +253,6 @@ class Table:
             raise self._store_error(error) from error
 
     def close(self) -> None:
-        """End the threads."""
         self._threads.shutdown()
 
     def _store_error(self, error: ClientError | BotoCoreError) -> StoreError:

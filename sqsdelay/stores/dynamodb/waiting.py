@@ -94,14 +94,14 @@ class Waiting:
             self._hours_known.clear()
         hours = {place.due_ms // HOUR_MS for place in places if place.lane is Lane.FAR}
         new = sorted(hours - self._hours_known)
-        self._table.each(self._put_hour, new)
+        items = [
+            {**self._layout.hour(hour), EXPIRY: number(expiry((hour + 1) * HOUR_MS))}
+            for hour in new
+        ]
+        self._table.each(self._table.put, items)
         if len(self._hours_known) > _MOST_HOURS_KNOWN:
             self._hours_known.clear()
         self._hours_known.update(new)
-
-    def _put_hour(self, hour: int) -> None:
-        until = number(expiry((hour + 1) * HOUR_MS))
-        self._table.put({**self._layout.hour(hour), EXPIRY: until})
 
     def put(self, place: Place, message: StoredMessage) -> bool:
         """Write a message; whether it is new."""
@@ -121,7 +121,7 @@ class Waiting:
                 return False
         # Written too late, or by somebody who may not have noticed that it was.
         near = replace(place, lane=Lane.NEAR)
-        self._put_near(near, self._layout.item(near, message, looked_up=needed), needed)
+        self._book.put_near(near, self._layout.item(near, message, looked_up=needed))
         if new:
             self._table.delete(self._layout.message(place))
         return True
@@ -138,11 +138,6 @@ class Waiting:
             return False
         self._table.put(item)
         return True
-
-    def _put_near(self, near: Place, item: Item, needed: bool) -> None:
-        if needed:
-            self._table.put(self._layout.lookup_item(near))
-        self._table.put(item)
 
     def find(self, message_id: str, due_ms: int | None = None) -> Entry | None:
         """A message that is not released yet.
@@ -226,8 +221,7 @@ class Waiting:
             return False
         if place.lane is Lane.FAR and due_ms - read_ms < FAR_MS:
             near = replace(place, lane=Lane.NEAR)
-            item = self._layout.moved(entry, near, looked_up=needed)
-            self._put_near(near, item, needed)
+            self._book.put_near(near, self._layout.moved(entry, near, looked_up=needed))
             self._table.delete(self._layout.message(place))
         return True
 

@@ -8,7 +8,7 @@ import math
 import re
 import sqlite3
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -26,7 +26,7 @@ from sqsdelay.core.stored_message import (
 )
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.ports.stores import Claim, TransactionMode
-from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, checked_lease, kept_alive
+from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive
 from sqsdelay.stores.ids import found_among, page_bounds
 from sqsdelay.stores.sqlite.file import SqliteTable
 
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 _UNDECODED: Final = re.compile("[\\x00\\ud800-\\udfff]")
 
 
-class SqliteStore(SqliteTable):
+class SqliteStore(SqliteTable, Wakes):
     """Delayed messages in a SQLite file.
 
     Args:
@@ -64,7 +64,7 @@ class SqliteStore(SqliteTable):
         self._clock = clock or SystemClock()
         self._lease_seconds = checked_lease(lease_seconds)
         self._mode = TransactionMode.AT_LEAST_ONCE
-        self._watchers: list[Callable[[], None]] = []
+        Wakes.__init__(self)
         name = table or f"{endpoint}.delayed"
         super().__init__(
             path,
@@ -240,19 +240,6 @@ class SqliteStore(SqliteTable):
     def put_back(self, message_ids: Sequence[str]) -> None:
         self._changed("put_back", ids=json.dumps(list(message_ids)), **self._now())
         self._wake()
-
-    @contextmanager
-    def watch(self, wake: Callable[[], None]) -> Iterator[None]:
-        """Wakes for what this object stores; other processes' messages are found by polling."""
-        self._watchers.append(wake)
-        try:
-            yield
-        finally:
-            self._watchers.remove(wake)
-
-    def _wake(self) -> None:
-        for wake in list(self._watchers):
-            wake()
 
     def _now(self) -> dict[str, int]:
         return {"now_ms": self._clock.now_ms()}
