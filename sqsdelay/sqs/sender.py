@@ -80,7 +80,7 @@ class DelaySender(QueueSender):
             client = default_client(connections=concurrency, parameter_validation=False)
         connections = getattr(client.meta.config, "max_pool_connections", concurrency)
         super().__init__(
-            SqsQueues(client, clock=clock),
+            SqsQueues(client, traced=True, clock=clock),
             SenderSettings(
                 unrestricted=unrestricted,
                 hop_seconds=hop_seconds,
