@@ -89,7 +89,7 @@ class WholePage:
 
 
 WHOLE_PAGES: Final = {
-    "docs/senders-contract.md": WholePage(8, "tests/acceptance/test_typescript.py"),
+    "docs/senders-contract.md": WholePage(9, "tests/acceptance/test_typescript.py"),
     "docs/task-queues.md": WholePage(6, "tests/acceptance/task_queues/test_task_queues.py"),
     "docs/celery.md": WholePage(4, "tests/guides/test_celery_guide.py"),
     "docs/receiving.md": WholePage(3, "tests/guides/test_receiving_guide.py"),
