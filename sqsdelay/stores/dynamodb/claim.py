@@ -52,7 +52,6 @@ class ShardBatch:
 
     def __init__(self, book: LeaseBook, lease: Lease, found: Sequence[Entry], passes: str) -> None:
         self._table = book.table
-        self._layout = book.layout
         self._book = book
         self._lease: Lease | None = lease
         self._lock = threading.RLock()
@@ -86,9 +85,9 @@ class ShardBatch:
         """Delete a released message if it is a near one; the cursor passes a far one."""
         if entry.place.lane is Lane.FAR:
             return True
-        there = self._table.delete(self._layout.message(entry.place))
+        there = self._table.delete(self._table.message(entry.place))
         if entry.looked_up:
-            self._table.delete(self._layout.lookup(entry.message_id))
+            self._table.delete(self._table.lookup(entry.message_id))
         return there
 
     def hold(self, entry: Entry, until_ms: int, failed: int) -> bool:
@@ -99,7 +98,7 @@ class ShardBatch:
         failures = entry.message.failures + failed
         return self._table.applied(
             self._table.client.update_item,
-            Key=self._layout.message(entry.place),
+            Key=self._table.message(entry.place),
             UpdateExpression=f"SET {HELD_UNTIL} = :until, {FAILURES} = :failures",
             ConditionExpression=THERE,
             ExpressionAttributeValues={":until": number(until_ms), ":failures": number(failures)},
@@ -146,7 +145,7 @@ class ShardBatch:
     def _set_near(self, entry: Entry, until_ms: int = 0, failed: int = 0) -> None:
         """Copy a far message to the near ones, before the cursor passes it."""
         place = replace(entry.place, lane=Lane.NEAR)
-        item = self._layout.moved(
+        item = self._table.moved(
             entry,
             place,
             looked_up=entry.looked_up,

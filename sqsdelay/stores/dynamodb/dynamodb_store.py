@@ -17,7 +17,7 @@ from sqsdelay.ports.stores import Claim, TransactionMode
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive
 from sqsdelay.stores.dynamodb.claim import Claimant
 from sqsdelay.stores.dynamodb.lanes import Lanes
-from sqsdelay.stores.dynamodb.layout import HOUR_MS, Entry, Layout, due_ms_of, position
+from sqsdelay.stores.dynamodb.layout import HOUR_MS, Entry, due_ms_of, position
 from sqsdelay.stores.dynamodb.leases import Lease, LeaseBook, Leases
 from sqsdelay.stores.dynamodb.table import Table
 from sqsdelay.stores.dynamodb.waiting import Amendments, Waiting
@@ -102,15 +102,11 @@ class DynamoDbStore(Wakes):
         if table_class not in TABLE_CLASSES:
             raise InvalidSetting(f"table_class={table_class!r}; use {' or '.join(TABLE_CLASSES)}")
         self._table_class = table_class
-        self._table = Table(table, client, clock)
-        self._layout = Layout(endpoint)
+        self._table = Table(table, endpoint, client, clock)
         self._amendment_clock = clock or SystemClock()
-        self._lanes = lanes = Lanes(self._table, self._layout)
+        self._lanes = lanes = Lanes(self._table)
         self._book = book = LeaseBook(
-            self._table,
-            self._layout,
-            shards=shards,
-            lease_seconds=checked_lease(lease_seconds),
+            self._table, shards=shards, lease_seconds=checked_lease(lease_seconds)
         )
         self._amendments = Amendments(book)
         self._claimant = Claimant(lanes, book)

@@ -16,7 +16,6 @@ from sqsdelay.stores.dynamodb.layout import (
     Entry,
     Item,
     Lane,
-    Layout,
     Place,
     due_ms_of,
     far_sort,
@@ -52,9 +51,8 @@ class Range:
 class Lanes:
     """An endpoint's partitions of messages."""
 
-    def __init__(self, table: Table, layout: Layout) -> None:
+    def __init__(self, table: Table) -> None:
         self._table = table
-        self._layout = layout
 
     def peek(self, lease: Lease, wanted: Range, limit: int) -> list[Place]:
         """Places of a shard's first messages that are due, in no order; may be behind."""
@@ -87,7 +85,7 @@ class Lanes:
         for item in items:
             if held > _MOST_BYTES:
                 return entries, False
-            entries.append(self._layout.entry(item, lane))
+            entries.append(self._table.entry(item, lane))
             held += len(entries[-1].message.body)
         return entries, True
 
@@ -99,7 +97,7 @@ class Lanes:
             behind = f"{after[15:]}\x00" if after[15:] else ""
             start = far_sort(due_ms_of(after) % HOUR_MS, behind) if hour == first else "0"
             end = far_sort(due_by_ms % HOUR_MS + 1) if hour == last else "9"
-            partition = self._layout.far(hour, shard)
+            partition = self._table.far(hour, shard)
             if start <= end:
                 yield from self._items(partition, "BETWEEN :a AND :b", {"a": start, "b": end}, more)
 
@@ -107,9 +105,9 @@ class Lanes:
         """Near items up to a position that are due and not held."""
         # True without that attribute, and where somebody wrote by hand what is no number.
         condition = f"(NOT {HELD_UNTIL} > :now)"
-        if self._layout.endpoint in wanted.except_destinations:
+        if self._table.endpoint in wanted.except_destinations:
             condition += f" AND attribute_exists({DESTINATION})"
-        left_out = sorted(wanted.except_destinations - {self._layout.endpoint})[:_MOST_OPERANDS]
+        left_out = sorted(wanted.except_destinations - {self._table.endpoint})[:_MOST_OPERANDS]
         values = {f":d{n}": {"S": destination} for n, destination in enumerate(left_out)}
         if left_out:
             names = ", ".join(values)
@@ -120,8 +118,8 @@ class Lanes:
         filtered = {"FilterExpression": condition, "ExpressionAttributeValues": values, **more}
         last = position(wanted.due_by_ms + 1)
         end = min(to or last, last)
-        for item in self._items(self._layout.near(shard), "<= :b", {"b": end}, filtered):
-            if self._layout.destination(item) not in wanted.except_destinations:
+        for item in self._items(self._table.near(shard), "<= :b", {"b": end}, filtered):
+            if self._table.destination(item) not in wanted.except_destinations:
                 yield item
 
     def _items(
@@ -138,14 +136,14 @@ class Lanes:
         more: dict[str, Any] = {} if limit is None else {"Limit": limit}
         for page in self._behind(shard, hour, after, **more):
             for item in page["Items"]:
-                yield self._layout.entry(item, lane)
+                yield self._table.entry(item, lane)
 
     def count(self, shard: int, hour: int | None, after: str = "") -> int:
         """How many messages lie behind a position: of an hour, or near ones."""
         return sum(page["Count"] for page in self._behind(shard, hour, after, Select="COUNT"))
 
     def _behind(self, shard: int, hour: int | None, after: str, **more: Any) -> Iterator[Item]:
-        partition = self._layout.near(shard) if hour is None else self._layout.far(hour, shard)
+        partition = self._table.near(shard) if hour is None else self._table.far(hour, shard)
         start = after or "0"
         if hour is not None:
             passed = bool(after) and due_ms_of(after) // HOUR_MS >= hour
@@ -154,8 +152,8 @@ class Lanes:
 
     def hours(self, first: int) -> Iterator[int]:
         """Hours that messages are due in, from one on."""
-        start = self._layout.hour(first)[SORT]["S"]
-        for item in self._items(self._layout.hours, ">= :a", {"a": start}, {}):
+        start = self._table.hour(first)[SORT]["S"]
+        for item in self._items(self._table.hours, ">= :a", {"a": start}, {}):
             yield int(item[SORT]["S"])
 
     def about(self, message_id: str, lane: Lane, shard: int, due_ms: int, to_ms: int) -> list[Item]:
@@ -163,7 +161,7 @@ class Lanes:
         now: dict[str, Any] = {"ConsistentRead": True}
         if lane is Lane.NEAR:
             bounds = {"a": position(due_ms), "b": position(to_ms + 1)}
-            found = self._items(self._layout.near(shard), "BETWEEN :a AND :b", bounds, now)
+            found = self._items(self._table.near(shard), "BETWEEN :a AND :b", bounds, now)
         else:
             found = self._far(shard, position(due_ms), to_ms, **now)
         return [item for item in found if place_of(item, lane).message_id == message_id]
