@@ -144,15 +144,10 @@ class ShardBatch:
 
     def _set_near(self, entry: Entry, until_ms: int = 0, failed: int = 0) -> None:
         """Copy a far message to the near ones, before the cursor passes it."""
-        place = replace(entry.place, lane=Lane.NEAR)
-        item = self._table.moved(
-            entry,
-            place,
-            looked_up=entry.looked_up,
-            failed=failed,
-            held_until_ms=until_ms,
+        near = replace(entry.place, lane=Lane.NEAR)
+        self._book.put_near(
+            entry.at(near, looked_up=entry.looked_up, failed=failed, held_until_ms=until_ms)
         )
-        self._book.put_near(place, item)
 
 
 class DynamoDbClaim:

@@ -135,9 +135,9 @@ class DynamoDbStore(Wakes):
         first = list({message.message_id: message for message in reversed(messages)}.values())[::-1]
         if not first:
             return []
-        placed = self._waiting.items(first)
-        self._waiting.prepare(place for place, _ in placed)
-        put = self._table.each(lambda one: self._waiting.put(*one), placed)
+        entries = self._waiting.entries(first)
+        self._waiting.prepare(entry.place for entry in entries)
+        put = self._table.each(self._waiting.put, entries)
         inserted = [m.message_id for m, new in zip(first, put, strict=True) if new]
         if inserted:
             self._wake()
@@ -148,7 +148,7 @@ class DynamoDbStore(Wakes):
         if len(message.body) + len(message.headers()) <= MAX_DYNAMODB_ITEM_BYTES // 2:
             return False
         try:
-            self._waiting.items([message])
+            self._waiting.entries([message])
         except MessageTooLarge:
             return True
         return False

@@ -19,9 +19,9 @@ from typing import Any, Final
 from sqsdelay.ports.forks import in_each_child
 from sqsdelay.stores.dynamodb.layout import (
     EXPIRY,
-    LOOKED_UP,
     PARTITION,
     SORT,
+    Entry,
     Item,
     Key,
     Lane,
@@ -220,10 +220,11 @@ class LeaseBook:
         self._checked = self.table.seen()
         return kept
 
-    def put_near(self, place: Place, item: Item) -> None:
+    def put_near(self, entry: Entry) -> None:
         """Write a near message, its look-up item first, before a cursor passes it as a far one."""
-        if LOOKED_UP in item:
-            self.table.put(self.table.lookup_item(place))
+        item = self.table.item(entry)
+        if entry.looked_up:
+            self.table.put(self.table.lookup_item(entry.place))
         self.table.put(item)
 
     def one(self, shard: int) -> Lease:

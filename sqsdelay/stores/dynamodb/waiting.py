@@ -65,8 +65,8 @@ class Waiting:
         self._hours_known: set[int] = set()
         self._hours_of = book.table.made_anew
 
-    def items(self, messages: Iterable[StoredMessage]) -> list[tuple[Place, StoredMessage]]:
-        """Where messages are to be written; all are checked.
+    def entries(self, messages: Iterable[StoredMessage]) -> list[Entry]:
+        """Messages where they are to be written; all are checked.
 
         Raises:
             MessageTooLarge, StoreUnavailable
@@ -76,13 +76,17 @@ class Waiting:
         # before its writer sees that it is late and writes a near one.
         self._book.register()
         now_ms = self._table.clock.now_ms()
-        found = [
-            (self._place(message.message_id, message.due_ms, now_ms), message)
-            for message in messages
-        ]
-        for place, message in found:
-            self._table.item(place, message, looked_up=True, held_until_ms=1)
-        return found
+        entries = []
+        for message in messages:
+            place = self._place(message.message_id, message.due_ms, now_ms)
+            self._table.item(
+                Entry(place, message, True, held_until_ms=1)
+            )  # the largest it may become
+            # An id made up by sqsdelay can always be found, also if its message was moved before it came.
+            wanted = self._lookup or due_ms_of_id(message.message_id) is not None
+            looked_up = wanted and not tells_due(message.message_id, message.due_ms)
+            entries.append(Entry(place, message, looked_up))
+        return entries
 
     def prepare(self, places: Iterable[Place]) -> None:
         """Register the shards, and the hours that these far messages are due in, before they are
@@ -101,15 +105,12 @@ class Waiting:
             self._hours_known.clear()
         self._hours_known.update(new)
 
-    def put(self, place: Place, message: StoredMessage) -> bool:
+    def put(self, entry: Entry) -> bool:
         """Write a message; whether it is new."""
-        # An id made up by sqsdelay can always be found, also if its message was moved before it came here.
-        wanted = self._lookup or due_ms_of_id(message.message_id) is not None
-        needed = wanted and not tells_due(message.message_id, message.due_ms)
-        if needed and not self._announce(place):
+        place = entry.place
+        if entry.looked_up and not self._announce(place):
             return False
-        item = self._table.item(place, message, looked_up=needed)
-        new, read_ms = self._table.put(item, only_new=True)
+        new, read_ms = self._table.put(self._table.item(entry), only_new=True)
         if place.lane is Lane.NEAR or place.due_ms - read_ms >= FAR_MS:
             return new
         if not new:
@@ -118,8 +119,7 @@ class Waiting:
                 # It is there, and will still be come across.
                 return False
         # Written too late, or by somebody who may not have noticed that it was.
-        near = replace(place, lane=Lane.NEAR)
-        self._book.put_near(near, self._table.item(near, message, looked_up=needed))
+        self._book.put_near(replace(entry, place=replace(place, lane=Lane.NEAR)))
         if new:
             self._table.delete(self._table.message(place))
         return True
@@ -213,25 +213,25 @@ class Waiting:
         place = self._place(message_id, due_ms, self._table.clock.now_ms())
         # Whatever is kept for new messages: one that was moved by its id can be moved again.
         needed = not tells_due(message_id, due_ms)
+        moved = entry.at(place, looked_up=needed)
         self.prepare([place])
-        read_ms = self._book.transact_unless_in_hand(entry.place, self._move(entry, place, needed))
+        read_ms = self._book.transact_unless_in_hand(entry.place, self._move(entry, moved))
         if read_ms is None:
             return False
         if place.lane is Lane.FAR and due_ms - read_ms < FAR_MS:
-            near = replace(place, lane=Lane.NEAR)
-            self._book.put_near(near, self._table.moved(entry, near, looked_up=needed))
+            self._book.put_near(replace(moved, place=replace(place, lane=Lane.NEAR)))
             self._table.delete(self._table.message(place))
         return True
 
-    def _move(self, entry: Entry, place: Place, needed: bool) -> list[dict[str, Any]]:
+    def _move(self, entry: Entry, moved: Entry) -> list[dict[str, Any]]:
         """The actions that move a message which is still where it was found."""
-        put = {"Item": self._table.moved(entry, place, looked_up=needed)}
-        if place != entry.place:
+        put = {"Item": self._table.item(moved)}
+        if moved.place != entry.place:
             actions = [self._delete(entry), {"Put": put}]
         else:
             actions = [{"Put": {**put, "ConditionExpression": THERE}}]
-        if needed:
-            actions.append({"Put": {"Item": self._table.lookup_item(place)}})
+        if moved.looked_up:
+            actions.append({"Put": {"Item": self._table.lookup_item(moved.place)}})
         elif entry.looked_up:
             actions.append({"Delete": {"Key": self._table.lookup(entry.message_id)}})
         return actions
