@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqsdelay.stores.dynamodb.layout import (
     DESTINATION,
@@ -33,15 +32,9 @@ _MOST_BYTES: Final = 4 * 2**20
 """Bodies that one lane of a shard adds to a batch: eight shards stay below 64 MiB."""
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
-    """What is looked for in a shard.
-
-    Args:
-        due_by_ms: near and far messages that are due by then.
-        now_ms: DynamoDB's now; near messages held until later are left out.
-        except_destinations: near messages to these are left out.
-    """
+class Range(NamedTuple):
+    """What is looked for in a shard: messages due by then; of near ones those that are not held until
+    later than now, nor go to these destinations."""
 
     due_by_ms: int
     now_ms: int
@@ -60,32 +53,29 @@ class Lanes:
         keys_only = {"ProjectionExpression": f"{PARTITION}, {SORT}, {DESTINATION}", "Limit": page}
         far = self._far(lease.shard, lease.cursor, wanted.due_by_ms, **keys_only)
         near = self._near(lease.shard, "", wanted, **keys_only)
-        found = [place_of(item, Lane.FAR) for item in islice(far, limit)]
-        return found + [place_of(item, Lane.NEAR) for item in islice(near, limit)]
+        return [place_of(item) for lane in (far, near) for item in islice(lane, limit)]
 
     def taken(self, lease: Lease, wanted: Range) -> tuple[list[Entry], bool]:
         """The messages that a lease covers, each lane in order, as they are now; and whether all
         its far ones are among them, which they are not where they would take too much memory."""
-        far: list[Entry] = []
-        near: list[Entry] = []
-        all_of_it = True
+        now: dict[str, Any] = {"ConsistentRead": True}
+        far, near, all_of_it = list[Entry](), list[Entry](), True
         if lease.taken_far:
-            due_by_ms = due_ms_of(lease.taken_far)
-            found = self._far(lease.shard, lease.cursor, due_by_ms, ConsistentRead=True)
-            covered = (i for i in found if lease.covers(place_of(i, Lane.FAR)))
-            far, all_of_it = self._within_memory(covered, Lane.FAR)
+            found = self._far(lease.shard, lease.cursor, due_ms_of(lease.taken_far), **now)
+            covered = (item for item in found if lease.covers(place_of(item)))
+            far, all_of_it = self._within_memory(covered)
         if lease.taken_near:
-            items = self._near(lease.shard, lease.taken_near, wanted, ConsistentRead=True)
-            near, _ = self._within_memory(items, Lane.NEAR)
+            items = self._near(lease.shard, lease.taken_near, wanted, **now)
+            near, _ = self._within_memory(items)
         return far + near, all_of_it
 
-    def _within_memory(self, items: Iterator[Item], lane: Lane) -> tuple[list[Entry], bool]:
+    def _within_memory(self, items: Iterator[Item]) -> tuple[list[Entry], bool]:
         entries: list[Entry] = []
         held = 0
         for item in items:
             if held > _MOST_BYTES:
                 return entries, False
-            entries.append(self._table.entry(item, lane))
+            entries.append(self._table.entry(item))
             held += len(entries[-1].message.body)
         return entries, True
 
@@ -132,11 +122,9 @@ class Lanes:
         self, shard: int, hour: int | None, after: str, *, limit: int | None = None
     ) -> Iterator[Entry]:
         """Messages behind a position: of an hour, or near ones where ``hour`` is None."""
-        lane = Lane.NEAR if hour is None else Lane.FAR
         more: dict[str, Any] = {} if limit is None else {"Limit": limit}
         for page in self._behind(shard, hour, after, **more):
-            for item in page["Items"]:
-                yield self._table.entry(item, lane)
+            yield from map(self._table.entry, page["Items"])
 
     def count(self, shard: int, hour: int | None, after: str = "") -> int:
         """How many messages lie behind a position: of an hour, or near ones."""
@@ -156,12 +144,12 @@ class Lanes:
         for item in self._items(self._table.hours, ">= :a", {"a": start}, {}):
             yield int(item[SORT]["S"])
 
-    def about(self, message_id: str, lane: Lane, shard: int, due_ms: int, to_ms: int) -> list[Item]:
-        """The items of a message that is due within a time, which may span two hours."""
+    def about(self, place: Place, to_ms: int) -> list[Item]:
+        """The items of a message that is due from a place's time on, which may span two hours."""
         now: dict[str, Any] = {"ConsistentRead": True}
-        if lane is Lane.NEAR:
-            bounds = {"a": position(due_ms), "b": position(to_ms + 1)}
-            found = self._items(self._table.near(shard), "BETWEEN :a AND :b", bounds, now)
+        if place.lane is Lane.NEAR:
+            bounds = {"a": position(place.due_ms), "b": position(to_ms + 1)}
+            found = self._items(self._table.near(place.shard), "BETWEEN :a AND :b", bounds, now)
         else:
-            found = self._far(shard, position(due_ms), to_ms, **now)
-        return [item for item in found if place_of(item, lane).message_id == message_id]
+            found = self._far(place.shard, position(place.due_ms), to_ms, **now)
+        return [item for item in found if place_of(item).message_id == place.message_id]

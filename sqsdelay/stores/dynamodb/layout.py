@@ -75,6 +75,9 @@ _RAW_DEFLATE: Final = -zlib.MAX_WBITS
 _NUMBER_BYTES: Final = 21
 """The most a number takes. Source: DynamoDB guide, "Item sizes and formats"."""
 
+_NEAR: Final = "near"
+"""In a partition's key, where a far message has its hour."""
+
 _LANE: Final = "w"
 _DUE: Final = "u"
 _SHARD: Final = "n"
@@ -183,7 +186,7 @@ class Layout:
         return f"{self.endpoint}/{hour}/{shard}"
 
     def near(self, shard: int) -> str:
-        return f"{self.endpoint}/near/{shard}"
+        return f"{self.endpoint}/{_NEAR}/{shard}"
 
     def message(self, place: Place) -> Key:
         if place.lane is Lane.NEAR:
@@ -242,9 +245,9 @@ class Layout:
             )
         return item
 
-    def entry(self, item: Item, lane: Lane) -> Entry:
+    def entry(self, item: Item) -> Entry:
         """The message of an item; the inverse of `item`."""
-        place = place_of(item, lane)
+        place = place_of(item)
         message = from_store(
             place.message_id,
             self.destination(item),
@@ -271,12 +274,12 @@ class Layout:
         return _value(item, DESTINATION, "S") if DESTINATION in item else self.endpoint
 
 
-def place_of(item: Item, lane: Lane) -> Place:
-    partition, sort = item[PARTITION]["S"], item[SORT]["S"]
-    _, bucket, shard = partition.rsplit("/", 2)
-    if lane is Lane.NEAR:
-        return Place(int(sort[:15]), sort[15:], lane, int(shard))
-    return Place(int(bucket) * HOUR_MS + int(sort[:7]), sort[7:], lane, int(shard))
+def place_of(item: Item) -> Place:
+    """Where a message's item lies, by its keys."""
+    (_, bucket, shard), sort = item[PARTITION]["S"].rsplit("/", 2), item[SORT]["S"]
+    if bucket == _NEAR:
+        return Place(int(sort[:15]), sort[15:], Lane.NEAR, int(shard))
+    return Place(int(bucket) * HOUR_MS + int(sort[:7]), sort[7:], Lane.FAR, int(shard))
 
 
 def looked_up(item: Item, message_id: str) -> Place:

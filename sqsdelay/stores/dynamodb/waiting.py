@@ -147,15 +147,14 @@ class Waiting:
             ConfigurationError: nothing tells its place, and no look-up items are kept.
             SchemaMismatch: the table is of another version.
         """
-        entries = [self._table.entry(*found) for found in self._candidates(message_id, due_ms)]
+        entries = map(self._table.entry, self._candidates(message_id, due_ms))
         for entry in sorted(entries, key=lambda entry: entry.place.lane is Lane.FAR):
-            if entry.place.lane is Lane.NEAR:
-                return entry
-            if entry.place.position > self._book.one(entry.place.shard).cursor:
+            place = entry.place
+            if place.lane is Lane.NEAR or place.position > self._book.one(place.shard).cursor:
                 return entry
         return None
 
-    def _candidates(self, message_id: str, due_ms: int | None) -> list[tuple[Item, Lane]]:
+    def _candidates(self, message_id: str, due_ms: int | None) -> list[Item]:
         """The items that may be the message: by a look-up item, or where its id says."""
         told = due_ms_of_id(message_id)
         if told is None and not self._lookup:
@@ -172,28 +171,17 @@ class Waiting:
             shards = {shard_of(message_id, count) for count in counts}
             places = [Place(told, message_id, lane, shard) for shard in shards for lane in Lane]
         keys = [self._table.lookup(message_id), *map(self._table.message, places)]
-        found: list[tuple[Item, Lane]] = []
-        lookup = None
+        found = []
         for item in self._book.get(keys):
-            if item[PARTITION]["S"] == keys[0][PARTITION]["S"]:
-                lookup = looked_up(item, message_id)
-            else:
-                shard = int(item[PARTITION]["S"].rpartition("/")[2])
-                near = item[PARTITION]["S"] == self._table.near(shard)
-                found.append((item, Lane.NEAR if near else Lane.FAR))
-        if lookup is not None:
-            # One that was moved may have left another behind, which the cursor has passed.
-            items = self._table.get([self._table.message(lookup)])
-            return [(item, lookup.lane) for item in items]
+            if item[PARTITION] == keys[0][PARTITION]:
+                # One that was moved may have left another behind, which the cursor has passed.
+                return self._table.get([self._table.message(looked_up(item, message_id))])
+            found.append(item)
         if found or told is None:
             return found
         # A relayed message is due a little later than its sender could tell.
         until_ms = told + ID_TOLERANCE_MS
-        return [
-            (item, place.lane)
-            for place in places
-            for item in self._lanes.about(message_id, place.lane, place.shard, told, until_ms)
-        ]
+        return [item for place in places for item in self._lanes.about(place, until_ms)]
 
     def cancel(self, message_id: str) -> bool:
         """Remove a message unless it is being released."""
