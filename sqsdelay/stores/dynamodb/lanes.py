@@ -55,19 +55,20 @@ class Lanes:
         near = self._near(lease.shard, "", wanted, **keys_only)
         return [place_of(item) for lane in (far, near) for item in islice(lane, limit)]
 
-    def taken(self, lease: Lease, wanted: Range) -> tuple[list[Entry], bool]:
-        """The messages that a lease covers, each lane in order, as they are now; and whether all
-        its far ones are among them, which they are not where they would take too much memory."""
+    def taken(self, lease: Lease, wanted: Range) -> tuple[list[Entry], str]:
+        """The messages that a lease covers, each lane in order, as they are now; and the position up to
+        which all its far ones are among them: not its end where they would take too much memory."""
         now: dict[str, Any] = {"ConsistentRead": True}
-        far, near, all_of_it = list[Entry](), list[Entry](), True
+        far, near, last_far = list[Entry](), list[Entry](), lease.taken_far
         if lease.taken_far:
             found = self._far(lease.shard, lease.cursor, due_ms_of(lease.taken_far), **now)
             covered = (item for item in found if lease.covers(place_of(item)))
             far, all_of_it = self._within_memory(covered)
+            last_far = last_far if all_of_it else far[-1].place.position
         if lease.taken_near:
             items = self._near(lease.shard, lease.taken_near, wanted, **now)
             near, _ = self._within_memory(items)
-        return far + near, all_of_it
+        return far + near, last_far
 
     def _within_memory(self, items: Iterator[Item]) -> tuple[list[Entry], bool]:
         entries: list[Entry] = []

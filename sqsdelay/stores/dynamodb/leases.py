@@ -14,7 +14,7 @@ import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqsdelay.ports.forks import in_each_child
 from sqsdelay.stores.dynamodb.layout import (
@@ -74,8 +74,7 @@ class Lease:
         return self.cursor < place.position <= self.taken_far
 
 
-@dataclass(frozen=True, slots=True)
-class Leases:
+class Leases(NamedTuple):
     """All leases of an endpoint, as one query read them.
 
     Args:
