@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sqsdelay.cli.advice import in_options
-from sqsdelay.cli.console import folding, out, print_json, say
+from sqsdelay.cli.console import print_json, print_rows, say
 from sqsdelay.cli.options import (
     EndpointName,
     Hop,
@@ -83,10 +83,8 @@ def check(
     elif not problems:
         say(f"{parsed.name} is ready for unrestricted delays")
     else:
-        printed = folding("queue", "problem", "fix")
-        for problem in problems:
-            printed.add_row(problem.subject, problem.text, problem.remedy)
-        out.print(printed)
+        rows = [(problem.subject, problem.text, problem.remedy) for problem in problems]
+        print_rows(("queue", "problem", "fix"), rows)
     if problems:
         raise typer.Exit(1)
 

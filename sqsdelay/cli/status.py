@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from sqsdelay.cli.console import folding, out, print_json, tell
+from sqsdelay.cli.console import print_json, print_rows, tell
 from sqsdelay.cli.options import (
     EndpointName,
     Json,
@@ -94,22 +94,18 @@ def _next_due(parked: StoreStatus | None) -> str | None:
 
 
 def _print(found: EndpointStatus, parked: StoreStatus | None) -> None:
-    summary = folding(box=None, show_header=False)
-    for name, value in (
+    summary = (
         ("pending", f"about {found.pending:,}"),
         ("in flight", f"about {found.in_flight:,}"),
         ("oldest", age(found.oldest_seconds)),
         ("errors", f"about {found.errors:,}"),
         ("parked", "-" if parked is None else f"{parked.parked:,}"),
         ("next due", _next_due(parked) or "-"),
-    ):
-        summary.add_row(name, value)
-    printed = folding("queue", "", "visible", "in flight", "delayed", "oldest")
-    for column in printed.columns[2:]:
-        column.justify = "right"
+    )
+    print_rows(("", ""), summary, box=None, show_header=False)
+    rows = []
     for queue in found.queues:
         counts = (queue.visible, queue.in_flight, queue.delayed)
         shown = [f"{count:,}" for count in counts]
-        printed.add_row(queue.name, queue.role, *shown, age(queue.oldest_seconds))
-    out.print(summary)
-    out.print(printed)
+        rows.append((queue.name, queue.role, *shown, age(queue.oldest_seconds)))
+    print_rows(("queue", "", "visible", "in flight", "delayed", "oldest"), rows)
