@@ -6,15 +6,16 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.stores.s3.bucket import CONCURRENCY, Changed
+from sqsdelay.stores.calls import CONCURRENCY
+from sqsdelay.stores.s3.bucket import Changed
 from sqsdelay.stores.s3.changes import Changes
-from sqsdelay.stores.s3.objects import Line, State, found_by_id, with_failures
+from sqsdelay.stores.s3.objects import State, found_by_id, message_of
 from sqsdelay.stores.s3.slots import new_part
-from sqsdelay.stores.s3.wheel import Waiting, Wheel
+from sqsdelay.stores.s3.wheel import Held, Waiting
 
 CLAIM_BYTES: Final = 32 * 2**20
 """Of objects that one claim leases, before they are compressed: of large messages it takes fewer."""
@@ -23,41 +24,24 @@ _SURE_MS: Final = 10_000
 """Of a lease left: enough to delete an object in, whatever an answer takes."""
 
 
-@dataclass(slots=True)
-class Leased:
-    """An object that is ours until the lease ends."""
-
-    waiting: Waiting
-    state: State
-    etag: str | None
-    lines: Sequence[Line]
-
-
 class S3Claim:
     """Messages of the objects that are leased: up to so many, due by then, of open destinations."""
 
     transaction: Final = None
 
     def __init__(
-        self,
-        wheel: Wheel,
-        changes: Changes,
-        *,
-        lease_ms: int,
-        limit: int,
-        due_by_ms: int,
-        closed: Collection[str],
+        self, changes: Changes, lease_ms: int, limit: int, due_by_ms: int, closed: Collection[str]
     ) -> None:
         self.limit = limit
         self.due_by_ms = due_by_ms
         self.closed = closed
-        self._wheel = wheel
+        self._wheel = changes.wheel
         self._changes = changes
         self._owner = new_part()
         self._lease_ms = lease_ms
         self._lock = threading.RLock()
-        self._leased: list[Leased] = []
-        self._places: dict[str, tuple[Leased, int]] = {}
+        self._leased: list[Held] = []
+        self._places: dict[str, tuple[Held, int]] = {}
         self.messages: list[StoredMessage] = []
 
     def take(self, due: Sequence[Waiting]) -> None:
@@ -69,7 +53,7 @@ class S3Claim:
         left, begun_ms = deque(due), self._wheel.now_ms()
         while left and self._wheel.now_ms() - begun_ms < self._lease_ms // 3:
             room = self.limit - len(self.messages)
-            size = sum(each.waiting.name.size for each in self._leased)
+            size = sum(each.name.size for each in self._leased)
             few: list[tuple[Waiting, int]] = []
             while left and room > 0 and len(few) < CONCURRENCY:
                 size += left[0].name.size
@@ -87,43 +71,42 @@ class S3Claim:
         Of messages that share an id, one: a claim is settled by ids. The others are for later claims.
         """
         wheel, now_ms = self._wheel, self._wheel.now_ms()
-        state, etag = wheel.state(waiting)
-        if state.leased(now_ms):
+        held = wheel.held(waiting)
+        if held.state.leased(now_ms):
             return
-        settled = self._given_up(state.freed())
-        lines = None if settled is None else wheel.lines(waiting.name)
-        if settled is None or not lines or len(settled.gone) >= len(lines):
-            wheel.finish(waiting.name)
+        settled = self._given_up(held.state.freed())
+        if settled is not None:
+            held.state, held.lines = settled, wheel.lines(held.name) or ()
+        if settled is None or held.empty:
+            wheel.finish(held.name)
             return
-        leased = Leased(waiting, settled, etag, lines)
         with self._lock:
-            chosen = self._due(leased, limit)
-        until_ms, hand = now_ms + self._lease_ms, frozenset(position for position, _ in chosen)
+            chosen = self._due(held, limit)
+        until_ms, hand = now_ms + self._lease_ms, frozenset(chosen)
         mine = replace(settled, owner=self._owner, until_ms=until_ms, hand=hand)
-        etag = wheel.lease(waiting.name, mine, etag) if chosen else None
+        leased = bool(chosen) and wheel.lease(held, mine)
         with self._lock:
-            if etag is None:
-                for _, message in chosen:
+            if leased:
+                self._leased.append(held)
+                self.messages += chosen.values()
+            else:
+                for message in chosen.values():
                     del self._places[message.message_id]
-                return
-            leased.state, leased.etag = mine, etag
-            self._leased.append(leased)
-            self.messages += [message for _, message in chosen]
 
-    def _due(self, leased: Leased, limit: int) -> list[tuple[int, StoredMessage]]:
+    def _due(self, held: Held, limit: int) -> dict[int, StoredMessage]:
         """What of an object may be released: the earliest, by position, each id once."""
-        now_ms, state = self._wheel.now_ms(), leased.state
-        chosen: list[tuple[int, StoredMessage]] = []
-        for position, line in enumerate(leased.lines):
+        now_ms, state = self._wheel.now_ms(), held.state
+        chosen: dict[int, StoredMessage] = {}
+        for position, line in enumerate(held.lines):
             if line.due_ms > self.due_by_ms or len(chosen) == limit:
                 break
             if position in state.gone or state.held.get(position, 0) > now_ms:
                 continue
-            message = with_failures(line, state.failures.get(position, 0))
+            message = message_of(line, state.failures.get(position, 0))
             if message.destination not in self.closed and message.message_id not in self._places:
                 # At once, so that no other object that is taken at this moment gives the id again.
-                self._places[message.message_id] = (leased, position)
-                chosen.append((position, message))
+                self._places[message.message_id] = (held, position)
+                chosen[position] = message
         return chosen
 
     def _given_up(self, state: State) -> State | None:
@@ -132,98 +115,90 @@ class S3Claim:
         if state.moving and not batches.abort(state.moving):
             return None
         state = self._wheel.settled(replace(state, moving=""))
-        for position, batch in list(state.moved.items()):
-            if not batches.abort(batch):
-                state = state.without([position])
-        return replace(state, moved={})
+        went = [n for n, batch in state.moved.items() if not batches.abort(batch)]
+        return replace(state.without(went), moved={})
 
     def attempt(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     def remove(self, message_ids: Sequence[str]) -> list[bool]:
         places = [(m, *self._places[m]) for m in message_ids if m in self._places]
-        notes = self._changes.notes(
-            m for m, leased, position in places if found_by_id(leased.lines[position])
-        )
-        answers = self._settle(message_ids, lambda state, positions: state.without(positions))
-        gone = [m for m, removed in zip(message_ids, answers, strict=True) if removed]
-        self._changes.forget({m: notes[m] for m in gone if m in notes})
-        return answers
+        notes = self._changes.notes(m for m, held, n in places if found_by_id(held.lines[n]))
+        removed = self._settle(message_ids, State.without)
+        gone = {m for m, is_gone in zip(message_ids, removed, strict=True) if is_gone}
+        self._changes.forget({m: etag for m, etag in notes.items() if m in gone})
+        return removed
 
     def count_failures(
         self, message_ids: Sequence[str], *, retry_after_seconds: float
     ) -> list[bool]:
         until_ms = self._wheel.now_ms() + round(retry_after_seconds * 1000)
 
-        def counted(state: State, positions: frozenset[int]) -> State:
+        def counted(state: State, positions: Collection[int]) -> State:
             more = {n: state.failures.get(n, 0) + 1 for n in positions}
-            return replace(_held(state, positions, until_ms), failures={**state.failures, **more})
+            return replace(state.kept(positions, until_ms), failures={**state.failures, **more})
 
         return self._settle(message_ids, counted)
 
     def hold(self, message_ids: Sequence[str], *, seconds: float) -> list[bool]:
         until_ms = self._wheel.now_ms() + round(seconds * 1000)
-        return self._settle(message_ids, lambda state, where: _held(state, where, until_ms))
+        return self._settle(message_ids, lambda state, where: state.kept(where, until_ms))
 
     def _settle(
-        self, message_ids: Sequence[str], change: Callable[[State, frozenset[int]], State]
+        self, message_ids: Sequence[str], change: Callable[[State, Collection[int]], State]
     ) -> list[bool]:
+        """Change the states of what is in hand of these, an object at a time."""
         with self._lock:
             here: dict[int, dict[str, int]] = {}
             for message_id in message_ids:
-                leased, position = self._places.get(message_id, (None, 0))
-                if leased is not None and position in leased.state.hand:
-                    here.setdefault(id(leased), {})[message_id] = position
+                held, position = self._places.get(message_id, (None, 0))
+                if held is not None and position in held.state.hand:
+                    here.setdefault(id(held), {})[message_id] = position
 
-            def settle(leased: Leased) -> Iterable[str]:
-                positions = frozenset(here[id(leased)].values())
-                written = self._write(leased, lambda state: change(state, positions))
-                return here[id(leased)] if written else ()
+            def settle(held: Held) -> Iterable[str]:
+                places = here[id(held)]
+                written = self._write(held, lambda state: change(state, places.values()))
+                return places if written else ()
 
-            those = [leased for leased in self._leased if id(leased) in here]
+            those = [held for held in self._leased if id(held) in here]
             done = {m for ids in self._wheel.bucket.each(settle, those) for m in ids}
             return [message_id in done for message_id in message_ids]
 
-    def _write(self, leased: Leased, change: Callable[[State], State]) -> bool:
+    def _write(self, held: Held, change: Callable[[State], State]) -> bool:
         """Change a state of ours; False where the lease was lost."""
-        wheel, name = self._wheel, leased.waiting.name
+        wheel = self._wheel
         while True:
-            state = change(leased.state)
+            before, state = held.state, change(held.state)
             if not state.hand:
                 state = state.freed()
-            mine = wheel.now_ms() < leased.state.until_ms - _SURE_MS
-            all_gone = len(state.gone) >= len(leased.lines)
+            mine = wheel.now_ms() < before.until_ms - _SURE_MS
+            all_gone = len(state.gone) >= len(held.lines)
             try:
-                if not (mine and all_gone):
-                    leased.etag = wheel.write_state(name, state, leased.etag)
-                leased.state = state
+                if mine and all_gone:
+                    held.state = state
+                else:
+                    wheel.write_state(held, state)
                 if all_gone:
-                    wheel.finish(name)
+                    wheel.finish(held.name)
                 return True
             except Changed:
-                found, etag = wheel.fresh_state(name)
-                if etag is None or found.owner != self._owner:
-                    leased.state = replace(leased.state, hand=frozenset())
+                found = wheel.held_now(held.name)
+                if found.etag is None or found.state.owner != self._owner:
+                    held.state = replace(before, hand=frozenset())
                     return False
                 # Somebody has cancelled or moved another message of it.
-                leased.state, leased.etag = found, etag
+                held.state, held.etag = found.state, found.etag
 
     def renew(self) -> None:
         """Hold what is in hand for another lease."""
-        with self._lock:
-            until_ms = self._wheel.now_ms() + self._lease_ms
-            self._write_held(lambda state: replace(state, until_ms=until_ms))
+        wheel, lease_ms = self._wheel, self._lease_ms
+        self._write_held(lambda state: replace(state, until_ms=wheel.now_ms() + lease_ms))
 
     def release(self) -> None:
         """Free what is left in hand."""
-        with self._lock:
-            self._write_held(State.freed)
+        self._write_held(State.freed)
 
     def _write_held(self, change: Callable[[State], State]) -> None:
-        held = [leased for leased in self._leased if leased.state.hand]
-        self._wheel.bucket.each(lambda leased: self._write(leased, change), held)
-
-
-def _held(state: State, positions: frozenset[int], until_ms: int) -> State:
-    held = {**state.held, **dict.fromkeys(positions, until_ms)}
-    return replace(state, held=held, hand=state.hand - positions)
+        with self._lock:
+            held = [each for each in self._leased if each.state.hand]
+            self._wheel.bucket.each(lambda each: self._write(each, change), held)

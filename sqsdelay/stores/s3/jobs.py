@@ -30,10 +30,10 @@ from sqsdelay.stores.s3.slots import (
     DEFAULT_SLOTS,
     Hierarchy,
     Slot,
-    begun_ms_of,
     new_batch,
     parse,
     settings_of,
+    times_of,
 )
 from sqsdelay.stores.s3.wheel import Wheel
 
@@ -65,10 +65,10 @@ def wheel_of(url: str, endpoint: str) -> Wheel | None:
     settings = settings_of(parts)
     if settings.get("lookup"):
         return None
-    hierarchy = Hierarchy(settings.get("slots", DEFAULT_SLOTS))
     bucket = ObjectBucket(parts.netloc, None, None)
-    wheel = Wheel(bucket, endpoint, prefix=settings.get("prefix", ""), hierarchy=hierarchy)
-    wheel.bucket.check()
+    bucket.check()
+    hierarchy = Hierarchy(settings.get("slots", DEFAULT_SLOTS))
+    wheel = Wheel(bucket, endpoint, prefix=settings["prefix"], hierarchy=hierarchy)
     wheel.check_version()
     return wheel
 
@@ -102,7 +102,7 @@ class _Run:
     """A run that has staged all it had."""
 
     batch: str
-    attempts: tuple[str, ...]
+    attempts: list[str]
     messages: int
     total: int
     last_ms: int
@@ -157,7 +157,7 @@ class Job:
         """
         run = _Run(
             batch,
-            tuple(each.attempt for each in staged),
+            [each.attempt for each in staged],
             sum(each.messages for each in staged),
             sum(each.total for each in staged) % _FULL,
             max(each.last_ms for each in staged),
@@ -202,11 +202,11 @@ class Job:
         if not self._wheel.batches.abort(batch):
             return
         bucket, slots = self._wheel.bucket, self._wheel.slots_prefix
-        keys = [each.key for each in bucket.listed(self._marks(batch, "").removesuffix(".marks"))]
-        for found in bucket.listed(slots):
-            parsed = parse(found.key.removeprefix(slots))
+        keys = [key for key, _ in bucket.listed(self._marks(batch, "").removesuffix(".marks"))]
+        for key, _ in bucket.listed(slots):
+            parsed = parse(key.removeprefix(slots))
             if parsed is not None and parsed[0].batch == batch:
-                keys.append(found.key)
+                keys.append(key)
         bucket.each(bucket.delete, keys)
 
     def _counts(self, run: _Run) -> bool:
@@ -232,8 +232,7 @@ def _known(runs: Sequence[_Run]) -> str:
 
 def _record(wheel: Wheel, key: str) -> tuple[list[_Run], str | None]:
     fields, etag = wheel.bucket.get_json(key)
-    found = fields["runs"] if fields else []
-    return [_Run(**{**run, "attempts": tuple(run["attempts"])}) for run in found], etag
+    return [_Run(**run) for run in fields.get("runs", ())], etag
 
 
 def sweep_jobs(wheel: Wheel, first: Slot | None, *, most: int = 1000) -> None:
@@ -245,16 +244,14 @@ def sweep_jobs(wheel: Wheel, first: Slot | None, *, most: int = 1000) -> None:
     """
     prefix, now_ms = f"{wheel.prefix}jobs/", wheel.now_ms()
     starts = (f"{prefix}{secrets.token_hex(4)}", prefix)
-    found = (
-        each.key for start in starts for each in wheel.bucket.listed(prefix, start_after=start)
-    )
+    found = (key for start in starts for key, _ in wheel.bucket.listed(prefix, start_after=start))
     for key in islice(found, most):
         job, _, name = key.rpartition("/")
         if name == _RECORD:
             _sweep_record(wheel, key, first, now_ms)
         elif (
             name.endswith(".marks")
-            and begun_ms_of(name) < now_ms - _KEPT_MS
+            and times_of(name)[1] < now_ms - _KEPT_MS
             and name.partition("~")[0]
             not in {run.batch for run in _record(wheel, f"{job}/{_RECORD}")[0]}
         ):
@@ -264,8 +261,8 @@ def sweep_jobs(wheel: Wheel, first: Slot | None, *, most: int = 1000) -> None:
 def _sweep_record(wheel: Wheel, key: str, first: Slot | None, now_ms: int) -> None:
     runs, _ = _record(wheel, key)
     last_ms = max((run.last_ms for run in runs), default=0)
-    begun_ms = max((begun_ms_of(run.batch) for run in runs), default=0)
+    begun_ms = max((times_of(run.batch)[1] for run in runs), default=0)
     if (first is None or last_ms < first.start_ms) and max(last_ms, begun_ms) < now_ms - _KEPT_MS:
         wheel.bucket.delete(key)
         for run in runs:
-            wheel.batches.forget(run.batch)
+            wheel.bucket.delete(wheel.batches.key(run.batch))

@@ -25,8 +25,9 @@ import gzip
 import json
 import secrets
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any, Final
 
 from sqsdelay.core.stored_message import StoredMessage, from_store
@@ -37,7 +38,7 @@ _GZIP: Final = 31
 """For zlib: with gzip's header."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Line:
     """A message as it lies in an object, read as far as it must be to be put elsewhere."""
 
@@ -68,8 +69,12 @@ def line_of(message: StoredMessage, *, found_by_id: bool = False) -> Line:
     return Line(message.due_ms, message.message_id, text)
 
 
-def message_of(line: Line) -> StoredMessage:
-    """The message of a line; what somebody wrote there by hand may be none, and says so."""
+def message_of(line: Line, failures: int = 0) -> StoredMessage:
+    """The message of a line; what somebody wrote there by hand may be none, and says so.
+
+    Args:
+        failures: counted since it was written.
+    """
     found = _fields(line.text)
     body = found.get("body")
     if isinstance(body, str):
@@ -79,7 +84,7 @@ def message_of(line: Line) -> StoredMessage:
             body = base64.b64decode(found["body_base64"], validate=True)
         except (binascii.Error, ValueError):
             body = None
-    return from_store(
+    message = from_store(
         found.get("message_id"),
         found.get("destination"),
         found.get("due_ms"),
@@ -87,27 +92,12 @@ def message_of(line: Line) -> StoredMessage:
         found.get("headers", "{}"),
         found.get("failures", 0),
     )
-
-
-def with_failures(line: Line, failures: int) -> StoredMessage:
-    """The message of a line, with the failures that were counted since it was written."""
-    message = message_of(line)
     return replace(message, failures=message.failures + failures)
 
 
 def found_by_id(line: Line) -> bool:
     """Whether an object below ``ids/`` tells when the message is due."""
     return _fields(line.text).get("found_by_id") is True
-
-
-def moved(line: Line, due_ms: int, failures: int) -> Line:
-    """The same message at another due time, which its id does not tell."""
-    return line_of(replace(message_of(line), due_ms=due_ms, failures=failures), found_by_id=True)
-
-
-def ordered(lines: Iterable[Line]) -> list[Line]:
-    """By due time and id; of a message that is there twice, one. What differs in anything is another."""
-    return sorted(set(lines), key=lambda line: (line.due_ms, line.message_id, line.text))
 
 
 def packed(lines: Sequence[Line]) -> bytes:
@@ -128,9 +118,9 @@ def unpacked(body: bytes) -> list[Line]:
     lines = []
     for text in gzip.decompress(body).splitlines():
         found = _fields(text)
-        due_ms = found.get("due_ms")
-        told_ms = due_ms if isinstance(due_ms, int) else 0
-        lines.append(Line(told_ms, str(found.get("message_id", "")), text))
+        told = found.get("due_ms")
+        due_ms = told if isinstance(told, int) else 0
+        lines.append(Line(due_ms, str(found.get("message_id", "")), text))
     return lines
 
 
@@ -174,6 +164,11 @@ class State:
         """Nobody has it."""
         return replace(self, owner="", until_ms=0, hand=frozenset())
 
+    def kept(self, positions: Collection[int], until_ms: int) -> State:
+        """They are not in hand, and not to be released until then."""
+        held = {**self.held, **dict.fromkeys(positions, until_ms)}
+        return replace(self, held=held, hand=self.hand.difference(positions))
+
     def without(self, positions: Iterable[int]) -> State:
         """They have left the object."""
         left = frozenset(positions)
@@ -188,38 +183,21 @@ class State:
 
     def to_bytes(self) -> bytes:
         """As JSON; no two are the same bytes, so that a writer recognises his own."""
-        upto = 0
-        while upto in self.gone:
-            upto += 1
-        fields = {
-            "owner": self.owner,
-            "until_ms": self.until_ms,
+        upto = next(n for n in count() if n not in self.gone)
+        written = {name: getattr(self, name) for name in self.__slots__} | {
             "hand": sorted(self.hand),
             "upto": upto,
             "gone": sorted(n for n in self.gone if n > upto),
-            "held": self.held,
-            "failures": self.failures,
-            "moved": self.moved,
-            "moving": self.moving,
             "write": secrets.token_hex(6),
         }
-        return json.dumps({name: value for name, value in fields.items() if value}).encode()
+        return json.dumps({name: value for name, value in written.items() if value}).encode()
 
     @classmethod
     def of(cls, body: bytes) -> State:
         """The inverse of `to_bytes`."""
         found = json.loads(body)
-        held, failures, moved = (
-            {int(n): value for n, value in found.get(name, {}).items()}
-            for name in ("held", "failures", "moved")
-        )
-        return cls(
-            owner=found.get("owner", ""),
-            until_ms=found.get("until_ms", 0),
-            hand=frozenset(found.get("hand", ())),
-            gone=frozenset(range(found.get("upto", 0))) | frozenset(found.get("gone", ())),
-            held=held,
-            failures=failures,
-            moved=moved,
-            moving=found.get("moving", ""),
-        )
+        found.pop("write", None)
+        hand, gone = (frozenset(found.pop(name, ())) for name in ("hand", "gone"))
+        for name in ("held", "failures", "moved"):
+            found[name] = {int(n): value for n, value in found.get(name, {}).items()}
+        return cls(hand=hand, gone=gone.union(range(found.pop("upto", 0))), **found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import compress
 from typing import TYPE_CHECKING, Any, Final
 
 from sqsdelay.core.clock import Clock
@@ -11,12 +12,12 @@ from sqsdelay.core.stored_message import Amendment, StoredMessage, check_stored_
 from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.ports.stores import Claim, TransactionMode
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive
-from sqsdelay.stores.ids import page_bounds
+from sqsdelay.stores.ids import needs_lookup, page_bounds
 from sqsdelay.stores.s3.bucket import ObjectBucket
 from sqsdelay.stores.s3.changes import Amendments, Changes
 from sqsdelay.stores.s3.claim import S3Claim
 from sqsdelay.stores.s3.jobs import sweep_jobs
-from sqsdelay.stores.s3.objects import Line, line_of, message_of, with_failures
+from sqsdelay.stores.s3.objects import Line, line_of, message_of
 from sqsdelay.stores.s3.slots import DEFAULT_SLOTS, Hierarchy
 from sqsdelay.stores.s3.turning import SPLIT_MESSAGES, Turner
 from sqsdelay.stores.s3.wheel import Waiting, Wheel
@@ -96,6 +97,7 @@ class S3Store(Wakes):
         self._lease_ms = round(lease_seconds * 1000)
         self._gather_ms = round(gather_seconds * 1000)
         self._turner = Turner(self._wheel, lease_ms=self._lease_ms, split_messages=split_messages)
+        self._lookup = lookup
         self._changes = Changes(self._wheel, lookup=lookup)
         self._amendments = Amendments(self._wheel)
         self._last: tuple[int, int, list[Waiting]] | None = None
@@ -132,23 +134,21 @@ class S3Store(Wakes):
                 "an S3 store takes no transaction=; leave it out, or use SQLite or PostgreSQL"
             )
         self._wheel.check_version()
+        looked_up = [needs_lookup(message, lookup=self._lookup) for message in messages]
         by_id: dict[str, StoredMessage] = {}
-        for message in messages:
-            if self._changes.needs_lookup(message):
-                by_id.setdefault(message.message_id, message)
+        for message in compress(messages, looked_up):
+            by_id.setdefault(message.message_id, message)
         announced = self._bucket.each(self._changes.announce, by_id.values())
-        free = {m for m, is_new in zip(by_id, announced, strict=True) if is_new}
+        free = {id(message) for message in compress(by_id.values(), announced)}
         lines: dict[Line, None] = {}
         new = []
-        for message in messages:
-            noted = self._changes.needs_lookup(message)
+        for message, noted in zip(messages, looked_up, strict=True):
             line = line_of(message, found_by_id=noted)
-            first = message.message_id in free and by_id[message.message_id] is message
-            new.append(line not in lines and (first or not noted))
+            new.append(line not in lines and (not noted or id(message) in free))
             if new[-1]:
                 lines[line] = None
         if lines:
-            self._wheel.write(list(lines), now_ms=self._wheel.now_ms())
+            self._wheel.write(list(lines))
             self._last = None
             self._wake()
         return new
@@ -162,14 +162,7 @@ class S3Store(Wakes):
         The earliest of each object, the objects in the order of their earliest message.
         """
         closed, now_ms = frozenset(except_destinations), self._wheel.now_ms()
-        claim = S3Claim(
-            self._wheel,
-            self._changes,
-            lease_ms=self._lease_ms,
-            limit=limit,
-            due_by_ms=due_by_ms,
-            closed=closed,
-        )
+        claim = S3Claim(self._changes, self._lease_ms, limit, due_by_ms, closed)
         self._ahead_ms = max(0, due_by_ms - now_ms)
         turns = self._more_to_turn or not 0 <= now_ms - self._turned_ms < self._turn_ms
         self._begun_ms = self._begun_ms or now_ms
@@ -326,7 +319,7 @@ class S3Store(Wakes):
             while 0 < end < len(places) and places[end][:2] == places[end - 1][:2]:
                 end += 1
             found = {place: found[place] for place in places[:end]}
-        return [with_failures(*each) for each in found.values()]
+        return [message_of(*each) for each in found.values()]
 
     def _until(self, before_ms: int) -> list[Waiting]:
         """Of this moment. What is overdue is asked after each look for it: some seconds old will do."""
@@ -337,8 +330,7 @@ class S3Store(Wakes):
         return self._wheel.listed(until_ms=before_ms)
 
     def find(self, message_id: str) -> StoredMessage | None:
-        found = self._changes.find(message_id)
-        return None if found is None else with_failures(found.line, found.failures)
+        return self._changes.find(message_id)
 
     def cancel(self, message_ids: Sequence[str]) -> list[bool]:
         cancelled = [self._changes.cancel(message_id) for message_id in message_ids]

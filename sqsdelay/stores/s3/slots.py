@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Final, TypedDict
+from typing import Any, Final
 from urllib.parse import SplitResult, parse_qsl, unquote
 
 from sqsdelay.errors import InvalidSetting
@@ -64,12 +64,10 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class ObjectName:
-    """An object of messages.
+    """An object of messages: the earliest and the latest due time in it, how many messages it holds, and how
+    many bytes its lines are before they are compressed.
 
     Args:
-        first_ms, last_ms: the earliest and the latest due time in it.
-        count: how many messages it holds.
-        size: how many bytes its lines are, before they are compressed.
         part: what makes the name unique; where one of many attempts wrote it, ``<attempt>.<number>``.
         batch: the batch it was written in, which is committed as a whole; empty for an object alone.
     """
@@ -122,18 +120,14 @@ def new_part() -> str:
 
 
 def new_batch(last_ms: int, now_ms: int) -> str:
-    """A batch's name: it tells how long it can matter, and when it was begun."""
-    return f"{last_ms:015d}.{now_ms:015d}.{secrets.token_hex(8)}"
+    """A batch's name: it tells the latest due time of its messages, and when it was begun."""
+    return f"{last_ms:015d}.{now_ms:015d}.{new_part()}"
 
 
-def last_ms_of(batch: str) -> int:
-    """The latest due time of a batch's messages."""
-    return int(batch.split(".")[0])
-
-
-def begun_ms_of(batch: str) -> int:
-    """When it was begun."""
-    return int(batch.split(".")[1])
+def times_of(batch: str) -> tuple[int, int]:
+    """Both times that a batch's name tells, epoch milliseconds."""
+    last, begun, _ = batch.split(".", 2)
+    return int(last), int(begun)
 
 
 class Hierarchy:
@@ -166,21 +160,13 @@ class Hierarchy:
         return slot.start_ms <= now_ms + (self.finer(slot) or slot.seconds) * 1000
 
 
-class Settings(TypedDict, total=False):
-    """The arguments of `S3Store` that a URL can give."""
-
-    prefix: str
-    lookup: bool
-    slots: tuple[int, ...]
-
-
-def settings_of(parts: SplitResult) -> Settings:
-    """The settings of a URL.
+def settings_of(parts: SplitResult) -> dict[str, Any]:
+    """The arguments of `S3Store` that a URL gives.
 
     Raises:
         ConfigurationError: one that is not known.
     """
-    settings: Settings = {"prefix": unquote(parts.path.strip("/"))}
+    settings: dict[str, Any] = {"prefix": unquote(parts.path.strip("/"))}
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
         if name == "lookup" and value in ("on", "off"):
             settings["lookup"] = value == "on"

@@ -8,21 +8,23 @@ be released from any slot, so that nothing is late for it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from typing import Final
 
 from sqsdelay.core.readable import one_line
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.stores.s3.bucket import Changed
-from sqsdelay.stores.s3.objects import Line, State, ordered
+from sqsdelay.stores.s3.objects import Line, State
 from sqsdelay.stores.s3.slots import Slot, new_batch, new_part
 from sqsdelay.stores.s3.wheel import (
     LINE_BYTES,
     MAX_OBJECT_BYTES,
     MAX_OBJECT_MESSAGES,
+    Held,
     Waiting,
     Wheel,
+    portioned,
     portions,
 )
 
@@ -41,13 +43,6 @@ into three at the most, and nothing is written that comes out the same."""
 CHUNK_OBJECTS: Final = 256
 CHUNK_BYTES: Final = 32 * 2**20
 """Written anew at a time, as they lie in memory; at the worst that holds three times as much."""
-
-
-@dataclass(slots=True)
-class _Taken:
-    waiting: Waiting
-    state: State
-    etag: str
 
 
 class Turner:
@@ -103,8 +98,9 @@ class Turner:
             wheel.bucket.each(self._free, taken)
             return 0
         try:
-            lines = ordered(line for each in taken for line in self._lines(each, taken))
-            parts = wheel.portioned(lines, now_ms=wheel.now_ms(), seconds=seconds)
+            # Of a message that is there twice, one. What differs in anything is another.
+            lines = {line for each in taken for line in self._lines(each, taken)}
+            parts = portioned(lines, lambda due_ms: Slot.of(due_ms, seconds))
             wheel.put_all(parts, batch, between=lambda: self._renew(taken))
             wheel.batches.commit(batch)
         except StoreUnavailable:
@@ -112,42 +108,39 @@ class Turner:
             if wheel.batches.abort(batch):
                 wheel.bucket.each(self._free, taken)
             raise
-        wheel.bucket.each(lambda each: wheel.finish(each.waiting.name), taken)
+        wheel.bucket.each(lambda each: wheel.finish(each.name), taken)
         return len(taken)
 
-    def _take(self, waiting: Waiting, owner: str, batch: str) -> _Taken | None:
+    def _take(self, waiting: Waiting, owner: str, batch: str) -> Held | None:
         """Lease an object to move all of it; None where it is in use or a message of it is held."""
-        wheel, now_ms = self._wheel, self._wheel.now_ms()
-        state, etag = wheel.state(waiting)
-        state = wheel.settled(state)
+        held, until_ms = self._wheel.held(waiting), self._wheel.now_ms() + self._lease_ms
+        state = self._wheel.settled(held.state)
         if state.owner or state.held or state.failures or state.moved or state.moving:
             return None
-        mine = replace(state, owner=owner, until_ms=now_ms + self._lease_ms, moving=batch)
-        etag = wheel.lease(waiting.name, mine, etag)
-        return None if etag is None else _Taken(waiting, mine, etag)
+        mine = replace(state, owner=owner, until_ms=until_ms, moving=batch)
+        return held if self._wheel.lease(held, mine) else None
 
-    def _lines(self, each: _Taken, taken: Sequence[_Taken]) -> Iterable[Line]:
+    def _lines(self, each: Held, taken: Sequence[Held]) -> Iterable[Line]:
         self._renew(taken)
-        lines = self._wheel.lines(each.waiting.name) or []
-        self._wheel.forget(each.waiting.name)
+        lines = self._wheel.lines(each.name) or []
+        self._wheel.forget(each.name)
         return (line for n, line in enumerate(lines) if n not in each.state.gone)
 
-    def _renew(self, taken: Sequence[_Taken]) -> None:
+    def _renew(self, taken: Sequence[Held]) -> None:
         """Hold the objects for another lease, once a third of it is over."""
         now_ms = self._wheel.now_ms()
         late = [e for e in taken if e.state.until_ms < now_ms + self._lease_ms * 2 // 3]
         until_ms = now_ms + self._lease_ms
         self._wheel.bucket.each(lambda e: self._write(e, replace(e.state, until_ms=until_ms)), late)
 
-    def _write(self, each: _Taken, state: State) -> None:
+    def _free(self, each: Held) -> None:
+        self._write(each, replace(each.state.freed(), moving=""))
+
+    def _write(self, each: Held, state: State) -> None:
         try:
-            each.etag = self._wheel.write_state(each.waiting.name, state, each.etag)
+            self._wheel.write_state(each, state)
         except Changed as error:
             raise StoreUnavailable(one_line(error)) from error
-        each.state = state
-
-    def _free(self, each: _Taken) -> None:
-        self._write(each, replace(each.state.freed(), moving=""))
 
 
 def _memory(waiting: Waiting) -> int:
