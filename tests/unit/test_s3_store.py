@@ -15,7 +15,7 @@ from sqsdelay.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from sqsdelay.ports.stores import TransactionMode
 from sqsdelay.stores import open_store
 from sqsdelay.stores.s3 import S3Store
-from sqsdelay.stores.s3.slots import MONTH, ObjectName, Slot
+from sqsdelay.stores.s3.layout import MONTH, ObjectName, Slot
 from sqsdelay.testing import ManualClock
 from tests.services.in_memory_s3 import InMemoryS3
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.stores.s3.bucket import Changed, ObjectBucket
-from sqsdelay.stores.s3.slots import ObjectName, Slot, times_of
+from sqsdelay.stores.s3.layout import ObjectName, Slot, times_of
 
 BATCH_SECONDS: Final = 900
 """How long a batch may be written to before anyone may give it up: longer than any call, and the time

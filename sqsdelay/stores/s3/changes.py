@@ -12,8 +12,7 @@ from sqsdelay.core.stored_message import Amendment, StoredMessage, latest_amendm
 from sqsdelay.errors import ConfigurationError, StoreUnavailable
 from sqsdelay.stores.ids import ID_TOLERANCE_MS
 from sqsdelay.stores.s3.bucket import Changed, digest
-from sqsdelay.stores.s3.objects import Line, State, line_of, message_of
-from sqsdelay.stores.s3.slots import ObjectName, new_batch
+from sqsdelay.stores.s3.layout import Line, ObjectName, State, line_of, message_of, new_batch
 from sqsdelay.stores.s3.wheel import Held, Wheel
 
 _SHARDS: Final = 3

@@ -13,8 +13,7 @@ from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.stores.calls import CONCURRENCY
 from sqsdelay.stores.s3.bucket import Changed
 from sqsdelay.stores.s3.changes import Changes
-from sqsdelay.stores.s3.objects import State, found_by_id, message_of
-from sqsdelay.stores.s3.slots import new_part
+from sqsdelay.stores.s3.layout import State, is_found_by_id, message_of, new_part
 from sqsdelay.stores.s3.wheel import Held, Waiting
 
 CLAIM_BYTES: Final = 32 * 2**20
@@ -34,7 +33,7 @@ class S3Claim:
     ) -> None:
         self.limit = limit
         self.due_by_ms = due_by_ms
-        self.closed = closed
+        self.closed = frozenset(closed)
         self._wheel = changes.wheel
         self._changes = changes
         self._owner = new_part()
@@ -123,7 +122,7 @@ class S3Claim:
 
     def remove(self, message_ids: Sequence[str]) -> list[bool]:
         places = [(m, *self._places[m]) for m in message_ids if m in self._places]
-        notes = self._changes.notes(m for m, held, n in places if found_by_id(held.lines[n]))
+        notes = self._changes.notes(m for m, held, n in places if is_found_by_id(held.lines[n]))
         removed = self._settle(message_ids, State.without)
         gone = {m for m, is_gone in zip(message_ids, removed, strict=True) if is_gone}
         self._changes.forget({m: etag for m, etag in notes.items() if m in gone})

@@ -17,8 +17,7 @@ from sqsdelay.stores.s3.bucket import ObjectBucket
 from sqsdelay.stores.s3.changes import Amendments, Changes
 from sqsdelay.stores.s3.claim import S3Claim
 from sqsdelay.stores.s3.jobs import sweep_jobs
-from sqsdelay.stores.s3.objects import Line, line_of, message_of
-from sqsdelay.stores.s3.slots import DEFAULT_SLOTS, Hierarchy
+from sqsdelay.stores.s3.layout import DEFAULT_SLOTS, Hierarchy, Line, line_of, message_of
 from sqsdelay.stores.s3.turning import SPLIT_MESSAGES, Turner
 from sqsdelay.stores.s3.wheel import Waiting, Wheel
 
@@ -93,20 +92,19 @@ class S3Store(Wakes):
         hierarchy = Hierarchy(slots)
         self._bucket = ObjectBucket(bucket, client, clock)
         self._wheel = Wheel(self._bucket, endpoint, prefix=prefix, hierarchy=hierarchy)
-        self._lease_seconds = checked_lease(lease_seconds)
-        self._lease_ms = round(lease_seconds * 1000)
+        self._lease_ms = round(checked_lease(lease_seconds) * 1000)
         self._gather_ms = round(gather_seconds * 1000)
         self._turner = Turner(self._wheel, lease_ms=self._lease_ms, split_messages=split_messages)
         self._lookup = lookup
         self._changes = Changes(self._wheel, lookup=lookup)
         self._amendments = Amendments(self._wheel)
-        self._last: tuple[int, int, list[Waiting]] | None = None
+        self._seen: tuple[int, int, list[Waiting]] = (-(10**12), 0, [])
         self._ahead_ms = 0
         self._turn_ms = 1000 * min(TURN_SECONDS, hierarchy.seconds[-1])
         self._turned_ms = -(10**12)
         self._begun_ms = 0
         self._more_to_turn = False
-        self._swept_ms = -SWEEP_SECONDS * 1000
+        self._swept_ms = -(10**12)
 
     def set_up(self) -> None:
         """Create the bucket unless it exists."""
@@ -149,7 +147,7 @@ class S3Store(Wakes):
                 lines[line] = None
         if lines:
             self._wheel.write(list(lines))
-            self._last = None
+            self._forget()
             self._wake()
         return new
 
@@ -161,8 +159,8 @@ class S3Store(Wakes):
 
         The earliest of each object, the objects in the order of their earliest message.
         """
-        closed, now_ms = frozenset(except_destinations), self._wheel.now_ms()
-        claim = S3Claim(self._changes, self._lease_ms, limit, due_by_ms, closed)
+        now_ms = self._wheel.now_ms()
+        claim = S3Claim(self._changes, self._lease_ms, limit, due_by_ms, except_destinations)
         self._ahead_ms = max(0, due_by_ms - now_ms)
         turns = self._more_to_turn or not 0 <= now_ms - self._turned_ms < self._turn_ms
         self._begun_ms = self._begun_ms or now_ms
@@ -170,36 +168,33 @@ class S3Store(Wakes):
         overdue = not 0 <= since_ms < BUSY_TURN_SECONDS * 1000
         try:
             objects = self._take(claim, max(self._near_ms(), due_by_ms) if turns else due_by_ms)
-            if not claim.messages and turns and self._turn(objects, closed):
+            if not claim.messages and turns and self._turn(objects, claim.closed):
                 self._take(claim, due_by_ms)
             claim.messages.sort(key=lambda m: (m.due_ms, m.message_id))
             if not claim.messages:
                 yield claim
                 return
-            with kept_alive(claim.renew, lease_seconds=self._lease_seconds):
+            with kept_alive(claim.renew, lease_seconds=self._lease_ms / 1000):
                 yield claim
         finally:
             if claim.messages:
-                self._last = None
+                self._forget()
             claim.release()
         if overdue:
-            self._turn(self._objects(until_ms=self._near_ms(), fresh=True), closed)
+            self._turn(self._look(self._near_ms()), claim.closed)
 
     def _take(self, claim: S3Claim, until_ms: int) -> list[Waiting]:
         """Claim what is worth it of the slots that begin by then; all that is in these."""
-        objects = self._objects(until_ms=until_ms, fresh=True)
-        due = sorted(
-            (each for each in objects if each.name.first_ms <= claim.due_by_ms),
-            key=lambda each: each.name.first_ms,
-        )
+        objects = self._look(until_ms)
+        due = [each for each in objects if each.name.first_ms <= claim.due_by_ms]
         if due and self._worth_it(claim, objects):
-            claim.take(due)
+            claim.take(sorted(due, key=_first))
         return objects
 
     def _near_ms(self) -> int:
         return self._wheel.now_ms() + 1000 * max(*self._wheel.hierarchy.seconds[1:], 1)
 
-    def _turn(self, objects: Sequence[Waiting], closed: frozenset[str]) -> bool:
+    def _turn(self, objects: Sequence[Waiting], closed: Collection[str]) -> bool:
         """Turn the wheel for a while, until something is due at the latest; whether it has moved.
 
         It goes on with the next claim that finds nothing due.
@@ -221,7 +216,7 @@ class S3Store(Wakes):
             return
         # Before what waits is listed.
         decided = self._wheel.batches.decided(1000)
-        first = min((e.name.slot for e in self._objects(fresh=True)), default=None)
+        first = min((e.name.slot for e in self._look(now_ms)), default=None)
         # Where what is listed first does not count, more may wait behind it.
         if first is not None or not any(self._bucket.listed(self._wheel.slots_prefix)):
             self._wheel.batches.sweep(decided, first)
@@ -231,43 +226,43 @@ class S3Store(Wakes):
     def _worth_it(self, claim: S3Claim, objects: Iterable[Waiting]) -> bool:
         """Whether something is due so soon, or so much, that it is time to release."""
         waits = self._gathering()
-        if not waits:
-            return True
-        earliest = self._earliest(objects, claim.closed)
+        earliest = self._earliest(objects, claim.closed) if waits else None
         if earliest is None:
-            return False
-        if earliest <= claim.due_by_ms - waits:
-            return True
+            return not waits
         ripe = sum(e.name.count for e in objects if e.name.last_ms <= claim.due_by_ms)
-        return ripe >= claim.limit
+        return earliest <= claim.due_by_ms - waits or ripe >= claim.limit
 
     def _gathering(self) -> int:
         return min(self._gather_ms, self._ahead_ms * 2 // 3)
 
     def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
         """The earliest due time; later by as long as a claim will wait for more to be worth it."""
-        earliest = self._earliest(self._objects(), except_destinations)
+        objects = self._known(0)
+        objects = self._look(self._wheel.now_ms()) if objects is None else objects
+        earliest = self._earliest(objects, except_destinations)
         return None if earliest is None else earliest + self._gathering()
 
-    def _objects(self, *, until_ms: int | None = None, fresh: bool = False) -> list[Waiting]:
-        """Objects of the slots that have begun by then (now when left out), or of the first slot.
-
-        Args:
-            fresh: a listing of this moment; else one of some seconds ago will do, that knows our writes.
-        """
-        now_ms, last = self._wheel.now_ms(), self._last
-        if not fresh and last is not None and 0 <= now_ms - last[0] < _FRESH_MS:
-            return last[2]
-        until_ms = now_ms if until_ms is None else until_ms
+    def _look(self, until_ms: int) -> list[Waiting]:
+        """Objects of the slots that have begun by then, or of the first slot, at this moment."""
+        now_ms = self._wheel.now_ms()
         found = self._wheel.listed(until_ms=until_ms, or_first=True)
-        self._last = (now_ms, until_ms, found)
+        self._seen = (now_ms, until_ms, found)
         return found
+
+    def _known(self, until_ms: int) -> list[Waiting] | None:
+        """What was listed some seconds ago, as far as then; None where we have written since."""
+        seen_ms, seen_until_ms, found = self._seen
+        recent = 0 <= self._wheel.now_ms() - seen_ms < _FRESH_MS and until_ms <= seen_until_ms
+        return found if recent else None
+
+    def _forget(self) -> None:
+        self._seen = (-(10**12), 0, [])
 
     def _earliest(self, objects: Iterable[Waiting], closed: Collection[str]) -> int | None:
         """When the earliest message is due that nobody holds, among these objects."""
         earliest: int | None = None
         now_ms = self._wheel.now_ms()
-        for waiting in sorted(objects, key=lambda each: each.name.first_ms):
+        for waiting in sorted(objects, key=_first):
             if earliest is not None and waiting.name.first_ms >= earliest:
                 break
             due_ms = self._first_due_ms(waiting, now_ms, closed)
@@ -279,9 +274,8 @@ class S3Store(Wakes):
         if waiting.state_etag is None and not closed:
             return waiting.name.first_ms
         for position, line, state in self._wheel.present(waiting):
-            if state.leased(now_ms) and (state.moving or position in state.hand):
-                continue
-            if state.held.get(position, 0) > now_ms:
+            in_hand = state.leased(now_ms) and (state.moving or position in state.hand)
+            if in_hand or state.held.get(position, 0) > now_ms:
                 continue
             if not closed or message_of(line).destination not in closed:
                 return line.due_ms
@@ -304,8 +298,11 @@ class S3Store(Wakes):
         All that share the last one's due time and id are on its page: it may be longer.
         """
         from_ms, from_id, before_ms = page_bounds(after, due_from_ms, due_before_ms)
+        # What is overdue is asked after each look for it: some seconds old will do.
+        listed = self._known(before_ms) if before_ms <= self._wheel.now_ms() else None
+        listed = self._wheel.listed(until_ms=before_ms) if listed is None else listed
         found: dict[tuple[int, str, bytes], tuple[Line, int]] = {}
-        for waiting in sorted(self._until(before_ms), key=lambda each: each.name.first_ms):
+        for waiting in sorted(listed, key=_first):
             if waiting.name.last_ms < from_ms or waiting.name.first_ms >= before_ms:
                 continue
             if len(found) >= limit and waiting.name.first_ms > next(reversed(found))[0]:
@@ -321,26 +318,18 @@ class S3Store(Wakes):
             found = {place: found[place] for place in places[:end]}
         return [message_of(*each) for each in found.values()]
 
-    def _until(self, before_ms: int) -> list[Waiting]:
-        """Of this moment. What is overdue is asked after each look for it: some seconds old will do."""
-        now_ms, last = self._wheel.now_ms(), self._last
-        known = last is not None and 0 <= now_ms - last[0] < _FRESH_MS
-        if last is not None and known and before_ms <= min(now_ms, last[1]):
-            return last[2]
-        return self._wheel.listed(until_ms=before_ms)
-
     def find(self, message_id: str) -> StoredMessage | None:
         return self._changes.find(message_id)
 
     def cancel(self, message_ids: Sequence[str]) -> list[bool]:
         cancelled = [self._changes.cancel(message_id) for message_id in message_ids]
-        self._last = None
+        self._forget()
         return cancelled
 
     def reschedule(self, message_id: str, due_ms: int) -> bool:
         check_stored_due(due_ms)
         moved = self._changes.reschedule(message_id, due_ms)
-        self._last = None
+        self._forget()
         self._wake()
         return moved
 
@@ -352,3 +341,7 @@ class S3Store(Wakes):
 
     def close(self) -> None:
         self._bucket.close()
+
+
+def _first(waiting: Waiting) -> int:
+    return waiting.name.first_ms

@@ -15,8 +15,7 @@ from typing import Final
 from sqsdelay.core.readable import one_line
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.stores.s3.bucket import Changed
-from sqsdelay.stores.s3.objects import Line, State
-from sqsdelay.stores.s3.slots import Slot, new_batch, new_part
+from sqsdelay.stores.s3.layout import Line, Slot, State, new_batch, new_part
 from sqsdelay.stores.s3.wheel import (
     LINE_BYTES,
     MAX_OBJECT_BYTES,

@@ -21,8 +21,20 @@ from sqsdelay.errors import SchemaMismatch, StoreUnavailable
 from sqsdelay.stores.calls import CONCURRENCY
 from sqsdelay.stores.s3.batches import Batches
 from sqsdelay.stores.s3.bucket import Changed, ObjectBucket
-from sqsdelay.stores.s3.objects import VERSION, Line, State, packed, size_of, unpacked
-from sqsdelay.stores.s3.slots import Hierarchy, ObjectName, Slot, new_batch, new_part, parse
+from sqsdelay.stores.s3.layout import (
+    VERSION,
+    Hierarchy,
+    Line,
+    ObjectName,
+    Slot,
+    State,
+    new_batch,
+    new_part,
+    packed,
+    parse,
+    size_of,
+    unpacked,
+)
 
 logger = logging.getLogger(__name__)
 
