@@ -227,10 +227,12 @@ class Amendments:
     def leave(self, amendments: Sequence[Amendment]) -> None:
         """Leave some; those of the same objects that have expired are forgotten on the way."""
         self._wheel.check_version()
-        latest = latest_amendments(amendments)
-        if latest:
-            self._tell(max(each.until_ms for each in latest.values()))
-            self._bucket.each(lambda one: self._leave(*one), self._spread(latest.values()).items())
+        spread: dict[str, list[Amendment]] = {}
+        for each in latest_amendments(amendments).values():
+            spread.setdefault(self._key(each.message_id), []).append(each)
+        if spread:
+            self._tell(max(each.until_ms for each in amendments))
+            self._bucket.each(lambda one: self._leave(*one), spread.items())
 
     def _tell(self, until_ms: int) -> None:
         """Say that there are some, until then."""
@@ -261,13 +263,6 @@ class Amendments:
         found = self._bucket.each(self._bucket.get_json, sorted(keys))
         valid = {each.message_id: each for fields, _ in found for each in self._valid(fields)}
         return {m: valid[m] for m in message_ids if m in valid}
-
-    def _spread(self, amendments: Iterable[Amendment]) -> dict[str, list[Amendment]]:
-        """By the object they are in."""
-        spread: dict[str, list[Amendment]] = {}
-        for each in amendments:
-            spread.setdefault(self._key(each.message_id), []).append(each)
-        return spread
 
     def _key(self, message_id: str) -> str:
         return f"{self._prefix}{digest(message_id)[:_SHARDS]}.json"

@@ -324,21 +324,19 @@ class State:
             moved={n: batch for n, batch in self.moved.items() if n not in left},
         )
 
-    def to_bytes(self) -> bytes:
-        """As JSON; no two are the same bytes, so that a writer recognises his own."""
+    def fields(self) -> dict[str, Any]:
+        """As an object of JSON holds them."""
         upto = next(n for n in count() if n not in self.gone)
         written = {name: getattr(self, name) for name in self.__slots__} | {
             "hand": sorted(self.hand),
             "upto": upto,
             "gone": sorted(n for n in self.gone if n > upto),
-            "write": secrets.token_hex(6),
         }
-        return json.dumps({name: value for name, value in written.items() if value}).encode()
+        return {name: value for name, value in written.items() if value}
 
     @classmethod
-    def of(cls, body: bytes) -> State:
-        """The inverse of `to_bytes`."""
-        found = json.loads(body)
+    def of(cls, found: dict[str, Any]) -> State:
+        """The inverse of `fields`."""
         found.pop("write", None)
         hand, gone = (frozenset(found.pop(name, ())) for name in ("hand", "gone"))
         for name in ("held", "failures", "moved"):

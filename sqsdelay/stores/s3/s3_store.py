@@ -15,10 +15,9 @@ from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_le
 from sqsdelay.stores.ids import needs_lookup, page_bounds
 from sqsdelay.stores.s3.bucket import ObjectBucket
 from sqsdelay.stores.s3.changes import Amendments, Changes
-from sqsdelay.stores.s3.claim import S3Claim
 from sqsdelay.stores.s3.jobs import sweep_jobs
 from sqsdelay.stores.s3.layout import DEFAULT_SLOTS, Hierarchy, Line, line_of, message_of
-from sqsdelay.stores.s3.turning import SPLIT_MESSAGES, Turner
+from sqsdelay.stores.s3.leases import SPLIT_MESSAGES, S3Claim, Turner
 from sqsdelay.stores.s3.wheel import Waiting, Wheel
 
 if TYPE_CHECKING:

@@ -227,13 +227,13 @@ class Wheel:
 
     def held_now(self, name: ObjectName) -> Held:
         """An object and its state as it is now."""
-        found = self.bucket.get(self.state_key(name))
         held = Held(name, State(), None)
-        if found is not None:
-            try:
-                held.state, held.etag = State.of(found[0]), found[1]
-            except (ValueError, TypeError, AttributeError) as error:
-                raise self._put_aside(name, error) from error
+        try:
+            fields, held.etag = self.bucket.get_json(self.state_key(name))
+            held.state = State.of(fields)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise self._put_aside(name, error) from error
+        if held.etag is not None:
             self._keep(held)
         return held
 
@@ -248,7 +248,8 @@ class Wheel:
         Raises:
             Changed: somebody else has, or the object was finished.
         """
-        held.etag = self.bucket.put(self.state_key(held.name), state.to_bytes(), over=held.etag)
+        key = self.state_key(held.name)
+        held.etag = self.bucket.put_json(key, state.fields(), over=held.etag)
         held.state = state
         self._keep(held)
 
@@ -305,13 +306,10 @@ class Wheel:
         """
         now_ms = self.now_ms()
         parts = list(portioned(lines, lambda due_ms: self.hierarchy.slot(due_ms, now_ms)))
-        if len(parts) < 2:
-            for slot, part in parts:
-                self.put(slot, part)
-            return
-        batch = new_batch(max(line.due_ms for line in lines), now_ms)
+        batch = new_batch(max(line.due_ms for line in lines), now_ms) if len(parts) > 1 else ""
         self.put_all(parts, batch)
-        self.batches.commit(batch)
+        if batch:
+            self.batches.commit(batch)
 
     def put_all(
         self,
