@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import compress
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from sqsdelay.core.clock import Clock
@@ -31,6 +32,9 @@ TURN_SECONDS: Final = 60
 
 TURN_MS: Final = 15_000
 """How long it goes on splitting and merging before it looks for what is due."""
+
+ENDED_SECONDS: Final = 45
+"""A turn of so long, its last chunk included, has ended: none is begun where less time is left."""
 
 BUSY_TURN_SECONDS: Final = 300
 """How often it does so where something is due all the time."""
@@ -68,6 +72,9 @@ class S3Store(Wakes):
     modes: Final = frozenset({TransactionMode.AT_LEAST_ONCE})
     stored_at_once: Final = 10_000
     """Messages worth one call: a call writes an object for each slot it meets."""
+
+    seconds_left: Callable[[], float] = staticmethod(lambda: inf)
+    """How long this process may run; set it where that is known."""
 
     def __init__(
         self,
@@ -199,6 +206,8 @@ class S3Store(Wakes):
         It goes on with the next claim that finds nothing due.
         """
         now_ms = self._wheel.now_ms()
+        if self.seconds_left() < ENDED_SECONDS:
+            return False
         self._sweep(now_ms)
         until_ms = now_ms + TURN_MS
         earliest = self._earliest(objects, closed)
