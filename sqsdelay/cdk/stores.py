@@ -238,7 +238,8 @@ class S3MessageStore(Place):
             concurrency=CONCURRENCY + 1,
         )
         self.acknowledge_wildcards(dispatcher.role)
-        grant_queues(dispatcher.role, (wiring.delay_queue, self.parking_queue))
+        grant_queues(dispatcher.role, (wiring.delay_queue,))
+        self.grant_key(dispatcher.role)
         self.function = dispatcher.function
         self.schedule = dispatcher.schedule
         self.parking_schedule = dispatcher.every(

@@ -40,14 +40,6 @@ def uses_of_the_key(template: Mapping[str, Any]) -> dict[str, set[str]]:
     return found
 
 
-def policies(template: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Every policy's document: the roles' inline ones too."""
-    roles = properties(template, "AWS::IAM::Role").values()
-    inline = [each["PolicyDocument"] for role in roles for each in role.get("Policies", ())]
-    attached = properties(template, "AWS::IAM::Policy").values()
-    return [*inline, *(each["PolicyDocument"] for each in attached)]
-
-
 def test_everything_as_the_account_wants_it(all_there_is: Path) -> None:
     """Nothing of the endpoint is under another key, role or network."""
     stack = stack_name(Endpoint.parse(WANTED["endpoint"]))
@@ -117,18 +109,23 @@ def test_the_key_is_used_by_way_of_services_alone(endpoint_template: Templates, 
     """Whoever takes a role's credentials cannot call KMS with them, and decrypt what lies elsewhere."""
     hosting = Hosting(kms_key_arn=KEY)
     template = endpoint_template(store=store, large_bodies=True, ledger="s3", hosting=hosting)
-    used = set()
-    for policy in policies(template.to_json()):
-        for statement in policy["Statement"]:
-            if "kms:" in json.dumps(statement["Action"]):
-                assert statement["Resource"] == KEY
-                via = statement["Condition"]["StringEquals"]["kms:ViaService"]
-                for service in [via] if isinstance(via, dict) else via:
-                    name, region, domain = service["Fn::Join"][1]
-                    assert (region, domain) == ({"Ref": "AWS::Region"}, ".amazonaws.com")
-                    used.add(name.rstrip("."))
-    parked = {"dynamodb": {"dynamodb"}, "s3": set[str](), "scheduler": set[str]()}
-    assert used == {"sqs", "s3", "firehose"} | parked[store]
+    used: dict[str, set[str]] = {}
+    for policy in properties(template.to_json(), "AWS::IAM::Policy").values():
+        [role] = policy["Roles"]
+        for statement in policy["PolicyDocument"]["Statement"]:
+            assert statement["Resource"] == KEY
+            via = statement["Condition"]["StringEquals"]["kms:ViaService"]
+            for service in [via] if isinstance(via, dict) else via:
+                name, region, domain = service["Fn::Join"][1]
+                assert (region, domain) == ({"Ref": "AWS::Region"}, ".amazonaws.com")
+                used.setdefault(role["Ref"].rpartition("Role")[0], set()).add(name.rstrip("."))
+    functions = {"sqs"} if store == "scheduler" else {"sqs", store}
+    roles = {"DelayDelayConsumer": functions, "DelayLedger": {"s3", "firehose"}}
+    places = {"dynamodb": "StoreDispatcher", "s3": "S3StoreDispatcher", "scheduler": "Schedules"}
+    roles[f"Delay{places[store]}"] = functions
+    assert used == roles
+    inline = properties(template.to_json(), "AWS::IAM::Role").values()
+    assert "kms:" not in json.dumps([role.get("Policies") for role in inline])
 
 
 def test_nothing_given_changes_nothing(endpoint_template: Templates) -> None:
