@@ -11,12 +11,11 @@ attempts that count: what others have written of it never does.
 from __future__ import annotations
 
 from collections.abc import Collection
-from itertools import islice
 from typing import Any, Final
 
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.stores.s3.bucket import Changed, ObjectBucket
-from sqsdelay.stores.s3.layout import ObjectName, Slot, times_of
+from sqsdelay.stores.s3.layout import ObjectName, times_of
 
 BATCH_SECONDS: Final = 900
 """How long a batch may be written to before anyone may give it up: longer than any call, and the time
@@ -36,12 +35,12 @@ class Batches:
 
     def __init__(self, bucket: ObjectBucket, prefix: str) -> None:
         self._bucket = bucket
-        self._prefix = f"{prefix}decided/"
+        self.prefix = f"{prefix}decided/"
         self._known: dict[str, Counting] = {}
 
     def key(self, batch: str) -> str:
         """Of its decision."""
-        return f"{self._prefix}{batch}"
+        return f"{self.prefix}{batch}"
 
     def _counting(self, batch: str) -> Counting | None:
         """What was decided; None while nothing is."""
@@ -111,20 +110,3 @@ class Batches:
             self.abort(name.batch)
             counting = self._counting(name.batch)
         return name.attempt in counting if isinstance(counting, frozenset) else bool(counting)
-
-    def sweep(self, decided: list[str], first: Slot | None) -> None:
-        """Forget decisions that no object can refer to any more.
-
-        Args:
-            decided: found before what waits was listed.
-            first: the first slot that holds anything; None for none.
-        """
-        yesterday_ms = self._bucket.clock.now_ms() - 86_400_000
-        for key in decided:
-            last_ms, begun_ms = times_of(key.removeprefix(self._prefix))
-            if begun_ms < yesterday_ms and (first is None or last_ms < first.start_ms):
-                self._bucket.delete(key)
-
-    def decided(self, most: int) -> list[str]:
-        """Keys of decisions, those first that matter for the shortest time."""
-        return [key for key, _ in islice(self._bucket.listed(self._prefix), most)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from sqsdelay.core.checked_message import due_ms_of_id
@@ -12,28 +12,14 @@ from sqsdelay.core.stored_message import Amendment, StoredMessage, latest_amendm
 from sqsdelay.errors import ConfigurationError, StoreUnavailable
 from sqsdelay.stores.ids import ID_TOLERANCE_MS
 from sqsdelay.stores.s3.bucket import Changed, digest
-from sqsdelay.stores.s3.layout import Line, ObjectName, State, line_of, message_of, new_batch
-from sqsdelay.stores.s3.wheel import Held, Wheel
+from sqsdelay.stores.s3.layout import State, line_of, new_batch
+from sqsdelay.stores.s3.wheel import Held, Present, Wheel
 
 _SHARDS: Final = 3
 """Letters of a hash: 4,096 objects. A batch of ten reads ten of them, and two who amend seldom meet."""
 
 _TOLD_AHEAD_MS: Final = 86_400_000
 """So much longer than the amendment at hand there are said to be some: a write a day."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """Where a message lies, and how often its release has failed since that was written."""
-
-    name: ObjectName
-    position: int
-    line: Line
-    failures: int
-
-    @property
-    def message(self) -> StoredMessage:
-        return message_of(self.line, self.failures)
 
 
 class Changes:
@@ -89,15 +75,15 @@ class Changes:
         """
         return next((found.message for found in self._copies(message_id)), None)
 
-    def _copies(self, message_id: str) -> list[_Found]:
+    def _copies(self, message_id: str) -> list[Present]:
         """The message as often as it is there: it may have been stored twice by who was not answered."""
         for first_ms, last_ms in self._spans(message_id):
             found = [
-                _Found(waiting.name, position, line, state.failures.get(position, 0))
+                each
                 for waiting in self.wheel.listed(until_ms=last_ms)
                 if waiting.name.first_ms <= last_ms and waiting.name.last_ms >= first_ms
-                for position, line, state in self.wheel.present(waiting)
-                if line.message_id == message_id and first_ms <= line.due_ms <= last_ms
+                for each in self.wheel.present(waiting)
+                if each.line.message_id == message_id and first_ms <= each.line.due_ms <= last_ms
             ]
             if found:
                 return found
@@ -168,7 +154,7 @@ class Changes:
             return True
         raise _busy(message_id)
 
-    def _free(self, found: _Found) -> Held | None:
+    def _free(self, found: Present) -> Held | None:
         """The object with the state that can be written; None where the message is in hand."""
         held, message_id = self.wheel.held_now(found.name), found.line.message_id
         state, abort = held.state, self.wheel.batches.abort

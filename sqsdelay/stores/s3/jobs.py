@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import secrets
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -238,15 +238,26 @@ def _record(bucket: ObjectBucket, key: str) -> tuple[list[_Run], str | None]:
     return [_Run(**run) for run in fields.get("runs", ())], etag
 
 
-def sweep_jobs(wheel: Wheel, first: Slot | None, *, most: int = 1000) -> None:
-    """Forget jobs of which nothing waits any more, and what runs that were given up have left.
+def sweep(wheel: Wheel, first_slot: Callable[[], Slot | None], *, most: int = 1000) -> None:
+    """Forget decisions and jobs of which nothing waits any more, and what runs that were given up have left.
 
     Args:
-        first: the first slot that holds anything; None for none.
-        most: how many objects are looked at. It begins at a place of chance, so that all have their turn.
+        first_slot: lists the first slot that holds anything; None for none.
+        most: how many objects are looked at. Of jobs it begins at a place of chance, so that all have
+            their turn; decisions come first that matter for the shortest time.
     """
-    bucket, prefix = wheel.bucket, f"{wheel.prefix}jobs/"
+    bucket, batches, prefix = wheel.bucket, wheel.batches, f"{wheel.prefix}jobs/"
+    # Before what waits is listed.
+    decided = list(islice(bucket.listed(batches.prefix), most))
+    first = first_slot()
+    # Where what is listed first does not count, more may wait behind it.
+    if first is None and any(bucket.listed(wheel.slots_prefix)):
+        return
     old_ms = wheel.now_ms() - _KEPT_MS
+    for key, _ in decided:
+        last_ms, begun_ms = times_of(key.removeprefix(batches.prefix))
+        if begun_ms < old_ms and (first is None or last_ms < first.start_ms):
+            bucket.delete(key)
     starts = (f"{prefix}{secrets.token_hex(4)}", prefix)
     found = (key for start in starts for key, _ in bucket.listed(prefix, start_after=start))
     for key in islice(found, most):
@@ -261,4 +272,4 @@ def sweep_jobs(wheel: Wheel, first: Slot | None, *, most: int = 1000) -> None:
         last_ms = max((run.last_ms for run in runs), default=0)
         begun_ms = max((times_of(run.batch)[1] for run in runs), default=0)
         if (first is None or last_ms < first.start_ms) and max(last_ms, begun_ms) < old_ms:
-            bucket.delete(key, *(wheel.batches.key(run.batch) for run in runs))
+            bucket.delete(key, *(batches.key(run.batch) for run in runs))

@@ -190,6 +190,11 @@ class Line:
     message_id: str
     text: bytes
 
+    @property
+    def place(self) -> tuple[int, str]:
+        """In a listing."""
+        return self.due_ms, self.message_id
+
 
 def line_of(message: StoredMessage, *, found_by_id: bool = False) -> Line:
     """A message as a line; ``found_by_id`` where an object below ``ids/`` tells when it is due."""

@@ -16,10 +16,10 @@ from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_le
 from sqsdelay.stores.ids import needs_lookup, page_bounds
 from sqsdelay.stores.s3.bucket import ObjectBucket
 from sqsdelay.stores.s3.changes import Amendments, Changes
-from sqsdelay.stores.s3.jobs import sweep_jobs
-from sqsdelay.stores.s3.layout import DEFAULT_SLOTS, Hierarchy, Line, line_of, message_of
+from sqsdelay.stores.s3.jobs import sweep
+from sqsdelay.stores.s3.layout import DEFAULT_SLOTS, Hierarchy, Line, line_of
 from sqsdelay.stores.s3.leases import SPLIT_MESSAGES, S3Claim, Turner
-from sqsdelay.stores.s3.wheel import Waiting, Wheel
+from sqsdelay.stores.s3.wheel import Present, Waiting, Wheel
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -222,13 +222,7 @@ class S3Store(Wakes):
         """Forget, once a day, what was decided about batches of which nothing is left."""
         if 0 <= now_ms - self._swept_ms < SWEEP_SECONDS * 1000:
             return
-        # Before what waits is listed.
-        decided = self._wheel.batches.decided(1000)
-        first = min((e.name.slot for e in self._look(now_ms)), default=None)
-        # Where what is listed first does not count, more may wait behind it.
-        if first is not None or not any(self._bucket.listed(self._wheel.slots_prefix)):
-            self._wheel.batches.sweep(decided, first)
-            sweep_jobs(self._wheel, first)
+        sweep(self._wheel, lambda: min((e.name.slot for e in self._look(now_ms)), default=None))
         self._swept_ms = now_ms
 
     def _worth_it(self, claim: S3Claim, objects: Iterable[Waiting]) -> bool:
@@ -281,12 +275,13 @@ class S3Store(Wakes):
     def _first_due_ms(self, waiting: Waiting, now_ms: int, closed: Collection[str]) -> int | None:
         if waiting.state_etag is None and not closed:
             return waiting.name.first_ms
-        for position, line, state in self._wheel.present(waiting):
+        for each in self._wheel.present(waiting):
+            state, position = each.state, each.position
             in_hand = state.leased(now_ms) and (state.moving or position in state.hand)
             if in_hand or state.held.get(position, 0) > now_ms:
                 continue
-            if not closed or message_of(line).destination not in closed:
-                return line.due_ms
+            if not closed or each.message.destination not in closed:
+                return each.line.due_ms
         return None
 
     def pending_count(self) -> int:
@@ -309,22 +304,21 @@ class S3Store(Wakes):
         # What is overdue is asked after each look for it: some seconds old will do.
         listed = self._known(before_ms) if before_ms <= self._wheel.now_ms() else None
         listed = self._wheel.listed(until_ms=before_ms) if listed is None else listed
-        found: dict[tuple[int, str, bytes], tuple[Line, int]] = {}
+        found: dict[Line, Present] = {}
         for waiting in sorted(listed, key=_first):
             if waiting.name.last_ms < from_ms or waiting.name.first_ms >= before_ms:
                 continue
-            if len(found) >= limit and waiting.name.first_ms > next(reversed(found))[0]:
+            if len(found) >= limit and waiting.name.first_ms > next(reversed(found)).due_ms:
                 break
-            for position, line, state in self._wheel.present(waiting):
-                place = (line.due_ms, line.message_id)
-                if place > (from_ms, from_id) and line.due_ms < before_ms:
-                    found[*place, line.text] = (line, state.failures.get(position, 0))
-            places = sorted(found)
+            for each in self._wheel.present(waiting):
+                if each.line.place > (from_ms, from_id) and each.line.due_ms < before_ms:
+                    found[each.line] = each
+            lines = sorted(found)
             end = limit
-            while 0 < end < len(places) and places[end][:2] == places[end - 1][:2]:
+            while 0 < end < len(lines) and lines[end].place == lines[end - 1].place:
                 end += 1
-            found = {place: found[place] for place in places[:end]}
-        return [message_of(*each) for each in found.values()]
+            found = {line: found[line] for line in lines[:end]}
+        return [each.message for each in found.values()]
 
     def find(self, message_id: str) -> StoredMessage | None:
         return self._changes.find(message_id)

@@ -13,10 +13,11 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from sqsdelay.core.readable import one_line
+from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import SchemaMismatch, StoreUnavailable
 from sqsdelay.stores.calls import CONCURRENCY
 from sqsdelay.stores.s3.batches import Batches
@@ -28,6 +29,7 @@ from sqsdelay.stores.s3.layout import (
     ObjectName,
     Slot,
     State,
+    message_of,
     new_batch,
     new_part,
     packed,
@@ -67,6 +69,20 @@ class Waiting:
 
     name: ObjectName
     state_etag: str | None
+
+
+class Present(NamedTuple):
+    """A message that has not left its object, and the object's state."""
+
+    name: ObjectName
+    position: int
+    line: Line
+    state: State
+
+    @property
+    def message(self) -> StoredMessage:
+        """With the failures that were counted since it was written."""
+        return message_of(self.line, self.state.failures.get(self.position, 0))
 
 
 @dataclass(slots=True)
@@ -285,13 +301,13 @@ class Wheel:
             return None
         return self.settled(state) if state.moved else state
 
-    def present(self, waiting: Waiting) -> list[tuple[int, Line, State]]:
+    def present(self, waiting: Waiting) -> list[Present]:
         """The messages of an object that have not left it, by position."""
-        state = self._rest(waiting)
+        name, state = waiting.name, self._rest(waiting)
         if state is None:
             return []
-        lines = self.lines(waiting.name) or []
-        return [(n, line, state) for n, line in enumerate(lines) if n not in state.gone]
+        lines = enumerate(self.lines(name) or ())
+        return [Present(name, n, line, state) for n, line in lines if n not in state.gone]
 
     def count(self, waiting: Waiting) -> int:
         """How many messages of an object wait."""
