@@ -221,6 +221,24 @@ def test_a_turn_renews_its_lease(parked: Parked) -> None:
     assert parked.store.pending_count() == 6_000
 
 
+def test_who_stood_still_while_claiming_sends_nothing_that_was_cancelled(parked: Parked) -> None:
+    """Its lease has ended: others were told that they have cancelled, or have released it themselves."""
+    message, other = parked.messages(2, 10, parked.clock.now_ms() - 5_000)
+    parked.store.store([message, other])
+    user = parked.new_store()
+
+    def hours_later() -> None:
+        if parked.s3.requests["PutObject"] == 1:
+            parked.meanwhile = hours_later
+            return
+        parked.clock.advance(3 * 3600)
+        assert user.cancel([message.message_id]) == [True]
+
+    parked.meanwhile = hours_later
+    with parked.store.claim(10, due_by_ms=parked.clock.now_ms()) as claim:
+        assert [each.message_id for each in claim.messages] == [other.message_id]
+
+
 @pytest.mark.parametrize(
     ("count", "size", "apart_ms"),
     [(1_000, 150_000, 75_000), (150, MIB, 100)],

@@ -107,6 +107,17 @@ class S3Claim:
                 return
             self._wheel.bucket.each(lambda each: self._take(*each), few)
 
+    def make_sure(self) -> None:
+        """Keep what is in hand still: whoever stood still while he leased may have lost some of it."""
+        soon_ms = self._wheel.now_ms() + self._lease_ms * 2 // 3
+        if any(held.state.until_ms < soon_ms for held in self._leased):
+            self.renew()
+            self.messages = [m for m in self.messages if self._is_in_hand(m.message_id)]
+
+    def _is_in_hand(self, message_id: str) -> bool:
+        held, position = self._places.get(message_id, (None, 0))
+        return held is not None and position in held.state.hand
+
     def _take(self, waiting: Waiting, limit: int) -> None:
         """Lease one object, for up to ``limit`` messages of it.
 
@@ -193,8 +204,8 @@ class S3Claim:
         with self._lock:
             here: dict[int, dict[str, int]] = {}
             for message_id in message_ids:
-                held, position = self._places.get(message_id, (None, 0))
-                if held is not None and position in held.state.hand:
+                if self._is_in_hand(message_id):
+                    held, position = self._places[message_id]
                     here.setdefault(id(held), {})[message_id] = position
 
             def settle(held: Held) -> Iterable[str]:

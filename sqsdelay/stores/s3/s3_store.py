@@ -176,6 +176,7 @@ class S3Store(Wakes):
             objects = self._take(claim, max(self._near_ms(), due_by_ms) if turns else due_by_ms)
             if not claim.messages and turns and self._turn(objects, claim.closed):
                 self._take(claim, due_by_ms)
+            claim.make_sure()
             claim.messages.sort(key=lambda m: (m.due_ms, m.message_id))
             if not claim.messages:
                 yield claim
