@@ -45,12 +45,12 @@ def status(
     Exit code 1 if the store cannot be read, or messages in it are overdue.
     """
     from sqsdelay.sqs.client import default_client
-    from sqsdelay.sqs.cloudwatch import CloudWatchAges, default_cloudwatch
+    from sqsdelay.sqs.cloudwatch import CloudWatchAges, short_client
     from sqsdelay.sqs.queues import SqsQueues
 
     parsed = Endpoint.parse(endpoint)
     queues = SqsQueues(default_client(connections=1))
-    found = endpoint_status(queues, parsed, CloudWatchAges(default_cloudwatch()))
+    found = endpoint_status(queues, parsed, CloudWatchAges(short_client("cloudwatch")))
     url, parked, trouble = "", None, None
     try:
         now_ms = queues.broker_clock.now_ms()

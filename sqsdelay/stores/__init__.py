@@ -148,8 +148,8 @@ def open_store(
         return DynamoDbStore(parts.netloc, endpoint=endpoint, **settings_of(parts.query))
     if parts.scheme == "s3":
         from sqsdelay.stores.s3 import S3Store
-        from sqsdelay.stores.s3.slots import BUCKET
-        from sqsdelay.stores.s3.slots import settings_of as s3_settings_of
+        from sqsdelay.stores.s3.layout import BUCKET
+        from sqsdelay.stores.s3.layout import settings_of as s3_settings_of
 
         if table is not None:
             raise InvalidSetting(f"table={table!r}: an S3 store's place is its bucket and prefix")

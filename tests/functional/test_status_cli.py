@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import time
 import uuid
+import zipfile
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -336,6 +338,49 @@ def test_a_store_that_nobody_empties_is_noticed(
     assert json.loads(out)["overdue_seconds"] >= 10_800
     assert "in the store is 3 h" in err
     assert remedy in err
+
+
+@pytest.mark.parametrize("has_store", [False, True])
+def test_a_retained_store_that_nobody_serves_is_noticed(
+    cli: Cli, local_aws: LocalAws, orders: Endpoint, has_store: bool
+) -> None:
+    """Long before anything in it is due: the deployed delay consumer has no store any more."""
+    url = f"dynamodb://{orders.name}.parked"
+    client = local_aws.client("dynamodb")
+    with closing(DynamoDbStore(url[11:], endpoint=orders.name, client=client)) as store:
+        store_overdue(store, due_at=datetime.now(UTC) + timedelta(days=300))
+    consumed_by_a_function(local_aws, orders, {"SQSDELAY_STORE": url} if has_store else {})
+    code, out, _ = cli("endpoint", "check", orders.name, "--json")
+    told = [problem["text"] for problem in json.loads(out)["problems"]]
+    if has_store:
+        assert (code, told) == (0, [])
+    else:
+        assert code == 1
+        assert told[0].startswith("1 parked messages, and the deployed delay consumer has another")
+        assert f"--store {url}" in out
+
+
+def consumed_by_a_function(aws: LocalAws, endpoint: Endpoint, variables: dict[str, str]) -> None:
+    """A function in place of the deployed delay consumer; it is never run."""
+    code = io.BytesIO()
+    with zipfile.ZipFile(code, "w") as archive:
+        archive.writestr("handler.py", "")
+    functions, sqs = aws.client("lambda"), aws.client("sqs")
+    function = functions.create_function(
+        FunctionName=endpoint.name,
+        Runtime="python3.12",
+        Role="arn:aws:iam::000000000000:role/any",
+        Handler="handler.handler",
+        Code={"ZipFile": code.getvalue()},
+        Environment={"Variables": variables},
+    )
+    url = sqs.get_queue_url(QueueName=endpoint.delay_queue.name)["QueueUrl"]
+    attributes = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]
+    functions.create_event_source_mapping(
+        EventSourceArn=attributes["QueueArn"],
+        FunctionName=function["FunctionArn"],
+        Enabled=False,
+    )
 
 
 def test_queues_that_take_less_are_told(cli: Cli, local_aws: LocalAws, orders: Endpoint) -> None:
