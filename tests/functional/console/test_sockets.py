@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from sqsdelay.console import server
+from sqsdelay.console import guard, server
 from sqsdelay.console.guard import MAX_STRANGERS_BYTES
 from sqsdelay.console.server import serving
 from sqsdelay.console.services import Services
@@ -76,6 +76,25 @@ def test_a_request_has_to_come_in_time(host: str, monkeypatch: pytest.MonkeyPatc
             if ended:
                 return
     raise AssertionError("still connected")
+
+
+def test_who_does_not_take_answers_holds_no_place(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than may be answered at a time ask for more than their buffers hold, and read nothing."""
+    monkeypatch.setattr(guard, "MOST_AT_ONCE", 2)
+    file = "GET /static/htmx-2.0.11.min.js HTTP/1.1\r\nHost: {host}\r\n\r\n"
+    with ExitStack() as slow:
+        for _ in range(3):
+            slow.enter_context(connected(host)).sendall(file.format(host=host).encode() * 400)
+        while status(host, GET) != 503:
+            pass
+        # From here on such a connection may pause for a moment only.
+        monkeypatch.setattr(server, "SENDING_SECONDS", 0.1)
+        for _ in range(3):
+            slow.enter_context(connected(host)).sendall(file.format(host=host).encode() * 400)
+        while status(host, GET) != 200:
+            pass
 
 
 @pytest.mark.parametrize(
