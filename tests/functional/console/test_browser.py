@@ -171,7 +171,7 @@ def test_nothing_of_a_message_runs(browser: Chrome, served: tuple[str, Running])
     until(browser, says('<script>alert(1)</script>{"a": 1}'))
     look(browser, dark=False, width=400)
     browser.get(f"{url}errors?endpoint={running.endpoint}")
-    cells = browser.find_elements(By.CSS_SELECTOR, "table.stack tbody td")
+    cells = browser.find_elements(By.CSS_SELECTOR, "table.cards tbody td")
     assert len(cells) == 2 * 7, "the whole table on a phone"
     for each in cells:
         assert each.is_displayed()
