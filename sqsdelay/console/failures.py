@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Generator
 from contextlib import closing
 from typing import Any, Final
 
-from sqsdelay.console.messages import PREVIEW_CHARS, Filter, kind_of_body, text_of
+from sqsdelay.console.messages import Filter, text_of
 from sqsdelay.console.services import Outcome, Result
 from sqsdelay.console.source import Source
 from sqsdelay.core.readable import instant
@@ -28,12 +28,6 @@ def kind_of(reason: str | None) -> str:
 def dated(rejection: Rejection) -> int | None:
     """When a message is due, epoch milliseconds, if it says so."""
     return rejection.due if isinstance(rejection.due, int) else None
-
-
-def preview(rejection: Rejection) -> tuple[str, str]:
-    """What its body looks like, and how it begins."""
-    body = text_of(rejection.original.body)
-    return kind_of_body(body), body[:PREVIEW_CHARS]
 
 
 def matching(source: Source, which: Filter) -> list[Rejection]:

@@ -64,6 +64,11 @@ def kind_of_body(body: str) -> str:
     return "binary" if "\\x" in start else "text"
 
 
+def preview(body: str) -> str:
+    """How a body begins."""
+    return body[:PREVIEW_CHARS]
+
+
 def utc_input(text: str) -> str:
     """What a browser's field for date and time gives, which has no time zone: here it is UTC."""
     text = text.strip()
@@ -127,37 +132,10 @@ class Filter:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A parked message in a list; ``mark`` names it, as it was seen, for a change."""
-
-    id: str
-    due_ms: int
-    bytes: int
-    failures: int
-    unreadable: bool
-    kind: str
-    start: str
-
-
-def row_of(message: StoredMessage) -> Row:
-    """A message in a list."""
-    body = text_of(message.body)
-    return Row(
-        id=text_of(message.message_id),
-        due_ms=message.due_ms,
-        bytes=len(message.body),
-        failures=message.failures,
-        unreadable=message.unreadable is not None,
-        kind=kind_of_body(body),
-        start=body[:PREVIEW_CHARS],
-    )
-
-
-@dataclass(frozen=True, slots=True)
 class Listed:
     """A page of a list; ``next`` is where the next one begins, ``searched`` how many were read for it."""
 
-    rows: list[Row]
+    rows: list[StoredMessage]
     next: str | None
     searched: int
 
@@ -175,12 +153,12 @@ def listed(source: Source, which: Filter, *, after: str | None, limit: int = PAG
     listing = Listing(after=cursor, due_from_ms=start_ms, due_before_ms=end_ms)
 
     def read(place: ParkingPlace) -> Listed:
-        rows: list[Row] = []
+        rows: list[StoredMessage] = []
         most = MOST_SEARCHED if which.searches else limit
         for message in _in_time(listing.read(place, most), source.clock):
             body = text_of(message.body)
             if which.matches(text_of(message.message_id), body, message.attributes):
-                rows.append(row_of(message))
+                rows.append(message)
             if len(rows) == limit:
                 break
         more = (which.searches or len(rows) == limit) and listing.has_more(place)
@@ -392,7 +370,7 @@ def _outcome(message_id: str, change: Change, done: str, does: str) -> Outcome:
     return Outcome(message_id, Result.REQUESTED, _ELSEWHERE.format(does=does))
 
 
-def matching(source: Source, which: Filter) -> tuple[list[Row], bool]:
+def matching(source: Source, which: Filter) -> tuple[list[StoredMessage], bool]:
     """All parked messages that a filter means, `MOST_CHANGED` at most; and whether that is all.
 
     Raises:

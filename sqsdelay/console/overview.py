@@ -96,27 +96,6 @@ class Condition:
     page: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A bar of a chart of 100 by 100, which the page stretches."""
-
-    x: float
-    width: float
-    height: float
-    label: str
-    overdue: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """Bars, the number at the top of the scale, and labels under the first, the middle and the last."""
-
-    bars: list[Bar]
-    top: int
-    labels: list[str]
-    summary: str
-
-
 @dataclass(slots=True)
 class State:
     """An endpoint's state. Each number has the age of the sample it is from."""
@@ -128,7 +107,6 @@ class State:
     store: Sample[StoreStatus]
     ages: Sample[Mapping[Any, int]]
     outlook: Sample[Outlook]
-    chart: Chart | None
     lateness: Lateness | None = None
     workers: list[Worker] = field(default_factory=list)
     conditions: list[Condition] = field(default_factory=list)
@@ -178,7 +156,6 @@ def recent(services: Services) -> list[Event]:
 
 def _state_of(services: Services, source: Source, span: Span) -> State:
     queues, store = source.queues_sample.get(), source.store_sample.get()
-    ahead = outlook_of(source, span).get()
     url = source.store_url
     state = State(
         name=source.name,
@@ -187,8 +164,7 @@ def _state_of(services: Services, source: Source, span: Span) -> State:
         queues=queues,
         store=store,
         ages=source.ages(),
-        outlook=ahead,
-        chart=None if ahead.value is None else chart_of(ahead.value, span),
+        outlook=outlook_of(source, span).get(),
     )
     seen: dict[Recorder, int | None] = {}
     try:
@@ -294,37 +270,16 @@ def _conditions(
     return found
 
 
-def chart_of(found: Outlook, span: Span) -> Chart:
-    """Messages due over time."""
-    top = _round_up(max(found.counts, default=0))
-    edges, step = found.edges_ms, 100 / len(found.counts)
-    bars = [
-        Bar(
-            x=round(n * step + step * 0.1, 3),
-            width=round(step * 0.8, 3),
-            # One message among thousands must still be seen.
-            height=round(max(2.0, 100 * count / top), 3) if count else 0,
-            label=f"{'overdue' if n == 0 else _from(edges[n], span)}: {count:,}",
-            overdue=n == 0,
-        )
-        for n, count in enumerate(found.counts)
-    ]
-    late, *ahead = found.counts
-    summary = (
-        f"{sum(ahead):,} messages due in the coming {len(ahead)} {span.value}, {late:,} overdue"
-    )
-    middle = edges[1 + len(ahead) // 2]
-    return Chart(bars, top, ["now", _from(middle, span), _from(edges[-1], span)], summary)
-
-
-def _from(epoch_ms: int, span: Span) -> str:
-    shown = instant(epoch_ms).replace("T", " ")
-    return {Span.HOURS: shown[5:16], Span.DAYS: shown[5:10], Span.MONTHS: shown[:7]}[span]
-
-
-def _round_up(number: int) -> int:
-    """The top of a scale: 1, 2 or 5 times a power of ten."""
+def top_of(counts: Sequence[int]) -> int:
+    """The top of a scale for them: 1, 2 or 5 times a power of ten."""
+    number = max(counts, default=0)
     if number <= 1:
         return 1
     power: int = 10 ** int(math.log10(number))
     return next(step * power for step in (1, 2, 5, 10) if step * power >= number)
+
+
+def edge(epoch_ms: int, span: Span) -> str:
+    """Where a span begins, as short as it can be told from its neighbours."""
+    shown = instant(epoch_ms).replace("T", " ")
+    return {Span.HOURS: shown[5:16], Span.DAYS: shown[5:10], Span.MONTHS: shown[:7]}[span]

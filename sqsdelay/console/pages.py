@@ -17,7 +17,15 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from sqsdelay.console import failures, messages, overview, sending
-from sqsdelay.console.messages import BODY_SHOWN, Chosen, Filter, text_of, utc_input
+from sqsdelay.console.messages import (
+    BODY_SHOWN,
+    Chosen,
+    Filter,
+    kind_of_body,
+    preview,
+    text_of,
+    utc_input,
+)
 from sqsdelay.console.overview import Span
 from sqsdelay.console.rendering import page, wire
 from sqsdelay.console.services import MOST_CHANGED, Services
@@ -146,7 +154,6 @@ def _errors(request: Request) -> Response:
         looked=sample,
         about=None if status.value is None else status.value.errors,
         dated=failures.dated,
-        preview=failures.preview,
     )
 
 
@@ -264,83 +271,67 @@ def _chosen(marks: Sequence[str]) -> list[Chosen]:
 def _confirm(
     request: Request, source: Source, form: FormData, marks: Sequence[str], **values: Any
 ) -> Response:
-    fields = {"due_at": "", "given_delay": "", "given_due": "", "trouble": None, "undated": False}
+    action = _text(form, "action")
+    some = "1 message" if len(marks) == 1 else f"{len(marks):,} messages"
+    given = {name: _text(form, name) for name in ("delay", "due_at")}
+    fields = {"some": some, "given": given, "due_ms": None, "trouble": None, "first": False}
     return page(
         request,
         "confirm.html",
         endpoint=source.name,
-        action=_text(form, "action"),
+        action=action,
+        target="/messages" if action in _ON_MESSAGES else "/errors",
         marks=marks,
         key=secrets.token_urlsafe(12),
         **fields | values,
     )
 
 
-def _some(count: int) -> str:
-    return "1 message" if count == 1 else f"{count:,} messages"
+_ON_MESSAGES: Final = ("cancel", "release", "reschedule")
+_ON_ERRORS: Final = ("retry", "discard")
+
+
+def _action(form: FormData, known: Sequence[str]) -> str:
+    """What a form asks for.
+
+    Raises:
+        ConfigurationError
+    """
+    action = _text(form, "action")
+    if action not in known:
+        raise ConfigurationError(f"{action!r} is not an action on these messages")
+    return action
 
 
 def _confirm_messages(request: Request, form: FormData) -> Response:
     source = _services(request).source(_text(form, "endpoint"))
-    action, whole, due_ms, trouble = _text(form, "action"), True, None, None
+    action, whole, due_ms, trouble = _action(form, _ON_MESSAGES), True, None, None
     if _text(form, "which") == "all":
         rows, whole = messages.matching(source, _filter(form))
-        marks = [f"{row.due_ms}:{wire(row.id)}" for row in rows]
+        marks = [f"{row.due_ms}:{wire(row.message_id)}" for row in rows]
         if not marks:
             raise ConfigurationError("no message matches; change the filter")
     else:
         marks = _marks(form)
-    chosen, some = _chosen(marks), _some(len(marks))
+    chosen = _chosen(marks)
     delay, due_at = _text(form, "delay").strip(), utc_input(_text(form, "due_at"))
     if action == "reschedule" and (delay or due_at):
         try:
             due_ms = _new_due_ms(source, delay, due_at)
         except InvalidDelay as error:
             trouble = one_line(error)
-    late = "A message that is being released at that moment still arrives; the result lists it."
-    if any(each.due_ms is None for each in chosen) and action != "release":
-        late = f"A message in the delay queue is changed at its next hop. {late}"
-    when = "at the time you give" if due_ms is None else f"at {instant(due_ms)}"
-    actions = {
-        "cancel": (
-            f"Cancel {some} of {source.name}?",
-            "They are removed from the store and never sent. This cannot be undone.",
-            f"Cancel {some}",
-        ),
-        "release": (
-            f"Release {some} of {source.name} now?",
-            f"They become due at once, whatever their due time. {_releases(source)}",
-            f"Release {some} now",
-        ),
-        "reschedule": (
-            f"Reschedule {some} of {source.name}?",
-            f"They will be due {when}, instead of at their present due time.",
-            None if due_ms is None else f"Move {some}",
-        ),
-    }
-    title, sentence, button = _one_of(actions, action)
-    first = f"These are the first {MOST_CHANGED:,} that match; there are more." if not whole else ""
     return _confirm(
         request,
         source,
         form,
         marks,
-        target="/messages",
-        title=title,
-        sentences=[each for each in (first, sentence, late) if each],
-        button=button,
         examples=_examples(source, chosen[:EXAMPLES]),
-        due_at="" if due_ms is None else instant(due_ms),
-        given_delay=_text(form, "delay"),
-        given_due=_text(form, "due_at"),
+        first=not whole,
+        hops=any(each.due_ms is None for each in chosen),
+        releases=_releases(source),
+        due_ms=due_ms,
         trouble=trouble,
     )
-
-
-def _one_of(actions: dict[str, Any], action: str) -> Any:
-    if action not in actions:
-        raise ConfigurationError(f"{action!r} is not an action on these messages")
-    return actions[action]
 
 
 def _new_due_ms(source: Source, delay: str, due_at: str) -> int:
@@ -356,11 +347,15 @@ def _examples(source: Source, chosen: Sequence[Chosen]) -> list[tuple[str, int |
         found = source.of_store(lambda place: [place.find(each.id) for each in chosen])
     except SqsDelayError:
         found = [None] * len(chosen)
-    rows = [None if each is None else messages.row_of(each) for each in found]
     return [
-        (each.id, each.due_ms, "" if row is None else f"{row.kind} {row.start}")
-        for each, row in zip(chosen, rows, strict=True)
+        (each.id, each.due_ms, "" if stored is None else _start(stored.body))
+        for each, stored in zip(chosen, found, strict=True)
     ]
+
+
+def _start(body: bytes | str) -> str:
+    text = text_of(body)
+    return f"{kind_of_body(text)} {preview(text)}"
 
 
 def _releases(source: Source) -> str:
@@ -379,16 +374,17 @@ def _releases(source: Source) -> str:
 
 
 def _change_messages(request: Request, form: FormData) -> Response:
-    source, action, marks = _target(request, form)
-    _one_of(dict.fromkeys(("cancel", "release", "reschedule")), action)
+    source, action, marks = _target(request, form, _ON_MESSAGES)
     due_at = _text(form, "due_at")
     due_ms = due_at_ms(parse_due_at(due_at)) if action == "reschedule" else None
     work = messages.changed(source, action, _chosen(marks), due_ms)
     return _made(request, form, source, action, work, (marks, due_at))
 
 
-def _target(request: Request, form: FormData) -> tuple[Source, str, list[str]]:
-    return _services(request).source(_text(form, "endpoint")), _text(form, "action"), _marks(form)
+def _target(
+    request: Request, form: FormData, known: Sequence[str]
+) -> tuple[Source, str, list[str]]:
+    return _services(request).source(_text(form, "endpoint")), _action(form, known), _marks(form)
 
 
 def _made(
@@ -410,6 +406,7 @@ def _look(request: Request, form: FormData) -> Response:
 
 def _confirm_errors(request: Request, form: FormData) -> Response:
     source = _services(request).source(_text(form, "endpoint"))
+    _action(form, _ON_ERRORS)
     known = {each.copy.sqs_message_id: each for each in failures.matching(source, _filter(form))}
     if _text(form, "which") == "all":
         group = unquote(_text(form, "group"))
@@ -419,52 +416,22 @@ def _confirm_errors(request: Request, form: FormData) -> Response:
     else:
         marks = _marks(form)
     chosen = [known[mark] for mark in marks if mark in known]
-    some, action = _some(len(marks)), _text(form, "action")
-    actions = {
-        "retry": (
-            f"Retry {some} of {source.name}?",
-            "Each is sent to its destination, or to the delay queue where it is not due yet, with its "
-            "message id and attributes. It leaves the error queue once the other queue has confirmed it.",
-            f"Retry {some}",
-        ),
-        "discard": (
-            f"Discard {some} of {source.name}?",
-            "They are deleted from the error queue, and there is no other copy. This cannot be undone.",
-            f"Discard {some}",
-        ),
-    }
-    title, sentence, button = _one_of(actions, action)
     examples = [
-        (
-            text_of(each.message_id),
-            failures.dated(each),
-            f"{each.reason or ''} {' '.join(failures.preview(each))}",
-        )
+        (each.message_id, failures.dated(each), f"{each.reason or ''} {_start(each.original.body)}")
         for each in chosen[:EXAMPLES]
     ]
-    return _confirm(
-        request,
-        source,
-        form,
-        marks,
-        target="/errors",
-        title=title,
-        sentences=[sentence],
-        button=button,
-        examples=examples,
-        undated=action == "retry" and any(failures.dated(each) is None for each in chosen),
-    )
+    undated = any(failures.dated(each) is None for each in chosen)
+    return _confirm(request, source, form, marks, examples=examples, undated=undated)
 
 
 def _change_errors(request: Request, form: FormData) -> Response:
-    source, action, marks = _target(request, form)
-    _one_of(dict.fromkeys(("retry", "discard")), action)
+    source, action, marks = _target(request, form, _ON_ERRORS)
     undated_now = bool(_text(form, "undated_now"))
     work = failures.changed(source, action, marks, undated_now=undated_now)
     return _made(request, form, source, action, work, (marks, undated_now))
 
 
-def _preview(request: Request, form: FormData) -> Response:
+def _previewed(request: Request, form: FormData) -> Response:
     source = _services(request).source(_text(form, "endpoint"))
     given = {name: _text(form, name) for name in sending.FIELDS}
     # A form's lines end in CR LF; the text in the field does not.
@@ -492,7 +459,7 @@ FORMS: Final[dict[str, Posted]] = {
     "/errors/look": _look,
     "/errors/confirm": _confirm_errors,
     "/errors/do": _change_errors,
-    "/send/preview": _preview,
+    "/send/preview": _previewed,
     "/send/do": _sent,
 }
 

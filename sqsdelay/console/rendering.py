@@ -15,8 +15,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.templating import Jinja2Templates
 
-from sqsdelay.console.messages import kind_of_body, text_of
-from sqsdelay.console.overview import troubles
+from sqsdelay.console.messages import kind_of_body, preview, text_of
+from sqsdelay.console.overview import edge, top_of, troubles
 from sqsdelay.console.sampling import GONE_SECONDS, OLD_SECONDS, Sample
 from sqsdelay.console.services import Services
 from sqsdelay.core.clock import Clock
@@ -113,7 +113,7 @@ def templates(services: Services) -> Jinja2Templates:
     )
     shared = (
         wire, typed, pretty, attribute, at, clock_time, late, count, size, age, instant, text_of, dollars,
-        kind_of_body,
+        kind_of_body, preview, edge, top_of,
     )  # fmt: skip
     found.filters |= {each.__name__: each for each in (*shared, *_by_clock(services.clock))}
     found.filters["line"] = one_line
