@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from sqsdelay.console.ledger_file import Lateness
-from sqsdelay.console.sampling import Sample, Sampled
+from sqsdelay.console.sampling import GONE_SECONDS, Sample, Sampled
 from sqsdelay.console.services import Services
 from sqsdelay.console.source import BrokerStatus, Source
 from sqsdelay.core.delay import due_at_ms, utc
@@ -179,7 +179,12 @@ def _state_of(services: Services, source: Source, span: Span) -> State:
         state.workers.append(_consumer(source, queues, seen.get(Recorder.CONSUMER)))
     if store.value is not None and isinstance(source.place(), DelayedMessageStore):
         state.workers.append(_dispatcher(source, store, seen.get(Recorder.DISPATCHER)))
-    state.conditions = _conditions(source, queues.value, store.value)
+    now_ms = source.clock.now_ms()
+    state.conditions = _conditions(
+        source,
+        None if queues.age_seconds(now_ms) > GONE_SECONDS else queues.value,
+        None if store.age_seconds(now_ms) > GONE_SECONDS else store.value,
+    )
     return state
 
 

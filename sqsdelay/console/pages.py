@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import re
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
@@ -32,7 +31,6 @@ from sqsdelay.console.services import MOST_CHANGED, Services
 from sqsdelay.console.source import Source
 from sqsdelay.core.delay import due_at_ms, due_time, parse_delay, parse_due_at
 from sqsdelay.core.readable import age, instant, one_line
-from sqsdelay.cost import Workload, recommend
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidDelay,
@@ -40,24 +38,10 @@ from sqsdelay.errors import (
     SqsDelayError,
     StoreError,
 )
-from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.operating.status import overdue_remedy
 
 EXAMPLES: Final = 10
 """Messages named in a confirmation; the others are counted."""
-
-_DAY: Final = 86_400
-_DELAYS: Final = (
-    "15m", "30m", "1h", "2h", "3h", "6h", "12h", "1d", "2d", "3d", "7d", "14d", "30d", "60d", "90d",
-    "180d", "365d", "730d", "1825d", "3650d",
-)  # fmt: skip
-SLIDERS: Final = {
-    "delay": _DELAYS,
-    "messages": tuple(str(10**n) for n in range(10)),
-    "size": ("256", "512", "1024", "2048", "4096", "16384", "65536", "262144", "1000000"),
-    "batch": tuple(map(str, range(1, MAX_BATCH_ENTRIES + 1))),
-}
-"""The stops of the Cost page's sliders; their fields take any number."""
 
 
 def _services(request: Request) -> Services:
@@ -117,7 +101,7 @@ def _messages(request: Request) -> Response:
         queues=source.queues_sample.get(),
         can_release=source.soonest_seconds is None,
         now=instant(source.clock.now_ms())[:19],
-        tomorrow=instant(source.clock.now_ms() + _DAY * 1000)[:19],
+        tomorrow=instant(source.clock.now_ms() + 86_400_000)[:19],
     )
 
 
@@ -153,6 +137,7 @@ def _errors(request: Request) -> Response:
         found=len(found),
         looked=sample,
         about=None if status.value is None else status.value.errors,
+        counted=status,
         dated=failures.dated,
     )
 
@@ -177,36 +162,7 @@ def _send_page(request: Request, source: Source, given: dict[str, str], **more: 
 
 
 def _cost(request: Request) -> Response:
-    start = {"delay": "30d", "messages": "1000000", "size": "1024", "batch": "1"}
-    given = {name: request.query_params.get(name, value) for name, value in start.items()}
-    advice, load, trouble = None, None, None
-    try:
-        load = Workload(
-            delay_seconds=round(parse_delay(given["delay"]).total_seconds()),
-            messages=_whole("messages", given["messages"]),
-            message_bytes=_whole("size", given["size"]),
-            batch=_whole("batch", given["batch"]),
-        )
-        advice = recommend(load, sending.prices())
-    except SqsDelayError as error:
-        trouble = one_line(error)
-    return page(
-        request,
-        "cost.html",
-        given=given,
-        sliders=SLIDERS,
-        load=load,
-        advice=advice,
-        prices=sending.prices(),
-        trouble=trouble,
-    )
-
-
-def _whole(name: str, text: str) -> int:
-    digits = re.sub(r"[\s,_]", "", text)
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= 15):
-        raise ConfigurationError(f"{name} is {text!r}; give a whole number")
-    return int(digits)
+    return page(request, "cost.html", **sending.advised(request.query_params))
 
 
 def _sign_in(request: Request) -> Response:

@@ -1,12 +1,13 @@
-"""Sending a message from the console: where it would go and what that costs, then for real."""
+"""Sending a message: where it would go and what that costs, then for real; and what many would cost."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 from sqsdelay.console.messages import utc_input
 from sqsdelay.console.services import Outcome, Result
@@ -21,9 +22,10 @@ from sqsdelay.core.delay import (
     too_far,
 )
 from sqsdelay.core.message import Message, Route, attributes_of, size_of
-from sqsdelay.cost import Prices, Workload, bills, dollars, shipped_prices
-from sqsdelay.errors import ConfigurationError, InvalidDelay, InvalidMessage
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.core.readable import one_line
+from sqsdelay.cost import Prices, Workload, bills, dollars, recommend, shipped_prices
+from sqsdelay.errors import ConfigurationError, InvalidDelay, InvalidMessage, SqsDelayError
+from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
 
 CONNECT_SECONDS: Final = 5.0
 
@@ -190,3 +192,43 @@ def sent(source: Source, message: Message) -> Callable[[], Generator[Outcome]]:
 
 def _text(value: object) -> str:
     return str(value["StringValue"]) if isinstance(value, dict) else str(value)
+
+
+START: Final = {"delay": "30d", "messages": "1000000", "size": "1024", "batch": "1"}
+"""What the Cost page begins with."""
+
+_DELAYS: Final = (
+    "15m", "30m", "1h", "2h", "3h", "6h", "12h", "1d", "2d", "3d", "7d", "14d", "30d", "60d", "90d",
+    "180d", "365d", "730d", "1825d", "3650d",
+)  # fmt: skip
+_SLIDERS: Final = {
+    "delay": _DELAYS,
+    "messages": tuple(str(10**n) for n in range(10)),
+    "size": ("256", "512", "1024", "2048", "4096", "16384", "65536", "262144", "1000000"),
+    "batch": tuple(map(str, range(1, MAX_BATCH_ENTRIES + 1))),
+}
+"""The stops of the page's sliders; its fields take any number."""
+
+
+def advised(query: Mapping[str, str]) -> dict[str, Any]:
+    """What the Cost page shows for what was typed: a recommendation, or why there is none."""
+    given = {name: query.get(name, value) for name, value in START.items()}
+    shown: dict[str, Any] = {"advice": None, "load": None, "trouble": None}
+    try:
+        shown["load"] = Workload(
+            delay_seconds=round(parse_delay(given["delay"]).total_seconds()),
+            messages=_whole("messages", given["messages"]),
+            message_bytes=_whole("size", given["size"]),
+            batch=_whole("batch", given["batch"]),
+        )
+        shown["advice"] = recommend(shown["load"], prices())
+    except SqsDelayError as error:
+        shown["trouble"] = one_line(error)
+    return shown | {"given": given, "sliders": _SLIDERS, "prices": prices()}
+
+
+def _whole(name: str, text: str) -> int:
+    digits = re.sub(r"[\s,_]", "", text)
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 15):
+        raise ConfigurationError(f"{name} is {text!r}; give a whole number")
+    return int(digits)

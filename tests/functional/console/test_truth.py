@@ -87,7 +87,11 @@ def test_an_sqs_that_is_silent(
     watched: Watched, slow: HoldingProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """First on the page; the worker is unknown, never working; the numbers age, and go after a minute."""
-    assert watched.page().workers["delay consumer"].startswith("working")
+    watched.running.reject("bad")
+    watched.services.source(None).changed()
+    page = watched.until(lambda page: page.tiles["Errors"] == "1")
+    assert page.workers["delay consumer"].startswith("working")
+    assert "1 messages could not be delivered" in page.notices[0]
     monkeypatch.setattr("sqsdelay.console.sampling.PATIENCE_SECONDS", 0.1)
     slow.hold()
     since = watched.at()
@@ -106,10 +110,13 @@ def test_an_sqs_that_is_silent(
         assert page.workers["delay consumer"].startswith(f"unknown since {since}")
         assert "working" not in page.workers["delay consumer"]
         assert page.tiles["Parked"] == "2", "the store answers"
+    assert "could not be delivered" not in page.text
+    listed = watched.page("/messages").text
+    assert f"All 2 parked · hop: unknown since {since}, then 0" in listed
     for path in ("/messages", "/errors", "/send"):
         assert watched.page(path).text.startswith(f"SQS, {watched.running.endpoint}: no answer")
     slow.let_go()
-    watched.until(lambda page: page.tiles["In queues"] == "0" and not page.notices)
+    watched.until(lambda page: page.tiles["In queues"] == "0" and "no answer" not in page.text)
 
 
 @pytest.mark.parametrize("watched", ["dynamodb://{name}"], indirect=True)
