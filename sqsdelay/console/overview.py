@@ -140,8 +140,8 @@ def states_of(services: Services, span: Span) -> list[State]:
     """Every endpoint; all are asked at once."""
     sources = services.sources.values()
     for source in sources:
-        for each in (source.queues_sample, source.store_sample, outlook_of(source, span)):
-            each.start()
+        source.start()
+        outlook_of(source, span).start()
     return [_state_of(services, source, span) for source in sources]
 
 

@@ -80,8 +80,7 @@ def _messages(request: Request) -> Response:
     source, which = services.source(given.get("endpoint")), Filter.of(given)
     if given.get("id"):
         return RedirectResponse(_page_of(source, "/message", f"&id={wire(given['id'])}"), 303)
-    for each in (source.store_sample, source.queues_sample):
-        each.start()
+    source.start()
     found, refusal = None, None
     try:
         found = messages.listed(source, which, after=given.get("after"))
@@ -108,7 +107,9 @@ def _messages(request: Request) -> Response:
 def _message(request: Request) -> Response:
     services, given = _services(request), request.query_params
     source = services.source(given.get("endpoint"))
+    source.start()
     found = messages.found(source, given.get("id", ""), services.ledger)
+    source.store_sample.get()
     return page(
         request,
         "message.html",
@@ -124,6 +125,7 @@ def _message(request: Request) -> Response:
 def _errors(request: Request) -> Response:
     services, given = _services(request), request.query_params
     source, which = services.source(given.get("endpoint")), Filter.of(given)
+    source.start()
     found = failures.matching(source, which)
     sample = source.errors_sample.known()
     status = source.queues_sample.get() if sample.trouble is None else source.queues_sample.known()

@@ -289,6 +289,11 @@ class Source:
         """Its store can make nothing due sooner than that; None where it can."""
         return self._place.soonest_seconds if isinstance(self._place, ParksFarAhead) else None
 
+    def start(self) -> None:
+        """Ask for its numbers, so that what is down is known by the time that its page is shown."""
+        self.queues_sample.start()
+        self.store_sample.start()
+
     def changed(self) -> None:
         """Something was changed: what is known is out of date."""
         kept: list[Sampled[Any]] = [self.queues_sample, self.store_sample, self.errors_sample]

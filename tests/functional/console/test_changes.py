@@ -393,9 +393,8 @@ def test_a_lost_store_is_said_and_the_rest_is_shown(
     for name in ("pending", "find", "cancel", "amend", "count_due", "pending_count"):
         monkeypatch.setattr(place, name, lost)
     source.changed()
-    running.page("/")
-    for path in ("/", "/messages", "/errors", "/send"):
-        page = running.page(path)
+    for path in ("/message", "/", "/messages", "/errors", "/send"):
+        page = running.page(path, id="a" if path == "/message" else "")
         assert page.text.startswith(f"Store, {running.endpoint}: the store at db:5432 is gone")
     assert running.page("/").tiles["Parked"] == "2"
     assert "The store cannot be shown" in running.page("/messages").text
