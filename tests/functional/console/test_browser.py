@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -146,7 +145,7 @@ def test_it_refreshes_itself_and_not_under_ones_hands(
     box.click()
     assert says("1 chosen")(browser)
     running.park("order-10")
-    time.sleep(6)  # longer than it takes to refresh
+    until(browser, says("Not refreshed under your hands. This is the state of"))
     assert box.is_selected()
     assert not says("order-10")(browser)
     box.click()
