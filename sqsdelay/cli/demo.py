@@ -383,6 +383,7 @@ def _watch(tracker: Tracker, started_ms: int, hop: int, *, quiet: bool) -> None:
 def _table(tracker: Tracker, started_ms: int, most: int | None = None) -> Table:
     """All messages; where there is room for fewer, what happens next comes first, then what just did."""
     table = Table("message", "route", "hops", "due", "arrived", "lateness", "waited", padding=0)
+    table.columns[0].overflow = "fold"
     for column in table.columns[2:]:
         column.justify = "right"
     rows = tracker.rows()

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.table import Table
 
-from sqsdelay.cli.console import SafeConsole, cell, err, out
+from sqsdelay.cli.console import SafeConsole, err, out, print_rows
 
 HOSTILE = "a\x1b]0;owned\x07\x1b[2Jb\r\x9b\x7f\tc\nd"
 SHOWN = r"a\x1b]0;owned\x07\x1b[2Jb\x0d\x9b\x7f"
@@ -47,21 +47,25 @@ def test_every_command_prints_with_it() -> None:
     ],
 )
 def test_what_is_no_ordinary_text_is_shown_as_what_it_is(
-    text: str, shown: str, in_a_table: bool
+    text: str, shown: str, in_a_table: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No emoji is made of an id, no half a character ends the command, nothing runs backwards."""
     written = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     console = SafeConsole(file=written, color_system=None, width=200)
     if in_a_table:
-        table = Table("id")
-        table.add_row(cell(text))
-        console.print(table)
+        with monkeypatch.context() as terminal:
+            terminal.setattr("sqsdelay.cli.console.out", console)
+            terminal.setattr(SafeConsole, "is_terminal", True)
+            print_rows(["id"], [[text]])
     else:
         console.print(text, markup=False, highlight=False, soft_wrap=True)
     written.seek(0)
     assert shown in written.read()
 
 
-def test_a_cell_is_one_line() -> None:
-    """Two cells of several lines would look like another message's row."""
-    assert cell("m-1\nm-2\t\x1b[2J").plain == r"m-1\x0am-2\x09\x1b[2J"
+def test_a_row_in_a_pipe_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two cells of several lines, or with tabs, would look like another message's row."""
+    written = io.StringIO()
+    monkeypatch.setattr("sqsdelay.cli.console.out", SafeConsole(file=written))
+    print_rows(["id", "size"], [["m-1\nm-2\t\x1b[2J", "7"]])
+    assert written.getvalue() == r"m-1\x0am-2\x09\x1b[2J" + "\t7\n"
