@@ -18,18 +18,18 @@ from sqsdelay.dispatching.circuit_breakers import (
     FailureRateBreaker,
     report,
 )
-from sqsdelay.dispatching.destinations import AtLeastOnce, Destinations, ExactlyOnce, InTransaction
-from sqsdelay.dispatching.settlement import (
-    OUTAGE_PAUSE_SECONDS,
+from sqsdelay.dispatching.destinations import (
+    AtLeastOnce,
     Destination,
-    ReleaseRecorder,
-    Round,
-    Settlement,
+    Destinations,
+    ExactlyOnce,
+    InTransaction,
 )
+from sqsdelay.dispatching.settlement import OUTAGE_PAUSE_SECONDS, Round, Settlement
 from sqsdelay.errors import CriticalError, InvalidSetting, StoreError
 from sqsdelay.ledger.events import Ledger
 from sqsdelay.ports.queues import Outbox
-from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
+from sqsdelay.ports.stores import Claim, DelayedMessageStore
 
 DEFAULT_BATCH: Final = 500
 MAX_POLL_SECONDS: Final = 3600
@@ -161,17 +161,12 @@ class Dispatcher:
         self._recovery = FailureRateBreaker(
             "recovery", self._settings.maximum_recovery_failures_per_second, self._clock
         )
-        self._recorder = ReleaseRecorder(
-            ledger,
-            now_ms=self._destination.now_ms,
-            in_transaction=self._destination.mode is TransactionMode.EXACTLY_ONCE,
-        )
         self._settlement = Settlement(
             self._destination,
             self._destinations,
-            self._recorder,
             number_of_retries=self._settings.number_of_retries,
             on_lost_count=lambda error: report(self._recovery.failed(error), self._on_critical),
+            ledger=ledger,
         )
 
     def start(self) -> None:
@@ -191,7 +186,8 @@ class Dispatcher:
             StoreError: the store failed; what was sent is remembered and not sent again.
             CriticalError: a circuit breaker triggered, and there is no ``on_critical``.
         """
-        closed, missing = self._destinations.out_of_reach(), self._destinations.missing()
+        closed = self._destinations.closed()
+        missing = closed & self._destinations.missing()
         done = self._dispatch_except(closed)
         if missing and not done.claimed:
             # Nothing else is due: now what is for queues that do not exist is counted, or rejected.
@@ -207,15 +203,11 @@ class Dispatcher:
             due_by_ms=done.now_ms + self._ahead_ms,
             except_destinations=destinations,
         )
-        with self._recorder.transaction(), claiming as claim:
+        with self._settlement.claimed(claiming, done) as claim:
             done.claimed = len(claim.messages)
             if claim.messages:
-                outcomes = self._destination.deliver(claim)
-                self._recorder.released(claim.messages, outcomes)
-                done.now_ms = self._destination.now_ms()
-                self._settlement.settle(claim, outcomes, done)
+                self._settlement.release(claim, claim.messages, done)
             self._forget_what_is_not_due(claim)
-        self._destination.forget(done.released)
         if done.claimed and self._on_round is not None:
             self._on_round(done)
         return done
@@ -234,14 +226,14 @@ class Dispatcher:
             self._sending.succeeded()
             self._asked_again = False
             return
-        outage = done.outage or self._destinations.outage()
+        outage = done.outage or self._destinations.last_error()
         if outage is None:
             return
         self._sending.arm()
         # Behind a full batch may be messages whose destination is well: those first.
         if done.claimed == self._settings.batch_size or not self._sending.lasting:
             return
-        if not self._asked_again and self._destinations.try_now():
+        if not self._asked_again and self._destinations.end_pauses():
             # A pause may be longer than the breaker's time: not critical before another attempt.
             self._asked_again = True
             return
@@ -288,7 +280,7 @@ class Dispatcher:
             return None
         if done.claimed:
             return BUSY_PAUSE_SECONDS
-        closed = self._destinations.out_of_reach()
+        closed = self._destinations.closed()
         at_most = min(idle_seconds, self._poll_seconds, self._destinations.seconds_to_next() or inf)
         return seconds_to_sleep(
             self._store.next_due_ms(except_destinations=closed),
