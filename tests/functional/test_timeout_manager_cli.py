@@ -18,7 +18,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.limits import MAX_TIMEOUT_ENDPOINT_CHARS
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.testing.local_aws import LocalAws
-from sqsdelay.timeouts.task import TimeoutSettings
+from sqsdelay.timeouts.arrivals import TimeoutSettings
 from tests.functional.test_store_cli import CommandLine
 from tests.patience import PATIENCE_SECONDS
 

@@ -41,7 +41,7 @@ class PostgresClaim:
 
     Args:
         connection: whose open transaction has locked them.
-        rows: what the query ``claim`` returned.
+        rows: what the query ``claim`` returned; ``again``: the ids of those that were held before.
         pool: translates errors.
         queries: the store's, by name.
         now_ms: the time of holds; None is the database's own.
@@ -51,6 +51,7 @@ class PostgresClaim:
         self,
         connection: Connection,
         rows: Sequence[tuple[Any, ...]],
+        again: frozenset[str],
         *,
         pool: PostgresPool,
         queries: Mapping[str, bytes],
@@ -58,6 +59,7 @@ class PostgresClaim:
     ) -> None:
         connection.adapters.register_dumper(RowPlaces, RowPlacesDumper)
         self.messages = from_rows(rows)
+        self.again = again
         self.transaction: Any = connection
         self._connection = connection
         self._pool = pool

@@ -162,40 +162,55 @@ class PostgresStore(PostgresTable):
     def claim(
         self, limit: int, *, due_by_ms: int, except_destinations: Collection[str] = ()
     ) -> Iterator[Claim]:
-        with self._pool.connection() as connection:
-            transaction = connection.transaction()
-            transaction.__enter__()
-            try:
-                self._pool.begun(connection)
-                self._check(connection)
-                yield self._take(connection, limit, due_by_ms, except_destinations)
-            except BaseException:
-                transaction.__exit__(*sys.exc_info())
-                raise
-            transaction.__exit__(None, None, None)
-
-    def _take(
-        self,
-        connection: Connection,
-        limit: int,
-        due_by_ms: int,
-        except_destinations: Collection[str],
-    ) -> PostgresClaim:
         arguments = {
             "due_by_ms": due_by_ms,
             "limit": limit,
             "now_ms": self._now_ms(),
             "except_destinations": list(except_destinations),
         }
-        query = self._sql["claim_except" if except_destinations else "claim"]
-        rows = connection.execute(query, arguments, binary=True).fetchall()
-        if len(rows) < limit:
-            # Behind what is new: what failed before.
-            arguments["limit"] = limit - len(rows)
-            held = connection.execute(self._sql["claim_held"], arguments, binary=True)
-            rows = sorted(rows + held.fetchall(), key=itemgetter(2, 0))
+        with self._claiming() as connection:
+            query = self._sql["claim_except" if except_destinations else "claim"]
+            rows = connection.execute(query, arguments, binary=True).fetchall()
+            again: frozenset[str] = frozenset()
+            if len(rows) < limit:
+                # Behind what is new: what failed before.
+                arguments["limit"] = limit - len(rows)
+                query = self._sql["claim_held"]
+                held = connection.execute(query, arguments, binary=True).fetchall()
+                again = frozenset(row[0] for row in held)
+                rows = sorted(rows + held, key=itemgetter(2, 0))
+            yield self._claim(connection, rows, again)
+
+    @contextmanager
+    def claim_ids(self, message_ids: Sequence[str]) -> Iterator[Claim]:
+        with self._claiming() as connection:
+            ids = {"ids": list(message_ids)}
+            rows = connection.execute(self._sql["claim_ids"], ids, binary=True).fetchall()
+            yield self._claim(connection, rows)
+
+    @contextmanager
+    def _claiming(self) -> Iterator[Connection]:
+        """A transaction, whose row locks are the claim."""
+        with self._pool.connection() as connection:
+            transaction = connection.transaction()
+            transaction.__enter__()
+            try:
+                self._pool.begun(connection)
+                self._check(connection)
+                yield connection
+            except BaseException:
+                transaction.__exit__(*sys.exc_info())
+                raise
+            transaction.__exit__(None, None, None)
+
+    def _claim(
+        self,
+        connection: Connection,
+        rows: Sequence[tuple[Any, ...]],
+        again: frozenset[str] = frozenset(),
+    ) -> PostgresClaim:
         return PostgresClaim(
-            connection, rows, pool=self._pool, queries=self._sql, now_ms=self._now_ms
+            connection, rows, again, pool=self._pool, queries=self._sql, now_ms=self._now_ms
         )
 
     def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:

@@ -163,6 +163,12 @@ SELECT * FROM (
     FOR UPDATE SKIP LOCKED
 ) AS never_due
 
+-- name: claim_ids
+-- Lock messages by their ids, unless they are locked, or were taken.
+SELECT message_id, destination, due_ms, body, headers, failures, ctid FROM {table}
+WHERE message_id = ANY(%(ids)b::text[]) AND NOT moving
+FOR UPDATE SKIP LOCKED
+
 -- name: remove
 DELETE FROM {table} WHERE message_id = ANY(%(ids)b::text[]) RETURNING message_id
 

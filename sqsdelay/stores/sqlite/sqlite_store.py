@@ -124,7 +124,20 @@ class SqliteStore(SqliteTable, Wakes):
                 yield claim
                 claim.release()
             return
-        claim = self._take(limit, due_by_ms, except_destinations)
+        with self._kept(self._take(limit, due_by_ms, except_destinations)) as claim:
+            yield claim
+
+    @contextmanager
+    def claim_ids(self, message_ids: Sequence[str]) -> Iterator[Claim]:
+        token = uuid.uuid4().hex
+        lease = {"claim": token, "until_ms": self._in(self._lease_seconds)} | self._now()
+        rows = self._changed("claim_ids", ids=json.dumps(list(message_ids)), **lease)
+        with self._kept(_SqliteClaim(self, token, from_rows(rows))) as claim:
+            yield claim
+
+    @contextmanager
+    def _kept(self, claim: _SqliteClaim) -> Iterator[_SqliteClaim]:
+        """Renews the lease while the claim is open, then lets go of what is left."""
         if not claim.messages:
             yield claim
             return
@@ -147,13 +160,14 @@ class SqliteStore(SqliteTable, Wakes):
         query = "claim_except" if except_destinations else "claim"
         with self._transaction() as connection:
             rows = connection.execute(self._sql[query], arguments | {"limit": limit}).fetchall()
+            held = []
             if len(rows) < limit:
                 # Behind what is new: what failed before.
                 arguments["limit"] = limit - len(rows)
-                rows += connection.execute(self._sql["claim_held"], arguments).fetchall()
-        messages = from_rows([row for row in rows if _settled_by(row[0])])
+                held = connection.execute(self._sql["claim_held"], arguments).fetchall()
+        messages = from_rows([row for row in rows + held if _settled_by(row[0])])
         messages.sort(key=lambda message: (message.due_ms, message.message_id))
-        return _SqliteClaim(self, token, messages)
+        return _SqliteClaim(self, token, messages, again=frozenset(row[0] for row in held))
 
     def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
         rows = self._read(
@@ -260,8 +274,16 @@ def _settled_by(message_id: object) -> bool:
 
 
 class _SqliteClaim:
-    def __init__(self, store: SqliteStore, token: str, messages: list[StoredMessage]) -> None:
+    def __init__(
+        self,
+        store: SqliteStore,
+        token: str,
+        messages: list[StoredMessage],
+        *,
+        again: frozenset[str] = frozenset(),
+    ) -> None:
         self.messages = messages
+        self.again = again
         self.transaction: Any = None
         self._store = store
         self._token = token

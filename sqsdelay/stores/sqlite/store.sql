@@ -149,6 +149,12 @@ WHERE rowid IN (
 )
 RETURNING message_id, destination, due_ms, body, headers, failures
 
+-- name: claim_ids
+-- Lease messages by their ids, unless they are leased, or were taken.
+UPDATE {table} SET claim = :claim, leased_until_ms = :until_ms
+WHERE message_id IN (SELECT value FROM json_each(:ids)) AND leased_until_ms <= :now_ms AND moving = 0
+RETURNING message_id, destination, due_ms, body, headers, failures
+
 -- name: renew
 UPDATE {table} SET leased_until_ms = :until_ms
 WHERE message_id IN (SELECT value FROM json_each(:ids)) AND claim = :claim

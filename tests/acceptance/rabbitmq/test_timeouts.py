@@ -30,7 +30,8 @@ from sqsdelay.rabbitmq.connection import parameters
 from sqsdelay.rabbitmq.timeouts import QueueConsumer
 from sqsdelay.stores import open_store
 from sqsdelay.testing import InMemoryStore, ManualClock
-from sqsdelay.timeouts.manager import TimeoutManager, TimeoutSettings, TimeoutStatus
+from sqsdelay.timeouts.arrivals import TimeoutSettings, TimeoutStatus
+from sqsdelay.timeouts.manager import TimeoutManager
 from tests.acceptance.rabbitmq.broker import REGISTERED_SECONDS, Broker, Inbox
 from tests.patience import PATIENCE_SECONDS
 from tests.services.network import DeafProxy, TcpProxy
@@ -76,10 +77,11 @@ class Served:
         self.manager = TimeoutManager(store, transport, settings=settings, on_done=self._done)
 
     def turns_until(self, reached: Callable[[], bool]) -> None:
-        """Dispatch turns, each of which waits for ids or the next retry."""
+        """Turns of the announcer, which tries again, and of dispatch, which waits for ids."""
         deadline = time.monotonic() + 30
         while not reached():
             assert time.monotonic() < deadline
+            self.manager.announcer.turn()
             self.manager.dispatch.turn()
 
     def _done(self, status: TimeoutStatus, ids: Any) -> None:
