@@ -10,12 +10,19 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqsdelay.core.delay import Reject
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.core.message import GROUP_ID, OutgoingMessage, full_batches, size_of
+from sqsdelay.core.message import (
+    GROUP_ID,
+    Message,
+    OutgoingMessage,
+    check_limits,
+    full_batches,
+    size_of,
+)
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import rejected
-from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.core.timeout_headers import id_body, read_id, read_timeout
+from sqsdelay.core.stored_message import StoredMessage, to_store
+from sqsdelay.core.timeout_headers import id_body, read_id, read_timeout, timeout_attributes
 from sqsdelay.errors import InvalidEndpoint, QueueMissing, SqsDelayError
 from sqsdelay.limits import (
     DELAY_QUEUE_VISIBILITY_SECONDS,
@@ -97,7 +104,7 @@ def create_timeout_queues(client: SQSClient, endpoint: Endpoint) -> list[str]:
 
 
 class SqsTimeouts(SqsOutbox):
-    """The `TimeoutTransport` port on SQS.
+    """The `TimeoutTransport` port on SQS, and what `TimeoutSender` sends to.
 
     Args:
         queues: the queue service.
@@ -106,6 +113,8 @@ class SqsTimeouts(SqsOutbox):
     Raises:
         InvalidEndpoint: a name too long for the suffixes.
     """
+
+    message_type: Final = Message
 
     def __init__(self, queues: Queues, endpoint: Endpoint) -> None:
         super().__init__(queues, endpoint)
@@ -116,6 +125,19 @@ class SqsTimeouts(SqsOutbox):
         super().check()
         for queue in (self._timeouts, self._dispatcher):
             self._queues.url(queue)
+
+    def addressed(self, message: Message, destination: str) -> StoredMessage:
+        self._queues.url(Endpoint.parse(destination).hand_over_queue)
+        return to_store(message, destination, now_ms=self.now_ms())
+
+    def put(self, messages: Sequence[StoredMessage]) -> list[Failure | None]:
+        def to_timeouts(message: StoredMessage) -> tuple[QueueRef, OutgoingMessage]:
+            body, attributes = message.body.decode("utf-8"), timeout_attributes(message)
+            size = check_limits(body, attributes)
+            header = message.trace_header
+            return self._timeouts, OutgoingMessage(body, attributes, size, trace_header=header)
+
+        return failures(self._send_all(messages, to_timeouts))
 
     def receive_timeouts(self, *, wait_seconds: int) -> list[Delivery[StoredMessage]]:
         return self._receive(self._timeouts, wait_seconds, _read_timeout)

@@ -3,5 +3,13 @@
 from sqsdelay.ports.queues import Delivery, TimeoutTransport
 from sqsdelay.timeouts.arrivals import TimeoutSettings
 from sqsdelay.timeouts.manager import TimeoutManager
+from sqsdelay.timeouts.sender import SentTimeout, TimeoutSender
 
-__all__ = ["Delivery", "TimeoutManager", "TimeoutSettings", "TimeoutTransport"]
+__all__ = [
+    "Delivery",
+    "SentTimeout",
+    "TimeoutManager",
+    "TimeoutSender",
+    "TimeoutSettings",
+    "TimeoutTransport",
+]

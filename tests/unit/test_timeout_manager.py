@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import OutgoingMessage
+from sqsdelay.core.message import Message, OutgoingMessage, string
 from sqsdelay.errors import (
     ConfigurationError,
     CriticalError,
+    InvalidDelay,
     InvalidEndpoint,
+    InvalidMessage,
     QueueMissing,
     QueueUnavailable,
     SendFailed,
@@ -24,6 +26,7 @@ from sqsdelay.errors import (
 from sqsdelay.ports.queues import Failure
 from sqsdelay.sqs.timeouts import timeout_queues
 from sqsdelay.testing import InMemoryStore, ManualClock
+from sqsdelay.timeouts import TimeoutSender
 from sqsdelay.timeouts.arrivals import TimeoutSettings
 from tests.unit.timeout_site import DISPATCHER, World
 
@@ -477,3 +480,39 @@ def test_a_store_that_cannot_claim_by_ids_serves_too() -> None:
     announced(world, "o")
     world.manager.dispatch.turn()
     assert (world.arrived_ids(), world.store.pending_count()) == (["o"], 0)
+
+
+def test_a_sender_needs_no_hand_built_calls(world: World) -> None:
+    """What it sends waits, and arrives as from a `DelaySender`; what fails says why, and fails alone."""
+    sender = TimeoutSender(world.transport)
+    sent = sender.send("billing", "hi", delay=60, attributes={"kind": "reminder"})
+    assert sent.due is not None
+    assert sent.due.timestamp() * 1000 == world.clock.true_ms + 60_000
+    results = sender.send_many(
+        "orders", [Message("a", message_id="a"), Message("b", delay=-1), Message("c", delay=5)]
+    )
+    assert [type(result.error) for result in results] == [type(None), InvalidDelay, type(None)]
+    world.run(1)
+    assert world.arrived_ids() == ["a"]
+    world.run(61)
+    (copy,) = world.arrived("billing")
+    assert copy.attributes["kind"] == string("reminder")
+    assert copy.attributes["sqsdelay.MessageId"]["StringValue"] == sent.message_id
+    assert "sqsdelay.DueAt" not in copy.attributes
+    assert world.arrived_ids() == [results[2].message_id]
+    with pytest.raises(QueueMissing, match="nowhere"):
+        sender.send("nowhere", "x", delay=60)
+    with pytest.raises(InvalidMessage, match="10"):
+        sender.send("orders", "x", attributes={str(n): "x" for n in range(9)})
+
+
+def test_a_sender_keeps_what_a_fifo_destination_needs(world: World) -> None:
+    """Group and deduplication id."""
+    for name in ("bills.fifo", "bills-due"):
+        world.queues.create_queue(name)
+    ids: dict[str, Any] = {"message_group_id": "g", "message_deduplication_id": "d"}
+    TimeoutSender(world.transport).send("bills.fifo", "x", delay=5, **ids)
+    world.run(7)
+    (copy,) = world.arrived("bills-due")
+    assert copy.attributes["sqsdelay.MessageDeduplicationId"]["StringValue"] == "d"
+    assert copy.attributes["sqsdelay.MessageGroupId"]["StringValue"] == "g"
