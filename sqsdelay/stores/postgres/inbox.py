@@ -8,11 +8,11 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.receiving.deduplication import Copy
 from sqsdelay.stores.postgres.pool import DEFAULT_CONNECTIONS, DEFAULT_SCHEMA, PostgresTable
+from sqsdelay.stores.sql import SqlInbox
 
 
-class PostgresInbox(PostgresTable):
+class PostgresInbox(SqlInbox, PostgresTable):
     """Remembers processed messages in a PostgreSQL table.
 
     Args:
@@ -45,23 +45,6 @@ class PostgresInbox(PostgresTable):
             remedy="call set_up()",
         )
 
-    def begin(self, message_id: str, *, claim: str, now_ms: int, until_ms: int) -> Copy:
-        arguments = {"message_id": message_id, "now_ms": now_ms, "until_ms": until_ms}
-        with self._pool.statement() as connection:
-            self._check(connection)
-            begun = connection.execute(self._sql["begin"], {**arguments, "claim": claim})
-            if begun.rowcount == 1:
-                return Copy.FIRST
-            row = connection.execute(self._sql["find"], arguments).fetchone()
-        # A row that is gone was given up this moment: the copy comes back, and is the first then.
-        return Copy.DUPLICATE if row is not None and row[0] is None else Copy.IN_PROGRESS
-
-    def done(self, message_id: str, *, until_ms: int) -> None:
-        self._run("done", message_id=message_id, until_ms=until_ms)
-
-    def release(self, message_id: str, *, claim: str) -> None:
-        self._run("release", message_id=message_id, claim=claim)
-
     def first(self, message_id: str, *, transaction: Any, now_ms: int, until_ms: int) -> bool:
         if not isinstance(transaction, psycopg.Connection):
             raise ConfigurationError(
@@ -77,11 +60,8 @@ class PostgresInbox(PostgresTable):
             self._check(transaction)
             return transaction.execute(self._sql["first"], arguments).rowcount == 1
 
-    def forget(self, now_ms: int, *, limit: int) -> int:
-        return self._run("forget", now_ms=now_ms, limit=limit)
-
-    def _run(self, query: str, **arguments: object) -> int:
-        """How many rows a query changed."""
+    def _run(self, query: str, **arguments: object) -> tuple[list[Any], int]:
         with self._pool.statement() as connection:
             self._check(connection)
-            return connection.execute(self._sql[query], arguments).rowcount
+            cursor = connection.execute(self._sql[query], arguments)
+            return cursor.fetchall() if cursor.description else [], cursor.rowcount

@@ -291,7 +291,9 @@ class PostgresTable:
         self._prefix = f"sqsdelay_{digest}"
         self._place = sql.Identifier(schema, table).as_string(None)
         self._index = sql.Identifier(schema, f"{self._prefix}_{index}").as_string(None)
-        names = self._names() | {"qualified_index": self._identifier(f"{self._prefix}_{index}")}
+        names = self._identifiers() | {
+            "qualified_index": self._identifier(f"{self._prefix}_{index}")
+        }
         self._sql = {
             key: sql.SQL(query).format(**names).as_bytes()
             for key, query in (read_queries("postgres/table.sql") | read_queries(queries)).items()
@@ -299,7 +301,7 @@ class PostgresTable:
         self._checked = False
         self._pool = PostgresPool(conninfo, table=table, connections=connections, remedy=remedy)
 
-    def _names(self) -> dict[str, sql.Composable]:
+    def _identifiers(self) -> dict[str, sql.Composable]:
         """What stands in braces in the queries; ``…_index`` is an index's name without its schema."""
         return {
             "table": self._identifier(self._table),

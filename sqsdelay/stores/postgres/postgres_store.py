@@ -18,17 +18,13 @@ from sqsdelay.core.stored_message import (
     AMENDMENT_LIFETIME_MS,
     Amendment,
     StoredMessage,
-    amendment_from_row,
-    check_stored_due,
-    from_rows,
-    from_store,
     latest_amendments,
 )
 from sqsdelay.dispatching.dispatcher import MAX_POLL_SECONDS
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.ports.stores import Claim, TransactionMode
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS
-from sqsdelay.stores.ids import found_among, new_once, page_bounds
+from sqsdelay.stores.ids import new_once
 from sqsdelay.stores.postgres.claim import PostgresClaim
 from sqsdelay.stores.postgres.listener import Listener
 from sqsdelay.stores.postgres.pool import (
@@ -37,6 +33,7 @@ from sqsdelay.stores.postgres.pool import (
     Connection,
     PostgresTable,
 )
+from sqsdelay.stores.sql import SqlStore
 
 DATABASE_CLOCK: Final = (
     "coalesce({}::bigint, (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint))"
@@ -47,7 +44,11 @@ _SOON_MS: Final = MAX_POLL_SECONDS * 1000
 """The longest a dispatcher sleeps: what is due later it finds by polling in time."""
 
 
-class PostgresStore(PostgresTable):
+_TAKEN_MS: Final = round(1000 * DEFAULT_LEASE_SECONDS)
+"""How long what was taken is held at least."""
+
+
+class PostgresStore(SqlStore, PostgresTable):
     """Delayed messages in a PostgreSQL table.
 
     Args:
@@ -76,7 +77,8 @@ class PostgresStore(PostgresTable):
         clock: Clock | None = None,
     ) -> None:
         self._clock = clock
-        super().__init__(
+        PostgresTable.__init__(
+            self,
             conninfo,
             table or f"{endpoint}.delayed",
             schema=schema,
@@ -87,9 +89,9 @@ class PostgresStore(PostgresTable):
         )
         self._channel = self._prefix
 
-    def _names(self) -> dict[str, sql.Composable]:
+    def _identifiers(self) -> dict[str, sql.Composable]:
         quoted = self._identifier(self._table).as_string(None)
-        return super()._names() | {
+        return super()._identifiers() | {
             "table_name": sql.Literal(quoted),
             "amendments": self._identifier(f"{self._prefix}_amendments"),
             "now": sql.SQL(DATABASE_CLOCK.format("%(now_ms)s")),
@@ -213,46 +215,6 @@ class PostgresStore(PostgresTable):
             connection, rows, again, pool=self._pool, queries=self._sql, now_ms=self._now_ms
         )
 
-    def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
-        rows = self._rows(
-            "next_due_except" if except_destinations else "next_due",
-            now_ms=self._now_ms(),
-            except_destinations=list(except_destinations),
-        )
-        return int(rows[0][0]) if rows and rows[0][0] is not None else None
-
-    def pending_count(self) -> int:
-        return int(self._rows("pending_count")[0][0])
-
-    def count_due(self, from_ms: int, before_ms: int) -> int:
-        return int(self._rows("count_due", from_ms=from_ms, before_ms=before_ms)[0][0])
-
-    def pending(
-        self,
-        limit: int,
-        *,
-        after: tuple[int, str] | None = None,
-        due_from_ms: int | None = None,
-        due_before_ms: int | None = None,
-    ) -> list[StoredMessage]:
-        after_ms, after_id, before_ms = page_bounds(after, due_from_ms, due_before_ms)
-        bounds = {"after_ms": after_ms, "after_id": after_id, "before_ms": before_ms}
-        rows = self._rows("pending", **bounds, limit=limit)
-        return from_rows(rows)
-
-    def find(self, message_id: str) -> StoredMessage | None:
-        rows = self._rows("find", id=message_id)
-        return from_store(*rows[0]) if rows else None
-
-    def cancel(self, message_ids: Sequence[str]) -> list[bool]:
-        gone = self._rows("cancel", ids=list(message_ids))
-        return found_among(message_ids, (row[0] for row in gone))
-
-    def reschedule(self, message_id: str, due_ms: int) -> bool:
-        check_stored_due(due_ms)
-        arguments = {"message_id": message_id, "due_ms": due_ms, "channel": self._channel}
-        return len(self._rows("reschedule", **arguments)) == 1
-
     def amend(self, amendments: Sequence[Amendment]) -> None:
         # In one order always: callers that amend the same messages at once do not deadlock.
         last = sorted(
@@ -270,33 +232,14 @@ class PostgresStore(PostgresTable):
             connection.execute(self._sql["forget_amendments"], {"now_ms": self._now_ms()})
             connection.execute(self._sql["amend"], arguments)
 
-    def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
-        rows = self._rows("amendments", ids=list(message_ids), now_ms=self._now_ms())
-        return {row[0]: amendment_from_row(*row) for row in rows}
+    def _read(self, query: str, **arguments: object) -> list[Any]:
+        more = {"now_ms": self._now_ms(), "channel": self._channel, "hold_ms": _TAKEN_MS}
+        return self._rows(query, **arguments, **more)
 
-    def take(
-        self, limit: int, *, due_from_ms: int, after: tuple[int, str] | None = None
-    ) -> list[StoredMessage]:
-        return self._taken("take", limit, after, due_from_ms)
+    _changed = _read
 
-    def taken(self, limit: int, *, after: tuple[int, str] | None = None) -> list[StoredMessage]:
-        return self._taken("taken", limit, after, None)
-
-    def _taken(
-        self, query: str, limit: int, after: tuple[int, str] | None, due_from_ms: int | None
-    ) -> list[StoredMessage]:
-        after_ms, after_id, _ = page_bounds(after, due_from_ms, None)
-        bounds = {"after_ms": after_ms, "after_id": after_id, "limit": limit}
-        hold_ms = round(1000 * DEFAULT_LEASE_SECONDS)
-        rows = self._rows(query, now_ms=self._now_ms(), hold_ms=hold_ms, **bounds)
-        return sorted(from_rows(rows), key=lambda message: (message.due_ms, message.message_id))
-
-    def remove_taken(self, message_ids: Sequence[str]) -> list[bool]:
-        gone = self._rows("remove_taken", ids=list(message_ids))
-        return found_among(message_ids, (row[0] for row in gone))
-
-    def put_back(self, message_ids: Sequence[str]) -> None:
-        self._rows("put_back", ids=list(message_ids), channel=self._channel)
+    def _names(self, names: Collection[str]) -> list[str]:
+        return list(names)
 
     def watch(self, wake: Callable[[], None]) -> AbstractContextManager[None]:
         return Listener(self._conninfo, self._channel, wake)

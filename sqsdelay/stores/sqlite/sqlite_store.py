@@ -18,16 +18,14 @@ from sqsdelay.core.stored_message import (
     AMENDMENT_LIFETIME_MS,
     Amendment,
     StoredMessage,
-    amendment_from_row,
-    check_stored_due,
     due_found,
     from_rows,
-    from_store,
 )
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.ports.stores import Claim, TransactionMode
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive
-from sqsdelay.stores.ids import found_among, page_bounds
+from sqsdelay.stores.ids import NO_START, found_among
+from sqsdelay.stores.sql import SqlStore
 from sqsdelay.stores.sqlite.file import SqliteTable
 
 logger = logging.getLogger(__name__)
@@ -35,7 +33,7 @@ logger = logging.getLogger(__name__)
 _UNDECODED: Final = re.compile("[\\x00\\ud800-\\udfff]")
 
 
-class SqliteStore(SqliteTable, Wakes):
+class SqliteStore(Wakes, SqlStore, SqliteTable):
     """Delayed messages in a SQLite file.
 
     Args:
@@ -66,7 +64,8 @@ class SqliteStore(SqliteTable, Wakes):
         self._mode = TransactionMode.AT_LEAST_ONCE
         Wakes.__init__(self)
         name = table or f"{endpoint}.delayed"
-        super().__init__(
+        SqliteTable.__init__(
+            self,
             path,
             name,
             queries="sqlite/store.sql",
@@ -130,8 +129,7 @@ class SqliteStore(SqliteTable, Wakes):
     @contextmanager
     def claim_ids(self, message_ids: Sequence[str]) -> Iterator[Claim]:
         token = uuid.uuid4().hex
-        lease = {"claim": token, "until_ms": self._in(self._lease_seconds)} | self._now()
-        rows = self._changed("claim_ids", ids=json.dumps(list(message_ids)), **lease)
+        rows = self._changed("claim_ids", ids=self._names(message_ids), claim=token)
         with self._kept(_SqliteClaim(self, token, from_rows(rows))) as claim:
             yield claim
 
@@ -155,7 +153,7 @@ class SqliteStore(SqliteTable, Wakes):
             "claim": token,
             "until_ms": self._in(self._lease_seconds),
             "due_by_ms": due_by_ms,
-            "except_destinations": json.dumps(list(except_destinations)),
+            "except_destinations": self._names(except_destinations),
         }
         query = "claim_except" if except_destinations else "claim"
         with self._transaction() as connection:
@@ -168,48 +166,6 @@ class SqliteStore(SqliteTable, Wakes):
         messages = from_rows([row for row in rows + held if _settled_by(row[0])])
         messages.sort(key=lambda message: (message.due_ms, message.message_id))
         return _SqliteClaim(self, token, messages, again=frozenset(row[0] for row in held))
-
-    def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
-        rows = self._read(
-            "next_due_except" if except_destinations else "next_due",
-            except_destinations=json.dumps(list(except_destinations)),
-            **self._now(),
-        )
-        return None if not rows or rows[0][0] is None else due_found(rows[0][0])
-
-    def pending_count(self) -> int:
-        return int(self._read("pending_count")[0][0])
-
-    def count_due(self, from_ms: int, before_ms: int) -> int:
-        return int(self._read("count_due", from_ms=from_ms, before_ms=before_ms)[0][0])
-
-    def pending(
-        self,
-        limit: int,
-        *,
-        after: tuple[int, str] | None = None,
-        due_from_ms: int | None = None,
-        due_before_ms: int | None = None,
-    ) -> list[StoredMessage]:
-        after_ms, after_id, before_ms = page_bounds(after, due_from_ms, due_before_ms)
-        # A row by hand may be due at minus infinity.
-        first = -math.inf if after is None and due_from_ms is None else after_ms
-        bounds = {"after_ms": first, "after_id": after_id, "before_ms": before_ms}
-        return from_rows(self._read("pending", **bounds, limit=limit))
-
-    def find(self, message_id: str) -> StoredMessage | None:
-        rows = self._read("find", id=message_id)
-        return from_store(*rows[0]) if rows else None
-
-    def cancel(self, message_ids: Sequence[str]) -> list[bool]:
-        rows = self._changed("cancel", ids=json.dumps(list(message_ids)), **self._now())
-        return found_among(message_ids, (row[0] for row in rows))
-
-    def reschedule(self, message_id: str, due_ms: int) -> bool:
-        check_stored_due(due_ms)
-        moved = self._changed("reschedule", message_id=message_id, due_ms=due_ms, **self._now())
-        self._wake()
-        return bool(moved)
 
     def amend(self, amendments: Sequence[Amendment]) -> None:
         rows = [
@@ -226,34 +182,20 @@ class SqliteStore(SqliteTable, Wakes):
             connection.execute(self._sql["forget_amendments"], self._now())
             connection.executemany(self._sql["amend"], rows)
 
-    def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
-        rows = self._read("amendments", ids=json.dumps(list(message_ids)), **self._now())
-        return {row[0]: amendment_from_row(*row) for row in rows}
+    def _read(self, query: str, **arguments: object) -> list[Any]:
+        if arguments.get("after_ms") == NO_START:
+            # A row by hand may be due at minus infinity.
+            arguments["after_ms"] = -math.inf
+        return SqliteTable._read(self, query, **self._times() | arguments)
 
-    def take(
-        self, limit: int, *, due_from_ms: int, after: tuple[int, str] | None = None
-    ) -> list[StoredMessage]:
-        return self._taken("take", limit, after, due_from_ms)
+    def _changed(self, query: str, **arguments: object) -> list[Any]:
+        return SqliteTable._changed(self, query, **self._times() | arguments)
 
-    def taken(self, limit: int, *, after: tuple[int, str] | None = None) -> list[StoredMessage]:
-        return self._taken("taken", limit, after, None)
+    def _names(self, names: Collection[str]) -> str:
+        return json.dumps(list(names))
 
-    def _taken(
-        self, query: str, limit: int, after: tuple[int, str] | None, due_from_ms: int | None
-    ) -> list[StoredMessage]:
-        after_ms, after_id, _ = page_bounds(after, due_from_ms, None)
-        bounds = {"after_ms": after_ms, "after_id": after_id, "limit": limit}
-        until_ms = self._in(self._lease_seconds)
-        rows = self._changed(query, until_ms=until_ms, **bounds, **self._now())
-        return sorted(from_rows(rows), key=lambda message: (message.due_ms, message.message_id))
-
-    def remove_taken(self, message_ids: Sequence[str]) -> list[bool]:
-        rows = self._changed("remove_taken", ids=json.dumps(list(message_ids)), **self._now())
-        return found_among(message_ids, (row[0] for row in rows))
-
-    def put_back(self, message_ids: Sequence[str]) -> None:
-        self._changed("put_back", ids=json.dumps(list(message_ids)), **self._now())
-        self._wake()
+    def _times(self) -> dict[str, object]:
+        return {**self._now(), "until_ms": self._in(self._lease_seconds)}
 
     def _now(self) -> dict[str, int]:
         return {"now_ms": self._clock.now_ms()}
@@ -319,7 +261,7 @@ class _SqliteClaim:
         return self._settle("hold", message_ids, failed=0, until_ms=self._store._in(seconds))
 
     def renew(self) -> None:
-        self._change("renew", self._open, until_ms=self._store._in(self._store._lease_seconds))
+        self._change("renew", self._open)
 
     def release(self) -> None:
         """Let go of what was neither removed nor held."""
@@ -332,5 +274,5 @@ class _SqliteClaim:
         return found_among(message_ids, (row[0] for row in rows))
 
     def _change(self, query: str, message_ids: Collection[str], **arguments: object) -> list[Any]:
-        ids = json.dumps(list(message_ids))
+        ids = self._store._names(message_ids)
         return self._store._changed(query, ids=ids, claim=self._token, **arguments)
