@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import threading
 import time
-from collections.abc import Generator, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any, Final
 
@@ -16,15 +17,21 @@ from psycopg import IsolationLevel, sql
 from psycopg.rows import tuple_row
 from psycopg_pool import ConnectionPool
 
+from sqsdelay.core.readable import one_line
 from sqsdelay.errors import InvalidSetting, StoreError, StoreMissing, StoreUnavailable
 from sqsdelay.limits import MAX_POSTGRES_NAME_BYTES, POSTGRES_ANSWER_SECONDS
 from sqsdelay.ports.forks import in_each_child
 from sqsdelay.stores.schema import VERSION, check_version, mismatch, read_queries
 
+logger = logging.getLogger(__name__)
+
 DEFAULT_SCHEMA: Final = "public"
 DEFAULT_CONNECTIONS: Final = 8
 _CONNECT_SECONDS: Final = 5.0
 _UNFIT: Final = re.compile("[\0\ud800-\udfff]")
+LOCK_SECONDS: Final = 5
+"""Longest that a statement waits for a lock. Ours: claims, changes and inserts wait for no row's."""
+
 _VERSION: Final = re.compile(r"sqsdelay schema (\d{1,9})", re.ASCII)
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -47,6 +54,8 @@ SERVER_SETTINGS: Final = {
     "tcp_user_timeout": "8000",
     # A claim's transaction is idle while its messages are sent: ended meanwhile, it sends them again.
     "idle_in_transaction_session_timeout": "0",
+    # Behind ALTER TABLE or LOCK TABLE of a long transaction nothing is done: it is told, and tried again.
+    "lock_timeout": f"{1000 * LOCK_SECONDS}",
     # To compile a claim takes longer than to run it.
     "jit": "off",
     # While a table is almost empty, the planner would read and sort it whole, and keep that plan for
@@ -66,24 +75,39 @@ _TRANSACTION: Final = ";".join(
 )
 
 
+_BLOCKING: Final = """
+SELECT pid, coalesce(usename, ''), coalesce(application_name, ''), coalesce(state, 'state unknown'),
+    coalesce(extract(epoch FROM clock_timestamp() - xact_start)::integer, 0)
+FROM pg_stat_activity WHERE pid = ANY(pg_blocking_pids(%s)) ORDER BY xact_start
+"""
+
+
 class TimedConnection(psycopg.Connection[tuple[Any, ...]]):
     """Gives up a server that says nothing for `POSTGRES_ANSWER_SECONDS`.
 
     Keepalives notice a host that is gone, not a proxy or a stopped server whose host lives on; psycopg
-    itself waits for an answer without end.
+    itself waits for an answer without end. Before a wait for a lock is given up, ``on_silence`` is called
+    with the process id of its session.
     """
+
+    on_silence: Callable[[int], None] | None = None
 
     def wait(self, gen: Generator[Any, Any, Any], *args: Any, **kwargs: Any) -> Any:
         return super().wait(self._timed(gen), *args, **kwargs)
 
     def _timed(self, talk: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
         heard = time.monotonic()
+        told = False
         try:
             state = next(talk)
             while True:
                 ready = yield state
                 if ready:
                     heard = time.monotonic()
+                elif not told and time.monotonic() - heard > LOCK_SECONDS - 1:
+                    told = True
+                    if self.on_silence is not None:
+                        self.on_silence(self.info.backend_pid)
                 elif time.monotonic() - heard > POSTGRES_ANSWER_SECONDS:
                     # Whatever it would answer still belongs to this statement.
                     self.pgconn.finish()
@@ -91,6 +115,10 @@ class TimedConnection(psycopg.Connection[tuple[Any, ...]]):
                 state = talk.send(ready)
         except StopIteration as end:
             return end.value
+
+
+class Locked(StoreUnavailable):
+    """Somebody else's transaction has locked the whole table."""
 
 
 def begin_session(connection: Connection) -> bool:
@@ -146,6 +174,8 @@ class PostgresPool:
                 "the PostgreSQL connection string is not valid; use e.g. "
                 "postgresql://user:password@host:5432/db, with %40 for an @ in the password"
             ) from None
+        self._conninfo = conninfo
+        self._blocking: set[int] = set()
         self._make_pool = partial(
             ConnectionPool[TimedConnection],
             conninfo,
@@ -172,9 +202,29 @@ class PostgresPool:
         self._opening = threading.Lock()
         self._own_sessions = True
 
-    def _configure(self, connection: Connection) -> None:
-        if not begin_session(connection):
+    def _configure(self, connection: TimedConnection) -> None:
+        if begin_session(connection):
+            connection.on_silence = self._tell_what_blocks
+        else:
             self._own_sessions = False
+
+    def _tell_what_blocks(self, session: int) -> None:
+        """Warn of the sessions whose locks this one waits for, once for the same ones."""
+        blocking = {}
+        with suppress(psycopg.Error), psycopg.connect(self._conninfo, **CLIENT_SETTINGS) as other:
+            blocking = {row[0]: row for row in other.execute(_BLOCKING, [session]).fetchall()}
+        if blocking and not blocking.keys() <= self._blocking:
+            logger.warning(
+                "PostgreSQL store %s waits for a lock, and tries again until it gets it: blocked by %s; end "
+                "that transaction, or SELECT pg_terminate_backend(…)",
+                self._table,
+                ", ".join(
+                    f"session {pid} ({one_line(user)}, {one_line(application) or 'no application_name'}, "
+                    f"{state}, transaction of {seconds} s)"
+                    for pid, user, application, state, seconds in blocking.values()
+                ),
+            )
+        self._blocking = set(blocking)
 
     def taken(self) -> TimedConnection:
         """A connection, to be given back.
@@ -240,6 +290,8 @@ class PostgresPool:
         if isinstance(error, psycopg.errors.UndefinedColumn):
             return mismatch(self._table, driver_text(error))
         text = f"PostgreSQL store {self._table}: {driver_text(error)}"
+        if isinstance(error, psycopg.errors.LockNotAvailable):
+            return Locked(text)
         if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
             return StoreUnavailable(text)
         return StoreError(text)

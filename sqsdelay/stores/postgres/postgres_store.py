@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager, suppress
 from operator import itemgetter
 from typing import Any, Final
 
 import psycopg
 from psycopg import sql
+from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg.types.numeric import Int4, Int8
 
-from sqsdelay.core.clock import Clock
+from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.stored_message import (
     AMENDMENT_LIFETIME_MS,
     Amendment,
@@ -25,12 +26,13 @@ from sqsdelay.errors import ConfigurationError
 from sqsdelay.ports.stores import Claim, TransactionMode
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS
 from sqsdelay.stores.ids import new_once
-from sqsdelay.stores.postgres.claim import PostgresClaim
+from sqsdelay.stores.postgres.claim import Head, PostgresClaim
 from sqsdelay.stores.postgres.listener import Listener
 from sqsdelay.stores.postgres.pool import (
     DEFAULT_CONNECTIONS,
     DEFAULT_SCHEMA,
     Connection,
+    Locked,
     PostgresTable,
 )
 from sqsdelay.stores.sql import SqlStore
@@ -88,6 +90,7 @@ class PostgresStore(SqlStore, PostgresTable):
             remedy="run sqsdelay store create (set_up())",
         )
         self._channel = self._prefix
+        self._head = Head(clock or SystemClock(), seconds=self.poll_seconds)
 
     def _identifiers(self) -> dict[str, sql.Composable]:
         quoted = self._identifier(self._table).as_string(None)
@@ -102,7 +105,8 @@ class PostgresStore(SqlStore, PostgresTable):
         if mode not in self.modes:
             raise ConfigurationError(f"a PostgreSQL store cannot give {mode!r}")
         # Nothing depends on the mode: a claim is the open transaction either way.
-        self._rows("exists")
+        with suppress(Locked):
+            self._rows("exists")
 
     def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
         if not messages:
@@ -164,21 +168,24 @@ class PostgresStore(SqlStore, PostgresTable):
     def claim(
         self, limit: int, *, due_by_ms: int, except_destinations: Collection[str] = ()
     ) -> Iterator[Claim]:
-        arguments = {
+        arguments: dict[str, object] = {
             "due_by_ms": due_by_ms,
             "limit": limit,
             "now_ms": self._now_ms(),
             "except_destinations": list(except_destinations),
         }
         with self._claiming() as connection:
-            query = self._sql["claim_except" if except_destinations else "claim"]
-            rows = connection.execute(query, arguments, binary=True).fetchall()
+            look = self._head.look()
+            arguments["from_ms"] = self._head.from_ms
+            query = "claim_except" if except_destinations else "claim"
+            rows = self._locked_rows(connection, query, arguments)
+            if not except_destinations:
+                self._head.found(look, rows[0][2] if rows else due_by_ms)
             again: frozenset[str] = frozenset()
             if len(rows) < limit:
                 # Behind what is new: what failed before.
                 arguments["limit"] = limit - len(rows)
-                query = self._sql["claim_held"]
-                held = connection.execute(query, arguments, binary=True).fetchall()
+                held = self._locked_rows(connection, "claim_held", arguments)
                 again = frozenset(row[0] for row in held)
                 rows = sorted(rows + held, key=itemgetter(2, 0))
             yield self._claim(connection, rows, again)
@@ -186,9 +193,30 @@ class PostgresStore(SqlStore, PostgresTable):
     @contextmanager
     def claim_ids(self, message_ids: Sequence[str]) -> Iterator[Claim]:
         with self._claiming() as connection:
-            ids = {"ids": list(message_ids)}
-            rows = connection.execute(self._sql["claim_ids"], ids, binary=True).fetchall()
+            rows = self._locked_rows(connection, "claim_ids", {"ids": list(message_ids)})
             yield self._claim(connection, rows)
+
+    def _locked_rows(
+        self, connection: Connection, query: str, arguments: dict[str, object]
+    ) -> list[tuple[Any, ...]]:
+        """The rows of a claim; none while somebody else's transaction has locked the table."""
+        if connection.info.transaction_status is TransactionStatus.INERROR:
+            return []
+        try:
+            return connection.execute(self._sql[query], arguments, binary=True).fetchall()
+        except psycopg.errors.LockNotAvailable:
+            self._head.forget()
+            return []
+
+    def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
+        look = self._head.look()
+        try:
+            due_ms = super().next_due_ms(except_destinations)
+        except Locked:
+            return None
+        if due_ms is not None and not except_destinations:
+            self._head.found(look, due_ms)
+        return due_ms
 
     @contextmanager
     def _claiming(self) -> Iterator[Connection]:
@@ -233,7 +261,12 @@ class PostgresStore(SqlStore, PostgresTable):
             connection.execute(self._sql["amend"], arguments)
 
     def _read(self, query: str, **arguments: object) -> list[Any]:
-        more = {"now_ms": self._now_ms(), "channel": self._channel, "hold_ms": _TAKEN_MS}
+        more = {
+            "now_ms": self._now_ms(),
+            "channel": self._channel,
+            "hold_ms": _TAKEN_MS,
+            "from_ms": self._head.from_ms,
+        }
         return self._rows(query, **arguments, **more)
 
     _changed = _read
@@ -241,8 +274,14 @@ class PostgresStore(SqlStore, PostgresTable):
     def _names(self, names: Collection[str]) -> list[str]:
         return list(names)
 
-    def watch(self, wake: Callable[[], None]) -> AbstractContextManager[None]:
-        return Listener(self._conninfo, self._channel, wake)
+    @contextmanager
+    def watch(self, wake: Callable[[], None]) -> Iterator[None]:
+        def look_again() -> None:
+            self._head.forget()
+            wake()
+
+        with Listener(self._conninfo, self._channel, look_again), self._head.watched():
+            yield
 
     def now_ms(self) -> int:
         """The server's now, epoch milliseconds.
