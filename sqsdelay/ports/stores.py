@@ -305,3 +305,7 @@ class Movable(Protocol):
     def put_back(self, message_ids: Sequence[str]) -> None:
         """Leave messages that were taken to the dispatchers again."""
         ...
+
+    def all_amendments(self, limit: int, *, after_id: str = "") -> list[Amendment]:
+        """The amendments kept, by message id: one page, after that of the message of that id."""
+        ...

@@ -79,6 +79,10 @@ class SqlStore:
         rows = self._read("amendments", ids=self._names(message_ids))
         return {row[0]: amendment_from_row(*row) for row in rows}
 
+    def all_amendments(self, limit: int, *, after_id: str = "") -> list[Amendment]:
+        rows = self._read("all_amendments", after_id=after_id, limit=limit)
+        return [amendment_from_row(*row) for row in rows]
+
     def take(
         self, limit: int, *, due_from_ms: int, after: tuple[int, str] | None = None
     ) -> list[StoredMessage]:

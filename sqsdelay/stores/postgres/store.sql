@@ -321,6 +321,10 @@ ON CONFLICT (message_id) DO UPDATE SET
     END,
     due_ms = excluded.due_ms, until_ms = excluded.until_ms
 
+-- name: all_amendments
+SELECT message_id, due_ms, until_ms, cancelled_ms FROM {amendments}
+WHERE message_id > %(after_id)s AND until_ms > {now} ORDER BY message_id LIMIT %(limit)s
+
 -- name: amendments
 SELECT message_id, due_ms, until_ms, cancelled_ms FROM {amendments}
 WHERE message_id = ANY(%(ids)s) AND until_ms > {now}

@@ -308,6 +308,10 @@ ON CONFLICT (message_id) DO UPDATE SET
     END,
     due_ms = excluded.due_ms, until_ms = excluded.until_ms
 
+-- name: all_amendments
+SELECT message_id, due_ms, until_ms, cancelled_ms FROM {amendments}
+WHERE message_id > :after_id AND until_ms > :now_ms ORDER BY message_id LIMIT :limit
+
 -- name: amendments
 SELECT message_id, due_ms, until_ms, cancelled_ms FROM {amendments}
 WHERE message_id IN (SELECT value FROM json_each(:ids)) AND until_ms > :now_ms
