@@ -21,16 +21,19 @@ from sqsdelay.core.stored_message import (
     due_found,
     from_rows,
 )
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import ConfigurationError, StoreUnavailable
 from sqsdelay.ports.stores import Claim, TransactionMode
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive
 from sqsdelay.stores.ids import NO_START, found_among
 from sqsdelay.stores.sql import SqlStore
-from sqsdelay.stores.sqlite.file import SqliteTable
+from sqsdelay.stores.sqlite.file import Reserve, SqliteTable
 
 logger = logging.getLogger(__name__)
 
 _UNDECODED: Final = re.compile("[\\x00\\ud800-\\udfff]")
+
+
+_NO_LIMIT: Final = 1 << 31
 
 
 class SqliteStore(Wakes, SqlStore, SqliteTable):
@@ -62,6 +65,9 @@ class SqliteStore(Wakes, SqlStore, SqliteTable):
         self._clock = clock or SystemClock()
         self._lease_seconds = checked_lease(lease_seconds)
         self._mode = TransactionMode.AT_LEAST_ONCE
+        self._leases_checked = 0.0
+        self._reserve = Reserve(path)
+        self._at_once = _NO_LIMIT
         Wakes.__init__(self)
         name = table or f"{endpoint}.delayed"
         SqliteTable.__init__(
@@ -95,6 +101,8 @@ class SqliteStore(Wakes, SqlStore, SqliteTable):
         with self._transaction() as connection:
             first = connection.execute(self._sql["first_due"], self._now()).fetchone()
             new = self._insert(connection, messages)
+        self._at_once = _NO_LIMIT
+        self._reserve.make()
         if first is None or min(message.due_ms for message in messages) < due_found(first[0]):
             self._wake()
         return new
@@ -128,7 +136,7 @@ class SqliteStore(Wakes, SqlStore, SqliteTable):
 
     @contextmanager
     def claim_ids(self, message_ids: Sequence[str]) -> Iterator[Claim]:
-        token = uuid.uuid4().hex
+        token = self._token()
         rows = self._changed("claim_ids", ids=self._names(message_ids), claim=token)
         with self._kept(_SqliteClaim(self, token, from_rows(rows))) as claim:
             yield claim
@@ -148,15 +156,46 @@ class SqliteStore(Wakes, SqlStore, SqliteTable):
     def _take(
         self, limit: int, due_by_ms: int, except_destinations: Collection[str] = ()
     ) -> _SqliteClaim:
-        token = uuid.uuid4().hex
+        token = self._token()
         arguments: dict[str, object] = self._now() | {
             "claim": token,
             "until_ms": self._in(self._lease_seconds),
             "due_by_ms": due_by_ms,
             "except_destinations": self._names(except_destinations),
         }
+        while True:
+            try:
+                most = min(limit, self._at_once)
+                claim = self._leased(token, most, arguments, except_destinations)
+                if self._at_once != _NO_LIMIT:
+                    self._write_back()
+                return claim
+            except StoreUnavailable as error:
+                if "full" not in str(error.__cause__) or self._at_once == 1:
+                    raise
+                # A claim writes its rows, with their bodies: fewer need less room.
+                self._at_once = max(1, min(limit, self._at_once) // 20)
+                if self._reserve.give_up():
+                    logger.error("%s; its reserve is given up, so that messages leave", error)
+                self._write_back()
+
+    def _write_back(self) -> None:
+        """Empty the log into the file, as far as others allow: its room is needed for what comes next."""
+        with self._lock, self._translated():
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def _leased(
+        self,
+        token: str,
+        limit: int,
+        arguments: dict[str, object],
+        except_destinations: Collection[str],
+    ) -> _SqliteClaim:
         query = "claim_except" if except_destinations else "claim"
         with self._transaction() as connection:
+            if self._clock.monotonic() >= self._leases_checked:
+                self._leases_checked = self._clock.monotonic() + self._lease_seconds / 3
+                connection.execute(self._sql["end_leases_ahead"], arguments)
             rows = connection.execute(self._sql[query], arguments | {"limit": limit}).fetchall()
             held = []
             if len(rows) < limit:
@@ -193,6 +232,9 @@ class SqliteStore(Wakes, SqlStore, SqliteTable):
 
     def _names(self, names: Collection[str]) -> str:
         return json.dumps(list(names))
+
+    def _token(self) -> str:
+        return f"{uuid.uuid4().hex}{min(round(self._lease_seconds * 1000), 999_999_999):09}"
 
     def _times(self) -> dict[str, object]:
         return {**self._now(), "until_ms": self._in(self._lease_seconds)}
