@@ -27,8 +27,7 @@ from sqsdelay.dispatching.dispatcher import MAX_POLL_SECONDS, Dispatcher, Dispat
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.ports.stores import TransactionMode
 from sqsdelay.receiving.deduplication import Copy
-from sqsdelay.stores.postgres.inbox import PostgresInbox
-from sqsdelay.stores.postgres.postgres_store import PostgresStore
+from sqsdelay.stores.postgres.postgres_store import PostgresInbox, PostgresStore
 from sqsdelay.testing import InMemoryOutbox
 from tests.acceptance.dispatcher_process import BEFORE_REMOVAL_HANGS
 from tests.services.network import HERE, VanishingHost

@@ -15,9 +15,8 @@ import pytest
 
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.background import DelayedDelivery
 from sqsdelay.dispatching.destinations import ExactlyOnce
-from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
+from sqsdelay.dispatching.dispatcher import DelayedDelivery, Dispatcher, DispatchSettings
 from sqsdelay.errors import (
     ConfigurationError,
     CriticalError,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final, cast
 
@@ -15,7 +15,7 @@ from psycopg.pq import Format
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.stored_message import from_rows
 from sqsdelay.stores.ids import NO_START, found_among
-from sqsdelay.stores.postgres.pool import Connection, PostgresPool
+from sqsdelay.stores.postgres.pool import Connection, PostgresTable
 
 _TID: Final = types["tid"]
 _HEAD: Final = struct.Struct("!5I")
@@ -90,31 +90,28 @@ class PostgresClaim:
     """The rows of a claim.
 
     Args:
+        table: whose they are.
         connection: whose open transaction has locked them.
         rows: what the query ``claim`` returned; ``again``: the ids of those that were held before.
-        pool: translates errors.
-        queries: the store's, by name.
         now_ms: the time of holds; None is the database's own.
     """
 
     def __init__(
         self,
+        table: PostgresTable,
         connection: Connection,
         rows: Sequence[tuple[Any, ...]],
-        again: frozenset[str],
+        again: frozenset[str] = frozenset(),
         *,
-        pool: PostgresPool,
-        queries: Mapping[str, bytes],
         now_ms: Callable[[], int | None],
     ) -> None:
         connection.adapters.register_dumper(RowPlaces, RowPlacesDumper)
         self.messages = from_rows(rows)
         self.again = again
         self.transaction: Any = connection
-        self._connection = connection
-        self._pool = pool
-        self._queries = queries
+        self._table = table
         self._now_ms = now_ms
+        self._connection = connection
         # A locked row stays where it is, as long as this transaction does not write it.
         self._places = {row[0]: row[-1] for row in rows}
 
@@ -148,5 +145,5 @@ class PostgresClaim:
         return found_among(message_ids, (row[0] for row in rows))
 
     def _execute(self, query: str, **arguments: object) -> psycopg.Cursor[Any]:
-        with self._pool.translated():
-            return self._connection.execute(self._queries[query], arguments)
+        with self._table._translated():
+            return self._connection.execute(self._table._sql[query], arguments)

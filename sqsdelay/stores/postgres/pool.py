@@ -150,22 +150,42 @@ def _is_open(connection: Connection) -> bool:
     return True
 
 
-class PostgresPool:
-    """Connections in autocommit mode, for the threads of this process.
+def driver_text(error: psycopg.Error) -> str:
+    """What the server says is wrong, without DETAIL and CONTEXT, which quote the row."""
+    primary = error.diag.message_primary
+    return str(error) if primary is None else f"{primary} (SQLSTATE {error.sqlstate})"
+
+
+class PostgresTable:
+    """A table, and its version in the comment of one of its indexes, which backups keep.
+
+    Its connections are in autocommit mode, for the threads of this process.
 
     Args:
         conninfo: a libpq connection string or ``postgresql://`` URL.
-        table: named in errors.
-        connections: the most that are open.
+        table: its name; ``schema``: where it is, which must exist.
+        connections: the most that are opened.
+        queries: the ``.sql`` file with its queries; those named ``set_up…`` make it.
+        index: how the name of the index ends whose comment tells the version.
         remedy: how the table is made, for the error when it is missing.
 
     Raises:
-        ConfigurationError: a bad ``conninfo``.
+        ConfigurationError: a name PostgreSQL would cut off or cannot hold; a bad ``conninfo``.
     """
 
-    def __init__(self, conninfo: str, *, table: str, connections: int, remedy: str) -> None:
-        self._table = table
-        self._remedy = remedy
+    def __init__(
+        self,
+        conninfo: str,
+        table: str,
+        *,
+        schema: str,
+        connections: int,
+        queries: str,
+        index: str,
+        remedy: str,
+    ) -> None:
+        for name in (schema, table):
+            _check_name(name)
         try:
             psycopg.conninfo.conninfo_to_dict(conninfo)
         except (psycopg.Error, ValueError):
@@ -175,6 +195,22 @@ class PostgresPool:
                 "postgresql://user:password@host:5432/db, with %40 for an @ in the password"
             ) from None
         self._conninfo = conninfo
+        self._schema = schema
+        self._table = table
+        self._remedy = remedy
+        digest = hashlib.sha256(f"{schema}\0{table}".encode()).hexdigest()[:32]
+        # An index lives in its table's schema, and its name may not be cut off either.
+        self._prefix = f"sqsdelay_{digest}"
+        self._place = sql.Identifier(schema, table).as_string(None)
+        self._index = sql.Identifier(schema, f"{self._prefix}_{index}").as_string(None)
+        names = self._identifiers() | {
+            "qualified_index": self._identifier(f"{self._prefix}_{index}")
+        }
+        self._sql = {
+            key: sql.SQL(query).format(**names).as_bytes()
+            for key, query in (read_queries("postgres/table.sql") | read_queries(queries)).items()
+        }
+        self._checked = False
         self._blocking: set[int] = set()
         self._make_pool = partial(
             ConnectionPool[TimedConnection],
@@ -189,16 +225,14 @@ class PostgresPool:
             configure=self._configure,
             name=f"sqsdelay-{table}",
         )
-        self._inherited: list[ConnectionPool[TimedConnection]] = []
-        self._pool: ConnectionPool[TimedConnection] = self._make_pool()
-        self._opening = threading.Lock()
-        self._own_sessions = True
-        in_each_child(self, PostgresPool._begin_anew)
+        self._pools: list[ConnectionPool[TimedConnection]] = []
+        self._begin_anew()
+        in_each_child(self, PostgresTable._begin_anew)
 
     def _begin_anew(self) -> None:
-        """The parent's connections are kept, unused: closing one would end the parent's session."""
-        self._inherited.append(self._pool)
+        """A child keeps its parent's connections, unused: closing one would end the parent's session."""
         self._pool = self._make_pool()
+        self._pools.append(self._pool)
         self._opening = threading.Lock()
         self._own_sessions = True
 
@@ -226,12 +260,8 @@ class PostgresPool:
             )
         self._blocking = set(blocking)
 
-    def taken(self) -> TimedConnection:
-        """A connection, to be given back.
-
-        Raises:
-            StoreUnavailable
-        """
+    def _borrowed(self) -> TimedConnection:
+        """A connection, to be given back: one that broke, or is inside a transaction, the pool replaces."""
         try:
             if self._pool.closed:
                 with self._opening:
@@ -241,47 +271,43 @@ class PostgresPool:
                 self._pool.putconn(connection)
             return connection
         except psycopg.Error as error:
-            raise self.error(error) from error
-
-    def give_back(self, connection: TimedConnection) -> None:
-        """One that broke, or was left inside a transaction, the pool replaces."""
-        self._pool.putconn(connection)
+            raise self._error(error) from error
 
     @contextmanager
-    def connection(self) -> Iterator[Connection]:
+    def _connection(self) -> Iterator[Connection]:
         """A connection for the time of the context, its errors translated."""
-        connection = self.taken()
+        connection = self._borrowed()
         try:
-            with self.translated():
+            with self._translated():
                 yield connection
         finally:
-            self.give_back(connection)
+            self._pool.putconn(connection)
 
     @contextmanager
-    def statement(self) -> Iterator[Connection]:
+    def _statement(self) -> Iterator[Connection]:
         """A connection whose statements each commit by themselves, or at the context's end."""
-        with self.connection() as connection, self.committed(connection):
+        with self._connection() as connection, self._committed(connection):
             yield connection
 
-    def committed(self, connection: Connection) -> AbstractContextManager[object]:
+    def _committed(self, connection: Connection) -> AbstractContextManager[object]:
         """Commits what is done within it at the latest when it ends, at READ COMMITTED."""
         return nullcontext() if self._own_sessions else connection.transaction()
 
-    def begun(self, connection: Connection) -> None:
+    def _begun(self, connection: Connection) -> None:
         """To be called at the start of a transaction that may be open while its client vanishes."""
         if not self._own_sessions:
             connection.execute(_TRANSACTION)
 
     @contextmanager
-    def translated(self) -> Iterator[None]:
+    def _translated(self) -> Iterator[None]:
         """PostgreSQL's errors as StoreError."""
         try:
             yield
         except psycopg.Error as error:
             # Without its cause, whose DETAIL quotes a row: its body, and whatever it holds.
-            raise self.error(error) from None
+            raise self._error(error) from None
 
-    def error(self, error: psycopg.Error) -> StoreError:
+    def _error(self, error: psycopg.Error) -> StoreError:
         """The error to raise for one of PostgreSQL's."""
         if isinstance(error, psycopg.errors.UndefinedTable):
             return StoreMissing(
@@ -295,63 +321,6 @@ class PostgresPool:
         if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
             return StoreUnavailable(text)
         return StoreError(text)
-
-    def close(self) -> None:
-        """Close all connections; nothing can be asked any more."""
-        self._pool.close()
-
-
-def driver_text(error: psycopg.Error) -> str:
-    """What the server says is wrong, without DETAIL and CONTEXT, which quote the row."""
-    primary = error.diag.message_primary
-    return str(error) if primary is None else f"{primary} (SQLSTATE {error.sqlstate})"
-
-
-class PostgresTable:
-    """A table, and its version in the comment of one of its indexes, which backups keep.
-
-    Args:
-        conninfo: a libpq connection string or ``postgresql://`` URL.
-        table: its name; ``schema``: where it is, which must exist.
-        connections: the most that are opened.
-        queries: the ``.sql`` file with its queries; those named ``set_up…`` make it.
-        index: how the name of the index ends whose comment tells the version.
-        remedy: how the table is made, for the error when it is missing.
-
-    Raises:
-        ConfigurationError: a name PostgreSQL would cut off or cannot hold; a bad ``conninfo``.
-    """
-
-    def __init__(
-        self,
-        conninfo: str,
-        table: str,
-        *,
-        schema: str,
-        connections: int,
-        queries: str,
-        index: str,
-        remedy: str,
-    ) -> None:
-        for name in (schema, table):
-            _check_name(name)
-        self._conninfo = conninfo
-        self._schema = schema
-        self._table = table
-        digest = hashlib.sha256(f"{schema}\0{table}".encode()).hexdigest()[:32]
-        # An index lives in its table's schema, and its name may not be cut off either.
-        self._prefix = f"sqsdelay_{digest}"
-        self._place = sql.Identifier(schema, table).as_string(None)
-        self._index = sql.Identifier(schema, f"{self._prefix}_{index}").as_string(None)
-        names = self._identifiers() | {
-            "qualified_index": self._identifier(f"{self._prefix}_{index}")
-        }
-        self._sql = {
-            key: sql.SQL(query).format(**names).as_bytes()
-            for key, query in (read_queries("postgres/table.sql") | read_queries(queries)).items()
-        }
-        self._checked = False
-        self._pool = PostgresPool(conninfo, table=table, connections=connections, remedy=remedy)
 
     def _identifiers(self) -> dict[str, sql.Composable]:
         """What stands in braces in the queries; ``…_index`` is an index's name without its schema."""
@@ -377,10 +346,10 @@ class PostgresTable:
         Raises:
             SchemaMismatch: another sqsdelay made it.
         """
-        with self._pool.statement() as connection:
+        with self._statement() as connection:
             if self._is_ours(connection):
                 return
-        with self._pool.connection() as connection, connection.transaction():
+        with self._connection() as connection, connection.transaction():
             connection.execute(self._sql["limit_waits"], {})
             connection.execute(self._sql["lock_set_up"], {"name": self._prefix})
             if self._is_ours(connection):
@@ -407,7 +376,7 @@ class PostgresTable:
             self._checked = self._is_ours(connection)
 
     def _rows(self, query: str, **arguments: object) -> list[tuple[Any, ...]]:
-        with self._pool.statement() as connection:
+        with self._statement() as connection:
             self._check(connection)
             return connection.execute(self._sql[query], arguments).fetchall()
 

@@ -35,7 +35,7 @@ from sqsdelay.stores.postgres.pool import (
     Locked,
     PostgresTable,
 )
-from sqsdelay.stores.sql import SqlStore
+from sqsdelay.stores.sql import SqlInbox, SqlStore
 
 DATABASE_CLOCK: Final = (
     "coalesce({}::bigint, (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint))"
@@ -119,20 +119,20 @@ class PostgresStore(SqlStore, PostgresTable):
         own = None
         connection: Connection
         if transaction is None:
-            connection = own = self._pool.taken()
+            connection = own = self._borrowed()
         else:
             connection = transaction
         try:
             self._check(connection)
             if transaction is not None:
                 return self._insert(connection, messages)
-            with self._pool.committed(connection):
+            with self._committed(connection):
                 return self._insert(connection, messages)
         except psycopg.Error as error:
-            raise self._pool.error(error) from None
+            raise self._error(error) from None
         finally:
             if own is not None:
-                self._pool.give_back(own)
+                self._pool.putconn(own)
 
     def _insert(self, connection: Connection, messages: Sequence[StoredMessage]) -> list[bool]:
         rows = [
@@ -188,13 +188,13 @@ class PostgresStore(SqlStore, PostgresTable):
                 held = self._locked_rows(connection, "claim_held", arguments)
                 again = frozenset(row[0] for row in held)
                 rows = sorted(rows + held, key=itemgetter(2, 0))
-            yield self._claim(connection, rows, again)
+            yield PostgresClaim(self, connection, rows, again, now_ms=self._now_ms)
 
     @contextmanager
     def claim_ids(self, message_ids: Sequence[str]) -> Iterator[Claim]:
         with self._claiming() as connection:
             rows = self._locked_rows(connection, "claim_ids", {"ids": list(message_ids)})
-            yield self._claim(connection, rows)
+            yield PostgresClaim(self, connection, rows, now_ms=self._now_ms)
 
     def _locked_rows(
         self, connection: Connection, query: str, arguments: dict[str, object]
@@ -221,27 +221,17 @@ class PostgresStore(SqlStore, PostgresTable):
     @contextmanager
     def _claiming(self) -> Iterator[Connection]:
         """A transaction, whose row locks are the claim."""
-        with self._pool.connection() as connection:
+        with self._connection() as connection:
             transaction = connection.transaction()
             transaction.__enter__()
             try:
-                self._pool.begun(connection)
+                self._begun(connection)
                 self._check(connection)
                 yield connection
             except BaseException:
                 transaction.__exit__(*sys.exc_info())
                 raise
             transaction.__exit__(None, None, None)
-
-    def _claim(
-        self,
-        connection: Connection,
-        rows: Sequence[tuple[Any, ...]],
-        again: frozenset[str] = frozenset(),
-    ) -> PostgresClaim:
-        return PostgresClaim(
-            connection, rows, again, pool=self._pool, queries=self._sql, now_ms=self._now_ms
-        )
 
     def amend(self, amendments: Sequence[Amendment]) -> None:
         # In one order always: callers that amend the same messages at once do not deadlock.
@@ -255,7 +245,7 @@ class PostgresStore(SqlStore, PostgresTable):
             "cancelled": [amendment.cancelled_ms for amendment in last],
             "lifetime_ms": AMENDMENT_LIFETIME_MS,
         }
-        with self._pool.connection() as connection, connection.transaction():
+        with self._connection() as connection, connection.transaction():
             self._check(connection)
             connection.execute(self._sql["forget_amendments"], {"now_ms": self._now_ms()})
             connection.execute(self._sql["amend"], arguments)
@@ -290,3 +280,58 @@ class PostgresStore(SqlStore, PostgresTable):
             StoreUnavailable
         """
         return int(self._rows("now")[0][0])
+
+
+class PostgresInbox(SqlInbox, PostgresTable):
+    """Remembers processed messages in a PostgreSQL table.
+
+    Args:
+        conninfo: a libpq connection string or ``postgresql://`` URL.
+        endpoint: whose messages these are.
+        table: ``<endpoint>.received`` when left out; any name of up to 63 bytes.
+        schema: the table's schema; it must exist.
+        connections: the most connections the inbox opens.
+
+    Raises:
+        ConfigurationError: a name PostgreSQL would cut off or cannot hold; a bad ``conninfo``.
+    """
+
+    def __init__(
+        self,
+        conninfo: str,
+        *,
+        endpoint: str,
+        table: str | None = None,
+        schema: str = DEFAULT_SCHEMA,
+        connections: int = DEFAULT_CONNECTIONS,
+    ) -> None:
+        super().__init__(
+            conninfo,
+            table or f"{endpoint}.received",
+            schema=schema,
+            connections=connections,
+            queries="postgres/inbox.sql",
+            index="until",
+            remedy="call set_up()",
+        )
+
+    def first(self, message_id: str, *, transaction: Any, now_ms: int, until_ms: int) -> bool:
+        if not isinstance(transaction, psycopg.Connection):
+            raise ConfigurationError(
+                f"transaction is a {type(transaction).__name__}; give the psycopg.Connection"
+            )
+        if transaction.autocommit and transaction.info.transaction_status == TransactionStatus.IDLE:
+            raise ConfigurationError(
+                "the connection commits each statement and no transaction is open; "
+                "use it within connection.transaction()"
+            )
+        arguments = {"message_id": message_id, "now_ms": now_ms, "until_ms": until_ms}
+        with self._translated():
+            self._check(transaction)
+            return transaction.execute(self._sql["first"], arguments).rowcount == 1
+
+    def _run(self, query: str, **arguments: object) -> tuple[list[Any], int]:
+        with self._statement() as connection:
+            self._check(connection)
+            cursor = connection.execute(self._sql[query], arguments)
+            return cursor.fetchall() if cursor.description else [], cursor.rowcount

@@ -25,7 +25,7 @@ from sqsdelay.errors import ConfigurationError, StoreUnavailable
 from sqsdelay.ports.stores import Claim, TransactionMode
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive
 from sqsdelay.stores.ids import NO_START, found_among
-from sqsdelay.stores.sql import SqlStore
+from sqsdelay.stores.sql import SqlInbox, SqlStore
 from sqsdelay.stores.sqlite.file import Reserve, SqliteTable
 
 logger = logging.getLogger(__name__)
@@ -318,3 +318,48 @@ class _SqliteClaim:
     def _change(self, query: str, message_ids: Collection[str], **arguments: object) -> list[Any]:
         ids = self._store._names(message_ids)
         return self._store._changed(query, ids=ids, claim=self._token, **arguments)
+
+
+class SqliteInbox(SqlInbox, SqliteTable):
+    """Remembers processed messages in a SQLite file.
+
+    Args:
+        path: the file; created when missing (not its folder).
+        endpoint: whose messages these are.
+        table: ``<endpoint>.received`` when left out; any name.
+
+    Raises:
+        StoreUnavailable: the file cannot be opened.
+    """
+
+    def __init__(self, path: str | Path, *, endpoint: str, table: str | None = None) -> None:
+        table = table or f"{endpoint}.received"
+        super().__init__(
+            path, table, queries="sqlite/inbox.sql", remedy="call set_up()", index=table + ".until"
+        )
+
+    def first(self, message_id: str, *, transaction: Any, now_ms: int, until_ms: int) -> bool:
+        if not isinstance(transaction, sqlite3.Connection):
+            raise ConfigurationError(
+                f"transaction is a {type(transaction).__name__}; give the sqlite3.Connection"
+            )
+        if not transaction.in_transaction and _commits_at_once(transaction):
+            raise ConfigurationError(
+                "the connection commits each statement and no transaction is open; execute BEGIN first"
+            )
+        arguments = {"message_id": message_id, "now_ms": now_ms, "until_ms": until_ms}
+        with self._translated():
+            self._check(transaction)
+            return transaction.execute(self._sql["first"], arguments).rowcount == 1
+
+    def _run(self, query: str, **arguments: object) -> tuple[list[Any], int]:
+        with self._lock, self._translated():
+            self._check(self._connection)
+            cursor = self._connection.execute(self._sql[query], arguments)
+            return cursor.fetchall(), cursor.rowcount
+
+
+def _commits_at_once(connection: sqlite3.Connection) -> bool:
+    # Python 3.12 has its own switch, which is -1 where isolation_level decides as ever.
+    switch: object = getattr(connection, "autocommit", -1)
+    return connection.isolation_level is None if switch == -1 else bool(switch)
