@@ -264,7 +264,8 @@ class DelayedMessageStore(ParkingPlace, Protocol):
 class ClaimsIds(Protocol):
     """A `DelayedMessageStore` that claims messages by their ids.
 
-    Its claims have ``again``: the ids of their messages that were held before.
+    Its claims have ``again``: the ids of their messages that were held before; and ``busy``: those asked for
+    by id that somebody has now.
     """
 
     def claim_ids(self, message_ids: Sequence[str]) -> AbstractContextManager[Claim]:

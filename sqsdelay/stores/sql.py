@@ -83,6 +83,13 @@ class SqlStore:
         rows = self._read("all_amendments", after_id=after_id, limit=limit)
         return [amendment_from_row(*row) for row in rows]
 
+    def _busy(self, asked: Sequence[str], claimed: Sequence[StoredMessage]) -> frozenset[str]:
+        """Which of the messages asked for are there, and were not claimed."""
+        left = set(asked).difference(message.message_id for message in claimed)
+        if not left:
+            return frozenset()
+        return frozenset(row[0] for row in self._read("known_ids", ids=self._names(left)))
+
     def take(
         self, limit: int, *, due_from_ms: int, after: tuple[int, str] | None = None
     ) -> list[StoredMessage]:

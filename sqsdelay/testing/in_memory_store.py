@@ -93,8 +93,9 @@ class InMemoryStore(Wakes):
     @contextmanager
     def claim_ids(self, message_ids: Sequence[str]) -> Iterator[Claim]:
         with self._lock:
-            rows = [self._free(message_id) for message_id in dict.fromkeys(message_ids)]
-            claim = self._leased([row for row in rows if row is not None])
+            rows = {i: self._free(i) for i in message_ids if i in self._rows}
+            claim = self._leased([row for row in rows.values() if row is not None])
+            claim.busy = {message_id for message_id, row in rows.items() if row is None}
         with claim:
             yield claim
 
@@ -187,6 +188,7 @@ class _InMemoryClaim:
     def __init__(self, store: InMemoryStore, messages: list[StoredMessage]) -> None:
         self.messages = messages
         self.again: set[str] = set()
+        self.busy: set[str] = set()
         self._store = store
 
     def __enter__(self) -> None:

@@ -193,6 +193,7 @@ class TimeoutDispatch:
                 found = {message.message_id: message for message in claim.messages}
                 due = [m for m in claim.messages if m.due_ms <= done.now_ms]
                 soon = [m for m in found.values() if 0 < m.due_ms - done.now_ms <= _SOON_MS]
+                busy: Collection[str] = getattr(claim, "busy", ())
                 if due:
                     self._release(claim, due, done)
         except (StoreError, CriticalError) as error:
@@ -202,6 +203,9 @@ class TimeoutDispatch:
             raise
         if found:
             breaker.succeeded()
+        for message_id in busy:
+            # Whoever has it sends it, or lets it go.
+            parts.give_back(brought.pop(message_id), seconds=1)
         for message in soon:
             seconds = ceil((message.due_ms - done.now_ms) / 1000)
             parts.give_back(brought.pop(message.message_id), seconds=seconds)

@@ -140,8 +140,9 @@ def test_claims_by_ids(store: Any, clock: ManualClock) -> None:
     names = [message.message_id for message in store.pending(2_000)]
     with store.claim_ids([*names, "unknown"]) as claim:
         assert {message.message_id for message in claim.messages} == set(names)
+        assert claim.busy == frozenset()
         with store.claim_ids(names) as other:
-            assert other.messages == []
+            assert (other.messages, other.busy) == ([], frozenset(names))
         assert store.cancel(names[:1]) == [False]
         assert claim.hold(names[:10], seconds=60) == [True] * 10
         assert claim.remove(names[20:]) == [True] * 1_980

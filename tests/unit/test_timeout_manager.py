@@ -275,13 +275,16 @@ def test_sent_but_not_removed_is_not_sent_again(world: World) -> None:
     assert world.done[-1] == ("dispatched", ["m"])
 
 
-def test_what_another_has_just_now_is_left_to_it(world: World) -> None:
-    """A second process got the same id, or dispatches from the store: one of them sends."""
-    announced(world, "m")
-    with world.store.claim_ids(["m"]) as claim:
+def test_what_another_has_just_now_is_waited_for(world: World) -> None:
+    """A second process got the same id, or dispatches from the store: one of them sends, whoever lets go."""
+    announced(world, "m", "n")
+    with world.store.claim_ids(["m", "n"]) as claim:
         world.manager.dispatch.turn()
         claim.remove(["m"])
-    assert (world.arrived(), world.left(DISPATCHER)) == ([], 0)
+    assert (world.arrived(), world.left(DISPATCHER)) == ([], 2)
+    world.clock.advance(1)
+    world.manager.dispatch.turn()
+    assert (world.arrived_ids(), world.left(DISPATCHER)) == (["n"], 0)
 
 
 def test_an_announcement_that_failed_is_made_at_the_next_turn(world: World) -> None:

@@ -108,6 +108,7 @@ class PostgresClaim:
         connection.adapters.register_dumper(RowPlaces, RowPlacesDumper)
         self.messages = from_rows(rows)
         self.again = again
+        self.busy: frozenset[str] = frozenset()
         self.transaction: Any = connection
         self._table = table
         self._now_ms = now_ms

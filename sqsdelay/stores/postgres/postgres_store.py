@@ -194,7 +194,9 @@ class PostgresStore(SqlStore, PostgresTable):
     def claim_ids(self, message_ids: Sequence[str]) -> Iterator[Claim]:
         with self._claiming() as connection:
             rows = self._locked_rows(connection, "claim_ids", {"ids": list(message_ids)})
-            yield PostgresClaim(self, connection, rows, now_ms=self._now_ms)
+            claim = PostgresClaim(self, connection, rows, now_ms=self._now_ms)
+            claim.busy = self._busy(message_ids, claim.messages)
+            yield claim
 
     def _locked_rows(
         self, connection: Connection, query: str, arguments: dict[str, object]

@@ -171,6 +171,11 @@ SELECT message_id, destination, due_ms, body, headers, failures, ctid FROM {tabl
 WHERE message_id = ANY(%(ids)b::text[]) AND NOT moving
 FOR UPDATE SKIP LOCKED
 
+-- name: known_ids
+-- What claim_ids passed over because it is locked: for a moment also by a claim that came too late for it, which
+-- has locked its new version and then found that it is held.
+SELECT message_id FROM {table} WHERE message_id = ANY(%(ids)s) AND NOT moving
+
 -- name: remove
 DELETE FROM {table} WHERE message_id = ANY(%(ids)b::text[]) RETURNING message_id
 

@@ -138,7 +138,9 @@ class SqliteStore(Wakes, SqlStore, SqliteTable):
     def claim_ids(self, message_ids: Sequence[str]) -> Iterator[Claim]:
         token = self._token()
         rows = self._changed("claim_ids", ids=self._names(message_ids), claim=token)
-        with self._kept(_SqliteClaim(self, token, from_rows(rows))) as claim:
+        claim = _SqliteClaim(self, token, from_rows(rows))
+        claim.busy = self._busy(message_ids, claim.messages)
+        with self._kept(claim):
             yield claim
 
     @contextmanager
@@ -268,6 +270,7 @@ class _SqliteClaim:
     ) -> None:
         self.messages = messages
         self.again = again
+        self.busy: frozenset[str] = frozenset()
         self.transaction: Any = None
         self._store = store
         self._token = token

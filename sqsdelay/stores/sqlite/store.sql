@@ -156,6 +156,9 @@ UPDATE {table} SET claim = :claim, leased_until_ms = :until_ms
 WHERE message_id IN (SELECT value FROM json_each(:ids)) AND leased_until_ms <= :now_ms AND moving = 0
 RETURNING message_id, destination, due_ms, body, headers, failures
 
+-- name: known_ids
+SELECT message_id FROM {table} WHERE message_id IN (SELECT value FROM json_each(:ids)) AND moving = 0
+
 -- name: end_leases_ahead
 -- A lease by a clock that is ahead ends as if it had been taken now; its holder, if it lives, renews it.
 UPDATE {table} SET leased_until_ms = :now_ms + CAST(substr(claim, 33) AS INTEGER)
