@@ -133,9 +133,18 @@ class FaultyStore(InMemoryStore):
     def claim(self, limit: int, **given: Any) -> Iterator[Claim]:
         self._check("claim")
         with super().claim(limit, **given) as claim:
-            for method in ("remove", "count_failures"):
-                setattr(claim, method, self._checked(method, getattr(claim, method)))
-            yield claim
+            yield self._faulty(claim)
+
+    @contextmanager
+    def claim_ids(self, message_ids: Sequence[str]) -> Iterator[Claim]:
+        self._check("claim_ids")
+        with super().claim_ids(message_ids) as claim:
+            yield self._faulty(claim)
+
+    def _faulty(self, claim: Claim) -> Claim:
+        for method in ("remove", "count_failures"):
+            setattr(claim, method, self._checked(method, getattr(claim, method)))
+        return claim
 
     def _checked(self, method: str, call: Any) -> Any:
         def checked(*arguments: Any, **named: Any) -> Any:

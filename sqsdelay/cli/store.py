@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -36,7 +36,6 @@ from sqsdelay.cli.options import (
     with_aws,
 )
 from sqsdelay.cli.waiting import DueClock
-from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.delay import due_at_ms, parse_due_at, utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message, size_of
@@ -61,9 +60,6 @@ app = typer.Typer(
 
 CHUNK: Final = 1_000
 """Messages stored in one call."""
-
-DEFAULT_CUT_OFF_MS: Final = 24 * 3600 * 1000
-"""A day from now: a dispatcher that releases ahead, and clocks that differ, are far from it."""
 
 
 @app.command()
@@ -137,6 +133,13 @@ def migrate(
             "default: a day from now."
         ),
     ] = None,
+    amendments_to: Annotated[
+        str | None,
+        typer.Option(
+            help="URL of the store that the delay consumer has, if it is another: cancellations and new due "
+            "times go there."
+        ),
+    ] = None,
     live: Annotated[
         bool, typer.Option("--live", help="Send and remove; without it, only show the plan.")
     ] = False,
@@ -150,14 +153,16 @@ def migrate(
     """
     from sqsdelay.sqs.sender import DelaySender
 
-    if due_from is None:
-        due_from_ms = SystemClock().now_ms() + DEFAULT_CUT_OFF_MS
-    else:
-        due_from_ms = max(0, due_at_ms(parse_due_at(due_from)))
-    with _opened(endpoint, store, table, schema) as opened:
-        migration = Migration(opened, DelaySender(idempotent=True), due_from_ms=due_from_ms)
+    due_from_ms = None if due_from is None else max(0, due_at_ms(parse_due_at(due_from)))
+    with ExitStack() as opening:
+        opened = opening.enter_context(_opened(endpoint, store, table, schema))
+        kept = None
+        if amendments_to is not None:
+            kept = opening.enter_context(_opened(endpoint, amendments_to, None, None))
+        sender = DelaySender(idempotent=True)
+        migration = Migration(opened, sender, due_from_ms=due_from_ms, amendments_to=kept)
         if not live:
-            _print_plan(migration.plan(), due_from_ms, as_json=as_json)
+            _print_plan(migration.plan(), migration.due_from_ms, as_json=as_json)
             return
         counts: Counter[str] = Counter()
         for outcome in migration.run():

@@ -18,13 +18,15 @@ from sqsdelay.cli.worker import log_to_stderr, stop_on_signals
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import CriticalError
 from sqsdelay.limits import SHORT_CALL_ATTEMPTS
-from sqsdelay.timeouts.manager import TimeoutManager, TimeoutSettings, TimeoutStatus
-from sqsdelay.timeouts.task import (
+from sqsdelay.timeouts.arrivals import (
     DEFAULT_ANNOUNCE_AGAIN_SECONDS,
     DEFAULT_OUTAGE_SECONDS,
     DEFAULT_RETRIES,
     DEFAULT_WAIT_SECONDS,
+    TimeoutSettings,
+    TimeoutStatus,
 )
+from sqsdelay.timeouts.manager import TimeoutManager
 
 if TYPE_CHECKING:
     from sqsdelay.rabbitmq import RabbitMqTimeouts
@@ -132,7 +134,7 @@ def _on_sqs(endpoint: Endpoint, wait_seconds: int) -> _Served:
     timeouts, dispatcher = timeout_queues(endpoint)
     client = default_client(connections=DEFAULT_CONCURRENCY)
     receiving = default_client(
-        connections=1, wait_seconds=wait_seconds, attempts=SHORT_CALL_ATTEMPTS
+        connections=DEFAULT_CONCURRENCY, wait_seconds=wait_seconds, attempts=SHORT_CALL_ATTEMPTS
     )
     return _Served(
         transport=SqsTimeouts(SqsQueues(client, receiving=receiving), endpoint),

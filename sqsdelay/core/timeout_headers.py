@@ -11,7 +11,16 @@ from datetime import UTC, datetime
 from typing import Final
 
 from sqsdelay.core.delay import Reject, due_at_ms
-from sqsdelay.core.message import DUE_AT, GROUP_ID, MESSAGE_ID, WAS_DUE_AT, Attributes, text_of
+from sqsdelay.core.message import (
+    DUE_AT,
+    GROUP_ID,
+    MESSAGE_ID,
+    WAS_DUE_AT,
+    Attribute,
+    Attributes,
+    string,
+    text_of,
+)
 from sqsdelay.core.outgoing import trace_header_to_pass_on
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage, check_stored_id
@@ -54,6 +63,24 @@ def read_timeout(copy: ReceivedMessage) -> StoredMessage | Reject:
         )
     except (InvalidMessage, UnicodeEncodeError) as error:
         return Reject(str(error))
+
+
+def timeout_attributes(message: StoredMessage) -> dict[str, Attribute]:
+    """The attributes that send a message to a timeout manager on SQS; the inverse of `read_timeout`."""
+    ours = {DESTINATION: message.destination, MESSAGE_ID: message.message_id}
+    if message.group_id is not None:
+        ours[GROUP_ID] = message.group_id
+    ours[DUE_AT] = str(message.due_ms)
+    return {**message.attributes, **{name: string(text) for name, text in ours.items()}}
+
+
+def nservicebus_headers(message: StoredMessage) -> dict[str, str]:
+    """Destination and due time as NServiceBus writes and reads them."""
+    due = datetime.fromtimestamp(message.due_ms / 1000, UTC)
+    return {
+        NSERVICEBUS_DESTINATION: message.destination,
+        NSERVICEBUS_DUE: due.strftime(NSERVICEBUS_TIME),
+    }
 
 
 def destination_of(attributes: Attributes) -> str | Reject:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -39,46 +39,12 @@ def unreadable(message: StoredMessage) -> Failure | None:
     return Failure("Unreadable", InvalidMessage(message.unreadable), transient=False)
 
 
-class Destinations:
+class Destinations(DestinationBackoff):
     """Which destinations of one dispatcher are out of reach, and until when. Thread-safe.
 
     One that does not exist pauses in the same way, but its messages are refused, and not only held up:
     they may be worked off when nothing else is due, at a single send for all of a claim.
-
-    Args:
-        clock: times the pauses.
     """
-
-    def __init__(self, clock: Clock) -> None:
-        self._backoff = DestinationBackoff(clock)
-
-    def out_of_reach(self) -> frozenset[str]:
-        """Destinations that are not tried for now."""
-        return self._backoff.closed()
-
-    def missing(self) -> frozenset[str]:
-        """Of these, those that do not exist."""
-        return self._backoff.closed() & self._backoff.missing()
-
-    def outage(self) -> Exception | None:
-        """The last error of a destination that is out of reach; None if there is none."""
-        return self._backoff.last_error()
-
-    def seconds_to_next(self) -> float | None:
-        """Seconds until the next of them is tried again; None if there is none."""
-        return self._backoff.seconds_to_next()
-
-    def forget_but(self, destinations: Collection[str]) -> bool:
-        """These are all that anything is due for: others need no further attempt.
-
-        Returns:
-            True if none is out of reach any more, and one was.
-        """
-        return self._backoff.forget_but(destinations)
-
-    def try_now(self) -> bool:
-        """End all pauses; False if there was none."""
-        return self._backoff.end_pauses()
 
     def send(self, outbox: Outbox, messages: Sequence[StoredMessage]) -> list[Outcome]:
         """Send each message whose destination is not out of reach; an outcome per message.
@@ -86,9 +52,9 @@ class Destinations:
         A destination that was out of reach gets a single message first; the rest follow once
         that one has arrived. Where it does not exist, the rest are refused with that one.
         """
-        missing = self._backoff.missing()
-        closed = self._backoff.closed() - missing
-        probing = self._backoff.probing() | missing
+        missing = self.missing()
+        closed = self.closed() - missing
+        probing = self.probing() | missing
         if not closed and not probing:
             return self._send(outbox, messages)
         outcomes: list[Outcome] = [NOT_TRIED] * len(messages)
@@ -138,10 +104,10 @@ class Destinations:
             elif outcome.outage or _is_missing(outcome):
                 failed[message.destination] = outcome
         for name in well:
-            self._backoff.succeeded(name)
+            self.succeeded(name)
         for name, failure in failed.items():
             if name not in well:
-                seconds = self._backoff.failed(name, failure.error)
+                seconds = self.failed(name, failure.error)
                 logger.warning(
                     "destination %s %s, trying again in %d s: %s",
                     one_line(name),
@@ -172,7 +138,7 @@ _Key = tuple[str, int, int]
 
 
 class AtLeastOnce:
-    """The `Destination` of an outbox.
+    """The destination of a dispatcher that sends to an outbox. Thread-safe.
 
     Args:
         outbox: where messages are sent.
@@ -184,7 +150,6 @@ class AtLeastOnce:
     def __init__(self, outbox: Outbox, destinations: Destinations) -> None:
         self._outbox = outbox
         self._destinations = destinations
-        self._unconfirmed: list[StoredMessage] = []
         self._sent: OrderedDict[_Key, None] = OrderedDict()
 
     @property
@@ -197,33 +162,34 @@ class AtLeastOnce:
     def now_ms(self) -> int:
         return self._outbox.now_ms()
 
-    def deliver(self, claim: Claim) -> list[Outcome]:
-        # Left from the last claim: sent, but the store failed before they were known to be gone.
-        for message in self._unconfirmed:
-            self._remember(_key(message))
+    def deliver(
+        self,
+        claim: Claim,  # noqa: ARG002 - an outbox knows of none
+        messages: Sequence[StoredMessage],
+    ) -> list[Outcome]:
+        """Send; an outcome for each, also for those that cannot be read, or were sent before."""
         aside = {
             place: unreadable(m) or SENT_BEFORE
-            for place, m in enumerate(claim.messages)
+            for place, m in enumerate(messages)
             # Sent before, only the removal had failed: sending again would duplicate it.
             if m.unreadable is not None or (self._sent and _key(m) in self._sent)
         }
-        new = [m for place, m in enumerate(claim.messages) if place not in aside]
+        new = [m for place, m in enumerate(messages) if place not in aside]
         outcomes = self._destinations.send(self._outbox, new)
-        self._unconfirmed = [
-            m for m, outcome in zip(new, outcomes, strict=True) if not isinstance(outcome, Failure)
-        ]
         for place, outcome in aside.items():
             # In the order of their places: what is before each is in already.
             outcomes.insert(place, outcome)
         return outcomes
 
-    def _remember(self, key: _Key) -> None:
-        self._sent[key] = None
-        if len(self._sent) > _REMEMBERED:
-            self._sent.popitem(last=False)
+    def remember(self, messages: Iterable[StoredMessage]) -> None:
+        """They were sent, but the store failed before they were known to be gone."""
+        for message in messages:
+            self._sent[_key(message)] = None
+            if len(self._sent) > _REMEMBERED:
+                self._sent.popitem(last=False)
 
     def forget(self, messages: Iterable[StoredMessage]) -> None:
-        self._unconfirmed = []
+        """They were sent, and have left the store for good."""
         if self._sent:
             for message in messages:
                 self._sent.pop(_key(message), None)
@@ -258,7 +224,7 @@ class ExactlyOnce:
 
 
 class InTransaction:
-    """The `Destination` of effects inside the store's database.
+    """The destination of a dispatcher whose effects are inside the store's database.
 
     Args:
         effects: what to write there.
@@ -278,24 +244,23 @@ class InTransaction:
     def now_ms(self) -> int:
         return self._clock.now_ms()
 
-    def deliver(self, claim: Claim) -> list[Failure | None]:
-        """Deliver the claim's messages together, or else one by one; a failure per message.
+    def deliver(self, claim: Claim, messages: Sequence[StoredMessage]) -> list[Outcome]:
+        """Deliver messages of the claim together, or else one by one; a failure per message.
 
         Raises:
             StoreError: the transaction itself is broken; nothing has happened.
         """
-        outcomes = [unreadable(message) for message in claim.messages]
+        outcomes: list[Outcome] = [unreadable(message) for message in messages]
         readable = [place for place, failure in enumerate(outcomes) if failure is None]
         if not readable:
             return outcomes
-        messages = [claim.messages[place] for place in readable]
         deliver = self._effects.deliver
-        together = _attempted(claim, deliver, messages)
-        for place, message in zip(readable, messages, strict=True):
-            if together is None or len(messages) == 1:
+        together = _attempted(claim, deliver, [messages[place] for place in readable])
+        for place in readable:
+            if together is None or len(readable) == 1:
                 outcomes[place] = together
             else:
-                outcomes[place] = _attempted(claim, deliver, [message])
+                outcomes[place] = _attempted(claim, deliver, [messages[place]])
         return outcomes
 
     def reject(
@@ -310,8 +275,15 @@ class InTransaction:
             _attempted(claim, self._effects.reject, message, reason) for message, reason in messages
         ]
 
+    def remember(self, messages: Iterable[StoredMessage]) -> None:
+        """What was delivered is undone with its claim."""
+
     def forget(self, messages: Iterable[StoredMessage]) -> None:
         """What was delivered left the store with its effect."""
+
+
+Destination = AtLeastOnce | InTransaction
+"""Where a dispatcher delivers what it has claimed."""
 
 
 def _attempted(claim: Claim, effect: Callable[..., None], *arguments: Any) -> Failure | None:

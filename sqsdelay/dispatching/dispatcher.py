@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Final
+from typing import Any, Final
 
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.readable import one_line
+from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.circuit_breakers import (
     DEFAULT_FAILURES_PER_SECOND,
     DEFAULT_TRIGGER_SECONDS,
@@ -18,18 +19,24 @@ from sqsdelay.dispatching.circuit_breakers import (
     FailureRateBreaker,
     report,
 )
-from sqsdelay.dispatching.destinations import AtLeastOnce, Destinations, ExactlyOnce, InTransaction
-from sqsdelay.dispatching.settlement import (
-    OUTAGE_PAUSE_SECONDS,
+from sqsdelay.dispatching.destinations import (
+    AtLeastOnce,
     Destination,
-    ReleaseRecorder,
-    Round,
-    Settlement,
+    Destinations,
+    ExactlyOnce,
+    InTransaction,
 )
-from sqsdelay.errors import CriticalError, InvalidSetting, StoreError
+from sqsdelay.dispatching.settlement import OUTAGE_PAUSE_SECONDS, Round, Settlement
+from sqsdelay.errors import (
+    CriticalError,
+    InvalidSetting,
+    StoreError,
+    StoreMissing,
+    StoreUnavailable,
+)
 from sqsdelay.ledger.events import Ledger
 from sqsdelay.ports.queues import Outbox
-from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
+from sqsdelay.ports.stores import Claim, DelayedMessageStore
 
 DEFAULT_BATCH: Final = 500
 MAX_POLL_SECONDS: Final = 3600
@@ -161,17 +168,12 @@ class Dispatcher:
         self._recovery = FailureRateBreaker(
             "recovery", self._settings.maximum_recovery_failures_per_second, self._clock
         )
-        self._recorder = ReleaseRecorder(
-            ledger,
-            now_ms=self._destination.now_ms,
-            in_transaction=self._destination.mode is TransactionMode.EXACTLY_ONCE,
-        )
         self._settlement = Settlement(
             self._destination,
             self._destinations,
-            self._recorder,
             number_of_retries=self._settings.number_of_retries,
             on_lost_count=lambda error: report(self._recovery.failed(error), self._on_critical),
+            ledger=ledger,
         )
 
     def start(self) -> None:
@@ -191,7 +193,8 @@ class Dispatcher:
             StoreError: the store failed; what was sent is remembered and not sent again.
             CriticalError: a circuit breaker triggered, and there is no ``on_critical``.
         """
-        closed, missing = self._destinations.out_of_reach(), self._destinations.missing()
+        closed = self._destinations.closed()
+        missing = closed & self._destinations.missing()
         done = self._dispatch_except(closed)
         if missing and not done.claimed:
             # Nothing else is due: now what is for queues that do not exist is counted, or rejected.
@@ -207,15 +210,11 @@ class Dispatcher:
             due_by_ms=done.now_ms + self._ahead_ms,
             except_destinations=destinations,
         )
-        with self._recorder.transaction(), claiming as claim:
+        with self._settlement.claimed(claiming, done) as claim:
             done.claimed = len(claim.messages)
             if claim.messages:
-                outcomes = self._destination.deliver(claim)
-                self._recorder.released(claim.messages, outcomes)
-                done.now_ms = self._destination.now_ms()
-                self._settlement.settle(claim, outcomes, done)
+                self._settlement.release(claim, claim.messages, done)
             self._forget_what_is_not_due(claim)
-        self._destination.forget(done.released)
         if done.claimed and self._on_round is not None:
             self._on_round(done)
         return done
@@ -234,14 +233,14 @@ class Dispatcher:
             self._sending.succeeded()
             self._asked_again = False
             return
-        outage = done.outage or self._destinations.outage()
+        outage = done.outage or self._destinations.last_error()
         if outage is None:
             return
         self._sending.arm()
         # Behind a full batch may be messages whose destination is well: those first.
         if done.claimed == self._settings.batch_size or not self._sending.lasting:
             return
-        if not self._asked_again and self._destinations.try_now():
+        if not self._asked_again and self._destinations.end_pauses():
             # A pause may be longer than the breaker's time: not critical before another attempt.
             self._asked_again = True
             return
@@ -288,7 +287,7 @@ class Dispatcher:
             return None
         if done.claimed:
             return BUSY_PAUSE_SECONDS
-        closed = self._destinations.out_of_reach()
+        closed = self._destinations.closed()
         at_most = min(idle_seconds, self._poll_seconds, self._destinations.seconds_to_next() or inf)
         return seconds_to_sleep(
             self._store.next_due_ms(except_destinations=closed),
@@ -306,3 +305,105 @@ def _checked_ahead(seconds: int | None, most: int) -> int:
             f"release_ahead_seconds={seconds}; the destination's message timers allow 0 to {most}"
         )
     return seconds
+
+
+class DelayedDelivery:
+    """A store and its dispatcher in one object; a context manager. `store` is thread-safe.
+
+    Args:
+        store: where messages wait; created on entering if it is missing, and left open on leaving.
+        destination, settings, on_round, ledger, clock: as for `Dispatcher`.
+        on_critical: called in the thread that noticed when a circuit breaker triggers; if it
+            returns, work goes on. Left out, dispatching stops, and `store` and `stop` raise the
+            CriticalError.
+    """
+
+    def __init__(
+        self,
+        store: DelayedMessageStore,
+        destination: Outbox | ExactlyOnce,
+        *,
+        settings: DispatchSettings | None = None,
+        on_critical: Callable[[CriticalError], None] | None = None,
+        on_round: Callable[[Round], None] | None = None,
+        ledger: Ledger | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        settings = settings or DispatchSettings()
+        clock = clock or SystemClock()
+        self._store = store
+        self._on_critical = on_critical
+        self._breaker = CircuitBreaker("store", settings.store_breaker_seconds, clock)
+        self._dispatcher = Dispatcher(
+            store,
+            destination,
+            settings=settings,
+            on_critical=on_critical,
+            on_round=on_round,
+            ledger=ledger,
+            clock=clock,
+        )
+        self._stop = threading.Event()
+        self._error: Exception | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Create the store if needed, check the destination, and start dispatching in a thread.
+
+        Raises:
+            ConfigurationError, StoreUnavailable, QueueMissing, QueueUnavailable: nothing was started.
+        """
+        try:
+            self._dispatcher.start()
+        except StoreMissing:
+            self._store.set_up()
+            self._dispatcher.start()
+        self._stop.clear()
+        self._error = None
+        self._thread = threading.Thread(target=self._run, name="dispatcher")
+        self._thread.start()
+
+    def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
+        """Keep messages until they are due; see `DelayedMessageStore.store`.
+
+        Raises:
+            StoreUnavailable: not stored; try again.
+            CriticalError: storing has failed for too long, or dispatching has stopped.
+        """
+        if self._error is not None:
+            raise CriticalError(f"dispatching has stopped: {self._error}") from self._error
+        try:
+            new = self._store.store(messages, transaction=transaction)
+        except StoreUnavailable as error:
+            report(self._breaker.failed(error), self._on_critical)
+            raise
+        self._breaker.succeeded()
+        return new
+
+    def stop(self) -> None:
+        """Finish the batch in hand and end the thread.
+
+        Raises:
+            CriticalError: dispatching had stopped before.
+        """
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._error is not None:
+            raise CriticalError(f"dispatching has stopped: {self._error}") from self._error
+
+    def _run(self) -> None:
+        try:
+            self._dispatcher.run(self._stop)
+        except Exception as error:
+            # Callbacks of the user's may raise anything; whoever stores must hear of it.
+            logger.critical("dispatching stops: %s", one_line(repr(error)))
+            self._error = error
+
+    def __enter__(self) -> DelayedDelivery:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
-from typing import Final, Protocol
+from typing import Final
 
 from sqsdelay.core.backoff import retry_seconds
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.destinations import NOT_TRIED, SENT_BEFORE, Destinations, Outcome
+from sqsdelay.dispatching.destinations import (
+    NOT_TRIED,
+    SENT_BEFORE,
+    Destination,
+    Destinations,
+    Outcome,
+)
 from sqsdelay.errors import InvalidEndpoint, StoreError
 from sqsdelay.ledger.events import Event, EventKind, Ledger, Source, record_safely
 from sqsdelay.limits import MAX_DUE_MS
@@ -24,42 +30,6 @@ from sqsdelay.ports.stores import Claim, TransactionMode
 logger = logging.getLogger(__name__)
 
 OUTAGE_PAUSE_SECONDS: Final = 1.0
-
-
-class Destination(Protocol):
-    """Where a dispatcher delivers what it has claimed: to an outbox, or in the store's own database."""
-
-    @property
-    def mode(self) -> TransactionMode:
-        """What the store must be able to give."""
-        ...
-
-    @property
-    def max_ahead_seconds(self) -> int:
-        """The longest message timer, 0 where there is none."""
-        ...
-
-    def check(self) -> None:
-        """Check at the start whether it can be used; see `Outbox.check`."""
-        ...
-
-    def now_ms(self) -> int:
-        """Now by the clock that due times are measured with, epoch milliseconds."""
-        ...
-
-    def deliver(self, claim: Claim) -> Sequence[Outcome]:
-        """Deliver the claim's messages, except unreadable rows; an outcome for each."""
-        ...
-
-    def reject(
-        self, claim: Claim, messages: Sequence[tuple[StoredMessage, str]]
-    ) -> list[Failure | None]:
-        """Put messages of the claim where a person will find them, with the reason."""
-        ...
-
-    def forget(self, messages: Iterable[StoredMessage]) -> None:
-        """They were released and have left the store for good."""
-        ...
 
 
 @dataclass(slots=True)
@@ -89,55 +59,81 @@ class Round:
 
 
 class Settlement:
-    """Settles one claim after the other.
+    """Releases messages of one claim after the other, and records what became of them.
 
     Args:
-        destination: takes what is rejected.
+        destination: where they are delivered, and rejected.
         destinations: what is known of those that are out of reach.
-        recorder: told what was rejected.
         number_of_retries: after the first attempt on a message.
         on_lost_count: called with the store's error when a failed attempt cannot be counted.
+        ledger: where to record; None records nothing. Events of effects in the store's transaction,
+            which may undo what they tell, wait for its end. Others are recorded before the messages
+            leave the store: a dispatcher that dies in between releases, and records, again.
     """
 
     def __init__(
         self,
         destination: Destination,
         destinations: Destinations,
-        recorder: ReleaseRecorder,
         *,
         number_of_retries: int,
         on_lost_count: Callable[[StoreError], None],
+        ledger: Ledger | None = None,
     ) -> None:
         self._destination = destination
         self._destinations = destinations
-        self._recorder = recorder
         self._number_of_retries = number_of_retries
         self._on_lost_count = on_lost_count
+        self._ledger = ledger
+        self._waiting: list[Iterable[Event]] = []
 
-    def settle(self, claim: Claim, outcomes: Sequence[Outcome], done: Round) -> None:
-        """Remove what was released; count, hold or reject the rest.
+    @contextmanager
+    def claimed(self, claiming: AbstractContextManager[Claim], done: Round) -> Iterator[Claim]:
+        """A claim; when it has ended, what was released is known to be gone, or remembered as sent."""
+        self._waiting.clear()
+        try:
+            with claiming as claim:
+                yield claim
+        except BaseException:
+            self._destination.remember(done.released)
+            raise
+        self._destination.forget(done.released)
+        if self._ledger is not None:
+            record_safely(self._ledger, chain.from_iterable(self._waiting))
+
+    def release(self, claim: Claim, messages: Sequence[StoredMessage], done: Round) -> None:
+        """Deliver messages of the claim and remove those that were released; count, hold or reject the rest.
 
         Raises:
             StoreError, CriticalError: the store failed; what was not removed is claimed again.
         """
+        outcomes = self._destination.deliver(claim, messages)
         done.released = [
             message
-            for message, outcome in zip(claim.messages, outcomes, strict=True)
+            for message, outcome in zip(messages, outcomes, strict=True)
             if not isinstance(outcome, Failure)
         ]
+        if self._ledger is not None:
+            sent = [
+                (message, outcome)
+                for message, outcome in zip(messages, outcomes, strict=True)
+                if not isinstance(outcome, Failure) and outcome is not SENT_BEFORE
+            ]
+            self._record(released(sent, at_ms=self._destination.now_ms()))
+        done.now_ms = self._destination.now_ms()
         refused: list[tuple[StoredMessage, Failure]] = []
         if len(done.released) < len(outcomes):
-            refused = _refused(claim.messages, outcomes, done)
+            refused = _refused(messages, outcomes, done)
         if done.released:
-            removed = claim.remove(_ids(done.released))
+            removed = claim.remove(ids_of(done.released))
             if not all(removed):
                 # A lease was lost: the process was frozen, or the store away, for longer than it.
                 logger.warning("%d messages may be sent twice", removed.count(False))
-        closed = self._destinations.out_of_reach()
+        closed = self._destinations.closed()
         passing = [message for message in done.held if message.destination not in closed]
         if passing:
             # Others to the same destination were sent: these alone wait for a moment.
-            claim.hold(_ids(passing), seconds=OUTAGE_PAUSE_SECONDS)
+            claim.hold(ids_of(passing), seconds=OUTAGE_PAUSE_SECONDS)
         self._settle_refused(claim, refused, done)
 
     def _settle_refused(
@@ -158,7 +154,6 @@ class Settlement:
             return
         again = []
         rejections = self._destination.reject(claim, hopeless)
-        self._recorder.rejected(hopeless, rejections)
         for (message, _), failed in zip(hopeless, rejections, strict=True):
             if failed is None:
                 done.rejected.append(message)
@@ -172,8 +167,17 @@ class Settlement:
                     # The error queue is away or missing; a message it refuses is no outage of it.
                     done.outage = failed.error
                 again.append(message)
+        if self._ledger is not None:
+            gone = [entry for entry, failed in zip(hopeless, rejections, strict=True) if not failed]
+            self._record(rejected(gone, at_ms=self._destination.now_ms()))
         self._count_failures(claim, again, done)
-        claim.remove(_ids(done.rejected))
+        claim.remove(ids_of(done.rejected))
+
+    def _record(self, events: Iterable[Event]) -> None:
+        if self._destination.mode is TransactionMode.EXACTLY_ONCE:
+            self._waiting.append(events)
+        elif self._ledger is not None:
+            record_safely(self._ledger, events)
 
     def _count_failures(self, claim: Claim, messages: Sequence[StoredMessage], done: Round) -> None:
         """In one call for all that are tried again at the same time: one a message took seconds."""
@@ -183,7 +187,7 @@ class Settlement:
             together.setdefault(retry_seconds(message.failures), []).append(message)
         try:
             for seconds, group in together.items():
-                claim.count_failures(_ids(group), retry_after_seconds=seconds)
+                claim.count_failures(ids_of(group), retry_after_seconds=seconds)
         except StoreError as error:
             self._on_lost_count(error)
             raise
@@ -205,7 +209,8 @@ def _refused(
     return refused
 
 
-def _ids(messages: Sequence[StoredMessage]) -> list[str]:
+def ids_of(messages: Iterable[StoredMessage]) -> list[str]:
+    """Their message ids."""
     return [message.message_id for message in messages]
 
 
@@ -253,59 +258,3 @@ def _endpoint_name(destination: str) -> str:
         return Endpoint.parse(destination).name
     except InvalidEndpoint:
         return destination
-
-
-class ReleaseRecorder:
-    """Records what one dispatcher released and rejected.
-
-    Args:
-        ledger: where to; None records nothing.
-        now_ms: the destination's now, epoch milliseconds.
-        in_transaction: events wait for the end of `transaction`, which may undo what they tell.
-            Otherwise they are recorded before the messages leave the store: a dispatcher that dies
-            in between releases, and records, again.
-    """
-
-    def __init__(
-        self, ledger: Ledger | None, *, now_ms: Callable[[], int], in_transaction: bool
-    ) -> None:
-        self._ledger = ledger
-        self._now_ms = now_ms
-        self._in_transaction = in_transaction
-        self._waiting: list[Iterable[Event]] = []
-
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Wraps a claim; waiting events are recorded if it ends without an error."""
-        self._waiting.clear()
-        yield
-        if self._ledger is not None:
-            record_safely(self._ledger, chain.from_iterable(self._waiting))
-
-    def released(self, messages: Sequence[StoredMessage], outcomes: Sequence[Outcome]) -> None:
-        """Outcomes of a claim; those that failed, and those recorded when they were sent, are left out."""
-        if self._ledger is not None:
-            sent = [
-                (message, outcome)
-                for message, outcome in zip(messages, outcomes, strict=True)
-                if not isinstance(outcome, Failure) and outcome is not SENT_BEFORE
-            ]
-            self._record(released(sent, at_ms=self._now_ms()))
-
-    def rejected(
-        self, messages: Sequence[tuple[StoredMessage, str]], failures: Sequence[Failure | None]
-    ) -> None:
-        """The error queue was sent these; those that failed are left out."""
-        if self._ledger is not None:
-            sent = [
-                message
-                for message, failure in zip(messages, failures, strict=True)
-                if failure is None
-            ]
-            self._record(rejected(sent, at_ms=self._now_ms()))
-
-    def _record(self, events: Iterable[Event]) -> None:
-        if self._in_transaction:
-            self._waiting.append(events)
-        elif self._ledger is not None:
-            record_safely(self._ledger, events)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.delay import utc
 from sqsdelay.core.message import DEDUPLICATION_ID, Message, text_of
 from sqsdelay.core.stored_message import StoredMessage
@@ -20,6 +21,9 @@ from sqsdelay.errors import ConfigurationError, InvalidMessage, SqsDelayError
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.ports.stores import Movable, ParkingPlace
 from sqsdelay.sending.sender import QueueSender
+
+DEFAULT_CUT_OFF_MS: Final = 24 * 3600 * 1000
+"""A day from now: a dispatcher that releases ahead, and clocks that differ, are far from it."""
 
 _PAGE: Final = 1_000
 _AT_ONCE: Final = 10 * MAX_BATCH_ENTRIES
@@ -63,13 +67,22 @@ class Migration:
         store: the timeout store, in SQLite or PostgreSQL.
         sender: sends through native delays.
         due_from_ms: the cut-off, epoch milliseconds: what is due before stays for whoever serves
-            the store now.
+            the store now. Left out, a day from now.
+        amendments_to: the store that the delay consumer has, if it is another: cancellations and new
+            due times of copies in the delay queue go there.
 
     Raises:
         ConfigurationError: a store whose messages cannot be taken.
     """
 
-    def __init__(self, store: ParkingPlace, sender: QueueSender, *, due_from_ms: int) -> None:
+    def __init__(
+        self,
+        store: ParkingPlace,
+        sender: QueueSender,
+        *,
+        due_from_ms: int | None = None,
+        amendments_to: ParkingPlace | None = None,
+    ) -> None:
         if not isinstance(store, Movable):
             raise ConfigurationError(
                 f"a {type(store).__name__} cannot hand its messages over, only SQLite and PostgreSQL "
@@ -79,7 +92,10 @@ class Migration:
         self._store = store
         self._movable: Movable = store
         self._sender = sender
-        self._due_from_ms = due_from_ms
+        if due_from_ms is None:
+            due_from_ms = SystemClock().now_ms() + DEFAULT_CUT_OFF_MS
+        self.due_from_ms = due_from_ms
+        self._amendments_to = amendments_to
 
     def plan(self) -> Plan:
         """Count, without sending or removing anything.
@@ -89,7 +105,7 @@ class Migration:
         """
         destinations: dict[str, int] = {}
         earliest = latest = after = None
-        while page := self._store.pending(_PAGE, after=after, due_from_ms=self._due_from_ms):
+        while page := self._store.pending(_PAGE, after=after, due_from_ms=self.due_from_ms):
             for message in page:
                 destinations[message.destination] = destinations.get(message.destination, 0) + 1
             earliest = page[0].due_ms if earliest is None else earliest
@@ -118,9 +134,23 @@ class Migration:
             # One that fails now stays taken: it may have been sent.
             yield from self._migrate(page, put_back=False)
         after = None
-        while page := self._movable.take(_AT_ONCE, due_from_ms=self._due_from_ms, after=after):
+        while page := self._movable.take(_AT_ONCE, due_from_ms=self.due_from_ms, after=after):
             after = (page[-1].due_ms, page[-1].message_id)
             yield from self._migrate(page, put_back=True)
+        if self._amendments_to is not None:
+            # Last, with those that were left meanwhile.
+            self._move_amendments(self._amendments_to)
+
+    def _move_amendments(self, to: ParkingPlace) -> None:
+        after_id = ""
+        while page := self._movable.all_amendments(_PAGE, after_id=after_id):
+            after_id = page[-1].message_id
+            there = to.amendments([amendment.message_id for amendment in page])
+            later = [
+                a for a in page if a.message_id not in there or there[a.message_id].at_ms < a.at_ms
+            ]
+            if later:
+                to.amend(later)
 
     def _migrate(self, messages: Sequence[StoredMessage], *, put_back: bool) -> list[Migrated]:
         by_destination: dict[str, list[StoredMessage]] = {}

@@ -269,6 +269,28 @@ class TimeoutTransport(Outbox, Protocol):
         ...
 
 
+class TimeoutQueue(Protocol):
+    """The way into a timeout manager: the queue that ``receive_timeouts`` reads. Thread-safe."""
+
+    @property
+    def message_type(self) -> Callable[..., Any]:
+        """The transport's own class of messages to send."""
+        ...
+
+    def addressed(self, message: Any, destination: str) -> StoredMessage:
+        """A message to send, checked now for what would keep it from being sent when it is due.
+
+        Raises:
+            InvalidDelay, InvalidMessage, InvalidEndpoint
+            QueueMissing: where the destination can be looked up without a request each time.
+        """
+        ...
+
+    def put(self, messages: Sequence[StoredMessage]) -> list[Failure | None]:
+        """Send messages to the queue, with their destination and due time in headers."""
+        ...
+
+
 MessageT = TypeVar("MessageT", contravariant=True)
 """A broker's own message to send, e.g. `Message` or `RabbitMqMessage`."""
 

@@ -261,6 +261,22 @@ class DelayedMessageStore(ParkingPlace, Protocol):
 
 
 @runtime_checkable
+class ClaimsIds(Protocol):
+    """A `DelayedMessageStore` that claims messages by their ids.
+
+    Its claims have ``again``: the ids of their messages that were held before; and ``busy``: those asked for
+    by id that somebody has now.
+    """
+
+    def claim_ids(self, message_ids: Sequence[str]) -> AbstractContextManager[Claim]:
+        """Claim these messages, due or not, held or not; those that somebody has now are left out.
+
+        What is neither removed nor held when the claim ends is held as long as before.
+        """
+        ...
+
+
+@runtime_checkable
 class Movable(Protocol):
     """A store whose messages can be sent another way, beside its dispatchers.
 
@@ -289,4 +305,8 @@ class Movable(Protocol):
 
     def put_back(self, message_ids: Sequence[str]) -> None:
         """Leave messages that were taken to the dispatchers again."""
+        ...
+
+    def all_amendments(self, limit: int, *, after_id: str = "") -> list[Amendment]:
+        """The amendments kept, by message id: one page, after that of the message of that id."""
         ...

@@ -180,10 +180,11 @@ def released_properties(message: StoredMessage) -> BasicProperties:
     Raises:
         InvalidMessage: AMQP 0-9-1 cannot hold them.
     """
-    return _properties(message, {WAS_DUE_AT: str(message.due_ms)})
+    return with_headers(message, {WAS_DUE_AT: str(message.due_ms)})
 
 
-def _properties(message: StoredMessage, added: dict[str, str]) -> BasicProperties:
+def with_headers(message: StoredMessage, added: dict[str, str]) -> BasicProperties:
+    """A stored message's properties, and these headers."""
     properties = unpacked(message.attributes)
     headers = properties.headers or {}
     for name, value in message.attributes.items():
@@ -223,7 +224,7 @@ def _rejected(message: StoredMessage, reason: str) -> tuple[bytes, BasicProperti
         "failures": message.failures,
     }
     try:
-        return message.body, _properties(message, {ERROR: json.dumps(about)})
+        return message.body, with_headers(message, {ERROR: json.dumps(about)})
     except InvalidMessage:
         about |= json.loads(message.headers())
         about["body"] = base64.b64encode(message.body).decode("ascii")

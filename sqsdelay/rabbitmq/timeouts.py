@@ -17,7 +17,7 @@ from pika import BasicProperties
 from pika.exceptions import AMQPError, ChannelClosedByBroker
 
 from sqsdelay.core.clock import Clock
-from sqsdelay.core.delay import Reject
+from sqsdelay.core.delay import Reject, due_time
 from sqsdelay.core.message import DUE_AT, ERROR, MESSAGE_ID, WAS_DUE_AT, Attribute, string
 from sqsdelay.core.received_message import whole_number
 from sqsdelay.core.stored_message import StoredMessage
@@ -28,6 +28,7 @@ from sqsdelay.core.timeout_headers import (
     destination_of,
     due_ms_of,
     id_body,
+    nservicebus_headers,
     read_id,
 )
 from sqsdelay.errors import InvalidEndpoint, InvalidMessage, QueueMissing, QueueUnavailable
@@ -45,8 +46,23 @@ from sqsdelay.rabbitmq.connection import (
     translated,
 )
 from sqsdelay.rabbitmq.infrastructure import declare_queue, retrying_races
-from sqsdelay.rabbitmq.message import PERSISTENT, PROPERTIES, check_encoding, packed, resendable
-from sqsdelay.rabbitmq.outbox import CONNECT_SECONDS, RabbitMqOutbox, released_properties
+from sqsdelay.rabbitmq.message import (
+    MAX_MESSAGE_BYTES,
+    PERSISTENT,
+    PROPERTIES,
+    RabbitMqMessage,
+    body_of,
+    check_encoding,
+    packed,
+    properties_of,
+    resendable,
+)
+from sqsdelay.rabbitmq.outbox import (
+    CONNECT_SECONDS,
+    RabbitMqOutbox,
+    released_properties,
+    with_headers,
+)
 from sqsdelay.rabbitmq.publisher import DEFAULT_CONFIRM_SECONDS
 from sqsdelay.rabbitmq.topology import Queue, check_queue_name, lasting_queue
 
@@ -259,7 +275,9 @@ def _created(connection: Any, queue: Queue) -> bool:
 
 
 class RabbitMqTimeouts(RabbitMqOutbox):
-    """The `TimeoutTransport` port on RabbitMQ. Thread-safe; close it when done.
+    """The `TimeoutTransport` port on RabbitMQ, and what `TimeoutSender` sends to.
+
+    Thread-safe; close it when done.
 
     Args:
         url: ``amqp://user:password@host:5672/vhost``, or ``amqps://…``.
@@ -271,6 +289,8 @@ class RabbitMqTimeouts(RabbitMqOutbox):
     Raises:
         ConfigurationError, InvalidEndpoint: no such URL; no usable name.
     """
+
+    message_type: Final = RabbitMqMessage
 
     def __init__(
         self,
@@ -291,6 +311,7 @@ class RabbitMqTimeouts(RabbitMqOutbox):
             clock=clock,
         )
         self._timeouts, self._dispatcher = timeout_queues(endpoint)
+        self._user = self._given.user
         self._arriving = QueueConsumer(self._given, self._timeouts, self._clock)
         self._announced = QueueConsumer(self._given, self._dispatcher, self._clock)
 
@@ -300,6 +321,34 @@ class RabbitMqTimeouts(RabbitMqOutbox):
         with channel(self._given) as on:
             for queue in (self._timeouts, self._dispatcher):
                 on.queue_declare(queue, passive=True)
+
+    def addressed(self, message: RabbitMqMessage, destination: str) -> StoredMessage:
+        if not isinstance(message, RabbitMqMessage):
+            raise InvalidMessage(
+                f"a {type(message).__name__} is not a RabbitMqMessage; give RabbitMqMessage(body, …)"
+            )
+        due_ms = due_time(message.delay, message.due_at).due_ms(self.now_ms())
+        own = message.properties.message_id if message.properties else None
+        message_id = message.message_id or own or str(uuid.uuid4())
+        kept = properties_of(
+            message, message_id=message_id, delay_seconds=0, due_ms=due_ms, user=self._user
+        )
+        return StoredMessage(
+            message_id=message_id,
+            destination=check_queue_name(destination),
+            due_ms=due_ms,
+            body=body_of(message, limit=MAX_MESSAGE_BYTES),
+            attributes=packed(kept),
+        )
+
+    def put(self, messages: Sequence[StoredMessage]) -> list[Failure | None]:
+        """With NServiceBus's headers, which its timeout managers read as well as ours."""
+
+        def to_timeouts(message: StoredMessage) -> Publication:
+            properties = with_headers(message, nservicebus_headers(message))
+            return Publication("", self._timeouts, message.body, properties)
+
+        return self._publish(messages, to_timeouts)
 
     def receive_timeouts(self, *, wait_seconds: int) -> list[Delivery[StoredMessage]]:
         received = self._arriving.receive(wait_seconds=wait_seconds)

@@ -5,19 +5,28 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqsdelay.core.delay import Reject
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.core.message import GROUP_ID, OutgoingMessage, full_batches, size_of
+from sqsdelay.core.message import (
+    GROUP_ID,
+    Message,
+    OutgoingMessage,
+    check_limits,
+    full_batches,
+    size_of,
+)
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import rejected
-from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.core.timeout_headers import id_body, read_id, read_timeout
+from sqsdelay.core.stored_message import StoredMessage, to_store
+from sqsdelay.core.timeout_headers import id_body, read_id, read_timeout, timeout_attributes
 from sqsdelay.errors import InvalidEndpoint, QueueMissing, SqsDelayError
 from sqsdelay.limits import (
     DELAY_QUEUE_VISIBILITY_SECONDS,
+    MAX_BATCH_ENTRIES,
     MAX_QUEUE_NAME_CHARS,
     MAX_TIMEOUT_ENDPOINT_CHARS,
     TIMEOUTS_DISPATCHER_SUFFIX,
@@ -34,6 +43,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_MOST_RECEIVED: Final = 500
+"""At once, ten a request: found in one query, sent and removed together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +104,7 @@ def create_timeout_queues(client: SQSClient, endpoint: Endpoint) -> list[str]:
 
 
 class SqsTimeouts(SqsOutbox):
-    """The `TimeoutTransport` port on SQS.
+    """The `TimeoutTransport` port on SQS, and what `TimeoutSender` sends to.
 
     Args:
         queues: the queue service.
@@ -101,6 +113,8 @@ class SqsTimeouts(SqsOutbox):
     Raises:
         InvalidEndpoint: a name too long for the suffixes.
     """
+
+    message_type: Final = Message
 
     def __init__(self, queues: Queues, endpoint: Endpoint) -> None:
         super().__init__(queues, endpoint)
@@ -111,6 +125,19 @@ class SqsTimeouts(SqsOutbox):
         super().check()
         for queue in (self._timeouts, self._dispatcher):
             self._queues.url(queue)
+
+    def addressed(self, message: Message, destination: str) -> StoredMessage:
+        self._queues.url(Endpoint.parse(destination).hand_over_queue)
+        return to_store(message, destination, now_ms=self.now_ms())
+
+    def put(self, messages: Sequence[StoredMessage]) -> list[Failure | None]:
+        def to_timeouts(message: StoredMessage) -> tuple[QueueRef, OutgoingMessage]:
+            body, attributes = message.body.decode("utf-8"), timeout_attributes(message)
+            size = check_limits(body, attributes)
+            header = message.trace_header
+            return self._timeouts, OutgoingMessage(body, attributes, size, trace_header=header)
+
+        return failures(self._send_all(messages, to_timeouts))
 
     def receive_timeouts(self, *, wait_seconds: int) -> list[Delivery[StoredMessage]]:
         return self._receive(self._timeouts, wait_seconds, _read_timeout)
@@ -123,10 +150,23 @@ class SqsTimeouts(SqsOutbox):
     ) -> list[Delivery[T]]:
         url = self._queues.url(queue)
         copies = self._queues.receive_batch(url, wait_seconds=wait_seconds)
+        full = len(copies) == MAX_BATCH_ENTRIES
+        while full and len(copies) < _MOST_RECEIVED:
+            batches = list(self._threads.map(self._receive_more, [url] * self._concurrency))
+            copies += chain.from_iterable(batches)
+            full = max(map(len, batches)) == MAX_BATCH_ENTRIES
         for copy in copies:
             if copy.receive_count == 1 and copy.first_receive_ms is not None:
                 self._queues.broker_clock.observe(copy.first_receive_ms, at=copy.received_at)
         return [Delivery(read(copy), _Receipt(url, copy)) for copy in copies]
+
+    def _receive_more(self, url: str) -> list[ReceivedMessage]:
+        try:
+            return self._queues.receive_batch(url, wait_seconds=0)
+        except SqsDelayError as error:
+            # What was received before it must not wait for its visibility timeout.
+            logger.warning("received no more: %s", one_line(error))
+            return []
 
     def announce(self, message_ids: Sequence[str]) -> list[Failure | None]:
         def to_dispatcher(message_id: str) -> tuple[QueueRef, OutgoingMessage]:
@@ -144,14 +184,18 @@ class SqsTimeouts(SqsOutbox):
         return failures(self._send_all(deliveries, to_error_queue))
 
     def settle(self, deliveries: Sequence[Delivery[Any]]) -> None:
-        for url, receipts in _batches(deliveries):
-            failures = self._queues.delete_batch(url, [receipt.copy for receipt in receipts])
-            _log("not deleted, it will come again", failures)
+        def delete(batch: tuple[str, list[_Receipt]]) -> list[Failure | None]:
+            return self._queues.delete_batch(batch[0], [receipt.copy for receipt in batch[1]])
+
+        for failed in self._threads.map(delete, _batches(deliveries)):
+            _log("not deleted, it will come again", failed)
 
     def give_back(self, deliveries: Sequence[Delivery[Any]], *, seconds: int) -> None:
-        for url, receipts in _batches(deliveries):
-            entries = [(receipt.copy, seconds) for receipt in receipts]
-            _log("comes back later than asked for", self._queues.hide_batch(url, entries))
+        def hide(batch: tuple[str, list[_Receipt]]) -> list[Failure | None]:
+            return self._queues.hide_batch(batch[0], [(r.copy, seconds) for r in batch[1]])
+
+        for failed in self._threads.map(hide, _batches(deliveries)):
+            _log("comes back later than asked for", failed)
 
 
 def _batches(deliveries: Sequence[Delivery[Any]]) -> list[tuple[str, list[_Receipt]]]:

@@ -26,12 +26,10 @@ if TYPE_CHECKING:
     )
     from sqsdelay.stores.dynamodb.dynamodb_store import DynamoDbStore
     from sqsdelay.stores.dynamodb.table import table_definition
-    from sqsdelay.stores.postgres.inbox import PostgresInbox
-    from sqsdelay.stores.postgres.postgres_store import PostgresStore
+    from sqsdelay.stores.postgres.postgres_store import PostgresInbox, PostgresStore
     from sqsdelay.stores.s3.s3_store import S3Store
     from sqsdelay.stores.scheduler.scheduler_store import SchedulerStore
-    from sqsdelay.stores.sqlite.inbox import SqliteInbox
-    from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
+    from sqsdelay.stores.sqlite.sqlite_store import SqliteInbox, SqliteStore
 
 __all__ = [
     "Claim",
@@ -62,11 +60,11 @@ _HOMES = {
     "Clock": "sqsdelay.core.clock",
     "DynamoDbStore": "sqsdelay.stores.dynamodb.dynamodb_store",
     "Amendment": "sqsdelay.core.stored_message",
-    "PostgresInbox": "sqsdelay.stores.postgres.inbox",
+    "PostgresInbox": "sqsdelay.stores.postgres.postgres_store",
     "PostgresStore": "sqsdelay.stores.postgres.postgres_store",
     "S3Store": "sqsdelay.stores.s3.s3_store",
     "SchedulerStore": "sqsdelay.stores.scheduler.scheduler_store",
-    "SqliteInbox": "sqsdelay.stores.sqlite.inbox",
+    "SqliteInbox": "sqsdelay.stores.sqlite.sqlite_store",
     "SqliteStore": "sqsdelay.stores.sqlite.sqlite_store",
     "StoredMessage": "sqsdelay.core.stored_message",
     "SystemClock": "sqsdelay.core.clock",

@@ -15,7 +15,7 @@ estimate and SentTimestamp lies the way to SQS."""
 _NO_END: Final = 2**63 - 1
 """The largest integer of SQLite and of PostgreSQL's bigint."""
 
-_NO_START: Final = -(2**63)
+NO_START: Final = -(2**63)
 """The smallest: a row written by hand may be due before 1970, and is listed too."""
 
 
@@ -42,8 +42,8 @@ def page_bounds(
 
     No id is empty, so what is due from an instant on comes after that instant with an empty id.
     """
-    first = _NO_START if due_from_ms is None else due_from_ms
-    start = max(after or (_NO_START, ""), (first, ""))
+    first = NO_START if due_from_ms is None else due_from_ms
+    start = max(after or (NO_START, ""), (first, ""))
     return (*start, _NO_END if due_before_ms is None else due_before_ms)
 
 

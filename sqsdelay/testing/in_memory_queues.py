@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from sqsdelay.core.clock import BrokerClock, Clock
 from sqsdelay.core.endpoint import Endpoint, QueueRef
@@ -214,18 +215,18 @@ class InMemoryQueues:
             now = self.clock.true_ms
             in_flight = {
                 stored.message.group_id
-                for stored in queue.messages.values()
-                if queue.fifo and stored.receive_count and stored.visible_ms > now
+                for stored in (queue.messages.values() if queue.fifo else ())
+                if stored.receive_count and stored.visible_ms > now
             }
-            visible = [
+            visible = (
                 stored
                 for stored in queue.messages.values()
                 if stored.visible_ms <= now and stored.message.group_id not in in_flight
-            ][:limit]
+            )
             hidden = visibility_seconds
             if hidden is None:
                 hidden = int(queue.attributes.get("VisibilityTimeout", "30"))
-            return [self._receive(stored, hidden) for stored in visible]
+            return [self._receive(stored, hidden) for stored in islice(visible, limit)]
 
     def _receive(self, stored: _Stored, hidden: int) -> ReceivedMessage:
         now = self.clock.true_ms

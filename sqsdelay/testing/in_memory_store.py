@@ -26,10 +26,14 @@ from sqsdelay.stores.dispatchers import Wakes
 class _Row:
     message: StoredMessage
     held_until_ms: int = 0
+    leased_until_ms: int = 0
     claim: object = None
 
+    def leased(self, now_ms: int) -> bool:
+        return self.leased_until_ms > now_ms
+
     def held(self, now_ms: int) -> bool:
-        return self.held_until_ms > now_ms
+        return self.held_until_ms > now_ms or self.leased(now_ms)
 
 
 class InMemoryStore(Wakes):
@@ -79,17 +83,28 @@ class InMemoryStore(Wakes):
         with self._lock:
             due = [row for row in self._sorted() if row.message.due_ms <= due_by_ms]
             wanted = [row for row in due if row.message.destination not in except_destinations]
-            rows = [row for row in wanted if not row.held(now_ms)][:limit]
-            claim = _InMemoryClaim(self, [row.message for row in rows])
-            for row in rows:
-                row.claim, row.held_until_ms = claim, now_ms + self._lease_ms
-        try:
+            free = [row for row in wanted if not row.held(now_ms)]
+            # What failed before goes behind what is new.
+            rows = sorted(free, key=lambda row: row.held_until_ms > 0)[:limit]
+            claim = self._leased(rows)
+        with claim:
             yield claim
-        finally:
-            with self._lock:
-                for row in self._rows.values():
-                    if row.claim is claim:
-                        row.claim, row.held_until_ms = None, 0
+
+    @contextmanager
+    def claim_ids(self, message_ids: Sequence[str]) -> Iterator[Claim]:
+        with self._lock:
+            rows = {i: self._free(i) for i in message_ids if i in self._rows}
+            claim = self._leased([row for row in rows.values() if row is not None])
+            claim.busy = {message_id for message_id, row in rows.items() if row is None}
+        with claim:
+            yield claim
+
+    def _leased(self, rows: Sequence[_Row]) -> _InMemoryClaim:
+        claim = _InMemoryClaim(self, [row.message for row in rows])
+        claim.again = {row.message.message_id for row in rows if row.held_until_ms}
+        for row in rows:
+            row.claim, row.leased_until_ms = claim, self._clock.now_ms() + self._lease_ms
+        return claim
 
     def _sorted(self) -> list[_Row]:
         rows = self._rows.values()
@@ -145,14 +160,13 @@ class InMemoryStore(Wakes):
             if row is None:
                 return False
             row.message, row.held_until_ms = replace(row.message, due_ms=due_ms), 0
-            row.claim = None
+            row.claim, row.leased_until_ms = None, 0
         self._wake()
         return True
 
     def _free(self, message_id: str) -> _Row | None:
         row = self._rows.get(message_id)
-        leased = row is not None and row.claim is not None and row.held(self._clock.now_ms())
-        return None if leased else row
+        return None if row is not None and row.leased(self._clock.now_ms()) else row
 
     def amend(self, amendments: Sequence[Amendment]) -> None:
         with self._lock:
@@ -173,7 +187,19 @@ class _InMemoryClaim:
 
     def __init__(self, store: InMemoryStore, messages: list[StoredMessage]) -> None:
         self.messages = messages
+        self.again: set[str] = set()
+        self.busy: set[str] = set()
         self._store = store
+
+    def __enter__(self) -> None:
+        """It was made under the store's lock."""
+
+    def __exit__(self, *_: object) -> None:
+        with self._store._lock:
+            for message in self.messages:
+                row = self._mine(message.message_id)
+                if row is not None:
+                    row.claim, row.leased_until_ms = None, 0
 
     def attempt(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -201,7 +227,7 @@ class _InMemoryClaim:
             for row in rows:
                 if row is not None:
                     row.message = replace(row.message, failures=row.message.failures + failed)
-                    row.claim, row.held_until_ms = None, until_ms
+                    row.claim, row.leased_until_ms, row.held_until_ms = None, 0, until_ms
             return [row is not None for row in rows]
 
     def _mine(self, message_id: str) -> _Row | None:

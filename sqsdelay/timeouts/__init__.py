@@ -1,7 +1,15 @@
 """The timeout manager: delays for transports that have none, with a store and two plain queues."""
 
 from sqsdelay.ports.queues import Delivery, TimeoutTransport
+from sqsdelay.timeouts.arrivals import TimeoutSettings
 from sqsdelay.timeouts.manager import TimeoutManager
-from sqsdelay.timeouts.task import TimeoutSettings
+from sqsdelay.timeouts.sender import SentTimeout, TimeoutSender
 
-__all__ = ["Delivery", "TimeoutManager", "TimeoutSettings", "TimeoutTransport"]
+__all__ = [
+    "Delivery",
+    "SentTimeout",
+    "TimeoutManager",
+    "TimeoutSender",
+    "TimeoutSettings",
+    "TimeoutTransport",
+]

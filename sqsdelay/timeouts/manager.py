@@ -3,103 +3,267 @@
 Senders put delayed messages into the *timeouts* queue, whose receiver stores them. When one is due
 its id goes to the *timeouts dispatcher* queue, whose receiver looks it up, sends it on, and removes
 it. An id that is no longer there is dropped: an id delivered twice is not a message sent twice.
+
+All that it knows of a message is in the store: when it is due, what has failed, until when it is held.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from math import ceil, inf
+from typing import Any, Final
 
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.destinations import Destinations
-from sqsdelay.errors import CriticalError, InvalidMessage, QueueUnavailable, StoreError
-from sqsdelay.ports.queues import TimeoutTransport
-from sqsdelay.ports.stores import DelayedMessageStore, TransactionMode
-from sqsdelay.timeouts.announcer import Announcer
-from sqsdelay.timeouts.dispatch import TimeoutDispatch
-from sqsdelay.timeouts.task import (
-    LOST_AFTER,
+from sqsdelay.dispatching.dispatcher import seconds_to_sleep, wait_for
+from sqsdelay.dispatching.settlement import Round, ids_of
+from sqsdelay.errors import CriticalError, QueueUnavailable, StoreError
+from sqsdelay.ports.queues import Delivery, TimeoutTransport
+from sqsdelay.ports.stores import Claim, ClaimsIds, DelayedMessageStore, TransactionMode
+from sqsdelay.timeouts.arrivals import (
     PAUSE_SECONDS,
-    Announcements,
-    Delivered,
-    Refused,
+    Arrivals,
     TimeoutParts,
     TimeoutSettings,
     TimeoutStatus,
-    TimeoutTask,
 )
 
+logger = logging.getLogger(__name__)
 
-class Arrivals(TimeoutTask):
-    """Stores arriving messages."""
+_FIRST_IDLE_SECONDS: Final = 0.25
+
+_SOON_MS: Final = 5_000
+"""Announced, and due so soon: clocks differ, or it was moved by a moment. The id waits for it."""
+
+
+class Announcer:
+    """Announces due messages, each once.
+
+    What has become due is held in the store while its id is in the timeouts dispatcher queue. A message
+    that comes out of the store again is dispatched straight from there: it has failed before, or its id was
+    lost, or its destination is not known to be well. So the queue never has an id twice, and no ids
+    of messages that cannot be sent.
+    """
 
     def __init__(self, parts: TimeoutParts) -> None:
-        super().__init__(parts)
-        self._storing = self._breaker("storing")
+        self._parts = parts
+        self._settlement = parts.settlement()
+        self._fetching = parts.breaker("fetching")
+        self._poll_seconds = parts.settings.poll_seconds or parts.store.poll_seconds
+        self._unannounced: list[str] = []
 
     def turn(self) -> int:
-        """Receive one batch and store it.
+        """Claim one batch of due messages: announce those that are new, dispatch the others.
+
+        The new ones are held in the store before they are announced. If the process dies just then, they
+        are dispatched from the store when their hold ends.
+
+        Returns:
+            How many were announced, dispatched, rejected, or are tried later.
+
+        Raises:
+            StoreError, CriticalError: the storage failed.
+            QueueUnavailable: some were not announced; the next turn begins with them.
+        """
+        parts, done = self._parts, Round()
+        if not self._unannounced:
+            closed = parts.destinations.closed()
+            missing = closed & parts.destinations.missing()
+            try:
+                done = self._claim_except(closed)
+                if missing and not done.claimed:
+                    # Nothing else is due: now what is for queues that do not exist.
+                    done = self._claim_except(closed - missing)
+            except StoreError as error:
+                parts.failed(self._fetching, error)
+                raise
+            self._fetching.succeeded()
+            parts.tell_of(done)
+        waiting = self._unannounced
+        outcomes = parts.transport.announce(waiting) if waiting else []
+        failures = [(i, f) for i, f in zip(waiting, outcomes, strict=True) if f is not None]
+        self._unannounced = [message_id for message_id, _ in failures]
+        announced = [i for i, f in zip(waiting, outcomes, strict=True) if f is None]
+        parts.tell(TimeoutStatus.ANNOUNCED, announced)
+        for _, failure in failures:
+            raise QueueUnavailable(f"due messages not announced: {failure.error}")
+        return len(announced) + len(done.released) + len(done.rejected) + len(done.failed)
+
+    def _claim_except(self, destinations: frozenset[str]) -> Round:
+        parts = self._parts
+        done = Round(now_ms=parts.transport.now_ms())
+        claiming = parts.store.claim(
+            parts.settings.batch_size, due_by_ms=done.now_ms, except_destinations=destinations
+        )
+        unwell = parts.destinations.closed() | parts.destinations.probing()
+        with self._settlement.claimed(claiming, done) as claim:
+            done.claimed = len(claim.messages)
+            held = self._held_before(claim, done.now_ms)
+            new: list[StoredMessage] = []
+            again: list[StoredMessage] = []
+            for message in claim.messages:
+                known = message.message_id in held or message.destination in unwell
+                (again if known or message.unreadable is not None else new).append(message)
+            if new:
+                claim.hold(ids_of(new), seconds=parts.settings.announce_again_seconds)
+            if again:
+                self._settlement.release(claim, again, done)
+        self._unannounced = ids_of(new)
+        return done
+
+    def _held_before(self, claim: Claim, now_ms: int) -> Collection[str]:
+        """What was announced, or tried, before; for a store that does not tell, what failed or is late."""
+        held: Collection[str] | None = getattr(claim, "again", None)
+        if held is None:
+            since_ms = now_ms - 500 * self._parts.settings.announce_again_seconds
+            held = ids_of(m for m in claim.messages if m.failures or m.due_ms <= since_ms)
+        return frozenset(held)
+
+    def run(self, stop: threading.Event) -> None:
+        """Until ``stop`` is set: announce a batch, then sleep until the next message is due.
+
+        Raises:
+            CriticalError
+        """
+        look, idle_seconds = self._parts.look, _FIRST_IDLE_SECONDS
+        with self._parts.store.watch(look.set):
+            while not stop.is_set():
+                look.clear()
+                try:
+                    if self.turn():
+                        idle_seconds = _FIRST_IDLE_SECONDS
+                        continue
+                    pause = self._until_next(idle_seconds)
+                except (StoreError, QueueUnavailable) as error:
+                    logger.warning("cannot announce, trying again: %s", one_line(error))
+                    pause = PAUSE_SECONDS
+                wait_for(look, stop, pause)
+                again = _FIRST_IDLE_SECONDS if look.is_set() else 2 * idle_seconds
+                idle_seconds = min(again, self._poll_seconds)
+
+    def _until_next(self, idle_seconds: float) -> float:
+        destinations = self._parts.destinations
+        at_most = min(idle_seconds, destinations.seconds_to_next() or inf)
+        next_due_ms = self._parts.store.next_due_ms(except_destinations=destinations.closed())
+        now_ms = self._parts.transport.now_ms()
+        return seconds_to_sleep(next_due_ms, now_ms, ahead_ms=0, at_most=at_most)
+
+
+class TimeoutDispatch:
+    """Dispatches announced messages. What fails waits in the store, not in the queue."""
+
+    def __init__(self, parts: TimeoutParts) -> None:
+        self._parts = parts
+        self._settlement = parts.settlement()
+        self._finding = parts.breaker("finding")
+        self._removing = parts.breaker("removing")
+
+    def turn(self) -> int:
+        """Receive what ids the queue gives, find their messages in one query, and dispatch them.
 
         Returns:
             How many were received.
 
         Raises:
-            StoreError, CriticalError: the storage failed; the messages come back.
+            StoreError, CriticalError: the storage failed; the ids come back, and what was sent is
+                remembered and not sent again.
             QueueMissing, QueueUnavailable
         """
-        received = self._transport.receive_timeouts(wait_seconds=self._parts.settings.wait_seconds)
-        readable: list[Delivered] = [(d, m) for d, m in self._readable(received)]
-        now_ms = self._transport.now_ms()
-        sent, failed = self._sent([(d, m) for d, m in readable if m.due_ms <= now_ms])
-        self._done(TimeoutStatus.SENT_ON, sent)
-        self._reject([(d, m, f"{f.code}: {f.error}") for (d, m), f in failed if not f.transient])
-        # Overdue in the store, they are dispatched as soon as their destination takes them.
-        waiting = [each for each, failure in failed if failure.transient]
-        self._keep([(d, m) for d, m in readable if m.due_ms > now_ms] + waiting)
+        transport, settings = self._parts.transport, self._parts.settings
+        received = transport.receive_due_ids(wait_seconds=settings.wait_seconds)
+        brought: dict[str, list[Delivery[Any]]] = {}
+        for delivery, message_id in self._parts.readable(received):
+            brought.setdefault(message_id, []).append(delivery)
+        if brought:
+            self._dispatch(brought)
         return len(received)
 
-    def _reject(self, refused: list[Refused]) -> None:
-        rejected, left = self._rejected(refused)
-        self._done(TimeoutStatus.REJECTED, rejected)
-        self._give_back([delivery for delivery, _ in left], seconds=PAUSE_SECONDS)
-
-    def _keep(self, arrived: list[Delivered]) -> None:
-        if not arrived:
-            return
+    def _dispatch(self, brought: dict[str, list[Delivery[Any]]]) -> None:
+        parts, done = self._parts, Round(now_ms=self._parts.transport.now_ms())
+        breaker = self._finding
         try:
-            with self._storage(self._storing):
-                hopeless = self._stored([message for _, message in arrived])
-        except (StoreError, CriticalError):
-            self._give_back([delivery for delivery, _ in arrived], seconds=PAUSE_SECONDS)
+            with self._settlement.claimed(_claiming(parts.store, list(brought)), done) as claim:
+                breaker.succeeded()
+                breaker = self._removing
+                found = {message.message_id: message for message in claim.messages}
+                due = [m for m in claim.messages if m.due_ms <= done.now_ms]
+                soon = [m for m in found.values() if 0 < m.due_ms - done.now_ms <= _SOON_MS]
+                busy: Collection[str] = getattr(claim, "busy", ())
+                if due:
+                    self._release(claim, due, done)
+        except (StoreError, CriticalError) as error:
+            parts.give_back(d for deliveries in brought.values() for d in deliveries)
+            if isinstance(error, StoreError):
+                parts.failed(breaker, error)
             raise
-        kept = [(d, m) for d, m in arrived if m.message_id not in hopeless]
-        self._done(TimeoutStatus.STORED, kept)
-        refused: list[Refused] = [
-            (d, m, hopeless[m.message_id]) for d, m in arrived if m.message_id in hopeless
-        ]
-        self._reject(refused)
+        if found:
+            breaker.succeeded()
+        for message_id in busy:
+            # Whoever has it sends it, or lets it go.
+            parts.give_back(brought.pop(message_id), seconds=1)
+        for message in soon:
+            seconds = ceil((message.due_ms - done.now_ms) / 1000)
+            parts.give_back(brought.pop(message.message_id), seconds=seconds)
+        parts.settle(d for deliveries in brought.values() for d in deliveries)
+        parts.tell_of(done)
+        tried = set(ids_of(due))
+        parts.tell(TimeoutStatus.DROPPED, [i for i in brought if i not in tried])
 
-    def _stored(self, messages: list[StoredMessage]) -> dict[str, str]:
-        """Store; by message id, why the store can never keep a message (it is too large)."""
-        try:
-            self._store.store(messages)
-        except InvalidMessage as error:
-            if len(messages) == 1:
-                return {messages[0].message_id: f"{type(error).__name__}: {error}"}
-            hopeless: dict[str, str] = {}
-            for message in messages:
-                hopeless |= self._stored([message])
-            return hopeless
-        return {}
+    def _release(self, claim: Claim, due: list[StoredMessage], done: Round) -> None:
+        self._settlement.release(claim, due, done)
+        closed = self._parts.destinations.closed()
+        settled = {*ids_of(done.released), *ids_of(done.rejected), *ids_of(done.failed)}
+        away = [m for m in due if m.destination in closed and m.message_id not in settled]
+        if away:
+            # As soon as its destination is in reach.
+            claim.hold(ids_of(away), seconds=0)
+        if len(done.released) < len(due):
+            self._parts.look.set()
 
 
-__all__ = ["TimeoutManager", "TimeoutSettings", "TimeoutStatus"]
+@contextmanager
+def _found(store: DelayedMessageStore, message_ids: Sequence[str]) -> Iterator[Claim]:
+    """The messages of a store that cannot claim by ids; what fails waits until its hold ends."""
+    found = [store.find(message_id) for message_id in message_ids]
+    yield _Found(store, [message for message in found if message is not None])
 
-logger = logging.getLogger(__name__)
+
+def _claiming(
+    store: DelayedMessageStore, message_ids: Sequence[str]
+) -> AbstractContextManager[Claim]:
+    if isinstance(store, ClaimsIds):
+        return store.claim_ids(message_ids)
+    return _found(store, message_ids)
+
+
+class _Found:
+    transaction: Final = None
+
+    def __init__(self, store: DelayedMessageStore, messages: Sequence[StoredMessage]) -> None:
+        self.messages = messages
+        self._store = store
+
+    def attempt(self) -> AbstractContextManager[None]:
+        raise NotImplementedError
+
+    def remove(self, message_ids: Sequence[str]) -> list[bool]:
+        return self._store.cancel(message_ids)
+
+    def count_failures(
+        self,
+        message_ids: Sequence[str],
+        *,
+        retry_after_seconds: float,  # noqa: ARG002 - it is held since its announcement
+    ) -> list[bool]:
+        return [True] * len(message_ids)
+
+    def hold(self, message_ids: Sequence[str], *, seconds: float) -> list[bool]:
+        return self.count_failures(message_ids, retry_after_seconds=seconds)
 
 
 class TimeoutManager:
@@ -129,18 +293,7 @@ class TimeoutManager:
         clock: Clock | None = None,
     ) -> None:
         settings, clock = settings or TimeoutSettings(), clock or SystemClock()
-        self._parts = TimeoutParts(
-            store=store,
-            transport=transport,
-            settings=settings,
-            clock=clock,
-            destinations=Destinations(clock),
-            announcements=Announcements(
-                clock, lost_after_seconds=LOST_AFTER * settings.announce_again_seconds
-            ),
-            on_critical=on_critical,
-            on_done=on_done,
-        )
+        self._parts = TimeoutParts(store, transport, settings, on_critical, on_done, clock)
         self.arrivals = Arrivals(self._parts)
         self.announcer = Announcer(self._parts)
         self.dispatch = TimeoutDispatch(self._parts)

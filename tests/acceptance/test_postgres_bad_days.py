@@ -24,10 +24,10 @@ from psycopg.conninfo import make_conninfo
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.dispatching.dispatcher import MAX_POLL_SECONDS, Dispatcher, DispatchSettings
+from sqsdelay.errors import StoreUnavailable
 from sqsdelay.ports.stores import TransactionMode
 from sqsdelay.receiving.deduplication import Copy
-from sqsdelay.stores.postgres.inbox import PostgresInbox
-from sqsdelay.stores.postgres.postgres_store import PostgresStore
+from sqsdelay.stores.postgres.postgres_store import PostgresInbox, PostgresStore
 from sqsdelay.testing import InMemoryOutbox
 from tests.acceptance.dispatcher_process import BEFORE_REMOVAL_HANGS
 from tests.services.network import HERE, VanishingHost
@@ -320,21 +320,37 @@ def blocks_read(connection: Any, store: PostgresStore, query: str, arguments: An
     return int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])
 
 
-def test_a_long_snapshot_elsewhere_slows_no_insert(postgres: str, store: PostgresStore) -> None:
-    """Rows that were removed and that a snapshot still sees lie before the first one. What is due beyond
-    every poll does not look for it, so it does not walk through them."""
-    count = 20_000
+def test_a_long_snapshot_elsewhere_slows_nothing(postgres: str, store: PostgresStore) -> None:
+    """20,000 messages go their way while a transaction that began before is open: what was removed stays in
+    the index, and neither claims, polls nor inserts walk through it. What is stored or moved to a time
+    before it is found all the same."""
+    count, outbox = 20_000, InMemoryOutbox(SystemClock())
     with (
         psycopg.connect(postgres) as snapshot,
         psycopg.connect(postgres, autocommit=True) as connection,
+        store.watch(lambda: None),
     ):
-        for start in range(0, count, 1000):
-            store.store([message(f"old{n}", -1) for n in range(start, start + 1000)])
         snapshot.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         snapshot.execute("SELECT 1")
-        assert len(store.cancel([f"old{n}" for n in range(count)])) == count
+        for start in range(0, count, 1000):
+            store.store([message(f"old{n}", -1) for n in range(start, start + 1000)])
+        store.store([message("next", 600_000)])
+        dispatcher = Dispatcher(store, outbox)
+        while len(outbox.sent) < count:
+            dispatcher.dispatch()
+        dispatcher.dispatch()
+        store.next_due_ms()
 
-        def blocks(name: str, in_ms: int, number: int) -> int:
+        def looking(query: str, from_ms: int) -> int:
+            bounds = {"due_by_ms": now_ms(), "limit": 500, "now_ms": None, "from_ms": from_ms}
+            return blocks_read(connection, store, query, bounds)
+
+        for query in ("claim", "next_due"):
+            looking(query, 0)
+            assert looking(query, 0) > 200
+            assert looking(query, store._head.from_ms) < 20
+
+        def storing(name: str, in_ms: int, number: int) -> int:
             many = [message(f"{name}{n}", in_ms) for n in range(number)]
             rows = [(m.message_id, "orders", m.due_ms, b"x", "{}", 0) for m in many]
             if number == 1:
@@ -342,9 +358,40 @@ def test_a_long_snapshot_elsewhere_slows_no_insert(postgres: str, store: Postgre
             columns = [list(column) for column in zip(*rows, strict=True)]
             return blocks_read(connection, store, "store_many", (*columns, *store._wakes))
 
-        far_ms = 2 * MAX_POLL_SECONDS * 1000
         for number in (1, 10):
-            blocks(f"warm{number}-", far_ms, number)
-            assert blocks(f"far{number}-", far_ms, number) < 200
-            # The look is what costs: soon due messages still need it.
-            assert blocks(f"soon{number}-", 60_000, number) > 200
+            storing(f"warm{number}-", 60_000, number)
+            for in_ms in (60_000, 2 * MAX_POLL_SECONDS * 1000):
+                assert storing(f"in{in_ms}-{number}-", in_ms, number) < 200
+        store.store([message("late", -3_600_000)])
+        store.reschedule("next", now_ms() - 3_600_000)
+
+        def both_left() -> bool:
+            dispatcher.dispatch()
+            return {"late", "next"} <= {m.message_id for m in outbox.sent}
+
+        wait_for(both_left, seconds=5)
+
+
+def test_what_locks_the_whole_table_is_named_once(
+    postgres: str, store: PostgresStore, table: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A claim waits behind an ALTER TABLE: one warning names the session, the dispatcher goes on, and the
+    message leaves when that transaction ends."""
+    store.store([message("m", -1)])
+    outbox = InMemoryOutbox(SystemClock())
+    named = make_conninfo(postgres, application_name="a migration")
+    with psycopg.connect(named) as migration:
+        quoted = sql.Identifier("public", table)
+        migration.execute(sql.SQL("ALTER TABLE {} ADD COLUMN mine integer").format(quoted))
+        session = migration.info.backend_pid
+        with dispatching(Dispatcher(store, outbox)):
+            wait_for(lambda: "waits for a lock" in caplog.text)
+            with pytest.raises(StoreUnavailable, match="lock timeout"):
+                store.cancel(["m"])
+            migration.rollback()
+            wait_for(lambda: outbox.sent)
+    told = [record.getMessage() for record in caplog.records if "waits for" in record.getMessage()]
+    assert len(told) == 1
+    assert f"session {session} (" in told[0]
+    assert "a migration, idle in transaction, transaction of " in told[0]
+    assert "trying again" not in caplog.text

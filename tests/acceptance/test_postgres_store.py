@@ -188,6 +188,7 @@ def test_a_million_pending_cost_nothing(postgres: str, store: PostgresStore, tab
             "due_by_ms": now_ms(),
             "now_ms": now_ms(),
             "limit": 500,
+            "from_ms": 0,
         }
         row = connection.execute(query, arguments).fetchone()
     assert row is not None

@@ -14,7 +14,7 @@ import pytest
 
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.background import DelayedDelivery
+from sqsdelay.dispatching.dispatcher import DelayedDelivery
 from sqsdelay.errors import CriticalError
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryOutbox

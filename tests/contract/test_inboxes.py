@@ -15,8 +15,8 @@ import pytest
 
 from sqsdelay.errors import ConfigurationError, StoreMissing
 from sqsdelay.receiving.deduplication import Copy, Deduplicator, Inbox
-from sqsdelay.stores.postgres.inbox import PostgresInbox
-from sqsdelay.stores.sqlite.inbox import SqliteInbox
+from sqsdelay.stores.postgres.postgres_store import PostgresInbox
+from sqsdelay.stores.sqlite.sqlite_store import SqliteInbox
 from sqsdelay.testing import ManualClock
 from tests.patience import PATIENCE_SECONDS
 

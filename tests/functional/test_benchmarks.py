@@ -55,6 +55,13 @@ def test_the_cost_of_a_request_is_printed_for_each_way() -> None:
     assert {"boto3, its defaults", "sqsdelay's own client, by libcurl"} <= set(ways)
 
 
+def test_timeouts_are_compared_with_a_dispatcher() -> None:
+    """A small run on SQLite: rate, ratio and lateness."""
+    done = run("timeouts", "--messages", "200")
+    assert re.search(r"^timeout manager / dispatcher: \d", done.stdout, re.M), done.stderr
+    assert "beside 100 for a missing queue: at most" in done.stdout
+
+
 def test_throughput_runs_and_the_consumer_needs_three_requests() -> None:
     """Receive, send, delete: three requests for 10 messages and hop, counted by the server."""
     done = run("throughput", "--messages", "200", "--rounds", "1", "--latency-ms", "0", "1")

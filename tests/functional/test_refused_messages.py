@@ -132,3 +132,34 @@ def test_what_is_tried_again_goes_behind_what_is_new(
     put(store, "well", HEALTHY, clock.now_ms())
     assert len(dispatcher.dispatch().released) == HEALTHY
     assert counted.calls["count_failures"] == counted.calls["claim"]
+
+
+def test_claims_by_ids(store: Any, clock: ManualClock) -> None:
+    """2,000 in one query, due or held or not; what another has, or was taken, is left out; holds stay."""
+    put(store, "well", 2_000, clock.now_ms() + 1)
+    names = [message.message_id for message in store.pending(2_000)]
+    with store.claim_ids([*names, "unknown"]) as claim:
+        assert {message.message_id for message in claim.messages} == set(names)
+        assert claim.busy == frozenset()
+        with store.claim_ids(names) as other:
+            assert (other.messages, other.busy) == ([], frozenset(names))
+        assert store.cancel(names[:1]) == [False]
+        assert claim.hold(names[:10], seconds=60) == [True] * 10
+        assert claim.remove(names[20:]) == [True] * 1_980
+    assert store.pending_count() == 20
+    clock.advance(1)
+    with store.claim(100, due_by_ms=clock.now_ms()) as claim:
+        assert {message.message_id for message in claim.messages} == set(names[10:20])
+        assert claim.again == frozenset()
+    with store.claim_ids(names[:10]) as claim:
+        assert len(claim.messages) == 10
+    with store.claim(100, due_by_ms=clock.now_ms()) as claim:
+        assert len(claim.messages) == 10
+    clock.advance(60)
+    with store.claim(100, due_by_ms=clock.now_ms()) as claim:
+        assert len(claim.messages) == 20
+        assert claim.again == set(names[:10])
+    taken = store.take(1, due_from_ms=0)
+    with store.claim_ids(names) as claim:
+        assert len(claim.messages) == 19
+        assert taken[0].message_id not in {message.message_id for message in claim.messages}

@@ -23,7 +23,8 @@ from sqsdelay.sqs.timeouts import SqsTimeouts
 from sqsdelay.stores.schema import read_queries
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
-from sqsdelay.timeouts.manager import TimeoutManager, TimeoutSettings
+from sqsdelay.timeouts.arrivals import TimeoutSettings
+from sqsdelay.timeouts.manager import TimeoutManager
 
 NOW_MS = ManualClock().now_ms()
 

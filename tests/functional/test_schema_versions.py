@@ -17,14 +17,14 @@ import psycopg
 import pytest
 
 from sqsdelay.core.stored_message import Amendment, StoredMessage
-from sqsdelay.dispatching.background import DelayedDelivery
+from sqsdelay.dispatching.dispatcher import DelayedDelivery
 from sqsdelay.errors import SchemaMismatch, StoreMissing
 from sqsdelay.ports.stores import DelayedMessageStore, TransactionMode
 from sqsdelay.receiving.deduplication import Copy
 from sqsdelay.stores import open_store
-from sqsdelay.stores.postgres.inbox import PostgresInbox
+from sqsdelay.stores.postgres.postgres_store import PostgresInbox
 from sqsdelay.stores.schema import VERSION
-from sqsdelay.stores.sqlite.inbox import SqliteInbox
+from sqsdelay.stores.sqlite.sqlite_store import SqliteInbox
 from sqsdelay.testing import InMemoryOutbox, ManualClock
 
 MESSAGE = StoredMessage(message_id="a", destination="orders", due_ms=5, body=b"x")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
@@ -14,9 +15,8 @@ import pytest
 
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.background import DelayedDelivery
 from sqsdelay.dispatching.destinations import ExactlyOnce
-from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
+from sqsdelay.dispatching.dispatcher import DelayedDelivery, Dispatcher, DispatchSettings
 from sqsdelay.errors import (
     ConfigurationError,
     CriticalError,
@@ -25,13 +25,16 @@ from sqsdelay.errors import (
 )
 from sqsdelay.ports.stores import Claim, TransactionMode
 from sqsdelay.stores import open_store
+from sqsdelay.stores.sqlite.file import RESERVE_BYTES
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryOutbox, ManualClock
 from tests.patience import wait_for
 
 
-def message(message_id: str, due_ms: int) -> StoredMessage:
-    return StoredMessage(message_id=message_id, destination="orders", due_ms=due_ms, body=b"x")
+def message(message_id: str, due_ms: int, size: int = 1) -> StoredMessage:
+    return StoredMessage(
+        message_id=message_id, destination="orders", due_ms=due_ms, body=b"x" * size
+    )
 
 
 def soon(message_id: str, in_ms: int = 0) -> StoredMessage:
@@ -61,7 +64,9 @@ def test_a_new_file_is_its_owners_alone(tmp_path: Path) -> None:
             modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
     finally:
         os.umask(before)
-    assert modes == dict.fromkeys(("store.db", "store.db-wal", "store.db-shm"), 0o600)
+    assert modes == dict.fromkeys(
+        ("store.db", "store.db-wal", "store.db-shm", "store.db-reserve"), 0o600
+    )
     (tmp_path / "store.db").chmod(0o640)
     with opened(tmp_path):
         assert (tmp_path / "store.db").stat().st_mode & 0o777 == 0o640
@@ -265,3 +270,86 @@ def test_a_file_that_was_deleted_keeps_nothing_more(tmp_path: Path, replaced: bo
                 another.set_up()
         with pytest.raises(StoreUnavailable, match="was deleted or replaced while it was open"):
             store.store([message("b", 1)])
+
+
+def fill(store: SqliteStore, clock: ManualClock, size: int) -> int:
+    """Store due messages until there is no room; how many."""
+
+    def store_for_ever() -> None:
+        for start in range(0, 1 << 30, 10):
+            store.store([message(f"m{start + n}", clock.now_ms(), size) for n in range(10)])
+
+    with pytest.raises(StoreUnavailable, match="full"):
+        store_for_ever()
+    return store.pending_count()
+
+
+def test_messages_leave_a_full_file(tmp_path: Path) -> None:
+    """Neither a claim nor a removal needs a page more: all of thousands, and there is room again."""
+    clock = ManualClock()
+    with opened(tmp_path, clock=clock) as store:
+        store._connection.execute("PRAGMA max_page_count = 1000")
+        stored = fill(store, clock, 100)
+        assert stored > 10_000
+        outbox = InMemoryOutbox(clock)
+        dispatcher = Dispatcher(store, outbox, clock=clock)
+        while dispatcher.dispatch().claimed:
+            pass
+        assert len(outbox.sent) == stored
+        assert fill(store, clock, 100) > stored / 2
+
+
+@pytest.mark.parametrize("size", [100, 100_000])
+def test_messages_leave_a_full_disk(tmp_path: Path, size: int) -> None:
+    """The reserve is given up for them, told once, and made again when there is room."""
+    clock = ManualClock()
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", disk], check=True)
+    try:
+        with opened(disk, clock=clock) as store:
+            stored = fill(store, clock, size)
+        with opened(disk, clock=clock) as store:
+            outbox = InMemoryOutbox(clock)
+            dispatcher = Dispatcher(store, outbox, clock=clock)
+            while dispatcher.dispatch().claimed:
+                pass
+            assert len(outbox.sent) == stored
+            assert not (disk / "store.db-reserve").exists()
+        subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
+        with opened(disk, clock=clock) as store:
+            store.store([message("more", clock.now_ms())])
+            assert (disk / "store.db-reserve").stat().st_size == RESERVE_BYTES
+    finally:
+        subprocess.run(["umount", "-l", disk], check=True)
+
+
+def test_a_read_only_file_says_so(tmp_path: Path) -> None:
+    """With what to do; what only reads still works."""
+    clock = ManualClock()
+    with opened(tmp_path, clock=clock) as store:
+        store.store([message("m", clock.now_ms())])
+        store._connection.execute("PRAGMA query_only = ON")
+        with pytest.raises(StoreUnavailable, match=r"is read-only: .*; let this user write"):
+            store.store([message("n", clock.now_ms())])
+        assert store.pending_count() == 1
+
+
+def test_a_lease_by_a_clock_an_hour_ahead_ends_like_any_other(tmp_path: Path) -> None:
+    """Free a lease after its holder has died, not 3,660 s; one who lives keeps it."""
+    clock = ManualClock()
+    ahead = ManualClock(clock.now_ms() + 3_600_000)
+    with opened(tmp_path, clock=clock) as store, opened(tmp_path, clock=ahead) as other:
+        store.store([message("m", clock.now_ms())])
+        held = other._take(1, ahead.now_ms())
+        for _ in range(10):
+            with store.claim(1, due_by_ms=clock.now_ms()) as claim:
+                assert list(claim.messages) == []
+            held.renew()
+            clock.advance(20)
+            ahead.advance(20)
+        with store.claim(1, due_by_ms=clock.now_ms()) as claim:
+            assert list(claim.messages) == []
+        clock.advance(60)
+        with store.claim(1, due_by_ms=clock.now_ms()) as claim:
+            assert [each.message_id for each in claim.messages] == ["m"]

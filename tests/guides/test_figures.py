@@ -31,7 +31,7 @@ from sqsdelay.dispatching.circuit_breakers import (
     DEFAULT_FAILURES_PER_SECOND,
     DEFAULT_TRIGGER_SECONDS,
 )
-from sqsdelay.dispatching.dispatcher import DEFAULT_BATCH, MAX_POLL_SECONDS, DispatchSettings
+from sqsdelay.dispatching.dispatcher import DEFAULT_BATCH, DispatchSettings
 from sqsdelay.errors import SchemaMismatch
 from sqsdelay.operating.status import parse_cursor
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
@@ -42,9 +42,10 @@ from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.stores.postgres.listener import POLL_SECONDS
-from sqsdelay.stores.postgres.pool import SERVER_SETTINGS
+from sqsdelay.stores.postgres.pool import LOCK_SECONDS, SERVER_SETTINGS
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
 from sqsdelay.stores.schema import VERSION, check_version
+from sqsdelay.stores.sqlite.file import RESERVE_BYTES
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from tests.guides.page import ROOT
 
@@ -96,7 +97,13 @@ TOLD = {
         f"`tcp_keepidle={KEEPALIVE['idle']}`, `tcp_keepintvl={KEEPALIVE['interval']}` and "
         f"`tcp_keepcnt={KEEPALIVE['count']}`",
         {1: "looks every second"}[int(POLL_SECONDS)],
-        {3600: "more than an hour to go"}[MAX_POLL_SECONDS],
+        f"After {LOCK_SECONDS - 1} s one warning names the session",
+        f"after {LOCK_SECONDS} s changes and inserts fail",
+    ),
+    "sqlite.md": (
+        f"`-reserve` ({RESERVE_BYTES >> 20} MiB)",
+        f"end {DEFAULT_LEASE_SECONDS:g} s after they are seen",
+        f"within {SqliteStore.poll_seconds:g} s",
     ),
     "cost.md": (
         f"the {DELAY_ATTRIBUTES_BYTES} bytes that the delay adds",

@@ -11,7 +11,7 @@ import pytest
 from sqsdelay.errors import ConfigurationError, MalformedMessage, StoreUnavailable
 from sqsdelay.limits import MAX_RETENTION_SECONDS
 from sqsdelay.receiving.deduplication import IDEMPOTENCY_KEY, Copy, Deduplicator, message_id
-from sqsdelay.stores.sqlite.inbox import SqliteInbox
+from sqsdelay.stores.sqlite.sqlite_store import SqliteInbox
 from sqsdelay.testing import ManualClock
 
 

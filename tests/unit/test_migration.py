@@ -13,7 +13,7 @@ import pytest
 
 from sqsdelay.core.fifo import FifoIds, read_fifo_ids
 from sqsdelay.core.message import Message, string
-from sqsdelay.core.stored_message import StoredMessage, to_store
+from sqsdelay.core.stored_message import Amendment, StoredMessage, to_store
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.errors import ConfigurationError, StoreUnavailable
 from sqsdelay.operating.migration import Migration, MigrationStatus
@@ -217,6 +217,32 @@ def test_a_dispatcher_takes_over_what_became_due() -> None:
         assert claim.hold(["m0"], seconds=300) == [True]
     assert world.store.remove_taken(["m0"]) == [False]
     assert world.store.cancel(["m0"]) == [True]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_amendments_move_to_the_consumers_store(kind: str, request: pytest.FixtureRequest) -> None:
+    """20,000 of them, and none over a later one there; again, and nothing changes."""
+    world, moved = World(count=0), InMemoryStore(ManualClock())
+    store: Any = world.store
+    if kind == "postgres":
+        url, table = request.getfixturevalue("postgres"), f"orders_{uuid.uuid4().hex[:12]}"
+        store = PostgresStore(url, endpoint="orders", table=table, clock=world.clock)
+        store.set_up()
+    now_ms = world.clock.now_ms()
+    amendments = [
+        Amendment(message_id=f"a{n}", at_ms=now_ms - n, due_ms=None if n % 2 else now_ms + n)
+        for n in range(20_000)
+    ]
+    store.amend(amendments)
+    later = Amendment(message_id="a7", at_ms=now_ms, due_ms=now_ms + 5)
+    moved.amend([later])
+    for _ in range(2):
+        migration = Migration(store, world.sender, amendments_to=moved)
+        assert list(migration.run()) == []
+    kept = moved.amendments([amendment.message_id for amendment in amendments])
+    assert kept.pop("a7") == later
+    assert kept == {a.message_id: a for a in amendments if a.message_id != "a7"}
+    store.close()
 
 
 def test_other_stores_are_refused() -> None:

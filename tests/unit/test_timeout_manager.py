@@ -4,86 +4,31 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import OutgoingMessage, size_of, string
-from sqsdelay.core.received_message import ReceivedMessage
+from sqsdelay.core.message import Message, OutgoingMessage, string
 from sqsdelay.errors import (
     ConfigurationError,
     CriticalError,
+    InvalidDelay,
     InvalidEndpoint,
+    InvalidMessage,
     QueueMissing,
     QueueUnavailable,
     SendFailed,
     StoreUnavailable,
 )
 from sqsdelay.ports.queues import Failure
-from sqsdelay.sqs.timeouts import SqsTimeouts, timeout_queues
-from sqsdelay.testing import InMemoryQueues, ManualClock
-from sqsdelay.timeouts.manager import TimeoutManager, TimeoutSettings, TimeoutStatus
-from tests.faulty import FaultyStore
-
-
-class World:
-    """An endpoint with a timeout manager, and the time."""
-
-    def __init__(self, **settings: Any) -> None:
-        self.clock = ManualClock()
-        self.queues = InMemoryQueues(self.clock)
-        for name in ("orders", "orders-delay-error", "orders-timeouts", "billing"):
-            self.queues.create_queue(name)
-        self.queues.create_queue("orders-timeouts-dispatcher")
-        self.store = FaultyStore(self.clock)
-        self.done: list[tuple[TimeoutStatus, list[str]]] = []
-        self.transport = SqsTimeouts(self.queues, Endpoint.parse("orders"))
-        self.manager = self.another(**settings)
-
-    def another(self, **settings: Any) -> TimeoutManager:
-        critical = settings.pop("on_critical", None)
-        return TimeoutManager(
-            self.store,
-            self.transport,
-            settings=TimeoutSettings(wait_seconds=0, **settings),
-            on_critical=critical,
-            on_done=lambda status, ids: self.done.append((status, list(ids))),
-            clock=self.clock,
-        )
-
-    def delay(
-        self,
-        message_id: str,
-        seconds: float,
-        *,
-        to: str = "orders",
-        body: str = "hi",
-        group: str | None = None,
-    ) -> None:
-        attributes = {
-            "sqsdelay.MessageId": string(message_id),
-            "sqsdelay.Destination": string(to),
-            "sqsdelay.DueAt": string(str(self.clock.true_ms + round(seconds * 1000))),
-        }
-        if group is not None:
-            attributes["sqsdelay.MessageGroupId"] = string(group)
-        self.put("orders-timeouts", OutgoingMessage(body, attributes, size_of(body, attributes)))
-
-    def put(self, queue: str, entry: OutgoingMessage) -> None:
-        (sent,) = self.queues.send_batch(queue, [entry])
-        assert not isinstance(sent, Failure)
-
-    def arrived(self, queue: str = "orders") -> list[ReceivedMessage]:
-        copies = self.queues.receive_batch(queue, wait_seconds=0)
-        self.queues.delete_batch(queue, copies)
-        return copies
-
-    def arrived_ids(self, queue: str = "orders") -> list[str]:
-        return [c.attributes["sqsdelay.MessageId"]["StringValue"] for c in self.arrived(queue)]
-
-    def left(self, queue: str) -> int:
-        return len(self.queues._queues[queue].messages)
+from sqsdelay.sqs.timeouts import timeout_queues
+from sqsdelay.testing import InMemoryStore, ManualClock
+from sqsdelay.timeouts import TimeoutSender
+from sqsdelay.timeouts.arrivals import TimeoutSettings
+from tests.unit.timeout_site import DISPATCHER, World
 
 
 @pytest.fixture
@@ -164,36 +109,28 @@ def test_an_id_delivered_twice_is_a_message_sent_once(world: World) -> None:
 
 
 def test_a_due_message_is_announced_once(world: World) -> None:
-    """Not again while its id waits, however long the queue is; nor by a look every five minutes."""
+    """Not again while its id waits. Where that takes too long the message goes without it, once."""
     announced(world, "m")
-    for _ in range(11):
-        world.clock.advance(300)
-        assert world.manager.announcer.turn() == 0
-    world.manager.dispatch.turn()
-    assert world.arrived_ids() == ["m"]
-
-
-def test_an_announcement_that_is_never_seen_is_made_again(world: World) -> None:
-    """The dispatcher queue was purged: after an hour the message goes on all the same."""
-    announced(world, "m")
-    world.arrived("orders-timeouts-dispatcher")
-    world.clock.advance(3600)
+    world.clock.advance(299)
+    assert world.manager.announcer.turn() == 0
+    world.clock.advance(1)
     assert world.manager.announcer.turn() == 1
-    world.manager.dispatch.turn()
     assert world.arrived_ids() == ["m"]
+    assert (world.queues.sends[DISPATCHER], world.done[-1]) == (1, ("dispatched", ["m"]))
+    world.manager.dispatch.turn()
+    assert (world.left(DISPATCHER), world.done[-1]) == (0, ("dropped", ["m"]))
+    assert world.arrived() == []
 
 
-def test_what_a_dead_process_announced_another_announces_once_more(world: World) -> None:
-    """After five minutes, once; each process remembers for itself."""
+def test_what_a_dead_process_or_a_purged_queue_took_along_arrives(world: World) -> None:
+    """After five minutes, from the store; whoever looks there has nothing to remember."""
     announced(world, "m")
+    world.arrived(DISPATCHER)
     other = world.another()
     assert other.announcer.turn() == 0
-    for told in (1, 0, 0):
-        world.clock.advance(300)
-        assert other.announcer.turn() == told
-    assert world.left("orders-timeouts-dispatcher") == 2
-    other.dispatch.turn()
-    assert world.arrived_ids() == ["m"]
+    world.clock.advance(300)
+    assert other.announcer.turn() == 1
+    assert (world.arrived_ids(), world.queues.sends[DISPATCHER]) == (["m"], 1)
 
 
 def test_an_id_of_a_clock_ahead_is_waited_for(world: World) -> None:
@@ -286,20 +223,22 @@ def test_a_destination_out_of_reach_is_waited_for(world: World) -> None:
     """Its message stays stored, and is tried again after 1, 2 and 4 s, until the queue is there."""
     announced(world, "m")
     world.queues.delete_queue("orders")
-    for seconds in (1, 2, 4):
-        assert world.manager.dispatch.turn() == 1
-        assert world.manager.dispatch.turn() == 0
-        assert world.left("orders-timeouts-dispatcher") == 0
-        world.clock.advance(seconds)
-    world.queues.create_queue("orders")
     world.manager.dispatch.turn()
+    for seconds in (1, 2, 4):
+        assert world.manager.announcer.turn() == 0
+        world.clock.advance(seconds)
+        assert world.manager.announcer.turn() == 1
+        assert world.left(DISPATCHER) == 0
+    world.queues.create_queue("orders")
+    world.clock.advance(8)
+    world.manager.announcer.turn()
     assert world.arrived_ids() == ["m"]
 
 
 def test_nothing_is_lost_while_the_store_is_down(world: World) -> None:
     """Arrivals and ids come back, and go their way once it is up."""
     world.delay("m", 60)
-    world.store.down = {"store", "claim", "find", "cancel"}
+    world.store.down = {"store", "claim", "claim_ids", "remove"}
     with pytest.raises(StoreUnavailable):
         world.manager.arrivals.turn()
     assert world.left("orders-timeouts") == 1
@@ -312,7 +251,7 @@ def test_nothing_is_lost_while_the_store_is_down(world: World) -> None:
         world.manager.announcer.turn()
     world.store.down = set()
     world.manager.announcer.turn()
-    world.store.down = {"find"}
+    world.store.down = {"claim_ids"}
     with pytest.raises(StoreUnavailable):
         world.manager.dispatch.turn()
     world.clock.advance(2)
@@ -324,7 +263,7 @@ def test_nothing_is_lost_while_the_store_is_down(world: World) -> None:
 def test_sent_but_not_removed_is_not_sent_again(world: World) -> None:
     """The store went away right after the send: next time the message is only removed."""
     announced(world, "m")
-    world.store.down = {"cancel"}
+    world.store.down = {"remove"}
     for _ in range(2):
         with pytest.raises(StoreUnavailable):
             world.manager.dispatch.turn()
@@ -336,29 +275,16 @@ def test_sent_but_not_removed_is_not_sent_again(world: World) -> None:
     assert world.done[-1] == ("dispatched", ["m"])
 
 
-def test_removal_waits_for_an_announcement_in_progress(world: World) -> None:
-    """A message another manager holds at this moment is removed when it is free, not sent again."""
-    announced(world, "m")
-    world.clock.advance(300)
-    with world.store.claim(1, due_by_ms=world.clock.true_ms):
+def test_what_another_has_just_now_is_waited_for(world: World) -> None:
+    """A second process got the same id, or dispatches from the store: one of them sends, whoever lets go."""
+    announced(world, "m", "n")
+    with world.store.claim_ids(["m", "n"]) as claim:
         world.manager.dispatch.turn()
-        assert world.store.pending_count() == 1
-    world.clock.advance(2)
+        claim.remove(["m"])
+    assert (world.arrived(), world.left(DISPATCHER)) == ([], 2)
+    world.clock.advance(1)
     world.manager.dispatch.turn()
-    assert world.store.pending_count() == 0
-    assert world.arrived_ids() == ["m"]
-
-
-def test_a_message_that_another_removed_meanwhile_is_done_with(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Somebody cancelled it right after its send: there is nothing to wait for."""
-    announced(world, "m")
-    cancel = world.store.cancel
-    monkeypatch.setattr(world.store, "cancel", lambda ids: [not gone for gone in cancel(ids)])
-    world.manager.dispatch.turn()
-    assert world.left("orders-timeouts-dispatcher") == 0
-    assert world.done[-1] == ("dispatched", ["m"])
+    assert (world.arrived_ids(), world.left(DISPATCHER)) == (["n"], 0)
 
 
 def test_an_announcement_that_failed_is_made_at_the_next_turn(world: World) -> None:
@@ -375,7 +301,7 @@ def test_an_announcement_that_failed_is_made_at_the_next_turn(world: World) -> N
     assert world.arrived_ids() == ["m"]
 
 
-@pytest.mark.parametrize("down", ["store", "claim", "find"])
+@pytest.mark.parametrize("down", ["store", "claim", "claim_ids"])
 def test_two_minutes_without_storage_are_a_critical_error(down: str) -> None:
     """Each task notices by itself, also while another one still gets through to the storage."""
     world = World()
@@ -384,7 +310,7 @@ def test_two_minutes_without_storage_are_a_critical_error(down: str) -> None:
     turn = {
         "store": world.manager.arrivals.turn,
         "claim": world.manager.announcer.turn,
-        "find": world.manager.dispatch.turn,
+        "claim_ids": world.manager.dispatch.turn,
     }[down]
     world.delay("m", 600)
     for _ in range(60):
@@ -401,7 +327,7 @@ def test_two_minutes_without_storage_are_a_critical_error(down: str) -> None:
 def test_removing_may_fail_for_too_long_while_finding_works(world: World) -> None:
     """Read-only storage is an outage too: found every time, removed never."""
     announced(world, "m")
-    world.store.down = {"cancel"}
+    world.store.down = {"remove"}
     for _ in range(60):
         with pytest.raises(StoreUnavailable):
             world.manager.dispatch.turn()
@@ -414,7 +340,7 @@ def test_removing_may_fail_for_too_long_while_finding_works(world: World) -> Non
 def test_an_empty_receive_says_nothing_of_the_storage(world: World) -> None:
     """While ids are hidden after a failure there is nothing to ask the storage for."""
     announced(world, "m")
-    world.store.down = {"find"}
+    world.store.down = {"claim_ids"}
     for _ in range(60):
         with pytest.raises(StoreUnavailable):
             world.manager.dispatch.turn()
@@ -522,3 +448,74 @@ def test_a_setting_out_of_range_is_refused(setting: str, value: float) -> None:
     changed: dict[str, Any] = {setting: value}
     with pytest.raises(ConfigurationError, match=f"{setting}={value}; use"):
         TimeoutSettings(**changed)
+
+
+class Plain:
+    """A store that cannot claim by ids."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._store = InMemoryStore(clock)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "claim_ids":
+            raise AttributeError(name)
+        return getattr(self._store, name)
+
+    @contextmanager
+    def claim(self, limit: int, **given: Any) -> Iterator[Any]:
+        with self._store.claim(limit, **given) as claim:
+            del claim.again  # type: ignore[attr-defined]
+            yield claim
+
+
+def test_a_store_that_cannot_claim_by_ids_serves_too() -> None:
+    """DynamoDB and S3: found one by one; what fails is dispatched from the store when its hold ends."""
+    world = World(store=Plain)
+    announced(world, "m", "n")
+    assert world.store.cancel(["n"]) == [True]
+    world.queues.delete_queue("orders")
+    world.manager.dispatch.turn()
+    assert (world.left(DISPATCHER), world.store.pending_count()) == (0, 1)
+    world.queues.create_queue("orders")
+    world.clock.advance(300)
+    world.manager.announcer.turn()
+    assert (world.arrived_ids(), world.store.pending_count()) == (["m"], 0)
+    announced(world, "o")
+    world.manager.dispatch.turn()
+    assert (world.arrived_ids(), world.store.pending_count()) == (["o"], 0)
+
+
+def test_a_sender_needs_no_hand_built_calls(world: World) -> None:
+    """What it sends waits, and arrives as from a `DelaySender`; what fails says why, and fails alone."""
+    sender = TimeoutSender(world.transport)
+    sent = sender.send("billing", "hi", delay=60, attributes={"kind": "reminder"})
+    assert sent.due is not None
+    assert sent.due.timestamp() * 1000 == world.clock.true_ms + 60_000
+    results = sender.send_many(
+        "orders", [Message("a", message_id="a"), Message("b", delay=-1), Message("c", delay=5)]
+    )
+    assert [type(result.error) for result in results] == [type(None), InvalidDelay, type(None)]
+    world.run(1)
+    assert world.arrived_ids() == ["a"]
+    world.run(61)
+    (copy,) = world.arrived("billing")
+    assert copy.attributes["kind"] == string("reminder")
+    assert copy.attributes["sqsdelay.MessageId"]["StringValue"] == sent.message_id
+    assert "sqsdelay.DueAt" not in copy.attributes
+    assert world.arrived_ids() == [results[2].message_id]
+    with pytest.raises(QueueMissing, match="nowhere"):
+        sender.send("nowhere", "x", delay=60)
+    with pytest.raises(InvalidMessage, match="10"):
+        sender.send("orders", "x", attributes={str(n): "x" for n in range(9)})
+
+
+def test_a_sender_keeps_what_a_fifo_destination_needs(world: World) -> None:
+    """Group and deduplication id."""
+    for name in ("bills.fifo", "bills-due"):
+        world.queues.create_queue(name)
+    ids: dict[str, Any] = {"message_group_id": "g", "message_deduplication_id": "d"}
+    TimeoutSender(world.transport).send("bills.fifo", "x", delay=5, **ids)
+    world.run(7)
+    (copy,) = world.arrived("bills-due")
+    assert copy.attributes["sqsdelay.MessageDeduplicationId"]["StringValue"] == "d"
+    assert copy.attributes["sqsdelay.MessageGroupId"]["StringValue"] == "g"

@@ -1,6 +1,5 @@
 """A delayed message store and an inbox in PostgreSQL (psycopg)."""
 
-from sqsdelay.stores.postgres.inbox import PostgresInbox
-from sqsdelay.stores.postgres.postgres_store import PostgresStore
+from sqsdelay.stores.postgres.postgres_store import PostgresInbox, PostgresStore
 
 __all__ = ["PostgresInbox", "PostgresStore"]

@@ -12,11 +12,12 @@ CREATE TABLE {table} (
 CREATE INDEX {until_index} ON {table} (until_ms)
 
 -- name: begin
--- Changes a row for the one who has claimed the message.
+-- A row comes back to the one who has claimed the message.
 INSERT INTO {table} AS known (message_id, claim, until_ms)
 VALUES (%(message_id)s, %(claim)s, %(until_ms)s)
 ON CONFLICT (message_id) DO UPDATE SET claim = excluded.claim, until_ms = excluded.until_ms
 WHERE known.until_ms <= %(now_ms)s
+RETURNING message_id
 
 -- name: find
 SELECT claim FROM {table} WHERE message_id = %(message_id)s

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import threading
 import time
-from collections.abc import Generator, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any, Final
 
@@ -16,15 +17,21 @@ from psycopg import IsolationLevel, sql
 from psycopg.rows import tuple_row
 from psycopg_pool import ConnectionPool
 
+from sqsdelay.core.readable import one_line
 from sqsdelay.errors import InvalidSetting, StoreError, StoreMissing, StoreUnavailable
 from sqsdelay.limits import MAX_POSTGRES_NAME_BYTES, POSTGRES_ANSWER_SECONDS
 from sqsdelay.ports.forks import in_each_child
 from sqsdelay.stores.schema import VERSION, check_version, mismatch, read_queries
 
+logger = logging.getLogger(__name__)
+
 DEFAULT_SCHEMA: Final = "public"
 DEFAULT_CONNECTIONS: Final = 8
 _CONNECT_SECONDS: Final = 5.0
 _UNFIT: Final = re.compile("[\0\ud800-\udfff]")
+LOCK_SECONDS: Final = 5
+"""Longest that a statement waits for a lock. Ours: claims, changes and inserts wait for no row's."""
+
 _VERSION: Final = re.compile(r"sqsdelay schema (\d{1,9})", re.ASCII)
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -47,6 +54,8 @@ SERVER_SETTINGS: Final = {
     "tcp_user_timeout": "8000",
     # A claim's transaction is idle while its messages are sent: ended meanwhile, it sends them again.
     "idle_in_transaction_session_timeout": "0",
+    # Behind ALTER TABLE or LOCK TABLE of a long transaction nothing is done: it is told, and tried again.
+    "lock_timeout": f"{1000 * LOCK_SECONDS}",
     # To compile a claim takes longer than to run it.
     "jit": "off",
     # While a table is almost empty, the planner would read and sort it whole, and keep that plan for
@@ -66,24 +75,39 @@ _TRANSACTION: Final = ";".join(
 )
 
 
+_BLOCKING: Final = """
+SELECT pid, coalesce(usename, ''), coalesce(application_name, ''), coalesce(state, 'state unknown'),
+    coalesce(extract(epoch FROM clock_timestamp() - xact_start)::integer, 0)
+FROM pg_stat_activity WHERE pid = ANY(pg_blocking_pids(%s)) ORDER BY xact_start
+"""
+
+
 class TimedConnection(psycopg.Connection[tuple[Any, ...]]):
     """Gives up a server that says nothing for `POSTGRES_ANSWER_SECONDS`.
 
     Keepalives notice a host that is gone, not a proxy or a stopped server whose host lives on; psycopg
-    itself waits for an answer without end.
+    itself waits for an answer without end. Before a wait for a lock is given up, ``on_silence`` is called
+    with the process id of its session.
     """
+
+    on_silence: Callable[[int], None] | None = None
 
     def wait(self, gen: Generator[Any, Any, Any], *args: Any, **kwargs: Any) -> Any:
         return super().wait(self._timed(gen), *args, **kwargs)
 
     def _timed(self, talk: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
         heard = time.monotonic()
+        told = False
         try:
             state = next(talk)
             while True:
                 ready = yield state
                 if ready:
                     heard = time.monotonic()
+                elif not told and time.monotonic() - heard > LOCK_SECONDS - 1:
+                    told = True
+                    if self.on_silence is not None:
+                        self.on_silence(self.info.backend_pid)
                 elif time.monotonic() - heard > POSTGRES_ANSWER_SECONDS:
                     # Whatever it would answer still belongs to this statement.
                     self.pgconn.finish()
@@ -91,6 +115,10 @@ class TimedConnection(psycopg.Connection[tuple[Any, ...]]):
                 state = talk.send(ready)
         except StopIteration as end:
             return end.value
+
+
+class Locked(StoreUnavailable):
+    """Somebody else's transaction has locked the whole table."""
 
 
 def begin_session(connection: Connection) -> bool:
@@ -122,133 +150,6 @@ def _is_open(connection: Connection) -> bool:
     return True
 
 
-class PostgresPool:
-    """Connections in autocommit mode, for the threads of this process.
-
-    Args:
-        conninfo: a libpq connection string or ``postgresql://`` URL.
-        table: named in errors.
-        connections: the most that are open.
-        remedy: how the table is made, for the error when it is missing.
-
-    Raises:
-        ConfigurationError: a bad ``conninfo``.
-    """
-
-    def __init__(self, conninfo: str, *, table: str, connections: int, remedy: str) -> None:
-        self._table = table
-        self._remedy = remedy
-        try:
-            psycopg.conninfo.conninfo_to_dict(conninfo)
-        except (psycopg.Error, ValueError):
-            # Without its cause: libpq repeats the part it does not understand, which may be a password.
-            raise InvalidSetting(
-                "the PostgreSQL connection string is not valid; use e.g. "
-                "postgresql://user:password@host:5432/db, with %40 for an @ in the password"
-            ) from None
-        self._make_pool = partial(
-            ConnectionPool[TimedConnection],
-            conninfo,
-            connection_class=TimedConnection,
-            min_size=1,
-            max_size=connections,
-            open=False,
-            timeout=_CONNECT_SECONDS,
-            reconnect_timeout=_CONNECT_SECONDS,
-            kwargs=CLIENT_SETTINGS,
-            configure=self._configure,
-            name=f"sqsdelay-{table}",
-        )
-        self._inherited: list[ConnectionPool[TimedConnection]] = []
-        self._pool: ConnectionPool[TimedConnection] = self._make_pool()
-        self._opening = threading.Lock()
-        self._own_sessions = True
-        in_each_child(self, PostgresPool._begin_anew)
-
-    def _begin_anew(self) -> None:
-        """The parent's connections are kept, unused: closing one would end the parent's session."""
-        self._inherited.append(self._pool)
-        self._pool = self._make_pool()
-        self._opening = threading.Lock()
-        self._own_sessions = True
-
-    def _configure(self, connection: Connection) -> None:
-        if not begin_session(connection):
-            self._own_sessions = False
-
-    def taken(self) -> TimedConnection:
-        """A connection, to be given back.
-
-        Raises:
-            StoreUnavailable
-        """
-        try:
-            if self._pool.closed:
-                with self._opening:
-                    self._pool.open()
-            # psycopg_pool's own check waits a second after the first dead connection it finds.
-            while not _is_open(connection := self._pool.getconn()):
-                self._pool.putconn(connection)
-            return connection
-        except psycopg.Error as error:
-            raise self.error(error) from error
-
-    def give_back(self, connection: TimedConnection) -> None:
-        """One that broke, or was left inside a transaction, the pool replaces."""
-        self._pool.putconn(connection)
-
-    @contextmanager
-    def connection(self) -> Iterator[Connection]:
-        """A connection for the time of the context, its errors translated."""
-        connection = self.taken()
-        try:
-            with self.translated():
-                yield connection
-        finally:
-            self.give_back(connection)
-
-    @contextmanager
-    def statement(self) -> Iterator[Connection]:
-        """A connection whose statements each commit by themselves, or at the context's end."""
-        with self.connection() as connection, self.committed(connection):
-            yield connection
-
-    def committed(self, connection: Connection) -> AbstractContextManager[object]:
-        """Commits what is done within it at the latest when it ends, at READ COMMITTED."""
-        return nullcontext() if self._own_sessions else connection.transaction()
-
-    def begun(self, connection: Connection) -> None:
-        """To be called at the start of a transaction that may be open while its client vanishes."""
-        if not self._own_sessions:
-            connection.execute(_TRANSACTION)
-
-    @contextmanager
-    def translated(self) -> Iterator[None]:
-        """PostgreSQL's errors as StoreError."""
-        try:
-            yield
-        except psycopg.Error as error:
-            # Without its cause, whose DETAIL quotes a row: its body, and whatever it holds.
-            raise self.error(error) from None
-
-    def error(self, error: psycopg.Error) -> StoreError:
-        """The error to raise for one of PostgreSQL's."""
-        if isinstance(error, psycopg.errors.UndefinedTable):
-            return StoreMissing(
-                f"table {self._table} does not exist; {self._remedy}, or correct the name"
-            )
-        if isinstance(error, psycopg.errors.UndefinedColumn):
-            return mismatch(self._table, driver_text(error))
-        text = f"PostgreSQL store {self._table}: {driver_text(error)}"
-        if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
-            return StoreUnavailable(text)
-        return StoreError(text)
-
-    def close(self) -> None:
-        """Close all connections; nothing can be asked any more."""
-        self._pool.close()
-
-
 def driver_text(error: psycopg.Error) -> str:
     """What the server says is wrong, without DETAIL and CONTEXT, which quote the row."""
     primary = error.diag.message_primary
@@ -257,6 +158,8 @@ def driver_text(error: psycopg.Error) -> str:
 
 class PostgresTable:
     """A table, and its version in the comment of one of its indexes, which backups keep.
+
+    Its connections are in autocommit mode, for the threads of this process.
 
     Args:
         conninfo: a libpq connection string or ``postgresql://`` URL.
@@ -283,23 +186,143 @@ class PostgresTable:
     ) -> None:
         for name in (schema, table):
             _check_name(name)
+        try:
+            psycopg.conninfo.conninfo_to_dict(conninfo)
+        except (psycopg.Error, ValueError):
+            # Without its cause: libpq repeats the part it does not understand, which may be a password.
+            raise InvalidSetting(
+                "the PostgreSQL connection string is not valid; use e.g. "
+                "postgresql://user:password@host:5432/db, with %40 for an @ in the password"
+            ) from None
         self._conninfo = conninfo
         self._schema = schema
         self._table = table
+        self._remedy = remedy
         digest = hashlib.sha256(f"{schema}\0{table}".encode()).hexdigest()[:32]
         # An index lives in its table's schema, and its name may not be cut off either.
         self._prefix = f"sqsdelay_{digest}"
         self._place = sql.Identifier(schema, table).as_string(None)
         self._index = sql.Identifier(schema, f"{self._prefix}_{index}").as_string(None)
-        names = self._names() | {"qualified_index": self._identifier(f"{self._prefix}_{index}")}
+        names = self._identifiers() | {
+            "qualified_index": self._identifier(f"{self._prefix}_{index}")
+        }
         self._sql = {
             key: sql.SQL(query).format(**names).as_bytes()
             for key, query in (read_queries("postgres/table.sql") | read_queries(queries)).items()
         }
         self._checked = False
-        self._pool = PostgresPool(conninfo, table=table, connections=connections, remedy=remedy)
+        self._blocking: set[int] = set()
+        self._make_pool = partial(
+            ConnectionPool[TimedConnection],
+            conninfo,
+            connection_class=TimedConnection,
+            min_size=1,
+            max_size=connections,
+            open=False,
+            timeout=_CONNECT_SECONDS,
+            reconnect_timeout=_CONNECT_SECONDS,
+            kwargs=CLIENT_SETTINGS,
+            configure=self._configure,
+            name=f"sqsdelay-{table}",
+        )
+        self._pools: list[ConnectionPool[TimedConnection]] = []
+        self._begin_anew()
+        in_each_child(self, PostgresTable._begin_anew)
 
-    def _names(self) -> dict[str, sql.Composable]:
+    def _begin_anew(self) -> None:
+        """A child keeps its parent's connections, unused: closing one would end the parent's session."""
+        self._pool = self._make_pool()
+        self._pools.append(self._pool)
+        self._opening = threading.Lock()
+        self._own_sessions = True
+
+    def _configure(self, connection: TimedConnection) -> None:
+        if begin_session(connection):
+            connection.on_silence = self._tell_what_blocks
+        else:
+            self._own_sessions = False
+
+    def _tell_what_blocks(self, session: int) -> None:
+        """Warn of the sessions whose locks this one waits for, once for the same ones."""
+        blocking = {}
+        with suppress(psycopg.Error), psycopg.connect(self._conninfo, **CLIENT_SETTINGS) as other:
+            blocking = {row[0]: row for row in other.execute(_BLOCKING, [session]).fetchall()}
+        if blocking and not blocking.keys() <= self._blocking:
+            logger.warning(
+                "PostgreSQL store %s waits for a lock, and tries again until it gets it: blocked by %s; end "
+                "that transaction, or SELECT pg_terminate_backend(…)",
+                self._table,
+                ", ".join(
+                    f"session {pid} ({one_line(user)}, {one_line(application) or 'no application_name'}, "
+                    f"{state}, transaction of {seconds} s)"
+                    for pid, user, application, state, seconds in blocking.values()
+                ),
+            )
+        self._blocking = set(blocking)
+
+    def _borrowed(self) -> TimedConnection:
+        """A connection, to be given back: one that broke, or is inside a transaction, the pool replaces."""
+        try:
+            if self._pool.closed:
+                with self._opening:
+                    self._pool.open()
+            # psycopg_pool's own check waits a second after the first dead connection it finds.
+            while not _is_open(connection := self._pool.getconn()):
+                self._pool.putconn(connection)
+            return connection
+        except psycopg.Error as error:
+            raise self._error(error) from error
+
+    @contextmanager
+    def _connection(self) -> Iterator[Connection]:
+        """A connection for the time of the context, its errors translated."""
+        connection = self._borrowed()
+        try:
+            with self._translated():
+                yield connection
+        finally:
+            self._pool.putconn(connection)
+
+    @contextmanager
+    def _statement(self) -> Iterator[Connection]:
+        """A connection whose statements each commit by themselves, or at the context's end."""
+        with self._connection() as connection, self._committed(connection):
+            yield connection
+
+    def _committed(self, connection: Connection) -> AbstractContextManager[object]:
+        """Commits what is done within it at the latest when it ends, at READ COMMITTED."""
+        return nullcontext() if self._own_sessions else connection.transaction()
+
+    def _begun(self, connection: Connection) -> None:
+        """To be called at the start of a transaction that may be open while its client vanishes."""
+        if not self._own_sessions:
+            connection.execute(_TRANSACTION)
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """PostgreSQL's errors as StoreError."""
+        try:
+            yield
+        except psycopg.Error as error:
+            # Without its cause, whose DETAIL quotes a row: its body, and whatever it holds.
+            raise self._error(error) from None
+
+    def _error(self, error: psycopg.Error) -> StoreError:
+        """The error to raise for one of PostgreSQL's."""
+        if isinstance(error, psycopg.errors.UndefinedTable):
+            return StoreMissing(
+                f"table {self._table} does not exist; {self._remedy}, or correct the name"
+            )
+        if isinstance(error, psycopg.errors.UndefinedColumn):
+            return mismatch(self._table, driver_text(error))
+        text = f"PostgreSQL store {self._table}: {driver_text(error)}"
+        if isinstance(error, psycopg.errors.LockNotAvailable):
+            return Locked(text)
+        if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+            return StoreUnavailable(text)
+        return StoreError(text)
+
+    def _identifiers(self) -> dict[str, sql.Composable]:
         """What stands in braces in the queries; ``…_index`` is an index's name without its schema."""
         return {
             "table": self._identifier(self._table),
@@ -323,10 +346,10 @@ class PostgresTable:
         Raises:
             SchemaMismatch: another sqsdelay made it.
         """
-        with self._pool.statement() as connection:
+        with self._statement() as connection:
             if self._is_ours(connection):
                 return
-        with self._pool.connection() as connection, connection.transaction():
+        with self._connection() as connection, connection.transaction():
             connection.execute(self._sql["limit_waits"], {})
             connection.execute(self._sql["lock_set_up"], {"name": self._prefix})
             if self._is_ours(connection):
@@ -353,7 +376,7 @@ class PostgresTable:
             self._checked = self._is_ours(connection)
 
     def _rows(self, query: str, **arguments: object) -> list[tuple[Any, ...]]:
-        with self._pool.statement() as connection:
+        with self._statement() as connection:
             self._check(connection)
             return connection.execute(self._sql[query], arguments).fetchall()
 

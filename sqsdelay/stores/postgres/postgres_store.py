@@ -4,39 +4,38 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager, suppress
 from operator import itemgetter
 from typing import Any, Final
 
 import psycopg
 from psycopg import sql
+from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg.types.numeric import Int4, Int8
 
-from sqsdelay.core.clock import Clock
+from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.stored_message import (
     AMENDMENT_LIFETIME_MS,
     Amendment,
     StoredMessage,
-    amendment_from_row,
-    check_stored_due,
-    from_rows,
-    from_store,
     latest_amendments,
 )
 from sqsdelay.dispatching.dispatcher import MAX_POLL_SECONDS
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.ports.stores import Claim, TransactionMode
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS
-from sqsdelay.stores.ids import found_among, new_once, page_bounds
-from sqsdelay.stores.postgres.claim import PostgresClaim
+from sqsdelay.stores.ids import new_once
+from sqsdelay.stores.postgres.claim import Head, PostgresClaim
 from sqsdelay.stores.postgres.listener import Listener
 from sqsdelay.stores.postgres.pool import (
     DEFAULT_CONNECTIONS,
     DEFAULT_SCHEMA,
     Connection,
+    Locked,
     PostgresTable,
 )
+from sqsdelay.stores.sql import SqlInbox, SqlStore
 
 DATABASE_CLOCK: Final = (
     "coalesce({}::bigint, (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint))"
@@ -47,7 +46,11 @@ _SOON_MS: Final = MAX_POLL_SECONDS * 1000
 """The longest a dispatcher sleeps: what is due later it finds by polling in time."""
 
 
-class PostgresStore(PostgresTable):
+_TAKEN_MS: Final = round(1000 * DEFAULT_LEASE_SECONDS)
+"""How long what was taken is held at least."""
+
+
+class PostgresStore(SqlStore, PostgresTable):
     """Delayed messages in a PostgreSQL table.
 
     Args:
@@ -76,7 +79,8 @@ class PostgresStore(PostgresTable):
         clock: Clock | None = None,
     ) -> None:
         self._clock = clock
-        super().__init__(
+        PostgresTable.__init__(
+            self,
             conninfo,
             table or f"{endpoint}.delayed",
             schema=schema,
@@ -86,10 +90,11 @@ class PostgresStore(PostgresTable):
             remedy="run sqsdelay store create (set_up())",
         )
         self._channel = self._prefix
+        self._head = Head(clock or SystemClock(), seconds=self.poll_seconds)
 
-    def _names(self) -> dict[str, sql.Composable]:
+    def _identifiers(self) -> dict[str, sql.Composable]:
         quoted = self._identifier(self._table).as_string(None)
-        return super()._names() | {
+        return super()._identifiers() | {
             "table_name": sql.Literal(quoted),
             "amendments": self._identifier(f"{self._prefix}_amendments"),
             "now": sql.SQL(DATABASE_CLOCK.format("%(now_ms)s")),
@@ -100,7 +105,8 @@ class PostgresStore(PostgresTable):
         if mode not in self.modes:
             raise ConfigurationError(f"a PostgreSQL store cannot give {mode!r}")
         # Nothing depends on the mode: a claim is the open transaction either way.
-        self._rows("exists")
+        with suppress(Locked):
+            self._rows("exists")
 
     def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
         if not messages:
@@ -113,20 +119,20 @@ class PostgresStore(PostgresTable):
         own = None
         connection: Connection
         if transaction is None:
-            connection = own = self._pool.taken()
+            connection = own = self._borrowed()
         else:
             connection = transaction
         try:
             self._check(connection)
             if transaction is not None:
                 return self._insert(connection, messages)
-            with self._pool.committed(connection):
+            with self._committed(connection):
                 return self._insert(connection, messages)
         except psycopg.Error as error:
-            raise self._pool.error(error) from None
+            raise self._error(error) from None
         finally:
             if own is not None:
-                self._pool.give_back(own)
+                self._pool.putconn(own)
 
     def _insert(self, connection: Connection, messages: Sequence[StoredMessage]) -> list[bool]:
         rows = [
@@ -162,81 +168,72 @@ class PostgresStore(PostgresTable):
     def claim(
         self, limit: int, *, due_by_ms: int, except_destinations: Collection[str] = ()
     ) -> Iterator[Claim]:
-        with self._pool.connection() as connection:
-            transaction = connection.transaction()
-            transaction.__enter__()
-            try:
-                self._pool.begun(connection)
-                self._check(connection)
-                yield self._take(connection, limit, due_by_ms, except_destinations)
-            except BaseException:
-                transaction.__exit__(*sys.exc_info())
-                raise
-            transaction.__exit__(None, None, None)
-
-    def _take(
-        self,
-        connection: Connection,
-        limit: int,
-        due_by_ms: int,
-        except_destinations: Collection[str],
-    ) -> PostgresClaim:
-        arguments = {
+        arguments: dict[str, object] = {
             "due_by_ms": due_by_ms,
             "limit": limit,
             "now_ms": self._now_ms(),
             "except_destinations": list(except_destinations),
         }
-        query = self._sql["claim_except" if except_destinations else "claim"]
-        rows = connection.execute(query, arguments, binary=True).fetchall()
-        if len(rows) < limit:
-            # Behind what is new: what failed before.
-            arguments["limit"] = limit - len(rows)
-            held = connection.execute(self._sql["claim_held"], arguments, binary=True)
-            rows = sorted(rows + held.fetchall(), key=itemgetter(2, 0))
-        return PostgresClaim(
-            connection, rows, pool=self._pool, queries=self._sql, now_ms=self._now_ms
-        )
+        with self._claiming() as connection:
+            look = self._head.look()
+            arguments["from_ms"] = self._head.from_ms
+            query = "claim_except" if except_destinations else "claim"
+            rows = self._locked_rows(connection, query, arguments)
+            if not except_destinations:
+                self._head.found(look, rows[0][2] if rows else due_by_ms)
+            again: frozenset[str] = frozenset()
+            if len(rows) < limit:
+                # Behind what is new: what failed before.
+                arguments["limit"] = limit - len(rows)
+                held = self._locked_rows(connection, "claim_held", arguments)
+                again = frozenset(row[0] for row in held)
+                rows = sorted(rows + held, key=itemgetter(2, 0))
+            yield PostgresClaim(self, connection, rows, again, now_ms=self._now_ms)
+
+    @contextmanager
+    def claim_ids(self, message_ids: Sequence[str]) -> Iterator[Claim]:
+        with self._claiming() as connection:
+            rows = self._locked_rows(connection, "claim_ids", {"ids": list(message_ids)})
+            claim = PostgresClaim(self, connection, rows, now_ms=self._now_ms)
+            claim.busy = self._busy(message_ids, claim.messages)
+            yield claim
+
+    def _locked_rows(
+        self, connection: Connection, query: str, arguments: dict[str, object]
+    ) -> list[tuple[Any, ...]]:
+        """The rows of a claim; none while somebody else's transaction has locked the table."""
+        if connection.info.transaction_status is TransactionStatus.INERROR:
+            return []
+        try:
+            return connection.execute(self._sql[query], arguments, binary=True).fetchall()
+        except psycopg.errors.LockNotAvailable:
+            self._head.forget()
+            return []
 
     def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
-        rows = self._rows(
-            "next_due_except" if except_destinations else "next_due",
-            now_ms=self._now_ms(),
-            except_destinations=list(except_destinations),
-        )
-        return int(rows[0][0]) if rows and rows[0][0] is not None else None
+        look = self._head.look()
+        try:
+            due_ms = super().next_due_ms(except_destinations)
+        except Locked:
+            return None
+        if due_ms is not None and not except_destinations:
+            self._head.found(look, due_ms)
+        return due_ms
 
-    def pending_count(self) -> int:
-        return int(self._rows("pending_count")[0][0])
-
-    def count_due(self, from_ms: int, before_ms: int) -> int:
-        return int(self._rows("count_due", from_ms=from_ms, before_ms=before_ms)[0][0])
-
-    def pending(
-        self,
-        limit: int,
-        *,
-        after: tuple[int, str] | None = None,
-        due_from_ms: int | None = None,
-        due_before_ms: int | None = None,
-    ) -> list[StoredMessage]:
-        after_ms, after_id, before_ms = page_bounds(after, due_from_ms, due_before_ms)
-        bounds = {"after_ms": after_ms, "after_id": after_id, "before_ms": before_ms}
-        rows = self._rows("pending", **bounds, limit=limit)
-        return from_rows(rows)
-
-    def find(self, message_id: str) -> StoredMessage | None:
-        rows = self._rows("find", id=message_id)
-        return from_store(*rows[0]) if rows else None
-
-    def cancel(self, message_ids: Sequence[str]) -> list[bool]:
-        gone = self._rows("cancel", ids=list(message_ids))
-        return found_among(message_ids, (row[0] for row in gone))
-
-    def reschedule(self, message_id: str, due_ms: int) -> bool:
-        check_stored_due(due_ms)
-        arguments = {"message_id": message_id, "due_ms": due_ms, "channel": self._channel}
-        return len(self._rows("reschedule", **arguments)) == 1
+    @contextmanager
+    def _claiming(self) -> Iterator[Connection]:
+        """A transaction, whose row locks are the claim."""
+        with self._connection() as connection:
+            transaction = connection.transaction()
+            transaction.__enter__()
+            try:
+                self._begun(connection)
+                self._check(connection)
+                yield connection
+            except BaseException:
+                transaction.__exit__(*sys.exc_info())
+                raise
+            transaction.__exit__(None, None, None)
 
     def amend(self, amendments: Sequence[Amendment]) -> None:
         # In one order always: callers that amend the same messages at once do not deadlock.
@@ -250,41 +247,33 @@ class PostgresStore(PostgresTable):
             "cancelled": [amendment.cancelled_ms for amendment in last],
             "lifetime_ms": AMENDMENT_LIFETIME_MS,
         }
-        with self._pool.connection() as connection, connection.transaction():
+        with self._connection() as connection, connection.transaction():
             self._check(connection)
             connection.execute(self._sql["forget_amendments"], {"now_ms": self._now_ms()})
             connection.execute(self._sql["amend"], arguments)
 
-    def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
-        rows = self._rows("amendments", ids=list(message_ids), now_ms=self._now_ms())
-        return {row[0]: amendment_from_row(*row) for row in rows}
+    def _read(self, query: str, **arguments: object) -> list[Any]:
+        more = {
+            "now_ms": self._now_ms(),
+            "channel": self._channel,
+            "hold_ms": _TAKEN_MS,
+            "from_ms": self._head.from_ms,
+        }
+        return self._rows(query, **arguments, **more)
 
-    def take(
-        self, limit: int, *, due_from_ms: int, after: tuple[int, str] | None = None
-    ) -> list[StoredMessage]:
-        return self._taken("take", limit, after, due_from_ms)
+    _changed = _read
 
-    def taken(self, limit: int, *, after: tuple[int, str] | None = None) -> list[StoredMessage]:
-        return self._taken("taken", limit, after, None)
+    def _names(self, names: Collection[str]) -> list[str]:
+        return list(names)
 
-    def _taken(
-        self, query: str, limit: int, after: tuple[int, str] | None, due_from_ms: int | None
-    ) -> list[StoredMessage]:
-        after_ms, after_id, _ = page_bounds(after, due_from_ms, None)
-        bounds = {"after_ms": after_ms, "after_id": after_id, "limit": limit}
-        hold_ms = round(1000 * DEFAULT_LEASE_SECONDS)
-        rows = self._rows(query, now_ms=self._now_ms(), hold_ms=hold_ms, **bounds)
-        return sorted(from_rows(rows), key=lambda message: (message.due_ms, message.message_id))
+    @contextmanager
+    def watch(self, wake: Callable[[], None]) -> Iterator[None]:
+        def look_again() -> None:
+            self._head.forget()
+            wake()
 
-    def remove_taken(self, message_ids: Sequence[str]) -> list[bool]:
-        gone = self._rows("remove_taken", ids=list(message_ids))
-        return found_among(message_ids, (row[0] for row in gone))
-
-    def put_back(self, message_ids: Sequence[str]) -> None:
-        self._rows("put_back", ids=list(message_ids), channel=self._channel)
-
-    def watch(self, wake: Callable[[], None]) -> AbstractContextManager[None]:
-        return Listener(self._conninfo, self._channel, wake)
+        with Listener(self._conninfo, self._channel, look_again), self._head.watched():
+            yield
 
     def now_ms(self) -> int:
         """The server's now, epoch milliseconds.
@@ -293,3 +282,58 @@ class PostgresStore(PostgresTable):
             StoreUnavailable
         """
         return int(self._rows("now")[0][0])
+
+
+class PostgresInbox(SqlInbox, PostgresTable):
+    """Remembers processed messages in a PostgreSQL table.
+
+    Args:
+        conninfo: a libpq connection string or ``postgresql://`` URL.
+        endpoint: whose messages these are.
+        table: ``<endpoint>.received`` when left out; any name of up to 63 bytes.
+        schema: the table's schema; it must exist.
+        connections: the most connections the inbox opens.
+
+    Raises:
+        ConfigurationError: a name PostgreSQL would cut off or cannot hold; a bad ``conninfo``.
+    """
+
+    def __init__(
+        self,
+        conninfo: str,
+        *,
+        endpoint: str,
+        table: str | None = None,
+        schema: str = DEFAULT_SCHEMA,
+        connections: int = DEFAULT_CONNECTIONS,
+    ) -> None:
+        super().__init__(
+            conninfo,
+            table or f"{endpoint}.received",
+            schema=schema,
+            connections=connections,
+            queries="postgres/inbox.sql",
+            index="until",
+            remedy="call set_up()",
+        )
+
+    def first(self, message_id: str, *, transaction: Any, now_ms: int, until_ms: int) -> bool:
+        if not isinstance(transaction, psycopg.Connection):
+            raise ConfigurationError(
+                f"transaction is a {type(transaction).__name__}; give the psycopg.Connection"
+            )
+        if transaction.autocommit and transaction.info.transaction_status == TransactionStatus.IDLE:
+            raise ConfigurationError(
+                "the connection commits each statement and no transaction is open; "
+                "use it within connection.transaction()"
+            )
+        arguments = {"message_id": message_id, "now_ms": now_ms, "until_ms": until_ms}
+        with self._translated():
+            self._check(transaction)
+            return transaction.execute(self._sql["first"], arguments).rowcount == 1
+
+    def _run(self, query: str, **arguments: object) -> tuple[list[Any], int]:
+        with self._statement() as connection:
+            self._check(connection)
+            cursor = connection.execute(self._sql[query], arguments)
+            return cursor.fetchall() if cursor.description else [], cursor.rowcount

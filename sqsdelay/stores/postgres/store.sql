@@ -42,18 +42,18 @@ CREATE TABLE {amendments} (
 SELECT 1 FROM {table} LIMIT 0
 
 -- name: store
--- Wake the dispatchers only where they may sleep too long: when the new message is due before all
--- others, or when what is due first may be removed at this moment. What is due later than the longest
--- poll wakes nobody, and does not look for the first: with a long snapshot open elsewhere that costs
--- as much as there are dead rows. The notification is part of the transaction: it comes once the row
+-- Wake the dispatchers only where they may sleep too long: when the new message is due before all others
+-- that are due from now on. What is due already may be removed at this moment; and what was removed is due
+-- before now, so that the look does not walk through it where a long snapshot elsewhere keeps it in the
+-- index. What is due later than the longest poll wakes nobody. The notification is part of the transaction: it comes once the row
 -- can be seen.
 INSERT INTO {table} (message_id, destination, due_ms, body, headers, failures)
 VALUES (%s, %s, %s, %b, %s, %s)
 ON CONFLICT (message_id) DO NOTHING
 RETURNING CASE WHEN due_ms <= {now_or} + %s THEN
     CASE WHEN due_ms <= coalesce((
-        SELECT CASE WHEN head.due_ms > {now_or} THEN head.due_ms - 1 END
-        FROM {table} AS head WHERE head.held_until_ms = 0 ORDER BY head.due_ms LIMIT 1
+        SELECT head.due_ms - 1 FROM {table} AS head
+        WHERE head.held_until_ms = 0 AND head.due_ms > {now_or} ORDER BY head.due_ms LIMIT 1
     ), due_ms) THEN pg_notify(%s, '') END
 END
 
@@ -69,8 +69,8 @@ WITH stored AS (
 notified AS MATERIALIZED (
     SELECT CASE WHEN due_ms <= {now_or} + %s THEN
         CASE WHEN due_ms <= coalesce((
-            SELECT CASE WHEN head.due_ms > {now_or} THEN head.due_ms - 1 END
-            FROM {table} AS head WHERE head.held_until_ms = 0 ORDER BY head.due_ms LIMIT 1
+            SELECT head.due_ms - 1 FROM {table} AS head
+            WHERE head.held_until_ms = 0 AND head.due_ms > {now_or} ORDER BY head.due_ms LIMIT 1
         ), due_ms) THEN pg_notify(%s, '') END
     END
     FROM (SELECT min(due_ms) AS due_ms FROM stored) AS earliest
@@ -79,8 +79,10 @@ SELECT message_id, (SELECT count(*) FROM notified) FROM stored
 
 -- name: claim
 -- Lock the earliest due messages that are new and that nobody has locked; the locks end with the transaction.
+-- from_ms: where the last claim found the first. Before it lies what was removed, and while a long snapshot
+-- elsewhere still sees that, vacuum leaves it in the index.
 SELECT message_id, destination, due_ms, body, headers, failures, ctid FROM {table}
-WHERE held_until_ms = 0 AND due_ms <= %(due_by_ms)s
+WHERE held_until_ms = 0 AND due_ms <= %(due_by_ms)s AND due_ms >= %(from_ms)s
 ORDER BY due_ms, message_id LIMIT %(limit)s
 FOR UPDATE SKIP LOCKED
 
@@ -163,6 +165,17 @@ SELECT * FROM (
     FOR UPDATE SKIP LOCKED
 ) AS never_due
 
+-- name: claim_ids
+-- Lock messages by their ids, unless they are locked, or were taken.
+SELECT message_id, destination, due_ms, body, headers, failures, ctid FROM {table}
+WHERE message_id = ANY(%(ids)b::text[]) AND NOT moving
+FOR UPDATE SKIP LOCKED
+
+-- name: known_ids
+-- What claim_ids passed over because it is locked: for a moment also by a claim that came too late for it, which
+-- has locked its new version and then found that it is held.
+SELECT message_id FROM {table} WHERE message_id = ANY(%(ids)s) AND NOT moving
+
 -- name: remove
 DELETE FROM {table} WHERE message_id = ANY(%(ids)b::text[]) RETURNING message_id
 
@@ -179,7 +192,10 @@ WHERE message_id = ANY(%(ids)s) RETURNING message_id
 
 -- name: next_due
 SELECT least(
-    (SELECT due_ms FROM {table} WHERE held_until_ms = 0 ORDER BY due_ms, message_id LIMIT 1),
+    (
+        SELECT due_ms FROM {table} WHERE held_until_ms = 0 AND due_ms >= %(from_ms)s
+        ORDER BY due_ms, message_id LIMIT 1
+    ),
     (SELECT due_ms FROM {table} WHERE held_until_ms > 0 AND held_until_ms <= {now} LIMIT 1)
 )
 
@@ -309,6 +325,10 @@ ON CONFLICT (message_id) DO UPDATE SET
         ELSE {amendments}.cancelled_ms
     END,
     due_ms = excluded.due_ms, until_ms = excluded.until_ms
+
+-- name: all_amendments
+SELECT message_id, due_ms, until_ms, cancelled_ms FROM {amendments}
+WHERE message_id > %(after_id)s AND until_ms > {now} ORDER BY message_id LIMIT %(limit)s
 
 -- name: amendments
 SELECT message_id, due_ms, until_ms, cancelled_ms FROM {amendments}

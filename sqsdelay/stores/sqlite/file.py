@@ -16,6 +16,9 @@ from sqsdelay.ports.forks import in_each_child
 from sqsdelay.stores.schema import VERSION, check_version, mismatch, read_queries
 
 _LOCK_WAIT_SECONDS: Final = 10.0
+RESERVE_BYTES: Final = 4 << 20
+"""As much as the log grows to before SQLite writes it back (1,000 pages)."""
+
 _inherited: Final[list[sqlite3.Connection]] = []
 """Kept, so that they are never closed."""
 
@@ -182,7 +185,9 @@ class SqliteTable:
                 self._check(connection)
                 yield connection
             except BaseException as error:
-                connection.execute("ROLLBACK")
+                if connection.in_transaction:
+                    # A full file has ended it already.
+                    connection.execute("ROLLBACK")
                 if isinstance(error, sqlite3.Error):
                     raise self._error(error) from error
                 raise
@@ -214,9 +219,51 @@ class SqliteTable:
             return self._missing()
         if "no such column" in str(error) or "has no column named" in str(error):
             return mismatch(self._table, error)
+        if "readonly" in str(error):
+            return StoreUnavailable(
+                f"SQLite store {self._table} is read-only: {error}; let this user write to the file and its "
+                "folder"
+            )
         if isinstance(error, sqlite3.OperationalError):
             return StoreUnavailable(f"SQLite store {self._table} cannot be used now: {error}")
         return StoreError(f"SQLite store {self._table}: {error}")
+
+
+class Reserve:
+    """Room on the disk for a store's log, given up when the disk is full, so that messages can leave.
+
+    Args:
+        path: the database; the reserve is a file beside it.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._place = None if str(path) == ":memory:" else Path(f"{path}-reserve")
+        self.there = False
+
+    def make(self) -> None:
+        """Set it aside where there is room for four times as much; otherwise not now."""
+        if self._place is None or self.there:
+            return
+        with suppress(OSError):
+            disk = os.statvfs(self._place.parent)
+            if disk.f_bavail * disk.f_frsize < 4 * RESERVE_BYTES:
+                return
+            place = os.open(self._place, os.O_CREAT | os.O_WRONLY, 0o600)
+            try:
+                os.posix_fallocate(place, 0, RESERVE_BYTES)
+                self.there = True
+            finally:
+                os.close(place)
+
+    def give_up(self) -> bool:
+        """Make its room free; False if there is none."""
+        self.there = False
+        if self._place is None or not self._place.exists():
+            return False
+        with suppress(OSError):
+            self._place.unlink()
+            return True
+        return False
 
 
 def _make_private(path: Path) -> None:

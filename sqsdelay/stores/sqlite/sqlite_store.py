@@ -18,24 +18,25 @@ from sqsdelay.core.stored_message import (
     AMENDMENT_LIFETIME_MS,
     Amendment,
     StoredMessage,
-    amendment_from_row,
-    check_stored_due,
     due_found,
     from_rows,
-    from_store,
 )
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import ConfigurationError, StoreUnavailable
 from sqsdelay.ports.stores import Claim, TransactionMode
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive
-from sqsdelay.stores.ids import found_among, page_bounds
-from sqsdelay.stores.sqlite.file import SqliteTable
+from sqsdelay.stores.ids import NO_START, found_among
+from sqsdelay.stores.sql import SqlInbox, SqlStore
+from sqsdelay.stores.sqlite.file import Reserve, SqliteTable
 
 logger = logging.getLogger(__name__)
 
 _UNDECODED: Final = re.compile("[\\x00\\ud800-\\udfff]")
 
 
-class SqliteStore(SqliteTable, Wakes):
+_NO_LIMIT: Final = 1 << 31
+
+
+class SqliteStore(Wakes, SqlStore, SqliteTable):
     """Delayed messages in a SQLite file.
 
     Args:
@@ -64,9 +65,13 @@ class SqliteStore(SqliteTable, Wakes):
         self._clock = clock or SystemClock()
         self._lease_seconds = checked_lease(lease_seconds)
         self._mode = TransactionMode.AT_LEAST_ONCE
+        self._leases_checked = 0.0
+        self._reserve = Reserve(path)
+        self._at_once = _NO_LIMIT
         Wakes.__init__(self)
         name = table or f"{endpoint}.delayed"
-        super().__init__(
+        SqliteTable.__init__(
+            self,
             path,
             name,
             queries="sqlite/store.sql",
@@ -96,6 +101,8 @@ class SqliteStore(SqliteTable, Wakes):
         with self._transaction() as connection:
             first = connection.execute(self._sql["first_due"], self._now()).fetchone()
             new = self._insert(connection, messages)
+        self._at_once = _NO_LIMIT
+        self._reserve.make()
         if first is None or min(message.due_ms for message in messages) < due_found(first[0]):
             self._wake()
         return new
@@ -124,7 +131,21 @@ class SqliteStore(SqliteTable, Wakes):
                 yield claim
                 claim.release()
             return
-        claim = self._take(limit, due_by_ms, except_destinations)
+        with self._kept(self._take(limit, due_by_ms, except_destinations)) as claim:
+            yield claim
+
+    @contextmanager
+    def claim_ids(self, message_ids: Sequence[str]) -> Iterator[Claim]:
+        token = self._token()
+        rows = self._changed("claim_ids", ids=self._names(message_ids), claim=token)
+        claim = _SqliteClaim(self, token, from_rows(rows))
+        claim.busy = self._busy(message_ids, claim.messages)
+        with self._kept(claim):
+            yield claim
+
+    @contextmanager
+    def _kept(self, claim: _SqliteClaim) -> Iterator[_SqliteClaim]:
+        """Renews the lease while the claim is open, then lets go of what is left."""
         if not claim.messages:
             yield claim
             return
@@ -137,65 +158,55 @@ class SqliteStore(SqliteTable, Wakes):
     def _take(
         self, limit: int, due_by_ms: int, except_destinations: Collection[str] = ()
     ) -> _SqliteClaim:
-        token = uuid.uuid4().hex
+        token = self._token()
         arguments: dict[str, object] = self._now() | {
             "claim": token,
             "until_ms": self._in(self._lease_seconds),
             "due_by_ms": due_by_ms,
-            "except_destinations": json.dumps(list(except_destinations)),
+            "except_destinations": self._names(except_destinations),
         }
+        while True:
+            try:
+                most = min(limit, self._at_once)
+                claim = self._leased(token, most, arguments, except_destinations)
+                if self._at_once != _NO_LIMIT:
+                    self._write_back()
+                return claim
+            except StoreUnavailable as error:
+                if "full" not in str(error.__cause__) or self._at_once == 1:
+                    raise
+                # A claim writes its rows, with their bodies: fewer need less room.
+                self._at_once = max(1, min(limit, self._at_once) // 20)
+                if self._reserve.give_up():
+                    logger.error("%s; its reserve is given up, so that messages leave", error)
+                self._write_back()
+
+    def _write_back(self) -> None:
+        """Empty the log into the file, as far as others allow: its room is needed for what comes next."""
+        with self._lock, self._translated():
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def _leased(
+        self,
+        token: str,
+        limit: int,
+        arguments: dict[str, object],
+        except_destinations: Collection[str],
+    ) -> _SqliteClaim:
         query = "claim_except" if except_destinations else "claim"
         with self._transaction() as connection:
+            if self._clock.monotonic() >= self._leases_checked:
+                self._leases_checked = self._clock.monotonic() + self._lease_seconds / 3
+                connection.execute(self._sql["end_leases_ahead"], arguments)
             rows = connection.execute(self._sql[query], arguments | {"limit": limit}).fetchall()
+            held = []
             if len(rows) < limit:
                 # Behind what is new: what failed before.
                 arguments["limit"] = limit - len(rows)
-                rows += connection.execute(self._sql["claim_held"], arguments).fetchall()
-        messages = from_rows([row for row in rows if _settled_by(row[0])])
+                held = connection.execute(self._sql["claim_held"], arguments).fetchall()
+        messages = from_rows([row for row in rows + held if _settled_by(row[0])])
         messages.sort(key=lambda message: (message.due_ms, message.message_id))
-        return _SqliteClaim(self, token, messages)
-
-    def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
-        rows = self._read(
-            "next_due_except" if except_destinations else "next_due",
-            except_destinations=json.dumps(list(except_destinations)),
-            **self._now(),
-        )
-        return None if not rows or rows[0][0] is None else due_found(rows[0][0])
-
-    def pending_count(self) -> int:
-        return int(self._read("pending_count")[0][0])
-
-    def count_due(self, from_ms: int, before_ms: int) -> int:
-        return int(self._read("count_due", from_ms=from_ms, before_ms=before_ms)[0][0])
-
-    def pending(
-        self,
-        limit: int,
-        *,
-        after: tuple[int, str] | None = None,
-        due_from_ms: int | None = None,
-        due_before_ms: int | None = None,
-    ) -> list[StoredMessage]:
-        after_ms, after_id, before_ms = page_bounds(after, due_from_ms, due_before_ms)
-        # A row by hand may be due at minus infinity.
-        first = -math.inf if after is None and due_from_ms is None else after_ms
-        bounds = {"after_ms": first, "after_id": after_id, "before_ms": before_ms}
-        return from_rows(self._read("pending", **bounds, limit=limit))
-
-    def find(self, message_id: str) -> StoredMessage | None:
-        rows = self._read("find", id=message_id)
-        return from_store(*rows[0]) if rows else None
-
-    def cancel(self, message_ids: Sequence[str]) -> list[bool]:
-        rows = self._changed("cancel", ids=json.dumps(list(message_ids)), **self._now())
-        return found_among(message_ids, (row[0] for row in rows))
-
-    def reschedule(self, message_id: str, due_ms: int) -> bool:
-        check_stored_due(due_ms)
-        moved = self._changed("reschedule", message_id=message_id, due_ms=due_ms, **self._now())
-        self._wake()
-        return bool(moved)
+        return _SqliteClaim(self, token, messages, again=frozenset(row[0] for row in held))
 
     def amend(self, amendments: Sequence[Amendment]) -> None:
         rows = [
@@ -212,34 +223,23 @@ class SqliteStore(SqliteTable, Wakes):
             connection.execute(self._sql["forget_amendments"], self._now())
             connection.executemany(self._sql["amend"], rows)
 
-    def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
-        rows = self._read("amendments", ids=json.dumps(list(message_ids)), **self._now())
-        return {row[0]: amendment_from_row(*row) for row in rows}
+    def _read(self, query: str, **arguments: object) -> list[Any]:
+        if arguments.get("after_ms") == NO_START:
+            # A row by hand may be due at minus infinity.
+            arguments["after_ms"] = -math.inf
+        return SqliteTable._read(self, query, **self._times() | arguments)
 
-    def take(
-        self, limit: int, *, due_from_ms: int, after: tuple[int, str] | None = None
-    ) -> list[StoredMessage]:
-        return self._taken("take", limit, after, due_from_ms)
+    def _changed(self, query: str, **arguments: object) -> list[Any]:
+        return SqliteTable._changed(self, query, **self._times() | arguments)
 
-    def taken(self, limit: int, *, after: tuple[int, str] | None = None) -> list[StoredMessage]:
-        return self._taken("taken", limit, after, None)
+    def _names(self, names: Collection[str]) -> str:
+        return json.dumps(list(names))
 
-    def _taken(
-        self, query: str, limit: int, after: tuple[int, str] | None, due_from_ms: int | None
-    ) -> list[StoredMessage]:
-        after_ms, after_id, _ = page_bounds(after, due_from_ms, None)
-        bounds = {"after_ms": after_ms, "after_id": after_id, "limit": limit}
-        until_ms = self._in(self._lease_seconds)
-        rows = self._changed(query, until_ms=until_ms, **bounds, **self._now())
-        return sorted(from_rows(rows), key=lambda message: (message.due_ms, message.message_id))
+    def _token(self) -> str:
+        return f"{uuid.uuid4().hex}{min(round(self._lease_seconds * 1000), 999_999_999):09}"
 
-    def remove_taken(self, message_ids: Sequence[str]) -> list[bool]:
-        rows = self._changed("remove_taken", ids=json.dumps(list(message_ids)), **self._now())
-        return found_among(message_ids, (row[0] for row in rows))
-
-    def put_back(self, message_ids: Sequence[str]) -> None:
-        self._changed("put_back", ids=json.dumps(list(message_ids)), **self._now())
-        self._wake()
+    def _times(self) -> dict[str, object]:
+        return {**self._now(), "until_ms": self._in(self._lease_seconds)}
 
     def _now(self) -> dict[str, int]:
         return {"now_ms": self._clock.now_ms()}
@@ -260,8 +260,17 @@ def _settled_by(message_id: object) -> bool:
 
 
 class _SqliteClaim:
-    def __init__(self, store: SqliteStore, token: str, messages: list[StoredMessage]) -> None:
+    def __init__(
+        self,
+        store: SqliteStore,
+        token: str,
+        messages: list[StoredMessage],
+        *,
+        again: frozenset[str] = frozenset(),
+    ) -> None:
         self.messages = messages
+        self.again = again
+        self.busy: frozenset[str] = frozenset()
         self.transaction: Any = None
         self._store = store
         self._token = token
@@ -297,7 +306,7 @@ class _SqliteClaim:
         return self._settle("hold", message_ids, failed=0, until_ms=self._store._in(seconds))
 
     def renew(self) -> None:
-        self._change("renew", self._open, until_ms=self._store._in(self._store._lease_seconds))
+        self._change("renew", self._open)
 
     def release(self) -> None:
         """Let go of what was neither removed nor held."""
@@ -310,5 +319,50 @@ class _SqliteClaim:
         return found_among(message_ids, (row[0] for row in rows))
 
     def _change(self, query: str, message_ids: Collection[str], **arguments: object) -> list[Any]:
-        ids = json.dumps(list(message_ids))
+        ids = self._store._names(message_ids)
         return self._store._changed(query, ids=ids, claim=self._token, **arguments)
+
+
+class SqliteInbox(SqlInbox, SqliteTable):
+    """Remembers processed messages in a SQLite file.
+
+    Args:
+        path: the file; created when missing (not its folder).
+        endpoint: whose messages these are.
+        table: ``<endpoint>.received`` when left out; any name.
+
+    Raises:
+        StoreUnavailable: the file cannot be opened.
+    """
+
+    def __init__(self, path: str | Path, *, endpoint: str, table: str | None = None) -> None:
+        table = table or f"{endpoint}.received"
+        super().__init__(
+            path, table, queries="sqlite/inbox.sql", remedy="call set_up()", index=table + ".until"
+        )
+
+    def first(self, message_id: str, *, transaction: Any, now_ms: int, until_ms: int) -> bool:
+        if not isinstance(transaction, sqlite3.Connection):
+            raise ConfigurationError(
+                f"transaction is a {type(transaction).__name__}; give the sqlite3.Connection"
+            )
+        if not transaction.in_transaction and _commits_at_once(transaction):
+            raise ConfigurationError(
+                "the connection commits each statement and no transaction is open; execute BEGIN first"
+            )
+        arguments = {"message_id": message_id, "now_ms": now_ms, "until_ms": until_ms}
+        with self._translated():
+            self._check(transaction)
+            return transaction.execute(self._sql["first"], arguments).rowcount == 1
+
+    def _run(self, query: str, **arguments: object) -> tuple[list[Any], int]:
+        with self._lock, self._translated():
+            self._check(self._connection)
+            cursor = self._connection.execute(self._sql[query], arguments)
+            return cursor.fetchall(), cursor.rowcount
+
+
+def _commits_at_once(connection: sqlite3.Connection) -> bool:
+    # Python 3.12 has its own switch, which is -1 where isolation_level decides as ever.
+    switch: object = getattr(connection, "autocommit", -1)
+    return connection.isolation_level is None if switch == -1 else bool(switch)

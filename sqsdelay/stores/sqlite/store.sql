@@ -4,7 +4,8 @@
 
 -- name: set_up
 -- held_until_ms: not claimable before, after a failure; 0 when it has not failed.
--- claim: whose lease it is until leased_until_ms. moving: 1 when it was taken, to be sent another way.
+-- claim: whose lease it is until leased_until_ms, and for how many milliseconds it was taken; as wide as a
+-- free row's, so that a claim and a removal need no room in a file that is full. moving: 1 when it was taken, to be sent another way.
 CREATE TABLE {table} (
     message_id TEXT PRIMARY KEY NOT NULL
         CHECK (typeof(message_id) = 'text' AND length(message_id) BETWEEN 1 AND 250),
@@ -41,8 +42,8 @@ CREATE TABLE {amendments} (
 )
 
 -- name: store
-INSERT INTO {table} (message_id, destination, due_ms, body, headers, failures)
-VALUES (?, ?, ?, ?, ?, ?)
+INSERT INTO {table} (message_id, destination, due_ms, body, headers, failures, claim, leased_until_ms)
+VALUES (?, ?, ?, ?, ?, ?, 'free----------------------------000000000', -1000000000000)
 ON CONFLICT (message_id) DO NOTHING
 
 -- name: first_due
@@ -149,12 +150,28 @@ WHERE rowid IN (
 )
 RETURNING message_id, destination, due_ms, body, headers, failures
 
+-- name: claim_ids
+-- Lease messages by their ids, unless they are leased, or were taken.
+UPDATE {table} SET claim = :claim, leased_until_ms = :until_ms
+WHERE message_id IN (SELECT value FROM json_each(:ids)) AND leased_until_ms <= :now_ms AND moving = 0
+RETURNING message_id, destination, due_ms, body, headers, failures
+
+-- name: known_ids
+SELECT message_id FROM {table} WHERE message_id IN (SELECT value FROM json_each(:ids)) AND moving = 0
+
+-- name: end_leases_ahead
+-- A lease by a clock that is ahead ends as if it had been taken now; its holder, if it lives, renews it.
+UPDATE {table} SET leased_until_ms = :now_ms + CAST(substr(claim, 33) AS INTEGER)
+WHERE leased_until_ms > :now_ms + CAST(substr(claim, 33) AS INTEGER)
+  AND (held_until_ms = 0 OR held_until_ms > 0) AND due_ms <= :due_by_ms
+
 -- name: renew
 UPDATE {table} SET leased_until_ms = :until_ms
 WHERE message_id IN (SELECT value FROM json_each(:ids)) AND claim = :claim
 
 -- name: release
-UPDATE {table} SET leased_until_ms = 0, claim = NULL
+UPDATE {table}
+SET leased_until_ms = -1000000000000, claim = 'free----------------------------000000000'
 WHERE message_id IN (SELECT value FROM json_each(:ids)) AND claim = :claim
 
 -- name: remove
@@ -301,6 +318,10 @@ ON CONFLICT (message_id) DO UPDATE SET
         ELSE {amendments}.cancelled_ms
     END,
     due_ms = excluded.due_ms, until_ms = excluded.until_ms
+
+-- name: all_amendments
+SELECT message_id, due_ms, until_ms, cancelled_ms FROM {amendments}
+WHERE message_id > :after_id AND until_ms > :now_ms ORDER BY message_id LIMIT :limit
 
 -- name: amendments
 SELECT message_id, due_ms, until_ms, cancelled_ms FROM {amendments}

@@ -16,8 +16,7 @@ import pytest
 
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.background import DelayedDelivery
-from sqsdelay.dispatching.dispatcher import DispatchSettings
+from sqsdelay.dispatching.dispatcher import DelayedDelivery, DispatchSettings
 from sqsdelay.rabbitmq import RabbitMqOutbox
 from sqsdelay.stores import open_store
 from sqsdelay.testing import InMemoryStore

@@ -24,13 +24,15 @@ from pika import BasicProperties
 
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.errors import QueueMissing, QueueUnavailable
-from sqsdelay.rabbitmq import RabbitMqTimeouts, create_timeout_queues
+from sqsdelay.errors import InvalidDelay, QueueMissing, QueueUnavailable
+from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqTimeouts, create_timeout_queues
 from sqsdelay.rabbitmq.connection import parameters
 from sqsdelay.rabbitmq.timeouts import QueueConsumer
 from sqsdelay.stores import open_store
 from sqsdelay.testing import InMemoryStore, ManualClock
-from sqsdelay.timeouts.manager import TimeoutManager, TimeoutSettings, TimeoutStatus
+from sqsdelay.timeouts import TimeoutSender
+from sqsdelay.timeouts.arrivals import TimeoutSettings, TimeoutStatus
+from sqsdelay.timeouts.manager import TimeoutManager
 from tests.acceptance.rabbitmq.broker import REGISTERED_SECONDS, Broker, Inbox
 from tests.patience import PATIENCE_SECONDS
 from tests.services.network import DeafProxy, TcpProxy
@@ -76,10 +78,11 @@ class Served:
         self.manager = TimeoutManager(store, transport, settings=settings, on_done=self._done)
 
     def turns_until(self, reached: Callable[[], bool]) -> None:
-        """Dispatch turns, each of which waits for ids or the next retry."""
+        """Turns of the announcer, which tries again, and of dispatch, which waits for ids."""
         deadline = time.monotonic() + 30
         while not reached():
             assert time.monotonic() < deadline
+            self.manager.announcer.turn()
             self.manager.dispatch.turn()
 
     def _done(self, status: TimeoutStatus, ids: Any) -> None:
@@ -127,12 +130,14 @@ def test_the_guides_message_arrives_when_it_is_due(broker: Broker, tmp_path: Pat
     )
     assert process.stderr is not None
     assert f"serving {TIMEOUTS} and {DISPATCHER}" in process.stderr.readline()
-    (sending,) = [b for b in re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL) if "pika" in b]
+    (sending,) = [
+        b for b in re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL) if "RabbitMqTimeouts" in b
+    ]
     names: dict[str, Any] = {}
     with Inbox(broker.url, "orders") as inbox:
         exec(sending.replace("amqp://guest:guest@localhost:5672/%2f", broker.url), names)
         (arrival,) = inbox.wait(1)
-    assert arrival.at_ms >= names["due_ms"]
+    assert arrival.at_ms >= names["sent"].due.timestamp() * 1000
     assert (arrival.body, arrival.properties.message_id) == (b'{"order": 7}', "order-7")
     process.send_signal(signal.SIGTERM)
     printed, errors = process.communicate(timeout=PATIENCE_SECONDS)
@@ -179,6 +184,32 @@ def test_nservicebus_headers_are_understood(broker: Broker, transport: RabbitMqT
     served.manager.arrivals.turn()
     ((_, properties, _),) = broker.drain("orders")
     assert users(properties) == headers | {"sqsdelay.WasDueAt": "1580461200000"}
+
+
+def test_a_senders_messages_arrive_intact(broker: Broker, transport: RabbitMqTimeouts) -> None:
+    """As NServiceBus sends them: many headers, bytes, properties; what cannot be sent fails alone."""
+    sender = TimeoutSender(transport)
+    own: dict[str, Any] = {f"NServiceBus.{n}": str(n) for n in range(20)} | {"n": 7}
+    message = RabbitMqMessage(
+        b"\x00\xff", delay=1, headers=own, properties=BasicProperties(content_type="text/x")
+    )
+    good, bad = sender.send_many("orders", [message, RabbitMqMessage(b"x", delay=-1)])
+    assert (good.error, type(bad.error)) == (None, InvalidDelay)
+    served = Served(InMemoryStore(SystemClock()), transport)
+    while served.manager.arrivals.turn() == 0:
+        pass
+    served.turns_until(lambda: ("dispatched", good.message_id) in served.told)
+    ((_, properties, body),) = broker.drain("orders")
+    assert (body, properties.content_type, properties.message_id) == (
+        b"\x00\xff",
+        "text/x",
+        good.message_id,
+    )
+    arrived = users(properties)
+    assert {name: arrived[name] for name in own} == own
+    assert arrived["NServiceBus.Timeout.RouteExpiredTimeoutTo"] == "orders"
+    assert good.due is not None
+    assert int(arrived["sqsdelay.WasDueAt"]) == round(good.due.timestamp() * 1000)
 
 
 def test_an_id_that_is_no_longer_there_is_dropped(

@@ -1,0 +1,142 @@
+"""What the stores in SQLite and PostgreSQL do alike: a method is one query of the dialect's own book."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from sqsdelay.core.stored_message import (
+    Amendment,
+    StoredMessage,
+    amendment_from_row,
+    check_stored_due,
+    due_found,
+    from_rows,
+    from_store,
+)
+from sqsdelay.receiving.deduplication import Copy
+from sqsdelay.stores.ids import found_among, page_bounds
+
+
+class SqlStore:
+    """Everything but storing and claiming. A dialect adds the time, and how long a lease is."""
+
+    @abstractmethod
+    def _read(self, query: str, **arguments: object) -> list[Any]:
+        """The rows of a query that only reads."""
+
+    @abstractmethod
+    def _changed(self, query: str, **arguments: object) -> list[Any]:
+        """The rows that a query which writes gives back."""
+
+    @abstractmethod
+    def _names(self, names: Collection[str]) -> object:
+        """A list of names as a query takes it."""
+
+    def _wake(self) -> None:
+        """Where the query does not wake the dispatchers itself."""
+
+    def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
+        rows = self._read(
+            "next_due_except" if except_destinations else "next_due",
+            except_destinations=self._names(except_destinations),
+        )
+        return None if not rows or rows[0][0] is None else due_found(rows[0][0])
+
+    def pending_count(self) -> int:
+        return int(self._read("pending_count")[0][0])
+
+    def count_due(self, from_ms: int, before_ms: int) -> int:
+        return int(self._read("count_due", from_ms=from_ms, before_ms=before_ms)[0][0])
+
+    def pending(
+        self,
+        limit: int,
+        *,
+        after: tuple[int, str] | None = None,
+        due_from_ms: int | None = None,
+        due_before_ms: int | None = None,
+    ) -> list[StoredMessage]:
+        after_ms, after_id, before_ms = page_bounds(after, due_from_ms, due_before_ms)
+        bounds = {"after_ms": after_ms, "after_id": after_id, "before_ms": before_ms}
+        return from_rows(self._read("pending", **bounds, limit=limit))
+
+    def find(self, message_id: str) -> StoredMessage | None:
+        rows = self._read("find", id=message_id)
+        return from_store(*rows[0]) if rows else None
+
+    def cancel(self, message_ids: Sequence[str]) -> list[bool]:
+        return self._of("cancel", message_ids)
+
+    def reschedule(self, message_id: str, due_ms: int) -> bool:
+        check_stored_due(due_ms)
+        moved = self._changed("reschedule", message_id=message_id, due_ms=due_ms)
+        self._wake()
+        return bool(moved)
+
+    def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
+        rows = self._read("amendments", ids=self._names(message_ids))
+        return {row[0]: amendment_from_row(*row) for row in rows}
+
+    def all_amendments(self, limit: int, *, after_id: str = "") -> list[Amendment]:
+        rows = self._read("all_amendments", after_id=after_id, limit=limit)
+        return [amendment_from_row(*row) for row in rows]
+
+    def _busy(self, asked: Sequence[str], claimed: Sequence[StoredMessage]) -> frozenset[str]:
+        """Which of the messages asked for are there, and were not claimed."""
+        left = set(asked).difference(message.message_id for message in claimed)
+        if not left:
+            return frozenset()
+        return frozenset(row[0] for row in self._read("known_ids", ids=self._names(left)))
+
+    def take(
+        self, limit: int, *, due_from_ms: int, after: tuple[int, str] | None = None
+    ) -> list[StoredMessage]:
+        return self._taken("take", limit, after, due_from_ms)
+
+    def taken(self, limit: int, *, after: tuple[int, str] | None = None) -> list[StoredMessage]:
+        return self._taken("taken", limit, after, None)
+
+    def _taken(
+        self, query: str, limit: int, after: tuple[int, str] | None, due_from_ms: int | None
+    ) -> list[StoredMessage]:
+        after_ms, after_id, _ = page_bounds(after, due_from_ms, None)
+        rows = self._changed(query, after_ms=after_ms, after_id=after_id, limit=limit)
+        return sorted(from_rows(rows), key=lambda message: (message.due_ms, message.message_id))
+
+    def remove_taken(self, message_ids: Sequence[str]) -> list[bool]:
+        return self._of("remove_taken", message_ids)
+
+    def put_back(self, message_ids: Sequence[str]) -> None:
+        self._changed("put_back", ids=self._names(message_ids))
+        self._wake()
+
+    def _of(self, query: str, message_ids: Sequence[str]) -> list[bool]:
+        rows = self._changed(query, ids=self._names(message_ids))
+        return found_among(message_ids, (row[0] for row in rows))
+
+
+class SqlInbox:
+    """Everything but the check of a caller's transaction."""
+
+    @abstractmethod
+    def _run(self, query: str, **arguments: object) -> tuple[list[Any], int]:
+        """The rows a query gives, and how many it changed."""
+
+    def begin(self, message_id: str, *, claim: str, now_ms: int, until_ms: int) -> Copy:
+        arguments = {"claim": claim, "now_ms": now_ms, "until_ms": until_ms}
+        if self._run("begin", message_id=message_id, **arguments)[0]:
+            return Copy.FIRST
+        rows, _ = self._run("find", message_id=message_id)
+        # A row that is gone was given up this moment: the copy comes back, and is the first then.
+        return Copy.DUPLICATE if rows and rows[0][0] is None else Copy.IN_PROGRESS
+
+    def done(self, message_id: str, *, until_ms: int) -> None:
+        self._run("done", message_id=message_id, until_ms=until_ms)
+
+    def release(self, message_id: str, *, claim: str) -> None:
+        self._run("release", message_id=message_id, claim=claim)
+
+    def forget(self, now_ms: int, *, limit: int) -> int:
+        return self._run("forget", now_ms=now_ms, limit=limit)[1]
