@@ -135,10 +135,13 @@ class Broker:
             )
 
     def _ask(self) -> dict[str, int]:
-        from sqsdelay.rabbitmq.management import depths, ready
+        from sqsdelay.rabbitmq.connection import Session
+        from sqsdelay.rabbitmq.management import ready
 
         own = [name for each in self._endpoints for name in (each, each + ERROR_QUEUE_SUFFIX)]
-        return ready(self._given, self._topology) | depths(self._given, own)
+        with Session(self._given) as session:
+            counts = ready(session, self._topology) | {name: session.count(name) for name in own}
+        return {name: count for name, count in counts.items() if count is not None}
 
 
 RECENT: Final = 12
