@@ -207,9 +207,9 @@ class Jobs:
         with self._lock:
             self._publications.extendleft(reversed(publications))
 
-    def bind(self, job: BindJob) -> None:
+    def bind(self, bindings: Sequence[BindJob]) -> None:
         with self._lock:
-            self._bindings.append(job)
+            self._bindings.extend(bindings)
 
     def take_bindings(self) -> list[BindJob]:
         """All bindings that someone waits for, which are then the caller's to settle."""

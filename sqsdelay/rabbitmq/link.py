@@ -414,8 +414,7 @@ class Link:
                 "let receivers deduplicate"
             )
         )
-        for binding in self._binder.give_back():
-            self._jobs.bind(binding)
+        self._jobs.bind(self._binder.give_back())
 
     def _settle_refused(self, reason: ChannelClosedByBroker) -> None:
         """Settle what the broker refused to publish, and hand back what it has not looked at.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from math import inf
 from typing import Final
@@ -17,6 +17,7 @@ from pika import BasicProperties
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.errors import (
     ConfigurationError,
+    InvalidEndpoint,
     InvalidSetting,
     QueueUnavailable,
     SendFailed,
@@ -134,30 +135,40 @@ class Publisher:
                 return
             call.done.wait(min(deadline - now, self._blocked_seconds / 4))
 
-    def bind(self, endpoint: str, topology: Topology, *, since: float | None = None) -> None:
-        """Bind an endpoint, so that its due messages reach its queue; again is fine.
+    def bind(
+        self, endpoints: Iterable[str], topology: Topology, *, since: float
+    ) -> dict[str, SqsDelayError]:
+        """Bind endpoints, all at once, so that due messages reach their queues; again is fine.
 
         Args:
-            since: when the call began, by `now`; now if left out.
+            since: when the call began, by `now`.
 
-        Raises:
-            QueueMissing: there is no such queue.
-            ConfigurationError: there is no such infrastructure, or no permission.
-            QueueUnavailable: the broker cannot be reached, or does not answer in time.
+        Returns:
+            the errors by endpoint: `InvalidEndpoint`, `QueueMissing`, `ConfigurationError` (no such
+            infrastructure, or no permission), `QueueUnavailable`.
         """
-        began = self.now() if since is None else since
-        job = BindJob(endpoint, topology)
-        self._submit(binding=job)
-        if not job.done.wait(max(0.0, began + self._call_seconds - self.now())):
-            job.settle(
-                QueueUnavailable(
-                    f"RabbitMQ at {place(self._given)} did not bind {endpoint} within "
-                    f"{self._call_seconds:g} s{self._blocked()}; try again later"
+        errors: dict[str, SqsDelayError] = {}
+        jobs: list[BindJob] = []
+        for endpoint in endpoints:
+            try:
+                topology.hand_over_queue(endpoint)
+            except InvalidEndpoint as error:
+                errors[endpoint] = error
+            else:
+                jobs.append(BindJob(endpoint, topology))
+        self._submit(bindings=jobs)
+        for job in jobs:
+            if not job.done.wait(max(0.0, since + self._call_seconds - self.now())):
+                job.settle(
+                    QueueUnavailable(
+                        f"RabbitMQ at {place(self._given)} did not bind {job.endpoint} within "
+                        f"{self._call_seconds:g} s{self._blocked()}; try again later"
+                    )
                 )
-            )
-            self._jobs.discard_settled()
-        if job.error is not None:
-            raise job.error
+                self._jobs.discard_settled()
+            if job.error is not None:
+                errors[job.endpoint] = job.error
+        return errors
 
     def catches(self, topology: Topology, *, since: float | None = None) -> bool:
         """Whether a due message that nobody is bound for has a place to go to, and holds up no other.
@@ -215,14 +226,13 @@ class Publisher:
             thread.join()
 
     def _submit(
-        self, *, publications: Sequence[Publication] = (), binding: BindJob | None = None
+        self, *, publications: Sequence[Publication] = (), bindings: Sequence[BindJob] = ()
     ) -> None:
         with self._changed:
             if self._closing.is_set():
                 raise ConfigurationError("the sender is closed; create a new one")
             self._jobs.publish(publications)
-            if binding is not None:
-                self._jobs.bind(binding)
+            self._jobs.bind(bindings)
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name="sqsdelay-rabbitmq", daemon=True

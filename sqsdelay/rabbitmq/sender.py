@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -203,12 +203,7 @@ class RabbitMqSender:
             message_id=message_id,
             properties=properties,
         )
-        began = self._publisher.now()
-        prepared = self._prepare(check_queue_name(endpoint), message)
-        if prepared.route is RabbitMqRoute.DELAY_LEVEL:
-            self._ensure_deliverable(endpoint, began)
-        self._publisher.publish([prepared.publication], since=began)
-        result = prepared.result()
+        (result,) = self._send_each([(check_queue_name(endpoint), message)])
         if result.error is not None:
             raise result.error
         return result
@@ -226,21 +221,30 @@ class RabbitMqSender:
             InvalidEndpoint: nothing was sent.
         """
         check_queue_name(endpoint)
+        return self._send_each([(endpoint, message) for message in messages])
+
+    def _send_each(
+        self, messages: Iterable[tuple[str, RabbitMqMessage]]
+    ) -> list[RabbitMqSendResult]:
+        """Send many messages, each with its endpoint's name, as `send_many` does: their endpoints are
+        bound side by side."""
         began = self._publisher.now()
         results: list[RabbitMqSendResult] = []
         ready: list[tuple[int, _Prepared]] = []
-        for position, message in enumerate(messages):
+        for position, (endpoint, message) in enumerate(messages):
             message_id = getattr(message, "message_id", None)
             results.append(RabbitMqSendResult(message_id))
             try:
-                ready.append((position, self._prepare(endpoint, message)))
+                ready.append((position, self._prepare(check_queue_name(endpoint), message)))
             except SqsDelayError as error:
                 results[position] = RabbitMqSendResult(message_id, error=error)
-        unbound = self._binding_error(endpoint, (prepared for _, prepared in ready), began)
+        delayed = {each.endpoint for _, each in ready if each.route is RabbitMqRoute.DELAY_LEVEL}
+        unbound = self._undeliverable(delayed, began)
         sendable = []
         for position, prepared in ready:
-            if unbound is not None and prepared.route is RabbitMqRoute.DELAY_LEVEL:
-                prepared.publication.error = unbound
+            unreachable = unbound.get(prepared.endpoint)
+            if unreachable is not None and prepared.route is RabbitMqRoute.DELAY_LEVEL:
+                prepared.publication.error = unreachable
                 results[position] = prepared.result()
             else:
                 sendable.append((position, prepared))
@@ -249,23 +253,19 @@ class RabbitMqSender:
             results[position] = prepared.result()
         return results
 
-    def _binding_error(
-        self, endpoint: str, prepared: Iterable[_Prepared], began: float
-    ) -> SqsDelayError | None:
-        if not any(each.route is RabbitMqRoute.DELAY_LEVEL for each in prepared):
-            return None
+    def _undeliverable(
+        self, endpoints: Collection[str], began: float
+    ) -> Mapping[str, SqsDelayError]:
+        """Why a delayed message would not reach its queue, by endpoint. Each time, as NServiceBus does: a
+        queue may have been deleted and created again since."""
         try:
-            self._ensure_deliverable(endpoint, began)
+            if endpoints and not self._caught:
+                self._ensure_caught(began)
+            if endpoints and self._bind:
+                return self._publisher.bind(endpoints, self._topology, since=began)
         except SqsDelayError as error:
-            return error
-        return None
-
-    def _ensure_deliverable(self, endpoint: str, began: float) -> None:
-        """Each time, as NServiceBus does: its queue may have been deleted and created again since."""
-        if not self._caught:
-            self._ensure_caught(began)
-        if self._bind:
-            self._publisher.bind(endpoint, self._topology, since=began)
+            return dict.fromkeys(endpoints, error)
+        return {}
 
     def _ensure_caught(self, began: float) -> None:
         """Find out whether the infrastructure is one in which a message can hold up all others."""
@@ -332,15 +332,15 @@ LANES: Final = 4
 """Calls under way: while the broker confirms one, others are written. More find nothing to do: all go over
 one connection."""
 
-PUBLISHED_AT_ONCE: Final = 500
-"""Messages of one call: enough that its thread and its binding cost each of them little."""
+PUBLISHED_AT_ONCE: Final = 600
+"""Messages of one call: enough that its thread and its bindings cost each of them little."""
 
 
 class AsyncRabbitMqSender:
     """A `RabbitMqSender` for asyncio. For the tasks of one event loop at a time.
 
-    What tasks send to the same queue within a few milliseconds of each other is published by one
-    call, in a thread. ``async with`` closes it; so does `aclose`.
+    What tasks send within a few milliseconds of each other, delayed or to the same queue, is published by
+    one call, in a thread. ``async with`` closes it; so does `aclose`.
 
     Args:
         sender: what sends, with your URL and other settings. It is closed with this one.
@@ -359,15 +359,15 @@ class AsyncRabbitMqSender:
         max_waiting: int = DEFAULT_MAX_WAITING,
     ) -> None:
         self._sender = sender
-        self._calls = LoopCalls[RabbitMqMessage, RabbitMqSendResult](
+        self._calls = LoopCalls[tuple[str, RabbitMqMessage], RabbitMqSendResult](
             self._send, linger_ms=linger_ms, lanes=LANES, max_waiting=max_waiting
         )
         in_each_child(self, AsyncRabbitMqSender._begin_anew)
 
     def _send(
-        self, endpoint: Hashable, messages: list[RabbitMqMessage]
+        self, _: Hashable, messages: list[tuple[str, RabbitMqMessage]]
     ) -> list[RabbitMqSendResult]:
-        return self._sender.send_many(str(endpoint), messages)
+        return self._sender._send_each(messages)
 
     def _begin_anew(self) -> None:
         """In a forked process."""
@@ -406,7 +406,10 @@ class AsyncRabbitMqSender:
         )
         queue = check_queue_name(endpoint)
         size = len(body) if isinstance(body, str | bytes) else 0
-        result = await self._calls.call(queue, message, size=size, most=PUBLISHED_AT_ONCE)
+        # Delayed messages go to the same levels, whoever they are for; one without a delay goes to its own
+        # queue, which may not answer, and holds up none but its like.
+        key = None if delay or due_at else queue
+        result = await self._calls.call(key, (queue, message), size=size, most=PUBLISHED_AT_ONCE)
         if result.error is not None:
             raise result.error
         return result

@@ -41,7 +41,7 @@ def test_the_asyncio_benchmark_prints_all_beside_each_other(broker: Broker) -> N
     """A small run: a rate for each, the ratios, and the verdict as exit code."""
     program = [sys.executable, "-m", "benchmarks.rabbitmq_async", "--url", broker.url]
     done = subprocess.run(
-        [*program, "--messages", "100", "--rounds", "1"],
+        [*program, "--messages", "100", "--rounds", "1", "--endpoints", "1"],
         cwd=ROOT,
         capture_output=True,
         text=True,
