@@ -423,10 +423,6 @@ class Session:
         connection.ioloop.close()
         self._connection = self._channel = None
 
-    @property
-    def is_open(self) -> bool:
-        return self._connection is not None and self._lost is None
-
     def _on_end(self, _: Any, reason: BaseException) -> None:
         self._lost = self._lost or reason
 
