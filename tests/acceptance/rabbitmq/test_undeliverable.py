@@ -79,6 +79,25 @@ def test_a_full_destination_holds_up_nobody(broker: Broker, healthy: int) -> Non
     wait_for(lambda: found() == [("endpoint full", False)])
 
 
+def test_a_hand_over_that_stands_on_shared_infrastructure_is_a_problem(broker: Broker) -> None:
+    """NServiceBus's levels lead to the endpoints' queues: verify warns before one is full, and fails then."""
+    shared = Topology("nsb.v2")
+    declare(broker.url, shared)
+    broker.queue("full", {**QUORUM, "x-max-length": 10, "x-overflow": "reject-publish"})
+    bind(broker.url, "full", shared)
+
+    def found(*, fatal: bool) -> list[str]:
+        problems = verify(broker.url, shared, management_url=broker.management_url)
+        return [each.subject for each in problems if each.fatal is fatal]
+
+    assert "endpoint full" in found(fatal=False)
+    assert found(fatal=True) == []
+    with RabbitMqSender(broker.url, prefix="nsb.v2", without_alternate_exchange=True) as sender:
+        results = sender.send_many("full", [RabbitMqMessage("x", delay=1) for _ in range(LOST)])
+        assert all(result.error is None for result in results)
+    wait_for(lambda: found(fatal=True) == ["queue nsb.v2.delay-level-00"])
+
+
 def test_a_user_who_may_not_declare_binds_an_endpoint_that_is_there(broker: Broker) -> None:
     """Its hand-over queue is made by whoever may; without one, the error says what is not allowed."""
     acme = Topology("acme")
