@@ -1,7 +1,8 @@
 """A private RabbitMQ node for tests: Debian's package, free ports, its own data, ended by its own pids.
 
 With ``SQSDELAY_TEST_RABBITMQ=amqp://…`` (and ``SQSDELAY_TEST_RABBITMQ_MANAGEMENT=http://…``) the tests
-use that broker instead; those that stop the broker still start a private one.
+use that broker instead; those that stop the broker still start a private one. With
+``SQSDELAY_RABBITMQ4_HOME``, where a generic Unix archive of RabbitMQ 4 was unpacked, private ones are that.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from pika.exceptions import AMQPError
 from sqsdelay.testing.local_aws import free_port
 from tests.services import packages
 
-SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+NEWER = os.environ.get("SQSDELAY_RABBITMQ4_HOME")
+SERVER = Path(NEWER, "sbin") if NEWER else Path("/usr/lib/rabbitmq/bin")
+SERVER /= "rabbitmq-server"
 CTL = SERVER.with_name("rabbitmqctl")
 POLICY = Path("/usr/sbin/policy-rc.d")
 START_SECONDS: Final = 120
