@@ -271,7 +271,7 @@ def run(url: str, options: argparse.Namespace) -> bool:
         exact = compare_lateness(sender, kombu_sender, url, options.longest)
     kombu_sender.close()
     teardown(url, OURS, force=True)
-    queues(url, "ours", "kombu", *kombu_names(), delete=True)
+    queues(url, "ours", "kombu", f"{OURS.hand_over}.ours", *kombu_names(), delete=True)
     return fast and exact
 
 

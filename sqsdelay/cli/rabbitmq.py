@@ -169,10 +169,10 @@ def send(
             headers=dict(map(_header, header or [])),
             message_id=message_id,
         )
+    due = result.due.isoformat(timespec="milliseconds") if result.due else ""
     if as_json:
-        print_json({"message_id": result.message_id, "route": result.route, "due": result.due})
+        print_json({"message_id": result.message_id, "route": result.route, "due": due})
     else:
-        due = result.due.isoformat(timespec="milliseconds") if result.due else ""
         _say(f"sent {result.message_id} ({result.route}), due {due}")
 
 

@@ -337,14 +337,18 @@ class Source:
         return endpoint_status(queues, self.endpoint, _Known(ages))
 
     def _ask_broker(self) -> BrokerStatus:
-        from sqsdelay.rabbitmq.connection import parameters
-        from sqsdelay.rabbitmq.management import depths, ready
+        from sqsdelay.rabbitmq.connection import Session, parameters
+        from sqsdelay.rabbitmq.management import ready
         from sqsdelay.rabbitmq.topology import OWN_PREFIX, Topology
 
         topology = Topology(self.settings.prefix or OWN_PREFIX)
         given = parameters(self.settings.rabbitmq or "")
         own, error_queue = self.name, self.name + ERROR_QUEUE_SUFFIX
-        counts = ready(given, topology) | depths(given, [own, error_queue])
+        with Session(given) as session:
+            counts = ready(session, topology)
+            for name in (own, error_queue):
+                if (count := session.count(name)) is not None:
+                    counts[name] = count
         if own not in counts:
             raise QueueMissing(f"queue {own} does not exist; declare it on the broker")
         lost = counts.get(topology.undeliverable, 0)

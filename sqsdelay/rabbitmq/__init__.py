@@ -15,11 +15,15 @@ if find_spec("pika") is None:
 
 if TYPE_CHECKING:
     from sqsdelay.core.readable import Problem
-    from sqsdelay.rabbitmq.async_sender import AsyncRabbitMqSender
     from sqsdelay.rabbitmq.infrastructure import bind, declare, teardown
     from sqsdelay.rabbitmq.message import RabbitMqMessage
     from sqsdelay.rabbitmq.outbox import RabbitMqOutbox
-    from sqsdelay.rabbitmq.sender import RabbitMqRoute, RabbitMqSender, RabbitMqSendResult
+    from sqsdelay.rabbitmq.sender import (
+        AsyncRabbitMqSender,
+        RabbitMqRoute,
+        RabbitMqSender,
+        RabbitMqSendResult,
+    )
     from sqsdelay.rabbitmq.timeouts import RabbitMqTimeouts, create_timeout_queues
     from sqsdelay.rabbitmq.topology import MAX_DELAY_SECONDS, Topology
     from sqsdelay.rabbitmq.transfers import Transfer, transfer
@@ -46,7 +50,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AsyncRabbitMqSender": "async_sender",
+    "AsyncRabbitMqSender": "sender",
     "RabbitMqSender": "sender",
     "MAX_DELAY_SECONDS": "topology",
     "RabbitMqMessage": "message",

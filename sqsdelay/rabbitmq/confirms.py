@@ -11,6 +11,7 @@ from math import inf
 from pika import BasicProperties
 
 from sqsdelay.errors import SqsDelayError
+from sqsdelay.rabbitmq.topology import Topology
 
 
 @dataclass(slots=True, eq=False)
@@ -169,11 +170,11 @@ class Outstanding:
 
 @dataclass(slots=True, eq=False)
 class BindJob:
-    """A queue to be bound to an exchange, and in the end what became of it."""
+    """An endpoint whose due messages are to reach its queue, and in the end what became of it."""
 
-    queue: str
-    exchange: str
-    routing_key: str
+    endpoint: str
+    topology: Topology
+    retries: int = 0
     error: SqsDelayError | None = None
     done: threading.Event = field(default_factory=threading.Event)
 
@@ -206,18 +207,16 @@ class Jobs:
         with self._lock:
             self._publications.extendleft(reversed(publications))
 
-    def bind(self, job: BindJob) -> None:
+    def bind(self, bindings: Sequence[BindJob]) -> None:
         with self._lock:
-            self._bindings.append(job)
+            self._bindings.extend(bindings)
 
-    def next_binding(self) -> BindJob | None:
-        """A binding, which is then the caller's to settle."""
+    def take_bindings(self) -> list[BindJob]:
+        """All bindings that someone waits for, which are then the caller's to settle."""
         with self._lock:
-            while self._bindings:
-                job = self._bindings.popleft()
-                if not job.done.is_set():
-                    return job
-            return None
+            taken = [job for job in self._bindings if not job.done.is_set()]
+            self._bindings.clear()
+            return taken
 
     def next_publication(self, *, room: int | None = None) -> Publication | None:
         """A publication to be written now, which is then the caller's to settle.

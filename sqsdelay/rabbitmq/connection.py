@@ -1,15 +1,18 @@
-"""Connections by URL, and the broker's errors translated once."""
+"""Connections by URL, the broker's errors translated once, and the connection for administration."""
 
 from __future__ import annotations
 
+import re
 import ssl
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 import pika
+from pika.adapters.select_connection import IOLoop
+from pika.adapters.utils.selector_ioloop_adapter import SelectorIOServicesAdapter
 from pika.exceptions import (
     AMQPConnectionError,
     AMQPError,
@@ -27,14 +30,12 @@ from sqsdelay.errors import (
     QueueUnavailable,
     SqsDelayError,
 )
+from sqsdelay.rabbitmq.topology import declare_command
 
 NOT_FOUND = 404
 ACCESS_REFUSED = 403
 PRECONDITION_FAILED = 406
 _DENIED = (AuthenticationError, ProbableAuthenticationError, ProbableAccessDeniedError)
-
-ADMIN_SECONDS: Final = 30.0
-"""The most that an administrative step may take, from when it is connected."""
 
 _EXAMPLE: Final = "amqp://user:password@host:5672/vhost"
 
@@ -114,48 +115,14 @@ def place(given: Address | pika.connection.Parameters) -> str:
     return f"{hosts} (virtual host {nodes[0].virtual_host!r})"
 
 
-class TimedConnection(pika.BlockingConnection):
-    """A blocking connection that ends when its time is up, whatever it then waits for.
-
-    pika gives its blocking calls no time limit, and a queue without a leader answers none of them.
-    """
-
-    _timer: Any = None
-
-    def allow(self, seconds: float | None) -> None:
-        """End the connection in so many seconds, or None for never, and not when it was said before."""
-        loop = self._impl.ioloop
-        if self._timer is not None:
-            loop.remove_timeout(self._timer)
-            self._timer = None
-        if seconds is None:
-            return
-        # No public call ends a connection while another waits for its answer.
-        self._timer = loop.call_later(
-            seconds,
-            lambda: self._impl._terminate_stream(TimeoutError(f"no answer within {seconds:g} s")),
-        )
-
-
-@contextmanager
-def channel(given: Address, *, seconds: float = ADMIN_SECONDS) -> Iterator[Any]:
-    """A blocking channel on a connection of its own, for administration, that ends after ``seconds``.
-
-    Raises:
-        QueueUnavailable, ConfigurationError, QueueMissing: see `translated`.
-    """
-    try:
-        connection = TimedConnection(list(given.nodes))
-        with connection:
-            connection.allow(seconds)
-            yield connection.channel()
-    except (AMQPError, OSError) as error:
-        raise translated(error, given) from error
-
-
 def is_denied(error: BaseException) -> bool:
     """True for an error that no later attempt will cure: not let in, or no TLS between the two."""
-    return isinstance(error, _DENIED) or _is_tls_mismatch(_cause(error))
+    denied = isinstance(error, _DENIED) and _LIMIT.search(str(error)) is None
+    return denied or _is_tls_mismatch(_cause(error))
+
+
+_LIMIT: Final = re.compile(r"(?:\w+ )?connection limit \(\d+\) is reached")
+"""How the broker says that a user, virtual host or node has as many connections as it may."""
 
 
 def _is_tls_mismatch(cause: BaseException) -> bool:
@@ -167,6 +134,11 @@ def _is_tls_mismatch(cause: BaseException) -> bool:
 def translated(error: BaseException, given: Address | pika.connection.Parameters) -> SqsDelayError:
     """The error to raise for what pika raised."""
     where = place(given)
+    if isinstance(error, _DENIED) and (limit := _LIMIT.search(str(error))):
+        return QueueUnavailable(
+            f"RabbitMQ at {where} takes no more connections of the user {_user(given)!r}: {limit[0]}; "
+            "close some, raise the limit, or try again later"
+        )
     if isinstance(error, _DENIED):
         return ConfigurationError(
             f"RabbitMQ at {where} refused the user {_user(given)!r}; check user, password and virtual host"
@@ -205,9 +177,9 @@ def refusal(code: int, text: str, where: str) -> SqsDelayError:
     if code == NOT_FOUND and "no queue" in text:
         return QueueMissing(f"RabbitMQ at {where}: {text}; create the queue, or correct the name")
     if code == NOT_FOUND:
+        command = declare_command(text.partition("'")[2])
         return ConfigurationError(
-            f"RabbitMQ at {where}: {text}; declare the delay infrastructure with: "
-            "sqsdelay rabbitmq declare"
+            f"RabbitMQ at {where}: {text}; declare the delay infrastructure with: {command}"
         )
     if code == ACCESS_REFUSED:
         return ConfigurationError(f"RabbitMQ at {where}: {text}; give the user that permission")
@@ -229,3 +201,234 @@ def _user(given: Address | pika.connection.Parameters) -> str:
     if isinstance(given, Address):
         return given.user
     return str(getattr(given.credentials, "username", "unknown"))
+
+
+_T = TypeVar("_T")
+
+
+def first_that_opens(
+    given: Address, open_one: Callable[[Any], _T], *, start: int = 0
+) -> tuple[int, _T]:
+    """Open a connection to the first node that answers, from number ``start`` on.
+
+    Raises:
+        what pika raised for the last node, rather for one that a later attempt may cure.
+    """
+    errors: list[Exception] = []
+    for offset in range(len(given.nodes)):
+        number = (start + offset) % len(given.nodes)
+        try:
+            return number, open_one(given.nodes[number])
+        except Exception as error:
+            errors.append(error)
+    raise next((each for each in errors if not is_denied(each)), errors[-1])
+
+
+ADMIN_SECONDS: Final = 30.0
+"""The most that administrative steps may take together, from when the connection is begun."""
+
+CLOSE_SECONDS: Final = 3.0
+"""How long the broker may take to say goodbye."""
+
+DISCONNECT_SECONDS: Final = 1.0
+"""How long closing a socket may take; it needs no answer, so this is never reached in practice."""
+
+
+class Wire(SelectorIOServicesAdapter):
+    """pika's loop and sockets, and what no connection of pika's tells or does: what waits for the socket,
+    and to drop it without an answer."""
+
+    def __init__(self) -> None:
+        super().__init__(IOLoop())
+        self._transport: Any = None
+
+    def create_streaming_connection(
+        self, protocol_factory: Any, sock: Any, on_done: Any, *context: Any, **more: Any
+    ) -> Any:
+        def keep(result: Any) -> None:
+            if isinstance(result, tuple):
+                self._transport = result[0]
+            on_done(result)
+
+        return super().create_streaming_connection(protocol_factory, sock, keep, *context, **more)
+
+    @property
+    def unwritten(self) -> int:
+        """Bytes that pika has and the socket has not taken."""
+        return int(self._transport.get_write_buffer_size())
+
+    def drop(self) -> None:
+        """End the connection in the loop's next round, whatever it waits for."""
+        if self._transport is not None:
+            # As if the broker had hung up: pika wants a reason.
+            self._transport.get_protocol().eof_received()
+            self._transport.abort()
+
+
+class Session:
+    """A connection to one of a broker's nodes, and a channel. For one thread at a time; a context manager
+    whose errors are ours.
+
+    Args:
+        given: where to.
+        seconds: how long all steps may take together; see `allow`.
+
+    Raises:
+        QueueUnavailable, ConfigurationError, QueueMissing: see `translated`.
+    """
+
+    def __init__(self, given: Address, *, seconds: float = ADMIN_SECONDS) -> None:
+        self._given = given
+        self._connection: Any = None
+        self._channel: Any = None
+        self._lost: BaseException | None = None
+        self._refused: BaseException | None = None
+        self._timer: Any = None
+        self._got: list[Any] = []
+        self._blocked = ""
+        try:
+            first_that_opens(given, self._open)
+        except Exception as error:  # pika's own for this are no AMQPError
+            raise translated(error, given) from error
+        self.allow(seconds)
+
+    def _open(self, node: pika.connection.Parameters) -> None:
+        self._lost = None
+        self._wire = Wire()
+        self._connection = pika.SelectConnection(
+            node,
+            on_open_error_callback=self._on_end,
+            on_close_callback=self._on_end,
+            custom_ioloop=self._wire,
+        )
+        try:
+            self.wait(lambda: self._connection.is_open)  # pika gives up by itself
+        except BaseException:
+            self.close()
+            raise
+        self._connection.add_on_connection_blocked_callback(self._on_blocked)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self.close()
+        if isinstance(error, AMQPError | OSError):
+            raise translated(error, self._given) from error
+
+    def allow(self, seconds: float | None) -> None:
+        """End the connection in so many seconds, or None for never, and not when it was said before.
+
+        pika sets no time limit, and a queue without a leader does not answer.
+        """
+        if self._timer is not None:
+            self._connection.ioloop.remove_timeout(self._timer)
+        self._timer = None
+        if seconds is not None:
+            self._timer = self._connection.ioloop.call_later(seconds, lambda: self._expire(seconds))
+
+    def _expire(self, seconds: float) -> None:
+        self._timer = None
+        self._lost = TimeoutError(f"no answer within {seconds:g} s{self._blocked}")
+        self._wire.drop()
+
+    def channel(self) -> Any:
+        """The channel; a new one after the broker has closed the former."""
+        if self._channel is None or not self._channel.is_open:
+            opened: list[Any] = []
+            self._connection.channel(on_open_callback=opened.append)
+            self.wait(lambda: opened)
+            (self._channel,) = opened
+            self._channel.add_on_close_callback(self._on_refused)
+            self._channel.add_callback(
+                lambda _: self._got.append(None), [pika.spec.Basic.GetEmpty], one_shot=False
+            )
+        return self._channel
+
+    def ask(self, method: str, *arguments: Any, **options: Any) -> Any:
+        """Call one of the channel's methods; the broker's answer.
+
+        Raises:
+            ChannelClosedByBroker: it refused; the next call has a new channel.
+        """
+        answers: list[Any] = []
+        getattr(self.channel(), method)(*arguments, **options, callback=answers.append)
+        self.wait(lambda: answers)
+        return answers[0].method
+
+    def count(self, queue: str) -> int | None:
+        """Messages that are ready in a queue; None where there is no such queue."""
+        try:
+            return int(self.ask("queue_declare", queue, passive=True).message_count)
+        except ChannelClosedByBroker as error:
+            if error.reply_code != NOT_FOUND:
+                raise
+            return None
+
+    def exists(self, exchange: str) -> bool:
+        """Whether there is an exchange of that name."""
+        try:
+            self.ask("exchange_declare", exchange, passive=True)
+        except ChannelClosedByBroker as error:
+            if error.reply_code != NOT_FOUND:
+                raise
+            return False
+        return True
+
+    def get(self, queue: str) -> Sequence[Any] | None:
+        """Take a message, unacknowledged: its method, properties and body; None where there is none."""
+        self._got.clear()
+        self.channel().basic_get(queue, lambda _, *message: self._got.append(message))
+        self.wait(lambda: self._got)
+        taken: Sequence[Any] | None = self._got.pop()
+        return taken
+
+    def wait(self, until: Callable[[], object], *, seconds: float | None = None) -> None:
+        """Serve the connection until that is true, or for so many seconds.
+
+        Raises:
+            what ended the connection, or the channel.
+        """
+        self._run(lambda: until() or self._lost or self._refused, seconds)
+        refused, self._refused = self._refused, None
+        if self._lost is not None or refused is not None:
+            raise self._lost or refused or AssertionError
+
+    def _run(self, until: Callable[[], object], seconds: float | None) -> None:
+        loop, over = self._connection.ioloop, list[bool]()
+        timer = None if seconds is None else loop.call_later(seconds, lambda: over.append(True))
+        loop.activate_poller()
+        try:
+            while not (until() or over):
+                loop.poll()
+                loop.process_timeouts()
+        finally:
+            loop.deactivate_poller()
+            if timer is not None:
+                loop.remove_timeout(timer)
+
+    def close(self) -> None:
+        """End the connection in order, or without the broker's answer if that does not come."""
+        connection = self._connection
+        if connection is None:
+            return
+        self.allow(None)
+        if connection.is_open:
+            with suppress(AMQPError):
+                connection.close()
+            self._run(lambda: connection.is_closed, CLOSE_SECONDS)
+        if not connection.is_closed:
+            self._wire.drop()
+            self._run(lambda: connection.is_closed, DISCONNECT_SECONDS)
+        connection.ioloop.close()
+        self._connection = self._channel = None
+
+    def _on_end(self, _: Any, reason: BaseException) -> None:
+        self._lost = self._lost or reason
+
+    def _on_refused(self, _: Any, reason: BaseException) -> None:
+        if isinstance(reason, ChannelClosedByBroker):
+            self._refused = reason
+
+    def _on_blocked(self, _: Any, frame: Any) -> None:
+        self._blocked = f" (memory or disk alarm: {frame.method.reason})"

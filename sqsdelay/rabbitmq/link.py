@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any, Final
 
@@ -20,11 +19,21 @@ from sqsdelay.errors import (
     Unconfirmed,
 )
 from sqsdelay.rabbitmq.confirms import BindJob, Jobs, Outstanding, Publication
-from sqsdelay.rabbitmq.connection import ACCESS_REFUSED, NOT_FOUND, place, refusal, translated
+from sqsdelay.rabbitmq.connection import (
+    ACCESS_REFUSED,
+    CLOSE_SECONDS,
+    DISCONNECT_SECONDS,
+    NOT_FOUND,
+    Wire,
+    place,
+    refusal,
+    translated,
+)
+from sqsdelay.rabbitmq.topology import declare_command
 
 
 class Binder:
-    """Makes bindings on a connection, one after the other. Not thread-safe.
+    """Binds endpoints on a connection: all that wait at once, and one answer tells. Not thread-safe.
 
     Args:
         connection: open, of pika's asynchronous kind.
@@ -45,60 +54,100 @@ class Binder:
         self._given = given
         self._on_answer = on_answer
         self._monotonic = monotonic
-        self._unanswered: deque[tuple[float, BindJob]] = deque()
+        self._waiting: deque[BindJob] = deque()
+        self._asked: list[BindJob] = []
+        self._one_by_one = 0
+        self._declared: set[str] = set()
         self._channel: Any = None
         self._opening = False
+        self.oldest_at = inf
+        """Since when the broker has owed an answer; infinity where it owes none."""
 
-    @property
-    def oldest_at(self) -> float:
-        """Since when the oldest binding waits for its answer; infinity where there is none."""
-        return self._unanswered[0][0] if self._unanswered else inf
-
-    def bind(self, job: BindJob) -> None:
-        """Bind, and settle the job when the broker has answered."""
-        self._unanswered.append((self._monotonic(), job))
-        if self._channel is not None:
-            self._ask(self._channel, job)
-        else:
-            self._open()
+    def bind(self, jobs: Sequence[BindJob]) -> None:
+        """Bind these, and settle each when the broker has answered."""
+        self._waiting.extend(jobs)
+        self._ask()
 
     def give_back(self) -> list[BindJob]:
         """All that is without an answer: to bind again is fine, on another connection."""
-        jobs = [job for _, job in self._unanswered]
-        self._unanswered.clear()
+        jobs = [*self._asked, *self._waiting]
+        self._asked.clear()
+        self._waiting.clear()
         return jobs
 
-    def _open(self) -> None:
-        if not self._opening and self._connection.is_open:
-            self._opening = True
-            self._connection.channel(on_open_callback=self._on_open)
+    def _ask(self) -> None:
+        """Ask for all that waits, or for one if the broker has refused one of several."""
+        if self._asked or not self._waiting or not self._connection.is_open:
+            return
+        if self.oldest_at == inf:
+            self.oldest_at = self._monotonic()
+        if self._channel is None:
+            if not self._opening:
+                self._opening = True
+                self._connection.channel(on_open_callback=self._on_open)
+            return
+        count = 1 if self._one_by_one else min(len(self._waiting), MAX_BOUND)
+        self._asked = [self._waiting.popleft() for _ in range(count)]
+        for job in self._asked:
+            if job is not self._asked[-1]:
+                self._write(job, None)
+        self._write(self._asked[-1], self._on_bound)
+
+    def _write(self, job: BindJob, on_last: Callable[[Any], None] | None) -> None:
+        queue = job.topology.hand_over_queue(job.endpoint)
+        if queue is not None and queue.name not in self._declared:
+            self._channel.queue_declare(queue.name, durable=True, arguments=dict(queue.arguments))
+        *others, last = job.topology.endpoint_bindings(job.endpoint)
+        for each in others:
+            self._channel.queue_bind(each.destination, each.source, each.routing_key)
+        self._channel.queue_bind(last.destination, last.source, last.routing_key, callback=on_last)
 
     def _on_open(self, channel: Any) -> None:
         self._opening = False
         self._channel = channel
         channel.add_on_close_callback(self._on_closed)
-        for _, job in list(self._unanswered):
-            self._ask(channel, job)
+        self._ask()
 
-    def _ask(self, channel: Any, job: BindJob) -> None:
-        channel.queue_bind(
-            job.queue, job.exchange, job.routing_key, callback=partial(self._on_bound, job)
-        )
+    def _on_bound(self, _: Any) -> None:
+        queues = (job.topology.hand_over_queue(job.endpoint) for job in self._asked)
+        self._declared.update(queue.name for queue in queues if queue is not None)
+        self._settle(None)
+        self._ask()
 
-    def _on_bound(self, job: BindJob, _: Any) -> None:
-        self._unanswered.popleft()
-        job.settle()
+    def _settle(self, error: SqsDelayError | None) -> None:
+        self.oldest_at = inf
+        self._one_by_one -= bool(self._one_by_one)
+        for job in self._asked:
+            job.settle(error)
+        self._asked.clear()
         self._on_answer()
 
     def _on_closed(self, _: Any, reason: BaseException) -> None:
-        """The broker answers in order: its refusal is of the oldest. The others are asked again."""
+        """The broker refused one of those asked for: which, is found out by asking for each alone."""
         self._channel = None
-        if self._unanswered and self._connection.is_open:
-            self._unanswered.popleft()[1].settle(translated(reason, self._given))
-            self._on_answer()
-        if self._unanswered:
-            self._open()
+        if not self._asked or not self._connection.is_open:
+            return
+        if len(self._asked) > 1 or self._may_help(self._asked[0], reason):
+            self._one_by_one = max(self._one_by_one, len(self._asked))
+            self._waiting.extendleft(reversed(self._asked))
+            self._asked.clear()
+        else:
+            self._settle(translated(reason, self._given))
+        self._ask()
 
+    def _may_help(self, job: BindJob, reason: BaseException) -> bool:
+        """Whether it may help to declare the hand-over queue, which was deleted, or not to declare it,
+        which this user may not."""
+        queue = job.topology.hand_over_queue(job.endpoint)
+        if queue is None or f" queue '{queue.name}'" not in str(reason) or job.retries == 2:
+            return False
+        job.retries += 1
+        self._declared.symmetric_difference_update([queue.name])
+        return True
+
+
+MAX_BOUND: Final = 500
+"""Endpoints asked for at once."""
 
 MAX_UNCONFIRMED: Final = 2_000
 """Publications in flight. Measured (docs/rabbitmq.md): more brings no speed, and more to give up."""
@@ -116,12 +165,6 @@ opened while a quorum queue elected a leader goes on addressing the dead one, an
 
 DRAIN_SECONDS: Final = 2.0
 """How long such a connection waits for its other answers, and writes nothing, before it closes."""
-
-CLOSE_SECONDS: Final = 3.0
-"""How long the broker may take to say goodbye."""
-
-DISCONNECT_SECONDS: Final = 1.0
-"""How long closing a socket may take; it needs no answer, so this is never reached in practice."""
 
 
 class Link:
@@ -157,11 +200,15 @@ class Link:
         self._heard_at = clock.monotonic()
         self.blocked = ""
         """Why the broker takes no messages now; empty while it does."""
+        self.blocked_at = inf
+        """Since when."""
+        self._wire = Wire()
         self._connection: Any = pika.SelectConnection(
             given,
             on_open_callback=self._on_open,
             on_open_error_callback=self._on_end,
             on_close_callback=self._on_end,
+            custom_ioloop=self._wire,
         )
         self._binder = Binder(
             self._connection, given, on_answer=self._on_heard, monotonic=clock.monotonic
@@ -221,10 +268,13 @@ class Link:
         self._connection.ioloop.stop()
 
     def _on_blocked(self, _: Any, frame: Any) -> None:
-        self.blocked = f" (the broker blocks publishers: {frame.method.reason})"
+        self.blocked = (
+            f" (memory or disk alarm: the broker blocks publishers: {frame.method.reason})"
+        )
+        self.blocked_at = min(self.blocked_at, self._clock.monotonic())
 
     def _on_unblocked(self, _: Any, __: Any) -> None:
-        self.blocked = ""
+        self.blocked, self.blocked_at = "", inf
         self._on_heard()
 
     def _on_heard(self) -> None:
@@ -247,10 +297,8 @@ class Link:
     def _pump(self) -> None:
         """Bind and publish while the broker takes it and the windows have room."""
         while self._serving and not (self.blocked or self._draining) and self._channel.is_open:
-            binding = self._jobs.next_binding()
-            if binding is not None:
-                self._binder.bind(binding)
-                continue
+            if bindings := self._jobs.take_bindings():
+                self._binder.bind(bindings)
             if len(self._outstanding) >= self._window:
                 return
             room = MAX_UNCONFIRMED_BYTES - self._outstanding.bytes if self._outstanding else None
@@ -276,8 +324,7 @@ class Link:
         self._outstanding.buffered(publication, size=after - before, stream_end=after)
 
     def _note_written(self) -> None:
-        # No public call tells what waits for the socket in pika's own buffer.
-        position = self._connection.bytes_sent - self._connection._get_write_buffer_size()
+        position = self._connection.bytes_sent - self._wire.unwritten
         self._outstanding.written(position, now=self._clock.monotonic())
 
     def _on_answer(self, frame: Any) -> None:
@@ -326,7 +373,7 @@ class Link:
             error = SendFailed(
                 f"exchange {method.exchange} at {where} leads nowhere for {method.routing_key!r}: "
                 f"{method.reply_code} {method.reply_text}; repair its bindings with: "
-                "sqsdelay rabbitmq declare",
+                f"{declare_command(method.exchange)}",
                 code=str(method.reply_code),
                 transient=False,
             )
@@ -367,8 +414,7 @@ class Link:
                 "let receivers deduplicate"
             )
         )
-        for binding in self._binder.give_back():
-            self._jobs.bind(binding)
+        self._jobs.bind(self._binder.give_back())
 
     def _settle_refused(self, reason: ChannelClosedByBroker) -> None:
         """Settle what the broker refused to publish, and hand back what it has not looked at.
@@ -395,8 +441,7 @@ class Link:
         """Free the socket and the loop, in whatever state they are."""
         loop = self._connection.ioloop
         if not self._connection.is_closed:
-            # No public call drops a connection without waiting for an answer that may never come.
-            self._connection._terminate_stream(ConnectionError("given up"))
+            self._wire.drop()
             loop.call_later(DISCONNECT_SECONDS, loop.stop)
             loop.start()  # until `_on_end`: the socket is closed in the loop's next round
         loop.close()

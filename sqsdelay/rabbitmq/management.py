@@ -7,19 +7,20 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from pika.exceptions import ChannelClosedByBroker
-
 from sqsdelay.errors import ConfigurationError, InvalidSetting, QueueUnavailable
-from sqsdelay.rabbitmq.connection import NOT_FOUND, Address, channel
+from sqsdelay.rabbitmq.connection import Session
 from sqsdelay.rabbitmq.topology import Topology
 
 TIMEOUT_SECONDS: Final = 10.0
+
+STANDING_COUNTS: Final = 2
+"""Further counts by which a hand-over is found to stand. One that goes on falls between two of them."""
 
 _HELD: Final = "name,reductions,messages_unacknowledged,messages_dlx"
 
@@ -92,6 +93,32 @@ class Management:
             if "messages_dlx" in row and "reductions" in row
         }
 
+    def nodes(self) -> list[dict[str, Any]]:
+        """Every node of the cluster with its name and alarms."""
+        return list(self._get("/nodes"))
+
+    def policy_of_exchange(self, name: str) -> dict[str, Any]:
+        """The definition of the policy that an exchange has; empty where it has none."""
+        policy = self.exchanges().get(name, {}).get("policy")
+        if not policy:
+            return {}
+        found = self._get(f"/policies/{self._virtual_host}/{quote(policy, safe='')}")
+        return dict(found.get("definition") or {})
+
+    def standing(self, before: Mapping[str, Held]) -> dict[str, int]:
+        """Those queues that hand nothing over: at each of some newer counts, they hold as many messages as
+        before or more. Takes up to 20 s, and no time where ``before`` holds none."""
+        standing = {name: each.dead_lettering for name, each in before.items()}
+        for _ in range(STANDING_COUNTS):
+            standing = {name: count for name, count in standing.items() if count}
+            found = held(self, standing) if standing else {}
+            standing = {
+                name: found[name].dead_lettering
+                for name, count in standing.items()
+                if found[name].dead_lettering >= count
+            }
+        return standing
+
     def feature_flags(self) -> dict[str, str]:
         """The state of each feature flag by name: ``enabled``, ``disabled``, …"""
         return {each["name"]: str(each["state"]) for each in self._get("/feature-flags")}
@@ -153,40 +180,25 @@ UNCOUNTED: Final = (
 """Why AMQP alone cannot tell that an infrastructure is empty, and what can."""
 
 
-def ready(given: Address, topology: Topology) -> dict[str, int]:
+def ready(session: Session, topology: Topology) -> dict[str, int]:
     """Messages that wait in each queue of the infrastructure, now; missing queues are left out.
 
     From the highest level down, as messages go: none slips past the count.
-
-    Raises:
-        ConfigurationError, QueueUnavailable
     """
-    return depths(given, [queue.name for queue in reversed(list(topology.queues()))])
+    names = (queue.name for queue in reversed(list(topology.queues())))
+    counts = {name: session.count(name) for name in names}
+    return {name: count for name, count in counts.items() if count is not None}
 
 
-def depths(given: Address, names: Sequence[str]) -> dict[str, int]:
-    """Messages that are ready in each of these queues, asked in that order; missing ones are left out.
-
-    Raises:
-        ConfigurationError, QueueUnavailable
-    """
-    counts: dict[str, int] = {}
-    with channel(given) as first:
-        for name in names:
-            probe = first.connection.channel()
-            try:
-                declared = probe.queue_declare(name, passive=True)
-                counts[name] = declared.method.message_count
-                probe.close()
-            except ChannelClosedByBroker as error:
-                if error.reply_code != NOT_FOUND:
-                    raise
-    return counts
+def hand_overs(held: Iterable[str], topology: Topology) -> dict[str, str]:
+    """The hand-over queues among these, each with its endpoint."""
+    start = f"{topology.hand_over}."
+    return {name: name.removeprefix(start) for name in held if name.startswith(start)}
 
 
 def held(
     management: Management,
-    names: Mapping[str, int],
+    names: Collection[str],
     *,
     sleep: Callable[[float], None] = time.sleep,
     monotonic: Callable[[], float] = time.monotonic,

@@ -45,10 +45,10 @@ FRAME_BYTES: Final = 131_072
 Source: rabbitmq.com/docs/configure, "frame_max"."""
 
 DEATH_BYTES: Final = MAX_NAME_BYTES * 4 + 256
-"""Room for one level's entry in ``x-death``: queue, exchange and routing key, each at most 255 bytes,
+"""Room for a queue's entry in ``x-death``: queue, exchange and routing key, each at most 255 bytes,
 with their names and counters. A message that the entries make too large could never be consumed."""
 
-MAX_PROPERTIES_BYTES: Final = FRAME_BYTES - LEVELS * DEATH_BYTES - 1024
+MAX_PROPERTIES_BYTES: Final = FRAME_BYTES - (LEVELS + 1) * DEATH_BYTES - 1024
 
 PERSISTENT: Final = 2
 """``delivery_mode`` of a message that survives a restart. Source: AMQP 0-9-1, basic class."""

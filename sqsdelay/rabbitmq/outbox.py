@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 from pika import BasicProperties
-from pika.exceptions import ChannelClosedByBroker
 
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.message import ERROR, GROUP_ID, WAS_DUE_AT, Attribute
@@ -24,8 +23,8 @@ from sqsdelay.errors import (
 from sqsdelay.limits import ERROR_QUEUE_SUFFIX
 from sqsdelay.ports.queues import Failure
 from sqsdelay.rabbitmq.confirms import Publication
-from sqsdelay.rabbitmq.connection import NOT_FOUND, channel, parameters
-from sqsdelay.rabbitmq.infrastructure import declare_queue, retrying_races
+from sqsdelay.rabbitmq.connection import Session, parameters
+from sqsdelay.rabbitmq.infrastructure import ensure_queue, retrying_races
 from sqsdelay.rabbitmq.message import (
     COPY_HEADERS,
     DEATH_HEADERS,
@@ -91,9 +90,9 @@ class RabbitMqOutbox:
 
     def check(self) -> None:
         """The endpoint's queue exists, and so does the error queue, declared where it was missing."""
-        with channel(self._given) as on:
-            on.queue_declare(self._endpoint, passive=True)
-            retrying_races()(_ensure_lasting_queue, on.connection, self._error_queue)
+        with Session(self._given) as session:
+            session.ask("queue_declare", self._endpoint, passive=True)
+            retrying_races()(ensure_queue, session, lasting_queue(self._error_queue))
 
     def now_ms(self) -> int:
         """The local clock's now."""
@@ -147,19 +146,6 @@ class RabbitMqOutbox:
                 "RabbitMqOutbox(max_message_bytes=…)"
             )
         return publication
-
-
-def _ensure_lasting_queue(connection: Any, name: str) -> None:
-    """Leave a queue of that name as it is, whatever its arguments; declare a missing one."""
-    on = connection.channel()
-    try:
-        on.queue_declare(name, passive=True)
-    except ChannelClosedByBroker as error:
-        if error.reply_code != NOT_FOUND:
-            raise
-        on = connection.channel()
-        declare_queue(on, lasting_queue(name))
-    on.close()
 
 
 def _failure(error: SqsDelayError) -> Failure:

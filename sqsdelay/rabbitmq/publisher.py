@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+import uuid
+from collections.abc import Iterable, Sequence
 from functools import partial
+from math import inf
 from typing import Final
 
+import pika
 import tenacity
+from pika import BasicProperties
 
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.errors import (
     ConfigurationError,
+    InvalidEndpoint,
     InvalidSetting,
     QueueUnavailable,
+    SendFailed,
     SqsDelayError,
     Unconfirmed,
 )
 from sqsdelay.ports.forks import in_each_child
 from sqsdelay.rabbitmq.confirms import BindJob, Jobs, Publication
-from sqsdelay.rabbitmq.connection import Address, is_denied, place, translated
+from sqsdelay.rabbitmq.connection import Address, first_that_opens, is_denied, place, translated
 from sqsdelay.rabbitmq.link import Link
+from sqsdelay.rabbitmq.topology import PROBE, Topology, routing_key
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +68,7 @@ class Publisher:
         given: where to.
         confirm_seconds: how long the broker may take to confirm.
         connect_seconds: how long to try to connect before what waits fails.
+        blocked_seconds: how long a call waits for a broker that takes no messages.
         clock: the monotonic clock.
     """
 
@@ -70,6 +78,7 @@ class Publisher:
         *,
         confirm_seconds: float = DEFAULT_CONFIRM_SECONDS,
         connect_seconds: float = DEFAULT_CONNECT_SECONDS,
+        blocked_seconds: float = inf,
         clock: Clock | None = None,
     ) -> None:
         if confirm_seconds <= 0 or connect_seconds <= 0:
@@ -80,6 +89,7 @@ class Publisher:
         self._given = given
         self._confirm_seconds = confirm_seconds
         self._connect_seconds = connect_seconds
+        self._blocked_seconds = blocked_seconds
         self._clock = clock or SystemClock()
         self._closing = threading.Event()
         self._node = 0
@@ -118,43 +128,72 @@ class Publisher:
             publication.on_settled = partial(call.note, publication)
         self._submit(publications=publications)
         while not call.done.is_set():
+            now, blocked_at = self.now(), self._blocked_at()
             deadline = began + self._call_seconds + call.confirmed / SLOWEST_PER_SECOND
-            left = deadline - self.now()
-            if left <= 0:
-                self._expire(call, seconds=deadline - began)
+            if now >= min(deadline, blocked_at + self._blocked_seconds):
+                self._expire(call, seconds=now - began)
                 return
-            call.done.wait(left)
+            call.done.wait(min(deadline - now, self._blocked_seconds / 4))
 
     def bind(
-        self, queue: str, exchange: str, routing_key: str, *, since: float | None = None
-    ) -> None:
-        """Bind a queue to an exchange; again is fine.
+        self, endpoints: Iterable[str], topology: Topology, *, since: float
+    ) -> dict[str, SqsDelayError]:
+        """Bind endpoints, all at once, so that due messages reach their queues; again is fine.
 
         Args:
-            since: when the call began, by `now`; now if left out.
+            since: when the call began, by `now`.
+
+        Returns:
+            the errors by endpoint: `InvalidEndpoint`, `QueueMissing`, `ConfigurationError` (no such
+            infrastructure, or no permission), `QueueUnavailable`.
+        """
+        errors: dict[str, SqsDelayError] = {}
+        jobs: list[BindJob] = []
+        for endpoint in endpoints:
+            try:
+                topology.hand_over_queue(endpoint)
+            except InvalidEndpoint as error:
+                errors[endpoint] = error
+            else:
+                jobs.append(BindJob(endpoint, topology))
+        self._submit(bindings=jobs)
+        for job in jobs:
+            if not job.done.wait(max(0.0, since + self._call_seconds - self.now())):
+                job.settle(
+                    QueueUnavailable(
+                        f"RabbitMQ at {place(self._given)} did not bind {job.endpoint} within "
+                        f"{self._call_seconds:g} s{self._blocked()}; try again later"
+                    )
+                )
+                self._jobs.discard_settled()
+            if job.error is not None:
+                errors[job.endpoint] = job.error
+        return errors
+
+    def catches(self, topology: Topology, *, since: float | None = None) -> bool:
+        """Whether a due message that nobody is bound for has a place to go to, and holds up no other.
 
         Raises:
-            QueueMissing: there is no such queue.
-            ConfigurationError: there is no such exchange, or no permission.
-            QueueUnavailable: the broker cannot be reached, or does not answer in time.
+            SqsDelayError: it could not be found out.
         """
-        began = self.now() if since is None else since
-        job = BindJob(queue, exchange, routing_key)
-        self._submit(binding=job)
-        if not job.done.wait(max(0.0, began + self._call_seconds - self.now())):
-            job.settle(
-                QueueUnavailable(
-                    f"RabbitMQ at {place(self._given)} did not bind {queue} within "
-                    f"{self._call_seconds:g} s{self._blocked()}; try again later"
-                )
-            )
-            self._jobs.discard_settled()
-        if job.error is not None:
-            raise job.error
+        nobody = f"{PROBE}{uuid.uuid4()}"
+        # Where it lands, it expires.
+        properties = BasicProperties(expiration="0", message_id=nobody)
+        probe = Publication(topology.delivery_exchange, routing_key(0, nobody), b"", properties)
+        self.publish([probe], since=since)
+        if isinstance(probe.error, SendFailed) and not probe.error.transient:
+            return False
+        if probe.error is not None:
+            raise probe.error
+        return True
 
     @property
     def _call_seconds(self) -> float:
         return self._connect_seconds + self._confirm_seconds
+
+    def _blocked_at(self) -> float:
+        with self._changed:
+            return inf if self._link is None else self._link.blocked_at
 
     def _blocked(self) -> str:
         with self._changed:
@@ -187,14 +226,13 @@ class Publisher:
             thread.join()
 
     def _submit(
-        self, *, publications: Sequence[Publication] = (), binding: BindJob | None = None
+        self, *, publications: Sequence[Publication] = (), bindings: Sequence[BindJob] = ()
     ) -> None:
         with self._changed:
             if self._closing.is_set():
                 raise ConfigurationError("the sender is closed; create a new one")
             self._jobs.publish(publications)
-            if binding is not None:
-                self._jobs.bind(binding)
+            self._jobs.bind(bindings)
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name="sqsdelay-rabbitmq", daemon=True
@@ -253,25 +291,15 @@ class Publisher:
         return link
 
     def _open(self) -> Link:
-        """To the node that answered last, or the next that does.
+        """To the node that answered last, or the next that does."""
 
-        Raises:
-            what pika raised for the last node, rather for one that a later attempt may cure.
-        """
-        nodes, errors = self._given.nodes, []
-        for offset in range(len(nodes)):
-            number = (self._node + offset) % len(nodes)
-            link = Link(
-                nodes[number], self._jobs, confirm_seconds=self._confirm_seconds, clock=self._clock
-            )
-            try:
-                link.open()
-            except Exception as error:
-                errors.append(error)
-            else:
-                self._node = number
-                return link
-        raise next((each for each in errors if not is_denied(each)), errors[-1])
+        def open_one(node: pika.connection.Parameters) -> Link:
+            link = Link(node, self._jobs, confirm_seconds=self._confirm_seconds, clock=self._clock)
+            link.open()
+            return link
+
+        self._node, link = first_that_opens(self._given, open_one, start=self._node)
+        return link
 
     def __repr__(self) -> str:
         return f"Publisher({place(self._given)})"

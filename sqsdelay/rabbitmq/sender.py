@@ -1,25 +1,28 @@
-"""`RabbitMqSender`: any delay up to 268,435,455 seconds through the broker's own queues."""
+"""`RabbitMqSender` and `AsyncRabbitMqSender`: any delay up to 268,435,455 seconds through the broker's own
+queues."""
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Self
+from types import TracebackType
+from typing import Any, Final, Self
 
 from pika import BasicProperties
 
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.delay import Delay, DueTime, due_time, seconds_until, utc
+from sqsdelay.core.loop_calls import DEFAULT_LINGER_MS, DEFAULT_MAX_WAITING, LoopCalls
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidMessage,
-    SendFailed,
     SqsDelayError,
 )
-from sqsdelay.rabbitmq import undeliverable
+from sqsdelay.ports.forks import in_each_child
 from sqsdelay.rabbitmq.confirms import Publication
 from sqsdelay.rabbitmq.connection import parameters
 from sqsdelay.rabbitmq.message import (
@@ -39,7 +42,6 @@ from sqsdelay.rabbitmq.topology import (
     MAX_DELAY_SECONDS,
     OWN_PREFIX,
     Topology,
-    binding_key,
     check_delay,
     check_queue_name,
     entry_level,
@@ -201,12 +203,7 @@ class RabbitMqSender:
             message_id=message_id,
             properties=properties,
         )
-        began = self._publisher.now()
-        prepared = self._prepare(check_queue_name(endpoint), message)
-        if prepared.route is RabbitMqRoute.DELAY_LEVEL:
-            self._ensure_deliverable(endpoint, began)
-        self._publisher.publish([prepared.publication], since=began)
-        result = prepared.result()
+        (result,) = self._send_each([(check_queue_name(endpoint), message)])
         if result.error is not None:
             raise result.error
         return result
@@ -224,21 +221,30 @@ class RabbitMqSender:
             InvalidEndpoint: nothing was sent.
         """
         check_queue_name(endpoint)
+        return self._send_each([(endpoint, message) for message in messages])
+
+    def _send_each(
+        self, messages: Iterable[tuple[str, RabbitMqMessage]]
+    ) -> list[RabbitMqSendResult]:
+        """Send many messages, each with its endpoint's name, as `send_many` does: their endpoints are
+        bound side by side."""
         began = self._publisher.now()
         results: list[RabbitMqSendResult] = []
         ready: list[tuple[int, _Prepared]] = []
-        for position, message in enumerate(messages):
+        for position, (endpoint, message) in enumerate(messages):
             message_id = getattr(message, "message_id", None)
             results.append(RabbitMqSendResult(message_id))
             try:
-                ready.append((position, self._prepare(endpoint, message)))
+                ready.append((position, self._prepare(check_queue_name(endpoint), message)))
             except SqsDelayError as error:
                 results[position] = RabbitMqSendResult(message_id, error=error)
-        unbound = self._binding_error(endpoint, (prepared for _, prepared in ready), began)
+        delayed = {each.endpoint for _, each in ready if each.route is RabbitMqRoute.DELAY_LEVEL}
+        unbound = self._undeliverable(delayed, began)
         sendable = []
         for position, prepared in ready:
-            if unbound is not None and prepared.route is RabbitMqRoute.DELAY_LEVEL:
-                prepared.publication.error = unbound
+            unreachable = unbound.get(prepared.endpoint)
+            if unreachable is not None and prepared.route is RabbitMqRoute.DELAY_LEVEL:
+                prepared.publication.error = unreachable
                 results[position] = prepared.result()
             else:
                 sendable.append((position, prepared))
@@ -247,44 +253,30 @@ class RabbitMqSender:
             results[position] = prepared.result()
         return results
 
-    def _binding_error(
-        self, endpoint: str, prepared: Iterable[_Prepared], began: float
-    ) -> SqsDelayError | None:
-        if not any(each.route is RabbitMqRoute.DELAY_LEVEL for each in prepared):
-            return None
+    def _undeliverable(
+        self, endpoints: Collection[str], began: float
+    ) -> Mapping[str, SqsDelayError]:
+        """Why a delayed message would not reach its queue, by endpoint. Each time, as NServiceBus does: a
+        queue may have been deleted and created again since."""
         try:
-            self._ensure_deliverable(endpoint, began)
+            if endpoints and not self._caught:
+                self._ensure_caught(began)
+            if endpoints and self._bind:
+                return self._publisher.bind(endpoints, self._topology, since=began)
         except SqsDelayError as error:
-            return error
-        return None
-
-    def _ensure_deliverable(self, endpoint: str, began: float) -> None:
-        """Each time, as NServiceBus does: its queue may have been deleted and created again since."""
-        if not self._caught:
-            self._ensure_caught(began)
-        if self._bind:
-            self._publisher.bind(
-                endpoint,
-                self._topology.delivery_exchange,
-                binding_key(endpoint),
-                since=began,
-            )
+            return dict.fromkeys(endpoints, error)
+        return {}
 
     def _ensure_caught(self, began: float) -> None:
         """Find out whether the infrastructure is one in which a message can hold up all others."""
-        probe = undeliverable.probe(self._topology)
-        self._publisher.publish([probe], since=began)
-        error = probe.error
-        if isinstance(error, SendFailed) and not error.transient:
-            policy = undeliverable.catching_policy(self._topology, self._virtual_host)
+        if not self._publisher.catches(self._topology, since=began):
+            policy = self._topology.catching_policy(self._virtual_host)
             raise ConfigurationError(
                 f"exchange {self._topology.delivery_exchange} has no alternate exchange: one message for "
                 "a deleted endpoint would block all others; set the policy: "
                 f"{policy} -- or use a prefix of your own, or accept it with "
                 "without_alternate_exchange=True (--without-alternate-exchange)"
             )
-        if error is not None:
-            raise error
         self._caught = True
 
     def _prepare(self, endpoint: str, message: RabbitMqMessage) -> _Prepared:
@@ -334,3 +326,123 @@ def _message_id(message: RabbitMqMessage) -> str:
     if not message_id or not isinstance(message_id, str):
         raise InvalidMessage(f"message_id={message_id!r} is not valid; give a non-empty string")
     return message_id
+
+
+LANES: Final = 4
+"""Calls under way: while the broker confirms one, others are written. More find nothing to do: all go over
+one connection."""
+
+PUBLISHED_AT_ONCE: Final = 600
+"""Messages of one call: enough that its thread and its bindings cost each of them little."""
+
+
+class AsyncRabbitMqSender:
+    """A `RabbitMqSender` for asyncio. For the tasks of one event loop at a time.
+
+    What tasks send within a few milliseconds of each other, delayed or to the same queue, is published by
+    one call, in a thread. ``async with`` closes it; so does `aclose`.
+
+    Args:
+        sender: what sends, with your URL and other settings. It is closed with this one.
+        linger_ms: how long a message waits for others, 0 to 1,000; 0 turns sharing off.
+        max_waiting: messages that wait or are in flight; further calls of `send` wait until one is done.
+
+    Raises:
+        ConfigurationError: a setting out of range.
+    """
+
+    def __init__(
+        self,
+        sender: RabbitMqSender,
+        *,
+        linger_ms: float = DEFAULT_LINGER_MS,
+        max_waiting: int = DEFAULT_MAX_WAITING,
+    ) -> None:
+        self._sender = sender
+        self._calls = LoopCalls[tuple[str, RabbitMqMessage], RabbitMqSendResult](
+            self._send, linger_ms=linger_ms, lanes=LANES, max_waiting=max_waiting
+        )
+        in_each_child(self, AsyncRabbitMqSender._begin_anew)
+
+    def _send(
+        self, _: Hashable, messages: list[tuple[str, RabbitMqMessage]]
+    ) -> list[RabbitMqSendResult]:
+        return self._sender._send_each(messages)
+
+    def _begin_anew(self) -> None:
+        """In a forked process."""
+        self._calls.begin_anew()
+
+    async def send(
+        self,
+        endpoint: str,
+        body: str | bytes,
+        *,
+        delay: Delay | None = None,
+        due_at: datetime | None = None,
+        headers: Mapping[str, Any] | None = None,
+        message_id: str | None = None,
+        properties: BasicProperties | None = None,
+    ) -> RabbitMqSendResult:
+        """Send one message; see `RabbitMqMessage`. Returns once the broker has confirmed it.
+
+        A task that is cancelled before its message has left does not send it; later it may or may not
+        be sent.
+
+        Args:
+            endpoint: the destination queue's name.
+
+        Raises:
+            ConfigurationError: also where the sender is closed.
+            As `RabbitMqSender.send`: for this message only, whatever it was published with.
+        """
+        message = RabbitMqMessage(
+            body,
+            delay=delay,
+            due_at=due_at,
+            headers=headers or {},
+            message_id=message_id,
+            properties=properties,
+        )
+        queue = check_queue_name(endpoint)
+        size = len(body) if isinstance(body, str | bytes) else 0
+        # Delayed messages go to the same levels, whoever they are for; one without a delay goes to its own
+        # queue, which may not answer, and holds up none but its like.
+        key = None if delay or due_at else queue
+        result = await self._calls.call(key, (queue, message), size=size, most=PUBLISHED_AT_ONCE)
+        if result.error is not None:
+            raise result.error
+        return result
+
+    async def send_many(
+        self, endpoint: str, messages: Iterable[RabbitMqMessage]
+    ) -> list[RabbitMqSendResult]:
+        """Send many messages in a call of their own.
+
+        Returns:
+            As `RabbitMqSender.send_many`: a result per message, in order. When the task is cancelled,
+            sending goes on.
+
+        Raises:
+            InvalidEndpoint: nothing was sent.
+            ConfigurationError: the sender is closed.
+        """
+        self._calls.check_open()
+        return await asyncio.to_thread(self._sender.send_many, endpoint, list(messages))
+
+    async def aclose(self) -> None:
+        """Send at once what waits, wait for the results, and end the connection."""
+        await self._calls.close()
+        await asyncio.to_thread(self._sender.close)
+
+    async def __aenter__(self) -> Self:
+        self._calls.check_open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()

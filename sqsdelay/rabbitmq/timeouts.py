@@ -9,12 +9,12 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pika import BasicProperties
-from pika.exceptions import AMQPError, ChannelClosedByBroker
+from pika.exceptions import AMQPError
 
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.delay import Reject, due_time
@@ -37,15 +37,13 @@ from sqsdelay.ports.forks import in_each_child
 from sqsdelay.ports.queues import Delivery, Failure
 from sqsdelay.rabbitmq.confirms import Publication
 from sqsdelay.rabbitmq.connection import (
-    NOT_FOUND,
     Address,
-    TimedConnection,
-    channel,
+    Session,
     parameters,
     place,
     translated,
 )
-from sqsdelay.rabbitmq.infrastructure import declare_queue, retrying_races
+from sqsdelay.rabbitmq.infrastructure import ensure_queue, retrying_races
 from sqsdelay.rabbitmq.message import (
     MAX_MESSAGE_BYTES,
     PERSISTENT,
@@ -73,9 +71,6 @@ PREFETCH: Final = 100
 
 _OPEN_SECONDS: Final = 10.0
 """How long a connected broker may take until it delivers; a queue without a leader never does."""
-
-_CLOSE_SECONDS: Final = 3.0
-"""How long it may take to say goodbye."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,7 +103,7 @@ class QueueConsumer:
     def _begin_anew(self) -> None:
         """Without a connection: one that another process opened is left to that one."""
         self._lock = threading.Lock()
-        self._connection: Any = None
+        self._session: Session | None = None
         self._channel: Any = None
         self._cancelled = False
         self._arrived: list[Received] = []
@@ -121,13 +116,12 @@ class QueueConsumer:
             QueueMissing, QueueUnavailable
         """
         with self._lock, self._translating():
-            if self._connection is None:
-                self._open()
+            session = self._session or self._open()
             deadline = self._clock.monotonic() + wait_seconds
             while True:
                 left = max(0.0, deadline - self._clock.monotonic())
                 pause = min(left, self._return_given_back())
-                self._connection.process_data_events(time_limit=pause)
+                session.wait(lambda: self._arrived or self._cancelled, seconds=pause)
                 if self._cancelled:
                     self._drop()
                     raise QueueUnavailable(
@@ -163,16 +157,15 @@ class QueueConsumer:
         with self._lock:
             self._drop()
 
-    def _open(self) -> None:
-        self._connection = TimedConnection(list(self._given.nodes))
-        self._connection.allow(_OPEN_SECONDS)
-        channel = self._connection.channel()
-        channel.basic_qos(prefetch_count=PREFETCH)
-        channel.add_on_cancel_callback(self._on_cancel)
+    def _open(self) -> Session:
+        self._session = session = Session(self._given, seconds=_OPEN_SECONDS)
+        self._channel = session.channel()
+        self._channel.add_on_cancel_callback(self._on_cancel)
         self._cancelled = False
-        self._channel = channel
-        channel.basic_consume(self._queue, self._on_message)
-        self._connection.allow(None)
+        session.ask("basic_qos", prefetch_count=PREFETCH)
+        session.ask("basic_consume", self._queue, self._on_message)
+        session.allow(None)
+        return session
 
     def _on_message(
         self, channel: Any, method: Any, properties: BasicProperties, body: bytes
@@ -204,12 +197,10 @@ class QueueConsumer:
             raise QueueUnavailable(str(failure)) from error
 
     def _drop(self) -> None:
-        connection, self._connection, self._channel = self._connection, None, None
+        session, self._session, self._channel = self._session, None, None
         self._arrived, self._given_back = [], []
-        if connection is not None and connection.is_open:
-            with suppress(AMQPError, OSError):
-                connection.allow(_CLOSE_SECONDS)
-                connection.close()
+        if session is not None:
+            session.close()
 
 
 TIMEOUTS_SUFFIX: Final = ".Timeouts"
@@ -252,26 +243,8 @@ def create_timeout_queues(url: str, endpoint: str) -> list[str]:
         lasting_queue(timeouts),
         lasting_queue(dispatcher),
     )
-    with channel(parameters(url)) as first:
-        return [
-            queue.name for queue in wanted if retrying_races()(_created, first.connection, queue)
-        ]
-
-
-def _created(connection: Any, queue: Queue) -> bool:
-    on = connection.channel()
-    try:
-        on.queue_declare(queue.name, passive=True)
-    except ChannelClosedByBroker as error:
-        if error.reply_code != NOT_FOUND:
-            raise
-        on = connection.channel()
-        declare_queue(on, queue)
-        return True
-    finally:
-        if on.is_open:
-            on.close()
-    return False
+    with Session(parameters(url)) as session:
+        return [each.name for each in wanted if retrying_races()(ensure_queue, session, each)]
 
 
 class RabbitMqTimeouts(RabbitMqOutbox):
@@ -318,9 +291,9 @@ class RabbitMqTimeouts(RabbitMqOutbox):
     def check(self) -> None:
         """Both timeout queues and the endpoint's exist; a missing error queue is declared."""
         super().check()
-        with channel(self._given) as on:
+        with Session(self._given) as session:
             for queue in (self._timeouts, self._dispatcher):
-                on.queue_declare(queue, passive=True)
+                session.ask("queue_declare", queue, passive=True)
 
     def addressed(self, message: RabbitMqMessage, destination: str) -> StoredMessage:
         if not isinstance(message, RabbitMqMessage):

@@ -4,6 +4,7 @@ of them a message goes."""
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -37,6 +38,9 @@ MIN_BROKER_VERSION: Final = (3, 10)
 """At-least-once dead-lettering and message TTL in quorum queues.
 Source: rabbitmq.com/blog/2022/03/29/at-least-once-dead-lettering."""
 
+PROBE: Final = "sqsdelay-probe-"
+"""How the name of nobody's queue starts, for which a message finds out whether it is caught."""
+
 DELIVERY_LIMIT: Final = 2**31 - 1
 """Deliveries of a message before the broker drops it, or dead-letters it from a level: early. RabbitMQ
 4.0 does so after 20 by default, and each look at the queue is a delivery. Source:
@@ -60,11 +64,23 @@ class Queue:
     arguments: Mapping[str, str | int] = field(default_factory=dict)
 
 
+_UNLIMITED: Final = {"x-delivery-limit": DELIVERY_LIMIT}
+
+
 def lasting_queue(name: str) -> Queue:
     """A queue whose messages stay until someone takes them, however often they are looked at."""
-    return Queue(
-        name=name, arguments={"x-queue-type": "quorum", "x-delivery-limit": DELIVERY_LIMIT}
-    )
+    return Queue(name=name, arguments={"x-queue-type": "quorum", **_UNLIMITED})
+
+
+def _quorum_level(*, ttl_ms: int, onward: str) -> dict[str, str | int]:
+    """Arguments of a queue whose messages wait so long, and then until the next queue confirms them."""
+    return {
+        "x-queue-type": "quorum",
+        "x-dead-letter-strategy": "at-least-once",
+        "x-overflow": "reject-publish",
+        "x-message-ttl": ttl_ms,
+        "x-dead-letter-exchange": onward,
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +99,8 @@ class Topology:
 
     Args:
         prefix: what every name starts with. ``nsb.v2`` is NServiceBus's infrastructure and equal to
-            what it declares itself; any other prefix, as the default, makes one of our own, whose
-            delivery exchange names the undeliverable exchange as its alternate.
+            what it declares itself. Any other prefix, as the default, makes one of our own: there each
+            endpoint has a hand-over queue, and messages for an endpoint that has none are caught.
 
     Raises:
         ConfigurationError: an empty prefix, or one too long for the names made from it.
@@ -114,6 +130,50 @@ class Topology:
         """The exchange, and the queue, of messages whose endpoint is not bound when they are due."""
         return f"{self.prefix}.delay-undeliverable"
 
+    @property
+    def hand_over(self) -> str:
+        """The exchange from hand-over queues to endpoints; with a dot, what these queues' names start
+        with."""
+        return f"{self.prefix}.delay-hand-over"
+
+    def hand_over_queue(self, endpoint: str) -> Queue | None:
+        """Where due messages wait as long as the endpoint's own queue refuses them; None where shared.
+
+        A level hands over one message after the other. If the endpoint's queue were the next place, a
+        full one would hold up all other endpoints' messages behind its own.
+
+        Raises:
+            InvalidEndpoint: prefix and name are too long together.
+        """
+        if self.shared:
+            return None
+        name = f"{self.hand_over}.{endpoint}"
+        size = len(name.encode())
+        if size > MAX_NAME_BYTES:
+            raise InvalidEndpoint(
+                f"endpoint {endpoint[:40]!r}… makes a hand-over queue's name of {size} bytes with the "
+                f"prefix {self.prefix!r}; the limit is {MAX_NAME_BYTES}; shorten either"
+            )
+        arguments = {**_quorum_level(ttl_ms=0, onward=self.hand_over), **_UNLIMITED}
+        return Queue(name=name, arguments=arguments)
+
+    def endpoint_bindings(self, endpoint: str) -> Iterator[Binding]:
+        """What brings an endpoint's due messages to its queue, its last step first."""
+        queue, key = self.hand_over_queue(endpoint), binding_key(endpoint)
+        last = self.delivery_exchange if queue is None else self.hand_over
+        yield Binding(source=last, destination=endpoint, routing_key=key)
+        if queue is not None:
+            yield Binding(source=self.delivery_exchange, destination=queue.name, routing_key=key)
+
+    def catching_policy(self, virtual_host: str) -> str:
+        """The command by which an infrastructure shared with NServiceBus catches the undeliverable."""
+        pattern = "^" + re.escape(self.delivery_exchange).replace("\\-", "-") + "$"
+        return (
+            f"rabbitmqctl set_policy -p '{virtual_host}' --apply-to exchanges "
+            f"{self.undeliverable} '{pattern}' "
+            f'\'{{"alternate-exchange":"{self.undeliverable}"}}\''
+        )
+
     def level_name(self, level: int) -> str:
         """The name of a level's exchange and of its queue."""
         return f"{self.prefix}.delay-level-{level:02}"
@@ -126,29 +186,22 @@ class Topology:
         """Every exchange, alternates before those that name them."""
         yield Exchange(name=self.undeliverable, kind="fanout")
         alternate = {} if self.shared else {"alternate-exchange": self.undeliverable}
+        if not self.shared:
+            yield Exchange(name=self.hand_over, arguments=alternate)
         yield Exchange(name=self.delivery_exchange, arguments=alternate)
         for level in range(LEVELS):
             yield Exchange(name=self.level_name(level))
 
     def queues(self) -> Iterator[Queue]:
-        """Every queue: one per level, whose messages wait 2^level seconds, and the catch-all.
+        """Every queue but those of endpoints: the levels, which wait 2^level seconds, and the catch-all.
 
         NServiceBus's levels have no delivery limit of their own: on RabbitMQ 4 a policy must set it.
         """
         yield lasting_queue(self.undeliverable)
-        limit: dict[str, int] = {} if self.shared else {"x-delivery-limit": DELIVERY_LIMIT}
+        limit = {} if self.shared else _UNLIMITED
         for level in range(LEVELS):
-            yield Queue(
-                name=self.level_name(level),
-                arguments={
-                    "x-queue-type": "quorum",
-                    "x-dead-letter-strategy": "at-least-once",
-                    "x-overflow": "reject-publish",
-                    "x-message-ttl": 2**level * 1000,
-                    "x-dead-letter-exchange": self.after(level),
-                    **limit,
-                },
-            )
+            waiting = _quorum_level(ttl_ms=2**level * 1000, onward=self.after(level))
+            yield Queue(name=self.level_name(level), arguments={**waiting, **limit})
 
     def bindings(self) -> Iterator[Binding]:
         """Every binding: bit 1 waits in the level's queue, bit 0 passes on at once."""
@@ -162,6 +215,15 @@ class Topology:
                 routing_key=f"{higher}0.#",
                 to_exchange=True,
             )
+
+
+_NAME: Final = re.compile(r"(.+)\.delay-(?:level-\d\d|delivery|hand-over)", re.DOTALL)
+
+
+def declare_command(name: str) -> str:
+    """The command that declares the infrastructure to which an exchange or queue of this name belongs."""
+    match = _NAME.search(name)
+    return "sqsdelay rabbitmq declare" + (f" --prefix {shlex.quote(match[1])}" if match else "")
 
 
 _KEY: Final = re.compile(rf"((?:[01]\.){{{LEVELS}}})(.+)", re.DOTALL)

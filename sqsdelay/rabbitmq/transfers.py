@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from pika import BasicProperties
-from pika.exceptions import ChannelClosedByBroker
 
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.delay import utc
@@ -18,12 +17,12 @@ from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.limits import MAX_DUE_MS
 from sqsdelay.rabbitmq.connection import (
     ADMIN_SECONDS,
-    NOT_FOUND,
     Address,
-    channel,
+    Session,
     parameters,
 )
-from sqsdelay.rabbitmq.management import UNCOUNTED, Management, held, ready
+from sqsdelay.rabbitmq.infrastructure import settle_acks
+from sqsdelay.rabbitmq.management import UNCOUNTED, Management, hand_overs, held, ready
 from sqsdelay.rabbitmq.message import (
     DELAY_HEADER,
     DUE_AT_HEADER,
@@ -32,7 +31,6 @@ from sqsdelay.rabbitmq.message import (
 )
 from sqsdelay.rabbitmq.sender import RabbitMqSender
 from sqsdelay.rabbitmq.topology import MAX_LEVEL, RoutedDelay, Topology, read_key
-from sqsdelay.rabbitmq.undeliverable import settle_acks
 
 CHUNK: Final = 30
 """Messages taken from a level, sent and acknowledged together. RabbitMQ holds back a channel's 33rd
@@ -107,9 +105,9 @@ def transfer(
         clock=clock,
     ) as sender:
         for level in range(MAX_LEVEL, -1, -1):
-            with channel(given) as on:
-                for chunk in _chunks(on, of, level):
-                    _move(on, sender, chunk, done)
+            with Session(given) as session:
+                for chunk in _chunks(session, of, level):
+                    _move(session, sender, chunk, done)
             on_level(level, done)
     if management is not None:
         done.left += _handed_over(given, management, of)
@@ -132,31 +130,30 @@ def _management(given: Address, url: str | None, *, force: bool) -> Management |
 
 def _handed_over(given: Address, management: Management, topology: Topology) -> Counter[str]:
     """What no ``get`` returns, by reason: with the broker on its way to the next queue."""
-    names = ready(given, topology)
-    names.pop(topology.undeliverable, None)
-    count = sum(each.dead_lettering for each in held(management, names).values())
+    with Session(given) as session:
+        names = [*ready(session, topology), *hand_overs(management.queues(), topology)]
+    counted = [name for name in names if name != topology.undeliverable]
+    count = sum(each.dead_lettering for each in held(management, counted).values())
     reason = (
         "they are due, and the broker is handing them over to the next queue (messages_dlx); bind "
-        "their endpoints, or wait"
+        "their endpoints, make room in their queues, or wait"
     )
     return Counter({reason: count}) if count else Counter()
 
 
-def _chunks(on: Any, topology: Topology, level: int) -> Iterator[list[_Taken]]:
+def _chunks(session: Session, topology: Topology, level: int) -> Iterator[list[_Taken]]:
     name = topology.level_name(level)
-    try:
-        count = on.queue_declare(name, passive=True).method.message_count
-    except ChannelClosedByBroker as error:
-        if error.reply_code != NOT_FOUND:
-            raise
+    count = session.count(name)
+    if count is None:
         raise ConfigurationError(
             f"there is no queue {name} to transfer from; check URL and prefix of the source"
-        ) from error
+        )
     chunk: list[_Taken] = []
     for _ in range(count):
-        method, properties, body = on.basic_get(name)
-        if method is None:
+        got = session.get(name)
+        if got is None:
             break
+        method, properties, body = got
         key = read_key(method.routing_key)
         chunk.append(_Taken(method.delivery_tag, level, key, properties, body))
         if len(chunk) == CHUNK:
@@ -164,10 +161,10 @@ def _chunks(on: Any, topology: Topology, level: int) -> Iterator[list[_Taken]]:
             chunk = []
     if chunk:
         yield chunk
-    settle_acks(on, name)
+    settle_acks(session, name)
 
 
-def _move(on: Any, sender: RabbitMqSender, chunk: list[_Taken], done: Transfer) -> None:
+def _move(session: Session, sender: RabbitMqSender, chunk: list[_Taken], done: Transfer) -> None:
     """Send a chunk on and acknowledge what was confirmed. The rest returns as the channel closes."""
     by_endpoint: dict[str, list[tuple[_Taken, RabbitMqMessage]]] = {}
     for taken in chunk:
@@ -180,11 +177,12 @@ def _move(on: Any, sender: RabbitMqSender, chunk: list[_Taken], done: Transfer) 
             message = RabbitMqMessage(taken.body, due_at=utc(due_ms), properties=taken.properties)
             by_endpoint.setdefault(taken.key.endpoint, []).append((taken, message))
     for endpoint, pairs in by_endpoint.items():
+        session.allow(None)
         results = sender.send_many(endpoint, [message for _, message in pairs])
-        on.connection.allow(ADMIN_SECONDS)
+        session.allow(ADMIN_SECONDS)
         for (taken, _), result in zip(pairs, results, strict=True):
             if result.error is None:
-                on.basic_ack(taken.tag)
+                session.channel().basic_ack(taken.tag)
                 done.moved += 1
             else:
                 done.left[str(result.error)] += 1

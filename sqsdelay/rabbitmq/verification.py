@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any, Final
 
-import pika
-from pika.exceptions import ChannelClosedByBroker, UnroutableError
+from pika.exceptions import ChannelClosedByBroker
 
 from sqsdelay.core.readable import Problem
-from sqsdelay.errors import QueueMissing
-from sqsdelay.rabbitmq import undeliverable
+from sqsdelay.errors import ConfigurationError, QueueMissing
 from sqsdelay.rabbitmq.connection import (
-    NOT_FOUND,
+    ACCESS_REFUSED,
+    ADMIN_SECONDS,
     PRECONDITION_FAILED,
     Address,
-    channel,
+    Session,
     parameters,
 )
-from sqsdelay.rabbitmq.infrastructure import declare_exchange, declare_queue
-from sqsdelay.rabbitmq.management import Management
-from sqsdelay.rabbitmq.topology import DELIVERY_LIMIT, LEVELS, MIN_BROKER_VERSION, Topology
+from sqsdelay.rabbitmq.infrastructure import declare_exchange, declare_queue, look
+from sqsdelay.rabbitmq.management import Management, hand_overs
+from sqsdelay.rabbitmq.publisher import Publisher
+from sqsdelay.rabbitmq.topology import (
+    DELIVERY_LIMIT,
+    LEVELS,
+    MIN_BROKER_VERSION,
+    Topology,
+    declare_command,
+)
+
+REPLICAS: Final = 3
+"""Members of a queue that outlive one node's loss. Source: rabbitmq.com/docs/quorum-queues, "Replication
+Factor"."""
 
 HARMFUL_POLICIES: Final = (
     "message-ttl",
@@ -42,8 +53,6 @@ STREAM_QUEUE: Final = "stream_queue"
 """The feature flag that at-least-once dead-lettering needs; NServiceBus checks it as well.
 Source: rabbitmq.com/docs/quorum-queues, "Activating at-least-once dead-lettering"."""
 
-_Step = Callable[[Any], object]
-
 
 def verify(
     url: str | Sequence[str],
@@ -52,23 +61,29 @@ def verify(
     management_url: str | None = None,
     force: bool = False,
 ) -> list[Problem]:
-    """What is missing, different or in the way; nothing is changed.
+    """What is missing, different or in the way. Nothing is changed or published, and no permission to
+    configure or write is needed.
 
     Args:
         management_url: the management API (``http://user:password@host:15672``). Without it neither
-            messages in dead-letter hand-over nor version, feature flags, policies and bindings can be
-            seen, which is a problem, or a warning with ``force``.
+            messages in dead-letter hand-over nor arguments, version, alarms, feature flags, policies,
+            bindings and replicas can be seen, which is a problem, or a warning with ``force``.
 
     Raises:
         ConfigurationError: the broker does not let us in.
         QueueUnavailable: the broker, or its management API, cannot be reached.
     """
     given, wanted = parameters(url), topology or Topology()
-    problems = list(_differences(given, wanted))
-    if management_url is not None:
-        problems += _hidden(Management(management_url, given.virtual_host), wanted)
-    if not any(problem.fatal for problem in problems):
-        problems += _undeliverable(given, wanted)
+    with Session(given) as session:
+        problems = list(_missing(session, wanted))
+        if management_url is not None:
+            session.allow(None)
+            problems += _hidden(Management(management_url, given.virtual_host), wanted)
+            session.allow(ADMIN_SECONDS)
+        else:
+            problems += _different(session, wanted, {each.subject for each in problems})
+        if not any(problem.fatal for problem in problems):
+            problems += _undeliverable(session, given, wanted)
     if management_url is None:
         problems.append(_unseen(fatal=not force))
     return problems
@@ -77,71 +92,57 @@ def verify(
 def _unseen(*, fatal: bool) -> Problem:
     return Problem(
         "management API",
-        "messages being handed over (messages_dlx), version, feature flags, policies and bindings were "
-        "not checked",
+        "messages being handed over (messages_dlx), arguments, version, alarms, feature flags, policies, "
+        "bindings and replicas were not checked",
         "give --management http://user:password@host:15672 (the plugin is enabled with: "
         "rabbitmq-plugins enable rabbitmq_management), or skip this check with --force",
         fatal=fatal,
     )
 
 
-def _differences(given: Address, topology: Topology) -> Iterator[Problem]:
-    """What is not there, or there with other arguments. The passive look first: nothing is made."""
-    with channel(given) as first:
-        for kind, look, declare_equal, name in _looks(topology):
-            error = _refusal(first.connection, look) or _refusal(first.connection, declare_equal)
-            if error is not None:
-                yield _difference(topology, kind, name, error)
+def _missing(session: Session, topology: Topology) -> Iterator[Problem]:
+    names = [("exchange", each.name) for each in topology.exchanges()]
+    names += [("queue", each.name) for each in topology.queues()]
+    for kind, name in names:
+        found = session.exists(name) if kind == "exchange" else session.count(name) is not None
+        if not found:
+            # NServiceBus declares no catch-all: its infrastructure delays without one.
+            optional = topology.shared and name == topology.undeliverable
+            command = declare_command(topology.level_name(0))
+            yield Problem(f"{kind} {name}", "is missing", command, fatal=not optional)
 
 
-def _looks(topology: Topology) -> Iterator[tuple[str, _Step, _Step, str]]:
-    """Of each exchange and queue: its kind, a passive and an equal declaration, its name."""
-    for exchange in topology.exchanges():
-        name = exchange.name
-        equal = partial(declare_exchange, exchange=exchange)
-        yield "exchange", partial(_look, kind="exchange", name=name), equal, name
-    for queue in topology.queues():
-        equal = partial(declare_queue, queue=queue)
-        yield "queue", partial(_look, kind="queue", name=queue.name), equal, queue.name
+def _different(session: Session, topology: Topology, missing: Collection[str]) -> Iterator[Problem]:
+    """What was declared with other arguments, as far as this user may ask by declaring it again."""
+    steps: list[tuple[str, Callable[[], None]]] = [
+        (f"exchange {each.name}", partial(declare_exchange, session, each))
+        for each in topology.exchanges()
+    ]
+    steps += [
+        (f"queue {each.name}", partial(declare_queue, session, each)) for each in topology.queues()
+    ]
+    for subject, declare_equal in steps:
+        try:
+            if subject not in missing:
+                declare_equal()
+        except ChannelClosedByBroker as error:
+            if error.reply_code == PRECONDITION_FAILED:
+                yield _difference(subject, error.reply_text)
+            elif error.reply_code != ACCESS_REFUSED:
+                raise
 
 
-def _look(on: Any, *, kind: str, name: str) -> None:
-    getattr(on, f"{kind}_declare")(name, passive=True)
-
-
-def _refusal(connection: pika.BlockingConnection, step: _Step) -> ChannelClosedByBroker | None:
-    """Why the broker closes a channel over ``step``, or None where it does not."""
-    on = connection.channel()
-    try:
-        step(on)
-        on.close()
-    except ChannelClosedByBroker as error:
-        return error
-    return None
-
-
-def _difference(topology: Topology, kind: str, name: str, error: ChannelClosedByBroker) -> Problem:
-    subject = f"{kind} {name}"
-    if error.reply_code == NOT_FOUND:
-        # NServiceBus declares no catch-all: its infrastructure delays without one.
-        optional = topology.shared and name == topology.undeliverable
-        return Problem(subject, "is missing", _declare_command(topology), fatal=not optional)
-    if error.reply_code == PRECONDITION_FAILED:
-        return Problem(
-            subject,
-            f"differs from what is expected: {error.reply_text}",
-            "use another --prefix, or move its messages away, delete it and declare again",
-        )
-    return Problem(subject, f"{error.reply_code} {error.reply_text}", "fix this, then verify again")
-
-
-def _declare_command(topology: Topology) -> str:
-    return f"sqsdelay rabbitmq declare --prefix {topology.prefix}"
+def _difference(subject: str, what: str) -> Problem:
+    return Problem(
+        subject,
+        f"differs from what is expected: {what}",
+        "use another --prefix, or move its messages away, delete it and declare again",
+    )
 
 
 def _hidden(management: Management, topology: Topology) -> Iterator[Problem]:
-    """What AMQP does not show: the version, policies, bindings."""
-    version = management.version()
+    """What AMQP does not show."""
+    version, queues = management.version(), management.queues()
     if _release(version) < MIN_BROKER_VERSION:
         yield Problem(
             "broker",
@@ -149,41 +150,192 @@ def _hidden(management: Management, topology: Topology) -> Iterator[Problem]:
             "at least once",
             f"upgrade to {'.'.join(map(str, MIN_BROKER_VERSION))} or newer",
         )
-    if management.feature_flags().get(STREAM_QUEUE, "enabled") != "enabled":
+    yield from _feature_flags(management)
+    yield from _alarms(management)
+    yield from _differences(management, queues, topology)
+    yield from _handed_over(management, topology)
+    yield from _policies(management, queues, topology, version)
+    yield from _missing_bindings(management, topology)
+    yield from _replicas(management, queues, topology)
+    if topology.shared:
+        yield from _holding_up(management, queues, topology)
+
+
+def _feature_flags(management: Management) -> Iterator[Problem]:
+    try:
+        state = management.feature_flags().get(STREAM_QUEUE, "enabled")
+    except ConfigurationError as error:  # RabbitMQ shows them to its administrators only
+        yield Problem(
+            f"feature flag {STREAM_QUEUE}",
+            f"was not checked: {error}",
+            f"let an administrator run: rabbitmqctl list_feature_flags | grep {STREAM_QUEUE}",
+            fatal=False,
+        )
+        return
+    if state != "enabled":
         yield Problem(
             f"feature flag {STREAM_QUEUE}",
             "is disabled: without it the broker dead-letters at most once, and loses messages",
             f"rabbitmqctl enable_feature_flag {STREAM_QUEUE}",
         )
-    yield from _handed_over(management, topology)
-    yield from _policies(management, topology, version)
-    yield from _missing_bindings(management, topology)
+
+
+def _alarms(management: Management) -> Iterator[Problem]:
+    for node in management.nodes():
+        for resource in ("mem", "disk_free"):
+            if node.get(f"{resource}_alarm"):
+                yield Problem(
+                    f"node {node['name']}",
+                    f"has a {'memory' if resource == 'mem' else 'disk'} alarm: the broker takes no "
+                    "messages from anyone, on any node",
+                    "free memory or disk space on it; rabbitmq-diagnostics alarms shows the limits",
+                )
+
+
+def _differences(
+    management: Management, queues: Mapping[str, Any], topology: Topology
+) -> Iterator[Problem]:
+    """What was declared with other arguments. What is missing is told apart."""
+    exchanges = management.exchanges()
+    wanted: list[tuple[str, dict[str, Any] | None, str, Mapping[str, Any]]] = [
+        (f"exchange {each.name}", exchanges.get(each.name), each.kind, each.arguments)
+        for each in topology.exchanges()
+    ]
+    wanted += [
+        (f"queue {each.name}", queues.get(each.name), "quorum", each.arguments)
+        for each in topology.queues()
+    ]
+    for subject, found, kind, arguments in wanted:
+        if found is None:
+            continue
+        there = {"type": found.get("type", kind), **(found.get("arguments") or {})}
+        expected = {"type": kind, **arguments}
+        differing = sorted(
+            name for name in there | expected if there.get(name) != expected.get(name)
+        )
+        if differing:
+            what = "; ".join(
+                f"{name} is {there.get(name)!r} instead of {expected.get(name)!r}"
+                for name in differing
+            )
+            yield _difference(subject, what)
 
 
 def _handed_over(management: Management, topology: Topology) -> Iterator[Problem]:
-    """Due messages that the next queue has not confirmed: a moment's worth, or stuck."""
+    """Due messages that the next queue has not confirmed: a moment's worth, or a hand-over that stands."""
     held = management.held()
-    for level in reversed(range(LEVELS)):
-        name = topology.level_name(level)
-        count = held[name].dead_lettering if name in held else 0
-        if count:
+    for name, endpoint in hand_overs(held, topology).items():
+        if held[name].dead_lettering:
             yield Problem(
-                f"queue {name}",
-                f"{count} messages are due, and the broker is handing them over to the next queue "
-                "(messages_dlx); if this persists, no queue is bound for them or their queue is full",
-                "make room in the endpoint's queue, or create it and bind it with: sqsdelay rabbitmq "
-                f"bind NAME --prefix {topology.prefix}; the broker tries again every 3 minutes",
+                f"endpoint {endpoint}",
+                f"{held[name].dead_lettering} messages are due, and wait in {name}; if this persists, its "
+                "queue refuses them: it is full, or has no leader",
+                "make room in it; the broker tries again every 3 minutes",
                 fatal=False,
             )
+    names = [topology.level_name(level) for level in reversed(range(LEVELS))]
+    waiting = {name: held[name] for name in names if name in held and held[name].dead_lettering}
+    standing = management.standing(waiting)
+    for name in waiting:
+        stands = name in standing
+        yield Problem(
+            f"queue {name}",
+            f"{standing.get(name, held[name].dead_lettering)} messages are due, and the broker is handing "
+            "them over to the next queue (messages_dlx)"
+            + (
+                "; it has got nowhere while this looked: no queue is bound for them, or it refuses "
+                "them, and all messages behind them wait too"
+                if stands
+                else ""
+            ),
+            "make room in the endpoint's queue, or create it and bind it with: sqsdelay rabbitmq "
+            f"bind NAME --prefix {topology.prefix}; the broker tries again every 3 minutes",
+            fatal=stands,
+        )
+
+
+def _replicas(
+    management: Management, queues: Mapping[str, Any], topology: Topology
+) -> Iterator[Problem]:
+    """Queues with fewer members than a cluster has nodes to lose one."""
+    nodes = len(management.nodes())
+    for queue in topology.queues():
+        found = queues.get(queue.name, {})
+        members, online = found.get("members"), found.get("online")
+        if members is not None and len(members) < min(nodes, REPLICAS):
+            yield Problem(
+                f"queue {queue.name}",
+                f"has {len(members)} of the {min(nodes, REPLICAS)} members that a cluster of {nodes} nodes "
+                "allows: its messages may be lost, or wait, with one node",
+                f"rabbitmq-queues grow <node> all --vhost-pattern '{management.virtual_host}' "
+                f"--queue-pattern '{re.escape(topology.prefix)}\\.delay-', for each other node",
+            )
+        elif members is not None and online is not None and len(online) < len(members):
+            yield Problem(
+                f"queue {queue.name}",
+                f"has {len(online)} of its {len(members)} members online",
+                "start the other nodes, or remove those that are gone for good with: rabbitmq-queues "
+                "shrink <node>",
+                fatal=len(online) <= len(members) // 2,
+            )
+
+
+def _holding_up(
+    management: Management, queues: Mapping[str, Any], topology: Topology
+) -> Iterator[Problem]:
+    """On NServiceBus's topology: what can make one endpoint's messages hold up all others."""
+    try:
+        policy = management.policy_of_exchange(topology.delivery_exchange)
+    except ConfigurationError:  # RabbitMQ shows it to those who may set policies
+        policy = {}
+    if "alternate-exchange" not in policy:
+        yield uncaught_problem(topology, management.virtual_host)
+    for binding in management.bindings():
+        queue = queues.get(binding["destination"], {})
+        settings = queue.get("effective_policy_definition") or {}
+        settings = {**settings, **{k[2:]: v for k, v in (queue.get("arguments") or {}).items()}}
+        limits = sorted(set(settings) & {"max-length", "max-length-bytes"})
+        if (
+            binding["source"] == topology.delivery_exchange
+            and limits
+            and str(settings.get("overflow", "")).startswith("reject-publish")
+        ):
+            yield Problem(
+                f"endpoint {binding['destination']}",
+                f"refuses messages at {limits[0]} {settings[limits[0]]}: once it does, due messages "
+                "for all endpoints wait behind its own",
+                "remove the limit, or let the queue drop its oldest (overflow drop-head), or use a prefix "
+                "of your own, where each endpoint has a hand-over queue",
+                fatal=False,
+            )
+
+
+def uncaught_problem(topology: Topology, virtual_host: str) -> Problem:
+    """Messages for an unbound endpoint block all others."""
+    return Problem(
+        f"exchange {topology.delivery_exchange}",
+        "has no alternate exchange: messages for an unbound endpoint block all others for minutes",
+        topology.catching_policy(virtual_host),
+        fatal=False,
+    )
+
+
+def uncaught(url: str | Sequence[str], topology: Topology) -> list[Problem]:
+    """A warning where messages for an unbound endpoint block all others; found by publishing one."""
+    given = parameters(url)
+    with closing(Publisher(given)) as publisher:
+        caught = publisher.catches(topology)
+    return [] if caught else [uncaught_problem(topology, given.virtual_host)]
 
 
 def _release(version: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", version)[:2]))
 
 
-def _policies(management: Management, topology: Topology, version: str) -> Iterator[Problem]:
+def _policies(
+    management: Management, queues: Mapping[str, Any], topology: Topology, version: str
+) -> Iterator[Problem]:
     """Policies, and the lack of one, that end delays early or lose messages."""
-    queues = management.queues()
     for level in range(LEVELS):
         name = topology.level_name(level)
         policies = queues.get(name, {}).get("effective_policy_definition") or {}
@@ -223,61 +375,23 @@ def _missing_bindings(management: Management, topology: Topology) -> Iterator[Pr
             yield Problem(
                 f"binding {binding.source} -> {binding.destination}",
                 f"is missing (key {binding.routing_key})",
-                _declare_command(topology),
+                declare_command(topology.level_name(0)),
             )
 
 
-def uncaught(url: str | Sequence[str], topology: Topology) -> list[Problem]:
-    """A warning where messages for an unbound endpoint block all others."""
-    return list(_uncaught(parameters(url), topology))
-
-
-def _uncaught(given: Address, topology: Topology) -> Iterator[Problem]:
-    if not _is_caught(given, topology):
-        yield Problem(
-            f"exchange {topology.delivery_exchange}",
-            "has no alternate exchange: messages for an unbound endpoint block all others for "
-            "minutes",
-            undeliverable.catching_policy(topology, given.virtual_host),
-            fatal=False,
-        )
-
-
-def _undeliverable(given: Address, topology: Topology) -> Iterator[Problem]:
-    problems = list(_uncaught(given, topology))
-    yield from problems
+def _undeliverable(session: Session, given: Address, topology: Topology) -> Iterator[Problem]:
     try:
-        found = undeliverable.look(given, topology, probes=0 if problems else 1)
+        found = look(session, given, topology)
     except QueueMissing:
         return  # reported as missing already
+    part = f" (of the first {found.looked_at} of {found.waiting})" if found.cut_short else ""
     for endpoint, count in sorted(found.by_endpoint.items()):
         if count:
-            yield _uncollected(topology, endpoint, count, found)
-
-
-def _uncollected(
-    topology: Topology, endpoint: str, count: int, found: undeliverable.Undeliverable
-) -> Problem:
-    part = f" (of the first {found.looked_at} of {found.waiting})"
-    return Problem(
-        f"endpoint {endpoint}",
-        f"{count} messages{part if found.cut_short else ''} were due, but no queue was "
-        f"bound for it; they wait in {topology.undeliverable}",
-        f"create the queue if it is missing, then: sqsdelay rabbitmq bind '{endpoint}' "
-        f"--prefix {topology.prefix}",
-        fatal=False,
-    )
-
-
-def _is_caught(given: Address, topology: Topology) -> bool:
-    """Whether the delivery exchange has a place for messages of unbound endpoints."""
-    probe = undeliverable.probe(topology)
-    with channel(given) as on:
-        on.confirm_delivery()
-        try:
-            on.basic_publish(
-                probe.exchange, probe.routing_key, probe.body, probe.properties, mandatory=True
+            yield Problem(
+                f"endpoint {endpoint}",
+                f"{count} messages{part} were due, but no queue was bound for it; they wait in "
+                f"{topology.undeliverable}",
+                f"create the queue if it is missing, then: sqsdelay rabbitmq bind '{endpoint}' "
+                f"--prefix {topology.prefix}",
+                fatal=False,
             )
-        except UnroutableError:
-            return False
-    return True

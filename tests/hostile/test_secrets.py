@@ -25,7 +25,7 @@ from sqsdelay.errors import MalformedMessage, SqsDelayError, StoreUnavailable
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender
-from sqsdelay.rabbitmq.connection import channel, parameters
+from sqsdelay.rabbitmq.connection import Session, parameters
 from sqsdelay.rabbitmq.management import Management
 from sqsdelay.rabbitmq.outbox import RabbitMqOutbox
 from sqsdelay.rabbitmq.verification import verify
@@ -248,7 +248,7 @@ def test_rabbitmq_passwords(printed: Quiet, closed_port: int) -> None:
     url = f"amqp://me:{SECRET}@127.0.0.1:{closed_port}/vhost"
 
     def administer() -> None:
-        with channel(parameters(url)):
+        with Session(parameters(url)):
             pass
 
     def send() -> None:

@@ -1,7 +1,8 @@
 """A private RabbitMQ node for tests: Debian's package, free ports, its own data, ended by its own pids.
 
 With ``SQSDELAY_TEST_RABBITMQ=amqp://…`` (and ``SQSDELAY_TEST_RABBITMQ_MANAGEMENT=http://…``) the tests
-use that broker instead; those that stop the broker still start a private one.
+use that broker instead; those that stop the broker still start a private one. With
+``SQSDELAY_RABBITMQ4_HOME``, where a generic Unix archive of RabbitMQ 4 was unpacked, private ones are that.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from pika.exceptions import AMQPError
 from sqsdelay.testing.local_aws import free_port
 from tests.services import packages
 
-SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+NEWER = os.environ.get("SQSDELAY_RABBITMQ4_HOME")
+SERVER = Path(NEWER, "sbin") if NEWER else Path("/usr/lib/rabbitmq/bin")
+SERVER /= "rabbitmq-server"
 CTL = SERVER.with_name("rabbitmqctl")
 POLICY = Path("/usr/sbin/policy-rc.d")
 START_SECONDS: Final = 120
@@ -52,6 +55,8 @@ class RabbitNode:
     With ``tls_folder``, holding ``cert.pem`` and ``key.pem``, it also listens for TLS on ``tls_port``.
     With ``peer``, a running node, it joins that node's cluster the first time it starts.
     With ``feature_flags`` (names with commas) it starts with these alone, as one upgraded from of old.
+    After ``confirm_timeout_seconds`` it tries to hand a message over again: as docs/rabbitmq-clusters.md
+    recommends it; RabbitMQ's default is 180.
     """
 
     def __init__(
@@ -61,6 +66,7 @@ class RabbitNode:
         tls_folder: Path | None = None,
         feature_flags: str | None = None,
         peer: RabbitNode | None = None,
+        confirm_timeout_seconds: int = 10,
     ) -> None:
         install()
         self.folder = folder
@@ -70,6 +76,7 @@ class RabbitNode:
         self._has_run = False
         self._peer = peer
         self._feature_flags = feature_flags
+        self._confirm_timeout_seconds = confirm_timeout_seconds
         self._choose_ports()
 
     def _choose_ports(self) -> None:
@@ -88,6 +95,10 @@ class RabbitNode:
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         (self.folder / "plugins").write_text("[rabbitmq_management].\n")
         (self.folder / "env.conf").write_text("")
+        (self.folder / "advanced.config").write_text(
+            "[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, "
+            f"{self._confirm_timeout_seconds * 1000}}}]}}].\n"
+        )
         (self.folder / "rabbit.conf").write_text(
             f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {self.management_port}\n"
             "vm_memory_high_watermark.relative = 0.9\ndisk_free_limit.absolute = 50MB\n"
@@ -116,6 +127,7 @@ class RabbitNode:
             "RABBITMQ_MNESIA_BASE": str(self.folder / "mnesia"),
             "RABBITMQ_LOG_BASE": str(self.folder / "log"),
             "RABBITMQ_CONF_ENV_FILE": str(self.folder / "env.conf"),
+            "RABBITMQ_ADVANCED_CONFIG_FILE": str(self.folder / "advanced.config"),
             "RABBITMQ_CONFIG_FILE": str(self.folder / "rabbit.conf"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.folder / "plugins"),
         }

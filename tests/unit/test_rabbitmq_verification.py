@@ -22,6 +22,7 @@ class Broker(Management):
         *,
         bindings: list[dict[str, Any]],
         queues: Sequence[dict[str, Any]] = (),
+        nodes: Sequence[dict[str, Any]] = (),
     ) -> None:
         super().__init__("http://localhost", "/")
         self._answers: dict[str, Any] = {
@@ -31,6 +32,10 @@ class Broker(Management):
             "/feature-flags": [{"name": "stream_queue", "state": "enabled"}],
         }
         self._answers["/bindings/%2F"] = bindings
+        caught = {"name": "nsb.v2.delay-delivery", "type": "topic", "policy": "caught"}
+        self._answers["/exchanges/%2F"] = [caught]
+        self._answers["/policies/%2F/caught"] = {"definition": {"alternate-exchange": "any"}}
+        self._answers["/nodes"] = nodes
 
     def _get(self, path: str) -> Any:
         return self._answers[path]
@@ -77,7 +82,12 @@ def test_levels_that_would_be_early_after_some_looks_are_found(
     """A level's delivery limit dead-letters to the next level; the remedy is the policy, whole."""
     topology = Topology(prefix)
     queues = [
-        {"name": queue.name, "effective_policy_definition": policy} for queue in topology.queues()
+        {
+            "name": queue.name,
+            "arguments": queue.arguments,
+            "effective_policy_definition": policy,
+        }
+        for queue in topology.queues()
     ]
     broker = Broker(version, bindings=bindings(topology), queues=queues)
     problems = list(_hidden(broker, topology))
@@ -98,6 +108,54 @@ def test_a_missing_binding_is_found() -> None:
     present = [b for b in bindings(acme) if b["routing_key"]]
     (problem,) = _hidden(Broker("3.10.8", bindings=present), acme)
     assert problem.subject == "binding acme.delay-undeliverable -> acme.delay-undeliverable"
+
+
+@pytest.mark.parametrize(
+    ("members", "online", "text", "fatal"),
+    [
+        (1, 1, "has 1 of the 3 members that a cluster of 3 nodes allows", True),
+        (3, 2, "has 2 of its 3 members online", False),
+        (3, 1, "has 1 of its 3 members online", True),
+    ],
+)
+def test_levels_that_one_node_may_take_along_are_found(
+    members: int, online: int, text: str, fatal: bool
+) -> None:
+    """On a cluster of three a level has three members, and most of them are there."""
+    topology, names = Topology("acme"), ["a", "b", "c"]
+    level = next(each for each in topology.queues() if each.name == topology.level_name(3))
+    queue = {
+        "name": level.name,
+        "arguments": level.arguments,
+        "members": names[:members],
+        "online": names[:online],
+    }
+    nodes = [{"name": name} for name in names]
+    broker = Broker("3.10.8", bindings=bindings(topology), queues=[queue], nodes=nodes)
+    (problem,) = _hidden(broker, topology)
+    assert (problem.subject, problem.fatal) == ("queue acme.delay-level-03", fatal)
+    assert problem.text.startswith(text)
+
+
+def test_an_endpoint_that_may_refuse_is_warned_of_where_it_would_hold_up_others() -> None:
+    """On NServiceBus's topology a level hands over to endpoints' queues; on ours it does not."""
+    full = {"source": "nsb.v2.delay-delivery", "destination": "orders", "routing_key": "#.orders"}
+    arguments = {"x-max-length": 10, "x-overflow": "reject-publish"}
+    queues = [{"name": "orders", "arguments": arguments}]
+    for prefix, warned in (("nsb.v2", ["endpoint orders"]), ("acme", [])):
+        present = [*bindings(Topology(prefix)), {**full, "destination_type": "queue"}]
+        broker = Broker("3.10.8", bindings=present, queues=queues)
+        problems = list(_hidden(broker, Topology(prefix)))
+        assert [(each.subject, each.fatal) for each in problems] == [(w, False) for w in warned]
+
+
+def test_an_alarm_is_told() -> None:
+    """It stops everyone's messages, on whichever node it is."""
+    nodes = [{"name": "a", "mem_alarm": True}, {"name": "b", "disk_free_alarm": False}]
+    broker = Broker("3.10.8", bindings=bindings(Topology("acme")), nodes=nodes)
+    (problem,) = _hidden(broker, Topology("acme"))
+    assert (problem.subject, problem.fatal) == ("node a", True)
+    assert "memory alarm" in problem.text
 
 
 def test_management_urls_that_are_none_do_not_show_their_password() -> None:

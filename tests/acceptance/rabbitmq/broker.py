@@ -10,7 +10,7 @@ import threading
 import time
 import urllib.request
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
@@ -36,9 +36,9 @@ class Broker:
     def virtual_host(self) -> str:
         return urlsplit(self.url).path[1:]
 
-    def queue(self, name: str) -> None:
+    def queue(self, name: str, arguments: Mapping[str, Any] = QUORUM) -> None:
         with pika.BlockingConnection(pika.URLParameters(self.url)) as connection:
-            connection.channel().queue_declare(name, durable=True, arguments=QUORUM)
+            connection.channel().queue_declare(name, durable=True, arguments=dict(arguments))
 
     def delete_queue(self, name: str) -> None:
         with pika.BlockingConnection(pika.URLParameters(self.url)) as connection:

@@ -41,7 +41,7 @@ def test_the_asyncio_benchmark_prints_all_beside_each_other(broker: Broker) -> N
     """A small run: a rate for each, the ratios, and the verdict as exit code."""
     program = [sys.executable, "-m", "benchmarks.rabbitmq_async", "--url", broker.url]
     done = subprocess.run(
-        [*program, "--messages", "100", "--rounds", "1"],
+        [*program, "--messages", "100", "--rounds", "1", "--endpoints", "1"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -51,21 +51,3 @@ def test_the_asyncio_benchmark_prints_all_beside_each_other(broker: Broker) -> N
     assert len(ratios) == 2, done.stderr
     assert len(re.findall(r"^  \S.*  +[\d,]+$", done.stdout, re.M)) == 3
     assert done.returncode in (0, 1), done.stderr
-
-
-def test_the_dead_letter_worker_benchmark_prints_both_beside_each_other() -> None:
-    """A small run of its quick half: rates of the default and of the other, and their ratio."""
-    program = [sys.executable, "-m", "benchmarks.rabbitmq_dead_letter_worker"]
-    done = subprocess.run(
-        [*program, "--messages", "50", "--rounds", "1", "--skip-timeout"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr
-    figures = re.findall(
-        r"^  dead_letter_worker_consumer_prefetch +(\d+): [\d,]+$", done.stdout, re.M
-    )
-    assert figures == ["32", "1000"]
-    assert re.search(r"^  ratio \d+\.\d\d to \d+\.\d\d$", done.stdout, re.M)

@@ -47,11 +47,15 @@ def test_from_declare_to_teardown(broker: Broker) -> None:
         (arrival,) = inbox.wait(1)
     assert (arrival.body, arrival.properties.headers["tenant"]) == (b"hello", "a")
     assert arrival.properties.message_id == shown["message_id"]
+    assert shown["due"][10] == "T"
     assert arrival.at_ms >= datetime.fromisoformat(shown["due"]).timestamp() * 1000
     broker.cli("send", "orders", "--body", "later", "--delay", "1d", "--prefix", "acme")
     refused = broker.cli("teardown", "--prefix", "acme")
     assert refused.returncode == 1
     assert "1 messages wait in the infrastructure 'acme'" in refused.stderr
+    typo = broker.cli("teardown", "--prefix", "acm", "--force")
+    assert (typo.returncode, typo.stdout) == (1, "")
+    assert "there is no infrastructure 'acm'" in typo.stderr
     assert broker.cli("teardown", "--prefix", "acme", "--force").stdout == "deleted acme\n"
 
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, declare
 from sqsdelay.rabbitmq.management import Management
 from tests.acceptance.rabbitmq.broker import REGISTERED_SECONDS
+from tests.patience import PATIENCE_SECONDS
 from tests.services.rabbitmq import RabbitNode
+
+ROOT = Path(__file__).parents[3]
 
 RESUMED_SECONDS = 30
 """A busy machine's patience; the survivors elect within a few."""
@@ -74,3 +81,14 @@ def _resumes(sender: RabbitMqSender, outcomes: Counter[str]) -> bool:
 def _sent(sender: RabbitMqSender) -> Counter[str]:
     results = sender.send_many("orders", MESSAGES)
     return Counter(type(each.error).__name__ if each.error else "confirmed" for each in results)
+
+
+@pytest.mark.nightly  # five minutes
+def test_four_kills_lose_nothing_while_20_000_wait_and_others_are_published() -> None:
+    """Nothing confirmed is lost or early; the benchmark tells how late it was, and sends go on."""
+    program = [sys.executable, "-m", "benchmarks.rabbitmq_cluster", "--timeouts", "10"]
+    done = subprocess.run(
+        program, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_SECONDS * 3
+    )
+    assert len(re.findall(r"sending again [\d.]+ s later", done.stdout)) == 4, done.stderr
+    assert re.search(r"[\d,]{6} confirmed: 0 lost, 0 early, \d+ twice", done.stdout), done.stdout

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pika
 import pytest
@@ -25,7 +25,7 @@ from sqsdelay.rabbitmq import (
 from sqsdelay.rabbitmq.confirms import Jobs, Publication
 from sqsdelay.rabbitmq.link import Link
 from sqsdelay.rabbitmq.message import DELAY_HEADER
-from tests.acceptance.rabbitmq.broker import REGISTERED_SECONDS, Broker, Inbox
+from tests.acceptance.rabbitmq.broker import REGISTERED_SECONDS, Broker, Inbox, manage
 from tests.patience import PATIENCE_SECONDS
 from tests.services.network import DeafProxy, TcpProxy
 from tests.services.rabbitmq import RabbitNode
@@ -43,6 +43,7 @@ def test_a_power_cut_while_messages_wait_and_while_others_are_sent(
     declare(fragile_broker.url, acme)
     fragile_broker.queue("waiting")
     fragile_broker.queue("sent")
+    bind(fragile_broker.url, "waiting", acme)
     time.sleep(REGISTERED_SECONDS)
     # A busy machine takes a minute to start the broker again.
     with RabbitMqSender(fragile_broker.url, prefix="acme", connect_seconds=180) as sender:
@@ -161,6 +162,28 @@ def test_a_wrong_password_is_not_tried_for_long_nor_shown(broker: Broker) -> Non
         sender.send("orders", "hi")
     assert time.monotonic() - started < PATIENCE_SECONDS / 2
     assert "sesame" not in str(caught.value)
+
+
+@pytest.mark.parametrize("of", ["user-limits", "vhost-limits"])
+def test_a_connection_limit_is_not_a_wrong_password(broker: Broker, of: str) -> None:
+    """It passes: the sender tries for as long as for a broker that is away, and says what is reached."""
+    manage(broker.management_url, "users", "few", password="few", tags="")
+    everything = {"configure": ".*", "write": ".*", "read": ".*"}
+    host = unquote(broker.virtual_host)
+    manage(broker.management_url, "permissions", host, "few", **everything)
+    whose = "few" if of == "user-limits" else host
+    manage(broker.management_url, of, whose, "max-connections", value=0)
+    url = broker.url.replace("guest:guest@", "few:few@")
+    try:
+        with pytest.raises(QueueUnavailable, match=r"connection limit \(0\) is reached"):
+            declare(url)
+        with (
+            RabbitMqSender(url, connect_seconds=0.5) as sender,
+            pytest.raises(QueueUnavailable, match="raise the limit"),
+        ):
+            sender.send("orders", "hi")
+    finally:
+        manage(broker.management_url, of, whose, "max-connections", method="DELETE")
 
 
 def test_a_closed_sender_says_so() -> None:

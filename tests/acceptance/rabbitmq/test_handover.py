@@ -14,13 +14,14 @@ from tests.acceptance.rabbitmq.broker import Broker
 
 MANY = 130
 STUCK = Topology("stuck")
+HAND_OVER = "stuck.delay-hand-over.ghost"
 
 
 def stuck(broker: Broker) -> None:
     """130 confirmed messages that are due, and that nobody is bound for; all queues look empty.
 
-    The catch-all is taken away, so that the levels themselves hold them, as on ``nsb.v2`` without its
-    policy.
+    The catch-all is taken away, so that the hand-over queue holds them, as a level does on ``nsb.v2``
+    without its policy.
     """
     declare(broker.url, STUCK)
     broker.queue("ghost")
@@ -30,13 +31,14 @@ def stuck(broker: Broker) -> None:
         broker.delete_queue("ghost")
         broker.delete_queue(STUCK.undeliverable)
     assert broker.wait_count(STUCK.level_name(0), 0) == 0
+    assert broker.count(HAND_OVER) == 0
 
 
 def wait_handed_over(broker: Broker) -> None:
     management = Management(broker.management_url, broker.virtual_host.replace("%20", " "))
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
-        held = management.held().get(STUCK.level_name(0))
+        held = management.held().get(HAND_OVER)
         if held is not None and held.dead_lettering == MANY:
             return
         time.sleep(0.2)
@@ -58,7 +60,7 @@ def test_teardown_counts_what_is_handed_over_the_moment_it_looks_empty(broker: B
     # None was lost: given their catch-all again, the broker delivers them by and by.
     wait_handed_over(broker)
     shown = broker.cli("verify", "--prefix", "stuck", "--management", broker.management_url)
-    assert f"queue stuck.delay-level-00 {MANY} messages are due, and the broker" in shown.stdout
+    assert f"endpoint ghost {MANY} messages are due, and wait in {HAND_OVER}" in shown.stdout
 
 
 def test_teardown_refuses_what_it_cannot_count(broker: Broker) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
 
 import pytest
+from pika import BasicProperties
 
 from sqsdelay.errors import QueueUnavailable, Unconfirmed
 from sqsdelay.rabbitmq import (
@@ -20,16 +22,17 @@ from sqsdelay.rabbitmq import (
     verify,
 )
 from sqsdelay.rabbitmq.confirms import Publication
-from sqsdelay.rabbitmq.connection import Address, channel, parameters
+from sqsdelay.rabbitmq.connection import Address, Session, parameters
 from sqsdelay.rabbitmq.publisher import Publisher
 from sqsdelay.rabbitmq.topology import routing_key
-from sqsdelay.rabbitmq.undeliverable import probe
 from tests.acceptance.rabbitmq.broker import Broker, Inbox
+from tests.patience import PATIENCE_SECONDS
 from tests.services.network import DeafProxy, TcpProxy
 from tests.services.rabbitmq import RabbitNode
 
 AWAY_SECONDS = 4
 MANY = 20_000
+ANSWERED_SECONDS = 10
 
 
 def through(proxy: TcpProxy, broker: Broker) -> str:
@@ -102,6 +105,35 @@ def test_a_blocked_broker_is_not_written_to(fragile: RabbitNode, fragile_broker:
     assert 200 <= arrived <= 201
 
 
+def test_under_an_alarm_verify_and_bind_say_so_at_once(
+    fragile: RabbitNode, fragile_broker: Broker
+) -> None:
+    """Not after all their deadlines; what was to be sent on stays where it is."""
+    acme = Topology("acme")
+    declare(fragile_broker.url, acme)
+    fragile_broker.queue("late")
+    publisher = Publisher(parameters(fragile_broker.url))
+    publisher.publish([due(acme.delivery_exchange, "late") for _ in range(20)])
+    publisher.close()
+    fragile.ctl("set_vm_memory_high_watermark", "absolute", "1")
+    try:
+        found: list[str] = []
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not found and time.monotonic() < deadline:  # the API's figures are seconds old
+            began = time.monotonic()
+            problems = verify(fragile_broker.url, acme, management_url=fragile.management_url)
+            verified = time.monotonic() - began
+            found = [each.text for each in problems if "memory alarm" in each.text]
+        began = time.monotonic()
+        with pytest.raises((QueueUnavailable, Unconfirmed), match="alarm"):
+            bind(fragile_broker.url, "late", acme)
+        bound = time.monotonic() - began
+    finally:
+        fragile.ctl("set_vm_memory_high_watermark", "0.9")
+    assert max(verified, bound) < ANSWERED_SECONDS
+    assert 19 <= fragile_broker.wait_count(acme.undeliverable, 20, seconds=5) <= 20
+
+
 def test_a_call_has_one_deadline(broker: Broker) -> None:
     """However many messages it has: a deaf broker took 2,000 of them per 30 s, and 25 minutes for all."""
     broker.queue("orders")
@@ -143,9 +175,9 @@ def test_large_messages_fill_a_window_of_bytes(broker: Broker) -> None:
 
 
 def ask(given: Address, proxy: DeafProxy) -> None:
-    with channel(given, seconds=1) as on:
+    with Session(given, seconds=1) as session:
         proxy.swallowing.set()
-        on.queue_declare("orders", passive=True)
+        session.count("orders")
 
 
 def test_administration_has_a_deadline(broker: Broker) -> None:
@@ -156,6 +188,11 @@ def test_administration_has_a_deadline(broker: Broker) -> None:
             ask(given, proxy)
 
 
+def due(exchange: str, endpoint: str) -> Publication:
+    properties = BasicProperties(delivery_mode=2, message_id=str(uuid.uuid4()))
+    return Publication(exchange, routing_key(1, endpoint), b"", properties)
+
+
 def test_twenty_thousand_undeliverable_messages(
     broker: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -163,13 +200,9 @@ def test_twenty_thousand_undeliverable_messages(
     acme = Topology("acme")
     declare(broker.url, acme)
     publisher = Publisher(parameters(broker.url))
-    publications = []
-    for n in range(MANY):
-        publication = probe(acme)
-        publication.routing_key = routing_key(1, "ghost" if n % 10 else "other")
-        publication.properties.expiration = None
-        publication.properties.delivery_mode = 2
-        publications.append(publication)
+    publications = [
+        due(acme.delivery_exchange, "ghost" if n % 10 else "other") for n in range(MANY)
+    ]
     publisher.publish(publications)
     publisher.close()
     assert [p for p in publications if p.error is not None] == []
@@ -189,7 +222,7 @@ def test_twenty_thousand_undeliverable_messages(
 
 def test_publications_are_settled_once() -> None:
     """By the deadline or by the broker, whichever comes first."""
-    publication = probe(Topology())
+    publication = due("", "orders")
     settled: list[Publication] = []
     publication.on_settled = lambda: settled.append(publication)
     late, unsure = QueueUnavailable("late"), Unconfirmed("unsure")

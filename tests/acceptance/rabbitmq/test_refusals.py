@@ -8,7 +8,7 @@ import pytest
 from pika import BasicProperties
 
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, bind, declare
+from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, bind, declare, verify
 from sqsdelay.rabbitmq.confirms import Publication
 from sqsdelay.rabbitmq.connection import parameters
 from sqsdelay.rabbitmq.publisher import Publisher
@@ -23,6 +23,7 @@ def test_a_missing_level_is_named_and_not_sent(broker: Broker) -> None:
         assert isinstance(result.error, ConfigurationError)
         assert "no exchange 'typo.delay-level-02'" in str(result.error)
         assert "not sent" in str(result.error)
+        assert "sqsdelay rabbitmq declare --prefix typo" in str(result.error)
 
 
 def test_neighbours_of_a_refused_message_arrive_once(broker: Broker) -> None:
@@ -55,6 +56,21 @@ def test_a_missing_permission_is_named_and_not_sent(broker: Broker, delay: int) 
             with pytest.raises(ConfigurationError, match="ACCESS_REFUSED") as refused:
                 sender.send("orders", "a", delay=delay)
             assert "not sent" in str(refused.value)
+
+
+def test_verify_needs_no_permission_to_configure_or_write(broker: Broker) -> None:
+    """Whoever looks after a broker may not be allowed to change it; nothing is published either."""
+    declare(broker.url, Topology("acme"))
+    url = broker.url.replace("guest:guest@", "looker:looker@")
+    host = unquote(broker.virtual_host)
+    manage(broker.management_url, "users", "looker", password="looker", tags="monitoring")
+    nothing = {"configure": "", "write": "", "read": ".*"}
+    manage(broker.management_url, "permissions", host, "looker", **nothing)
+    management = broker.management_url.replace("guest:guest@", "looker:looker@")
+    (unread,) = verify(url, Topology("acme"), management_url=management)
+    assert (unread.subject, unread.fatal) == ("feature flag stream_queue", False)
+    (unseen,) = verify(url, Topology("acme"), force=True)
+    assert unseen.subject == "management API"
 
 
 def _plain(exchange: str, number: int) -> Publication:

@@ -7,8 +7,11 @@ import time
 from pathlib import Path
 from urllib.parse import unquote
 
+import pytest
+
+from sqsdelay.errors import ConfigurationError
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, bind, declare, verify
-from tests.acceptance.rabbitmq.broker import Broker, Inbox, manage
+from tests.acceptance.rabbitmq.broker import QUORUM, Broker, Inbox, manage
 from tests.patience import PATIENCE_SECONDS, wait_for
 from tests.services.rabbitmq import RabbitNode
 
@@ -48,6 +51,71 @@ def test_an_unbound_destination_delays_nobody_else(broker: Broker) -> None:
     arrived = broker.drain("ghost")
     assert sorted(int(body) for _, _, body in arrived) == list(range(LOST))
     assert {p.message_id for _, p, _ in arrived} == {f"ghost-{n}" for n in range(LOST)}
+
+
+@pytest.mark.parametrize("healthy", [20, 2_000])
+def test_a_full_destination_holds_up_nobody(broker: Broker, healthy: int) -> None:
+    """What a full queue refuses waits for that queue alone, and arrives once there is room."""
+    acme = Topology("acme")
+    declare(broker.url, acme)
+    broker.queue("live")
+    full = {**QUORUM, "x-max-length": 10, "x-overflow": "reject-publish"}
+    broker.queue("full", full)
+    with RabbitMqSender(broker.url, prefix="acme") as sender, Inbox(broker.url, "live") as inbox:
+        refused = [RabbitMqMessage(str(n), delay=1) for n in range(LOST)]
+        assert all(r.error is None for r in sender.send_many("full", refused))
+        wait_for(lambda: broker.count("full") >= 10)
+        due = {"due-ms": str(time.time() * 1000 + 3_000)}
+        messages = [RabbitMqMessage(str(n), delay=3, headers=due) for n in range(healthy)]
+        assert all(r.error is None for r in sender.send_many("live", messages))
+        arrivals = inbox.wait(healthy, seconds=HELD_UP_MS / 1000)
+    assert sorted(int(arrival.body) for arrival in arrivals) == list(range(healthy))
+    assert min(arrival.late_ms for arrival in arrivals) >= 0
+
+    def found() -> list[tuple[str, bool]]:
+        problems = verify(broker.url, acme, management_url=broker.management_url)
+        return [(each.subject, each.fatal) for each in problems if "refuses them" in each.text]
+
+    wait_for(lambda: found() == [("endpoint full", False)])
+
+
+def test_a_hand_over_that_stands_on_shared_infrastructure_is_a_problem(broker: Broker) -> None:
+    """NServiceBus's levels lead to the endpoints' queues: verify warns before one is full, and fails then."""
+    shared = Topology("nsb.v2")
+    declare(broker.url, shared)
+    broker.queue("full", {**QUORUM, "x-max-length": 10, "x-overflow": "reject-publish"})
+    bind(broker.url, "full", shared)
+
+    def found(*, fatal: bool) -> list[str]:
+        problems = verify(broker.url, shared, management_url=broker.management_url)
+        return [each.subject for each in problems if each.fatal is fatal]
+
+    assert "endpoint full" in found(fatal=False)
+    assert found(fatal=True) == []
+    with RabbitMqSender(broker.url, prefix="nsb.v2", without_alternate_exchange=True) as sender:
+        results = sender.send_many("full", [RabbitMqMessage("x", delay=1) for _ in range(LOST)])
+        assert all(result.error is None for result in results)
+    wait_for(lambda: found(fatal=True) == ["queue nsb.v2.delay-level-00"])
+
+
+def test_a_user_who_may_not_declare_binds_an_endpoint_that_is_there(broker: Broker) -> None:
+    """Its hand-over queue is made by whoever may; without one, the error says what is not allowed."""
+    acme = Topology("acme")
+    declare(broker.url, acme)
+    broker.queue("orders")
+    url = broker.url.replace("guest:guest@", "writer:writer@")
+    manage(broker.management_url, "users", "writer", password="writer", tags="")
+    host, permissions = unquote(broker.virtual_host), {"configure": "", "write": ".*", "read": ".*"}
+    manage(broker.management_url, "permissions", host, "writer", **permissions)
+    with RabbitMqSender(url, prefix="acme") as sender:
+        with pytest.raises(
+            ConfigurationError, match=r"access to queue 'acme\.delay-hand-over\.orders"
+        ):
+            sender.send("orders", "hi", delay=1)
+        bind(broker.url, "orders", acme)
+        for _ in range(2):
+            sender.send("orders", "hi", delay=1)
+    assert broker.wait_count("orders", 2) == 2
 
 
 def test_binding_sends_on_its_own_messages_only(broker: Broker) -> None:
