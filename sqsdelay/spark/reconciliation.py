@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from sqsdelay.core.clock import SystemClock
@@ -300,9 +300,11 @@ def _reconciled(job: JobTable, events: DataFrame, known: _Known) -> DataFrame:
     seen = gathered(events)
     if job.start_ms is None:
         rows = messages.join(seen, [*KEY], "left").withColumn("replays", F.lit(0))
+        rows = _own_life(rows, F.col("planned_due_ms"))
     else:
         noted = receipts(spark, job.options, job.start_ms)
-        rows = _with_receipts(messages.join(noted, [*KEY], "full").join(seen, [*KEY], "left"))
+        rows = messages.join(noted, [*KEY], "full").join(seen, [*KEY], "left")
+        rows = _with_receipts(_own_life(rows, F.coalesce("planned_due_ms", "noted_sent.due_ms")))
     became = judged(
         rows,
         as_of_ms=known.as_of_ms,
@@ -312,6 +314,14 @@ def _reconciled(job: JobTable, events: DataFrame, known: _Known) -> DataFrame:
     )
     unseen = UNKNOWN if job.start_ms is None else NOT_SENT
     return became.withColumn("status", _status(unseen)).select(*_shown())
+
+
+def _own_life(rows: DataFrame, due_ms: Column) -> DataFrame:
+    """Of an id that was used again: the life that the job began by its due time, or else the last."""
+    own = F.coalesce(F.col("sent.due_ms") == due_ms, F.lit(False))
+    of_message = Window.partitionBy(*KEY).orderBy(own.desc(), F.desc("life"))
+    found = rows.withColumn("choice", F.row_number().over(of_message))
+    return found.where("choice = 1").drop("choice")
 
 
 def _with_receipts(rows: DataFrame) -> DataFrame:

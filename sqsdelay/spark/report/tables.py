@@ -132,10 +132,11 @@ def counts(messages: DataFrame, *, as_of_ms: int) -> DataFrame:
     late = F.col(_LATE)
     conditions = {name: F.col("status") == status for name, status in _STATUSES.items()}
     conditions |= {"duplicated": F.col("duplicated"), "early": F.col("early")}
-    # Early, lost, rejected and overdue messages are not within; what was cancelled is owed to nobody.
+    # Early by less is as good as late by less. Lost, rejected and overdue messages are not within; what
+    # was cancelled is owed to nobody.
     owed = ~F.col("status").isin(CANCELLED, *ARRIVED)
     for name, most_ms in WITHIN_MS.items():
-        conditions[name] = late.between(0, most_ms)
+        conditions[name] = late.between(-most_ms, most_ms)
         missed = owed & (F.col("late_from_ms") + most_ms < as_of_ms)
         conditions[f"owed_{name}"] = late.isNotNull() | missed
     return _by(messages, as_of_ms).agg(

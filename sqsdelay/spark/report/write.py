@@ -93,7 +93,7 @@ def write_report(
             as_of_ms=as_of,
             grace_ms=grace_seconds * 1000,
         )
-        messages = _written(known.sortWithinPartitions(*KEY), new.uri(_MESSAGES))
+        messages = _written(known.sortWithinPartitions(*KEY, "life"), new.uri(_MESSAGES))
         new.remove(_GATHERED)
         counted = _counted(messages, new, as_of)
         moment_hours = hours_of_a_moment(counted.hours())
