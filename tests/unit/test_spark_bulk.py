@@ -19,7 +19,7 @@ from sqsdelay.errors import StoreUnavailable
 from sqsdelay.spark.sink import staging
 from sqsdelay.spark.sink.bulk import Bulk
 from sqsdelay.spark.sink.options import Columns, Options
-from sqsdelay.spark.sink.receipts import Mark, Receipts
+from sqsdelay.spark.sink.receipts import Mark, Receipts, SentBefore
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Run, published
 from sqsdelay.spark.sink.task import Task
@@ -54,12 +54,19 @@ class Driver:
         bucket = ObjectBucket("parked", client, self.clock)
         return Wheel(bucket, endpoint, prefix="", hierarchy=Hierarchy())
 
-    def task(self, batches: list[pa.RecordBatch], receipts: Receipts | None = None) -> Task:
+    def task(
+        self,
+        batches: list[pa.RecordBatch],
+        receipts: Receipts | None = None,
+        *,
+        part: int = 0,
+        parts: int = 1,
+    ) -> Task:
         """One attempt, run to its end."""
-        staged = None if receipts is None else receipts.staging("w-00000-7")
+        staged = None if receipts is None else receipts.staging("w-00000of1-7")
         rows = Rows(
             columns=Columns(names=frozenset(COLUMNS), key=None),
-            options=Options(store="s3://parked", endpoint="orders", retry_seconds=0),
+            options=Options(store="s3://parked", endpoint="orders", retry_seconds=0, parts=parts),
             delay_start_ms=self.clock.now_ms(),
         )
         before = None if receipts is None else receipts.load()
@@ -67,7 +74,7 @@ class Driver:
             rows,
             self.run,
             self.queues,
-            attempt="0x1",
+            attempt=f"{part}x1",
             receipts=staged,
             sent_before=before,
             open_wheel=self.wheel,
@@ -125,13 +132,13 @@ def test_receipts_count_once_the_job_is_committed(tmp_path: Path) -> None:
     """Of rows staged in either way, marked as those that are sent; what another attempt noted is gone."""
     receipts = Receipts(str(tmp_path), "j")
     rows = [("a", DAY, "1", None, None), ("b", DAY, "2", None, "g")]
-    other = receipts.staging("w-00000-3")
+    other = receipts.staging("w-00000of1-3")
     other.add("orders", Message("a", message_id="1"), "store", Mark(5, 5))
     other.close()
     driver = Driver("orders")
     driver.commit(driver.task([table(rows)], receipts))
     assert not receipts.load().ids
-    receipts.publish({"w-00000-7"})
+    receipts.publish({"w-00000of1-7"})
     due_at = utc(driver.clock.now_ms() + DAY * 1000)
     marks = [
         Mark.of("orders", Message(body, due_at=due_at, message_id=name, message_group_id=group))
@@ -144,6 +151,71 @@ def test_receipts_count_once_the_job_is_committed(tmp_path: Path) -> None:
     driver.run = replace(driver.run, batch=new_job_batch(driver.clock.now_ms()), job="renamed")
     again = driver.task([table(rows)], receipts)
     assert (again.counts.sent, again.counts.already_sent, again.staged) == (0, 2, ())
+
+
+def shared(rows: int, parts: int) -> list[list[pa.RecordBatch]]:
+    """What Spark makes of rows: each in the task of the remainder of its hash."""
+    return [
+        [table([("a", DAY, f"m{n}", None, None) for n in range(p, rows, parts)])]
+        for p in range(parts)
+    ]
+
+
+@pytest.mark.parametrize(("first", "second"), [(8, 8), (4, 16), (16, 4)])
+def test_a_job_run_again_reads_each_mark_once(
+    first: int, second: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests grow with the number of tasks, and a task holds the ids of its share: run with as many, with
+    more and with fewer tasks, and twice, so that there are marks of two runs."""
+    driver = Driver("orders")
+    asked: list[str] = []
+    held: list[int] = []
+
+    def run_again(rows: int, parts: int) -> tuple[int, int]:
+        driver.run = replace(driver.run, batch=new_job_batch(driver.clock.now_ms()))
+        tasks = [
+            driver.task(each, part=n, parts=parts) for n, each in enumerate(shared(rows, parts))
+        ]
+        staged = [part.staged for task in tasks for part in task.staged]
+        if staged:
+            job = Job(driver.wheel("", "orders"), "j")
+            job.commit(driver.run.batch, staged, parts=parts)
+        return sum(t.counts.sent for t in tasks), sum(t.counts.already_sent for t in tasks)
+
+    assert run_again(800, first) == (800, 0)
+    assert run_again(960, first) == (160, 800)
+    get, of = driver.s3.get_object, SentBefore.of
+
+    def got(**where: str) -> dict[str, Any]:
+        asked.append(where["Key"])
+        return get(**where)
+
+    def kept(ids: pa.Int64Array, contents: pa.Int64Array) -> SentBefore:
+        held.append(len(ids))
+        return of(ids, contents)
+
+    monkeypatch.setattr(driver.s3, "get_object", got)
+    monkeypatch.setattr(SentBefore, "of", kept)
+    assert run_again(1000, second) == (40, 960)
+    marks = [key for key in asked if key.endswith(".marks")]
+    assert len(marks) == 2 * max(first, second)
+    assert len(asked) <= 8 * max(first, second)
+    assert max(held) == 960 // min(first, second)
+    assert len(driver.pending()) == 1000
+
+
+def test_rows_in_any_order_read_all_marks_once_in_a_process() -> None:
+    """As those of format("sqsdelay") come, which nobody has shared out."""
+    driver = Driver("orders")
+    driver.commit(driver.task([table([("a", DAY, "1", None, None)])]))
+    driver.run = replace(driver.run, batch=new_job_batch(driver.clock.now_ms()))
+    wheel = driver.wheel("", "orders")
+    driver.wheel = lambda *_: wheel  # type: ignore[method-assign]
+    before = driver.s3.requests["GetObject"]
+    rows = [table([("a", DAY, "1", None, None)])]
+    counts = [driver.task(rows, part=part).counts.already_sent for part in range(5)]
+    assert counts == [1] * 5
+    assert driver.s3.requests["GetObject"] - before == 3  # record, decision, marks
 
 
 def test_objects_are_full_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,11 +39,13 @@ class Attempt:
     """Spark's, which no other attempt has."""
     batch: int | None = None
     """Of a stream."""
+    parts: int = 1
+    """Among so many tasks the rows are shared out by their ids."""
 
     @property
     def file_name(self) -> str:
-        """What its files are named by: no other attempt's are."""
-        return f"{self.write_id}-{self.partition:05d}-{self.task_id}"
+        """What its files are named by: no other attempt's are. It tells whose rows are in them."""
+        return f"{self.write_id}-{self.partition:05d}of{self.parts}-{self.task_id}"
 
 
 def context() -> TaskContext:
@@ -53,7 +55,7 @@ def context() -> TaskContext:
     return found
 
 
-def this_attempt(write_id: str, batch: int | None = None) -> Attempt:
+def this_attempt(write_id: str, batch: int | None = None, parts: int = 1) -> Attempt:
     """This worker's attempt on a task of a write."""
     current = context()
     return Attempt(
@@ -62,6 +64,7 @@ def this_attempt(write_id: str, batch: int | None = None) -> Attempt:
         number=current.attemptNumber(),
         task_id=current.taskAttemptId(),
         batch=batch,
+        parts=parts,
     )
 
 
@@ -229,7 +232,7 @@ def published(
 
 
 def _publish(endpoint: str, run: Run, staged: Sequence[Staged], options: Options) -> bool:
-    return _job(endpoint, run, options).commit(run.batch, staged)
+    return _job(endpoint, run, options).commit(run.batch, staged, parts=options.parts)
 
 
 def given_up(parts: Iterable[StagedPart], options: Options) -> None:

@@ -137,7 +137,8 @@ def task_of(rows: Rows, attempt: Attempt, now_ms: int, run: Run | None = None) -
         receipts = Receipts(options.receipts, job, batch=batch, replay=replay)
         before = _sent_before(receipts, options, attempt)
         if replay is not None:
-            original = _original(options)
+            # No run of the job goes on meanwhile.
+            original = Receipts(options.receipts, job).load(attempt.partition, attempt.parts)
         writer = None if options.plan else receipts.writer(attempt.file_name)
         if run is not None:
             staged_receipts = receipts.staging(attempt.file_name)
@@ -156,13 +157,6 @@ def task_of(rows: Rows, attempt: Attempt, now_ms: int, run: Run | None = None) -
         planned=Planned(options, now_ms) if options.plan else None,
         bulk=None if run is None else _bulk(rows, run, attempt, before, staged_receipts),
     )
-
-
-@lru_cache(maxsize=1)
-def _original(options: Options) -> SentBefore:
-    """What the job sent that is replayed: no run of it goes on meanwhile."""
-    assert options.receipts is not None, "checked with the options"
-    return Receipts(options.receipts, str(options.job)).load()
 
 
 def _bulk(
@@ -202,7 +196,10 @@ _loaded: dict[object, SentBefore] = {}
 
 
 def _sent_before(receipts: Receipts, options: Options, attempt: Attempt) -> SentBefore:
-    """Read once for a process and a write, and again for an attempt that follows a failed one."""
+    """A task's share. Of rows that come in any order, all of it, read once for a process and a write, and
+    again for an attempt that follows a failed one."""
+    if attempt.parts > 1:
+        return receipts.load(attempt.partition, attempt.parts)
     retry = attempt.task_id if attempt.number else None
     key = (options, attempt.batch, attempt.write_id, retry)
     if key not in _loaded:

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
+from math import gcd
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -106,6 +107,19 @@ class _Run:
     messages: int
     total: int
     last_ms: int
+    parts: int = 1
+    """Its rows were shared out by their ids among so many tasks, which begin their attempts' names; 1 where
+    a task may have had any."""
+
+    def shared_with(self, part: int, parts: int) -> list[str]:
+        """The attempts that may have had rows of this task: the remainder of one hash by both numbers
+        agrees in what the numbers have in common."""
+        common = gcd(self.parts, parts)
+        return [
+            attempt
+            for attempt in self.attempts
+            if common == 1 or (int(attempt.partition("x")[0]) - part) % common == 0
+        ]
 
 
 class Job:
@@ -120,15 +134,23 @@ class Job:
         self._name = name
         self._prefix = f"{wheel.prefix}jobs/{digest(name or '')}/"
 
-    def stored(self) -> tuple[str, array[int], array[int]]:
+    def stored(self, part: int = 0, parts: int = 1) -> tuple[str, array[int], array[int]]:
         """A digest of the batches that count, and of their messages the ids and the contents, as marks.
 
         A batch that was only to be decided when its driver was killed is decided here.
+
+        Args:
+            part: the task that asks: marks are read of messages that may be its own.
+            parts: among how many tasks the rows are shared out by their ids; of 1 all marks are read.
         """
         runs, _ = self._counting()
         ids, contents = array("q"), array("q")
         bucket = self._wheel.bucket
-        keys = [self._marks(run.batch, attempt) for run in runs for attempt in run.attempts]
+        keys = [
+            self._marks(run.batch, attempt)
+            for run in runs
+            for attempt in run.shared_with(part, parts)
+        ]
         for key, found in zip(keys, bucket.each(bucket.get, keys), strict=True):
             if found is None:
                 raise StoreUnavailable(
@@ -145,8 +167,11 @@ class Job:
         if self._name is not None and ids:
             self._wheel.bucket.put(self._marks(batch, attempt), ids.tobytes() + contents.tobytes())
 
-    def commit(self, batch: str, staged: Sequence[Staged]) -> bool:
+    def commit(self, batch: str, staged: Sequence[Staged], *, parts: int = 1) -> bool:
         """Publish what these attempts have staged.
+
+        Args:
+            parts: among how many tasks their rows were shared out by their ids.
 
         Returns:
             False where another run has stored the very same messages meanwhile: these are given up.
@@ -161,6 +186,7 @@ class Job:
             sum(each.messages for each in staged),
             sum(each.total for each in staged) % _FULL,
             max(each.last_ms for each in staged),
+            parts,
         )
         if self._name is not None and not self._note(run, staged):
             return False
