@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from botocore.exceptions import ClientError
 
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import QueueRef
@@ -282,6 +285,92 @@ def test_a_burst_of_refusals_at_the_end_throws_nothing_away(
     assert published(task.staged, Options(store="s3://parked"), sleep=slept.append) == 0
     assert len(slept) == 20
     assert [message.message_id for message in driver.pending()] == ["1"]
+
+
+TWO = [table([(f"b{n}", DAY, f"m{n}", ("orders", "bills")[n % 2], None) for n in range(6)])]
+
+
+def both(driver: Driver) -> list[str]:
+    return sorted(m.message_id for name in ("orders", "bills") for m in driver.pending(name))
+
+
+def publish(driver: Driver, task: Task, monkeypatch: pytest.MonkeyPatch, retry: int = 0) -> int:
+    monkeypatch.setattr("sqsdelay.stores.s3.jobs.wheel_of", driver.wheel)
+    options = Options(store="s3://parked", retry_seconds=retry)
+    return published(task.staged, options, sleep=lambda _: None)
+
+
+@pytest.mark.parametrize("job", ["j", None])
+@pytest.mark.parametrize(
+    ("refused", "fails"),
+    [(".decided/", True), ("bills/jobs/", True), ("orders/jobs/", True),
+     ("bills/decided/", False), ("orders/decided/", False)],
+)  # fmt: skip
+def test_one_decision_for_all_endpoints(
+    job: str | None, refused: str, fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever S3 refuses: both endpoints hold their messages or neither does, and a run again without a name
+    stores each once."""
+    driver = Driver("orders", "bills")
+    driver.run = replace(driver.run, job=job)
+    task = driver.task(TWO)
+    put = driver.s3.put_object
+
+    def refusing(**given: Any) -> Any:
+        if given["Key"].startswith(refused):
+            raise ClientError({"Error": {"Code": "SlowDown"}}, "PutObject")
+        return put(**given)
+
+    monkeypatch.setattr(driver.s3, "put_object", refusing)
+    if fails and (job or "jobs" not in refused):
+        with pytest.raises(StoreUnavailable):
+            publish(driver, task, monkeypatch)
+        monkeypatch.setattr(driver.s3, "put_object", put)
+        assert both(driver) == []
+        driver.run = replace(driver.run, batch=new_job_batch(driver.clock.now_ms()))
+        assert publish(driver, driver.task(TWO), monkeypatch) == 0
+    else:
+        assert publish(driver, task, monkeypatch) == 0
+    assert both(driver) == [f"m{n}" for n in range(6)]
+    monkeypatch.setattr(driver.s3, "put_object", put)
+    driver.clock.advance(2 * DAY)
+    assert both(driver) == [f"m{n}" for n in range(6)]
+
+
+@pytest.mark.parametrize("step", range(14))
+@pytest.mark.parametrize("answered", [False, True])
+def test_killed_at_any_step_of_a_commit_for_two(
+    step: int, answered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And run again under its name, a day later: each message is there once."""
+    driver = Driver("orders", "bills")
+    task = driver.task(TWO)
+    calls = iter(range(1000))
+
+    def dying(_: str, call: Callable[[], Any]) -> Any:
+        now = next(calls)
+        if now >= step and not (answered and now == step):
+            raise KeyboardInterrupt
+        done = call()
+        if now == step:
+            raise KeyboardInterrupt
+        return done
+
+    alive = driver.s3
+    driver.s3 = InMemoryS3(alive.objects, around=dying)
+    with suppress(KeyboardInterrupt):
+        publish(driver, task, monkeypatch)
+    driver.s3 = alive
+    found = both(driver)
+    assert found in ([], [f"m{n}" for n in range(6)])
+    driver.clock.advance(2 * DAY)
+    assert both(driver) in ([], [f"m{n}" for n in range(6)])
+    now_ms = driver.clock.now_ms()
+    driver.run = replace(
+        driver.run, batch=new_job_batch(now_ms), now_ms=now_ms, after_ms=now_ms + 7_200_000
+    )
+    publish(driver, driver.task(TWO), monkeypatch)
+    assert both(driver) == [f"m{n}" for n in range(6)]
 
 
 def _refused() -> Any:

@@ -6,11 +6,15 @@ others have given up, and whoever finds him standing still can give his batch up
 
 A batch of many writers, of which some may have begun a second time, is committed with the names of the
 attempts that count: what others have written of it never does.
+
+A job that writes to several endpoints has one decision for all of them, beside the endpoints' folders. Each
+endpoint keeps its part of it with its own decisions, once anyone has asked there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -25,6 +29,9 @@ limit of a function."""
 
 COMMITTED: Final = "committed"
 ABORTED: Final = "aborted"
+
+LATEST_MS: Final = 10**15 - 1
+"""What a job's batch tells for its latest due time, which is known only at the end."""
 
 _REMEMBERED: Final = 10_000
 
@@ -51,6 +58,9 @@ class Batches:
     def __init__(self, bucket: ObjectBucket, prefix: str) -> None:
         self._bucket = bucket
         self._prefix = f"{prefix}decided/"
+        root, _, self._endpoint = prefix.rstrip("/").rpartition("/")
+        self.root = f"{root}/" if root else ""
+        """What the prefixes of all endpoints of the store have in common."""
         self._known: dict[str, Decision] = {}
 
     def _key(self, batch: str) -> str:
@@ -62,7 +72,7 @@ class Batches:
         if known is None:
             fields, etag = self._bucket.get_json(self._key(batch))
             if etag is None:
-                return None
+                return self._of_all(batch)
             attempts = fields.get("attempts")
             known = self._remember(
                 batch,
@@ -72,6 +82,40 @@ class Batches:
                 ),
             )
         return known
+
+    def _of_all(self, batch: str) -> Decision | None:
+        """What was decided for several endpoints, kept with this one's decisions from now on."""
+        if last_ms_of(batch) != LATEST_MS:
+            return None
+        fields, etag = self._bucket.get_json(self._key_of_all(batch))
+        if etag is None:
+            return None
+        attempts = fields["attempts"].get(self._endpoint)
+        with suppress(StoreUnavailable):  # It counts all the same.
+            self._decide(batch, ABORTED if attempts is None else COMMITTED, attempts)
+        kept = None if attempts is None else frozenset(attempts)
+        return self._remember(batch, Decision(attempts is not None, kept))
+
+    def _key_of_all(self, batch: str) -> str:
+        return f"{self.root}.decided/{batch}"
+
+    def decide_for_all(self, batch: str, attempts: Mapping[str, Collection[str]]) -> bool:
+        """Commit a job's batch in all its endpoints at once.
+
+        Args:
+            attempts: by endpoint, as its prefix has it, whose objects count. None at all gives the batch up.
+
+        Returns:
+            False where the opposite was decided before.
+        """
+        decision = COMMITTED if attempts else ABORTED
+        named = {endpoint: sorted(each) for endpoint, each in attempts.items()}
+        key = self._key_of_all(batch)
+        try:
+            self._bucket.put_json(key, {"decision": decision, "attempts": named})
+        except Changed:
+            return bool(self._bucket.get_json(key)[0]["decision"] == decision)
+        return True
 
     def committed(self, batch: str) -> bool | None:
         """True, False where it was given up, None while nothing is decided."""
@@ -128,7 +172,9 @@ class Batches:
             if self._bucket.clock.now_ms() - begun_ms_of(name.batch) < BATCH_SECONDS * 1000:
                 return None
             # Its writer is dead, or will find that it was given up.
-            if self.abort(name.batch):
+            if last_ms_of(name.batch) == LATEST_MS:
+                self.decide_for_all(name.batch, {})
+            elif self.abort(name.batch):
                 return False
             decision = self.decision(name.batch)
         return decision is not None and decision.counts(name)

@@ -9,23 +9,25 @@ be run again under its name, so what earlier runs have stored is kept beside the
 
 A batch gets into the record before it is decided, under the condition that the record is still the one
 that all of its tasks have read. So of two runs at a time one is told to begin anew, and a run that was
-killed between the two writes is finished by the next that reads the record.
+killed between the two writes is finished by the next that reads the record. A run over several endpoints
+gets into the record of each, and then has one decision; the next run finishes it if all records have it, and
+gives it up if not.
 """
 
 from __future__ import annotations
 
 import secrets
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from math import gcd
 from typing import Final
 from urllib.parse import urlsplit
 
 from sqsdelay.errors import StoreUnavailable
-from sqsdelay.stores.s3.batches import BATCH_SECONDS
+from sqsdelay.stores.s3.batches import BATCH_SECONDS, LATEST_MS
 from sqsdelay.stores.s3.bucket import Changed, ObjectBucket, digest
 from sqsdelay.stores.s3.slots import (
     DEFAULT_SLOTS,
@@ -42,9 +44,6 @@ JOB_SECONDS: Final = 86_400
 """How long a run may take before others may give up what it has staged."""
 
 _KEPT_MS: Final = 86_400_000
-_LATEST_MS: Final = 10**15 - 1
-"""What a job's batch tells for its latest due time, which is known only at the end."""
-
 _FULL: Final = 1 << 64
 _RECORD: Final = "record.json"
 
@@ -76,7 +75,7 @@ def wheel_of(url: str, endpoint: str) -> Wheel | None:
 
 def new_job_batch(now_ms: int) -> str:
     """A batch's name for one run of a job: it may be written to for `JOB_SECONDS`."""
-    return new_batch(_LATEST_MS, now_ms + (JOB_SECONDS - BATCH_SECONDS) * 1000)
+    return new_batch(LATEST_MS, now_ms + (JOB_SECONDS - BATCH_SECONDS) * 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +109,8 @@ class _Run:
     parts: int = 1
     """Its rows were shared out by their ids among so many tasks, which begin their attempts' names; 1 where
     a task may have had any."""
+    endpoints: tuple[str, ...] = ()
+    """All that it has staged for, where these are several; as their prefixes have them."""
 
     def shared_with(self, part: int, parts: int) -> list[str]:
         """The attempts that may have had rows of this task: the remainder of one hash by both numbers
@@ -180,30 +181,48 @@ class Job:
             StoreUnavailable: another run has stored others, or it took longer than `JOB_SECONDS`. Nothing
                 is stored.
         """
-        run = _Run(
-            batch,
-            tuple(each.attempt for each in staged),
-            sum(each.messages for each in staged),
-            sum(each.total for each in staged) % _FULL,
-            max(each.last_ms for each in staged),
-            parts,
-        )
-        if self._name is not None and not self._note(run, staged):
+        run = _run(batch, staged, parts)
+        if not self._note(run, staged):
             return False
         if not self._wheel.batches.commits(batch, run.attempts):
-            raise StoreUnavailable(
-                f"the job took longer than {JOB_SECONDS} s and was given up; none of its messages "
-                "is in the store: run it again"
-            )
+            raise _given_up()
         return True
+
+    @property
+    def endpoint(self) -> str:
+        """As the prefix has it."""
+        return self._wheel.prefix.removeprefix(self._wheel.batches.root).rstrip("/")
+
+    def noted(
+        self, batch: str, staged: Sequence[Staged], endpoints: Sequence[str], *, parts: int
+    ) -> bool:
+        """Put a run over several endpoints into this one's record; the rest as `commit`, which decides."""
+        run = replace(_run(batch, staged, parts), endpoints=tuple(endpoints))
+        return self._note(run, staged)
+
+    def decide_for_all(self, batch: str, attempts: Mapping[str, Collection[str]]) -> None:
+        """Publish what the attempts of all these endpoints have staged.
+
+        Raises:
+            StoreUnavailable: it was given up, and nothing is stored.
+        """
+        if not self._wheel.batches.decide_for_all(batch, attempts):
+            raise _given_up()
+
+    def is_given_up(self, batch: str) -> bool:
+        """Give a run over several endpoints up in all of them; False where it is published."""
+        return self._wheel.batches.decide_for_all(batch, {})
 
     def _note(self, run: _Run, staged: Sequence[Staged]) -> bool:
         """Put a run into the record; False where another has stored the same."""
+        if self._name is None:
+            return True
         first, *more = {each.known for each in staged}
         while True:
-            counting, etag = self._counting()
-            if run in counting:
+            runs, etag = _record(self._wheel, self._prefix + _RECORD)
+            if run in runs:
                 return True
+            counting = [each for each in runs if self._counts(each)]
             # A record only grows at its end: what others have stored since comes after what was known.
             known = next(
                 (n for n in range(len(counting) + 1) if _known(counting[:n]) == first), None
@@ -239,7 +258,19 @@ class Job:
         """Whether a run in the record is published; it is now, if its driver did not come to that."""
         batches = self._wheel.batches
         committed = batches.committed(run.batch)
-        return batches.commits(run.batch, run.attempts) if committed is None else committed
+        if committed is not None:
+            return committed
+        if not run.endpoints:
+            return batches.commits(run.batch, run.attempts)
+        attempts = {name: self._attempts(name, run.batch) for name in run.endpoints}
+        batches.decide_for_all(run.batch, attempts if all(attempts.values()) else {})
+        return bool(batches.committed(run.batch))
+
+    def _attempts(self, endpoint: str, batch: str) -> tuple[str, ...]:
+        """Those of a run that another endpoint's record has; none where it has not come to that."""
+        inside = self._prefix.removeprefix(self._wheel.prefix)
+        key = f"{self._wheel.batches.root}{endpoint}/{inside}{_RECORD}"
+        return next((r.attempts for r in _record(self._wheel, key)[0] if r.batch == batch), ())
 
     def _marks(self, batch: str, attempt: str) -> str:
         return f"{self._prefix}{batch}~{attempt}.marks"
@@ -252,6 +283,25 @@ class Job:
         return [run for run in runs if self._counts(run)], etag
 
 
+def _given_up() -> StoreUnavailable:
+    """What a run is told that others have given up."""
+    return StoreUnavailable(
+        f"the job took longer than {JOB_SECONDS} s, or another run of it began meanwhile, and was given "
+        "up; none of its messages is in the store: run it again"
+    )
+
+
+def _run(batch: str, staged: Sequence[Staged], parts: int) -> _Run:
+    return _Run(
+        batch,
+        tuple(each.attempt for each in staged),
+        sum(each.messages for each in staged),
+        sum(each.total for each in staged) % _FULL,
+        max(each.last_ms for each in staged),
+        parts,
+    )
+
+
 def _known(runs: Sequence[_Run]) -> str:
     return digest("\n".join(run.batch for run in runs))[:16]
 
@@ -259,7 +309,8 @@ def _known(runs: Sequence[_Run]) -> str:
 def _record(wheel: Wheel, key: str) -> tuple[list[_Run], str | None]:
     fields, etag = wheel.bucket.get_json(key)
     found = fields["runs"] if fields else []
-    return [_Run(**{**run, "attempts": tuple(run["attempts"])}) for run in found], etag
+    lists = ("attempts", "endpoints")
+    return [_Run(**run | {name: tuple(run.get(name, ())) for name in lists}) for run in found], etag
 
 
 def sweep_jobs(wheel: Wheel, first: Slot | None, *, most: int = 1000) -> None:
