@@ -166,17 +166,35 @@ class Receipts:
     ) -> None:
         self._fs, root = opened(folder, "receipts")
         self._root = job_folder(root, job)
+        self._stop = f"{self._root}/_stop"
         if batch is not None:
             self._root += f"/batch={batch}"
         if replay is not None:
             self._root += f"/replay={replay}"
 
+    def stop(self) -> None:
+        """Tell the job's tasks to note what they have sent, and to send nothing more.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        with self._fs.open_output_stream(self._stop):
+            pass
+
+    def stopped(self) -> bool:
+        """Whether they were told to."""
+        found = self._fs.get_file_info(self._stop)
+        return bool(found.type is not fs.FileType.NotFound)
+
     def delay_start_ms(self, now_ms: int) -> int:
-        """The job's instant: the one that its first run left here, or else now.
+        """The job's instant: the one that its first run left here, or else now. A run that was stopped
+        may go on from here.
 
         Raises:
             ConfigurationError: it cannot be read or written.
         """
+        if self.stopped():
+            self._fs.delete_file(self._stop)
         kept = self.kept_start_ms()
         if kept is not None:
             return kept

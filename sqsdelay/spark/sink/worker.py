@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -132,6 +133,7 @@ def task_of(rows: Rows, attempt: Attempt, now_ms: int, run: Run | None = None) -
     rate = None if options.rate is None else options.rate / (options.tasks or 1)
     slices = []
     before = original = writer = staged_receipts = None
+    stopped: Callable[[], bool] = bool
     if options.receipts is not None:
         job, batch, replay = str(options.job), attempt.batch, options.replay
         receipts = Receipts(options.receipts, job, batch=batch, replay=replay)
@@ -139,6 +141,7 @@ def task_of(rows: Rows, attempt: Attempt, now_ms: int, run: Run | None = None) -
         if replay is not None:
             # No run of the job goes on meanwhile.
             original = Receipts(options.receipts, job).load(attempt.partition, attempt.parts)
+        stopped = receipts.stopped
         writer = None if options.plan else receipts.writer(attempt.file_name)
         if run is not None:
             staged_receipts = receipts.staging(attempt.file_name)
@@ -155,6 +158,7 @@ def task_of(rows: Rows, attempt: Attempt, now_ms: int, run: Run | None = None) -
         slice_rows=min(slices, default=None),
         rate=None if options.plan else rate,
         planned=Planned(options, now_ms) if options.plan else None,
+        stopped=stopped,
         bulk=None if run is None else _bulk(rows, run, attempt, before, staged_receipts),
     )
 
