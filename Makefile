@@ -1,4 +1,4 @@
-# make setup | demo | test | test-all | check | docs | bench | faults | fuzz | mutants | capacity | soak | deploy-local
+# make setup | demo | test | test-all | check | docs | dist | bench | faults | fuzz | mutants | capacity | soak | deploy-local
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 PYTHON ?= python3
@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 MINUTES ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help older-spark setup setup-node demo deploy-local test test-all check docs bench faults fuzz mutants capacity soak audit lint style templates lock clean
+.PHONY: help older-spark setup setup-node demo deploy-local test test-all check docs bench faults fuzz mutants capacity soak audit lint style templates dist lock clean
 
 help:  ## Show these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -135,6 +135,13 @@ build/pyspark-%/.installed: | $(VENV)/.demo
 
 templates: setup  ## The CloudFormation templates and the functions' archive, in build/release
 	$(BIN)/python -m infra.templates
+
+dist: setup templates  ## Wheel and sdist in dist/, with the functions' archive, checked as PyPI checks them
+	$(PYTHON) -m venv build/packaging
+	build/packaging/bin/pip install --quiet --disable-pip-version-check build==1.3.0 'setuptools>=77' twine==6.2.0
+	rm -rf dist build/lib
+	build/packaging/bin/python -m build --no-isolation --sdist --wheel
+	build/packaging/bin/twine check --strict dist/*
 
 lock:  ## Renew requirements.txt and what is taken from it for demo and functions (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --all-extras --generate-hashes \

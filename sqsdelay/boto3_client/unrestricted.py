@@ -117,7 +117,7 @@ def _unrestricted_client(client: Any, settings: SenderSettings) -> Any:
     """A client like the one given, with our behaviour before that of its class of boto3's."""
     plain = client.__dict__.get("_plain", client)
     long_delays = LongDelays(
-        QueueSender(SqsQueues(plain), settings),
+        QueueSender(SqsQueues(plain, traced=True), settings),
         above_seconds=settings.hop_seconds,
         any_size=settings.large_bodies is not None,
     )

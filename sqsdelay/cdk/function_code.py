@@ -1,7 +1,7 @@
 """The functions' code: one archive of the handlers, our modules and their pinned dependencies.
 
-An installed package brings the archive, which was put together when the wheel was built. In a checkout it is
-built when it is first asked for. Either way the same code is the same archive, byte for byte.
+An installed package brings the archive, which `make dist` puts into the wheel. In a checkout it is built
+when it is first asked for. Either way the same code is the same archive, byte for byte.
 """
 
 from __future__ import annotations
@@ -79,30 +79,45 @@ def functions_archive(root: Path = ROOT, build: Path = BUILD) -> Path:
         build: where to put it; outside what git tracks.
 
     Raises:
-        FunctionCodeError: pip could not fetch the pinned dependencies.
+        FunctionCodeError: pip could not fetch the pinned dependencies; or an installation has no archive.
     """
     shipped = root / ARCHIVE
-    return shipped if shipped.exists() else _built(root, build)
+    if shipped.exists():
+        return shipped
+    if not (root / REQUIREMENTS).exists():
+        raise FunctionCodeError(
+            "this installation of sqsdelay has no archive of the functions; run `make dist` in a checkout "
+            "and install the wheel that it puts into dist/"
+        )
+    return _built(root, build)
+
+
+def built_archive(root: Path = ROOT, build: Path = BUILD) -> Path:
+    """Where the archive of a checkout's sources is, once it was built."""
+    return build / f"functions-{_fingerprint(root, _sources(root))}.zip"
+
+
+def _sources(root: Path) -> list[Path]:
+    return [path for pattern in SOURCES for path in sorted(root.glob(pattern))]
 
 
 def guard_source(root: Path = ROOT) -> str:
     """The removal guard's one file."""
     if (root / GUARD).exists():
         return (root / GUARD).read_text(encoding="utf-8")
-    with zipfile.ZipFile(root / ARCHIVE) as archive:
+    with zipfile.ZipFile(functions_archive(root)) as archive:
         return archive.read(GUARD).decode()
 
 
 def _built(root: Path, build: Path) -> Path:
-    sources = [path for pattern in SOURCES for path in sorted(root.glob(pattern))]
-    archive = build / f"functions-{_fingerprint(root, sources)}.zip"
+    archive = built_archive(root, build)
     if archive.exists():
         return archive
     build.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=build) as scratch:
         code = Path(scratch) / "code"
         _install(root / REQUIREMENTS, code)
-        for source in sources:
+        for source in _sources(root):
             target = code / source.relative_to(root)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, target)

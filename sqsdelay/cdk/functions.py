@@ -19,7 +19,7 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from sqsdelay.cdk import function_names
-from sqsdelay.cdk.function_code import functions_archive
+from sqsdelay.cdk.function_code import PYTHON_VERSION, functions_archive
 from sqsdelay.cdk.ledger import S3Ledger, ledger_setting, ledger_statements
 from sqsdelay.cdk.queues_and_buckets import acknowledge, grant_queues
 from sqsdelay.errors import ConfigurationError, InvalidSetting
@@ -33,6 +33,11 @@ from sqsdelay.limits import (
 
 DEFAULT_MAX_CONCURRENCY: Final = 10
 """Batches in hand at once; the event source takes 2 to 1,000."""
+
+RUNTIME: Final = lambda_.Runtime(
+    f"python{PYTHON_VERSION}", lambda_.RuntimeFamily.PYTHON, supports_inline_code=True
+)
+"""By its name, which an older CDK has no constant for."""
 
 CONCURRENCY: Final = 3
 """Runs of the dispatcher at once: they share out the store's shards. One is started every minute, and ends
@@ -258,7 +263,7 @@ class _EndpointFunction(Construct):
             self,
             "Function",
             code=wiring.code or lambda_.Code.from_asset(str(functions_archive())),
-            runtime=lambda_.Runtime.PYTHON_3_14,
+            runtime=RUNTIME,
             architecture=lambda_.Architecture.ARM_64,
             environment={
                 function_names.ENDPOINT_VARIABLE: wiring.endpoint,

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from aws_cdk import Acknowledgment, Duration, RemovalPolicy, Stack, Validations
+import aws_cdk
+from aws_cdk import Duration, RemovalPolicy, Stack
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
@@ -51,10 +52,14 @@ ABANDONED_DAYS: Final = 7
 
 
 def acknowledge(construct: Construct, *rules: str, reason: str) -> None:
-    """Keep ``rules`` quiet on ``construct`` and below; the report carries the reason."""
-    Validations.of(construct).acknowledge(
-        *(Acknowledgment(id=rule, reason=reason) for rule in rules)
-    )
+    """Keep ``rules`` quiet on ``construct`` and below; the report carries the reason.
+
+    cdk-nag 3 brings the CDK's validations along, aws-cdk-lib before 2.256 has none.
+    """
+    if hasattr(aws_cdk, "Validations"):
+        aws_cdk.Validations.of(construct).acknowledge(
+            *(aws_cdk.Acknowledgment(id=rule, reason=reason) for rule in rules)
+        )
 
 
 def as_nag_writes(scope: Construct, arn: str) -> str:

@@ -19,7 +19,7 @@ from constructs import Construct
 
 from sqsdelay.cdk.function_code import guard_source
 from sqsdelay.cdk.function_names import LEFT_OUT, SETTLING_SECONDS
-from sqsdelay.cdk.functions import FunctionSettings, function_role
+from sqsdelay.cdk.functions import RUNTIME, FunctionSettings, function_role
 from sqsdelay.cdk.queues_and_buckets import acknowledge
 
 NONE: Final = "none"
@@ -117,7 +117,7 @@ class RemovalGuard(Construct):
             description="Refuses deployments that would strand delayed messages (sqsdelay)",
             code=lambda_.Code.from_inline(guard_source()),
             handler="index.handler",
-            runtime=lambda_.Runtime.PYTHON_3_14,
+            runtime=RUNTIME,
             architecture=lambda_.Architecture.ARM_64,
             timeout=Duration.seconds(TIMEOUT_SECONDS),
             role=self.role,

@@ -218,7 +218,7 @@ def console_of(aws: LocalAws, endpoint: str, ledger: Path, *, hop: int) -> Itera
                 process.kill()
 
 
-EXAMPLE: Final = Path("examples/reminders.jsonl")
+EXAMPLE: Final = Path(__file__).with_name("reminders.jsonl")
 ENDPOINT: Final = "reminders"
 PLAYED_FROM: Final = datetime(2030, 1, 1, tzinfo=UTC)
 """Absolute due times are played as if it were this instant when the demo starts."""
@@ -230,7 +230,7 @@ GRACE_SECONDS: Final = 1
 
 def demo(
     file: Annotated[
-        Path, typer.Option(help="Messages to send, JSON lines; the default is in the source tree.")
+        Path, typer.Option(help="Messages to send, JSON lines.", show_default="36 of its own")
     ] = EXAMPLE,
     hop: Annotated[
         int, typer.Option(help="Delivery delay of the delay queue, seconds; in production 900.")
@@ -354,7 +354,7 @@ def read_demo_file(file: Path, now: datetime) -> list[Message]:
         opened = file.open(encoding="utf-8")
     except OSError as error:
         raise typer.BadParameter(
-            f"--file {file}: {error.strerror}; run the demo in a checkout of sqsdelay, or name a file"
+            f"--file {file}: {error.strerror}; name a file that can be read, or leave it out"
         ) from error
     with opened as lines:
         for number, message in read_messages(lines, Defaults()):

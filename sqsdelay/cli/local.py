@@ -34,6 +34,7 @@ _EXPORTED: Final = (
     "AWS_ACCESS_KEY_ID",
     "AWS_SECRET_ACCESS_KEY",
     "AWS_DEFAULT_REGION",
+    "AWS_REGION",
 )
 
 

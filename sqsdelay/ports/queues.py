@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -19,6 +23,23 @@ from sqsdelay.errors import MessageTooLarge, SqsDelayError
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_BYTES, MIN_QUEUE_LIMIT_BYTES
 
 T = TypeVar("T")
+
+_begin_by: ContextVar[float] = ContextVar("begin_by", default=math.inf)
+
+
+@contextmanager
+def begun_within(seconds: float) -> Iterator[None]:
+    """In this thread and context, let no request to the broker begin later than so many seconds from now."""
+    token = _begin_by.set(time.monotonic() + seconds)
+    try:
+        yield
+    finally:
+        _begin_by.reset(token)
+
+
+def may_begin(in_seconds: float = 0) -> bool:
+    """Whether there will be time left for one more request."""
+    return time.monotonic() + in_seconds < _begin_by.get()
 
 
 @dataclass(frozen=True, slots=True)

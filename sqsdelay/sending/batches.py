@@ -20,7 +20,7 @@ from sqsdelay.errors import SqsDelayError, StoreError
 from sqsdelay.ledger.events import Event, EventKind, Source, record_safely
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.parking.parking import Parking, Stores
-from sqsdelay.ports.queues import Failure, Queues, SendReceipt
+from sqsdelay.ports.queues import Failure, Queues, SendReceipt, begun_within
 from sqsdelay.sending.large_bodies import Offloading
 from sqsdelay.sending.router import Asked, Router, ToQueue, ToStore
 from sqsdelay.sending.settings import SenderSettings
@@ -63,6 +63,7 @@ class BatchSender:
     def __init__(self, queues: Queues, settings: SenderSettings) -> None:
         self._queues = queues
         self._ledger = settings.ledger
+        self._begin_within_seconds = settings.begin_within_seconds
         large_bodies = settings.large_bodies
         self.stores = None if settings.parking is None else Stores(settings.parking)
         self._offloading = None if large_bodies is None else Offloading(large_bodies)
@@ -103,6 +104,13 @@ class BatchSender:
                 note(outcome)
             results[position] = _sent(prepared, outcome)
         return results
+
+    def send_in_time(
+        self, endpoint: Endpoint, messages: Iterable[Message | CheckedMessage]
+    ) -> list[SendResult]:
+        """Send a batch at most; no request begins that could end too late."""
+        with begun_within(self._begin_within_seconds):
+            return self.send(endpoint, messages)
 
     def together(self, endpoint: Endpoint, message: CheckedMessage) -> tuple[Hashable, int]:
         """What a message can share a request with, and how many go into one. Nobody is asked: at

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -51,6 +52,7 @@ class SenderSettings:
     ledger: Ledger | None = None
     linger_ms: float = 0
     tracing: Tracing | None = None
+    begin_within_seconds: float = math.inf
 
     def __post_init__(self) -> None:
         check_hop(self.hop_seconds)

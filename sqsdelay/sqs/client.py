@@ -31,7 +31,7 @@ from sqsdelay.errors import (
 )
 from sqsdelay.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS
 from sqsdelay.ports.forks import in_each_child
-from sqsdelay.ports.queues import Failure
+from sqsdelay.ports.queues import Failure, may_begin
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -47,6 +47,7 @@ def client_config(
     paced: bool = False,
     wait_seconds: int = 0,
     attempts: int = CALL_ATTEMPTS,
+    patience: float = 1,
 ) -> Config:
     """The settings of a client of sqsdelay's.
 
@@ -61,10 +62,11 @@ def client_config(
             check of every value is a tenth of the work of a batch send.
         wait_seconds: of the long polls it will be used for; an answer may take so much longer.
         attempts: on one call, the first included.
+        patience: the part of the usual time limits that each attempt has.
     """
     return Config(
-        connect_timeout=CONNECT_SECONDS,
-        read_timeout=wait_seconds + ANSWER_SECONDS,
+        connect_timeout=patience * CONNECT_SECONDS,
+        read_timeout=wait_seconds + patience * ANSWER_SECONDS,
         retries={"mode": "adaptive" if paced else "standard", "total_max_attempts": attempts},
         max_pool_connections=max(10, connections),
         tcp_keepalive=True,
@@ -88,13 +90,14 @@ def default_client(
     paced: bool = False,
     wait_seconds: int = 0,
     attempts: int = CALL_ATTEMPTS,
+    patience: float = 1,
     region: str | None = None,
     endpoint_url: str | None = None,
 ) -> SQSClient:
     """An SQS client of the default session (environment, profile and region as with the AWS CLI).
 
     Args:
-        connections, parameter_validation, paced, wait_seconds, attempts: as for `client_config`.
+        connections, parameter_validation, paced, wait_seconds, attempts, patience: as for `client_config`.
         region, endpoint_url: instead of the session's.
 
     Raises:
@@ -106,6 +109,7 @@ def default_client(
         paced=paced,
         wait_seconds=wait_seconds,
         attempts=attempts,
+        patience=patience,
     )
     try:
         client = boto3.client("sqs", config=config, region_name=region, endpoint_url=endpoint_url)
@@ -114,17 +118,31 @@ def default_client(
             f"{str(error).rstrip('.')}; set AWS_DEFAULT_REGION and AWS_PROFILE (or AWS_ENDPOINT_URL) "
             "as for the AWS CLI"
         ) from error
-    client.meta.events.register("needs-retry.sqs", partial(_tell_of_retries, attempts))
+    client.meta.events.register_first("needs-retry.sqs", partial(_before_a_retry, attempts))
     # A closed client opens connections again when it needs them; the parent's are left to the parent.
     in_each_child(client, type(client).close)
     return client
 
 
-def _tell_of_retries(
-    most: int, *, attempts: int, caught_exception: Exception | None = None, **_: Any
+def _before_a_retry(
+    most: int,
+    *,
+    attempts: int,
+    operation: Any,
+    response: Any,
+    caught_exception: Exception | None = None,
+    **_: Any,
 ) -> None:
-    """Say what a call waits for, where botocore would try again in silence."""
-    if caught_exception is not None and attempts < most:
+    """Say what a call waits for, where botocore would try again in silence; end it if there is no time
+    for the pause, which takes up to 1 s and then 2 s (botocore's standard mode)."""
+    if attempts == most:
+        return
+    if not may_begin(2 ** (attempts - 1)):
+        if caught_exception is not None:
+            raise caught_exception
+        if response[0].status_code >= 400:
+            raise ClientError(response[1], operation.name)
+    if caught_exception is not None:
         logger.warning(
             "waiting for SQS, attempt %d of %d failed: %s", attempts, most, caught_exception
         )
@@ -166,7 +184,13 @@ class UnreadableAnswer(BotoCoreError):
     fmt = "the answer cannot be read ({kind}: {reason}); check for a proxy between here and SQS"
 
 
-_UNANSWERED: Final = (ConnectionError, HTTPClientError, UnreadableAnswer)
+class OutOfTime(BotoCoreError):
+    """The call's time was over before this request."""
+
+    fmt = "the time for this call (deadline_seconds) is over"
+
+
+_UNANSWERED: Final = (ConnectionError, HTTPClientError, UnreadableAnswer, OutOfTime)
 
 
 def asked(call: Callable[..., T], **arguments: Any) -> T:
@@ -175,6 +199,8 @@ def asked(call: Callable[..., T], **arguments: Any) -> T:
     Raises:
         ClientError, BotoCoreError: and nothing else, whatever comes for an answer.
     """
+    if not may_begin():
+        raise OutOfTime()
     try:
         return call(**arguments)
     except (ClientError, BotoCoreError):

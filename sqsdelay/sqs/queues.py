@@ -14,7 +14,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from sqsdelay.core.clock import BrokerClock, Clock, SystemClock
 from sqsdelay.core.endpoint import QueueRef
-from sqsdelay.core.message import OutgoingMessage
+from sqsdelay.core.message import Attribute, OutgoingMessage
 from sqsdelay.core.received_message import ReceivedMessage, from_boto3
 from sqsdelay.errors import InvalidEndpoint, QueueUnavailable
 from sqsdelay.limits import MAX_BATCH_ENTRIES
@@ -40,6 +40,8 @@ class SqsQueues:
             calls that are not answered.
         receiving: the client that receives, the same if left out: an answer to a long poll takes
             longer, and a client of boto3's has one limit for all its calls.
+        traced: an instrumentation of the client may add its trace to the attributes sent. What a relay
+            sends on keeps the trace it came with.
         clock: the local clock.
         entry_wait: pause between attempts on failed entries.
     """
@@ -49,11 +51,13 @@ class SqsQueues:
         client: SQSClient,
         *,
         receiving: SQSClient | None = None,
+        traced: bool = False,
         clock: Clock | None = None,
         entry_wait: tenacity.wait.WaitBaseT | None = None,
     ) -> None:
         self._client = client
         self._receiving = receiving or client
+        self._attributes: type[dict[str, Attribute]] = dict if traced else _AsGiven
         self._clock = clock or SystemClock()
         self._broker_clock = BrokerClock(self._clock)
         self._urls: dict[QueueRef, str] = {}
@@ -117,7 +121,10 @@ class SqsQueues:
     def send_batch(
         self, queue_url: str, entries: Sequence[OutgoingMessage]
     ) -> list[SendReceipt | Failure]:
-        wired = [_send_entry(str(position), entry) for position, entry in enumerate(entries)]
+        wired = [
+            _send_entry(str(position), entry, self._attributes(entry.attributes))
+            for position, entry in enumerate(entries)
+        ]
         outcomes: list[SendReceipt | Failure] = self._send_once(queue_url, wired)
         if any(map(_is_for_retry, outcomes)):
             retrying = tenacity.Retrying(
@@ -282,10 +289,18 @@ def _is_of_sqs(error: ClientError) -> bool:
     return bool(error.response.get("ResponseMetadata", {}).get("RequestId"))
 
 
-def _send_entry(entry_id: str, message: OutgoingMessage) -> dict[str, Any]:
+class _AsGiven(dict[str, Attribute]):
+    """Attributes that an instrumentation of boto3 cannot write its own trace into."""
+
+    def __setitem__(self, name: str, value: Attribute) -> None: ...
+
+
+def _send_entry(
+    entry_id: str, message: OutgoingMessage, attributes: dict[str, Attribute]
+) -> dict[str, Any]:
     entry: dict[str, Any] = {"Id": entry_id, "MessageBody": message.body}
-    if message.attributes:
-        entry["MessageAttributes"] = message.attributes
+    if attributes:
+        entry["MessageAttributes"] = attributes
     if message.delay_seconds is not None:
         entry["DelaySeconds"] = message.delay_seconds
     if message.group_id is not None:

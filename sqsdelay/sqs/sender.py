@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from sqsdelay.core.loop_calls import DEFAULT_LINGER_MS, DEFAULT_MAX_WAITING
-from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
+from sqsdelay.errors import InvalidSetting
+from sqsdelay.limits import (
+    ANSWER_SECONDS,
+    CONNECT_SECONDS,
+    DEFAULT_HOP_SECONDS,
+    DEFAULT_MAX_DELAY_SECONDS,
+)
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, StoreOf, parking_settings
 from sqsdelay.ports.forks import in_each_child
 from sqsdelay.sending.async_sender import (
@@ -24,6 +30,13 @@ if TYPE_CHECKING:
     from sqsdelay.ports.queues import LargeBodies
     from sqsdelay.ports.stores import ParkingPlace
     from sqsdelay.ports.tracing import Tracing
+
+DEFAULT_DEADLINE_SECONDS: Final = 10
+MAX_DEADLINE_SECONDS: Final = 60
+
+_LAST_ATTEMPT: Final = 0.5
+"""The part of the deadline that the last attempt has, to connect and to be answered; what fails sooner is
+tried again."""
 
 ASYNC_CONCURRENCY: Final = 16
 """Requests in flight of an `AsyncDelaySender` that makes its own sender."""
@@ -50,6 +63,9 @@ class DelaySender(QueueSender):
             is always idempotent.
         linger_ms: how long a message of `send` waits for those of other threads, 0 to 1,000: what meets
             shares requests of up to ten, at most ``concurrency`` of them in flight. 0 turns it off.
+        deadline_seconds: how long one `send` may take, 1 to 60: all its calls to SQS and their retries. A
+            store or bucket has limits of its own, and so has a client that you pass, which comes on
+            top. `send_many` goes on as long as each of its requests is answered.
         ledger: where to record what was sent, cancelled and rescheduled; None records nothing.
         tracing: traces sends, e.g. `sqsdelay.opentelemetry.OpenTelemetryTracing`.
         clock: the local clock.
@@ -71,16 +87,26 @@ class DelaySender(QueueSender):
         large_bodies: LargeBodies | None = None,
         idempotent: bool = False,
         linger_ms: float = 0,
+        deadline_seconds: float = DEFAULT_DEADLINE_SECONDS,
         ledger: Ledger | None = None,
         tracing: Tracing | None = None,
         clock: Clock | None = None,
     ) -> None:
+        if not 1 <= deadline_seconds <= MAX_DEADLINE_SECONDS:
+            raise InvalidSetting(
+                f"deadline_seconds={deadline_seconds}; use 1 to {MAX_DEADLINE_SECONDS}"
+            )
+        begin_within = deadline_seconds
         if client is None:
+            patience = min(1, _LAST_ATTEMPT * deadline_seconds / (CONNECT_SECONDS + ANSWER_SECONDS))
+            begin_within -= patience * (CONNECT_SECONDS + ANSWER_SECONDS)
             # The router checks every value, which botocore then need not do again.
-            client = default_client(connections=concurrency, parameter_validation=False)
+            client = default_client(
+                connections=concurrency, parameter_validation=False, patience=patience
+            )
         connections = getattr(client.meta.config, "max_pool_connections", concurrency)
         super().__init__(
-            SqsQueues(client, clock=clock),
+            SqsQueues(client, traced=True, clock=clock),
             SenderSettings(
                 unrestricted=unrestricted,
                 hop_seconds=hop_seconds,
@@ -92,6 +118,7 @@ class DelaySender(QueueSender):
                 linger_ms=linger_ms,
                 ledger=ledger,
                 tracing=tracing,
+                begin_within_seconds=begin_within,
             ),
         )
         in_each_child(self, DelaySender._begin_anew)

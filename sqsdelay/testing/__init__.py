@@ -1,9 +1,8 @@
 """For tests, sqsdelay's own and yours: endpoints under virtual time, a clock moved by hand, a local AWS;
 queues, stores and a ledger in memory.
 
-`virtual_sqs` is a pytest fixture. `StoreContract`, `OutboxContract` and `SenderContract` (which need
-pytest, too) test a delayed message store
-and a broker of your own.
+pytest has the fixture `virtual_sqs`, a `VirtualSqs`. `StoreContract`, `OutboxContract` and `SenderContract`
+(which need pytest, too) test a delayed message store and a broker of your own.
 """
 
 from importlib import import_module
@@ -15,7 +14,6 @@ from sqsdelay.testing.local_aws import LocalAws
 
 if TYPE_CHECKING:
     from sqsdelay.testing.broker_contract import OutboxContract, SenderContract
-    from sqsdelay.testing.fixtures import virtual_sqs
     from sqsdelay.testing.in_memory_scheduler import InMemoryScheduler
     from sqsdelay.testing.store_contract import ParkingContract, StoreContract
     from sqsdelay.testing.virtual_time import Arrival, VirtualSqs
@@ -34,7 +32,6 @@ __all__ = [
     "SenderContract",
     "StoreContract",
     "VirtualSqs",
-    "virtual_sqs",
 ]
 
 _HOMES = {
@@ -45,12 +42,11 @@ _HOMES = {
     "ParkingContract": "sqsdelay.testing.store_contract",
     "SenderContract": "sqsdelay.testing.broker_contract",
     "StoreContract": "sqsdelay.testing.store_contract",
-    "virtual_sqs": "sqsdelay.testing.fixtures",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Load on first use: contracts and fixture need pytest, the scheduler and `VirtualSqs` botocore."""
+    """Load on first use: contracts need pytest, the scheduler and `VirtualSqs` botocore."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

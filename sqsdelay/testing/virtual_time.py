@@ -61,9 +61,9 @@ class _Served:
             self.dispatcher = Dispatcher(self.store, outbox, clock=queues.clock)
 
     def next_release_ms(self) -> int | None:
-        """When the dispatcher has something to do next."""
+        """When the dispatcher has something to do next: it knows the broker's time to the second."""
         due_ms = None if self.store is None else self.store.next_due_ms()
-        return None if due_ms is None else due_ms - 1000 * MAX_MESSAGE_TIMER_SECONDS
+        return None if due_ms is None else 1000 * (-(-due_ms // 1000) - MAX_MESSAGE_TIMER_SECONDS)
 
 
 class VirtualSqs:

@@ -14,9 +14,11 @@ from sqsdelay.testing import LocalAws
 from tests.patience import PATIENCE_SECONDS
 from tests.services.processes import running
 
+TRACEPARENT = "00-5759e988bd862e3fe1be46a994272793-53995c3f42cd8ad8-01"
 THEIRS = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
 INSTRUMENTED = """
 from opentelemetry import metrics, trace
+from opentelemetry.instrumentation.boto3sqs import Boto3SQSInstrumentor
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, PeriodicExportingMetricReader
 from opentelemetry.sdk.trace import TracerProvider
@@ -29,6 +31,8 @@ trace.set_tracer_provider(spans)
 exporter = ConsoleMetricExporter(formatter=lambda data: data.to_json(indent=None) + "\\n")
 metrics.set_meter_provider(MeterProvider([PeriodicExportingMetricReader(exporter, 500)]))
 
+Boto3SQSInstrumentor().instrument()
+
 from sqsdelay.cli import main
 
 main()
@@ -36,11 +40,21 @@ main()
 
 
 def test_a_worker_traces_its_deliveries_and_counts(local_aws: LocalAws) -> None:
-    """Of a message that another sender's header came with: a root, linked; the hand-over counted."""
+    """Of a message that another sender's header came with: a root, linked; the hand-over counted.
+
+    The instrumentation of boto3 writes a ``traceparent`` of its own into what the worker sends on.
+    """
     name = f"traced-{uuid.uuid4().hex[:8]}"
     client = local_aws.client("sqs")
     create_endpoint(client, Endpoint.parse(name), hop_seconds=1)
-    DelaySender(client, hop_seconds=1).send(name, "x", delay=2.5, trace_header=THEIRS)
+    DelaySender(client, hop_seconds=1).send(
+        name,
+        "x",
+        delay=2.5,
+        attributes={"traceparent": TRACEPARENT},
+        message_id="kept",
+        trace_header=THEIRS,
+    )
     program = [sys.executable, "-c", INSTRUMENTED, "consume", name, "--hop", "1", "--wait", "1"]
     with running(env=local_aws.environment(), program=program) as worker:
         worker.wait_for(f'"deliver {name}"')
@@ -50,8 +64,12 @@ def test_a_worker_traces_its_deliveries_and_counts(local_aws: LocalAws) -> None:
     assert [link["context"]["span_id"] for link in span["links"]] == ["0x53995c3f42cd8ad8"]
     url = client.get_queue_url(QueueName=name)["QueueUrl"]
     (message,) = client.receive_message(
-        QueueUrl=url, WaitTimeSeconds=20, MessageSystemAttributeNames=["All"]
+        QueueUrl=url,
+        WaitTimeSeconds=20,
+        MessageAttributeNames=["All"],
+        MessageSystemAttributeNames=["All"],
     )["Messages"]
+    assert message["MessageAttributes"]["traceparent"]["StringValue"] == TRACEPARENT
     told = TraceHeader.read(message["Attributes"]["AWSTraceHeader"])
     assert told is not None
     assert told.trace_id == span["context"]["trace_id"].removeprefix("0x")

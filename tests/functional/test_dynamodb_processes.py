@@ -136,7 +136,7 @@ def test_another_version_is_refused_by_whatever_opens_it(make: Make, clock: Manu
     releases. Once the version is as they know it, all is there."""
     old = make(shards=4)
     ids = parked(old, clock, 3, HOUR_MS)
-    (mark,) = old._table.get([old._layout.format])
+    (mark,) = old._table.get([old._table.format])
     assert mark["v"] == {"N": str(VERSION)}
     old._table.put({**mark, "v": {"N": str(VERSION + 1)}})
     clock.advance(LOOKED_AT_MS / 1000)
@@ -225,7 +225,7 @@ def test_nothing_is_left_before_it_is_said(make: Make, clock: ManualClock) -> No
     denied._table.client.put_item = refuse  # type: ignore[method-assign]
     with pytest.raises(StoreUnavailable):
         denied.amend([amendment(clock)])
-    assert denied._table.get([denied._layout.amendment("copy 3")]) == []
+    assert denied._table.get([denied._table.amendment("copy 3")]) == []
 
 
 def test_it_is_said_for_as_long_as_the_longest(make: Make, clock: ManualClock) -> None:
@@ -236,7 +236,7 @@ def test_it_is_said_for_as_long_as_the_longest(make: Make, clock: ManualClock) -
     clock.advance(3 * 24 * 3600)
     late.amend([amendment(clock, "copy 5")])
     early.amend([soon])
-    (said,) = early._table.get([early._layout.amended])
+    (said,) = early._table.get([early._table.amended])
     assert int(said["t"]["N"]) * 1000 > clock.now_ms() + AMENDMENT_LIFETIME_SECONDS * 1000
     assert make().amendments(["copy 3", "copy 5"]).keys() == {"copy 3", "copy 5"}
 

@@ -359,9 +359,9 @@ def test_a_writer_that_dies_behind_the_cursor_stores_again(
     events.register("before-call.dynamodb.PutItem", stop)
     events.register("after-call.dynamodb.PutItem", die)
     dying._waiting.prepare([])
-    [(place, _)] = dying._waiting.items([kept])
+    [entry] = dying._waiting.entries([kept])
     with pytest.raises(KeyboardInterrupt):
-        dying._waiting.put(place, kept)
+        dying._waiting.put(entry)
     assert kept.message_id not in released(store, clock)
     assert store.store([kept]) == [True]
     assert kept.message_id in released(store, clock)

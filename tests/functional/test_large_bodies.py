@@ -400,6 +400,44 @@ def test_awss_own_library_reads_a_relayed_large_body(local_aws: LocalAws) -> Non
     assert received.stdout.strip() == "1200000 ä ä ['sqsdelay.MessageId', 'sqsdelay.WasDueAt']"
 
 
+DELAYED = """
+import sys
+import boto3
+import sqs_extended_client
+import sqsdelay
+from sqsdelay.s3 import Bucket
+sqs = boto3.client("sqs")
+sqs.large_payload_support = sys.argv[1]
+url = sqs.get_queue_url(QueueName=sys.argv[1])["QueueUrl"]
+message = {"QueueUrl": url, "MessageBody": "x" * 1_500_000, "DelaySeconds": 3}
+try:
+    sqsdelay.unrestricted(sqs, hop_seconds=1).send_message(**message)
+except sqs.exceptions.ClientError as error:
+    print(error)
+sqsdelay.unrestricted(sqs, hop_seconds=1, large_bodies=Bucket(sys.argv[1])).send_message(**message)
+"""
+
+
+def test_a_client_of_awss_own_library_needs_large_bodies(local_aws: LocalAws) -> None:
+    """It offloads what boto3 sends, and a delayed message is checked before that."""
+    name = f"orders-{uuid.uuid4().hex[:8]}"
+    local_aws.client("s3").create_bucket(Bucket=name)
+    create_endpoint(local_aws.client("sqs"), Endpoint.parse(name), hop_seconds=1)
+    env = local_aws.environment()
+    told = []
+    with running("consume", name, "--hop", "1", "--wait", "1", env=env) as worker:
+        worker.wait_for("consuming")
+        for program in (DELAYED, OFFICIAL):
+            done = subprocess.run(
+                [sys.executable, "-W", "ignore", "-c", program, name],
+                env=environment(env), capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr
+            told.append(done.stdout)
+    assert "the limit is 1048576" in told[0]
+    assert told[1].startswith("1500000 x x")
+
+
 def test_receive_reads_bodies_and_keeps_what_it_cannot_read(
     local_aws: LocalAws,
 ) -> None:

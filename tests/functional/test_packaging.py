@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from sqsdelay.cdk.function_code import ARCHIVE, functions_archive
+from sqsdelay.cdk.function_code import ARCHIVE, FunctionCodeError, functions_archive
 from tests.services.packages import build_wheel, install_wheel, package_files, run
 
 ROOT = Path(__file__).parents[2]
@@ -67,6 +67,8 @@ def test_installed_alone_it_runs(python: Path, tmp_path: Path) -> None:
         "from sqsdelay.stores import open_store as o; s = o('sqlite:///s.db', endpoint='orders')"
     )
     assert ask(f"{store}; s.set_up(); print(s.pending_count())") == "0\n"
+    demo = json.loads(run(command, "demo", "--hop", "1", "--json", folder=tmp_path))
+    assert (demo["sent"], demo["delivered"], demo["lost"]) == (36, 36, 0)
 
 
 def test_an_app_of_another_repository_deploys_what_this_checkout_does(
@@ -104,6 +106,22 @@ def test_an_sdist_has_what_a_wheel_is_built_from(tmp_path: Path) -> None:
     }
     assert functions <= held
     assert package_files(ROOT) <= held
+
+
+def test_a_wheel_without_the_archive_says_how_to_get_one(tmp_path: Path) -> None:
+    """A build fetches nothing: where none was built before, there is none, and one line tells it."""
+    with zipfile.ZipFile(build_wheel(tmp_path, archive=False)) as wheel:
+        assert ARCHIVE not in wheel.namelist()
+        wheel.extractall(tmp_path / "site")
+    with pytest.raises(FunctionCodeError, match=r"no archive of the functions; run `make dist`"):
+        functions_archive(tmp_path / "site")
+
+
+def test_the_description_shows_on_an_index(wheel: Path) -> None:
+    """Which has no files beside it."""
+    targets = re.findall(r"\]\(([^)]*)\)", str(metadata(wheel).get_payload()))
+    assert len(targets) > 30
+    assert [each for each in targets if not each.startswith("https://")] == []
 
 
 def test_every_extra_resolves_to_what_the_lock_file_pins(wheel: Path) -> None:

@@ -7,7 +7,7 @@ import logging
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
@@ -75,7 +75,14 @@ def test_every_client_of_ours_has_limits_of_seconds() -> None:
     """Left to botocore it is a minute for each of several attempts. A long poll's: its wait, and 5 s."""
     usual = (CONNECT_SECONDS, ANSWER_SECONDS, CALL_ATTEMPTS)
     consumer = DelayConsumer("orders", wait_seconds=20)
-    assert limits_of(DelaySender().batches._queues._client) == usual  # type: ignore[attr-defined]
+    sender: Any = DelaySender().batches._queues
+    assert limits_of(sender._client) == (
+        2.5,
+        2.5,
+        CALL_ATTEMPTS,
+    )  # two of them fit into its deadline
+    patient: Any = DelaySender(deadline_seconds=60).batches._queues
+    assert limits_of(patient._client) == usual
     assert limits_of(consumer._queues._client) == usual
     assert limits_of(consumer._queues._receiving) == (CONNECT_SECONDS, 25, SHORT_CALL_ATTEMPTS)
     assert limits_of(Bucket("bodies")._client) == usual
@@ -119,6 +126,31 @@ def test_a_send_says_what_it_waits_for_and_gives_up(
     told = [m for m in caplog.messages if m.startswith("waiting for SQS, attempt ")]
     assert [m[:31] for m in told] == [f"waiting for SQS, attempt {n} of 3" for n in (1, 2)]
     assert "Read timeout" in told[0]
+
+
+@pytest.mark.parametrize(("deadline", "most"), [(1, 1), (3, 2)])
+def test_a_send_begins_nothing_that_may_end_too_late(
+    monkeypatch: pytest.MonkeyPatch, deadline: int, most: int
+) -> None:
+    """An endpoint that stalls in TLS: what a send asks for first is its last call."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"https://127.0.0.1:{listener.getsockname()[1]}")
+        with pytest.raises(QueueUnavailable, match=r"cannot be used now: .*127\.0\.0\.1"):
+            DelaySender(deadline_seconds=deadline).send("orders", "x", delay=3600)
+        listener.setblocking(False)
+        connections = 0
+        with suppress(BlockingIOError):
+            while True:
+                listener.accept()[0].close()
+                connections += 1
+    assert 1 <= connections <= most
+
+
+@pytest.mark.parametrize("seconds", [0.5, 61])
+def test_a_deadline_out_of_range_is_refused(seconds: float) -> None:
+    """Below a second nothing is answered; above a minute it is none."""
+    with pytest.raises(ConfigurationError, match=rf"deadline_seconds={seconds}; use 1 to 60"):
+        DelaySender(deadline_seconds=seconds)
 
 
 def test_other_services_are_given_up_too(

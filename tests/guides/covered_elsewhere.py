@@ -89,7 +89,7 @@ class WholePage:
 
 
 WHOLE_PAGES: Final = {
-    "docs/senders-contract.md": WholePage(8, "tests/acceptance/test_typescript.py"),
+    "docs/senders-contract.md": WholePage(9, "tests/acceptance/test_typescript.py"),
     "docs/task-queues.md": WholePage(6, "tests/acceptance/task_queues/test_task_queues.py"),
     "docs/celery.md": WholePage(4, "tests/guides/test_celery_guide.py"),
     "docs/receiving.md": WholePage(3, "tests/guides/test_receiving_guide.py"),
@@ -97,7 +97,7 @@ WHOLE_PAGES: Final = {
     "docs/ledger.md": WholePage(11, "tests/guides/test_ledger_guide.py"),
     "docs/spark.md": WholePage(12, "tests/functional/spark/test_spark_guide.py"),
     "docs/spark-clusters.md": WholePage(3, "tests/functional/spark/test_packaged.py"),
-    "docs/testing.md": WholePage(6, "tests/guides/test_testing_guide.py"),
+    "docs/testing.md": WholePage(5, "tests/guides/test_testing_guide.py"),
     "docs/own-broker.md": WholePage(2, "tests/guides/test_own_broker_guide.py"),
 }
 """Pages that take more than typing: workers of another program, a cluster, or minutes."""

@@ -1,4 +1,4 @@
-"""docs/testing.md as a user has it: a conftest.py and a test file of their own, run by pytest."""
+"""docs/testing.md as a user has it: a test file of their own, run by pytest."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ NAMES = re.compile(r"^def (test_\w+)", re.MULTILINE)
 
 
 def test_the_guides_tests_pass(tmp_path: Path) -> None:
-    """Every block, as written: the first is conftest.py, the others are one file."""
+    """Every block, as written, in one file: pytest knows the fixture."""
     text = (ROOT / "docs" / "testing.md").read_text()
-    conftest, *tests = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    (tmp_path / "conftest.py").write_text(conftest)
+    tests = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (tmp_path / "test_reminders.py").write_text("\n".join(tests))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-W", "error", "."],

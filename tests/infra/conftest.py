@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aws_cdk import App, Stack, Validations
+from aws_cdk import App, Stack
 from aws_cdk.assertions import Template
-from cdk_nag import AwsSolutionsChecks, ServerlessChecks
 
 from infra.context import Deployment
 from infra.endpoint_stack import EndpointStack, stack_name
@@ -82,9 +81,18 @@ def all_there_is(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the CDK makes of every part with every kind of store, on queues that exist, and of
     everything an account may want: in one app, for starting one and its validation takes longer than
     all the stacks."""
+    from aws_cdk import Validations
+    from cdk_nag import AwsSolutionsChecks, ServerlessChecks
+
     folder = tmp_path_factory.mktemp("all")
     app = App(context=CONTEXT, outdir=str(folder))
     Validations.of(app).add_plugins(AwsSolutionsChecks(app), ServerlessChecks(app))
+    synthesise_all(app)
+    return folder
+
+
+def synthesise_all(app: App) -> None:
+    """All there is, by any version of the CDK."""
     contexts = [
         EVERY_PART | {"store": store, "queueArn": f"arn:aws:sqs:{REGION}:{ACCOUNT}:orders-{store}"}
         for store in STORES
@@ -94,7 +102,6 @@ def all_there_is(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [endpoint] = deployment.endpoints
         EndpointStack(app, stack_name(endpoint), endpoint=endpoint, deployment=deployment)
     app.synth()
-    return folder
 
 
 @pytest.fixture

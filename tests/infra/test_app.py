@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
+import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +19,7 @@ from sqsdelay.cdk.function_code import functions_archive
 from sqsdelay.cdk.unrestricted_delay import STORES
 from sqsdelay.core.endpoint import Endpoint
 from tests.infra.conftest import WANTED
+from tests.services.packages import older_cdk
 
 RunApp = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -119,3 +123,20 @@ def test_no_endpoint_is_no_failure_and_several_are_several_stacks(tmp_path: Path
     assert findings(tmp_path) == []
     [asset] = tmp_path.glob("asset.*")
     assert asset.read_bytes() == functions_archive().read_bytes()
+
+
+def test_the_oldest_cdk_of_the_range_makes_the_same(all_there_is: Path, tmp_path: Path) -> None:
+    """Every part with every store: the template is no other, so an update of the CDK changes nothing."""
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (oldest,) = re.findall(r"aws-cdk-lib>=([\d.]+)", str(extra["cdk"]))
+    program = (
+        "import json, sys; from aws_cdk import App; from tests.infra.conftest import *; "
+        "synthesise_all(App(context=CONTEXT, outdir=sys.argv[1]))"
+    )
+    paths = {"PYTHONPATH": f"{older_cdk(oldest + '.0')}:{ROOT}"}
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    subprocess.run(command, cwd=tmp_path, env=os.environ | paths, check=True, capture_output=True)
+    made = {path.name: path for path in all_there_is.glob("*.template.json")}
+    assert len(made) > len(STORES)
+    for name, newest in made.items():
+        assert json.loads((tmp_path / name).read_text()) == json.loads(newest.read_text())

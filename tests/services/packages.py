@@ -125,16 +125,25 @@ def package_files(folder: Path) -> set[str]:
     }
 
 
-def build_wheel(folder: Path) -> Path:
-    """Built from a copy: a build in place would pick up what an earlier one left behind."""
+def older_cdk(version: str) -> Path:
+    """The folder with this aws-cdk-lib, and what it needs."""
+    return _from_pypi(f"aws-cdk-lib=={version}", "constructs<11")
+
+
+def build_wheel(folder: Path, *, archive: bool = True) -> Path:
+    """Built from a copy: a build in place would pick up what an earlier one left behind.
+
+    Args:
+        archive: the functions' archive is there, as after an earlier build of the same sources.
+    """
     sources = folder / "sources"
     functions = {
         str(p.relative_to(ROOT)) for p in (ROOT / "lambdas").rglob("*.*") if p.suffix != ".pyc"
     }
     built = {"pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"}
-    # The archive as after an earlier build of the same sources: nothing is fetched again.
-    archive = str(functions_archive().relative_to(ROOT))
-    for name in package_files(ROOT) | functions | built | {archive}:
+    if archive:
+        built.add(str(functions_archive().relative_to(ROOT)))
+    for name in package_files(ROOT) | functions | built:
         (sources / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, sources / name)
     options = ("--no-deps", "--no-build-isolation", "--no-index", "--quiet", "-w", folder)

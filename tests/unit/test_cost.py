@@ -36,7 +36,7 @@ from sqsdelay.cost.strategies import (
 from sqsdelay.cost.workload import BANDS, DISPATCH_MS, LAMBDA_POLLERS, band_of
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.sqs.receivers import LEAST_RECEIVERS
-from sqsdelay.stores.dynamodb.layout import Lane, Layout, Place
+from sqsdelay.stores.dynamodb.layout import Entry, Lane, Layout, Place
 from sqsdelay.stores.dynamodb.layout import item_bytes as item_size
 from sqsdelay.stores.s3.s3_store import TURN_SECONDS, S3Store
 from sqsdelay.stores.s3.wheel import MAX_OBJECT_MESSAGES
@@ -161,7 +161,7 @@ def test_the_sizes_counted_are_those_of_the_stores_items() -> None:
     message_id = new_message_id(due_ms)
     message = StoredMessage(message_id=message_id, destination="orders", due_ms=due_ms, body=b"x")
     place = Place(due_ms, message_id, Lane.FAR, 7)
-    item = Layout("orders").item(place, message, looked_up=False)
+    item = Layout("orders").item(Entry(place, message, False))
     assert item_size(item) - len(message.body) == ITEM_BYTES
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -37,7 +37,7 @@ from sqsdelay.errors import (
     TooManyAttributes,
 )
 from sqsdelay.parking.parking import ParkingSettings
-from sqsdelay.ports.queues import Failure
+from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.relaying.mover import Outcome, RelaySettings, Status
 from sqsdelay.relaying.relay import DueRelay, Relay
 from sqsdelay.sending.sender import QueueSender, Route
@@ -248,6 +248,33 @@ def test_received_apart_within_a_second_they_may_change_places(
     DueRelay(queues, ENDPOINT).process([second])
     DueRelay(queues, ENDPOINT).process([first])
     assert [copy.body for copy in received(queues)] == ["second", "first"]
+
+
+def test_what_follows_a_failed_one_does_not_wait_for_it(
+    queues: InMemoryQueues, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the page says: it comes after later ones of its group."""
+    sender = QueueSender(queues, SenderSettings(concurrency=1))
+    sender.send_many(FIFO, [Message(b, delay=60, message_group_id="g") for b in ("a", "b", "c")])
+    clock.advance(60)
+    send_batch, refused = queues.send_batch, list[str]()
+
+    def refuse_once(url: str, entries: Sequence[OutgoingMessage]) -> list[SendReceipt | Failure]:
+        failure = Failure("InternalError", QueueUnavailable("no"), transient=True)
+        bad = [e for e in entries if e.body == "b" and not refused]
+        refused.extend(entry.body for entry in bad)
+        sent = iter(send_batch(url, [entry for entry in entries if entry not in bad]))
+        return [failure if entry in bad else next(sent) for entry in entries]
+
+    monkeypatch.setattr(queues, "send_batch", refuse_once)
+    assert [o.settled for o in deliver(queues)].count(False) == 1
+    clock.advance(60)
+    deliver(queues)
+    arrived = list[str]()
+    while copies := received(queues):
+        arrived += [copy.body for copy in copies]
+        queues.delete_batch(FIFO, copies)
+    assert arrived == ["a", "c", "b"]
 
 
 def test_a_copy_delivered_twice_is_one_message(queues: InMemoryQueues, clock: ManualClock) -> None:

@@ -9,7 +9,7 @@ import {
 
 import { BrokerClock, type Clock } from "./clock.js";
 import type { QueueRef } from "./endpoint.js";
-import { InvalidEndpoint, QueueMissing, QueueUnavailable, SendFailed, SqsDelayError } from "./errors.js";
+import { ConfigurationError, InvalidEndpoint, QueueMissing, QueueUnavailable, SendFailed, SqsDelayError } from "./errors.js";
 import { ENTRY_ATTEMPTS } from "./limits.js";
 import type { Request } from "./wire.js";
 
@@ -42,7 +42,9 @@ export class Queues {
 
   /** The queue's URL; remembered. */
   async url(queue: QueueRef): Promise<string> {
-    const region = await this.#client.config.region();
+    const region = await this.#client.config.region().catch((error: unknown) => {
+      throw new ConfigurationError(`${String(error)}; set AWS_REGION, or give SQSClient a region`, { cause: error });
+    });
     if (queue.region !== undefined && queue.region !== region) {
       throw new InvalidEndpoint(
         `queue ${queue.name} is in ${queue.region}, the client in ${region}; use a client of ${queue.region}`,

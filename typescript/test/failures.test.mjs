@@ -5,7 +5,7 @@ import { test } from "node:test";
 
 import { SQSClient } from "@aws-sdk/client-sqs";
 
-import { DelaySender, InvalidMessage, QueueUnavailable, SendFailed } from "sqsdelay";
+import { ConfigurationError, DelaySender, InvalidMessage, QueueUnavailable, SendFailed } from "sqsdelay";
 
 function senderOver(answer, settings) {
   const client = new SQSClient({
@@ -58,6 +58,20 @@ test("a batch that SQS refuses as a whole is sent one by one: only the bad messa
   assert.equal(good.sqsMessageId, "good");
   assert.ok(bad.error instanceof SendFailed);
   assert.deepEqual([bad.error.code, bad.error.transient], ["InvalidMessageContents", false]);
+});
+
+test("a missing region is an error of ours, which says what to set", async () => {
+  const none = { AWS_REGION: undefined, AWS_DEFAULT_REGION: undefined, AWS_CONFIG_FILE: "/dev/null" };
+  const before = { ...process.env };
+  for (const [name, value] of Object.entries(none)) value ? (process.env[name] = value) : delete process.env[name];
+  try {
+    await assert.rejects(new DelaySender().send("orders", "x", { delay: 3600 }), (error) => {
+      assert.ok(error instanceof ConfigurationError, String(error));
+      return /Region is missing.*set AWS_REGION/.test(error.message);
+    });
+  } finally {
+    process.env = before;
+  }
 });
 
 test("denied and unreachable are unavailable, for each message of a batch", async () => {

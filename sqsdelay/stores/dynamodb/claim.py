@@ -44,15 +44,13 @@ class ShardBatch:
     """Messages of one shard that are being released, under its lease.
 
     Args:
-        lease: as it was written.
-        found: what it covers, far messages in order. One that is in both lanes (a dispatcher died
-            while it was held) is the near one.
+        found: what the lease covers, far messages in order. One that is in both lanes (a dispatcher
+            died while it was held) is the near one.
         passes: where the cursor goes when all is settled.
     """
 
     def __init__(self, book: LeaseBook, lease: Lease, found: Sequence[Entry], passes: str) -> None:
         self._table = book.table
-        self._layout = book.layout
         self._book = book
         self._lease: Lease | None = lease
         self._lock = threading.RLock()
@@ -86,9 +84,9 @@ class ShardBatch:
         """Delete a released message if it is a near one; the cursor passes a far one."""
         if entry.place.lane is Lane.FAR:
             return True
-        there = self._table.delete(self._layout.message(entry.place))
+        there = self._table.delete(self._table.message(entry.place))
         if entry.looked_up:
-            self._table.delete(self._layout.lookup(entry.message_id))
+            self._table.delete(self._table.lookup(entry.message_id))
         return there
 
     def hold(self, entry: Entry, until_ms: int, failed: int) -> bool:
@@ -99,7 +97,7 @@ class ShardBatch:
         failures = entry.message.failures + failed
         return self._table.applied(
             self._table.client.update_item,
-            Key=self._layout.message(entry.place),
+            Key=self._table.message(entry.place),
             UpdateExpression=f"SET {HELD_UNTIL} = :until, {FAILURES} = :failures",
             ConditionExpression=THERE,
             ExpressionAttributeValues={":until": number(until_ms), ":failures": number(failures)},
@@ -109,17 +107,14 @@ class ShardBatch:
         """Messages are done with: removed, or held elsewhere."""
         self._settled.update(message_ids)
 
-    def set_aside(self, destinations: Collection[str]) -> int:
-        """Move far messages to these destinations to the near ones; how many."""
+    def set_near(self, chosen: Callable[[Entry], bool]) -> int:
+        """Move the chosen far messages to the near ones as they are; how many."""
         far = [entry for entry in self.open if entry.place.lane is Lane.FAR]
-        return self._leave([entry for entry in far if entry.message.destination in destinations])
-
-    def _leave(self, entries: Sequence[Entry]) -> int:
-        """Leave far messages to the near lane as they are; how many."""
-        for entry in entries:
+        moved = [entry for entry in far if chosen(entry)]
+        for entry in moved:
             self._set_near(entry)
-        self.settled({entry.message_id for entry in entries})
-        return len(entries)
+        self.settled([entry.message_id for entry in moved])
+        return len(moved)
 
     def let_go(self) -> bool:
         """Move the cursor and free the shard; False: the lease was lost, or let go before.
@@ -136,24 +131,18 @@ class ShardBatch:
     def _cursor(self, lease: Lease) -> str:
         if not self.open:
             return self._passes
-        last = max(
-            (n for n, e in enumerate(self._far) if e.message_id in self._settled), default=-1
-        )
-        passed = self._far[: last + 1]
-        self._leave([entry for entry in passed if entry.message_id not in self._settled])
-        return passed[-1].place.position if passed else lease.cursor
+        settled = [entry.place for entry in self._far if entry.message_id in self._settled]
+        if not settled:
+            return lease.cursor
+        self.set_near(lambda entry: entry.place < settled[-1])
+        return settled[-1].position
 
     def _set_near(self, entry: Entry, until_ms: int = 0, failed: int = 0) -> None:
         """Copy a far message to the near ones, before the cursor passes it."""
-        place = replace(entry.place, lane=Lane.NEAR)
-        item = self._layout.moved(
-            entry,
-            place,
-            looked_up=entry.looked_up,
-            failed=failed,
-            held_until_ms=until_ms,
+        near = replace(entry.place, lane=Lane.NEAR)
+        self._book.put_near(
+            entry.at(near, looked_up=entry.looked_up, failed=failed, held_until_ms=until_ms)
         )
-        self._book.put_near(place, item)
 
 
 class DynamoDbClaim:
@@ -228,9 +217,9 @@ class Claimant:
     """Takes shards for claims."""
 
     def __init__(self, lanes: Lanes, book: LeaseBook) -> None:
-        self._table = book.table
         self._lanes = lanes
         self._book = book
+        self._each = book.table.each
 
     def claim(
         self, limit: int, *, due_by_ms: int, except_destinations: Collection[str]
@@ -245,7 +234,10 @@ class Claimant:
                 frozenset(except_destinations),
             )
             batches = self._take_all(leases, wanted, limit)
-            moved = sum(batch.set_aside(except_destinations) for batch in batches)
+            moved = sum(
+                batch.set_near(lambda entry: entry.message.destination in except_destinations)
+                for batch in batches
+            )
             claim = DynamoDbClaim(self._book, batches, limit)
             if claim.messages or not batches:
                 break
@@ -259,13 +251,10 @@ class Claimant:
         if leases.crowded(self._book.owner):
             self._book.wait()
         each = max(_LEAST_PEEKED, -(-limit // max(1, len(free))))
-        peeked = self._table.each(lambda lease: self._lanes.peek(lease, wanted, each), free)
+        peeked = self._each(lambda lease: self._lanes.peek(lease, wanted, each), free)
         first = set(sorted(place for places in peeked for place in places)[:limit])
-        chosen = [
-            (lease, [place for place in places if place in first])
-            for lease, places in zip(free, peeked, strict=True)
-        ]
-        taken = self._table.each(lambda some: self._take(*some, wanted), chosen)
+        chosen = [(lease, first & set(places)) for lease, places in zip(free, peeked, strict=True)]
+        taken = self._each(lambda some: self._take(*some, wanted), chosen)
         batches = [batch for batch in taken if isinstance(batch, ShardBatch)]
         errors = [error for error in taken if isinstance(error, StoreError)]
         if errors and not batches:
@@ -276,7 +265,7 @@ class Claimant:
         return batches
 
     def _take(
-        self, lease: Lease, places: list[Place], wanted: Range
+        self, lease: Lease, places: Collection[Place], wanted: Range
     ) -> ShardBatch | StoreError | None:
         """Lease a shard up to the last of these places, and read what the lease covers."""
         far = max((p.position for p in places if p.lane is Lane.FAR), default="")
@@ -299,13 +288,9 @@ class Claimant:
 
     def _read(self, lease: Lease, wanted: Range) -> ShardBatch:
         try:
-            found, all_of_it = self._lanes.taken(lease, wanted)
+            found, last_far = self._lanes.taken(lease, wanted)
         except StoreError:
             with suppress(StoreError):
                 self._book.settle(lease, cursor=lease.cursor)
             raise
-        passes = lease.cursor
-        if lease.taken_far:
-            far = [entry.place.position for entry in found if entry.place.lane is Lane.FAR]
-            passes = lease.taken_far if all_of_it else max(far)
-        return ShardBatch(self._book, lease, found, passes)
+        return ShardBatch(self._book, lease, found, passes=last_far or lease.cursor)

@@ -17,7 +17,7 @@ from sqsdelay.ports.stores import Claim, TransactionMode
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive
 from sqsdelay.stores.dynamodb.claim import Claimant
 from sqsdelay.stores.dynamodb.lanes import Lanes
-from sqsdelay.stores.dynamodb.layout import HOUR_MS, Entry, Layout, due_ms_of, position
+from sqsdelay.stores.dynamodb.layout import HOUR_MS, Entry, due_ms_of, position
 from sqsdelay.stores.dynamodb.leases import Lease, LeaseBook, Leases
 from sqsdelay.stores.dynamodb.table import Table
 from sqsdelay.stores.dynamodb.waiting import Amendments, Waiting
@@ -102,15 +102,11 @@ class DynamoDbStore(Wakes):
         if table_class not in TABLE_CLASSES:
             raise InvalidSetting(f"table_class={table_class!r}; use {' or '.join(TABLE_CLASSES)}")
         self._table_class = table_class
-        self._table = Table(table, client, clock)
-        self._layout = Layout(endpoint)
+        self._table = Table(table, endpoint, client, clock)
         self._amendment_clock = clock or SystemClock()
-        self._lanes = lanes = Lanes(self._table, self._layout)
+        self._lanes = lanes = Lanes(self._table)
         self._book = book = LeaseBook(
-            self._table,
-            self._layout,
-            shards=shards,
-            lease_seconds=checked_lease(lease_seconds),
+            self._table, shards=shards, lease_seconds=checked_lease(lease_seconds)
         )
         self._amendments = Amendments(book)
         self._claimant = Claimant(lanes, book)
@@ -139,9 +135,9 @@ class DynamoDbStore(Wakes):
         first = list({message.message_id: message for message in reversed(messages)}.values())[::-1]
         if not first:
             return []
-        placed = self._waiting.items(first)
-        self._waiting.prepare(place for place, _ in placed)
-        put = self._table.each(lambda one: self._waiting.put(*one), placed)
+        entries = self._waiting.entries(first)
+        self._waiting.prepare(entry.place for entry in entries)
+        put = self._table.each(self._waiting.put, entries)
         inserted = [m.message_id for m, new in zip(first, put, strict=True) if new]
         if inserted:
             self._wake()
@@ -152,7 +148,7 @@ class DynamoDbStore(Wakes):
         if len(message.body) + len(message.headers()) <= MAX_DYNAMODB_ITEM_BYTES // 2:
             return False
         try:
-            self._waiting.items([message])
+            self._waiting.entries([message])
         except MessageTooLarge:
             return True
         return False

@@ -15,10 +15,9 @@ amendment     endpoint/mark/id           ``=``                       left at, du
 amended       endpoint/marks             ``=``                       ``t``
 ============  =========================  ==========================  ==============================
 
-Far messages wait in the partition of the hour they are due in; a shard's cursor passes them once they
-are released, and time to live deletes them, which is free. Near messages are due soon, or are held for
-a retry: no cursor passes those, they are deleted when they are released. Names are short, since each byte
-is billed, and a body is deflated where that pays.
+A shard's cursor passes far messages once they are released, and time to live deletes them, which is free.
+Near messages are due soon, or are held for a retry: they are deleted when they are released. Names are
+short, since each byte is billed, and a body is deflated where that pays.
 """
 
 from __future__ import annotations
@@ -50,19 +49,12 @@ CLAIMED_AHEAD_MS: Final = (MAX_MESSAGE_TIMER_SECONDS + 1) * 1000
 """The furthest ahead of DynamoDB's clock that a cursor may be: the longest message timer, and the
 second by which an HTTP date is cut off."""
 
-MARGIN_MS: Final = 60_000
-"""How far beyond any cursor a far message must be due when DynamoDB confirms it. It covers what the
-clocks of DynamoDB's own hosts may differ by; AWS keeps them within milliseconds."""
-
-FAR_MS: Final = CLAIMED_AHEAD_MS + MARGIN_MS
-"""A message due less than this after DynamoDB has confirmed it must be a near one."""
+FAR_MS: Final = CLAIMED_AHEAD_MS + 60_000
+"""A message due less than this after DynamoDB has confirmed it must be a near one. The minute covers what
+the clocks of DynamoDB's own hosts may differ by; AWS keeps them within milliseconds."""
 
 FAR_FROM_MS: Final = FAR_MS + 40_000
 """From here on a message is written as a far one: time for the write before it would be too late."""
-
-KEPT_SECONDS: Final = MAX_RETENTION_SECONDS
-"""A far message is left to time to live so long after it is due: as long as SQS keeps one at most. A
-dispatcher that stands still for longer loses messages."""
 
 BODY: Final = "b"
 DEFLATED: Final = "z"
@@ -82,6 +74,9 @@ _RAW_DEFLATE: Final = -zlib.MAX_WBITS
 
 _NUMBER_BYTES: Final = 21
 """The most a number takes. Source: DynamoDB guide, "Item sizes and formats"."""
+
+_NEAR: Final = "near"
+"""In a partition's key, where a far message has its hour."""
 
 _LANE: Final = "w"
 _DUE: Final = "u"
@@ -129,8 +124,9 @@ def shard_of(message_id: str, shards: int) -> int:
 
 
 def expiry(due_ms: int) -> int:
-    """When what is due then may be forgotten, epoch seconds."""
-    return -(-due_ms // 1000) + KEPT_SECONDS
+    """When what is due then may be forgotten, epoch seconds: after as long as SQS keeps a message at most. A
+    dispatcher that stands still for longer loses messages."""
+    return -(-due_ms // 1000) + MAX_RETENTION_SECONDS
 
 
 def key(partition: str, sort: str) -> Key:
@@ -147,16 +143,25 @@ def number(value: int) -> Item:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
+    """A message where it lies; ``unreadable`` is the item as it was found, where it is no message."""
+
     place: Place
     message: StoredMessage
     looked_up: bool
     held_until_ms: int = 0
     unreadable: Item | None = None
-    """The item as it was found, where it is no message: what it holds is kept as it is."""
 
     @property
     def message_id(self) -> str:
         return self.place.message_id
+
+    def at(
+        self, place: Place, *, looked_up: bool, failed: int = 0, held_until_ms: int = 0
+    ) -> Entry:
+        """The message at another place, ``failed`` added to its failures."""
+        failures = self.message.failures + failed
+        message = replace(self.message, due_ms=place.due_ms, failures=failures)
+        return Entry(place, message, looked_up, held_until_ms, self.unreadable)
 
 
 class Layout:
@@ -181,7 +186,7 @@ class Layout:
         return f"{self.endpoint}/{hour}/{shard}"
 
     def near(self, shard: int) -> str:
-        return f"{self.endpoint}/near/{shard}"
+        return f"{self.endpoint}/{_NEAR}/{shard}"
 
     def message(self, place: Place) -> Key:
         if place.lane is Lane.NEAR:
@@ -207,30 +212,32 @@ class Layout:
     def hour(self, hour: int) -> Key:
         return key(self.hours, f"{hour:08d}")
 
-    def item(
-        self,
-        place: Place,
-        message: StoredMessage,
-        *,
-        looked_up: bool,
-        held_until_ms: int = 0,
-    ) -> Item:
-        """A message as an item.
+    def item(self, entry: Entry) -> Item:
+        """A message as an item. What somebody wrote by hand is kept as it is, but for its place.
 
         Raises:
             MessageTooLarge
         """
-        item = _body(message.body)
-        if message.destination != self.endpoint:
-            item[DESTINATION] = {"S": message.destination}
-        headers = message.headers()
-        if headers != "{}":
-            item[HEADERS] = {"S": headers}
+        message, item = entry.message, entry.unreadable
+        if item is not None:
+            of_its_place = (EXPIRY, LOOKED_UP, HELD_UNTIL)
+            item = {name: value for name, value in item.items() if name not in of_its_place}
+        else:
+            item = _body(message.body)
+            if message.destination != self.endpoint:
+                item[DESTINATION] = {"S": message.destination}
+            if (headers := message.headers()) != "{}":
+                item[HEADERS] = {"S": headers}
         if message.failures:
             item[FAILURES] = number(message.failures)
-        item = self._placed(place, item, looked_up, held_until_ms)
-        size = item_bytes(item)
-        if size > MAX_DYNAMODB_ITEM_BYTES:
+        item |= self.message(entry.place)
+        if entry.looked_up:
+            item[LOOKED_UP] = number(1)
+        if entry.held_until_ms:
+            item[HELD_UNTIL] = number(entry.held_until_ms)
+        if entry.place.lane is Lane.FAR:
+            item[EXPIRY] = number(expiry(entry.place.due_ms))
+        if entry.unreadable is None and (size := item_bytes(item)) > MAX_DYNAMODB_ITEM_BYTES:
             raise MessageTooLarge(
                 f"message {message.message_id} takes {size} bytes; a DynamoDB item holds "
                 f"{MAX_DYNAMODB_ITEM_BYTES}; shorten it, store the body elsewhere and send a pointer, "
@@ -238,42 +245,9 @@ class Layout:
             )
         return item
 
-    def moved(
-        self,
-        entry: Entry,
-        place: Place,
-        *,
-        looked_up: bool,
-        failed: int = 0,
-        held_until_ms: int = 0,
-    ) -> Item:
-        """A message as an item at another place, ``failed`` added to its failures.
-
-        Raises:
-            MessageTooLarge
-        """
-        failures = entry.message.failures + failed
-        if entry.unreadable is None:
-            message = replace(entry.message, due_ms=place.due_ms, failures=failures)
-            return self.item(place, message, looked_up=looked_up, held_until_ms=held_until_ms)
-        of_its_place = (EXPIRY, LOOKED_UP, HELD_UNTIL)
-        item = {name: value for name, value in entry.unreadable.items() if name not in of_its_place}
-        return self._placed(place, {**item, FAILURES: number(failures)}, looked_up, held_until_ms)
-
-    def _placed(self, place: Place, item: Item, looked_up: bool, held_until_ms: int) -> Item:
-        """An item with all that depends on where it lies."""
-        placed = {**item, **self.message(place)}
-        if looked_up:
-            placed[LOOKED_UP] = number(1)
-        if held_until_ms:
-            placed[HELD_UNTIL] = number(held_until_ms)
-        if place.lane is Lane.FAR:
-            placed[EXPIRY] = number(expiry(place.due_ms))
-        return placed
-
-    def entry(self, item: Item, lane: Lane) -> Entry:
+    def entry(self, item: Item) -> Entry:
         """The message of an item; the inverse of `item`."""
-        place = place_of(item, lane)
+        place = place_of(item)
         message = from_store(
             place.message_id,
             self.destination(item),
@@ -300,12 +274,12 @@ class Layout:
         return _value(item, DESTINATION, "S") if DESTINATION in item else self.endpoint
 
 
-def place_of(item: Item, lane: Lane) -> Place:
-    partition, sort = item[PARTITION]["S"], item[SORT]["S"]
-    _, bucket, shard = partition.rsplit("/", 2)
-    if lane is Lane.NEAR:
-        return Place(int(sort[:15]), sort[15:], lane, int(shard))
-    return Place(int(bucket) * HOUR_MS + int(sort[:7]), sort[7:], lane, int(shard))
+def place_of(item: Item) -> Place:
+    """Where a message's item lies, by its keys."""
+    (_, bucket, shard), sort = item[PARTITION]["S"].rsplit("/", 2), item[SORT]["S"]
+    if bucket == _NEAR:
+        return Place(int(sort[:15]), sort[15:], Lane.NEAR, int(shard))
+    return Place(int(bucket) * HOUR_MS + int(sort[:7]), sort[7:], Lane.FAR, int(shard))
 
 
 def looked_up(item: Item, message_id: str) -> Place:

@@ -14,18 +14,17 @@ import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqsdelay.ports.forks import in_each_child
 from sqsdelay.stores.dynamodb.layout import (
     EXPIRY,
-    LOOKED_UP,
     PARTITION,
     SORT,
+    Entry,
     Item,
     Key,
     Lane,
-    Layout,
     Place,
     number,
     position,
@@ -75,8 +74,7 @@ class Lease:
         return self.cursor < place.position <= self.taken_far
 
 
-@dataclass(frozen=True, slots=True)
-class Leases:
+class Leases(NamedTuple):
     """All leases of an endpoint, as one query read them.
 
     Args:
@@ -117,9 +115,8 @@ class LeaseBook:
         shards: how many this process writes to.
     """
 
-    def __init__(self, table: Table, layout: Layout, *, shards: int, lease_seconds: float) -> None:
+    def __init__(self, table: Table, *, shards: int, lease_seconds: float) -> None:
         self.table = table
-        self.layout = layout
         self.owner = uuid.uuid4().hex[:12]
         self.shards = shards
         self.lease_seconds = lease_seconds
@@ -140,12 +137,12 @@ class LeaseBook:
         Raises:
             SchemaMismatch: what is there is of another one.
         """
-        self._get([self.layout.format])
+        self._get([self.table.format])
         self._write_version()
 
     def _write_version(self) -> None:
         if not self._written:
-            self.table.put({**self.layout.format, VERSION: number(FORMAT)}, only_new=True)
+            self.table.put({**self.table.format, VERSION: number(FORMAT)}, only_new=True)
 
     def register(self) -> None:
         """Have dispatchers know of the shards, before anything is written to them.
@@ -157,8 +154,8 @@ class LeaseBook:
             with self._lock:
                 if self.table.is_recent(self._registered):
                     return
-                key = self.layout.count(self.shards)
-                if not self._get([key, self.layout.format]):
+                key = self.table.count(self.shards)
+                if not self._get([key, self.table.format]):
                     if self._registered is not None:
                         self.table.made_anew += 1
                     # The read told DynamoDB's time; nothing far can be due before.
@@ -171,7 +168,7 @@ class LeaseBook:
         """All leases now."""
         items: list[Item] = []
         read_ms = 0
-        for page in self.table.pages(self.layout.leases, ConsistentRead=True):
+        for page in self.table.pages(self.table.leases, ConsistentRead=True):
             items += page["Items"]
             read_ms = read_ms or self.table.clock.read(page)
         now_ms = self.table.clock.now_ms()
@@ -203,18 +200,18 @@ class LeaseBook:
         """
         if self.table.is_recent(self._checked):
             return self.table.get(keys)
-        return self._get([*keys, self.layout.format])
+        return self._get([*keys, self.table.format])
 
     def _get(self, keys: Sequence[Key]) -> list[Item]:
         return self._of_this_version(self.table.get(keys))
 
     def _of_this_version(self, items: Sequence[Item]) -> list[Item]:
         """The items without the one that tells the version, which is checked."""
-        kept, mark = [], self.layout.format
+        kept, mark = [], self.table.format
         self._written = False
         for item in items:
             if item[PARTITION] == mark[PARTITION] and item[SORT] == mark[SORT]:
-                table = f"{self.table.name} of endpoint {self.layout.endpoint}"
+                table = f"{self.table.name} of endpoint {self.table.endpoint}"
                 check_version(int(item[VERSION]["N"]), table=table)
                 self._written = True
             else:
@@ -222,15 +219,16 @@ class LeaseBook:
         self._checked = self.table.seen()
         return kept
 
-    def put_near(self, place: Place, item: Item) -> None:
+    def put_near(self, entry: Entry) -> None:
         """Write a near message, its look-up item first, before a cursor passes it as a far one."""
-        if LOOKED_UP in item:
-            self.table.put(self.layout.lookup_item(place))
+        item = self.table.item(entry)
+        if entry.looked_up:
+            self.table.put(self.table.lookup_item(entry.place))
         self.table.put(item)
 
     def one(self, shard: int) -> Lease:
         """One shard's lease now; a shard never served has an empty cursor."""
-        items = self.table.get([self.layout.lease(shard)])
+        items = self.table.get([self.table.lease(shard)])
         return _lease(shard, items[0] if items else {}, "")
 
     def take(self, lease: Lease, *, far: str, near: str) -> Lease | None:
@@ -260,7 +258,7 @@ class LeaseBook:
         now = number(self.table.clock.now_ms())
         not_in_hand = {
             "ConditionCheck": {
-                "Key": self.layout.lease(place.shard),
+                "Key": self.table.lease(place.shard),
                 "ConditionExpression": condition,
                 "ExpressionAttributeValues": {":at": {"S": place.position}, ":now": now},
             }
@@ -279,7 +277,7 @@ class LeaseBook:
             self._waits_until_ms = until = now_ms + _WAITING_MS
         self.table.put(
             {
-                **self.layout.waiting(self.owner),
+                **self.table.waiting(self.owner),
                 OWNER: {"S": self.owner},
                 UNTIL: number(until),
                 EXPIRY: number(until // 1000),
@@ -290,7 +288,7 @@ class LeaseBook:
         """Replace a lease if it is as it was seen. (Or already as wanted: an answer was lost.)"""
         new = replace(wanted, version=seen.version + 1, token=secrets.token_hex(4))
         item: Item = {
-            **self.layout.lease(new.shard),
+            **self.table.lease(new.shard),
             VERSION: number(new.version),
             OWNER: {"S": new.owner},
             UNTIL: number(new.until_ms),

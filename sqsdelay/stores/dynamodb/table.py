@@ -15,7 +15,7 @@ from sqsdelay.core.clock import Clock
 from sqsdelay.errors import StoreError, StoreMissing, StoreUnavailable
 from sqsdelay.ports.forks import in_each_child
 from sqsdelay.stores.clocks import ServiceClock
-from sqsdelay.stores.dynamodb.layout import EXPIRY, PARTITION, SORT, Item, Key
+from sqsdelay.stores.dynamodb.layout import EXPIRY, PARTITION, SORT, Item, Key, Layout
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -78,14 +78,17 @@ def table_definition() -> dict[str, Any]:
     }
 
 
-class Table:
-    """A table by its name.
+class Table(Layout):
+    """An endpoint's part of a table: where its items lie, the calls on them, DynamoDB's time.
 
     Args:
         clock: tests only: instead of the dates of DynamoDB's answers.
     """
 
-    def __init__(self, name: str, client: DynamoDBClient | None, clock: Clock | None) -> None:
+    def __init__(
+        self, name: str, endpoint: str, client: DynamoDBClient | None, clock: Clock | None
+    ) -> None:
+        super().__init__(endpoint)
         self.name = name
         self.made_anew = 0
         """How often the table was found to be gone, or another one of its name: what is remembered of it

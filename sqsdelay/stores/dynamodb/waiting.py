@@ -59,15 +59,14 @@ class Waiting:
 
     def __init__(self, lanes: Lanes, book: LeaseBook, *, lookup: bool) -> None:
         self._table = book.table
-        self._layout = book.layout
         self._lanes = lanes
         self._book = book
         self._lookup = lookup
         self._hours_known: set[int] = set()
         self._hours_of = book.table.made_anew
 
-    def items(self, messages: Iterable[StoredMessage]) -> list[tuple[Place, StoredMessage]]:
-        """Where messages are to be written; all are checked.
+    def entries(self, messages: Iterable[StoredMessage]) -> list[Entry]:
+        """Messages where they are to be written; all are checked.
 
         Raises:
             MessageTooLarge, StoreUnavailable
@@ -77,13 +76,17 @@ class Waiting:
         # before its writer sees that it is late and writes a near one.
         self._book.register()
         now_ms = self._table.clock.now_ms()
-        found = [
-            (self._place(message.message_id, message.due_ms, now_ms), message)
-            for message in messages
-        ]
-        for place, message in found:
-            self._layout.item(place, message, looked_up=True, held_until_ms=1)
-        return found
+        entries = []
+        for message in messages:
+            place = self._place(message.message_id, message.due_ms, now_ms)
+            self._table.item(
+                Entry(place, message, True, held_until_ms=1)
+            )  # the largest it may become
+            # An id made up by sqsdelay can always be found, also if its message was moved before it came.
+            wanted = self._lookup or due_ms_of_id(message.message_id) is not None
+            looked_up = wanted and not tells_due(message.message_id, message.due_ms)
+            entries.append(Entry(place, message, looked_up))
+        return entries
 
     def prepare(self, places: Iterable[Place]) -> None:
         """Register the shards, and the hours that these far messages are due in, before they are
@@ -95,23 +98,19 @@ class Waiting:
         hours = {place.due_ms // HOUR_MS for place in places if place.lane is Lane.FAR}
         new = sorted(hours - self._hours_known)
         items = [
-            {**self._layout.hour(hour), EXPIRY: number(expiry((hour + 1) * HOUR_MS))}
-            for hour in new
+            {**self._table.hour(hour), EXPIRY: number(expiry((hour + 1) * HOUR_MS))} for hour in new
         ]
         self._table.each(self._table.put, items)
         if len(self._hours_known) > _MOST_HOURS_KNOWN:
             self._hours_known.clear()
         self._hours_known.update(new)
 
-    def put(self, place: Place, message: StoredMessage) -> bool:
+    def put(self, entry: Entry) -> bool:
         """Write a message; whether it is new."""
-        # An id made up by sqsdelay can always be found, also if its message was moved before it came here.
-        wanted = self._lookup or due_ms_of_id(message.message_id) is not None
-        needed = wanted and not tells_due(message.message_id, message.due_ms)
-        if needed and not self._announce(place):
+        place = entry.place
+        if entry.looked_up and not self._announce(place):
             return False
-        item = self._layout.item(place, message, looked_up=needed)
-        new, read_ms = self._table.put(item, only_new=True)
+        new, read_ms = self._table.put(self._table.item(entry), only_new=True)
         if place.lane is Lane.NEAR or place.due_ms - read_ms >= FAR_MS:
             return new
         if not new:
@@ -120,10 +119,9 @@ class Waiting:
                 # It is there, and will still be come across.
                 return False
         # Written too late, or by somebody who may not have noticed that it was.
-        near = replace(place, lane=Lane.NEAR)
-        self._book.put_near(near, self._layout.item(near, message, looked_up=needed))
+        self._book.put_near(replace(entry, place=replace(place, lane=Lane.NEAR)))
         if new:
-            self._table.delete(self._layout.message(place))
+            self._table.delete(self._table.message(place))
         return True
 
     def _announce(self, place: Place) -> bool:
@@ -131,7 +129,7 @@ class Waiting:
 
         One without a message is of somebody who died after he had written it: it is taken over.
         """
-        item = self._layout.lookup_item(place)
+        item = self._table.lookup_item(place)
         if self._table.put(item, only_new=True)[0]:
             return True
         if self.find(place.message_id) is not None:
@@ -149,15 +147,14 @@ class Waiting:
             ConfigurationError: nothing tells its place, and no look-up items are kept.
             SchemaMismatch: the table is of another version.
         """
-        entries = [self._layout.entry(*found) for found in self._candidates(message_id, due_ms)]
+        entries = map(self._table.entry, self._candidates(message_id, due_ms))
         for entry in sorted(entries, key=lambda entry: entry.place.lane is Lane.FAR):
-            if entry.place.lane is Lane.NEAR:
-                return entry
-            if entry.place.position > self._book.one(entry.place.shard).cursor:
+            place = entry.place
+            if place.lane is Lane.NEAR or place.position > self._book.one(place.shard).cursor:
                 return entry
         return None
 
-    def _candidates(self, message_id: str, due_ms: int | None) -> list[tuple[Item, Lane]]:
+    def _candidates(self, message_id: str, due_ms: int | None) -> list[Item]:
         """The items that may be the message: by a look-up item, or where its id says."""
         told = due_ms_of_id(message_id)
         if told is None and not self._lookup:
@@ -173,29 +170,18 @@ class Waiting:
             counts = {self._book.shards, *self._book.read().counts}
             shards = {shard_of(message_id, count) for count in counts}
             places = [Place(told, message_id, lane, shard) for shard in shards for lane in Lane]
-        keys = [self._layout.lookup(message_id), *map(self._layout.message, places)]
-        found: list[tuple[Item, Lane]] = []
-        lookup = None
+        keys = [self._table.lookup(message_id), *map(self._table.message, places)]
+        found = []
         for item in self._book.get(keys):
-            if item[PARTITION]["S"] == keys[0][PARTITION]["S"]:
-                lookup = looked_up(item, message_id)
-            else:
-                shard = int(item[PARTITION]["S"].rpartition("/")[2])
-                near = item[PARTITION]["S"] == self._layout.near(shard)
-                found.append((item, Lane.NEAR if near else Lane.FAR))
-        if lookup is not None:
-            # One that was moved may have left another behind, which the cursor has passed.
-            items = self._table.get([self._layout.message(lookup)])
-            return [(item, lookup.lane) for item in items]
+            if item[PARTITION] == keys[0][PARTITION]:
+                # One that was moved may have left another behind, which the cursor has passed.
+                return self._table.get([self._table.message(looked_up(item, message_id))])
+            found.append(item)
         if found or told is None:
             return found
         # A relayed message is due a little later than its sender could tell.
         until_ms = told + ID_TOLERANCE_MS
-        return [
-            (item, place.lane)
-            for place in places
-            for item in self._lanes.about(message_id, place.lane, place.shard, told, until_ms)
-        ]
+        return [item for place in places for item in self._lanes.about(place, until_ms)]
 
     def cancel(self, message_id: str) -> bool:
         """Remove a message unless it is being released."""
@@ -204,7 +190,7 @@ class Waiting:
             return False
         actions = [self._delete(entry)]
         if entry.looked_up:
-            actions.append({"Delete": {"Key": self._layout.lookup(message_id)}})
+            actions.append({"Delete": {"Key": self._table.lookup(message_id)}})
         return self._book.transact_unless_in_hand(entry.place, actions) is not None
 
     def reschedule(self, message_id: str, due_ms: int) -> bool:
@@ -215,31 +201,31 @@ class Waiting:
         place = self._place(message_id, due_ms, self._table.clock.now_ms())
         # Whatever is kept for new messages: one that was moved by its id can be moved again.
         needed = not tells_due(message_id, due_ms)
+        moved = entry.at(place, looked_up=needed)
         self.prepare([place])
-        read_ms = self._book.transact_unless_in_hand(entry.place, self._move(entry, place, needed))
+        read_ms = self._book.transact_unless_in_hand(entry.place, self._move(entry, moved))
         if read_ms is None:
             return False
         if place.lane is Lane.FAR and due_ms - read_ms < FAR_MS:
-            near = replace(place, lane=Lane.NEAR)
-            self._book.put_near(near, self._layout.moved(entry, near, looked_up=needed))
-            self._table.delete(self._layout.message(place))
+            self._book.put_near(replace(moved, place=replace(place, lane=Lane.NEAR)))
+            self._table.delete(self._table.message(place))
         return True
 
-    def _move(self, entry: Entry, place: Place, needed: bool) -> list[dict[str, Any]]:
+    def _move(self, entry: Entry, moved: Entry) -> list[dict[str, Any]]:
         """The actions that move a message which is still where it was found."""
-        put = {"Item": self._layout.moved(entry, place, looked_up=needed)}
-        if place != entry.place:
+        put = {"Item": self._table.item(moved)}
+        if moved.place != entry.place:
             actions = [self._delete(entry), {"Put": put}]
         else:
             actions = [{"Put": {**put, "ConditionExpression": THERE}}]
-        if needed:
-            actions.append({"Put": {"Item": self._layout.lookup_item(place)}})
+        if moved.looked_up:
+            actions.append({"Put": {"Item": self._table.lookup_item(moved.place)}})
         elif entry.looked_up:
-            actions.append({"Delete": {"Key": self._layout.lookup(entry.message_id)}})
+            actions.append({"Delete": {"Key": self._table.lookup(entry.message_id)}})
         return actions
 
     def _delete(self, entry: Entry) -> dict[str, Any]:
-        key = self._layout.message(entry.place)
+        key = self._table.message(entry.place)
         return {"Delete": {"Key": key, "ConditionExpression": THERE}}
 
     def _place(self, message_id: str, due_ms: int, now_ms: int) -> Place:
@@ -257,7 +243,6 @@ class Amendments:
 
     def __init__(self, book: LeaseBook) -> None:
         self._table = book.table
-        self._layout = book.layout
         self._book = book
         self._told_until = 0
         self._told: Seen = (0, 0)
@@ -281,7 +266,7 @@ class Amendments:
         # Not where another process has said so for longer.
         self._table.applied(
             self._table.client.put_item,
-            Item={**self._layout.amended, EXPIRY: number(until)},
+            Item={**self._table.amended, EXPIRY: number(until)},
             ConditionExpression=f"{NOT_THERE} OR {EXPIRY} < :until",
             ExpressionAttributeValues={":until": number(until)},
         )
@@ -293,7 +278,7 @@ class Amendments:
         if self._told[1] != self._table.made_anew:
             return False
         if not self._table.is_recent(self._told):
-            if not self._table.get([self._layout.amended]):
+            if not self._table.get([self._table.amended]):
                 return False
             self._told = self._table.seen()
         return True
@@ -315,7 +300,7 @@ class Amendments:
 
     def _item(self, amendment: Amendment) -> Item:
         item: Item = {
-            **self._layout.amendment(amendment.message_id),
+            **self._table.amendment(amendment.message_id),
             LEFT_AT: number(amendment.at_ms),
             EXPIRY: number(_until(amendment)),
         }
@@ -332,14 +317,14 @@ class Amendments:
         """Whether there may be amendments. That there are none is asked for each time."""
         if now_ms < self._some_until * 1000:
             return True
-        told = self._book.get([self._layout.amended])
+        told = self._book.get([self._table.amended])
         if told:
             self._some_until = int(told[0][EXPIRY]["N"])
         return bool(told)
 
     def _read(self, message_ids: Sequence[str], now_ms: int) -> dict[str, Amendment]:
-        keys = [self._layout.amendment(message_id) for message_id in dict.fromkeys(message_ids)]
-        prefix = len(self._layout.amendment("")[PARTITION]["S"])
+        keys = [self._table.amendment(message_id) for message_id in dict.fromkeys(message_ids)]
+        prefix = len(self._table.amendment("")[PARTITION]["S"])
         amendments = {}
         for item in self._book.get(keys):
             if int(item[EXPIRY]["N"]) * 1000 > now_ms:
